@@ -1,0 +1,2 @@
+//! The `octet` command.
+fn main() {}

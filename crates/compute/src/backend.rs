@@ -1,0 +1,375 @@
+//! The verbs: what every forward pass is written in, and what every backend implements. Start reading here.
+//!
+//! A verb is as large as one parallel region on a CPU, or one to a few kernels on a GPU. It writes into buffers
+//! that the caller owns, allocates nothing, and can not fail: only loading fails. Activations are f32,
+//! row-major, one row a token. `reference.rs` is the oracle that every backend is tested against, verb by verb.
+//!
+//! Every verb computes each token's result independently of what else is in the batch, in the same order of
+//! floating-point operations. That makes greedy output the same whatever the batch, the chunking or the cache hit.
+
+use octet_weights::Matrix;
+
+use crate::Batch;
+
+/// Why weights can not be loaded into a backend, or memory not be had.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(pub String);
+
+/// How rotary position embedding pairs up the dimensions of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopePairing {
+    /// Pairs `(j, j + dims/2)`: GPT-NeoX style, all Hugging Face checkpoints and qwen GGUFs.
+    Half,
+    /// Pairs `(2j, 2j + 1)`: GGUF files of architecture `llama`.
+    Adjacent,
+}
+
+/// Which key/query head a Gated DeltaNet value head uses, when there are more value heads than key heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// Value head `h` uses key head `h / (v_heads / k_heads)`: Hugging Face checkpoints.
+    Grouped,
+    /// Value head `h` uses key head `h % k_heads`: GGUF files.
+    Tiled,
+}
+
+/// Type of the keys and values in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum KvType {
+    F32,
+    F16,
+}
+
+impl KvType {
+    /// Bytes of one value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+}
+
+/// Softmax attention of one layer. `q`, `k`, `v` come from their projections un-normalised and un-rotated.
+pub struct Attention<B: Backend + ?Sized> {
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; query head `h` uses `h / (heads / kv_heads)`.
+    pub kv_heads: usize,
+    /// Dimensions of a head.
+    pub head_dim: usize,
+    /// Each query head's projection is `[q (head_dim) | gate (head_dim)]`, and the output is multiplied by `sigmoid(gate)`.
+    pub gated: bool,
+    /// Weights of the RMS norms of each query and key head `[head_dim]`, applied before the rotation.
+    pub qk_norm: Option<(B::Buf, B::Buf)>,
+    /// Epsilon of those norms.
+    pub eps: f32,
+    /// Number of leading dimensions of each head that are rotated (even).
+    pub rope_dims: usize,
+    /// How they are paired.
+    pub rope_pairing: RopePairing,
+    /// Inverse frequency of each pair `[rope_dims / 2]`, radians per position.
+    pub inv_freq: B::Buf,
+}
+
+/// Gated DeltaNet of one layer, after its four input projections (arXiv 2412.06464, section 3).
+pub struct Gdn<B: Backend + ?Sized> {
+    /// Query/key heads.
+    pub k_heads: usize,
+    /// Value heads, a multiple of `k_heads`.
+    pub v_heads: usize,
+    /// Dimensions of a key head.
+    pub k_dim: usize,
+    /// Dimensions of a value head.
+    pub v_dim: usize,
+    /// Taps of the causal convolution, at most [`MAX_CONV`].
+    pub conv_kernel: usize,
+    /// Which key head serves a value head.
+    pub order: HeadOrder,
+    /// Convolution taps, `[channels, conv_kernel]`; the last tap multiplies the current token.
+    pub conv: B::Buf,
+    /// `[v_heads]`
+    pub dt_bias: B::Buf,
+    /// `-exp(A_log)`, `[v_heads]`
+    pub a: B::Buf,
+    /// Weight of the gated RMS norm `[v_dim]`.
+    pub norm: B::Buf,
+    /// Its epsilon.
+    pub eps: f32,
+}
+
+/// Most taps that a convolution may have.
+pub const MAX_CONV: usize = 8;
+
+impl<B: Backend + ?Sized> Gdn<B> {
+    /// Channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+    }
+}
+
+/// A dense SwiGLU block with the norm in front of it.
+pub struct Mlp<B: Backend + ?Sized> {
+    /// RMS norm weight `[hidden]`.
+    pub norm: B::Buf,
+    /// Its epsilon.
+    pub eps: f32,
+    /// `[intermediate, hidden]`
+    pub gate: B::Weight,
+    /// `[intermediate, hidden]`
+    pub up: B::Weight,
+    /// `[hidden, intermediate]`
+    pub down: B::Weight,
+}
+
+/// A mixture of SwiGLU experts with the norm in front of it.
+pub struct Moe<B: Backend + ?Sized> {
+    /// RMS norm weight `[hidden]`.
+    pub norm: B::Buf,
+    /// Its epsilon.
+    pub eps: f32,
+    /// `[experts, hidden]`
+    pub router: B::Weight,
+    /// Each `[intermediate, hidden]`.
+    pub gate: B::Experts,
+    /// Each `[intermediate, hidden]`.
+    pub up: B::Experts,
+    /// Each `[hidden, intermediate]`.
+    pub down: B::Experts,
+    /// An expert that sees every token.
+    pub shared: Option<SharedExpert<B>>,
+    /// Number of experts, at most [`MAX_EXPERTS`].
+    pub experts: usize,
+    /// Experts routed to per token, at most [`MAX_TOP_K`].
+    pub top_k: usize,
+    /// Divide the chosen probabilities by their sum.
+    pub renormalise: bool,
+}
+
+/// Most experts of a layer.
+pub const MAX_EXPERTS: usize = 1024;
+/// Most experts that one token may be routed to.
+pub const MAX_TOP_K: usize = 32;
+
+/// The shared expert: its output is multiplied by `sigmoid(router . x)`.
+pub struct SharedExpert<B: Backend + ?Sized> {
+    /// `[hidden]`
+    pub router: B::Buf,
+    /// `[intermediate, hidden]`
+    pub gate: B::Weight,
+    /// `[intermediate, hidden]`
+    pub up: B::Weight,
+    /// `[hidden, intermediate]`
+    pub down: B::Weight,
+}
+
+/// What a layer keeps between steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerCache {
+    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` each.
+    Kv {
+        /// Key/value heads.
+        kv_heads: usize,
+        /// Dimensions of a head.
+        head_dim: usize,
+    },
+    /// The last `conv_kernel - 1` inputs of the convolution `[slots, conv_kernel - 1, channels]` (oldest first), and
+    /// the state `[slots, v_heads, k_dim, v_dim]`, both f32.
+    Gdn {
+        /// Rows of the convolution state.
+        conv_rows: usize,
+        /// Channels of the convolution.
+        channels: usize,
+        /// Value heads.
+        v_heads: usize,
+        /// Dimensions of a key head.
+        k_dim: usize,
+        /// Dimensions of a value head.
+        v_dim: usize,
+    },
+}
+
+impl LayerCache {
+    /// Bytes of one page (KV layers; 0 for others).
+    pub fn page_bytes(self, kv: KvType) -> usize {
+        match self {
+            Self::Kv { kv_heads, head_dim } => {
+                2 * kv_heads * head_dim * crate::batch::PAGE_TOKENS * kv.bytes()
+            }
+            Self::Gdn { .. } => 0,
+        }
+    }
+    /// Bytes of one state slot (Gated DeltaNet layers; 0 for others).
+    pub fn slot_bytes(self) -> usize {
+        match self {
+            Self::Kv { .. } => 0,
+            Self::Gdn { conv_rows, channels, v_heads, k_dim, v_dim } => {
+                4 * (conv_rows * channels + v_heads * k_dim * v_dim)
+            }
+        }
+    }
+}
+
+/// Size of a model's cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheShape {
+    /// One entry a layer.
+    pub layers: Vec<LayerCache>,
+    /// Pages, shared by all KV layers: page `p` holds the same positions in each.
+    pub pages: usize,
+    /// State slots: one for each running sequence.
+    pub slots: usize,
+    /// Type of keys and values.
+    pub kv: KvType,
+}
+
+impl CacheShape {
+    /// Bytes of one page over all layers.
+    pub fn page_bytes(&self) -> usize {
+        self.layers.iter().map(|l| l.page_bytes(self.kv)).sum()
+    }
+    /// Bytes of one state slot over all layers.
+    pub fn slot_bytes(&self) -> usize {
+        self.layers.iter().map(|l| l.slot_bytes()).sum()
+    }
+}
+
+/// A device that runs forward passes.
+pub trait Backend: Send + Sized + 'static {
+    /// f32 values in the backend's memory.
+    type Buf: Send;
+    /// A projection `[rows, cols]`, packed for this backend's kernels, with its bias if it has one.
+    type Weight: Send;
+    /// Projections of one shape, one for each expert.
+    type Experts: Send;
+    /// An embedding table `[vocabulary, hidden]`.
+    type Embedding: Send;
+    /// KV pages and state slots of all layers.
+    type Cache: Send;
+
+    // ---- loading: the only part that can fail
+
+    /// A zeroed buffer of `len` values.
+    fn buf(&mut self, len: usize) -> Result<Self::Buf, Error>;
+    /// A buffer with these values.
+    fn vector(&mut self, values: &[f32]) -> Result<Self::Buf, Error>;
+    /// Packs a projection; `bias` has `m.rows` values.
+    fn weight(&mut self, m: &Matrix, bias: Option<&[f32]>) -> Result<Self::Weight, Error>;
+    /// Packs the same projection of every expert; all have one shape.
+    fn experts(&mut self, m: &[Matrix]) -> Result<Self::Experts, Error>;
+    /// Takes an embedding table.
+    fn embedding(&mut self, m: &Matrix) -> Result<Self::Embedding, Error>;
+    /// An empty cache.
+    fn cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, Error>;
+
+    // ---- moving data
+
+    /// Copies `out.len()` values from the start of `src`.
+    fn read(&mut self, src: &Self::Buf, out: &mut [f32]);
+    /// Makes slot `slot` the state of an empty sequence.
+    fn reset_slot(&mut self, cache: &mut Self::Cache, slot: usize);
+    /// Copies the state `from` one slot `to` another.
+    fn copy_slot(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
+    /// Copies page `from` to page `to`, in all layers.
+    fn copy_page(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
+    /// Writes the state of a slot into `out`, whose length is [`CacheShape::slot_bytes`].
+    fn save_slot(&mut self, cache: &Self::Cache, slot: usize, out: &mut [u8]);
+    /// The inverse of [`Backend::save_slot`].
+    fn load_slot(&mut self, cache: &mut Self::Cache, slot: usize, data: &[u8]);
+    /// Writes a page of all layers into `out`, whose length is [`CacheShape::page_bytes`].
+    fn save_page(&mut self, cache: &Self::Cache, page: usize, out: &mut [u8]);
+    /// The inverse of [`Backend::save_page`].
+    fn load_page(&mut self, cache: &mut Self::Cache, page: usize, data: &[u8]);
+
+    // ---- a step
+
+    /// Runs the body of one step: a CPU keeps its threads awake meanwhile, a GPU records and replays it.
+    fn step(&mut self, body: impl FnOnce(&mut Self));
+
+    // ---- the verbs; `n` is the number of tokens (rows of `x`)
+
+    /// `out[t] = table[tokens[t]]`, `[n, hidden]`.
+    fn embed(&mut self, table: &Self::Embedding, tokens: &[u32], out: &mut Self::Buf);
+
+    /// `out[i][t] = w[i] . rms_norm(x[t], norm, eps)`: several projections that share a norm.
+    fn norm_linear<const N: usize>(
+        &mut self,
+        n: usize,
+        x: &Self::Buf,
+        norm: &Self::Buf,
+        eps: f32,
+        w: [&Self::Weight; N],
+        out: [&mut Self::Buf; N],
+    );
+
+    /// Normalises (where the layer has `qk_norm`) and rotates queries and keys, and stores keys and values in the cache.
+    /// `q` is `[n, heads, head_dim]`, or `[n, heads, 2, head_dim]` when gated (the gate is left as it is), changed in
+    /// place; `k` and `v` are `[n, kv_heads, head_dim]`.
+    fn rope_store(
+        &mut self,
+        batch: &Batch,
+        a: &Attention<Self>,
+        layer: usize,
+        cache: &mut Self::Cache,
+        q: &mut Self::Buf,
+        k: &mut Self::Buf,
+        v: &Self::Buf,
+    );
+
+    /// Causal softmax attention of each token over its sequence's cache, scaled by `head_dim^-0.5`; `out` is
+    /// `[n, heads, head_dim]`, multiplied by `sigmoid(gate)` when gated.
+    fn attend(
+        &mut self,
+        batch: &Batch,
+        a: &Attention<Self>,
+        layer: usize,
+        cache: &Self::Cache,
+        q: &Self::Buf,
+        out: &mut Self::Buf,
+    );
+
+    /// Convolution, delta rule and gated norm of a Gated DeltaNet layer; advances the state of each span's slot.
+    /// `qkv` is `[n, channels]` (q heads | k heads | v heads), `z` `[n, v_heads, v_dim]`, `b` and `alpha`
+    /// `[n, v_heads]`, `out` `[n, v_heads, v_dim]`. With `y = silu(conv(qkv))`, per value head:
+    /// `q, k = l2norm(y_q) * k_dim^-0.5, l2norm(y_k)`; `S *= exp(a * softplus(alpha + dt_bias))`;
+    /// `d = sigmoid(b) * (v - S^T k)`; `S += k d^T`; `o = S^T q`; `out = rms_norm(o, norm) * silu(z)`.
+    /// The l2 norm adds 1e-6 to the sum of squares.
+    fn gdn(
+        &mut self,
+        batch: &Batch,
+        g: &Gdn<Self>,
+        layer: usize,
+        cache: &mut Self::Cache,
+        qkv: &Self::Buf,
+        z: &Self::Buf,
+        b: &Self::Buf,
+        alpha: &Self::Buf,
+        out: &mut Self::Buf,
+    );
+
+    /// `h[t] += w . x[t]`.
+    fn linear_add(&mut self, n: usize, x: &Self::Buf, w: &Self::Weight, h: &mut Self::Buf);
+
+    /// `h[t] += down . (silu(gate . y) * (up . y))` with `y = rms_norm(h[t])`.
+    fn mlp(&mut self, n: usize, m: &Mlp<Self>, h: &mut Self::Buf);
+
+    /// `h[t] += sum_e p_e expert_e(y) + sigmoid(shared.router . y) * shared(y)` with `y = rms_norm(h[t])` and `p` the
+    /// softmax of `router . y` over all experts, of which the `top_k` largest count (the lower index first on a tie).
+    fn moe(&mut self, n: usize, m: &Moe<Self>, h: &mut Self::Buf);
+
+    /// `out[i] = head . rms_norm(h[outputs[i]], norm, eps)`, `[outputs, vocabulary]`.
+    fn logits(
+        &mut self,
+        batch: &Batch,
+        h: &Self::Buf,
+        norm: &Self::Buf,
+        eps: f32,
+        head: &Self::Weight,
+        out: &mut Self::Buf,
+    );
+
+    /// `out[t] = rms_norm(h[t], norm, eps)`: the hidden state after the last norm (embeddings, MTP, traces).
+    fn norm(&mut self, n: usize, h: &Self::Buf, norm: &Self::Buf, eps: f32, out: &mut Self::Buf);
+}

@@ -1,0 +1,92 @@
+//! Model files as named, typed tensors: GGUF (v2, v3, split) and Hugging Face directories (safetensors).
+//!
+//! Everything in a model file is untrusted: no length, offset, count, type or shape is believed before it
+//! is checked. Both formats come out in one shape, the GGUF contract: canonical metadata keys
+//! (`qwen35moe.block_count`, `tokenizer.chat_template`, ...) and canonical tensor names (`blk.0.attn_q.weight`).
+//! The engine reads models only through [`Model`]; it knows neither format.
+
+mod error;
+pub mod metadata;
+pub mod quant;
+mod tensor;
+
+pub use error::Error;
+pub use metadata::{Metadata, Value};
+pub use quant::GgmlType;
+pub use tensor::{Matrix, Tensor, TensorInfo};
+
+/// A source of tensors: a GGUF file, a set of split files, a Hugging Face directory, or made-up weights.
+pub trait Source: Send + Sync {
+    /// Every tensor in the order of the file.
+    fn tensors(&self) -> &[TensorInfo];
+    /// The bytes of tensor `index` of [`Source::tensors`]. Cheap for mapped files (no copy).
+    fn data(&self, index: usize) -> Result<bytes::Bytes, Error>;
+    /// The caller has packed this tensor and will not read it soon: its file pages may be dropped from memory.
+    fn release(&self, _index: usize) {}
+    /// Size of the weights' files in bytes.
+    fn size_bytes(&self) -> u64 {
+        self.tensors().iter().map(|t| t.size_bytes()).sum()
+    }
+}
+
+/// An opened model: metadata, tensors by name, and where they came from (for messages).
+pub struct Model {
+    /// Canonical metadata (GGUF keys).
+    pub metadata: Metadata,
+    /// What to call this model in messages: the path that was opened, or "synthetic".
+    pub origin: String,
+    source: Box<dyn Source>,
+    by_name: std::collections::HashMap<String, usize>,
+}
+
+impl Model {
+    /// Puts a model together from its parts. Fails on two tensors of one name.
+    pub fn new(origin: String, metadata: Metadata, source: Box<dyn Source>) -> Result<Self, Error> {
+        let mut by_name = std::collections::HashMap::new();
+        for (i, t) in source.tensors().iter().enumerate() {
+            if by_name.insert(t.name.clone(), i).is_some() {
+                return Err(Error::tensor(&origin, &t.name, "stands twice in the file; the file is damaged"));
+            }
+        }
+        Ok(Self { metadata, origin, source, by_name })
+    }
+
+    /// Every tensor in the order of the file.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        self.source.tensors()
+    }
+
+    /// Size of all weights in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.source.size_bytes()
+    }
+
+    /// Name, type and shape of a tensor, if the file has it.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.by_name.get(name).map(|&i| &self.source.tensors()[i])
+    }
+
+    /// A tensor that the architecture may leave out.
+    pub fn optional(&self, name: &str) -> Result<Option<Tensor>, Error> {
+        let Some(&i) = self.by_name.get(name) else { return Ok(None) };
+        let info = self.source.tensors()[i].clone();
+        let data = self.source.data(i)?;
+        Tensor::new(&self.origin, info, data).map(Some)
+    }
+
+    /// A tensor that the architecture needs, of exactly this shape (outermost dimension first).
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
+        let t = self.optional(name)?.ok_or_else(|| {
+            Error::tensor(&self.origin, name, &format!("is missing; expected shape {shape:?}"))
+        })?;
+        t.expect_shape(&self.origin, shape)?;
+        Ok(t)
+    }
+
+    /// Tells the source that `name` has been packed; see [`Source::release`].
+    pub fn release(&self, name: &str) {
+        if let Some(&i) = self.by_name.get(name) {
+            self.source.release(i);
+        }
+    }
+}

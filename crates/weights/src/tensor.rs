@@ -1,0 +1,116 @@
+//! A tensor as it stands in a file: type, shape and bytes whose length has been checked.
+
+use bytes::Bytes;
+
+use crate::{Error, GgmlType};
+
+/// Name, type and shape (outermost dimension first; the last one is contiguous in memory).
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub struct TensorInfo {
+    pub name: String,
+    pub ty: GgmlType,
+    pub shape: Vec<usize>,
+}
+
+impl TensorInfo {
+    /// Number of values; saturates instead of overflowing.
+    pub fn len(&self) -> usize {
+        self.shape.iter().fold(1usize, |a, &b| a.saturating_mul(b))
+    }
+    /// True for a tensor with a zero dimension.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Bytes that the tensor's type and shape ask for; saturates instead of overflowing.
+    pub fn size_bytes(&self) -> u64 {
+        (self.len() / self.ty.block_len()).saturating_mul(self.ty.block_bytes()) as u64
+    }
+}
+
+/// A tensor with its bytes; `data.len()` equals `info.size_bytes()` and rows are whole blocks.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub struct Tensor {
+    pub info: TensorInfo,
+    pub data: Bytes,
+}
+
+/// A matrix `[rows, cols]` as it stands in the file: what backends pack. Row `r` starts at byte `r * row_bytes()`.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub struct Matrix {
+    pub ty: GgmlType,
+    pub rows: usize,
+    pub cols: usize,
+    pub data: Bytes,
+}
+
+impl Tensor {
+    /// Checks that the shape fits the type and the bytes fit the shape.
+    pub fn new(file: &str, info: TensorInfo, data: Bytes) -> Result<Self, Error> {
+        let cols = info.shape.last().copied().unwrap_or(1);
+        if cols % info.ty.block_len() != 0 {
+            return Err(Error::tensor(
+                file,
+                &info.name,
+                format!("has rows of {cols} values; {} needs a multiple of {}", info.ty, info.ty.block_len()),
+            ));
+        }
+        if data.len() as u64 != info.size_bytes() {
+            return Err(Error::tensor(
+                file,
+                &info.name,
+                format!("has {} bytes; {} {:?} needs {}", data.len(), info.ty, info.shape, info.size_bytes()),
+            ));
+        }
+        Ok(Self { info, data })
+    }
+
+    /// An error naming the tensor when its shape is not `shape`.
+    pub fn expect_shape(&self, file: &str, shape: &[usize]) -> Result<(), Error> {
+        if self.info.shape == shape {
+            return Ok(());
+        }
+        Err(Error::tensor(
+            file,
+            &self.info.name,
+            format!("has shape {:?}; expected {shape:?}", self.info.shape),
+        ))
+    }
+
+    /// All values as f32 (for small tensors: norms, biases).
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.info.len()];
+        self.info.ty.dequantize(&self.data, &mut out);
+        out
+    }
+
+    /// The tensor as a matrix: the last dimension is the columns, all others together the rows.
+    pub fn matrix(&self) -> Matrix {
+        let cols = self.info.shape.last().copied().unwrap_or(1);
+        let rows = self.info.len().checked_div(cols).unwrap_or(0);
+        Matrix { ty: self.info.ty, rows, cols, data: self.data.clone() }
+    }
+}
+
+impl Matrix {
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.cols / self.ty.block_len() * self.ty.block_bytes()
+    }
+    /// Bytes of row `r` in the file's own layout.
+    pub fn row(&self, r: usize) -> &[u8] {
+        let n = self.row_bytes();
+        &self.data[r * n..(r + 1) * n]
+    }
+    /// Rows `from..to` without a copy.
+    pub fn slice_rows(&self, from: usize, to: usize) -> Matrix {
+        let n = self.row_bytes();
+        Matrix { rows: to - from, data: self.data.slice(from * n..to * n), ..self.clone() }
+    }
+    /// Row `r` as f32.
+    pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
+        self.ty.dequantize(self.row(r), out);
+    }
+}
