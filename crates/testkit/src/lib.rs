@@ -1,0 +1,86 @@
+//! Test support: reference data that lies beside the checkout (`../shared`), and golden vectors in it.
+//!
+//! A user's checkout has no such folder: a test that needs it says so and passes. Where `CI` is set it must be there.
+
+use std::path::PathBuf;
+
+/// Path of `name` in the reference data, or `None` (said on standard error) where there is none.
+///
+/// # Panics
+/// When `CI` is set and the reference data is missing: CI runs everything.
+pub fn shared(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("OCTET_SHARED").map(PathBuf::from).unwrap_or_else(|| {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(3)
+            .expect("a crate lies in crates/")
+            .join("shared")
+    });
+    let path = root.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "reference data {} is missing, and CI needs it",
+        path.display()
+    );
+    eprintln!("skipped: needs the reference data {name}, which this checkout does not have beside it");
+    None
+}
+
+/// Golden vectors from one safetensors file.
+pub struct Golden(Vec<u8>);
+
+impl Golden {
+    /// Opens `name` of the reference data.
+    pub fn open(name: &str) -> Option<Self> {
+        shared(name).map(|p| Self(std::fs::read(&p).unwrap_or_else(|e| panic!("{}: {e}", p.display()))))
+    }
+
+    fn view<R>(&self, key: &str, f: impl FnOnce(safetensors::tensor::TensorView<'_>) -> R) -> Option<R> {
+        let st = safetensors::SafeTensors::deserialize(&self.0).expect("a golden file is well-formed");
+        st.tensor(key).ok().map(f)
+    }
+
+    /// Names of all vectors.
+    pub fn keys(&self) -> Vec<String> {
+        let st = safetensors::SafeTensors::deserialize(&self.0).expect("a golden file is well-formed");
+        st.names().into_iter().map(str::to_string).collect()
+    }
+
+    /// Shape of `key`.
+    pub fn shape(&self, key: &str) -> Option<Vec<usize>> {
+        self.view(key, |t| t.shape().to_vec())
+    }
+
+    /// f32 values of `key`.
+    pub fn f32(&self, key: &str) -> Option<Vec<f32>> {
+        self.view(key, |t| {
+            assert_eq!(t.dtype(), safetensors::Dtype::F32, "{key}");
+            t.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+        })
+    }
+
+    /// i32 values of `key` as token ids or indices.
+    pub fn ids(&self, key: &str) -> Option<Vec<u32>> {
+        self.view(key, |t| {
+            assert_eq!(t.dtype(), safetensors::Dtype::I32, "{key}");
+            t.data().chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+        })
+    }
+
+    /// Raw bytes of `key`.
+    pub fn bytes(&self, key: &str) -> Option<Vec<u8>> {
+        self.view(key, |t| t.data().to_vec())
+    }
+}
+
+/// Largest absolute difference of two equally long slices; NaN counts as infinite.
+pub fn max_abs_diff(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(x, y)| (x - y).abs())
+        .fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
+}
