@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod batch;
+pub mod cpu;
 pub mod reference;
 
 pub use backend::{Backend, Error};

@@ -1,0 +1,55 @@
+//! Instruction sets that the CPU kernels are compiled for, and which of them this machine runs. Read by every kernel table.
+
+/// An instruction set that the kernels have code for, from the plainest to the widest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// What the compiler makes of plain code.
+    Portable,
+    /// x86-64 with AVX2, FMA and F16C (Haswell, Zen).
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI (Ice Lake, Zen 4).
+    Avx512Vnni,
+}
+
+impl Isa {
+    /// All of them, the plainest first.
+    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512Vnni];
+
+    /// The widest one that this machine runs.
+    pub fn detect() -> Self {
+        Self::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Self::Portable)
+    }
+
+    /// True where this machine runs it.
+    pub fn available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => {
+                Self::Avx2.available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512Vnni => false,
+        }
+    }
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512Vnni => "avx512-vnni",
+        }
+    }
+}

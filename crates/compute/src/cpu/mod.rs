@@ -1,0 +1,3 @@
+//! The CPU backend: the team of threads and the kernels that it runs.
+
+pub mod isa;
