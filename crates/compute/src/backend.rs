@@ -53,7 +53,7 @@ impl KvType {
 }
 
 /// Softmax attention of one layer. `q`, `k`, `v` come from their projections un-normalised and un-rotated.
-pub struct Attention<B: Backend + ?Sized> {
+pub struct Attention<B: Backend> {
     /// Query heads.
     pub heads: usize,
     /// Key/value heads; query head `h` uses `h / (heads / kv_heads)`.
@@ -75,7 +75,7 @@ pub struct Attention<B: Backend + ?Sized> {
 }
 
 /// Gated DeltaNet of one layer, after its four input projections (arXiv 2412.06464, section 3).
-pub struct Gdn<B: Backend + ?Sized> {
+pub struct Gdn<B: Backend> {
     /// Query/key heads.
     pub k_heads: usize,
     /// Value heads, a multiple of `k_heads`.
@@ -103,7 +103,7 @@ pub struct Gdn<B: Backend + ?Sized> {
 /// Most taps that a convolution may have.
 pub const MAX_CONV: usize = 8;
 
-impl<B: Backend + ?Sized> Gdn<B> {
+impl<B: Backend> Gdn<B> {
     /// Channels of the convolution: queries, keys and values.
     pub fn channels(&self) -> usize {
         2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
@@ -111,7 +111,7 @@ impl<B: Backend + ?Sized> Gdn<B> {
 }
 
 /// A dense SwiGLU block with the norm in front of it.
-pub struct Mlp<B: Backend + ?Sized> {
+pub struct Mlp<B: Backend> {
     /// RMS norm weight `[hidden]`.
     pub norm: B::Buf,
     /// Its epsilon.
@@ -125,7 +125,7 @@ pub struct Mlp<B: Backend + ?Sized> {
 }
 
 /// A mixture of SwiGLU experts with the norm in front of it.
-pub struct Moe<B: Backend + ?Sized> {
+pub struct Moe<B: Backend> {
     /// RMS norm weight `[hidden]`.
     pub norm: B::Buf,
     /// Its epsilon.
@@ -154,7 +154,7 @@ pub const MAX_EXPERTS: usize = 1024;
 pub const MAX_TOP_K: usize = 32;
 
 /// The shared expert: its output is multiplied by `sigmoid(router . x)`.
-pub struct SharedExpert<B: Backend + ?Sized> {
+pub struct SharedExpert<B: Backend> {
     /// `[hidden]`
     pub router: B::Buf,
     /// `[intermediate, hidden]`

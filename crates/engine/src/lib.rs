@@ -1,1 +1,7 @@
-//! engine
+//! Models, caches, tokens and sampling: everything between a prompt and its text. No HTTP, no JSON, no async.
+
+pub mod cache;
+mod error;
+pub mod models;
+
+pub use error::Error;

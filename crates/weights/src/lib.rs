@@ -77,7 +77,7 @@ impl Model {
     /// A tensor that the architecture needs, of exactly this shape (outermost dimension first).
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
         let t = self.optional(name)?.ok_or_else(|| {
-            Error::tensor(&self.origin, name, &format!("is missing; expected shape {shape:?}"))
+            Error::tensor(&self.origin, name, format!("is missing; expected shape {shape:?}"))
         })?;
         t.expect_shape(&self.origin, shape)?;
         Ok(t)

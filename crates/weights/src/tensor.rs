@@ -109,6 +109,19 @@ impl Matrix {
         let n = self.row_bytes();
         Matrix { rows: to - from, data: self.data.slice(from * n..to * n), ..self.clone() }
     }
+    /// Columns `range` of all rows, copied; `None` when the cut does not fall between blocks.
+    pub fn slice_cols(&self, range: std::ops::Range<usize>) -> Option<Matrix> {
+        let block = self.ty.block_len();
+        if !range.start.is_multiple_of(block) || !range.end.is_multiple_of(block) || range.end > self.cols {
+            return None;
+        }
+        let bytes = |col: usize| col / block * self.ty.block_bytes();
+        let mut data = Vec::with_capacity(self.rows * bytes(range.len()));
+        for r in 0..self.rows {
+            data.extend_from_slice(&self.row(r)[bytes(range.start)..bytes(range.end)]);
+        }
+        Some(Matrix { ty: self.ty, rows: self.rows, cols: range.len(), data: data.into() })
+    }
     /// Row `r` as f32.
     pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
         self.ty.dequantize(self.row(r), out);

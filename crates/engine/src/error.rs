@@ -1,0 +1,22 @@
+//! Why the engine can not load a model or take a request.
+
+/// Errors of this crate. Each says what, where and what to do.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    /// The model file is unreadable, damaged or incomplete.
+    #[error(transparent)]
+    Weights(#[from] octet_weights::Error),
+    /// The backend has no memory, or no kernel for a type.
+    #[error(transparent)]
+    Backend(#[from] octet_compute::Error),
+    /// The file is fine, and its architecture not one of ours.
+    #[error("{file}: architecture '{name}' is not supported; known architectures: {known}")]
+    UnknownArchitecture { file: String, name: String, known: String },
+    /// More tokens than the context can hold.
+    #[error("the prompt has {tokens} tokens and the context holds {context}; shorten it or raise --ctx-size")]
+    ContextFull { tokens: usize, context: usize },
+    /// No state slot or no KV page is free.
+    #[error("the cache is full: {what}")]
+    CacheFull { what: String },
+}

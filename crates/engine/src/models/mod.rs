@@ -1,0 +1,227 @@
+//! Architectures by name, and the one virtual call that hides which backend runs them.
+
+pub mod config;
+pub mod decoder;
+pub mod llama;
+pub mod loader;
+pub mod qwen3;
+pub mod qwen35;
+
+use octet_compute::backend::{Backend, CacheShape, KvType};
+use octet_compute::{Batch, batch::PAGE_TOKENS};
+
+use crate::Error;
+use config::Config;
+use decoder::{Decoder, Scratch};
+use loader::{Loader, Progress};
+
+/// Architectures that can be run, as GGUF files name them.
+pub const ARCHITECTURES: &[&str] = &["qwen35moe", "qwen35", "qwen3moe", "qwen3", "qwen2", "llama"];
+
+/// How much memory a model's caches and activations may take, and what to load.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// KV pages of [`PAGE_TOKENS`] positions, shared by all sequences.
+    pub pages: usize,
+    /// State slots: sequences that run at once, plus snapshots.
+    pub slots: usize,
+    /// Tokens of one step.
+    pub batch_tokens: usize,
+    /// Rows of logits of one step.
+    pub batch_outputs: usize,
+    /// Type of keys and values.
+    pub kv: KvType,
+    /// Load the multi-token-prediction block, where the file has one.
+    pub mtp: bool,
+}
+
+impl Limits {
+    /// Room for one sequence of `context` tokens.
+    pub fn single(context: usize) -> Self {
+        Self {
+            pages: context.div_ceil(PAGE_TOKENS),
+            slots: 2,
+            batch_tokens: 512.min(context.max(1)),
+            batch_outputs: 1,
+            kv: KvType::F16,
+            mtp: false,
+        }
+    }
+}
+
+/// A loaded model with its caches. One step at a time; every method is called from the thread that owns it.
+pub trait Model: Send {
+    /// Its dimensions.
+    fn config(&self) -> &Config;
+    /// Its caches' sizes.
+    fn cache_shape(&self) -> &CacheShape;
+    /// Limits that it was loaded with.
+    fn limits(&self) -> &Limits;
+    /// What runs it, for people: backend, instruction set, threads.
+    fn backend(&self) -> String;
+    /// Runs one step and returns the logits of `batch.outputs`, `[outputs, vocab]`.
+    fn step(&mut self, batch: &Batch) -> &[f32];
+    /// Like `step`; `probe` sees the residual stream `[tokens, hidden]` after the embedding (0) and after each layer,
+    /// and last the state after the final norm (`layers + 1`).
+    fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> &[f32];
+    /// Multi-token prediction: `hidden` holds the trunk's states after the final norm `[tokens, hidden]`, and
+    /// `batch.tokens` the token after each. `None` when the block is not loaded.
+    fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Option<&[f32]>;
+    /// Makes a state slot that of an empty sequence.
+    fn reset_slot(&mut self, slot: usize);
+    /// Copies the state of a slot.
+    fn copy_slot(&mut self, from: usize, to: usize);
+    /// Copies a KV page.
+    fn copy_page(&mut self, from: usize, to: usize);
+    /// Writes a slot's state (`cache_shape().slot_bytes()` bytes) into `out`.
+    fn save_slot(&mut self, slot: usize, out: &mut [u8]);
+    /// The inverse of `save_slot`.
+    fn load_slot(&mut self, slot: usize, data: &[u8]);
+    /// Writes a page (`cache_shape().page_bytes()` bytes) into `out`.
+    fn save_page(&mut self, page: usize, out: &mut [u8]);
+    /// The inverse of `save_page`.
+    fn load_page(&mut self, page: usize, data: &[u8]);
+}
+
+/// The architecture that a model file names, if it can be run.
+pub fn architecture(model: &octet_weights::Model) -> Result<&'static str, Error> {
+    let name = model.metadata.str("general.architecture")?;
+    ARCHITECTURES.iter().copied().find(|a| *a == name).ok_or_else(|| Error::UnknownArchitecture {
+        file: model.origin.clone(),
+        name: name.to_string(),
+        known: ARCHITECTURES.join(", "),
+    })
+}
+
+/// Loads a model into `be`.
+pub fn load<B: Backend + Describe>(
+    model: &octet_weights::Model,
+    mut be: B,
+    limits: Limits,
+    progress: Progress<'_>,
+) -> Result<Box<dyn Model>, Error> {
+    let arch = architecture(model)?;
+    let config = Config::read(model, arch)?;
+    let mut loader = Loader::new(model, &mut be, &config, progress);
+    let decoder = match arch {
+        "qwen35moe" | "qwen35" => qwen35::load(&mut loader, limits.mtp)?,
+        "qwen3moe" | "qwen3" => qwen3::load(&mut loader)?,
+        "llama" | "qwen2" => llama::load(&mut loader)?,
+        other => unreachable!("'{other}' is listed in ARCHITECTURES and has no loader"),
+    };
+    let shape = decoder.cache_shape(limits.pages, limits.slots, limits.kv);
+    let cache = be.cache(&shape)?;
+    let scratch = decoder.scratch(&mut be, limits.batch_tokens, limits.batch_outputs)?;
+    let logits = vec![0.0; limits.batch_outputs * config.vocab];
+    Ok(Box::new(Loaded { be, decoder, cache, scratch, logits, config, shape, limits }))
+}
+
+/// A backend that can say what it is.
+pub trait Describe {
+    /// For people: backend, instruction set, threads.
+    fn describe(&self) -> String;
+}
+
+impl Describe for octet_compute::reference::Reference {
+    fn describe(&self) -> String {
+        "reference (scalar)".into()
+    }
+}
+
+struct Loaded<B: Backend> {
+    be: B,
+    decoder: Decoder<B>,
+    cache: B::Cache,
+    scratch: Scratch<B>,
+    logits: Vec<f32>,
+    config: Config,
+    shape: CacheShape,
+    limits: Limits,
+}
+
+impl<B: Backend> Loaded<B> {
+    fn read_logits(&mut self, batch: &Batch) -> &[f32] {
+        let n = batch.outputs.len() * self.config.vocab;
+        self.be.read(&self.scratch.logits, &mut self.logits[..n]);
+        &self.logits[..n]
+    }
+
+    fn check(&self, batch: &Batch) {
+        assert!(batch.len() <= self.limits.batch_tokens && batch.outputs.len() <= self.limits.batch_outputs);
+        debug_assert!(batch.tokens.iter().all(|&t| (t as usize) < self.config.vocab));
+    }
+}
+
+impl<B: Backend + Describe> Model for Loaded<B> {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+    fn cache_shape(&self) -> &CacheShape {
+        &self.shape
+    }
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+    fn backend(&self) -> String {
+        self.be.describe()
+    }
+
+    fn step(&mut self, batch: &Batch) -> &[f32] {
+        self.check(batch);
+        let Self { be, decoder, cache, scratch, .. } = self;
+        be.step(|be| decoder.forward(be, scratch, cache, batch, &mut |_, _, _| {}));
+        self.read_logits(batch)
+    }
+
+    fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> &[f32] {
+        self.check(batch);
+        let Self { be, decoder, cache, scratch, .. } = self;
+        let mut row = vec![0.0; batch.len() * decoder.hidden];
+        be.step(|be| {
+            decoder.forward(be, scratch, cache, batch, &mut |be, layer, h| {
+                be.read(h, &mut row);
+                probe(layer, &row);
+            });
+        });
+        let mut normed = match be.buf(batch.len() * decoder.hidden) {
+            Ok(b) => b,
+            Err(e) => panic!("no memory for a trace: {e}"),
+        };
+        be.norm(batch.len(), &scratch.h, &decoder.norm, decoder.eps, &mut normed);
+        be.read(&normed, &mut row);
+        probe(decoder.layers.len() + 1, &row);
+        self.read_logits(batch)
+    }
+
+    fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Option<&[f32]> {
+        self.check(batch);
+        let Self { be, decoder, cache, scratch, .. } = self;
+        let mtp = decoder.mtp.as_ref()?;
+        let hidden = be.vector(hidden).ok()?;
+        let mut work = be.buf(batch.len() * decoder.hidden).ok()?;
+        be.step(|be| decoder.forward_mtp(mtp, be, scratch, cache, batch, &hidden, &mut work));
+        Some(self.read_logits(batch))
+    }
+
+    fn reset_slot(&mut self, slot: usize) {
+        self.be.reset_slot(&mut self.cache, slot);
+    }
+    fn copy_slot(&mut self, from: usize, to: usize) {
+        self.be.copy_slot(&mut self.cache, from, to);
+    }
+    fn copy_page(&mut self, from: usize, to: usize) {
+        self.be.copy_page(&mut self.cache, from, to);
+    }
+    fn save_slot(&mut self, slot: usize, out: &mut [u8]) {
+        self.be.save_slot(&self.cache, slot, out);
+    }
+    fn load_slot(&mut self, slot: usize, data: &[u8]) {
+        self.be.load_slot(&mut self.cache, slot, data);
+    }
+    fn save_page(&mut self, page: usize, out: &mut [u8]) {
+        self.be.save_page(&self.cache, page, out);
+    }
+    fn load_page(&mut self, page: usize, data: &[u8]) {
+        self.be.load_page(&mut self.cache, page, data);
+    }
+}
