@@ -88,7 +88,7 @@ pub struct Gdn<B: Backend> {
     pub conv_kernel: usize,
     /// Which key head serves a value head.
     pub order: HeadOrder,
-    /// Convolution taps, `[channels, conv_kernel]`; the last tap multiplies the current token.
+    /// Convolution taps, `[conv_kernel, channels]`; the last row multiplies the current token.
     pub conv: B::Buf,
     /// `[v_heads]`
     pub dt_bias: B::Buf,
@@ -236,6 +236,17 @@ impl CacheShape {
     }
 }
 
+/// The largest step that will be asked for: what a backend sizes its own scratch memory by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepShape {
+    /// Tokens of a step.
+    pub tokens: usize,
+    /// Rows of logits of a step.
+    pub outputs: usize,
+    /// Experts that a token is routed to; 0 without experts.
+    pub top_k: usize,
+}
+
 /// A device that runs forward passes.
 pub trait Backend: Send + Sized + 'static {
     /// f32 values in the backend's memory.
@@ -261,8 +272,8 @@ pub trait Backend: Send + Sized + 'static {
     fn experts(&mut self, m: &[Matrix]) -> Result<Self::Experts, Error>;
     /// Takes an embedding table.
     fn embedding(&mut self, m: &Matrix) -> Result<Self::Embedding, Error>;
-    /// An empty cache.
-    fn cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, Error>;
+    /// An empty cache, and room for steps of up to `step`. Called last, when all weights are loaded.
+    fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Self::Cache, Error>;
 
     // ---- moving data
 

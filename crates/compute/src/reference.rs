@@ -125,7 +125,7 @@ impl Reference {
             let mut window = conv.to_vec();
             window.extend_from_slice(&qkv[t * c..(t + 1) * c]);
             let y: Vec<f32> = (0..c)
-                .map(|ch| silu((0..taps).map(|j| g.conv[ch * taps + j] * window[j * c + ch]).sum()))
+                .map(|ch| silu((0..taps).map(|j| g.conv[j * c + ch] * window[j * c + ch]).sum()))
                 .collect();
             conv.copy_from_slice(&window[c..]);
             let key_len = g.k_heads * g.k_dim;
@@ -181,7 +181,7 @@ impl Backend for Reference {
     fn embedding(&mut self, m: &Matrix) -> Result<Matrix, Error> {
         Ok(m.clone())
     }
-    fn cache(&mut self, shape: &CacheShape) -> Result<Cache, Error> {
+    fn cache(&mut self, shape: &CacheShape, _: StepShape) -> Result<Cache, Error> {
         let layer = |l: &LayerCache| match *l {
             LayerCache::Kv { kv_heads, head_dim } => {
                 let len = shape.pages * kv_heads * PAGE_TOKENS * head_dim;

@@ -47,6 +47,16 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(v)
     }
 
+    /// Convolution taps `[channels, taps]`, turned to `[taps, channels]`.
+    fn conv(&mut self, name: &str, channels: usize, taps: usize) -> Result<B::Buf, Error> {
+        let file = self.model.tensor(name, &[channels, taps])?.to_f32();
+        let turned: Vec<f32> = (0..taps * channels).map(|i| file[i % channels * taps + i / channels]).collect();
+        let v = self.be.vector(&turned);
+        let v = self.named(name, v)?;
+        self.done(name);
+        Ok(v)
+    }
+
     /// `{stem}.weight` as a projection `[rows, cols]`, with `{stem}.bias` where the file has one.
     pub fn linear(&mut self, stem: &str, rows: usize, cols: usize) -> Result<B::Weight, Error> {
         let (name, bias) = (format!("{stem}.weight"), format!("{stem}.bias"));
@@ -154,7 +164,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 v_dim: g.v_dim,
                 conv_kernel: g.conv_kernel,
                 order: g.order,
-                conv: self.vector(&name("ssm_conv1d.weight"), &[channels, g.conv_kernel])?,
+                conv: self.conv(&name("ssm_conv1d.weight"), channels, g.conv_kernel)?,
                 dt_bias: self.vector(&name("ssm_dt.bias"), &[g.v_heads])?,
                 a: self.vector(&name("ssm_a"), &[g.v_heads])?,
                 norm: self.vector(&name("ssm_norm.weight"), &[g.v_dim])?,

@@ -7,7 +7,7 @@ pub mod loader;
 pub mod qwen3;
 pub mod qwen35;
 
-use octet_compute::backend::{Backend, CacheShape, KvType};
+use octet_compute::backend::{Backend, CacheShape, KvType, StepShape};
 use octet_compute::{Batch, batch::PAGE_TOKENS};
 
 use crate::Error;
@@ -110,7 +110,12 @@ pub fn load<B: Backend + Describe>(
         other => unreachable!("'{other}' is listed in ARCHITECTURES and has no loader"),
     };
     let shape = decoder.cache_shape(limits.pages, limits.slots, limits.kv);
-    let cache = be.cache(&shape)?;
+    let step = StepShape {
+        tokens: limits.batch_tokens,
+        outputs: limits.batch_outputs,
+        top_k: config.moe.map_or(0, |m| m.top_k),
+    };
+    let cache = be.cache(&shape, step)?;
     let scratch = decoder.scratch(&mut be, limits.batch_tokens, limits.batch_outputs)?;
     let logits = vec![0.0; limits.batch_outputs * config.vocab];
     Ok(Box::new(Loaded { be, decoder, cache, scratch, logits, config, shape, limits }))
