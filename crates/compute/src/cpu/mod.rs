@@ -2,3 +2,4 @@
 
 pub mod isa;
 pub mod team;
+pub mod vector;

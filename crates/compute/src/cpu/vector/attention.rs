@@ -1,0 +1,548 @@
+//! Softmax attention over a paged cache. Called by the verb `attend`.
+//!
+//! A query's result has the same bits whether it is computed alone (decode), in a tile with others (prefill), or with its
+//! context shared out among threads: positions are taken in chunks of [`CHUNK`], counted from the start of the sequence.
+//! A chunk gives a partial result (the softmax's maximum and sum, and the values weighted by it), made page by page;
+//! the partial results are folded together in ascending order. Each dot product and each sum over positions has one order
+//! of operations of its own, whatever else the tile holds, and positions past a query's own are never touched.
+
+use super::math::{exp, exp1, sigmoid};
+use super::simd::{MAX_LANES, Simd, padded};
+use crate::batch::PAGE_TOKENS;
+
+/// Positions of a chunk.
+pub const CHUNK: usize = 8 * PAGE_TOKENS;
+/// Queries of a tile that make good use of the caches.
+const TILE_QUERIES: usize = 64;
+/// Rows of a page that are brought to f32 at a time, for the first-level cache.
+const ROWS: usize = 16;
+
+/// Keys or values of one layer, `[pages, kv_heads, PAGE_TOKENS, head_dim]`.
+#[derive(Clone, Copy)]
+#[allow(missing_docs)]
+pub enum KvData<'a> {
+    F32(&'a [f32]),
+    /// Bits of half-precision values.
+    F16(&'a [u16]),
+}
+
+/// One layer's cache as one sequence sees it.
+#[derive(Clone, Copy)]
+pub struct KvPages<'a> {
+    /// Keys.
+    pub keys: KvData<'a>,
+    /// Values.
+    pub values: KvData<'a>,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Dimensions of a head.
+    pub head_dim: usize,
+    /// Page numbers of the sequence.
+    pub table: &'a [u32],
+}
+
+/// Queries that share a key/value head: all heads of its group for some consecutive tokens of one span.
+#[derive(Clone, Copy)]
+pub struct QueryTile<'a> {
+    /// `[tokens, heads, head_dim]`, or `[tokens, heads, 2, head_dim]` when gated, from the tile's first token on.
+    pub q: &'a [f32],
+    /// Query heads of the layer.
+    pub heads: usize,
+    /// Each head's query is followed by its gate.
+    pub gated: bool,
+    /// Tokens of the tile.
+    pub tokens: usize,
+    /// Position of the first one; all positions up to the last token's are in the cache.
+    pub position: usize,
+    /// The key/value head.
+    pub kv_head: usize,
+}
+
+impl QueryTile<'_> {
+    /// Tokens of a tile that make good use of the caches, for `group` query heads to a key/value head.
+    pub fn good_tokens(group: usize) -> usize {
+        (TILE_QUERIES / group.max(1)).max(1)
+    }
+}
+
+/// Chunks that a query at `position` looks at.
+pub fn chunks(position: usize) -> usize {
+    position / CHUNK + 1
+}
+
+/// Values of a query's partial result: the weighted values, padded, then the maximum and the sum.
+pub fn partial_len(head_dim: usize) -> usize {
+    padded(head_dim) + MAX_LANES
+}
+
+/// Values of scratch memory for a tile of `queries` queries (tokens times heads of the group).
+pub fn attend_scratch_len(queries: usize, head_dim: usize) -> usize {
+    let rows = (queries + ROWS) * padded(head_dim);
+    let partials = 2 * queries * partial_len(head_dim);
+    MAX_LANES + rows + queries * (PAGE_TOKENS + 1) + partials
+}
+
+/// A tile as the inner functions see it.
+#[derive(Clone, Copy)]
+struct Shape {
+    head_dim: usize,
+    /// `head_dim`, padded.
+    dims: usize,
+    /// Query heads of the group.
+    group: usize,
+    tokens: usize,
+    position: usize,
+    kv_head: usize,
+}
+
+impl Shape {
+    fn new(kv: &KvPages, tile: &QueryTile) -> Self {
+        assert!(tile.tokens > 0 && tile.kv_head < kv.kv_heads && tile.heads.is_multiple_of(kv.kv_heads));
+        Self {
+            head_dim: kv.head_dim,
+            dims: padded(kv.head_dim),
+            group: tile.heads / kv.kv_heads,
+            tokens: tile.tokens,
+            position: tile.position,
+            kv_head: tile.kv_head,
+        }
+    }
+    fn queries(self) -> usize {
+        self.tokens * self.group
+    }
+    /// The first query that sees any position from `position` on.
+    fn first_query(self, position: usize) -> usize {
+        position.saturating_sub(self.position).min(self.tokens) * self.group
+    }
+    /// Positions from `base` on, at most a page of them, that query `i` sees.
+    fn limit(self, i: usize, base: usize) -> usize {
+        (self.position + i / self.group + 1).saturating_sub(base).min(PAGE_TOKENS)
+    }
+}
+
+/// Scratch memory, cut up.
+struct Scratch<'a> {
+    /// `[queries, dims]`, scaled.
+    queries: &'a mut [f32],
+    /// `[ROWS, dims]`: keys or values in f32.
+    rows: &'a mut [f32],
+    /// `[queries, PAGE_TOKENS]`: scores, then their exponentials.
+    scores: &'a mut [f32],
+    /// `[queries]`: what the weighted values so far are multiplied by.
+    scales: &'a mut [f32],
+    /// Two partial results of each query.
+    partials: &'a mut [f32],
+}
+
+impl<'a> Scratch<'a> {
+    fn cut(scratch: &'a mut [f32], t: Shape) -> Self {
+        let n = t.queries();
+        assert!(scratch.len() >= attend_scratch_len(n, t.head_dim));
+        let skip = scratch.as_ptr().align_offset(64).min(MAX_LANES);
+        let (queries, rest) = scratch[skip..].split_at_mut(n * t.dims);
+        let (rows, rest) = rest.split_at_mut(ROWS * t.dims);
+        let (scores, rest) = rest.split_at_mut(n * PAGE_TOKENS);
+        let (partials, rest) = rest.split_at_mut(2 * n * partial_len(t.head_dim));
+        Self { queries, rows, scores, scales: &mut rest[..n], partials }
+    }
+}
+
+/// Partial results of a tile over one chunk: `partials` is `[tokens, group, partial_len]`. Rows of tokens that lie before
+/// the chunk are of no use and must not be merged.
+#[inline(always)]
+pub(super) fn attend_chunk<S: Simd>(
+    s: S,
+    kv: &KvPages<'_>,
+    tile: &QueryTile<'_>,
+    chunk: usize,
+    scratch: &mut [f32],
+    partials: &mut [f32],
+) {
+    let t = Shape::new(kv, tile);
+    let mut scratch = Scratch::cut(scratch, t);
+    pack_queries(s, tile, t, scratch.queries);
+    chunk_partials(s, kv, t, chunk, &mut scratch, partials);
+}
+
+/// Folds the partial results of one query together: that of chunk `c` starts at `partials[c * chunk_stride]`.
+/// `out` is `[head_dim]`, multiplied by `sigmoid(gate)` if there is one. `scratch` holds a partial result.
+#[inline(always)]
+pub(super) fn attend_merge<S: Simd>(
+    s: S,
+    partials: &[f32],
+    chunk_stride: usize,
+    chunks: usize,
+    gate: Option<&[f32]>,
+    scratch: &mut [f32],
+    out: &mut [f32],
+) {
+    let len = partial_len(out.len());
+    let sum = &mut scratch[..len];
+    sum.copy_from_slice(&partials[..len]);
+    for c in 1..chunks {
+        fold(s, sum, &partials[c * chunk_stride..][..len]);
+    }
+    finish(s, sum, gate, out);
+}
+
+/// Attention of a tile over its whole context. Head `h` of the tile's token `i` is written to
+/// `out + i * heads * head_dim + h * head_dim`.
+///
+/// # Safety
+/// The tile's heads in `out`, `[tokens, heads, head_dim]`, can be written, and nobody else touches them.
+#[inline(always)]
+pub(super) unsafe fn attend_tile<S: Simd>(
+    s: S,
+    kv: &KvPages<'_>,
+    tile: &QueryTile<'_>,
+    scratch: &mut [f32],
+    out: *mut f32,
+) {
+    let t = Shape::new(kv, tile);
+    let len = partial_len(t.head_dim);
+    let mut scratch = Scratch::cut(scratch, t);
+    pack_queries(s, tile, t, scratch.queries);
+    let partials = std::mem::take(&mut scratch.partials);
+    let (sums, next) = partials.split_at_mut(t.queries() * len);
+    chunk_partials(s, kv, t, 0, &mut scratch, sums);
+    for chunk in 1..chunks(t.position + t.tokens - 1) {
+        chunk_partials(s, kv, t, chunk, &mut scratch, next);
+        let first = t.first_query(chunk * CHUNK);
+        for (sum, next) in sums.chunks_exact_mut(len).zip(next.chunks_exact(len)).skip(first) {
+            fold(s, sum, next);
+        }
+    }
+    for (i, sum) in sums.chunks_exact(len).enumerate() {
+        let head = t.kv_head * t.group + i % t.group;
+        let row = (i / t.group * tile.heads + head) * t.head_dim;
+        // SAFETY: the caller's.
+        let out = unsafe { std::slice::from_raw_parts_mut(out.add(row), t.head_dim) };
+        let gate = tile.gated.then(|| &tile.q[2 * row + t.head_dim..][..t.head_dim]);
+        finish(s, sum, gate, out);
+    }
+}
+
+/// Brings the tile's queries together, scaled by `head_dim^-0.5` and padded with zeros.
+#[inline(always)]
+fn pack_queries<S: Simd>(s: S, tile: &QueryTile, t: Shape, queries: &mut [f32]) {
+    let stride = if tile.gated { 2 * t.head_dim } else { t.head_dim };
+    let scale = s.splat(1.0 / (t.head_dim as f32).sqrt());
+    for (i, out) in queries.chunks_exact_mut(t.dims).enumerate() {
+        let head = i / t.group * tile.heads + t.kv_head * t.group + i % t.group;
+        let q = &tile.q[head * stride..][..t.head_dim];
+        let (mut q, mut out) = (q.chunks_exact(S::LANES), out.chunks_exact_mut(S::LANES));
+        for (q, out) in q.by_ref().zip(out.by_ref()) {
+            s.write(out, s.mul(s.read(q), scale));
+        }
+        let mut rest = s.mul(s.read_part(q.remainder()), scale);
+        for out in out {
+            s.write(out, rest);
+            rest = s.splat(0.0);
+        }
+    }
+}
+
+/// Fills `partials` `[queries, partial_len]` of the packed queries over one chunk.
+#[inline(always)]
+fn chunk_partials<S: Simd>(
+    s: S,
+    kv: &KvPages,
+    t: Shape,
+    chunk: usize,
+    scratch: &mut Scratch,
+    partials: &mut [f32],
+) {
+    let len = partial_len(t.head_dim);
+    let partials = &mut partials[..t.queries() * len];
+    for p in partials.chunks_exact_mut(len) {
+        p.fill(0.0);
+        p[t.dims] = f32::NEG_INFINITY;
+    }
+    let end = (t.position + t.tokens).min((chunk + 1) * CHUNK);
+    for base in (chunk * CHUNK..end).step_by(PAGE_TOKENS) {
+        let page = kv.table[base / PAGE_TOKENS] as usize * kv.kv_heads + t.kv_head;
+        let rows = (end - base).min(PAGE_TOKENS);
+        let first = t.first_query(base);
+
+        for at in (0..rows).step_by(ROWS) {
+            load_rows(s, kv.keys, page * PAGE_TOKENS + at, t, scratch.rows);
+            score(s, t, first, at, scratch);
+        }
+        for i in first..t.queries() {
+            let row = &mut scratch.scores[i * PAGE_TOKENS..][..PAGE_TOKENS];
+            row[t.limit(i, base)..].fill(f32::NEG_INFINITY);
+            scratch.scales[i] = soften(s, row, &mut partials[i * len + t.dims..][..2]);
+        }
+        for at in (0..rows).step_by(ROWS) {
+            load_rows(s, kv.values, page * PAGE_TOKENS + at, t, scratch.rows);
+            let mut i = first;
+            while i < t.queries() {
+                // Queries of one token go as far as each other; those of all tokens where a page is full.
+                let limit = t.limit(i, base);
+                let same = if limit == PAGE_TOKENS { t.queries() } else { i + t.group - i % t.group };
+                if limit > at {
+                    weigh(s, t, i..same, at, (limit - at).min(ROWS), scratch, partials);
+                }
+                i = same;
+            }
+        }
+    }
+}
+
+/// Brings `ROWS` rows of keys or values, from row `first` of the cache on, to f32 `[ROWS, dims]`, padded with zeros.
+#[inline(always)]
+fn load_rows<S: Simd>(s: S, data: KvData, first: usize, t: Shape, out: &mut [f32]) {
+    let rows = out.chunks_exact_mut(t.dims);
+    match data {
+        KvData::F32(x) => {
+            let x = &x[first * t.head_dim..][..ROWS * t.head_dim];
+            for (x, out) in x.chunks_exact(t.head_dim).zip(rows) {
+                out[..t.head_dim].copy_from_slice(x);
+                out[t.head_dim..].fill(0.0);
+            }
+        }
+        KvData::F16(x) => {
+            let x = &x[first * t.head_dim..][..ROWS * t.head_dim];
+            for (x, out) in x.chunks_exact(t.head_dim).zip(rows) {
+                let (mut x, mut out) = (x.chunks_exact(S::LANES), out.chunks_exact_mut(S::LANES));
+                for (x, out) in x.by_ref().zip(out.by_ref()) {
+                    // SAFETY: the chunk has LANES values.
+                    s.write(out, unsafe { s.load_f16(x.as_ptr()) });
+                }
+                let mut tail = [0; MAX_LANES];
+                tail[..x.remainder().len()].copy_from_slice(x.remainder());
+                for out in out {
+                    // SAFETY: the array has room for the lanes of every instruction set.
+                    s.write(out, unsafe { s.load_f16(tail.as_ptr()) });
+                    tail.fill(0);
+                }
+            }
+        }
+    }
+}
+
+/// Scores of the queries from `first` on against the `ROWS` keys in `scratch.rows`, which are positions `at..` of a page.
+#[inline(always)]
+fn score<S: Simd>(s: S, t: Shape, first: usize, at: usize, scratch: &mut Scratch) {
+    let mut i = first;
+    while i < t.queries() {
+        let left = t.queries() - i;
+        // SAFETY: queries i .. i + Q exist, as do ROWS rows and PAGE_TOKENS scores of each query.
+        i += unsafe {
+            if left >= 4 && S::LANES == MAX_LANES {
+                score_block::<S, 4>(s, t.dims, i, at, scratch)
+            } else if left >= 2 {
+                score_block::<S, 2>(s, t.dims, i, at, scratch)
+            } else {
+                score_block::<S, 1>(s, t.dims, i, at, scratch)
+            }
+        };
+    }
+}
+
+/// `Q` queries from `i` on against `ROWS` keys, four keys at a time. Returns `Q`.
+///
+/// # Safety
+/// The scratch memory has these queries, and `at + ROWS <= PAGE_TOKENS`.
+#[inline(always)]
+unsafe fn score_block<S: Simd, const Q: usize>(
+    s: S,
+    dims: usize,
+    i: usize,
+    at: usize,
+    scratch: &mut Scratch,
+) -> usize {
+    // SAFETY: the caller's.
+    unsafe {
+        let q = scratch.queries.as_ptr().add(i * dims);
+        let scores = scratch.scores.as_mut_ptr().add(i * PAGE_TOKENS + at);
+        for key in (0..ROWS).step_by(4) {
+            let k = scratch.rows.as_ptr().add(key * dims);
+            let mut sums = [[s.splat(0.0); 4]; Q];
+            for d in (0..dims).step_by(S::LANES) {
+                let mut keys = [s.splat(0.0); 4];
+                for (b, key) in keys.iter_mut().enumerate() {
+                    *key = s.load(k.add(b * dims + d));
+                }
+                for (a, sums) in sums.iter_mut().enumerate() {
+                    let q = s.load(q.add(a * dims + d));
+                    for (sum, key) in sums.iter_mut().zip(keys) {
+                        *sum = s.fma(q, key, *sum);
+                    }
+                }
+            }
+            for (a, sums) in sums.into_iter().enumerate() {
+                scores.add(a * PAGE_TOKENS + key).cast::<[f32; 4]>().write_unaligned(s.sum4(sums));
+            }
+        }
+    }
+    Q
+}
+
+/// Turns a page of scores into exponentials relative to the maximum so far, and takes them up into the maximum and sum
+/// `state`. Returns what the weighted values so far are to be multiplied by.
+#[inline(always)]
+fn soften<S: Simd>(s: S, scores: &mut [f32], state: &mut [f32]) -> f32 {
+    let mut max = s.splat(f32::NEG_INFINITY);
+    for x in scores.chunks_exact(S::LANES) {
+        max = s.max(max, s.read(x));
+    }
+    let before = state[0];
+    let max = before.max(s.max_lane(max));
+    let mut sum = s.splat(0.0);
+    for x in scores.chunks_exact_mut(S::LANES) {
+        let p = exp(s, s.sub(s.read(x), s.splat(max)));
+        s.write(x, p);
+        sum = s.add(sum, p);
+    }
+    let scale = exp1(s, before - max);
+    state[0] = max;
+    state[1] = state[1] * scale + s.sum(sum);
+    scale
+}
+
+/// Adds the first `rows` values in `scratch.rows`, which are positions `at..` of a page, to the partial results of
+/// `queries`, weighted by their exponentials.
+#[inline(always)]
+fn weigh<S: Simd>(
+    s: S,
+    t: Shape,
+    queries: std::ops::Range<usize>,
+    at: usize,
+    rows: usize,
+    scratch: &Scratch,
+    partials: &mut [f32],
+) {
+    let mut i = queries.start;
+    while i < queries.end {
+        let left = queries.end - i;
+        // SAFETY: queries i .. i + Q exist in scratch memory and in partials; rows <= ROWS.
+        i += unsafe {
+            if left >= 4 {
+                weigh_block::<S, 4>(s, t, i, at, rows, scratch, partials)
+            } else if left >= 2 {
+                weigh_block::<S, 2>(s, t, i, at, rows, scratch, partials)
+            } else {
+                weigh_block::<S, 1>(s, t, i, at, rows, scratch, partials)
+            }
+        };
+    }
+}
+
+/// [`weigh`] for `Q` queries from `i` on. Returns `Q`.
+///
+/// # Safety
+/// The scratch memory and the partial results have these queries, `rows <= ROWS`, and `at + rows <= PAGE_TOKENS`.
+#[inline(always)]
+unsafe fn weigh_block<S: Simd, const Q: usize>(
+    s: S,
+    t: Shape,
+    i: usize,
+    at: usize,
+    rows: usize,
+    scratch: &Scratch,
+    partials: &mut [f32],
+) -> usize {
+    let len = partial_len(t.head_dim);
+    // SAFETY: the caller's.
+    unsafe {
+        let weights = scratch.scores.as_ptr().add(i * PAGE_TOKENS + at);
+        let mut scales = [s.splat(1.0); Q];
+        if at == 0 {
+            for (a, scale) in scales.iter_mut().enumerate() {
+                *scale = s.splat(scratch.scales[i + a]);
+            }
+        }
+        let out = partials.as_mut_ptr().add(i * len);
+        let mut d = 0;
+        while d < t.dims {
+            let (values, out) = (scratch.rows.as_ptr().add(d), out.add(d));
+            let left = t.dims - d;
+            d += if left >= 4 * S::LANES && S::LANES == MAX_LANES {
+                weigh_dims::<S, Q, 4>(s, t.dims, rows, weights, scales, values, out, len)
+            } else if left >= 2 * S::LANES {
+                weigh_dims::<S, Q, 2>(s, t.dims, rows, weights, scales, values, out, len)
+            } else {
+                weigh_dims::<S, Q, 1>(s, t.dims, rows, weights, scales, values, out, len)
+            };
+        }
+    }
+    Q
+}
+
+/// `out[a] = out[a] * scales[a] + sum_r weights[a][r] * values[r]` for `Q` queries and `D` vectors of dimensions, rows
+/// ascending. Returns the number of dimensions.
+///
+/// # Safety
+/// `weights` has `Q` rows `PAGE_TOKENS` apart of `rows` values, `values` has `rows` rows `dims` apart and `out` has `Q` rows
+/// `len` apart, of `D` vectors each.
+#[inline(always)]
+unsafe fn weigh_dims<S: Simd, const Q: usize, const D: usize>(
+    s: S,
+    dims: usize,
+    rows: usize,
+    weights: *const f32,
+    scales: [S::V; Q],
+    values: *const f32,
+    out: *mut f32,
+    len: usize,
+) -> usize {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sums = [[s.splat(0.0); D]; Q];
+        for a in 0..Q {
+            for b in 0..D {
+                sums[a][b] = s.mul(s.load(out.add(a * len + b * S::LANES)), scales[a]);
+            }
+        }
+        for r in 0..rows {
+            let mut v = [s.splat(0.0); D];
+            for (b, v) in v.iter_mut().enumerate() {
+                *v = s.load(values.add(r * dims + b * S::LANES));
+            }
+            for (a, sums) in sums.iter_mut().enumerate() {
+                let w = s.splat(*weights.add(a * PAGE_TOKENS + r));
+                for (sum, v) in sums.iter_mut().zip(v) {
+                    *sum = s.fma(w, v, *sum);
+                }
+            }
+        }
+        for a in 0..Q {
+            for b in 0..D {
+                s.store(out.add(a * len + b * S::LANES), sums[a][b]);
+            }
+        }
+    }
+    D * S::LANES
+}
+
+/// Takes the partial result `next` of a later chunk up into `sum`.
+#[inline(always)]
+fn fold<S: Simd>(s: S, sum: &mut [f32], next: &[f32]) {
+    let dims = sum.len() - MAX_LANES;
+    let (values, state) = sum.split_at_mut(dims);
+    let max = state[0].max(next[dims]);
+    let (old, new) = (exp1(s, state[0] - max), exp1(s, next[dims] - max));
+    for (x, y) in values.chunks_exact_mut(S::LANES).zip(next.chunks_exact(S::LANES)) {
+        let v = s.fma(s.read(y), s.splat(new), s.mul(s.read(x), s.splat(old)));
+        s.write(x, v);
+    }
+    state[0] = max;
+    state[1] = state[1] * old + next[dims + 1] * new;
+}
+
+/// Divides by the softmax's sum and applies the gate.
+#[inline(always)]
+fn finish<S: Simd>(s: S, sum: &[f32], gate: Option<&[f32]>, out: &mut [f32]) {
+    let scale = s.splat(1.0 / sum[padded(out.len()) + 1]);
+    let mut gate = gate.map(|g| g.chunks(S::LANES));
+    for (out, x) in out.chunks_mut(S::LANES).zip(sum.chunks_exact(S::LANES)) {
+        let mut v = s.mul(s.read(x), scale);
+        let whole = out.len() == S::LANES;
+        if let Some(g) = gate.as_mut().and_then(|g| g.next()) {
+            let g = if whole { s.read(g) } else { s.read_part(g) };
+            v = s.mul(v, sigmoid(s, g));
+        }
+        if whole { s.write(out, v) } else { s.write_part(out, v) }
+    }
+}

@@ -1,0 +1,216 @@
+//! The recurrence of Gated DeltaNet. Called by the verb `gdn`, after the convolution and before the gated norm.
+//!
+//! With the state `S [k_dim, v_dim]` of a value head, and for each token its `q`, `k`, `v`, `beta`, `decay`:
+//!
+//! ```text
+//! d = beta * (v - decay * S^T k);   o = decay * S^T q + (k . q) d;   S = decay * S + k d^T
+//! ```
+//!
+//! which is `S *= decay; d = beta * (v - S^T k); S += k d^T; o = S^T q`, put so that both reads of the state come
+//! before its change. Columns of `S` never meet: a work item takes some of them through all tokens of a span. The change
+//! for a token is made in the same pass as the reads for the next one, so a token costs one load and one store of each
+//! value. Every token goes through the same operations wherever a span starts or ends: a prompt may be cut anywhere.
+
+use super::rows::{dot, l2_norm};
+use super::simd::{MAX_LANES, Simd};
+
+/// Normalises the queries and keys of a key head, `[tokens, k_dim]` each, scales the queries by `k_dim^-0.5`,
+/// and writes `k . q` of each token.
+#[inline(always)]
+pub(super) fn gdn_keys<S: Simd>(s: S, k_dim: usize, q: &mut [f32], k: &mut [f32], kq: &mut [f32]) {
+    assert!(q.len() == k.len() && q.len() == k_dim * kq.len());
+    let scale = 1.0 / (k_dim as f32).sqrt();
+    for ((q, k), kq) in q.chunks_exact_mut(k_dim).zip(k.chunks_exact_mut(k_dim)).zip(kq) {
+        l2_norm(s, q, scale);
+        l2_norm(s, k, 1.0);
+        *kq = dot(s, q, k);
+    }
+}
+
+/// Some columns of a value head's state, and the tokens of one span. Strides are in values.
+pub struct GdnColumns {
+    /// `[k_dim, columns]`: at the item's first column of the head's first row.
+    pub state: *mut f32,
+    /// From a row of the state to the next: `v_dim`.
+    pub state_stride: usize,
+    /// `[tokens, k_dim]`: queries of the head, from [`super::VectorKernels::gdn_keys`].
+    pub q: *const f32,
+    /// `[tokens, k_dim]`: keys of the head, likewise.
+    pub k: *const f32,
+    /// From a token of `q` and of `k` to the next.
+    pub qk_stride: usize,
+    /// `[tokens]`: `k . q`.
+    pub kq: *const f32,
+    /// How much of each token is written; at the item's head.
+    pub beta: *const f32,
+    /// What is kept of the state at each token; at the item's head.
+    pub decay: *const f32,
+    /// From a token of `beta` and of `decay` to the next.
+    pub gate_stride: usize,
+    /// `[tokens, columns]`: values going in, outputs coming out; at the item's first column.
+    pub v: *mut f32,
+    /// From a token of `v` to the next.
+    pub v_stride: usize,
+    /// Tokens of the span, at least 1.
+    pub tokens: usize,
+    /// Rows of the state.
+    pub k_dim: usize,
+    /// Columns of this item.
+    pub columns: usize,
+}
+
+/// Columns of an item that make best use of the vectors while a span has more than a few tokens.
+pub const GDN_COLUMNS: usize = 64;
+
+/// Values of scratch memory for an item of any width.
+pub fn gdn_scratch_len(k_dim: usize) -> usize {
+    k_dim * GDN_COLUMNS
+}
+
+/// From how many tokens on the state is brought together in scratch memory first: its rows lie `v_dim` apart, which
+/// would put them on few sets of the first-level cache.
+const GATHER_TOKENS: usize = 3;
+
+/// Takes some columns of the state through all tokens of a span.
+///
+/// # Safety
+/// The pointers are valid for the shapes that [`GdnColumns`] gives them; nobody else touches these columns.
+#[inline(always)]
+pub(super) unsafe fn gdn_columns<S: Simd>(s: S, g: &GdnColumns, scratch: &mut [f32]) {
+    assert!(scratch.len() >= gdn_scratch_len(g.k_dim) && g.tokens > 0);
+    let gather = g.tokens >= GATHER_TOKENS;
+    let mut at = 0;
+    // SAFETY: each block lies within the item's columns.
+    unsafe {
+        if !gather && S::LANES == MAX_LANES {
+            // One token of a long state: whole rows, to read memory in order.
+            while g.columns - at >= 8 * S::LANES {
+                block::<S, 8>(s, g, at, None);
+                at += 8 * S::LANES;
+            }
+        }
+        while g.columns - at >= 4 * S::LANES {
+            block::<S, 4>(s, g, at, gather.then_some(&mut *scratch));
+            at += 4 * S::LANES;
+        }
+        while g.columns - at >= S::LANES {
+            block::<S, 1>(s, g, at, gather.then_some(&mut *scratch));
+            at += S::LANES;
+        }
+        if at < g.columns {
+            tail_block(s, g, at, scratch);
+        }
+    }
+}
+
+/// `W` vectors of columns from column `at` on, in place or by way of `scratch`.
+///
+/// # Safety
+/// As for [`gdn_columns`]; the columns lie within the item.
+#[inline(always)]
+unsafe fn block<S: Simd, const W: usize>(s: S, g: &GdnColumns, at: usize, scratch: Option<&mut [f32]>) {
+    // SAFETY: the caller's; scratch has room for k_dim rows of W vectors.
+    unsafe {
+        let home = g.state.add(at);
+        let Some(scratch) = scratch else {
+            return recur::<S, W>(s, g, g.v.add(at), W * S::LANES, home, g.state_stride);
+        };
+        let (here, width) = (scratch.as_mut_ptr(), W * S::LANES);
+        for i in 0..g.k_dim {
+            std::ptr::copy_nonoverlapping(home.add(i * g.state_stride), here.add(i * width), width);
+        }
+        recur::<S, W>(s, g, g.v.add(at), width, here, width);
+        for i in 0..g.k_dim {
+            std::ptr::copy_nonoverlapping(here.add(i * width), home.add(i * g.state_stride), width);
+        }
+    }
+}
+
+/// The last columns, fewer than a vector.
+///
+/// # Safety
+/// As for [`gdn_columns`]; `at` is the first of the last `columns % LANES` columns.
+#[inline(always)]
+unsafe fn tail_block<S: Simd>(s: S, g: &GdnColumns, at: usize, scratch: &mut [f32]) {
+    let n = g.columns - at;
+    // SAFETY: the caller's; scratch has room for k_dim vectors.
+    unsafe {
+        let (home, here) = (g.state.add(at), scratch.as_mut_ptr());
+        for i in 0..g.k_dim {
+            s.store(here.add(i * S::LANES), s.load_part(home.add(i * g.state_stride), n));
+        }
+        recur::<S, 1>(s, g, g.v.add(at), n, here, S::LANES);
+        for i in 0..g.k_dim {
+            s.store_part(home.add(i * g.state_stride), n, s.load(here.add(i * S::LANES)));
+        }
+    }
+}
+
+/// The recurrence over `W` vectors of columns, of which the first `n` columns exist in `v`.
+///
+/// # Safety
+/// `state` has `k_dim` rows of `W` vectors, `stride` apart; `v` has `n` columns, and only `W == 1` allows fewer than `W`
+/// vectors of them; the rest as for [`gdn_columns`].
+#[inline(always)]
+unsafe fn recur<S: Simd, const W: usize>(
+    s: S,
+    g: &GdnColumns,
+    v: *mut f32,
+    n: usize,
+    state: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller's; t < tokens, i < k_dim.
+    unsafe {
+        let mut sk = [s.splat(0.0); W];
+        let mut sq = [s.splat(0.0); W];
+        for i in 0..g.k_dim {
+            let (k, q) = (s.splat(*g.k.add(i)), s.splat(*g.q.add(i)));
+            for w in 0..W {
+                let x = s.load(state.add(i * stride + w * S::LANES));
+                sk[w] = s.fma(k, x, sk[w]);
+                sq[w] = s.fma(q, x, sq[w]);
+            }
+        }
+        for t in 0..g.tokens {
+            let beta = s.splat(*g.beta.add(t * g.gate_stride));
+            let decay = s.splat(*g.decay.add(t * g.gate_stride));
+            let kq = s.splat(*g.kq.add(t));
+            let v = v.add(t * g.v_stride);
+            let mut d = [s.splat(0.0); W];
+            for w in 0..W {
+                let at = v.add(w * S::LANES);
+                let whole = n >= S::LANES;
+                let x = if whole { s.load(at) } else { s.load_part(at, n) };
+                d[w] = s.mul(beta, s.sub(x, s.mul(decay, sk[w])));
+                let o = s.fma(kq, d[w], s.mul(decay, sq[w]));
+                if whole { s.store(at, o) } else { s.store_part(at, n, o) }
+            }
+            let k = g.k.add(t * g.qk_stride);
+            if t + 1 == g.tokens {
+                for i in 0..g.k_dim {
+                    let k = s.splat(*k.add(i));
+                    for w in 0..W {
+                        let at = state.add(i * stride + w * S::LANES);
+                        s.store(at, s.fma(k, d[w], s.mul(decay, s.load(at))));
+                    }
+                }
+                return;
+            }
+            let (next_k, next_q) = (k.add(g.qk_stride), g.q.add((t + 1) * g.qk_stride));
+            sk = [s.splat(0.0); W];
+            sq = [s.splat(0.0); W];
+            for i in 0..g.k_dim {
+                let k = s.splat(*k.add(i));
+                let (next_k, next_q) = (s.splat(*next_k.add(i)), s.splat(*next_q.add(i)));
+                for w in 0..W {
+                    let at = state.add(i * stride + w * S::LANES);
+                    let x = s.fma(k, d[w], s.mul(decay, s.load(at)));
+                    s.store(at, x);
+                    sk[w] = s.fma(next_k, x, sk[w]);
+                    sq[w] = s.fma(next_q, x, sq[w]);
+                }
+            }
+        }
+    }
+}

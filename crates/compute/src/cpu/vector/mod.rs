@@ -1,0 +1,203 @@
+//! The f32 kernels of the CPU backend: norms, rotation, attention, Gated DeltaNet, routing. Called by its verbs.
+//!
+//! Each kernel is written once over `simd::Simd` and compiled for every instruction set; [`VectorKernels`] picks. Kernels
+//! use one thread, allocate nothing, and give each row the same bits whatever else they are called with.
+
+// A kernel walks several arrays by one index, some of them by pointer.
+#![allow(clippy::needless_range_loop)]
+
+mod attention;
+mod conv;
+mod gdn;
+mod math;
+mod rope;
+mod route;
+mod rows;
+mod simd;
+#[cfg(test)]
+mod tests;
+
+pub use attention::{
+    CHUNK, KvData, KvPages, QueryTile, attend_scratch_len, chunks as attend_chunks, partial_len,
+};
+pub use conv::Conv;
+pub use gdn::{GDN_COLUMNS, GdnColumns, gdn_scratch_len};
+pub use rope::rope_angles;
+
+use super::isa::Isa;
+use crate::backend::RopePairing;
+
+/// The kernels for one instruction set, which this machine has.
+#[derive(Debug, Clone, Copy)]
+pub struct VectorKernels {
+    isa: Isa,
+}
+
+impl VectorKernels {
+    /// The kernels for `isa`, or `None` where this machine does not have it.
+    pub fn for_isa(isa: Isa) -> Option<Self> {
+        isa.available().then_some(Self { isa })
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+/// Compiles each kernel, a generic function over `Simd`, for every instruction set, and makes it a method.
+macro_rules! kernels {
+    (safe { $( $(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $path:path; )* }
+     unsafe { $( $(#[$udoc:meta])* fn $uname:ident($($uarg:ident: $uty:ty),* $(,)?) = $upath:path; )* }) => {
+        #[cfg(target_arch = "x86_64")]
+        mod avx2 {
+            use super::*;
+            $(
+                #[target_feature(enable = "avx2,fma,f16c")]
+                pub(super) fn $name($($arg: $ty),*) $(-> $ret)? {
+                    // SAFETY: this function runs on no other CPU.
+                    $path(unsafe { simd::Avx2::new() }, $($arg),*)
+                }
+            )*
+            $(
+                #[target_feature(enable = "avx2,fma,f16c")]
+                pub(super) unsafe fn $uname($($uarg: $uty),*) {
+                    // SAFETY: this function runs on no other CPU; the rest is the caller's.
+                    unsafe { $upath(simd::Avx2::new(), $($uarg),*) }
+                }
+            )*
+        }
+        #[cfg(target_arch = "x86_64")]
+        mod avx512 {
+            use super::*;
+            $(
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+                pub(super) fn $name($($arg: $ty),*) $(-> $ret)? {
+                    // SAFETY: this function runs on no other CPU.
+                    $path(unsafe { simd::Avx512::new() }, $($arg),*)
+                }
+            )*
+            $(
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+                pub(super) unsafe fn $uname($($uarg: $uty),*) {
+                    // SAFETY: this function runs on no other CPU; the rest is the caller's.
+                    unsafe { $upath(simd::Avx512::new(), $($uarg),*) }
+                }
+            )*
+        }
+        impl VectorKernels {
+            $(
+                $(#[$doc])*
+                pub fn $name(&self, $($arg: $ty),*) $(-> $ret)? {
+                    match self.isa {
+                        // SAFETY: `for_isa` made sure that the CPU has it.
+                        #[cfg(target_arch = "x86_64")]
+                        Isa::Avx512Vnni => unsafe { avx512::$name($($arg),*) },
+                        // SAFETY: likewise.
+                        #[cfg(target_arch = "x86_64")]
+                        Isa::Avx2 => unsafe { avx2::$name($($arg),*) },
+                        _ => $path(simd::Portable, $($arg),*),
+                    }
+                }
+            )*
+            $(
+                $(#[$udoc])*
+                pub unsafe fn $uname(&self, $($uarg: $uty),*) {
+                    // SAFETY: `for_isa` made sure that the CPU has it; the rest is the caller's.
+                    unsafe {
+                        match self.isa {
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx512Vnni => avx512::$uname($($uarg),*),
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx2 => avx2::$uname($($uarg),*),
+                            _ => $upath(simd::Portable, $($uarg),*),
+                        }
+                    }
+                }
+            )*
+        }
+    };
+}
+
+kernels! {
+    safe {
+        /// `gate[i] = silu(gate[i]) * up[i]`
+        fn silu_mul(gate: &mut [f32], up: &[f32]) = rows::silu_mul;
+        /// `h[i] += x[i]`
+        fn add(h: &mut [f32], x: &[f32]) = rows::add;
+        /// `h[i] += scale * x[i]`
+        fn add_scaled(h: &mut [f32], x: &[f32], scale: f32) = rows::add_scaled;
+        /// `a . b`
+        fn dot(a: &[f32], b: &[f32]) -> f32 = rows::dot;
+        /// `sigmoid(a . b)`: the weight of the shared expert.
+        fn sigmoid_dot(a: &[f32], b: &[f32]) -> f32 = rows::sigmoid_dot;
+        /// `out[i] = x[i] * w[i] / sqrt(mean(x^2) + eps)`
+        fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) = rows::rms_norm;
+        /// `out[i] = rms_norm(x, w, eps)[i] * silu(z[i])`: one head `[v_dim]` of the output of Gated DeltaNet.
+        fn gated_rms_norm(x: &[f32], w: &[f32], eps: f32, z: &[f32], out: &mut [f32]) = rows::gated_rms_norm;
+        /// `out[i] = x[i]` in half precision (nearest, ties to even); too large values become the largest finite one.
+        fn to_f16(x: &[f32], out: &mut [u16]) = rows::to_f16;
+        /// Normalises a query or key head `[head_dim]` (where there is a weight `[head_dim]`) and rotates its leading
+        /// `2 * cos.len()` dimensions, in place; `cos` and `sin` come from [`rope_angles`].
+        fn norm_rope(
+            head: &mut [f32],
+            norm: Option<&[f32]>,
+            eps: f32,
+            cos: &[f32],
+            sin: &[f32],
+            pairing: RopePairing,
+        ) = rope::norm_rope;
+        /// Softmax over all experts and the `chosen.len()` largest of it, the largest first, the lower index first on a tie.
+        /// `weights` receives their probabilities, divided by their sum if `renormalise`. `logits` is scratch afterwards.
+        fn route(logits: &mut [f32], renormalise: bool, chosen: &mut [u32], weights: &mut [f32]) = route::route;
+        /// `beta[i] = sigmoid(b[i])`: how much of a token each Gated DeltaNet head writes, `[v_heads]` or `[tokens, v_heads]`.
+        fn gdn_beta(beta: &mut [f32], b: &[f32]) = rows::gdn_beta;
+        /// `decay[i] = exp(a[i] * softplus(alpha[i] + dt_bias[i]))`: what each Gated DeltaNet head keeps, `[v_heads]`.
+        fn gdn_decay(decay: &mut [f32], alpha: &[f32], dt_bias: &[f32], a: &[f32]) = rows::gdn_decay;
+        /// Normalises the queries and keys of a Gated DeltaNet key head, `[tokens, k_dim]` each, in place, scales the queries
+        /// by `k_dim^-0.5`, and writes `k . q` of each token to `kq` `[tokens]`.
+        fn gdn_keys(k_dim: usize, q: &mut [f32], k: &mut [f32], kq: &mut [f32]) = gdn::gdn_keys;
+        /// Partial results of a tile over chunk `chunk` (positions `chunk * CHUNK ..`), for [`VectorKernels::attend_merge`].
+        /// `partials` is `[tokens, group, partial_len(head_dim)]`; rows of tokens before the chunk must not be merged.
+        /// `scratch` has [`attend_scratch_len`] values.
+        fn attend_chunk(
+            kv: &KvPages<'_>,
+            tile: &QueryTile<'_>,
+            chunk: usize,
+            scratch: &mut [f32],
+            partials: &mut [f32],
+        ) = attention::attend_chunk;
+        /// Folds the partial results of one query together: that of chunk `c < chunks` starts at `partials[c * chunk_stride]`,
+        /// and `chunks` is [`attend_chunks`] of the query's position. `out` is `[head_dim]`, multiplied by `sigmoid(gate)` if
+        /// there is one. `scratch` has [`partial_len`] values.
+        fn attend_merge(
+            partials: &[f32],
+            chunk_stride: usize,
+            chunks: usize,
+            gate: Option<&[f32]>,
+            scratch: &mut [f32],
+            out: &mut [f32],
+        ) = attention::attend_merge;
+    }
+    unsafe {
+        /// Attention of a tile over its whole context: the same bits as `attend_chunk` and `attend_merge`. Head `h` of the
+        /// tile's token `i` is written to `out + (i * heads + h) * head_dim`. `scratch` has [`attend_scratch_len`] values.
+        ///
+        /// # Safety
+        /// The tile's heads in `out` `[tokens, heads, head_dim]` can be written, and nobody else touches them meanwhile.
+        fn attend_tile(kv: &KvPages<'_>, tile: &QueryTile<'_>, scratch: &mut [f32], out: *mut f32)
+            = attention::attend_tile;
+        /// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])` for some channels, and moves the state past the span.
+        ///
+        /// # Safety
+        /// The pointers are valid for the shapes that [`Conv`] gives them; nobody else touches these channels of `state` and
+        /// `out` meanwhile.
+        fn conv_silu(item: &Conv) = conv::conv_silu;
+        /// Takes some columns of a Gated DeltaNet state through all tokens of a span: values become outputs.
+        /// `scratch` has [`gdn_scratch_len`] values.
+        ///
+        /// # Safety
+        /// The pointers are valid for the shapes that [`GdnColumns`] gives them; nobody else touches these columns meanwhile.
+        fn gdn_columns(item: &GdnColumns, scratch: &mut [f32]) = gdn::gdn_columns;
+    }
+}

@@ -1,0 +1,68 @@
+//! Which experts a token goes to. Called by the verb `moe`.
+
+use super::math::exp;
+use super::simd::Simd;
+
+/// Softmax over all experts and the `chosen.len()` largest of it, the largest first, the lower index first on a tie.
+/// `weights` receives their probabilities, divided by their sum if `renormalise`. `logits` is scratch afterwards.
+#[inline(always)]
+pub(super) fn route<S: Simd>(
+    s: S,
+    logits: &mut [f32],
+    renormalise: bool,
+    chosen: &mut [u32],
+    weights: &mut [f32],
+) {
+    assert!(chosen.len() == weights.len() && chosen.len() <= logits.len());
+    let max = largest(s, logits);
+    let mut sum = 0.0;
+    let mut chunks = logits.chunks_exact_mut(S::LANES);
+    let mut sums = s.splat(0.0);
+    for x in chunks.by_ref() {
+        let p = exp(s, s.sub(s.read(x), s.splat(max)));
+        s.write(x, p);
+        sums = s.add(sums, p);
+    }
+    let x = chunks.into_remainder();
+    let p = exp(s, s.sub(s.read_part(x), s.splat(max)));
+    s.write_part(x, p);
+    for x in x {
+        sum += *x;
+    }
+    sum += s.sum(sums);
+
+    // A chosen one is taken out of the running by a value below every probability.
+    const TAKEN: f32 = -1.0;
+    let probabilities = logits;
+    for (index, weight) in chosen.iter_mut().zip(weights.iter_mut()) {
+        let p = largest(s, probabilities);
+        // If weights are broken and all is NaN, any expert that is left will do.
+        let i = probabilities
+            .iter()
+            .position(|x| *x == p && p != TAKEN)
+            .or_else(|| probabilities.iter().position(|x| *x != TAKEN))
+            .unwrap_or(0);
+        *index = i as u32;
+        *weight = probabilities[i];
+        probabilities[i] = TAKEN;
+    }
+    let total = if renormalise { weights.iter().sum() } else { sum };
+    for w in weights {
+        *w /= total;
+    }
+}
+
+/// The largest value, -infinity if there is none.
+#[inline(always)]
+fn largest<S: Simd>(s: S, x: &[f32]) -> f32 {
+    let mut max = s.splat(f32::NEG_INFINITY);
+    let chunks = x.chunks_exact(S::LANES);
+    let mut rest = f32::NEG_INFINITY;
+    for x in chunks.remainder() {
+        rest = rest.max(*x);
+    }
+    for x in chunks {
+        max = s.max(max, s.read(x));
+    }
+    rest.max(s.max_lane(max))
+}
