@@ -12,7 +12,10 @@
 //! Nibbles: value `i` of the first half is the low nibble of `qs[i]`, value `16 + i` its high nibble. Bit `i` of `qh`
 //! (little-endian) is the fifth bit of value `i`.
 
-use super::read_f16;
+use half::f16;
+
+use super::fit::{divide, extreme};
+use super::{GgmlType as T, read_f16, write_f16};
 
 /// Values in a block.
 pub const LEN: usize = 32;
@@ -32,6 +35,10 @@ pub const QS_Q5_0: usize = 6;
 pub const QH_Q5_1: usize = 4;
 /// Where `qs` lies in Q5_1.
 pub const QS_Q5_1: usize = 8;
+const _: () = assert!(QS_0 + 16 == T::Q4_0.block_bytes() && QS_0 + 32 == T::Q8_0.block_bytes());
+const _: () = assert!(QS_Q4_1 + 16 == T::Q4_1.block_bytes());
+const _: () = assert!(QH_Q5_0 + 4 == QS_Q5_0 && QS_Q5_0 + 16 == T::Q5_0.block_bytes());
+const _: () = assert!(QH_Q5_1 + 4 == QS_Q5_1 && QS_Q5_1 + 16 == T::Q5_1.block_bytes());
 
 /// The 32 nibbles of 16 bytes, in the order of their values.
 #[inline(always)]
@@ -83,5 +90,72 @@ pub fn dequantize_q8_0(block: &[u8; 34], out: &mut [f32; LEN]) {
     let d = read_f16(block, D);
     for (y, &q) in out.iter_mut().zip(&block[QS_0..]) {
         *y = d * f32::from(q as i8);
+    }
+}
+
+/// Packs the halves' quants into nibbles; returns the fifth bits.
+fn pack(qs: &mut [u8], q: impl Fn(usize) -> u8) -> u32 {
+    let mut qh = 0;
+    for (i, byte) in qs.iter_mut().enumerate() {
+        let (low, high) = (q(i), q(16 + i));
+        *byte = low & 15 | high << 4;
+        qh |= u32::from(low >> 4) << i | u32::from(high >> 4) << (16 + i);
+    }
+    qh
+}
+
+/// `d` that maps the value of largest magnitude to `-limit`, and its inverse before `d` is rounded to f16.
+fn symmetric(x: &[f32; LEN], limit: f32) -> (f16, f32) {
+    let d = extreme(x) / -limit;
+    (f16::from_f32(d), divide(1.0, d))
+}
+
+/// `d` that cuts the range into `steps`, its inverse before it is rounded, and the range's start.
+fn affine(x: &[f32; LEN], steps: f32) -> (f16, f32, f32) {
+    let min = x.iter().copied().fold(f32::INFINITY, f32::min);
+    let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let d = (max - min) / steps;
+    (f16::from_f32(d), divide(1.0, d), min)
+}
+
+/// ggml's reference quantiser for Q4_0.
+pub fn quantize_q4_0(x: &[f32; LEN], block: &mut [u8; 18]) {
+    let (d, inverse) = symmetric(x, 8.0);
+    write_f16(block, D, d);
+    pack(&mut block[QS_0..], |i| ((x[i] * inverse + 8.5) as u8).min(15));
+}
+
+/// ggml's reference quantiser for Q4_1.
+pub fn quantize_q4_1(x: &[f32; LEN], block: &mut [u8; 20]) {
+    let (d, inverse, min) = affine(x, 15.0);
+    write_f16(block, D, d);
+    write_f16(block, M, f16::from_f32(min));
+    pack(&mut block[QS_Q4_1..], |i| (((x[i] - min) * inverse + 0.5) as u8).min(15));
+}
+
+/// ggml's reference quantiser for Q5_0.
+pub fn quantize_q5_0(x: &[f32; LEN], block: &mut [u8; 22]) {
+    let (d, inverse) = symmetric(x, 16.0);
+    write_f16(block, D, d);
+    let qh = pack(&mut block[QS_Q5_0..], |i| ((x[i] * inverse + 16.5) as u8).min(31));
+    block[QH_Q5_0..QS_Q5_0].copy_from_slice(&qh.to_le_bytes());
+}
+
+/// ggml's reference quantiser for Q5_1.
+pub fn quantize_q5_1(x: &[f32; LEN], block: &mut [u8; 24]) {
+    let (d, inverse, min) = affine(x, 31.0);
+    write_f16(block, D, d);
+    write_f16(block, M, f16::from_f32(min));
+    let qh = pack(&mut block[QS_Q5_1..], |i| (((x[i] - min) * inverse + 0.5) as u8).min(31));
+    block[QH_Q5_1..QS_Q5_1].copy_from_slice(&qh.to_le_bytes());
+}
+
+/// ggml's reference quantiser for Q8_0.
+pub fn quantize_q8_0(x: &[f32; LEN], block: &mut [u8; 34]) {
+    let d = extreme(x).abs() / 127.0;
+    let inverse = divide(1.0, d);
+    write_f16(block, D, f16::from_f32(d));
+    for (q, x) in block[QS_0..].iter_mut().zip(x) {
+        *q = (x * inverse).round() as i8 as u8;
     }
 }

@@ -1,13 +1,31 @@
-//! GGML tensor types: block layout and the exact scalar dequantiser of each. No SIMD here; see `compute`.
+//! GGML tensor types: block layout, exact scalar dequantiser and plain quantiser of each. No SIMD here; see `compute`.
+//! Called by everything that reads weights.
 //!
 //! A tensor's bytes are whole blocks, one after the other; a block holds [`GgmlType::block_len`] consecutive values of
 //! a row. Each format's file documents its block as offset constants and has the dequantiser of one block.
 
+mod fit;
+pub mod float;
+pub mod iq1;
+pub mod iq2;
+pub mod iq3;
+pub mod iq4;
+pub mod iq_grids;
 pub mod legacy;
+pub mod mxfp4;
+pub mod q2_k;
+pub mod q3_k;
+pub mod q4_k;
+pub mod q5_k;
+pub mod q6_k;
+mod random;
+pub mod tq;
 
 use std::fmt;
 
-use half::{f16, slice::HalfFloatSliceExt};
+use half::f16;
+
+pub use random::{SCALE_MAX, random_blocks};
 
 /// One line a type: name = id in GGUF files, values in a block, bytes of a block.
 macro_rules! ggml_types {
@@ -89,17 +107,78 @@ impl GgmlType {
     /// When the lengths do not fit each other; [`crate::Tensor::new`] has checked them.
     pub fn dequantize(self, data: &[u8], out: &mut [f32]) {
         match self {
-            Self::F32 => each_block(data, out, |b, [y]| *y = f32::from_le_bytes(*b)),
-            Self::F16 => f16_to_f32(data, out),
-            Self::BF16 => each_block(data, out, |&[lo, hi], [y]| *y = f32::from_le_bytes([0, 0, lo, hi])),
-            Self::Q4_0 => each_block(data, out, legacy::dequantize_q4_0),
-            Self::Q4_1 => each_block(data, out, legacy::dequantize_q4_1),
-            Self::Q5_0 => each_block(data, out, legacy::dequantize_q5_0),
-            Self::Q5_1 => each_block(data, out, legacy::dequantize_q5_1),
-            Self::Q8_0 => each_block(data, out, legacy::dequantize_q8_0),
-            _ => panic!("no dequantiser for {self} yet"),
+            Self::F32 => float::f32_from_le(data, out),
+            Self::F16 => float::f16_to_f32(data, out),
+            Self::BF16 => float::bf16_to_f32(data, out),
+            Self::Q4_0 => decode(data, out, legacy::dequantize_q4_0),
+            Self::Q4_1 => decode(data, out, legacy::dequantize_q4_1),
+            Self::Q5_0 => decode(data, out, legacy::dequantize_q5_0),
+            Self::Q5_1 => decode(data, out, legacy::dequantize_q5_1),
+            Self::Q8_0 => decode(data, out, legacy::dequantize_q8_0),
+            Self::Q2_K => decode(data, out, q2_k::dequantize),
+            Self::Q3_K => decode(data, out, q3_k::dequantize),
+            Self::Q4_K => decode(data, out, q4_k::dequantize),
+            Self::Q5_K => decode(data, out, q5_k::dequantize),
+            Self::Q6_K => decode(data, out, q6_k::dequantize),
+            Self::IQ1_S => decode(data, out, iq1::dequantize_s),
+            Self::IQ1_M => decode(data, out, iq1::dequantize_m),
+            Self::IQ2_XXS => decode(data, out, iq2::dequantize_xxs),
+            Self::IQ2_XS => decode(data, out, iq2::dequantize_xs),
+            Self::IQ2_S => decode(data, out, iq2::dequantize_s),
+            Self::IQ3_XXS => decode(data, out, iq3::dequantize_xxs),
+            Self::IQ3_S => decode(data, out, iq3::dequantize_s),
+            Self::IQ4_NL => decode(data, out, iq4::dequantize_nl),
+            Self::IQ4_XS => decode(data, out, iq4::dequantize_xs),
+            Self::TQ1_0 => decode(data, out, tq::dequantize_tq1),
+            Self::TQ2_0 => decode(data, out, tq::dequantize_tq2),
+            Self::MXFP4 => decode(data, out, mxfp4::dequantize),
         }
     }
+}
+
+/// Why [`quantize`] refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there is no quantiser for {0}; IQ4_NL and IQ4_XS are the only IQ types that have one")]
+pub struct NoQuantizer(
+    /// The type asked for.
+    pub GgmlType,
+);
+
+/// Quantises `x` into whole blocks of `ty`, scalar.
+///
+/// F16 and BF16 round to the nearest; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0 and MXFP4 give the very bytes of ggml's
+/// reference quantisers. Q2_K to Q6_K, IQ4_NL and IQ4_XS round to the nearest step of the range: sound, and made for
+/// tests and synthetic models, but NOT llama.cpp's search, whose files are closer to the original. The codebook types
+/// (IQ1, IQ2, IQ3) have no quantiser.
+///
+/// # Panics
+/// When the lengths do not fit each other or `x` is not whole blocks.
+pub fn quantize(ty: GgmlType, x: &[f32], out: &mut [u8]) -> Result<(), NoQuantizer> {
+    use GgmlType as T;
+    match ty {
+        T::F32 => float::f32_to_le(x, out),
+        T::F16 => float::f32_to_f16(x, out),
+        T::BF16 => float::f32_to_bf16(x, out),
+        T::Q4_0 => encode(x, out, legacy::quantize_q4_0),
+        T::Q4_1 => encode(x, out, legacy::quantize_q4_1),
+        T::Q5_0 => encode(x, out, legacy::quantize_q5_0),
+        T::Q5_1 => encode(x, out, legacy::quantize_q5_1),
+        T::Q8_0 => encode(x, out, legacy::quantize_q8_0),
+        T::Q2_K => encode(x, out, q2_k::quantize),
+        T::Q3_K => encode(x, out, q3_k::quantize),
+        T::Q4_K => encode(x, out, q4_k::quantize),
+        T::Q5_K => encode(x, out, q5_k::quantize),
+        T::Q6_K => encode(x, out, q6_k::quantize),
+        T::IQ4_NL => encode(x, out, iq4::quantize_nl),
+        T::IQ4_XS => encode(x, out, iq4::quantize_xs),
+        T::TQ1_0 => encode(x, out, tq::quantize_tq1),
+        T::TQ2_0 => encode(x, out, tq::quantize_tq2),
+        T::MXFP4 => encode(x, out, mxfp4::quantize),
+        T::IQ1_S | T::IQ1_M | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S | T::IQ3_XXS | T::IQ3_S => {
+            return Err(NoQuantizer(ty));
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Display for GgmlType {
@@ -108,8 +187,8 @@ impl fmt::Display for GgmlType {
     }
 }
 
-/// Calls `f` with each block of `BYTES` bytes and its `LEN` values.
-fn each_block<const BYTES: usize, const LEN: usize>(
+/// Calls `f` with each block of `BYTES` bytes and the place of its `LEN` values.
+fn decode<const BYTES: usize, const LEN: usize>(
     data: &[u8],
     out: &mut [f32],
     f: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
@@ -123,22 +202,35 @@ fn each_block<const BYTES: usize, const LEN: usize>(
     }
 }
 
-/// `half` has a fast path for slices only (F16C, NEON); bytes of a file are not aligned for it, so go by pieces.
-fn f16_to_f32(data: &[u8], out: &mut [f32]) {
-    const PIECE: usize = 64;
-    assert_eq!(data.len(), 2 * out.len(), "as many values as the bytes hold");
-    let mut piece = [f16::ZERO; PIECE];
-    for (bytes, values) in data.chunks(2 * PIECE).zip(out.chunks_mut(PIECE)) {
-        let piece = &mut piece[..values.len()];
-        for (h, b) in piece.iter_mut().zip(bytes.as_chunks().0) {
-            *h = f16::from_le_bytes(*b);
-        }
-        piece.convert_to_f32_slice(values);
+/// Calls `f` with each run of `LEN` values and the place of its block of `BYTES` bytes.
+fn encode<const BYTES: usize, const LEN: usize>(
+    x: &[f32],
+    out: &mut [u8],
+    f: impl Fn(&[f32; LEN], &mut [u8; BYTES]),
+) {
+    let (values, odd_values) = x.as_chunks::<LEN>();
+    let (blocks, odd_bytes) = out.as_chunks_mut::<BYTES>();
+    assert!(odd_bytes.is_empty() && odd_values.is_empty(), "whole blocks");
+    assert_eq!(blocks.len(), values.len(), "as many blocks as the values need");
+    for (values, block) in values.iter().zip(blocks) {
+        f(values, block);
     }
+}
+
+/// The `N` bytes at byte `at` of a block.
+#[inline(always)]
+fn field<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
+    block[at..at + N].try_into().expect("a slice of N bytes is N bytes")
 }
 
 /// The f16 at byte `at` of a block.
 #[inline(always)]
 fn read_f16(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+    f16::from_le_bytes(*field(block, at)).to_f32()
+}
+
+/// Writes an f16 at byte `at` of a block.
+#[inline(always)]
+fn write_f16(block: &mut [u8], at: usize, v: f16) {
+    block[at..at + 2].copy_from_slice(&v.to_le_bytes());
 }
