@@ -1,0 +1,247 @@
+//! Shapes of published models, from their config.json. Called by the CLI by name.
+
+use crate::{Error, GdnShape, MoeShape, RopeScaling, Shape};
+
+/// The names that [`shape`] knows, one for each shape and alias.
+pub fn names() -> Vec<&'static str> {
+    NAMES.iter().flat_map(|(names, _)| names.iter().copied()).collect()
+}
+
+/// The shape of a published model, by name in any case: `qwen3.6-35b-a3b`; `:` counts as `-`.
+pub fn shape(name: &str) -> Result<Shape, Error> {
+    let wanted = name.to_ascii_lowercase().replace([':', '_'], "-");
+    NAMES
+        .iter()
+        .find_map(|(names, make)| {
+            let found = names.iter().find(|n| **n == wanted)?;
+            Some(Shape { name: found.to_string(), ..make() })
+        })
+        .ok_or_else(|| Error::UnknownShape { name: name.to_string() })
+}
+
+/// Names of one shape, and the shape.
+type Entry = (&'static [&'static str], fn() -> Shape);
+
+/// Llama 3.2's tables stretch four times as far as 3.1's.
+const LLAMA_3_1_FACTOR: f32 = 8.0;
+const LLAMA_3_2_FACTOR: f32 = 32.0;
+
+#[rustfmt::skip] // a table
+const NAMES: &[Entry] = &[
+    // hidden, layers, (heads, kv_heads), DeltaNet value heads, experts or MLP
+    (&["qwen3.6-35b-a3b", "qwen3.5-35b-a3b"],
+                             || qwen35(2048, 40, (16, 2), 32, experts(256, 8, 512, 512))),
+    (&["qwen3.5-122b-a10b"], || qwen35(3072, 48, (32, 2), 64, experts(256, 8, 1024, 1024))),
+    (&["qwen3.5-397b-a17b"], || qwen35(4096, 60, (32, 2), 64, experts(512, 10, 1024, 1024))),
+    (&["qwen3.6-27b", "qwen3.5-27b"],
+                             || qwen35(5120, 64, (24, 4), 48, Ffn::Dense(17408))),
+    (&["qwen3.5-9b"],        || qwen35(4096, 32, (16, 4), 32, Ffn::Dense(12288))),
+    (&["qwen3.5-4b"],        || tied(qwen35(2560, 32, (16, 4), 32, Ffn::Dense(9216)))),
+    (&["qwen3.5-2b"],        || tied(qwen35(2048, 24, (8, 2), 16, Ffn::Dense(6144)))),
+    (&["qwen3.5-0.8b"],      || tied(qwen35(1024, 24, (8, 2), 16, Ffn::Dense(3584)))),
+    // The original releases; those of July 2025 differ in context and theta only.
+    (&["qwen3-30b-a3b"],     || Shape { intermediate: 6144, ..qwen3(2048, 48, (32, 4), experts(128, 8, 768, 0)) }),
+    (&["qwen3-8b"],          || qwen3(4096, 36, (32, 8), Ffn::Dense(12288))),
+    (&["qwen3-4b"],          || tied(qwen3(2560, 36, (32, 8), Ffn::Dense(9728)))),
+    (&["qwen3-0.6b"],        || tied(qwen3(1024, 28, (16, 8), Ffn::Dense(3072)))),
+    (&["qwen2.5-7b"],        qwen2_5_7b),
+    (&["llama-3.1-8b"],      || llama3(4096, 32, 128, 14336, LLAMA_3_1_FACTOR)),
+    (&["llama-3.2-1b"],      || tied(llama3(2048, 16, 64, 8192, LLAMA_3_2_FACTOR))),
+    (&["smollm2-135m"],      smollm2_135m),
+    (&["mixtral-8x7b"],      mixtral_8x7b),
+];
+
+/// What follows attention in every layer.
+enum Ffn {
+    Dense(usize),
+    Experts(MoeShape),
+}
+
+fn experts(experts: usize, top_k: usize, intermediate: usize, shared_intermediate: usize) -> Ffn {
+    Ffn::Experts(MoeShape { experts, top_k, intermediate, shared_intermediate })
+}
+
+fn tied(shape: Shape) -> Shape {
+    Shape { tied: true, ..shape }
+}
+
+/// What the table's lines have in common: full rotary embedding, nothing optional.
+fn plain(
+    architecture: &'static str,
+    hidden: usize,
+    layers: usize,
+    (heads, kv_heads): (usize, usize),
+    ffn: Ffn,
+) -> Shape {
+    let (intermediate, moe) = match ffn {
+        Ffn::Dense(n) => (n, None),
+        Ffn::Experts(moe) => (0, Some(moe)),
+    };
+    Shape {
+        name: String::new(),
+        architecture,
+        layers,
+        hidden,
+        vocab: 0,
+        real_vocab: 0,
+        context: 0,
+        heads,
+        kv_heads,
+        head_dim: 128,
+        rope_dims: 128,
+        rope_theta: 1e6,
+        rope_scaling: None,
+        eps: 1e-6,
+        intermediate,
+        moe,
+        gdn: None,
+        tied: false,
+        qkv_bias: false,
+        mtp: false,
+    }
+}
+
+fn qwen35(hidden: usize, layers: usize, heads: (usize, usize), v_heads: usize, ffn: Ffn) -> Shape {
+    let architecture = if matches!(ffn, Ffn::Experts(_)) { "qwen35moe" } else { "qwen35" };
+    Shape {
+        vocab: 248_320,
+        real_vocab: 248_077,
+        context: 262_144,
+        head_dim: 256,
+        rope_dims: 64,
+        rope_theta: 1e7,
+        gdn: Some(GdnShape { k_heads: 16, v_heads, head_dim: 128, conv_kernel: 4, interval: 4 }),
+        ..plain(architecture, hidden, layers, heads, ffn)
+    }
+}
+
+fn qwen3(hidden: usize, layers: usize, heads: (usize, usize), ffn: Ffn) -> Shape {
+    let architecture = if matches!(ffn, Ffn::Experts(_)) { "qwen3moe" } else { "qwen3" };
+    Shape {
+        vocab: 151_936,
+        real_vocab: 151_669,
+        context: 40_960,
+        ..plain(architecture, hidden, layers, heads, ffn)
+    }
+}
+
+fn qwen2_5_7b() -> Shape {
+    Shape {
+        vocab: 152_064,
+        real_vocab: 151_665,
+        context: 32_768,
+        qkv_bias: true,
+        ..plain("qwen2", 3584, 28, (28, 4), Ffn::Dense(18944))
+    }
+}
+
+fn llama3(hidden: usize, layers: usize, head_dim: usize, intermediate: usize, factor: f32) -> Shape {
+    Shape {
+        vocab: 128_256,
+        real_vocab: 128_256,
+        context: 131_072,
+        head_dim,
+        rope_dims: head_dim,
+        rope_theta: 500_000.0,
+        rope_scaling: Some(RopeScaling {
+            factor,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context: 8192.0,
+        }),
+        eps: 1e-5,
+        ..plain("llama", hidden, layers, (32, 8), Ffn::Dense(intermediate))
+    }
+}
+
+fn smollm2_135m() -> Shape {
+    Shape {
+        vocab: 49_152,
+        real_vocab: 49_152,
+        context: 8192,
+        head_dim: 64,
+        rope_dims: 64,
+        rope_theta: 100_000.0,
+        eps: 1e-5,
+        tied: true,
+        ..plain("llama", 576, 30, (9, 3), Ffn::Dense(1536))
+    }
+}
+
+fn mixtral_8x7b() -> Shape {
+    Shape {
+        vocab: 32_000,
+        real_vocab: 32_000,
+        context: 32_768,
+        eps: 1e-5,
+        intermediate: 14336,
+        ..plain("llama", 4096, 32, (32, 8), experts(8, 2, 14336, 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mix;
+    use crate::plan::plan;
+
+    fn parameters(name: &str) -> usize {
+        plan(&shape(name).unwrap(), Mix::Of(octet_weights::GgmlType::BF16)).iter().map(|p| p.info.len()).sum()
+    }
+
+    /// Published parameter counts of the language models (a tied head counts once).
+    #[test]
+    fn parameters_are_those_of_the_published_models() {
+        for (name, want) in [
+            ("qwen3-30b-a3b", 30_532_122_624),
+            ("qwen3-0.6b", 596_049_920),
+            ("qwen3-4b", 4_022_468_096),
+            ("qwen3-8b", 8_190_735_360),
+            ("qwen2.5-7b", 7_615_616_512),
+            ("smollm2-135m", 134_515_008),
+            ("mixtral-8x7b", 46_702_792_704),
+        ] {
+            assert_eq!(parameters(name), want, "{name}");
+        }
+        // these files also hold the table of rotary divisors, one for each pair of a head's dimensions
+        assert_eq!(parameters("llama-3.1-8b"), 8_030_261_248 + 64);
+        assert_eq!(parameters("llama-3.2-1b"), 1_235_814_400 + 32);
+        // what model cards round to, of the language model without its multi-token-prediction block
+        for (name, low, high) in [
+            ("qwen3.6-35b-a3b", 34.6e9, 35.0e9),
+            ("qwen3.5-122b-a10b", 121.6e9, 122.5e9),
+            ("qwen3.5-397b-a17b", 396.0e9, 397.5e9),
+            ("qwen3.6-27b", 26.8e9, 27.2e9),
+            ("qwen3.5-9b", 8.9e9, 9.1e9),
+            ("qwen3.5-4b", 4.1e9, 4.3e9),
+            ("qwen3.5-2b", 1.8e9, 1.95e9),
+            ("qwen3.5-0.8b", 0.74e9, 0.82e9),
+        ] {
+            let n = parameters(name) as f64;
+            assert!(low <= n && n <= high, "{name} has {n}");
+        }
+    }
+
+    #[test]
+    fn names_are_found_however_they_are_written() {
+        for name in names() {
+            assert_eq!(shape(name).unwrap().name, name);
+        }
+        assert_eq!(shape("Qwen3.6:35B-A3B").unwrap().name, "qwen3.6-35b-a3b");
+        let said = shape("gpt-5").unwrap_err().to_string();
+        assert!(said.contains("'gpt-5'") && said.contains("qwen3.6-35b-a3b"), "{said}");
+    }
+
+    #[test]
+    fn few_layers_keep_both_kinds() {
+        let full = shape("qwen3.6-35b-a3b").unwrap();
+        let kinds = |n| {
+            let s = full.with_layers(n).unwrap();
+            (0..n).map(|i| s.is_recurrent(i)).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(2), [true, false]);
+        assert_eq!(kinds(3), [true, true, false]);
+        assert_eq!(kinds(5), [true, true, true, false, true]);
+        assert!(full.with_layers(0).is_err() && full.with_layers(1 << 20).is_err());
+    }
+}

@@ -1,0 +1,41 @@
+//! Made-up models: the tensors, types and metadata of a published model with random weights. Measure before you
+//! download, and test without reference data. Called by `octet synth`, `octet bench --synthetic` and tests.
+//!
+//! [`synthetic`] gives an [`octet_weights::Model`] whose tensors are made when they are asked for, in memory; [`write`]
+//! makes a GGUF file of it (of any model, in fact) that other engines load too. The same shape, types and seed give
+//! the same bytes on every machine.
+
+mod error;
+pub mod known;
+mod metadata;
+mod mix;
+mod plan;
+mod shape;
+mod source;
+mod tiny;
+mod tokenizer;
+
+pub use error::Error;
+pub use mix::Mix;
+pub use shape::{GdnShape, MoeShape, RopeScaling, Shape};
+pub use tiny::{TINY_ARCHITECTURES, tiny, tiny_shape};
+
+/// A model of this shape with random weights of these types.
+///
+/// `layers` replaces the shape's own number of layers: two layers of a large model are enough to see whether it loads,
+/// eight to measure it. A hybrid model always keeps both kinds of layer: below four layers the last one is attention.
+pub fn synthetic(
+    shape: &Shape,
+    mix: Mix,
+    layers: Option<usize>,
+    seed: u64,
+) -> Result<octet_weights::Model, Error> {
+    let shape = match layers {
+        Some(n) => shape.with_layers(n)?,
+        None => shape.clone(),
+    };
+    let origin = format!("synthetic {} {mix}", shape.name);
+    let metadata = metadata::metadata(&shape, mix, &origin);
+    let source = source::SyntheticSource::new(plan::plan(&shape, mix), seed);
+    Ok(octet_weights::Model::new(origin, metadata, Box::new(source))?)
+}

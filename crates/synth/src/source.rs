@@ -1,0 +1,140 @@
+//! Tensors that are made when they are asked for. Called through [`octet_weights::Model`].
+//!
+//! A tensor is made in pieces, each from a seed of its own, so that several threads give the same bytes as one.
+
+use std::sync::Mutex;
+use std::thread;
+
+use bytes::Bytes;
+use octet_weights::quant::random_blocks;
+use octet_weights::{Error, Source, TensorInfo};
+
+use crate::plan::{Fill, Planned};
+
+/// Bytes of a piece, less than a block more or less: large enough that threads seldom meet, small enough for a cache.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Random weights, by name and seed.
+pub(crate) struct SyntheticSource {
+    infos: Vec<TensorInfo>,
+    fills: Vec<Fill>,
+    seed: u64,
+}
+
+impl SyntheticSource {
+    pub fn new(plan: Vec<Planned>, seed: u64) -> Self {
+        let (infos, fills) = plan.into_iter().map(|p| (p.info, p.fill)).unzip();
+        Self { infos, fills, seed }
+    }
+}
+
+impl Source for SyntheticSource {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn data(&self, index: usize) -> Result<Bytes, Error> {
+        let info = &self.infos[index];
+        let random = |scale| random_tensor(info, self.seed, scale);
+        let mapped = |f: fn(f32) -> f32| {
+            let mut data = random(1.0);
+            for value in data.as_chunks_mut::<4>().0 {
+                *value = f(f32::from_le_bytes(*value)).to_le_bytes();
+            }
+            data
+        };
+        Ok(match &self.fills[index] {
+            Fill::Random(scale) => random(*scale),
+            Fill::NearOne => mapped(|x| 1.0 + 0.1 * x),
+            Fill::Decay => mapped(|x| -(0.7 + 0.8 * x).exp()),
+            Fill::TimeStep => mapped(|x| -3.0 + 1.15 * x),
+            Fill::Exactly(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        }
+        .into())
+    }
+}
+
+/// All blocks of a tensor, made by every core that there is.
+fn random_tensor(info: &TensorInfo, seed: u64, scale: f32) -> Vec<u8> {
+    let mut data = vec![0; info.size_bytes() as usize];
+    let piece_bytes = PIECE_BYTES / info.ty.block_bytes() * info.ty.block_bytes();
+    let fill = |(i, piece): (usize, &mut [u8])| {
+        random_blocks(info.ty, &mut piece_seed(&info.name, seed, i), scale, piece);
+    };
+    let pieces = data.len().div_ceil(piece_bytes);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(pieces);
+    if threads < 2 {
+        data.chunks_mut(piece_bytes).enumerate().for_each(fill);
+        return data;
+    }
+    let todo = Mutex::new(data.chunks_mut(piece_bytes).enumerate());
+    // A poisoned lock means that another thread panicked, and that the scope will panic too.
+    let next = || todo.lock().ok().and_then(|mut pieces| pieces.next());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(piece) = next() {
+                    fill(piece);
+                }
+            });
+        }
+    });
+    data
+}
+
+/// FNV-1a over all that distinguishes a piece.
+fn piece_seed(name: &str, seed: u64, piece: usize) -> u64 {
+    let bytes = name.bytes().chain(seed.to_le_bytes()).chain((piece as u64).to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use octet_weights::GgmlType;
+
+    use super::*;
+
+    fn source(ty: GgmlType, shape: &[usize], fill: Fill, seed: u64) -> SyntheticSource {
+        let info = TensorInfo { name: "x".into(), ty, shape: shape.to_vec() };
+        SyntheticSource::new(vec![Planned { info, fill }], seed)
+    }
+
+    fn values(ty: GgmlType, shape: &[usize], fill: Fill) -> Vec<f32> {
+        let source = source(ty, shape, fill, 1);
+        let data = source.data(0).unwrap();
+        octet_weights::Tensor::new("x", source.infos[0].clone(), data).unwrap().to_f32()
+    }
+
+    #[test]
+    fn threads_and_repetitions_give_the_same_bytes() {
+        let fill = Fill::Random(0.1);
+        let (ty, shape) = (GgmlType::Q6_K, [3000, 2048]); // several pieces and a part of one
+        let a = source(ty, &shape, fill.clone(), 1);
+        let made = a.data(0).unwrap();
+        assert_eq!(made, a.data(0).unwrap());
+        let piece_bytes = PIECE_BYTES / 210 * 210;
+        for (i, piece) in made.chunks(piece_bytes).enumerate() {
+            let mut one = vec![0; piece.len()];
+            random_blocks(ty, &mut piece_seed("x", 1, i), 0.1, &mut one);
+            assert_eq!(one, piece, "piece {i}");
+        }
+        assert_ne!(made, source(ty, &shape, fill, 2).data(0).unwrap());
+    }
+
+    #[test]
+    fn values_are_of_the_wanted_size() {
+        for ty in [GgmlType::F32, GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::BF16, GgmlType::IQ4_XS] {
+            let x = values(ty, &[64, 1024], Fill::Random(0.02));
+            let rms = (x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32).sqrt();
+            assert!((0.019..0.021).contains(&rms), "{ty}: {rms}");
+        }
+        let within = |fill, low: f32, high: f32| {
+            let x = values(GgmlType::F32, &[4096], fill);
+            assert!(x.iter().all(|v| (low..high).contains(v)));
+        };
+        within(Fill::NearOne, 0.6, 1.4);
+        within(Fill::Decay, -40.0, -0.1);
+        within(Fill::TimeStep, -7.5, 1.5);
+        assert_eq!(values(GgmlType::F32, &[2], Fill::Exactly(vec![1.0, 8.0])), [1.0, 8.0]);
+    }
+}
