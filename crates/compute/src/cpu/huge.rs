@@ -1,0 +1,79 @@
+//! Zeroed anonymous memory in huge pages, for packed weights and large caches. Used by `pack` and by the backend.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+use memmap2::MmapMut;
+
+/// Size and alignment of a huge page on x86-64 and on most of aarch64.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Zeroed bytes at an address that is a multiple of 64 (of a huge page where there is room for one).
+///
+/// A mapping of its own: huge pages spare the TLB misses of streaming gigabytes, and dropping it gives the memory
+/// back to the system at once. Pages become resident when they are first written.
+pub struct HugeVec {
+    map: Option<MmapMut>,
+    start: usize,
+    len: usize,
+}
+
+impl HugeVec {
+    /// `len` zeroed bytes, or the system's reason why it has not that much address space.
+    pub fn zeroed(len: usize) -> io::Result<Self> {
+        if len == 0 {
+            return Ok(Self { map: None, start: 0, len });
+        }
+        if len < HUGE_BYTES {
+            return Ok(Self { map: Some(MmapMut::map_anon(len)?), start: 0, len });
+        }
+        let mapped = len.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let map = MmapMut::map_anon(mapped)?;
+        let start = map.as_ptr().align_offset(HUGE_BYTES);
+        // Only whole huge pages: a half-used last one would be resident in full. A system without them refuses the
+        // advice, and then the memory is merely slower.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise_range(memmap2::Advice::HugePage, start, len / HUGE_BYTES * HUGE_BYTES);
+        Ok(Self { map: Some(map), start, len })
+    }
+}
+
+impl Deref for HugeVec {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.map.as_ref().map_or(&[], |m| &m[self.start..self.start + self.len])
+    }
+}
+
+impl DerefMut for HugeVec {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.map.as_mut().map_or(&mut [], |m| &mut m[self.start..self.start + self.len])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_zeroed_aligned_and_exactly_as_long_as_asked() {
+        for len in [0, 1, 4096, HUGE_BYTES - 1, HUGE_BYTES, 3 * HUGE_BYTES + 17] {
+            let mut v = HugeVec::zeroed(len).unwrap();
+            assert_eq!(v.len(), len);
+            assert!(v.iter().all(|&b| b == 0));
+            if len > 0 {
+                assert_eq!(v.as_ptr() as usize % 64, 0);
+                v[len - 1] = 1;
+            }
+            if len >= HUGE_BYTES {
+                assert_eq!(v.as_ptr() as usize % HUGE_BYTES, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_comes_back_as_an_error() {
+        assert!(HugeVec::zeroed(usize::MAX).is_err());
+        assert!(HugeVec::zeroed(usize::MAX / 2).is_err());
+    }
+}

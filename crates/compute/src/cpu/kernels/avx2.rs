@@ -1,0 +1,146 @@
+//! `Lanes` in 256-bit vectors: 8 rows, so a group is walked in two halves.
+//!
+//! `vpmaddubsw` multiplies unsigned by signed bytes and adds two products in an i16. With activations up to 127 an i16
+//! takes `32767 / (2 * 127 * max)` of those sums: 8 steps for 4 bits, 4 for 5, 2 for 6, before they are widened.
+
+use std::arch::x86_64::*;
+
+use super::lanes::Lanes;
+
+/// Eight rows: half a group.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2;
+
+// SAFETY comments: the instruction set is available and pointers hold what a method reads or writes, by the trait's contract.
+impl Lanes for Avx2 {
+    const ROWS: usize = 8;
+    const SIGNED_OFFSET: i32 = 0;
+    type Bytes = __m256i;
+    type Ints = __m256i;
+    type Floats = __m256;
+
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        // SAFETY: see above; a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> __m256i {
+        // SAFETY: see above.
+        unsafe { _mm256_loadu_si256(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn bits(b: __m256i, left: u32, right: u32, mask: u8) -> __m256i {
+        // SAFETY: see above. The counts are constants after inlining, and become immediate operands.
+        unsafe {
+            let b = if left > 0 {
+                _mm256_sll_epi16(b, _mm_cvtsi32_si128(left as i32))
+            } else if right > 0 {
+                _mm256_srl_epi16(b, _mm_cvtsi32_si128(right as i32))
+            } else {
+                b
+            };
+            _mm256_and_si256(b, _mm256_set1_epi8(mask as i8))
+        }
+    }
+    #[inline(always)]
+    unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: see above.
+        unsafe { _mm256_or_si256(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: &[i8; 16], b: __m256i) -> __m256i {
+        // SAFETY: see above.
+        unsafe { _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())), b) }
+    }
+    #[inline(always)]
+    unsafe fn signed(b: __m256i) -> __m256i {
+        b
+    }
+
+    #[inline(always)]
+    unsafe fn dot(bits: u32, from: usize, to: usize, w: &[__m256i; 8], a: *const i8, init: i32) -> __m256i {
+        let steps = match bits {
+            0..=4 => 8,
+            5 => 4,
+            6 => 2,
+            _ => 1,
+        };
+        // SAFETY: see above.
+        unsafe {
+            let mut sum = _mm256_set1_epi32(init);
+            let mut first = from;
+            while first < to {
+                let mut pairs = product(bits, w[first], a.add(4 * first));
+                let mut j = first + 1;
+                while j < to && j < first + steps {
+                    pairs = _mm256_add_epi16(pairs, product(bits, w[j], a.add(4 * j)));
+                    j += 1;
+                }
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+                first += steps;
+            }
+            sum
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(i: __m256i) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_cvtepi32_ps(i) }
+    }
+    #[inline(always)]
+    unsafe fn floats(p: *const f32) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn f16s(p: *const u8) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn bf16s(p: *const u8) -> __m256 {
+        // SAFETY: see above.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m256) {
+        // SAFETY: see above.
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+}
+
+/// Sums of two products each: one quad of each row.
+#[inline(always)]
+unsafe fn product(bits: u32, w: __m256i, a: *const i8) -> __m256i {
+    // SAFETY: called by `dot`.
+    unsafe {
+        let quad = _mm256_set1_epi32(a.cast::<i32>().read_unaligned());
+        if bits == 8 {
+            // The magnitude of a signed weight fits u8 (128 too), and its sign goes to the activation.
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(quad, w))
+        } else {
+            _mm256_maddubs_epi16(w, quad)
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Matrix products with packed weights: one group of 16 rows times a list of tokens, for each kind and instruction set.
+//!
+//! Backends choose [`Kernels`] once and hand groups to their threads; decode is a list of one token, prefill one of
+//! hundreds, an expert's share of a batch anything between. A result is the same to the bit whatever list its token is
+//! in. `lanes` is what an instruction set provides, `kinds` how weights are unpacked, `ints` and `floats` the two loops.
+
+mod floats;
+mod ints;
+mod kinds;
+mod lanes;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(test)]
+mod tests;
+
+use super::acts::{ActBlock, ActView, quantise};
+use super::isa::Isa;
+use super::pack::{Kind, Layout, Packed, ROWS};
+
+/// One call of a kernel. `group` is a group of `layout`, which has as many columns as `acts`; `tokens` are rows of `acts`,
+/// written in the form that the kind reads; `out` has room for `[tokens][16]`.
+struct Call<'a> {
+    layout: &'a Layout,
+    group: *const u8,
+    acts: ActView<'a>,
+    tokens: &'a [u32],
+    out: *mut f32,
+}
+
+/// A kernel. Unsafe: `Call`'s contract, the right kind, and the instruction set it is compiled for.
+type Kernel = unsafe fn(&Call<'_>);
+
+/// The kernels of one instruction set that this machine has.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    isa: Isa,
+    kernel: fn(Kind) -> Kernel,
+    quantise: unsafe fn(&[f32], &mut [ActBlock]),
+}
+
+/// The kernels of one instruction set: entry points, into which everything else is inlined.
+macro_rules! entry_points {
+    ($name:ident, $lanes:ty $(, $feature:literal)*) => {
+        mod $name {
+            use super::{ActBlock, Call, Kernel, Kind, floats, ints, kinds};
+
+            macro_rules! kernel {
+                ($body:expr) => {{
+                    $(#[target_feature(enable = $feature)])*
+                    unsafe fn kernel(call: &Call<'_>) {
+                        // SAFETY: the caller's, and the instruction set is enabled here.
+                        unsafe { $body(call) }
+                    }
+                    kernel
+                }};
+            }
+
+            $(#[target_feature(enable = $feature)])*
+            pub unsafe fn quantise(x: &[f32], out: &mut [ActBlock]) {
+                super::quantise(x, out);
+            }
+
+            pub fn kernel(kind: Kind) -> Kernel {
+                match kind {
+                    Kind::F32 => kernel!(floats::group::<$lanes, floats::F32>),
+                    Kind::F16 => kernel!(floats::group::<$lanes, floats::F16>),
+                    Kind::BF16 => kernel!(floats::group::<$lanes, floats::Bf16>),
+                    Kind::Raw => kernel!(floats::raw::<$lanes>),
+                    Kind::Q4_0 => kernel!(ints::group::<$lanes, kinds::Q4_0>),
+                    Kind::Q4_1 => kernel!(ints::group::<$lanes, kinds::Q4_1>),
+                    Kind::Q5_0 => kernel!(ints::group::<$lanes, kinds::Q5_0>),
+                    Kind::Q5_1 => kernel!(ints::group::<$lanes, kinds::Q5_1>),
+                    Kind::Q8_0 => kernel!(ints::group::<$lanes, kinds::Q8_0>),
+                    Kind::Q2_K => kernel!(ints::group::<$lanes, kinds::Q2K>),
+                    Kind::Q3_K => kernel!(ints::group::<$lanes, kinds::Q3K>),
+                    Kind::Q4_K => kernel!(ints::group::<$lanes, kinds::Q4K>),
+                    Kind::Q5_K => kernel!(ints::group::<$lanes, kinds::Q5K>),
+                    Kind::Q6_K => kernel!(ints::group::<$lanes, kinds::Q6K>),
+                    Kind::IQ4_NL => kernel!(ints::group::<$lanes, kinds::Iq4Nl>),
+                    Kind::IQ4_XS => kernel!(ints::group::<$lanes, kinds::Iq4Xs>),
+                    Kind::MXFP4 => kernel!(ints::group::<$lanes, kinds::Mxfp4>),
+                }
+            }
+        }
+    };
+}
+
+entry_points!(portable_entry, crate::cpu::kernels::portable::Portable);
+#[cfg(target_arch = "x86_64")]
+entry_points!(avx2_entry, crate::cpu::kernels::avx2::Avx2, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+entry_points!(
+    avx512_entry,
+    crate::cpu::kernels::avx512::Avx512,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
+);
+
+impl Kernels {
+    /// The kernels of the widest instruction set that this machine runs.
+    pub fn detect() -> Self {
+        Self::for_isa(Isa::detect()).unwrap_or(Self::PORTABLE)
+    }
+
+    const PORTABLE: Self =
+        Self { isa: Isa::Portable, kernel: portable_entry::kernel, quantise: portable_entry::quantise };
+
+    /// The kernels of `isa`, where this machine runs it.
+    pub fn for_isa(isa: Isa) -> Option<Self> {
+        if !isa.available() {
+            return None;
+        }
+        match isa {
+            Isa::Portable => Some(Self::PORTABLE),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Some(Self { isa, kernel: avx2_entry::kernel, quantise: avx2_entry::quantise }),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => {
+                Some(Self { isa, kernel: avx512_entry::kernel, quantise: avx512_entry::quantise })
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512Vnni => None,
+        }
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Quantises a row; `out` has a block for each 32 values, the last of which may be short of some.
+    pub fn quantise(&self, x: &[f32], out: &mut [ActBlock]) {
+        assert_eq!(out.len(), x.len().div_ceil(32), "a block for each 32 values");
+        // SAFETY: `for_isa` has checked that this machine runs the instruction set.
+        unsafe { (self.quantise)(x, out) }
+    }
+
+    /// `out[i][r] = w[16 g + r] . acts[tokens[i]]` for the 16 rows of group `group` of `w` (an index over all matrices of
+    /// `w`); rows past the matrix's last are 0. Reads the form of the activations that [`Kind::acts`] names.
+    ///
+    /// # Panics
+    /// When shapes, indices or lengths do not fit each other.
+    pub fn group(&self, w: &Packed, group: usize, acts: &ActView<'_>, tokens: &[u32], out: &mut [f32]) {
+        let layout = w.layout();
+        assert_eq!(layout.cols(), acts.cols(), "activations as long as the weights' rows");
+        assert_eq!(out.len(), tokens.len() * ROWS, "room for 16 results a token");
+        assert!(tokens.iter().all(|&t| (t as usize) < acts.tokens()), "tokens of these activations");
+        let call =
+            Call { layout, group: w.group(group).as_ptr(), acts: *acts, tokens, out: out.as_mut_ptr() };
+        // SAFETY: the call's contract was checked above, and the instruction set by `for_isa`.
+        unsafe { (self.kernel)(layout.kind())(&call) }
+    }
+}

@@ -1,0 +1,301 @@
+//! Weights in the order in which the kernels read them. Backends pack at load; `kernels` reads.
+//!
+//! A matrix is cut into groups of [`ROWS`] rows, the last one padded with zeros. A group is contiguous and runs along
+//! the columns in *blocks* of 256 (the last one may be shorter for types of 32 values a block). A block holds `n <= 8`
+//! *sub-blocks* of 32 columns as planes, `[sub-block][...]` each:
+//!
+//! | plane | bytes a sub-block | content                                                                       |
+//! |-------|-------------------|-------------------------------------------------------------------------------|
+//! | quads | 256, 512 or 128   | low 4 (8, 2) bits of the quants                                               |
+//! | high  | 0, 64 or 128      | the fifth (fifth and sixth, third) bits                                       |
+//! | scale | see [`Planes`]    | scales of the sub-blocks of all rows                                          |
+//! | head  | (once a block)    | `d`, then `dmin` where the type has it, f16 of each row                       |
+//!
+//! A *quad* is four consecutive columns, `j` of 8 in a sub-block. 64 bytes hold one quad of 16 rows, `[row][4]`: one
+//! vector load of any width gives whole quads of consecutive rows, which meet one 32-bit broadcast of activations.
+//! In 4-bit planes vector `v` of 4 holds quad `v` in the low nibbles and quad `v + 4` in the high ones. In 1-bit high
+//! planes bit `j` of a byte belongs to quad `j`; in 2-bit planes bits `2j..` of vector `v` to quad `4v + j`.
+//! Packed weights are as large as the file's, so decoding reads no byte more.
+
+mod rows;
+
+use octet_weights::{GgmlType, Matrix};
+
+use super::huge::HugeVec;
+use crate::Error;
+
+/// Rows of a group.
+pub const ROWS: usize = 16;
+/// Columns of a sub-block.
+pub(super) const SUB: usize = 32;
+/// Sub-blocks of a whole block.
+pub(super) const SUBS: usize = 8;
+/// Columns that float kinds are padded to.
+pub(super) const FLOAT_STEP: usize = 8;
+
+/// How packed weights lie in memory, and so which kernel reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, non_camel_case_types)]
+#[repr(u8)]
+pub enum Kind {
+    F32,
+    F16,
+    BF16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    /// Rows as they stand in the file, dequantised by the scalar code each time: right, not fast.
+    Raw,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 17] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+        Self::MXFP4,
+        Self::Raw,
+    ];
+
+    /// The kind that a tensor type is packed to.
+    pub fn of(ty: GgmlType) -> Self {
+        match ty {
+            GgmlType::F32 => Self::F32,
+            GgmlType::F16 => Self::F16,
+            GgmlType::BF16 => Self::BF16,
+            GgmlType::Q4_0 => Self::Q4_0,
+            GgmlType::Q4_1 => Self::Q4_1,
+            GgmlType::Q5_0 => Self::Q5_0,
+            GgmlType::Q5_1 => Self::Q5_1,
+            GgmlType::Q8_0 => Self::Q8_0,
+            GgmlType::Q2_K => Self::Q2_K,
+            GgmlType::Q3_K => Self::Q3_K,
+            GgmlType::Q4_K => Self::Q4_K,
+            GgmlType::Q5_K => Self::Q5_K,
+            GgmlType::Q6_K => Self::Q6_K,
+            GgmlType::IQ4_NL => Self::IQ4_NL,
+            GgmlType::IQ4_XS => Self::IQ4_XS,
+            GgmlType::MXFP4 => Self::MXFP4,
+            _ => Self::Raw,
+        }
+    }
+
+    /// Which form of the activations its kernel reads.
+    pub fn acts(self) -> super::acts::Form {
+        match self.planes() {
+            Some(_) => super::acts::Form::INTS,
+            None => super::acts::Form::FLOATS,
+        }
+    }
+
+    /// Sizes of the planes of an integer kind.
+    pub(super) const fn planes(self) -> Option<Planes> {
+        let (quads, high, scale, head) = match self {
+            Self::F32 | Self::F16 | Self::BF16 | Self::Raw => return None,
+            Self::Q4_0 | Self::IQ4_NL => (256, 0, 32, 0),
+            Self::Q4_1 => (256, 0, 64, 0),
+            Self::Q5_0 => (256, 64, 32, 0),
+            Self::Q5_1 => (256, 64, 64, 0),
+            Self::Q8_0 => (512, 0, 32, 0),
+            Self::MXFP4 => (256, 0, 16, 0),
+            Self::Q2_K => (128, 0, 32, 64),
+            Self::Q3_K => (128, 64, 24, 32),
+            Self::Q4_K => (256, 0, 24, 64),
+            Self::Q5_K => (256, 64, 24, 64),
+            Self::Q6_K => (256, 128, 32, 32),
+            Self::IQ4_XS => (256, 0, 12, 32),
+        };
+        Some(Planes { quads, high, scale, head })
+    }
+}
+
+/// Bytes of each plane of a block, for one sub-block (`head`: for the block).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planes {
+    pub quads: usize,
+    pub high: usize,
+    /// Scales of one sub-block and 16 rows:
+    /// - 32 B: f16 `d` (32-value types), or two bytes a row (`[half][row]`: Q6_K, Q2_K);
+    /// - 64 B: f16 `d` of each row, then f16 `m`;
+    /// - 24 B (Q4_K, Q5_K): of 192 B a block, 128 are `[sub-block][row]` of `scale & 15 | min << 4`, and 64 hold the upper
+    ///   two bits of both, the low nibble for sub-blocks 0 to 3 and the high one for 4 to 7;
+    /// - 24 B (Q3_K, 16 scales a row): of 192 B a block, 128 are `[s % 8][row]` of low nibbles (those of `s >= 8` high), and 64
+    ///   hold the upper two bits, `[s % 4][row]`, bits `2 * (s / 4)..`;
+    /// - 12 B (IQ4_XS): of 96 B a block, 64 are low nibbles `[sub-block % 4][row]` (sub-blocks 4 to 7 high), and 32 the
+    ///   upper two bits, `[sub-block % 2][row]`, bits `2 * (sub-block / 2)..`;
+    /// - 16 B (MXFP4): the exponent byte of each row.
+    pub scale: usize,
+    pub head: usize,
+}
+
+impl Planes {
+    /// Where the high plane of a block with `n` sub-blocks starts.
+    pub const fn high_at(self, n: usize) -> usize {
+        n * self.quads
+    }
+    /// Where its scales start.
+    pub const fn scale_at(self, n: usize) -> usize {
+        n * (self.quads + self.high)
+    }
+    /// Where its head starts.
+    pub const fn head_at(self, n: usize) -> usize {
+        n * (self.quads + self.high + self.scale)
+    }
+    /// Its size.
+    pub const fn block_bytes(self, n: usize) -> usize {
+        self.head_at(n) + self.head
+    }
+}
+
+/// Shape and kind of packed matrices: how to find a group.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    pub(super) ty: GgmlType,
+    pub(super) kind: Kind,
+    rows: usize,
+    pub(super) cols: usize,
+    group_bytes: usize,
+}
+
+impl Layout {
+    /// The layout of a `[rows, cols]` matrix of this type.
+    pub fn new(ty: GgmlType, rows: usize, cols: usize) -> Result<Self, Error> {
+        if !cols.is_multiple_of(ty.block_len()) {
+            return Err(Error(format!("rows of {cols} values; {ty} needs a multiple of {}", ty.block_len())));
+        }
+        let kind = Kind::of(ty);
+        let bytes = match kind.planes() {
+            Some(p) => {
+                let (blocks, rest) = (cols / (SUB * SUBS), cols / SUB % SUBS);
+                let tail = if rest > 0 { p.block_bytes(rest) } else { 0 };
+                blocks.checked_mul(p.block_bytes(SUBS)).and_then(|b| b.checked_add(tail))
+            }
+            None if kind == Kind::Raw => {
+                (cols / ty.block_len()).checked_mul(ty.block_bytes()).and_then(|b| b.checked_mul(ROWS))
+            }
+            None => {
+                cols.checked_next_multiple_of(FLOAT_STEP).and_then(|c| c.checked_mul(ty.block_bytes() * ROWS))
+            }
+        };
+        // Whole cache lines, so that every group starts on one.
+        let group_bytes = bytes
+            .and_then(|b| b.checked_next_multiple_of(64))
+            .ok_or_else(|| Error(format!("a matrix of {rows} x {cols} values does not fit into memory")))?;
+        Ok(Self { ty, kind, rows, cols, group_bytes })
+    }
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+    /// The type in the file.
+    pub fn ty(&self) -> GgmlType {
+        self.ty
+    }
+    /// Rows without the padding.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    /// Columns without the padding.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+    /// Groups of a matrix.
+    pub fn groups(&self) -> usize {
+        self.rows.div_ceil(ROWS)
+    }
+    /// Bytes of a group: a multiple of 64.
+    pub fn group_bytes(&self) -> usize {
+        self.group_bytes
+    }
+
+    /// Packs the rows of one group of `m`, `[16 * group..]`, into `out`, whose length is [`Layout::group_bytes`].
+    ///
+    /// # Panics
+    /// When `m` has not this layout's type and shape, or lengths do not fit.
+    pub fn pack_group(&self, m: &Matrix, group: usize, out: &mut [u8]) {
+        assert!(m.ty == self.ty && m.rows == self.rows && m.cols == self.cols, "packed by another layout");
+        assert!(group < self.groups() && out.len() == self.group_bytes, "a group of this layout");
+        let rows = group * ROWS..m.rows.min((group + 1) * ROWS);
+        if rows.len() < ROWS || self.kind.planes().is_none() {
+            out.fill(0);
+        }
+        for (r, row) in rows.enumerate() {
+            rows::pack_row(self, m.row(row), r, out);
+        }
+    }
+}
+
+/// Packed matrices of one shape, in one allocation: one projection, or that of every expert.
+pub struct Packed {
+    layout: Layout,
+    data: HugeVec,
+}
+
+impl Packed {
+    /// Memory for `matrices` of this layout; every group has yet to be packed.
+    pub fn zeroed(layout: Layout, matrices: usize) -> Result<Self, Error> {
+        let bytes = layout.groups().checked_mul(layout.group_bytes).and_then(|b| b.checked_mul(matrices));
+        let data = bytes
+            .ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
+            .and_then(HugeVec::zeroed)
+            .map_err(|e| {
+                Error(format!(
+                    "no memory for {matrices} x {} x {} {}: {e}",
+                    layout.rows, layout.cols, layout.ty
+                ))
+            })?;
+        Ok(Self { layout, data })
+    }
+
+    /// Packs one matrix, on this thread alone.
+    pub fn pack(m: &Matrix) -> Result<Self, Error> {
+        let layout = Layout::new(m.ty, m.rows, m.cols)?;
+        let mut packed = Self::zeroed(layout, 1)?;
+        for (g, out) in packed.groups_mut().enumerate() {
+            layout.pack_group(m, g, out);
+        }
+        Ok(packed)
+    }
+
+    /// Shape and kind of each matrix.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+    /// The bytes of group `index`; matrix `m`'s group `g` has index `m * layout().groups() + g`.
+    pub fn group(&self, index: usize) -> &[u8] {
+        let n = self.layout.group_bytes;
+        &self.data[index * n..(index + 1) * n]
+    }
+    /// Every group in order, to pack into.
+    pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        // A matrix without columns has groups of no bytes, and chunks of none would panic.
+        self.data.chunks_exact_mut(self.layout.group_bytes.max(1))
+    }
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.data.len()
+    }
+}
