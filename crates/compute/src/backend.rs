@@ -243,8 +243,16 @@ pub struct StepShape {
     pub tokens: usize,
     /// Rows of logits of a step.
     pub outputs: usize,
+    /// Query heads of an attention layer; 0 without one.
+    pub heads: usize,
+    /// Widest intermediate row of a dense MLP or a shared expert; 0 without either.
+    pub intermediate: usize,
+    /// Experts of a layer; 0 without experts.
+    pub experts: usize,
     /// Experts that a token is routed to; 0 without experts.
     pub top_k: usize,
+    /// Intermediate row of a routed expert; 0 without experts.
+    pub expert_intermediate: usize,
 }
 
 /// A device that runs forward passes.

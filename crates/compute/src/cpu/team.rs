@@ -273,6 +273,34 @@ impl<'a, T> Shards<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), of: std::marker::PhantomData }
     }
 
+    /// Length of the whole slice.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for an empty slice.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the part `from..from + len` starts, for kernels that take pointers and strides.
+    ///
+    /// # Panics
+    /// When the part does not lie within the slice.
+    pub fn ptr(&self, from: usize, len: usize) -> *mut T {
+        assert!(from <= self.len && len <= self.len - from, "part {from}+{len} of {}", self.len);
+        self.start.wrapping_add(from)
+    }
+
+    /// The part `from..from + len`, for reading.
+    ///
+    /// # Safety
+    /// Between two barriers no thread may write to it.
+    pub unsafe fn read(&self, from: usize, len: usize) -> &'a [T] {
+        // SAFETY: in bounds, and not written by this function's contract.
+        unsafe { std::slice::from_raw_parts(self.ptr(from, len), len) }
+    }
+
     /// The part `from..from + len`.
     ///
     /// # Safety
@@ -282,9 +310,8 @@ impl<'a, T> Shards<'a, T> {
     /// When the part does not lie within the slice.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn part(&self, from: usize, len: usize) -> &'a mut [T] {
-        assert!(from <= self.len && len <= self.len - from, "part {from}+{len} of {}", self.len);
-        // SAFETY: in bounds as just checked; disjoint by this function's contract.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(from), len) }
+        // SAFETY: in bounds; disjoint by this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr(from, len), len) }
     }
 }
 

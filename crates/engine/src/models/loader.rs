@@ -50,7 +50,8 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// Convolution taps `[channels, taps]`, turned to `[taps, channels]`.
     fn conv(&mut self, name: &str, channels: usize, taps: usize) -> Result<B::Buf, Error> {
         let file = self.model.tensor(name, &[channels, taps])?.to_f32();
-        let turned: Vec<f32> = (0..taps * channels).map(|i| file[i % channels * taps + i / channels]).collect();
+        let turned: Vec<f32> =
+            (0..taps * channels).map(|i| file[i % channels * taps + i / channels]).collect();
         let v = self.be.vector(&turned);
         let v = self.named(name, v)?;
         self.done(name);

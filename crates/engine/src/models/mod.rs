@@ -113,7 +113,11 @@ pub fn load<B: Backend + Describe>(
     let step = StepShape {
         tokens: limits.batch_tokens,
         outputs: limits.batch_outputs,
+        heads: config.heads,
+        intermediate: config.intermediate.max(config.moe.map_or(0, |m| m.shared_intermediate)),
+        experts: config.moe.map_or(0, |m| m.experts),
         top_k: config.moe.map_or(0, |m| m.top_k),
+        expert_intermediate: config.moe.map_or(0, |m| m.intermediate),
     };
     let cache = be.cache(&shape, step)?;
     let scratch = decoder.scratch(&mut be, limits.batch_tokens, limits.batch_outputs)?;
@@ -130,6 +134,12 @@ pub trait Describe {
 impl Describe for octet_compute::reference::Reference {
     fn describe(&self) -> String {
         "reference (scalar)".into()
+    }
+}
+
+impl Describe for octet_compute::cpu::Cpu {
+    fn describe(&self) -> String {
+        self.describe()
     }
 }
 

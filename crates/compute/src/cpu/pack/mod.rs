@@ -294,6 +294,10 @@ impl Packed {
         // A matrix without columns has groups of no bytes, and chunks of none would panic.
         self.data.chunks_exact_mut(self.layout.group_bytes.max(1))
     }
+    /// All groups, to pack into from several threads.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.data
+    }
     /// Size in bytes.
     pub fn size_bytes(&self) -> usize {
         self.data.len()

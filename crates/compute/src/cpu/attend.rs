@@ -1,0 +1,257 @@
+//! The verbs `rope_store` and `attend`: keys and values into pages, and attention over them.
+
+use super::backend::{Cpu, LayerStore, Scratch};
+use super::huge::HugeVec;
+use super::team::{Shards, Team};
+use super::vector::{KvData, KvPages, QueryTile, VectorKernels, attend_chunks, partial_len, rope_angles};
+use crate::backend::{Attention, KvType};
+use crate::batch::{Batch, PAGE_TOKENS, Span};
+
+/// Spans of fewer tokens have their context shared out among threads; longer ones are shared out by tokens.
+pub(super) const SPLIT_TOKENS: usize = 4;
+/// Queries (tokens times heads of a group) of a tile, unless one token alone has more.
+pub(super) const TILE_QUERIES: usize = 64;
+/// Most rotated pairs of a head.
+const MAX_PAIRS: usize = 512;
+
+/// A piece of work for one thread.
+pub(super) struct Item {
+    span: usize,
+    /// First token, counted from the start of the batch, and how many.
+    token: usize,
+    tokens: usize,
+    kv_head: usize,
+    /// The chunk of the context, and where its partial results go; `None`: the whole context at once.
+    split: Option<(usize, usize)>,
+}
+
+/// A token whose context was shared out: merged when all its chunks are done.
+pub(super) struct Split {
+    token: usize,
+    chunks: usize,
+    /// Its first partial result; `[chunks, heads]` follow.
+    row: usize,
+}
+
+/// The work of one call, planned in memory that is kept.
+#[derive(Default)]
+pub(super) struct Plan {
+    items: Vec<Item>,
+    splits: Vec<Split>,
+}
+
+impl Plan {
+    /// Room for steps of `tokens` tokens with `heads` heads over a cache of `pages` pages and `slots` sequences.
+    pub fn new(tokens: usize, heads: usize, pages: usize, slots: usize) -> Self {
+        let chunks = Self::chunk_rows(pages, slots);
+        Self {
+            items: Vec::with_capacity((tokens + chunks) * heads),
+            splits: Vec::with_capacity(SPLIT_TOKENS * slots.max(1)),
+        }
+    }
+
+    /// Chunks of all tokens that may be shared out at once. Sequences that share pages may have more: then the rest
+    /// is not shared out.
+    pub fn chunk_rows(pages: usize, slots: usize) -> usize {
+        SPLIT_TOKENS * (attend_chunks(pages * PAGE_TOKENS) + slots)
+    }
+
+    fn fill(&mut self, batch: &Batch, heads: usize, kv_heads: usize, threads: usize, rows: usize) {
+        self.items.clear();
+        self.splits.clear();
+        let tile = (TILE_QUERIES / (heads / kv_heads)).max(1);
+        let mut row = 0;
+        for (index, span) in batch.spans.iter().enumerate() {
+            let end = span.start + span.len;
+            let chunks_all = attend_chunks(span.past + span.len - 1);
+            let fits = row + span.len * chunks_all * heads <= rows
+                && self.splits.len() + span.len <= self.splits.capacity();
+            if span.len < SPLIT_TOKENS && threads > 1 && chunks_all > 1 && fits {
+                for token in span.start..end {
+                    let chunks = attend_chunks(span.past + token - span.start);
+                    for chunk in 0..chunks {
+                        for kv_head in 0..kv_heads {
+                            let at = row + chunk * heads + kv_head * (heads / kv_heads);
+                            self.items.push(Item {
+                                span: index,
+                                token,
+                                tokens: 1,
+                                kv_head,
+                                split: Some((chunk, at)),
+                            });
+                        }
+                    }
+                    self.splits.push(Split { token, chunks, row });
+                    row += chunks * heads;
+                }
+                continue;
+            }
+            let mut token = span.start;
+            while token < end {
+                let tokens = tile.min(end - token);
+                for kv_head in 0..kv_heads {
+                    self.items.push(Item { span: index, token, tokens, kv_head, split: None });
+                }
+                token += tokens;
+            }
+        }
+    }
+}
+
+fn kv_data(bytes: &HugeVec, ty: KvType) -> KvData<'_> {
+    // SAFETY: mapped memory is aligned to 64 bytes, lengths are whole values, and any bits are a value.
+    unsafe {
+        match ty {
+            KvType::F32 => KvData::F32(std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / 4)),
+            KvType::F16 => KvData::F16(std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / 2)),
+        }
+    }
+}
+
+/// Writes one head of a key or a value to its place, in the cache's type.
+fn store(vector: &VectorKernels, ty: KvType, x: &[f32], out: &mut [u8]) {
+    match ty {
+        KvType::F32 => {
+            for (x, out) in x.iter().zip(out.chunks_exact_mut(4)) {
+                out.copy_from_slice(&x.to_ne_bytes());
+            }
+        }
+        KvType::F16 => {
+            // SAFETY: the cache is aligned to 64 bytes, and heads start at multiples of their own size in values.
+            vector.to_f16(x, unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), x.len()) });
+        }
+    }
+}
+
+pub(super) fn rope_store(
+    team: &mut Team,
+    vector: &VectorKernels,
+    batch: &Batch,
+    a: &Attention<Cpu>,
+    ty: KvType,
+    layer: &mut LayerStore,
+    q: &mut [f32],
+    k: &mut [f32],
+    v: &[f32],
+) {
+    let LayerStore::Kv { keys, values, .. } = layer else {
+        unreachable!("an attention layer has keys and values")
+    };
+    let (d, pairs) = (a.head_dim, a.rope_dims / 2);
+    let stride = if a.gated { 2 * d } else { d };
+    let (q, k) = (Shards::new(q), Shards::new(k));
+    let (keys, values) = (Shards::new(keys), Shards::new(values));
+    team.run(|w| {
+        let (mut cos, mut sin) = ([0.0; MAX_PAIRS], [0.0; MAX_PAIRS]);
+        let (cos, sin) = (&mut cos[..pairs], &mut sin[..pairs]);
+        for t in w.items(batch.len()) {
+            let position = batch.positions[t];
+            rope_angles(position, &a.inv_freq[..pairs], cos, sin);
+            for h in 0..a.heads {
+                // SAFETY: each token is one thread's.
+                let head = unsafe { q.part((t * a.heads + h) * stride, d) };
+                vector.norm_rope(head, a.qk_norm.as_ref().map(|n| &n.0[..]), a.eps, cos, sin, a.rope_pairing);
+            }
+            let span = span_of(batch, t);
+            let (page, row) = batch.page_of(span, position as usize);
+            for h in 0..a.kv_heads {
+                // SAFETY: as above.
+                let head = unsafe { k.part((t * a.kv_heads + h) * d, d) };
+                vector.norm_rope(head, a.qk_norm.as_ref().map(|n| &n.1[..]), a.eps, cos, sin, a.rope_pairing);
+                let (at, len) =
+                    (((page * a.kv_heads + h) * PAGE_TOKENS + row) * d * ty.bytes(), d * ty.bytes());
+                // SAFETY: tokens of a batch have places of their own in the cache.
+                unsafe {
+                    store(vector, ty, head, keys.part(at, len));
+                    store(vector, ty, &v[(t * a.kv_heads + h) * d..][..d], values.part(at, len));
+                }
+            }
+        }
+    });
+}
+
+fn span_of(batch: &Batch, token: usize) -> &Span {
+    let i = batch.spans.partition_point(|s| s.start + s.len <= token);
+    &batch.spans[i]
+}
+
+pub(super) fn attend(
+    team: &mut Team,
+    vector: &VectorKernels,
+    scratch: &mut Scratch,
+    batch: &Batch,
+    a: &Attention<Cpu>,
+    ty: KvType,
+    layer: &LayerStore,
+    q: &[f32],
+    out: &mut [f32],
+) {
+    let LayerStore::Kv { keys, values, .. } = layer else {
+        unreachable!("an attention layer has keys and values")
+    };
+    let (d, heads, len) = (a.head_dim, a.heads, partial_len(a.head_dim));
+    let stride = if a.gated { 2 * d } else { d };
+    let rows = scratch.partials.len() / len;
+    scratch.attend.fill(batch, heads, a.kv_heads, team.threads(), rows);
+    let plan = &scratch.attend;
+    let (partials, threads, per_thread) =
+        (Shards::new(&mut scratch.partials), Shards::new(&mut scratch.threads), scratch.per_thread);
+    let out = Shards::new(out);
+    team.run(|w| {
+        // SAFETY: each thread has a part of its own.
+        let own = unsafe { threads.part(w.id * per_thread, per_thread) };
+        for i in w.items(plan.items.len()) {
+            let item = &plan.items[i];
+            let span = &batch.spans[item.span];
+            let kv = KvPages {
+                keys: kv_data(keys, ty),
+                values: kv_data(values, ty),
+                kv_heads: a.kv_heads,
+                head_dim: d,
+                table: &batch.pages[span.pages..],
+            };
+            let tile = QueryTile {
+                q: &q[item.token * heads * stride..],
+                heads,
+                gated: a.gated,
+                tokens: item.tokens,
+                position: span.past + item.token - span.start,
+                kv_head: item.kv_head,
+            };
+            // SAFETY: each item has partial results, or heads of its tokens, of its own.
+            unsafe {
+                match item.split {
+                    Some((chunk, row)) => {
+                        let partials = partials.part(row * len, heads / a.kv_heads * len);
+                        vector.attend_chunk(&kv, &tile, chunk, own, partials);
+                    }
+                    None => {
+                        let out = out.ptr(item.token * heads * d, item.tokens * heads * d);
+                        vector.attend_tile(&kv, &tile, own, out);
+                    }
+                }
+            }
+        }
+        if plan.splits.is_empty() {
+            return;
+        }
+        w.barrier();
+        for i in w.items(plan.splits.len() * heads) {
+            let (split, h) = (&plan.splits[i / heads], i % heads);
+            let at = (split.token * heads + h) * stride + d;
+            let gate = a.gated.then(|| &q[at..at + d]);
+            // SAFETY: partial results are only read after the barrier; each item has a head of its own.
+            let (partials, out) = unsafe {
+                let rows = split.chunks * heads - h;
+                (partials.read((split.row + h) * len, rows * len), out.part((split.token * heads + h) * d, d))
+            };
+            vector.attend_merge(partials, heads * len, split.chunks, gate, own, out);
+        }
+    });
+}
+
+/// Bytes of keys and values that one call reads.
+pub(super) fn bytes(batch: &Batch, a: &Attention<Cpu>, ty: KvType) -> usize {
+    let positions: usize = batch.spans.iter().map(|s| s.past + s.len).sum();
+    2 * positions * a.kv_heads * a.head_dim * ty.bytes()
+}

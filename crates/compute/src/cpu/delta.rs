@@ -1,0 +1,175 @@
+//! The verb `gdn`: convolution, delta rule and gated norm, shared out by heads.
+
+use super::backend::{Buf, Cpu, LayerStore, Scratch};
+use super::team::{Shards, Team};
+use super::vector::{Conv, GDN_COLUMNS, GdnColumns, VectorKernels};
+use crate::backend::{CacheShape, Error, Gdn, HeadOrder, LayerCache};
+use crate::batch::Batch;
+
+/// What lies between the phases, by head so that a head's tokens are contiguous.
+pub(super) struct DeltaScratch {
+    /// `[k_heads, tokens, k_dim]`
+    q: Buf,
+    /// `[k_heads, tokens, k_dim]`
+    k: Buf,
+    /// `k . q`: `[k_heads, tokens]`
+    kq: Buf,
+    /// Values, then outputs: `[v_heads, tokens, v_dim]`
+    v: Buf,
+    /// `[tokens, v_heads]`
+    beta: Buf,
+    /// `[tokens, v_heads]`
+    decay: Buf,
+}
+
+impl DeltaScratch {
+    pub fn new(shape: &CacheShape, tokens: usize) -> Result<Self, Error> {
+        let (mut keys, mut values, mut heads) = (0, 0, 0);
+        for l in &shape.layers {
+            if let LayerCache::Gdn { channels, v_heads, v_dim, .. } = *l {
+                keys = keys.max((channels - v_heads * v_dim) / 2);
+                values = values.max(v_heads * v_dim);
+                heads = heads.max(v_heads);
+            }
+        }
+        let buf = |n: usize| Buf::zeroed(n * tokens);
+        Ok(Self {
+            q: buf(keys)?,
+            k: buf(keys)?,
+            kq: buf(heads)?,
+            v: buf(values)?,
+            beta: buf(heads)?,
+            decay: buf(heads)?,
+        })
+    }
+}
+
+/// Inputs of the verb: see [`crate::Backend::gdn`].
+pub(super) struct Inputs<'a> {
+    pub qkv: &'a [f32],
+    pub z: &'a [f32],
+    pub b: &'a [f32],
+    pub alpha: &'a [f32],
+}
+
+pub(super) fn gdn(
+    team: &mut Team,
+    vector: &VectorKernels,
+    scratch: &mut Scratch,
+    batch: &Batch,
+    g: &Gdn<Cpu>,
+    layer: &mut LayerStore,
+    inputs: &Inputs,
+    out: &mut [f32],
+) {
+    let LayerStore::Gdn { conv, conv_len, state, state_len } = layer else {
+        unreachable!("a Gated DeltaNet layer has a state")
+    };
+    let (conv_len, state_len) = (*conv_len, *state_len);
+    let (n, channels, taps) = (batch.len(), g.channels(), g.conv_kernel);
+    let (k_dim, v_dim, v_heads) = (g.k_dim, g.v_dim, g.v_heads);
+    let s = &mut scratch.delta;
+    let (q, k, kq, v) =
+        (Shards::new(&mut s.q), Shards::new(&mut s.k), Shards::new(&mut s.kq), Shards::new(&mut s.v));
+    let (beta, decay) = (Shards::new(&mut s.beta), Shards::new(&mut s.decay));
+    let (conv, state, out) = (Shards::new(conv), Shards::new(state), Shards::new(out));
+    let (threads, per_thread) = (Shards::new(&mut scratch.threads), scratch.per_thread);
+
+    // One head of the convolution over a span: `channel` is its first, `out` its place for the span's first token.
+    let convolve = |span: &crate::batch::Span, channel: usize, width: usize, out: *mut f32| {
+        // SAFETY: each (slot, channel) and each place in `out` belongs to one item. Inputs have `n` rows.
+        unsafe {
+            vector.conv_silu(&Conv {
+                weights: g.conv[channel..].as_ptr(),
+                weights_stride: channels,
+                input: inputs.qkv[span.start * channels + channel..].as_ptr(),
+                input_stride: channels,
+                state: conv.ptr(span.slot * conv_len, conv_len).add(channel),
+                state_stride: channels,
+                out,
+                out_stride: width,
+                tokens: span.len,
+                channels: width,
+                taps,
+            });
+        }
+    };
+
+    team.run(|w| {
+        let per_span = g.k_heads + v_heads + 1;
+        for i in w.items(batch.spans.len() * per_span) {
+            let (span, head) = (&batch.spans[i / per_span], i % per_span);
+            let (start, len) = (span.start, span.len);
+            // SAFETY: each item writes heads, or gates, of its own span.
+            unsafe {
+                if head < g.k_heads {
+                    let at = (head * n + start) * k_dim;
+                    let (q, k) = (q.part(at, len * k_dim), k.part(at, len * k_dim));
+                    convolve(span, head * k_dim, k_dim, q.as_mut_ptr());
+                    convolve(span, (g.k_heads + head) * k_dim, k_dim, k.as_mut_ptr());
+                    vector.gdn_keys(k_dim, q, k, kq.part(head * n + start, len));
+                } else if head < g.k_heads + v_heads {
+                    let head = head - g.k_heads;
+                    let v = v.part((head * n + start) * v_dim, len * v_dim);
+                    convolve(span, 2 * g.k_heads * k_dim + head * v_dim, v_dim, v.as_mut_ptr());
+                } else {
+                    let range = start * v_heads..(start + len) * v_heads;
+                    vector.gdn_beta(beta.part(range.start, range.len()), &inputs.b[range.clone()]);
+                    let decay = decay.part(range.start, range.len());
+                    for (decay, alpha) in
+                        decay.chunks_exact_mut(v_heads).zip(inputs.alpha[range].chunks_exact(v_heads))
+                    {
+                        vector.gdn_decay(decay, alpha, &g.dt_bias, &g.a);
+                    }
+                }
+            }
+        }
+        w.barrier();
+        // SAFETY: each thread has a part of its own.
+        let own = unsafe { threads.part(w.id * per_thread, per_thread) };
+        for i in w.items(batch.spans.len() * v_heads) {
+            let (span, head) = (&batch.spans[i / v_heads], i % v_heads);
+            let (start, len) = (span.start, span.len);
+            let k_head = match g.order {
+                HeadOrder::Grouped => head / (v_heads / g.k_heads),
+                HeadOrder::Tiled => head % g.k_heads,
+            };
+            // A single token reads its state once, row after row; more keep a part of it in the first-level cache.
+            let columns = if len == 1 { v_dim } else { GDN_COLUMNS };
+            // SAFETY: each (slot, head) and its outputs belong to one item; the rest is only read after the barrier.
+            unsafe {
+                let v = v.part((head * n + start) * v_dim, len * v_dim);
+                let state = state.part(span.slot * state_len + head * k_dim * v_dim, k_dim * v_dim);
+                for column in (0..v_dim).step_by(columns) {
+                    let item = GdnColumns {
+                        state: state[column..].as_mut_ptr(),
+                        state_stride: v_dim,
+                        q: q.ptr((k_head * n + start) * k_dim, len * k_dim),
+                        k: k.ptr((k_head * n + start) * k_dim, len * k_dim),
+                        qk_stride: k_dim,
+                        kq: kq.ptr(k_head * n + start, len),
+                        beta: beta.ptr(start * v_heads, len * v_heads).add(head),
+                        decay: decay.ptr(start * v_heads, len * v_heads).add(head),
+                        gate_stride: v_heads,
+                        v: v[column..].as_mut_ptr(),
+                        v_stride: v_dim,
+                        tokens: len,
+                        k_dim,
+                        columns: columns.min(v_dim - column),
+                    };
+                    vector.gdn_columns(&item, own);
+                }
+                for (i, o) in v.chunks_exact(v_dim).enumerate() {
+                    let at = ((start + i) * v_heads + head) * v_dim;
+                    vector.gated_rms_norm(o, &g.norm, g.eps, &inputs.z[at..at + v_dim], out.part(at, v_dim));
+                }
+            }
+        }
+    });
+}
+
+/// Bytes of state that one call reads and writes.
+pub(super) fn bytes(batch: &Batch, g: &Gdn<Cpu>) -> usize {
+    let state = g.v_heads * g.k_dim * g.v_dim + (g.conv_kernel - 1) * g.channels();
+    2 * 4 * state * batch.spans.len()
+}

@@ -1,0 +1,79 @@
+//! Time and bytes of each verb, for `octet bench --profile`. Written by every verb of the CPU backend.
+
+use std::time::{Duration, Instant};
+
+/// What is told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Verb {
+    Embed,
+    NormLinear,
+    RopeStore,
+    Attend,
+    Gdn,
+    LinearAdd,
+    Mlp,
+    Moe,
+    Logits,
+}
+
+impl Verb {
+    /// All of them, in the order of a forward pass.
+    pub const ALL: [Self; 9] = [
+        Self::Embed,
+        Self::NormLinear,
+        Self::RopeStore,
+        Self::Attend,
+        Self::Gdn,
+        Self::LinearAdd,
+        Self::Mlp,
+        Self::Moe,
+        Self::Logits,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::NormLinear => "norm_linear",
+            Self::RopeStore => "rope_store",
+            Self::Attend => "attend",
+            Self::Gdn => "gdn",
+            Self::LinearAdd => "linear_add",
+            Self::Mlp => "mlp",
+            Self::Moe => "moe",
+            Self::Logits => "logits",
+        }
+    }
+}
+
+/// Sums over all calls of one verb.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Entry {
+    /// Calls.
+    pub calls: u64,
+    /// Wall-clock time.
+    pub time: Duration,
+    /// Bytes of weights, states and keys/values that the calls had to read or write, each once a call.
+    pub bytes: u64,
+}
+
+/// Sums for all verbs since they were last taken.
+#[derive(Debug, Clone, Default)]
+pub struct Profile {
+    entries: [Entry; Verb::ALL.len()],
+}
+
+impl Profile {
+    pub(super) fn add(&mut self, verb: Verb, since: Instant, bytes: usize) {
+        let e = &mut self.entries[verb as usize];
+        e.calls += 1;
+        e.time += since.elapsed();
+        e.bytes += bytes as u64;
+    }
+
+    /// The sums of one verb.
+    pub fn entry(&self, verb: Verb) -> Entry {
+        self.entries[verb as usize]
+    }
+}
