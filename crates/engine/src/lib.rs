@@ -3,5 +3,6 @@
 pub mod cache;
 mod error;
 pub mod models;
+pub mod report;
 
 pub use error::Error;

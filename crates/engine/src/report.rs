@@ -1,0 +1,329 @@
+//! What a model is made of, what a token of it reads, and what memory it takes: `octet show`. Nothing is loaded; the
+//! file's metadata and tensor table are enough.
+
+mod group;
+mod text;
+
+use std::collections::BTreeMap;
+
+use octet_compute::backend::{KvType, LayerCache};
+use octet_compute::batch::PAGE_TOKENS;
+use octet_weights::{GgmlType, Metadata, TensorInfo};
+
+use crate::Error;
+use crate::models::config::Config;
+use crate::models::{Limits, architecture};
+
+pub use group::Group;
+
+/// Facts about a model file. Bytes are of weights as the file has them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The path that was opened, or what the model is otherwise called.
+    pub origin: String,
+    /// `general.name`, if the file has one.
+    pub name: Option<String>,
+    /// Architecture, layers and dimensions.
+    pub config: Config,
+    /// The embedding table is the output head too.
+    pub tied: bool,
+    /// Tensors of the file.
+    pub tensors: usize,
+    /// Values of all tensors.
+    pub parameters: u64,
+    /// Parameters that one token is multiplied with: the chosen experts, one row of the embedding, and all of the rest.
+    pub active_parameters: u64,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+    /// Bytes of weights that decoding one token reads.
+    pub bytes_per_token: u64,
+    /// The groups that this model has, in the order of [`Group::ALL`].
+    pub groups: Vec<GroupReport>,
+    /// Types of all tensors, the most bytes first.
+    pub types: Vec<TypeShare>,
+    /// What each layer keeps for a sequence.
+    pub caches: Vec<LayerCache>,
+    /// The tokenizer, as far as metadata tells.
+    pub tokenizer: TokenizerReport,
+    /// Sampling settings that the file recommends.
+    pub sampling: SamplingDefaults,
+}
+
+/// One part of the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupReport {
+    /// Which part.
+    pub group: Group,
+    /// Its tensors.
+    pub tensors: usize,
+    /// Their values.
+    pub parameters: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Parameters that one token is multiplied with.
+    pub active_parameters: u64,
+    /// Bytes that decoding one token reads.
+    pub active_bytes: u64,
+    /// Their types, the most bytes first.
+    pub types: Vec<TypeShare>,
+}
+
+/// Tensors of one type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct TypeShare {
+    pub ty: GgmlType,
+    pub tensors: usize,
+    pub bytes: u64,
+}
+
+/// Facts about the tokenizer; `None` where the file does not say.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TokenizerReport {
+    /// `gpt2`, `llama`, ..., or `tokenizer.json`.
+    pub model: Option<String>,
+    /// Rule by which text is split first: `qwen35`.
+    pub pre: Option<String>,
+    /// Tokens without padding.
+    pub tokens: Option<usize>,
+    /// First token of a text, and whether it is put there unasked.
+    pub bos: Option<TokenReport>,
+    /// See `bos`.
+    pub add_bos: Option<bool>,
+    /// Tokens that end an answer.
+    pub eos: Vec<TokenReport>,
+    /// Bytes of the chat template; `None` without one.
+    pub template_bytes: Option<usize>,
+}
+
+/// A token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenReport {
+    /// Its id.
+    pub id: u32,
+    /// Its text, where the file lists the vocabulary.
+    pub text: Option<String>,
+}
+
+/// `general.sampling.*`: what the model's makers recommend.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[allow(missing_docs)]
+pub struct SamplingDefaults {
+    pub temperature: Option<f32>,
+    pub top_k: Option<u32>,
+    pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+}
+
+/// Bytes of memory that a loaded model takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// Weights, packed or mapped; a tied table counts twice, for the head is packed and the table is not.
+    pub weights: u64,
+    /// Keys and values of all pages.
+    pub kv: u64,
+    /// Recurrent states of all slots.
+    pub states: u64,
+    /// Activations and logits of a step; about, for backends keep a little more.
+    pub activations: u64,
+}
+
+impl Memory {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.weights + self.kv + self.states + self.activations
+    }
+}
+
+impl Report {
+    /// Reads what `model` says about itself. Fails where loading it would: unknown architecture, missing dimensions.
+    pub fn new(model: &octet_weights::Model) -> Result<Self, Error> {
+        let config = Config::read(model, architecture(model)?)?;
+        let meta = &model.metadata;
+        let tied = model.info("output.weight").is_none();
+        let groups = groups(model.tensors(), &config, tied);
+        let total = |f: fn(&GroupReport) -> u64| groups.iter().map(f).sum();
+        Ok(Self {
+            origin: model.origin.clone(),
+            name: meta.opt_str("general.name")?.map(str::to_string),
+            tied,
+            tensors: model.tensors().len(),
+            parameters: total(|g| g.parameters),
+            active_parameters: total(|g| g.active_parameters),
+            bytes: total(|g| g.bytes),
+            bytes_per_token: total(|g| g.active_bytes),
+            types: types(model.tensors()),
+            groups,
+            caches: (0..config.layers).map(|i| layer_cache(&config, i)).collect(),
+            tokenizer: TokenizerReport::read(meta)?,
+            sampling: SamplingDefaults::read(meta)?,
+            config,
+        })
+    }
+
+    /// The part `group`, if the model has it.
+    pub fn group(&self, group: Group) -> Option<&GroupReport> {
+        self.groups.iter().find(|g| g.group == group)
+    }
+
+    /// Bytes of keys and values of one position.
+    pub fn kv_bytes_per_position(&self, kv: KvType) -> u64 {
+        self.caches.iter().map(|c| (c.page_bytes(kv) / PAGE_TOKENS) as u64).sum()
+    }
+
+    /// Bytes of recurrent state of one sequence; 0 for a model without.
+    pub fn state_bytes(&self) -> u64 {
+        self.caches.iter().map(|c| c.slot_bytes() as u64).sum()
+    }
+
+    /// All bytes that decoding one token moves when `depth` tokens went before: weights, keys and values of every
+    /// position, and the state, which is read and written.
+    pub fn traffic_per_token(&self, depth: usize, kv: KvType) -> u64 {
+        self.bytes_per_token + self.kv_bytes_per_position(kv) * depth as u64 + 2 * self.state_bytes()
+    }
+
+    /// What the model takes when it is loaded with these limits.
+    pub fn memory(&self, limits: &Limits) -> Memory {
+        let c = &self.config;
+        let bytes_of = |g| self.group(g).map_or(0, |g: &GroupReport| g.bytes);
+        let mtp = limits.mtp && c.mtp_layers > 0;
+        let mut weights = self.bytes - bytes_of(Group::Other);
+        if !mtp {
+            weights -= bytes_of(Group::Mtp);
+        }
+        if self.tied {
+            weights += bytes_of(Group::Embedding);
+        }
+        let mtp_cache = mtp.then(|| layer_cache(c, c.layers));
+        let caches = || self.caches.iter().chain(&mtp_cache);
+        let per_page: u64 = caches().map(|l| l.page_bytes(limits.kv) as u64).sum();
+        let per_slot: u64 = caches().map(|l| l.slot_bytes() as u64).sum();
+        let rows = activation_row(c) * limits.batch_tokens + 2 * c.vocab * limits.batch_outputs;
+        Memory {
+            weights,
+            kv: per_page * limits.pages as u64,
+            states: per_slot * limits.slots as u64,
+            activations: 4 * rows as u64,
+        }
+    }
+}
+
+/// What layer `i` keeps for a sequence; the multi-token-prediction block, past the layers, is attention.
+fn layer_cache(c: &Config, i: usize) -> LayerCache {
+    match c.gdn {
+        Some(g) if c.recurrent.get(i) == Some(&true) => LayerCache::Gdn {
+            conv_rows: g.conv_kernel - 1,
+            channels: 2 * g.k_heads * g.k_dim + g.v_heads * g.v_dim,
+            v_heads: g.v_heads,
+            k_dim: g.k_dim,
+            v_dim: g.v_dim,
+        },
+        _ => LayerCache::Kv { kv_heads: c.kv_heads[i], head_dim: c.head_dim },
+    }
+}
+
+/// f32 values that a step keeps for each of its tokens: the residual stream, a mixer's inputs and output, and what
+/// lies between the projections of the feed-forward part.
+fn activation_row(c: &Config) -> usize {
+    let query = 2 * c.heads * c.head_dim;
+    let kv = 2 * c.kv_heads.iter().max().map_or(0, |n| n * c.head_dim);
+    let (channels, value) = c.gdn.map_or((0, 0), |g| {
+        let value = g.v_heads * g.v_dim;
+        (2 * g.k_heads * g.k_dim + value, value)
+    });
+    let mixed = value.max(c.heads * c.head_dim);
+    let feed_forward = c.moe.map_or(c.intermediate, |m| {
+        m.experts + m.top_k * (m.intermediate + c.hidden) + m.shared_intermediate
+    });
+    2 * c.hidden + query.max(channels) + kv + 2 * mixed + feed_forward
+}
+
+fn groups(tensors: &[TensorInfo], config: &Config, tied: bool) -> Vec<GroupReport> {
+    let mut members: BTreeMap<Group, Vec<&TensorInfo>> = BTreeMap::new();
+    for t in tensors {
+        members.entry(Group::of(&t.name, config)).or_default().push(t);
+    }
+    let tied_head = members.get(&Group::Embedding).filter(|_| tied).cloned();
+    let report = |group| {
+        let own = members.get(&group);
+        // A tied head owns no tensor, and reads those of the embedding.
+        let read = if group == Group::LmHead { own.or(tied_head.as_ref()) } else { own }?;
+        let own = own.map_or(&[][..], Vec::as_slice);
+        let sum = |of: &[&TensorInfo], f: &dyn Fn(&TensorInfo) -> u64| of.iter().map(|t| f(t)).sum();
+        Some(GroupReport {
+            group,
+            tensors: own.len(),
+            parameters: sum(own, &|t| t.len() as u64),
+            bytes: sum(own, &TensorInfo::size_bytes),
+            active_parameters: sum(read, &|t| active(t.len() as u64, group, t, config)),
+            active_bytes: sum(read, &|t| active(t.size_bytes(), group, t, config)),
+            types: types(read.iter().copied()),
+        })
+    };
+    Group::ALL.into_iter().filter_map(report).collect()
+}
+
+/// The part of `amount` (parameters or bytes of `t`) that one token needs.
+fn active(amount: u64, group: Group, t: &TensorInfo, config: &Config) -> u64 {
+    match (group, config.moe) {
+        (Group::RoutedExperts, Some(m)) => amount * m.top_k as u64 / m.experts as u64,
+        (Group::Embedding, _) => amount / (t.shape[0] as u64).max(1),
+        (Group::Mtp | Group::Other, _) => 0,
+        _ => amount,
+    }
+}
+
+fn types<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<TypeShare> {
+    let mut by_type: BTreeMap<GgmlType, TypeShare> = BTreeMap::new();
+    for t in tensors {
+        let share = by_type.entry(t.ty).or_insert(TypeShare { ty: t.ty, tensors: 0, bytes: 0 });
+        share.tensors += 1;
+        share.bytes += t.size_bytes();
+    }
+    let mut all: Vec<_> = by_type.into_values().collect();
+    all.sort_by_key(|s| std::cmp::Reverse(s.bytes));
+    all
+}
+
+/// Rows that only fill up the embedding table (`tokenizer.ggml.token_type`).
+const TOKEN_TYPE_UNUSED: i64 = 5;
+
+impl TokenizerReport {
+    fn read(meta: &Metadata) -> Result<Self, Error> {
+        let string = |key: &str| Ok::<_, Error>(meta.opt_str(key)?.map(str::to_string));
+        let vocabulary = meta.opt_strs("tokenizer.ggml.tokens")?;
+        let types = meta.opt_ints("tokenizer.ggml.token_type")?.unwrap_or_default();
+        let padding = types.iter().rev().take_while(|&&t| t == TOKEN_TYPE_UNUSED).count();
+        let token = |id: u32| TokenReport { id, text: vocabulary.and_then(|v| v.get(id as usize)).cloned() };
+        let id = |key: &str| Ok::<_, Error>(meta.opt_u32(&format!("tokenizer.ggml.{key}"))?.map(token));
+        // Checkpoints may list several ends; GGUF has the first of them.
+        let eos = match meta.opt_ints("tokenizer.ggml.eos_token_ids")? {
+            Some(ids) => ids.iter().filter_map(|&i| u32::try_from(i).ok()).map(token).collect(),
+            None => id("eos_token_id")?.into_iter().collect(),
+        };
+        let json = meta.get("tokenizer.huggingface.json").map(|_| "tokenizer.json".to_string());
+        Ok(Self {
+            model: string("tokenizer.ggml.model")?.or(json),
+            pre: string("tokenizer.ggml.pre")?,
+            tokens: vocabulary.map(|v| v.len().saturating_sub(padding)),
+            bos: id("bos_token_id")?,
+            add_bos: meta.opt_bool("tokenizer.ggml.add_bos_token")?,
+            eos,
+            template_bytes: meta.opt_str("tokenizer.chat_template")?.map(str::len),
+        })
+    }
+}
+
+impl SamplingDefaults {
+    fn read(meta: &Metadata) -> Result<Self, Error> {
+        let float = |key: &str| meta.opt_f32(&format!("general.sampling.{key}"));
+        Ok(Self {
+            temperature: float("temp")?,
+            top_k: meta.opt_u32("general.sampling.top_k")?,
+            top_p: float("top_p")?,
+            min_p: float("min_p")?,
+            repetition_penalty: float("penalty_repeat")?,
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! What part of a model a tensor belongs to, from its name and layer. Called by `Report::new`.
+
+use std::fmt;
+
+use crate::models::config::Config;
+
+/// A part of a model, as far as reading it is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    /// Experts that the router chooses from: a token reads some of them.
+    RoutedExperts,
+    /// The expert that every token goes through.
+    SharedExpert,
+    /// Which experts a token is routed to, and how much the shared one counts.
+    Router,
+    /// The MLP of layers without experts.
+    DenseMlp,
+    /// Gated DeltaNet: projections, convolution, gates and its own norm.
+    LinearAttention,
+    /// Projections of softmax attention.
+    FullAttention,
+    /// All other norms.
+    Norms,
+    /// The embedding table: a token reads one row.
+    Embedding,
+    /// The output head; where the file has none, the embedding table read as a whole.
+    LmHead,
+    /// The block that predicts the token after the next; plain decoding does not read it.
+    Mtp,
+    /// Tensors that are read while loading or not at all.
+    Other,
+}
+
+impl Group {
+    /// All groups, in the order in which a report lists them.
+    pub const ALL: [Self; 11] = [
+        Self::Embedding,
+        Self::LinearAttention,
+        Self::FullAttention,
+        Self::Router,
+        Self::RoutedExperts,
+        Self::SharedExpert,
+        Self::DenseMlp,
+        Self::Norms,
+        Self::LmHead,
+        Self::Mtp,
+        Self::Other,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RoutedExperts => "routed experts",
+            Self::SharedExpert => "shared expert",
+            Self::Router => "router",
+            Self::DenseMlp => "dense mlp",
+            Self::LinearAttention => "linear attention",
+            Self::FullAttention => "full attention",
+            Self::Norms => "norms",
+            Self::Embedding => "embedding",
+            Self::LmHead => "lm_head",
+            Self::Mtp => "multi-token prediction",
+            Self::Other => "other",
+        }
+    }
+
+    /// The group of the tensor called `name`.
+    pub fn of(name: &str, config: &Config) -> Self {
+        match name {
+            "token_embd.weight" => return Self::Embedding,
+            "output.weight" | "output.bias" => return Self::LmHead,
+            "output_norm.weight" => return Self::Norms,
+            _ => {}
+        }
+        let block = name.strip_prefix("blk.").and_then(|s| s.split_once('.'));
+        let Some((layer, stem)) = block.and_then(|(i, stem)| Some((i.parse::<usize>().ok()?, stem))) else {
+            return Self::Other;
+        };
+        let Some(&recurrent) = config.recurrent.get(layer) else {
+            return if layer < config.layers + config.mtp_layers { Self::Mtp } else { Self::Other };
+        };
+        let is = |prefix: &str| stem.starts_with(prefix);
+        if is("ffn_gate_inp") {
+            Self::Router
+        } else if is("ffn_") && stem.contains("_shexp") {
+            Self::SharedExpert
+        } else if is("ffn_") && (stem.contains("_exps") || is_one_expert(stem)) {
+            Self::RoutedExperts
+        } else if recurrent && (is("ssm_") || is("attn_qkv") || is("attn_gate")) {
+            Self::LinearAttention
+        } else if stem.contains("norm") {
+            Self::Norms
+        } else if is("attn_") {
+            Self::FullAttention
+        } else if is("ffn_gate.") || is("ffn_up.") || is("ffn_down.") {
+            Self::DenseMlp
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// `ffn_gate.17.weight`: older files have a tensor for each expert.
+fn is_one_expert(stem: &str) -> bool {
+    stem.split('.').nth(1).is_some_and(|s| s.bytes().all(|b| b.is_ascii_digit()))
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

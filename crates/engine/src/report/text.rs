@@ -1,0 +1,238 @@
+//! A report as plain text for people: aligned columns, and bars that show where a token's bytes go.
+
+use std::fmt::{Display, Write};
+
+use octet_compute::batch::PAGE_TOKENS;
+
+use super::{GroupReport, Report, TokenReport, TypeShare};
+use crate::models::Limits;
+
+/// Columns of the longest bar.
+const BAR_COLUMNS: usize = 24;
+/// Columns of the names at the left.
+const LABEL_COLUMNS: usize = 16;
+
+impl Report {
+    /// The whole report, with the memory that the model takes when it is loaded with `limits`.
+    pub fn text(&self, limits: &Limits) -> String {
+        let mut out = Lines(String::new());
+        self.write_model(&mut out);
+        self.write_tokenizer(&mut out);
+        self.write_groups(&mut out);
+        self.write_memory(&mut out, limits);
+        out.0
+    }
+
+    fn write_model(&self, out: &mut Lines) {
+        let c = &self.config;
+        out.title(self.name.as_deref().unwrap_or(&self.origin));
+        out.line("file", &self.origin);
+        out.line("architecture", &c.architecture);
+        out.line(
+            "parameters",
+            format!("{}, {} active per token", count(self.parameters), count(self.active_parameters)),
+        );
+        out.line(
+            "weights",
+            format!("{} in {} tensors: {}", bytes(self.bytes), self.tensors, mix(&self.types, self.bytes)),
+        );
+        let recurrent = c.recurrent.iter().filter(|&&r| r).count();
+        let mut layers = match recurrent {
+            0 => format!("{} of attention", c.layers),
+            n => format!("{}: {n} Gated DeltaNet, {} attention", c.layers, c.layers - n),
+        };
+        layers +=
+            if c.mtp_layers > 0 { ", and multi-token prediction" } else { ", no multi-token prediction" };
+        out.line("layers", layers);
+        let tied = if self.tied { ", tied to the output head" } else { "" };
+        out.line(
+            "dimensions",
+            format!("{} wide, {} embedding rows{tied}, context {}", c.hidden, c.vocab, c.context_length),
+        );
+        let kv = c.kv_heads.iter().max().copied().unwrap_or(0);
+        out.line(
+            "attention",
+            format!(
+                "{} query heads on {kv} key/value heads of {}, {} rotated",
+                c.heads, c.head_dim, c.rope_dims
+            ),
+        );
+        if let Some(g) = c.gdn {
+            let heads =
+                format!("{} key heads of {}, {} value heads of {}", g.k_heads, g.k_dim, g.v_heads, g.v_dim);
+            out.line("Gated DeltaNet", format!("{heads}, convolution over {}", g.conv_kernel));
+        }
+        match c.moe {
+            None => out.line("mlp", format!("dense, {} wide", c.intermediate)),
+            Some(m) => {
+                let shared = match m.shared_intermediate {
+                    0 => "none shared".to_string(),
+                    n => format!("and a shared one {n} wide"),
+                };
+                out.line(
+                    "experts",
+                    format!("{} of {} per token, {} wide, {shared}", m.top_k, m.experts, m.intermediate),
+                );
+            }
+        }
+    }
+
+    fn write_tokenizer(&self, out: &mut Lines) {
+        let t = &self.tokenizer;
+        let known = |x: &Option<String>| x.clone().unwrap_or_else(|| "not stated".into());
+        let pre = t.pre.as_ref().map_or(String::new(), |p| format!(", splits like {p}"));
+        let tokens = t.tokens.map_or(String::new(), |n| format!(", {n} tokens"));
+        out.line("tokenizer", format!("{}{pre}{tokens}", known(&t.model)));
+        let eos: Vec<String> = t.eos.iter().map(token).collect();
+        let eos = if eos.is_empty() { "not stated".to_string() } else { eos.join(", ") };
+        let bos = match (&t.bos, t.add_bos) {
+            (Some(bos), Some(true)) => format!("; begins with {}", token(bos)),
+            _ => String::new(),
+        };
+        out.line("ends with", eos + &bos);
+        out.line("chat template", t.template_bytes.map_or("none".to_string(), |n| format!("{n} bytes")));
+        let s = &self.sampling;
+        let parts: Vec<String> = [
+            s.temperature.map(|x| format!("temperature {x}")),
+            s.top_k.map(|x| format!("top_k {x}")),
+            s.top_p.map(|x| format!("top_p {x}")),
+            s.min_p.map(|x| format!("min_p {x}")),
+            s.repetition_penalty.map(|x| format!("repetition penalty {x}")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        out.line(
+            "sampling",
+            if parts.is_empty() { "no defaults in the file".to_string() } else { parts.join(", ") },
+        );
+    }
+
+    fn write_groups(&self, out: &mut Lines) {
+        out.title("what a token reads");
+        let most = self.groups.iter().map(|g| g.active_bytes).max().unwrap_or(0);
+        for g in &self.groups {
+            let share = 100.0 * ratio(g.active_bytes, self.bytes_per_token);
+            let bar = bar(ratio(g.active_bytes, most));
+            let types = mix(&g.types, g.types.iter().map(|t| t.bytes).sum());
+            let read = bytes(g.active_bytes);
+            out.line(
+                label(g),
+                format!("{read:>9} {share:5.1}% {bar:BAR_COLUMNS$} of {:>9}  {types}", bytes(g.bytes)),
+            );
+        }
+        out.line("weights", format!("{:>9} a token, of {}", bytes(self.bytes_per_token), bytes(self.bytes)));
+    }
+
+    fn write_memory(&self, out: &mut Lines, limits: &Limits) {
+        let m = self.memory(limits);
+        let context = limits.pages * PAGE_TOKENS;
+        out.title(&format!("memory for a context of {context}"));
+        out.line("weights", format!("{:>9}", bytes(m.weights)));
+        let position = self.kv_bytes_per_position(limits.kv);
+        let kv = format!("{:?}", limits.kv).to_lowercase();
+        out.line("KV cache", format!("{:>9}  {} a position in {kv}", bytes(m.kv), bytes(position)));
+        if m.states > 0 {
+            let slots = format!("{} slots of {}", limits.slots, bytes(self.state_bytes()));
+            out.line("states", format!("{:>9}  {slots}, whatever the length", bytes(m.states)));
+        }
+        let step = format!("steps of up to {} tokens", limits.batch_tokens);
+        out.line("activations", format!("{:>9}  {step}, about", bytes(m.activations)));
+        let gib = m.total() as f64 / (1u64 << 30) as f64;
+        out.line("together", format!("{:>9}  {gib:.2} GiB", bytes(m.total())));
+        let traffic = |depth| bytes(self.traffic_per_token(depth, limits.kv));
+        let deep = format!("{} after {context} tokens", traffic(context));
+        out.line("moved per token", format!("{:>9}  at the start, {deep}", traffic(0)));
+    }
+}
+
+/// Text by lines, with names at the left.
+struct Lines(String);
+
+impl Lines {
+    fn title(&mut self, text: &str) {
+        let blank = if self.0.is_empty() { "" } else { "\n" };
+        self.push(format_args!("{blank}{text}"));
+    }
+    fn line(&mut self, label: impl Display, text: impl Display) {
+        self.push(format_args!("  {label:LABEL_COLUMNS$} {text}"));
+    }
+    fn push(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.0, "{line}").expect("a String takes every text");
+    }
+}
+
+fn label(g: &GroupReport) -> &'static str {
+    match g.group {
+        super::Group::Mtp => "mtp block",
+        group => group.name(),
+    }
+}
+
+fn token(t: &TokenReport) -> String {
+    match &t.text {
+        Some(text) => format!("{text} ({})", t.id),
+        None => t.id.to_string(),
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// A bar of [`BAR_COLUMNS`] columns for 1, to an eighth of a column.
+fn bar(share: f64) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (share * (BAR_COLUMNS * 8) as f64).round() as usize;
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}
+
+/// `Q4_K 75%, Q6_K 25%`: shares of the bytes; what rounds to nothing is left out.
+fn mix(types: &[TypeShare], whole: u64) -> String {
+    if let [only] = types {
+        return only.ty.to_string();
+    }
+    let percent = |t: &TypeShare| (100.0 * ratio(t.bytes, whole)).round();
+    let parts: Vec<String> =
+        types.iter().filter(|t| percent(t) > 0.0).map(|t| format!("{} {}%", t.ty, percent(t))).collect();
+    parts.join(", ")
+}
+
+/// `609.48 MB`: three to five digits, decimal units.
+fn bytes(n: u64) -> String {
+    scaled(n, &["B", "kB", "MB", "GB", "TB"])
+}
+
+/// `34.66 B`: thousands, millions, billions, as models are named.
+fn count(n: u64) -> String {
+    scaled(n, &["", "K", "M", "B", "T"])
+}
+
+fn scaled(n: u64, units: &[&str]) -> String {
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= 999.995 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 { 0 } else { 2 };
+    format!("{value:.digits$} {}", units[unit]).trim_end().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_fitting_units() {
+        let said = [0, 999, 1000, 999_994, 999_996, 609_484_800, 21_158_000_000].map(bytes);
+        assert_eq!(said, ["0 B", "999 B", "1.00 kB", "999.99 kB", "1.00 MB", "609.48 MB", "21.16 GB"]);
+        assert_eq!([7, 34_660_000_000].map(count), ["7", "34.66 B"]);
+    }
+
+    #[test]
+    fn bars_fill_up() {
+        assert_eq!([0.0, 0.5, 1.0].map(|s| bar(s).chars().count()), [0, BAR_COLUMNS / 2, BAR_COLUMNS]);
+        assert_eq!(bar(1.0 / (8 * BAR_COLUMNS) as f64), "▏");
+    }
+}

@@ -1,0 +1,134 @@
+//! Reports against the published 35B-A3B file's figures, and against a count by an independent script.
+
+use octet_compute::backend::KvType;
+use octet_engine::models::Limits;
+use octet_engine::report::{Group, Report, TokenReport};
+use octet_synth::{Mix, TINY_ARCHITECTURES, known, synthetic, tiny};
+use octet_weights::GgmlType as T;
+
+fn report(name: &str, mix: Mix, layers: Option<usize>) -> Report {
+    let model = synthetic(&known::shape(name).unwrap(), mix, layers, 0).unwrap();
+    Report::new(&model).unwrap()
+}
+
+fn active(r: &Report) -> Vec<(Group, u64)> {
+    r.groups.iter().map(|g| (g.group, g.active_bytes)).collect()
+}
+
+#[test]
+fn the_35b_reads_two_gigabytes_a_token() {
+    let r = report("qwen3.6-35b-a3b", Mix::Q4KM, None);
+    // MB = 10^6 bytes, as measured on a file of these shapes and types
+    let mb = |g| (r.group(g).unwrap().active_bytes as f64 / 1e6).round();
+    assert_eq!(mb(Group::LmHead), 417.0);
+    assert_eq!(mb(Group::LinearAttention), 635.0);
+    assert_eq!(mb(Group::RoutedExperts), 609.0);
+    assert_eq!(mb(Group::FullAttention), 155.0);
+    assert_eq!(mb(Group::Router), 84.0);
+    assert_eq!(mb(Group::SharedExpert), 76.0);
+    assert_eq!((r.bytes_per_token as f64 / 1e6).round(), 1978.0);
+    assert_eq!(format!("{:.3}", r.bytes as f64 / (1u64 << 30) as f64), "19.705");
+    assert_eq!(r.tensors, 733);
+    let mut types: Vec<_> = r.types.iter().map(|t| (t.ty, t.tensors)).collect();
+    types.sort();
+    assert_eq!(types, [(T::F32, 301), (T::Q4_K, 355), (T::Q5_K, 30), (T::Q6_K, 47)]);
+    assert_eq!(
+        format!("{:.2} {:.2}", r.parameters as f64 / 1e9, r.active_parameters as f64 / 1e9),
+        "34.66 2.95"
+    );
+    // 10 layers, keys and values, 2 heads of 256
+    assert_eq!(r.kv_bytes_per_position(KvType::F16), 20_480);
+    assert_eq!(r.kv_bytes_per_position(KvType::F32), 40_960);
+    // 30 layers: the state of 32 heads of 128 x 128 and three inputs of the convolution, in f32
+    assert_eq!(r.state_bytes(), 30 * 4 * (32 * 128 * 128 + 3 * 8192));
+    assert_eq!(r.traffic_per_token(100, KvType::F16), r.bytes_per_token + 100 * 20_480 + 2 * r.state_bytes());
+}
+
+/// Counted tensor by tensor from a file of eight layers.
+#[test]
+fn eight_layers_to_the_byte() {
+    let r = report("qwen3.6-35b-a3b", Mix::Q4KM, Some(8));
+    assert_eq!((r.tensors, r.parameters, r.bytes), (149, 7_745_818_752, 4_794_171_904));
+    assert_eq!(
+        active(&r),
+        [
+            (Group::Embedding, 1152),
+            (Group::LinearAttention, 127_062_528),
+            (Group::FullAttention, 30_941_184),
+            (Group::Router, 16_842_752),
+            (Group::RoutedExperts, 121_896_960),
+            (Group::SharedExpert, 15_237_120),
+            (Group::Norms, 143_360),
+            (Group::LmHead, 417_177_600),
+        ]
+    );
+}
+
+#[test]
+fn a_tied_head_reads_the_whole_table() {
+    let r = report("smollm2-135m", Mix::Of(T::BF16), None);
+    assert!(r.tied);
+    assert_eq!((r.parameters, r.bytes), (134_515_008, 2 * 134_515_008 + 2 * 61 * 576));
+    let head = r.group(Group::LmHead).unwrap();
+    assert_eq!((head.tensors, head.bytes, head.active_bytes), (0, 0, 2 * 49_152 * 576));
+    // the table as a whole and one row of it, and everything else
+    assert_eq!(r.bytes_per_token, r.bytes + 2 * 576);
+    assert_eq!(r.state_bytes(), 0);
+}
+
+#[test]
+fn memory_follows_the_limits() {
+    let r = Report::new(&tiny("qwen35moe", Mix::Of(T::F32)).unwrap()).unwrap();
+    let limits = Limits::single(1024);
+    let m = r.memory(&limits);
+    assert_eq!(m.weights, r.bytes - r.group(Group::Mtp).unwrap().bytes);
+    assert_eq!(m.kv, 1024 * r.kv_bytes_per_position(KvType::F16));
+    assert_eq!(m.states, 2 * r.state_bytes());
+    assert_eq!(m.total(), m.weights + m.kv + m.states + m.activations);
+    let with_mtp = r.memory(&Limits { mtp: true, kv: KvType::F32, ..limits });
+    assert_eq!(with_mtp.weights, r.bytes);
+    assert_eq!(with_mtp.kv, 2 * 2 * m.kv); // twice the bytes, and one layer more beside the one
+}
+
+#[test]
+fn every_tensor_of_every_architecture_has_a_group() {
+    for arch in TINY_ARCHITECTURES {
+        let r = Report::new(&tiny(arch, Mix::Q4KM).unwrap()).unwrap();
+        let stray = r.group(Group::Other).map_or(0, |g| g.tensors);
+        // Llama 3's table of rotary divisors is read while loading
+        assert_eq!(stray, usize::from(*arch == "llama"), "{arch}");
+        assert_eq!(
+            r.group(Group::RoutedExperts).is_some(),
+            arch.contains("moe") || *arch == "mixtral",
+            "{arch}"
+        );
+        assert_eq!(r.group(Group::Mtp).is_some(), arch.starts_with("qwen35"), "{arch}");
+    }
+}
+
+#[test]
+fn the_text_says_it_all_in_columns() {
+    let r = report("qwen3.6-35b-a3b", Mix::Q4KM, Some(8));
+    assert_eq!(r.tokenizer.tokens, Some(248_077));
+    assert_eq!(r.tokenizer.eos, [TokenReport { id: 248_046, text: Some("<|im_end|>".into()) }]);
+    let text = r.text(&Limits::single(4096));
+    for part in [
+        "qwen35moe",
+        "7.75 B, 996.14 M active per token",
+        "8: 6 Gated DeltaNet, 2 attention",
+        "8 of 256 per token",
+        "<|im_end|> (248046)",
+        "417.18 MB  57.2%",
+        "729.30 MB a token, of 4.79 GB",
+        "4.10 kB a position in f16",
+        "no multi-token prediction",
+    ] {
+        assert!(text.contains(part), "'{part}' is not in\n{text}");
+    }
+    assert!(text.lines().all(|l| l.chars().count() <= 110));
+    // every line of the table has its share at the same place
+    let table =
+        text.lines().skip_while(|l| !l.starts_with("what a token reads")).skip(1).take(r.groups.len());
+    let columns: Vec<_> = table.map(|l| l.chars().position(|c| c == '%')).collect();
+    assert!(columns[0].is_some() && columns.iter().all(|c| *c == columns[0]), "{columns:?}");
+}
