@@ -6,8 +6,14 @@
 //! The engine reads models only through [`Model`]; it knows neither format.
 
 mod error;
+pub mod gguf;
+pub mod hf;
+mod map;
 pub mod metadata;
+mod open;
 pub mod quant;
+mod safetensors;
+mod source;
 mod tensor;
 
 pub use error::Error;
@@ -23,7 +29,11 @@ pub trait Source: Send + Sync {
     fn data(&self, index: usize) -> Result<bytes::Bytes, Error>;
     /// The caller has packed this tensor and will not read it soon: its file pages may be dropped from memory.
     fn release(&self, _index: usize) {}
-    /// Size of the weights' files in bytes.
+    /// Names of tensors in the files that have no canonical name, and so can not be asked for.
+    fn ignored(&self) -> &[String] {
+        &[]
+    }
+    /// Size of all tensors in bytes.
     fn size_bytes(&self) -> u64 {
         self.tensors().iter().map(|t| t.size_bytes()).sum()
     }
@@ -54,6 +64,11 @@ impl Model {
     /// Every tensor in the order of the file.
     pub fn tensors(&self) -> &[TensorInfo] {
         self.source.tensors()
+    }
+
+    /// Names of tensors in the files that this crate knows no use for; see [`Source::ignored`].
+    pub fn ignored(&self) -> &[String] {
+        self.source.ignored()
     }
 
     /// Size of all weights in bytes.

@@ -67,9 +67,13 @@ impl Tensor {
         Ok(Self { info, data })
     }
 
-    /// An error naming the tensor when its shape is not `shape`.
+    /// An error naming the tensor when its shape is not `shape`. Leading dimensions of 1 make no difference: writers
+    /// of GGUF files do not agree on whether one row is a matrix or a vector.
     pub fn expect_shape(&self, file: &str, shape: &[usize]) -> Result<(), Error> {
-        if self.info.shape == shape {
+        fn trimmed(s: &[usize]) -> &[usize] {
+            &s[s.iter().take_while(|&&d| d == 1).count()..]
+        }
+        if trimmed(&self.info.shape) == trimmed(shape) {
             return Ok(());
         }
         Err(Error::tensor(

@@ -1,0 +1,362 @@
+//! config.json to GGUF metadata keys. Called by `hf::open`.
+//!
+//! Keys and their meaning are llama.cpp's, below the architecture's prefix, so that the engine reads one dialect. Two
+//! keys are ours and say where a checkpoint's tensors differ from what a GGUF converter writes:
+//! `octet.rope_pairing` = "half" and `octet.gdn_head_order` = "grouped".
+
+use super::json::Fields;
+use crate::{Error, Metadata, Value};
+
+/// Far more layers than any model has; keeps lists with one entry a layer small.
+const LAYERS_MAX: u32 = 1 << 12;
+
+/// Architectures that can be translated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Arch {
+    Qwen35Moe,
+    Qwen35,
+    Qwen3Moe,
+    Qwen3,
+    Qwen2,
+    /// Llama and Mistral.
+    Llama,
+    /// In GGUF a llama with experts.
+    Mixtral,
+}
+
+const MODEL_TYPES: &[(&str, Arch)] = &[
+    ("qwen3_5_moe", Arch::Qwen35Moe),
+    ("qwen3_5_moe_text", Arch::Qwen35Moe),
+    ("qwen3_5", Arch::Qwen35),
+    ("qwen3_5_text", Arch::Qwen35),
+    ("qwen3_moe", Arch::Qwen3Moe),
+    ("qwen3", Arch::Qwen3),
+    ("qwen2", Arch::Qwen2),
+    ("llama", Arch::Llama),
+    ("mistral", Arch::Llama),
+    ("mixtral", Arch::Mixtral),
+];
+
+impl Arch {
+    /// `general.architecture`.
+    pub fn gguf_name(self) -> &'static str {
+        match self {
+            Self::Qwen35Moe => "qwen35moe",
+            Self::Qwen35 => "qwen35",
+            Self::Qwen3Moe => "qwen3moe",
+            Self::Qwen3 => "qwen3",
+            Self::Qwen2 => "qwen2",
+            Self::Llama | Self::Mixtral => "llama",
+        }
+    }
+
+    /// Has Gated DeltaNet layers, gated attention and norms stored around zero.
+    pub fn is_qwen35(self) -> bool {
+        matches!(self, Self::Qwen35Moe | Self::Qwen35)
+    }
+}
+
+/// What the translation of tensor names needs to know.
+pub(super) struct Layout {
+    pub arch: Arch,
+    /// Decoder layers.
+    pub trunk: usize,
+    /// Multi-token-prediction layers after them.
+    pub mtp: usize,
+    /// Whether the output head is the embedding table, where the file says so.
+    pub tied: Option<bool>,
+}
+
+/// Metadata below the architecture's prefix.
+struct Keys<'a> {
+    metadata: &'a mut Metadata,
+    prefix: &'static str,
+}
+
+impl Keys<'_> {
+    fn put(&mut self, key: &str, value: Value) {
+        self.metadata.insert(&format!("{}.{key}", self.prefix), value);
+    }
+    fn put_u32(&mut self, key: &str, value: u32) {
+        self.put(key, Value::U64(value.into()));
+    }
+}
+
+/// Fields of the text model: nested below `text_config` in multimodal checkpoints, else the whole file.
+pub(super) fn text_fields<'a>(root: &Fields<'a>) -> Result<Fields<'a>, Error> {
+    Ok(root.opt_object("text_config")?.unwrap_or_else(|| root.clone()))
+}
+
+/// Translates config.json. `has_mtp`: the checkpoint has multi-token-prediction tensors at all (many re-saved ones
+/// lost them, while their config.json still counts the layers).
+pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -> Result<Layout, Error> {
+    let model_type = root.str("model_type")?;
+    let Some(&(_, arch)) = MODEL_TYPES.iter().find(|(name, _)| *name == model_type) else {
+        let known = MODEL_TYPES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        return Err(
+            root.bad("model_type", format!("is '{model_type}', which is not supported (known: {known})"))
+        );
+    };
+    let text = &text_fields(root)?;
+    refuse(root, text)?;
+
+    metadata.insert("general.architecture", Value::Str(arch.gguf_name().into()));
+    metadata.insert("octet.rope_pairing", Value::Str("half".into()));
+    let keys = &mut Keys { metadata, prefix: arch.gguf_name() };
+
+    let trunk = text.u32("num_hidden_layers")?;
+    let mtp = match text.opt_u32("mtp_num_hidden_layers")? {
+        Some(n) if has_mtp && arch.is_qwen35() => n,
+        _ => 0,
+    };
+    for (field, n) in [("num_hidden_layers", trunk), ("mtp_num_hidden_layers", mtp)] {
+        if n > LAYERS_MAX || (field == "num_hidden_layers" && n == 0) {
+            return Err(text.bad(field, format!("is {n}; expected 1 to {LAYERS_MAX}")));
+        }
+    }
+    keys.put_u32("block_count", trunk + mtp);
+    if mtp > 0 {
+        keys.put_u32("nextn_predict_layers", mtp);
+    }
+    keys.put_u32("vocab_size", text.u32("vocab_size")?);
+    keys.put_u32("context_length", context_length(text)?);
+    let head_dim = attention(text, keys)?;
+    rope(text, arch, head_dim, keys)?;
+    feed_forward(text, arch, keys)?;
+    if arch.is_qwen35() {
+        gated_deltanet(text, trunk as usize, mtp as usize, keys)?;
+        keys.metadata.insert("octet.gdn_head_order", Value::Str("grouped".into()));
+    }
+    let tied = match (text.opt_bool("tie_word_embeddings")?, root.opt_bool("tie_word_embeddings")?) {
+        (Some(a), Some(b)) => Some(a || b),
+        (a, b) => a.or(b),
+    };
+    Ok(Layout { arch, trunk: trunk as usize, mtp: mtp as usize, tied })
+}
+
+/// Refuses what would load and then compute something else.
+fn refuse(root: &Fields, text: &Fields) -> Result<(), Error> {
+    for fields in [root, text] {
+        if let Some(q) = fields.opt_object("quantization_config")? {
+            let method = q.opt_str("quant_method")?.unwrap_or("of unknown method");
+            let what = format!(
+                "is present ({method}); quantised checkpoints are not supported: take the BF16 checkpoint, or a GGUF \
+                 file of the model"
+            );
+            return Err(fields.bad("quantization_config", what));
+        }
+    }
+    if let Some(act) = text.opt_str("hidden_act")?
+        && act != "silu"
+    {
+        return Err(text.bad("hidden_act", format!("is '{act}'; only 'silu' is supported")));
+    }
+    if text.opt_bool("attn_output_gate")? == Some(false) {
+        return Err(text.bad("attn_output_gate", "is false; only gated attention is supported"));
+    }
+    if let Some(step) = text.opt_u32("decoder_sparse_step")?
+        && step != 1
+    {
+        return Err(
+            text.bad("decoder_sparse_step", format!("is {step}; only 1 (experts everywhere) is supported"))
+        );
+    }
+    if text.opt_array("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty()) {
+        return Err(
+            text.bad("mlp_only_layers", "is not empty; only models with experts everywhere are supported")
+        );
+    }
+    Ok(())
+}
+
+/// Positions that full attention is right for: within its window, attention with a sliding window is full attention.
+fn context_length(text: &Fields) -> Result<u32, Error> {
+    let positions = text.u32("max_position_embeddings")?;
+    // Qwen's configs state a window and switch it off with a flag; Mistral's have no flag.
+    let window = match text.opt_bool("use_sliding_window")? {
+        Some(false) => None,
+        _ => text.opt_u32("sliding_window")?,
+    };
+    Ok(window.filter(|&w| w > 0).map_or(positions, |w| w.min(positions)))
+}
+
+/// Dimensions of attention; gives those of a head.
+fn attention(text: &Fields, keys: &mut Keys) -> Result<u32, Error> {
+    let hidden = text.u32("hidden_size")?;
+    let heads = text.u32("num_attention_heads")?;
+    let head_dim = match text.opt_u32("head_dim")? {
+        Some(d) => d,
+        None if heads > 0 && hidden % heads == 0 => hidden / heads,
+        None => {
+            let what = format!("is missing, and hidden_size {hidden} does not divide by {heads} heads");
+            return Err(text.bad("head_dim", what));
+        }
+    };
+    keys.put_u32("embedding_length", hidden);
+    keys.put_u32("attention.head_count", heads);
+    // Absent in configs from before grouped-query attention: as many as query heads.
+    keys.put_u32("attention.head_count_kv", text.opt_u32("num_key_value_heads")?.unwrap_or(heads));
+    keys.put_u32("attention.key_length", head_dim);
+    keys.put_u32("attention.value_length", head_dim);
+    keys.put("attention.layer_norm_rms_epsilon", Value::F64(text.f64("rms_norm_eps")?));
+    Ok(head_dim)
+}
+
+fn rope(text: &Fields, arch: Arch, head_dim: u32, keys: &mut Keys) -> Result<(), Error> {
+    let nested = match text.opt_object("rope_parameters")? {
+        Some(p) => Some(p),
+        None => text.opt_object("rope_scaling")?,
+    };
+    // Older files have these beside the object, newer ones inside.
+    let number = |field: &str| match (&nested, text.opt_f64(field)?) {
+        (Some(p), outside) => Ok::<_, Error>(p.opt_f64(field)?.or(outside)),
+        (None, outside) => Ok(outside),
+    };
+    let theta = match number("rope_theta")? {
+        // The first Llama and Mistral configs leave it out; their code says 10000.
+        None if arch == Arch::Llama => 10_000.0,
+        theta => text.need("rope_theta", "a number, here or in rope_parameters", theta)?,
+    };
+    keys.put("rope.freq_base", Value::F64(theta));
+
+    let default = if arch.is_qwen35() { 0.25 } else { 1.0 };
+    let factor = number("partial_rotary_factor")?.unwrap_or(default);
+    let dims = (f64::from(head_dim) * factor) as u32;
+    if !(0.0..=1.0).contains(&factor) || dims == 0 || !dims.is_multiple_of(2) {
+        let what =
+            format!("is {factor}, which rotates {dims} of {head_dim} dimensions; expected an even number");
+        return Err(text.bad("partial_rotary_factor", what));
+    }
+    keys.put_u32("rope.dimension_count", dims);
+
+    let Some(p) = nested else { return Ok(()) };
+    if let Some(sections) = p.opt_array("mrope_section")? {
+        let mut sections = sections
+            .iter()
+            .map(|v| v.as_u64().and_then(|n| u32::try_from(n).ok()).map(i64::from))
+            .collect::<Option<Vec<_>>>()
+            .filter(|s| s.len() <= 4)
+            .ok_or_else(|| p.bad("mrope_section", "is not an array of at most 4 unsigned integers"))?;
+        sections.resize(4, 0); // GGUF always has four
+        keys.put("rope.dimension_sections", Value::Ints(sections));
+    }
+    rope_scaling(&p, keys)
+}
+
+/// Scaling of frequencies for contexts longer than what was trained.
+fn rope_scaling(p: &Fields, keys: &mut Keys) -> Result<(), Error> {
+    let field = if p.get("rope_type").is_some() { "rope_type" } else { "type" };
+    // Names of ours on the left, the checkpoint's on the right; those with `true` must be there.
+    let parameters: &[(&str, &str, bool)] = match p.opt_str(field)? {
+        // "mrope" only says how images' positions are laid out.
+        None | Some("default" | "mrope") => return Ok(()),
+        Some("linear") => &[],
+        Some("llama3") => &[
+            ("low_freq_factor", "low_freq_factor", true),
+            ("high_freq_factor", "high_freq_factor", true),
+            ("original_context_length", "original_max_position_embeddings", true),
+        ],
+        Some("yarn") => &[
+            ("original_context_length", "original_max_position_embeddings", true),
+            ("attn_factor", "attention_factor", false),
+            ("yarn_beta_fast", "beta_fast", false),
+            ("yarn_beta_slow", "beta_slow", false),
+        ],
+        Some(other) => {
+            let what = format!("is '{other}', which is not supported (known: default, linear, llama3, yarn)");
+            return Err(p.bad(field, what));
+        }
+    };
+    keys.put("rope.scaling.type", Value::Str(p.str(field)?.into()));
+    keys.put("rope.scaling.factor", Value::F64(p.f64("factor")?));
+    for &(key, field, required) in parameters {
+        let key = format!("rope.scaling.{key}");
+        if field == "original_max_position_embeddings" {
+            keys.put_u32(&key, p.u32(field)?);
+        } else if required || p.get(field).is_some() {
+            keys.put(&key, Value::F64(p.f64(field)?));
+        }
+    }
+    Ok(())
+}
+
+fn feed_forward(text: &Fields, arch: Arch, keys: &mut Keys) -> Result<(), Error> {
+    if !matches!(arch, Arch::Qwen35Moe | Arch::Qwen3Moe) {
+        keys.put_u32("feed_forward_length", text.u32("intermediate_size")?);
+    }
+    if !matches!(arch, Arch::Qwen35Moe | Arch::Qwen3Moe | Arch::Mixtral) {
+        return Ok(());
+    }
+    let experts = match text.opt_u32("num_experts")? {
+        Some(n) => n,
+        None => {
+            let n = text.opt_u32("num_local_experts")?;
+            text.need("num_experts", "an unsigned 32-bit integer (or num_local_experts)", n)?
+        }
+    };
+    keys.put_u32("expert_count", experts);
+    keys.put_u32("expert_used_count", text.u32("num_experts_per_tok")?);
+    if arch != Arch::Mixtral {
+        keys.put_u32("expert_feed_forward_length", text.u32("moe_intermediate_size")?);
+    }
+    match arch {
+        Arch::Qwen35Moe => {
+            let shared = text.u32("shared_expert_intermediate_size")?;
+            keys.put_u32("expert_shared_feed_forward_length", shared);
+        }
+        Arch::Qwen3Moe => {
+            // Of no use to this model, and in its GGUF files all the same.
+            if let Some(n) = text.opt_u32("intermediate_size")? {
+                keys.put_u32("feed_forward_length", n);
+            }
+            if !text.bool("norm_topk_prob")? {
+                let what = "is false; only routing weights that are divided by their sum are supported";
+                return Err(text.bad("norm_topk_prob", what));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn gated_deltanet(text: &Fields, trunk: usize, mtp: usize, keys: &mut Keys) -> Result<(), Error> {
+    let value_heads = text.u32("linear_num_value_heads")?;
+    let value_dim = text.u32("linear_value_head_dim")?;
+    let inner = value_heads.checked_mul(value_dim).ok_or_else(|| {
+        text.bad("linear_value_head_dim", format!("is {value_dim}, too large for {value_heads} heads"))
+    })?;
+    keys.put_u32("ssm.conv_kernel", text.u32("linear_conv_kernel_dim")?);
+    keys.put_u32("ssm.state_size", text.u32("linear_key_head_dim")?);
+    keys.put_u32("ssm.group_count", text.u32("linear_num_key_heads")?);
+    keys.put_u32("ssm.time_step_rank", value_heads);
+    keys.put_u32("ssm.inner_size", inner);
+
+    let interval = text.opt_u32("full_attention_interval")?;
+    if interval == Some(0) {
+        return Err(text.bad("full_attention_interval", "is 0; expected at least 1"));
+    }
+    if let Some(n) = interval {
+        keys.put_u32("full_attention_interval", n);
+    }
+    let mut recurrent: Vec<bool> = match text.opt_strs("layer_types")? {
+        Some(types) if types.len() == trunk => types
+            .into_iter()
+            .map(|t| match t {
+                "linear_attention" => Ok(true),
+                "full_attention" => Ok(false),
+                other => Err(text.bad(
+                    "layer_types",
+                    format!("holds '{other}'; expected 'linear_attention' or 'full_attention'"),
+                )),
+            })
+            .collect::<Result<_, _>>()?,
+        Some(types) => {
+            return Err(text.bad("layer_types", format!("has {} entries for {trunk} layers", types.len())));
+        }
+        // What the model's own code falls back to: every fourth layer attends.
+        None => (1..=trunk as u64).map(|i| i % u64::from(interval.unwrap_or(4)) != 0).collect(),
+    };
+    recurrent.resize(trunk + mtp, false); // multi-token-prediction layers always attend
+    keys.put("attention.recurrent_layers", Value::Array(recurrent.into_iter().map(Value::Bool).collect()));
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! One model file in memory: mapped read-only, or bytes at hand. All unsafe code of this crate. Called by `gguf` and `hf`.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use memmap2::Mmap;
+
+use crate::Error;
+
+/// Pages are dropped in units of this: a multiple of every page size in use (4, 16 and 64 KiB).
+const PAGE_MAX: usize = 64 << 10;
+
+/// A file's bytes and its name for messages.
+pub(crate) struct Mapped {
+    pub name: String,
+    pub bytes: Bytes,
+    map: Option<Arc<Mmap>>,
+}
+
+/// Keeps the mapping alive for as long as any slice of it.
+struct Pages(Arc<Mmap>);
+
+impl AsRef<[u8]> for Pages {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Mapped {
+    /// Maps `path` read-only.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        let io = |e| Error::io(&name, e);
+        // Looked at before it is opened: opening a named pipe would wait for a writer.
+        let meta = std::fs::metadata(path).map_err(io)?;
+        if !meta.is_file() {
+            return Err(Error::format(&name, "is not a regular file; a model file can not be read from it"));
+        }
+        let file = File::open(path).map_err(io)?;
+        // SAFETY: the mapping is read-only and never handed out as anything but bytes, for which every bit pattern is
+        // valid. What a map can not exclude is that somebody rewrites or truncates the file meanwhile; then values
+        // change or the process gets SIGBUS. Every structure is copied out and checked once, and no length or offset
+        // is ever read from the map a second time, so such a change can not lead to an access out of bounds.
+        let map = Arc::new(unsafe { Mmap::map(&file) }.map_err(io)?);
+        // Loading reads each tensor once from front to back: large read-ahead, and early reclaim of what was read.
+        // A hint only, so a refusal does not matter.
+        #[cfg(unix)]
+        let _ = map.advise(memmap2::Advice::Sequential);
+        Ok(Self { name, bytes: Bytes::from_owner(Pages(map.clone())), map: Some(map) })
+    }
+
+    /// Bytes at hand as if they were a file called `name`.
+    pub fn in_memory(name: &str, bytes: Bytes) -> Self {
+        Self { name: name.into(), bytes, map: None }
+    }
+
+    /// `range` is about to be read: starts reading it ahead of the page faults.
+    pub fn will_read(&self, range: &Range<usize>) {
+        #[cfg(unix)]
+        if let Some(map) = self.map.as_ref().filter(|_| range.len() >= PAGE_MAX) {
+            let _ = map.advise_range(memmap2::Advice::WillNeed, range.start, range.len()); // a hint only
+        }
+    }
+
+    /// `range` will not be read soon: takes its whole pages out of this process's resident memory.
+    pub fn release(&self, range: &Range<usize>) {
+        // Rounded inwards: the pages at both ends may hold a part of a neighbour that is still in use.
+        let start = range.start.next_multiple_of(PAGE_MAX);
+        let end = range.end / PAGE_MAX * PAGE_MAX;
+        #[cfg(unix)]
+        if let Some(map) = self.map.as_ref().filter(|_| start < end) {
+            // SAFETY: DONTNEED throws away what was written to private or anonymous pages. These are read-only pages
+            // of a shared file mapping, so the next access reads the same bytes from the file again.
+            let _ =
+                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_pages_read_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let want: Vec<u8> = (0..5 * PAGE_MAX).map(|i| (i * 31 % 251) as u8).collect();
+        std::fs::write(&path, &want).unwrap();
+        let m = Mapped::open(&path).unwrap();
+        let all = 0..want.len();
+        for range in [100..200, 1..PAGE_MAX, 1000..4 * PAGE_MAX + 5, all] {
+            m.will_read(&range);
+            let slice = m.bytes.slice(range.clone());
+            m.release(&range);
+            assert_eq!(slice, want[range]);
+            assert_eq!(m.bytes, want);
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_file_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = Mapped::open(dir.path()).err().unwrap().to_string();
+        assert!(said.contains("is not a regular file"), "{said}");
+        let said = Mapped::open(&dir.path().join("none.gguf")).err().unwrap().to_string();
+        assert!(said.contains("none.gguf"), "{said}");
+        std::fs::write(dir.path().join("empty"), b"").unwrap();
+        assert!(Mapped::open(&dir.path().join("empty")).unwrap().bytes.is_empty());
+    }
+}
