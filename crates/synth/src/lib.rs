@@ -14,11 +14,13 @@ mod shape;
 mod source;
 mod tiny;
 mod tokenizer;
+mod write;
 
 pub use error::Error;
 pub use mix::Mix;
 pub use shape::{GdnShape, MoeShape, RopeScaling, Shape};
 pub use tiny::{TINY_ARCHITECTURES, tiny, tiny_shape};
+pub use write::write;
 
 /// A model of this shape with random weights of these types.
 ///

@@ -1,0 +1,95 @@
+//! A model as a GGUF file. Called by `octet synth`; works for every model that can be opened, made up or not.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::Path;
+
+use octet_weights::gguf::Writer;
+use octet_weights::{Metadata, Model};
+
+use crate::Error;
+
+/// Bytes handed to the system at once, between calls of `progress`.
+const PIECE_BYTES: usize = 16 << 20;
+/// What a file's tensor may need of padding.
+const PADDING_BYTES_MAX: u64 = 32;
+
+/// Writes `model` to `path` and returns the file's length. `progress` is told tensor bytes written and in all.
+///
+/// The file gets its name when it is complete and on disk: until then it is a hidden one beside it, which goes when
+/// anything fails. An existing file is replaced only if `replace` says so. Needs memory for the largest tensor.
+///
+/// # Errors
+/// When `path` exists, its file system has too little room, or the system refuses.
+pub fn write(
+    model: &Model,
+    path: &Path,
+    replace: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<u64, Error> {
+    let name = path.display().to_string();
+    let io = |source| Error::Io { path: name.clone(), source };
+    if !replace && path.symlink_metadata().is_ok() {
+        return Err(Error::Exists { path: name });
+    }
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+
+    // messages are about the file to be, not about where the model came from
+    let mut metadata = Metadata::new(&name);
+    for (key, value) in model.metadata.iter() {
+        metadata.insert(key, value.clone());
+    }
+    let mut head = Vec::new();
+    Writer::new(&mut head, &metadata, model.tensors().to_vec())?;
+    let all: u64 = model.tensors().iter().map(|t| t.size_bytes()).sum();
+    let need = all + head.len() as u64 + PADDING_BYTES_MAX * model.tensors().len() as u64;
+    let free = fs4::available_space(directory).map_err(io)?;
+    if need > free {
+        return Err(Error::NoSpace { path: name, need, free });
+    }
+
+    let temporary = temporary_file(directory).map_err(io)?;
+    let out = BufWriter::new(temporary.as_file());
+    let mut writer = Writer::new(out, &metadata, model.tensors().to_vec())?;
+    let mut done = 0;
+    for info in model.tensors() {
+        let tensor = model.tensor(&info.name, &info.shape)?;
+        for piece in tensor.data.chunks(PIECE_BYTES) {
+            writer.append(piece)?;
+            done += piece.len() as u64;
+            progress(done, all);
+        }
+        model.release(&info.name);
+    }
+    drop(writer.finish()?);
+    temporary.as_file().sync_all().map_err(io)?;
+    let file = if replace {
+        temporary.persist(path)
+    } else {
+        // not even one that has appeared meanwhile
+        temporary.persist_noclobber(path)
+    };
+    let file = file.map_err(|e| match e.error.kind() {
+        io::ErrorKind::AlreadyExists => Error::Exists { path: name.clone() },
+        _ => io(e.error),
+    })?;
+    sync_directory(directory).map_err(io)?;
+    Ok(file.metadata().map_err(io)?.len())
+}
+
+/// A file that goes when it is dropped, with the permissions of any other new file.
+fn temporary_file(directory: &Path) -> io::Result<tempfile::NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".octet-").suffix(".part");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o666)); // less what umask takes away
+    }
+    builder.tempfile_in(directory)
+}
+
+/// Makes a rename in `directory` last.
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+}
