@@ -160,6 +160,11 @@ impl Cpu {
         std::mem::take(&mut self.profile)
     }
 
+    /// Bytes per second that the team reads from memory, in each of `runs` runs.
+    pub fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
+        super::bandwidth::measure(&mut self.team, &self.vector, runs)
+    }
+
     /// Threads of the team.
     pub fn threads(&self) -> usize {
         self.team.threads()

@@ -3,6 +3,7 @@
 pub mod acts;
 mod attend;
 pub mod backend;
+mod bandwidth;
 mod delta;
 pub mod huge;
 pub mod isa;

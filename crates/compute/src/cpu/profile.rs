@@ -72,6 +72,24 @@ impl Profile {
         e.bytes += bytes as u64;
     }
 
+    /// Adds the sums of another profile.
+    pub fn merge(&mut self, other: &Self) {
+        for (a, b) in self.entries.iter_mut().zip(&other.entries) {
+            a.calls += b.calls;
+            a.time += b.time;
+            a.bytes += b.bytes;
+        }
+    }
+
+    /// The sums of all verbs together.
+    pub fn total(&self) -> Entry {
+        self.entries.iter().fold(Entry::default(), |a, e| Entry {
+            calls: a.calls + e.calls,
+            time: a.time + e.time,
+            bytes: a.bytes + e.bytes,
+        })
+    }
+
     /// The sums of one verb.
     pub fn entry(&self, verb: Verb) -> Entry {
         self.entries[verb as usize]

@@ -8,6 +8,9 @@ pub mod qwen3;
 pub mod qwen35;
 
 use octet_compute::backend::{Backend, CacheShape, KvType, StepShape};
+use octet_compute::cpu::Cpu;
+use octet_compute::cpu::profile::Profile;
+use octet_compute::reference::Reference;
 use octet_compute::{Batch, batch::PAGE_TOKENS};
 
 use crate::Error;
@@ -57,10 +60,12 @@ pub trait Model: Send {
     fn cache_shape(&self) -> &CacheShape;
     /// Limits that it was loaded with.
     fn limits(&self) -> &Limits;
-    /// What runs it, for people: backend, instruction set, threads.
-    fn backend(&self) -> String;
+    /// What runs it.
+    fn backend(&mut self) -> &mut dyn Inspect;
     /// Runs one step and returns the logits of `batch.outputs`, `[outputs, vocab]`.
     fn step(&mut self, batch: &Batch) -> &[f32];
+    /// The logits that the last step returned.
+    fn last_logits(&self) -> &[f32];
     /// Like `step`; `probe` sees the residual stream `[tokens, hidden]` after the embedding (0) and after each layer,
     /// and last the state after the final norm (`layers + 1`).
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> &[f32];
@@ -94,7 +99,7 @@ pub fn architecture(model: &octet_weights::Model) -> Result<&'static str, Error>
 }
 
 /// Loads a model into `be`.
-pub fn load<B: Backend + Describe>(
+pub fn load<B: Backend + Inspect>(
     model: &octet_weights::Model,
     mut be: B,
     limits: Limits,
@@ -122,24 +127,48 @@ pub fn load<B: Backend + Describe>(
     let cache = be.cache(&shape, step)?;
     let scratch = decoder.scratch(&mut be, limits.batch_tokens, limits.batch_outputs)?;
     let logits = vec![0.0; limits.batch_outputs * config.vocab];
-    Ok(Box::new(Loaded { be, decoder, cache, scratch, logits, config, shape, limits }))
+    Ok(Box::new(Loaded { be, decoder, cache, scratch, logits, outputs: 0, config, shape, limits }))
 }
 
-/// A backend that can say what it is.
-pub trait Describe {
+/// What a backend can tell about itself; all that the engine needs beyond the verbs.
+pub trait Inspect {
     /// For people: backend, instruction set, threads.
     fn describe(&self) -> String;
+    /// Threads, where the backend has some.
+    fn threads(&self) -> usize;
+    /// Time and bytes of each verb since the last call, where the backend keeps count.
+    fn take_profile(&mut self) -> Option<Profile>;
+    /// Bytes per second that it reads from its memory, in each of `runs` runs.
+    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, octet_compute::Error>;
 }
 
-impl Describe for octet_compute::reference::Reference {
+impl Inspect for Reference {
     fn describe(&self) -> String {
         "reference (scalar)".into()
     }
+    fn threads(&self) -> usize {
+        1
+    }
+    fn take_profile(&mut self) -> Option<Profile> {
+        None
+    }
+    fn measure_bandwidth(&mut self, _: usize) -> Result<Vec<f64>, octet_compute::Error> {
+        Err(octet_compute::Error("the reference backend is not made to be measured".into()))
+    }
 }
 
-impl Describe for octet_compute::cpu::Cpu {
+impl Inspect for Cpu {
     fn describe(&self) -> String {
         self.describe()
+    }
+    fn threads(&self) -> usize {
+        self.threads()
+    }
+    fn take_profile(&mut self) -> Option<Profile> {
+        Some(self.take_profile())
+    }
+    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, octet_compute::Error> {
+        self.measure_bandwidth(runs)
     }
 }
 
@@ -148,17 +177,20 @@ struct Loaded<B: Backend> {
     decoder: Decoder<B>,
     cache: B::Cache,
     scratch: Scratch<B>,
+    /// `[outputs, vocab]` of the last step.
     logits: Vec<f32>,
+    outputs: usize,
     config: Config,
     shape: CacheShape,
     limits: Limits,
 }
 
-impl<B: Backend> Loaded<B> {
+impl<B: Backend + Inspect> Loaded<B> {
     fn read_logits(&mut self, batch: &Batch) -> &[f32] {
-        let n = batch.outputs.len() * self.config.vocab;
+        self.outputs = batch.outputs.len();
+        let n = self.outputs * self.config.vocab;
         self.be.read(&self.scratch.logits, &mut self.logits[..n]);
-        &self.logits[..n]
+        self.last_logits()
     }
 
     fn check(&self, batch: &Batch) {
@@ -167,7 +199,7 @@ impl<B: Backend> Loaded<B> {
     }
 }
 
-impl<B: Backend + Describe> Model for Loaded<B> {
+impl<B: Backend + Inspect> Model for Loaded<B> {
     fn config(&self) -> &Config {
         &self.config
     }
@@ -177,8 +209,8 @@ impl<B: Backend + Describe> Model for Loaded<B> {
     fn limits(&self) -> &Limits {
         &self.limits
     }
-    fn backend(&self) -> String {
-        self.be.describe()
+    fn backend(&mut self) -> &mut dyn Inspect {
+        &mut self.be
     }
 
     fn step(&mut self, batch: &Batch) -> &[f32] {
@@ -186,6 +218,10 @@ impl<B: Backend + Describe> Model for Loaded<B> {
         let Self { be, decoder, cache, scratch, .. } = self;
         be.step(|be| decoder.forward(be, scratch, cache, batch, &mut |_, _, _| {}));
         self.read_logits(batch)
+    }
+
+    fn last_logits(&self) -> &[f32] {
+        &self.logits[..self.outputs * self.config.vocab]
     }
 
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> &[f32] {

@@ -1,0 +1,163 @@
+//! How fast a loaded model is: prompt processing and generation, in llama-bench's terms. Called by `octet bench`.
+
+use std::time::{Duration, Instant};
+
+use octet_compute::Batch;
+use octet_compute::cpu::profile::Profile;
+
+use crate::Error;
+use crate::cache::{Pool, Sequence};
+use crate::models::Model;
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Test {
+    /// What is timed.
+    pub kind: Kind,
+    /// Tokens that are in the cache before.
+    pub depth: usize,
+}
+
+/// What a test times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Processing a prompt of so many tokens (`pp`).
+    Prompt(usize),
+    /// Generating so many tokens one by one (`tg`).
+    Generate(usize),
+}
+
+impl Test {
+    /// Tokens that are timed.
+    pub fn tokens(&self) -> usize {
+        match self.kind {
+            Kind::Prompt(n) | Kind::Generate(n) => n,
+        }
+    }
+    /// llama-bench's name: `pp512`, `tg128 @ d4096`.
+    pub fn name(&self) -> String {
+        let name = match self.kind {
+            Kind::Prompt(n) => format!("pp{n}"),
+            Kind::Generate(n) => format!("tg{n}"),
+        };
+        if self.depth > 0 { format!("{name} @ d{}", self.depth) } else { name }
+    }
+    /// Tokens of context that the test needs.
+    pub fn context(&self) -> usize {
+        self.depth + self.tokens()
+    }
+}
+
+/// What one test measured.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The test.
+    pub test: Test,
+    /// Time of each repetition.
+    pub times: Vec<Duration>,
+    /// Steps of the model in all repetitions.
+    pub steps: usize,
+    /// Time and bytes of each verb in all repetitions, where the backend keeps count.
+    pub profile: Option<Profile>,
+    /// Fingerprint of the last logits: two builds that compute the same print the same.
+    pub logits_hash: u64,
+}
+
+impl Outcome {
+    /// Tokens per second of each repetition.
+    pub fn rates(&self) -> Vec<f64> {
+        self.times.iter().map(|t| self.test.tokens() as f64 / t.as_secs_f64()).collect()
+    }
+}
+
+/// Mean and standard deviation (of the sample) of some figures.
+pub fn mean_sd(x: &[f64]) -> (f64, f64) {
+    let n = x.len() as f64;
+    let mean = x.iter().sum::<f64>() / n;
+    if x.len() < 2 {
+        return (mean, 0.0);
+    }
+    (mean, (x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt())
+}
+
+/// Token ids that a test feeds: within any vocabulary, and the same in every run.
+fn token(i: usize, vocab: usize) -> u32 {
+    ((7 * i + 11) % 1000.min(vocab)) as u32
+}
+
+struct Runner<'a> {
+    model: &'a mut dyn Model,
+    pool: Pool,
+    seq: Sequence,
+    batch: Batch,
+    steps: usize,
+}
+
+impl Runner<'_> {
+    /// Feeds `n` tokens, `at_once` in each step; logits of the last one are computed as a prompt's are.
+    fn feed(&mut self, n: usize, at_once: usize) -> Result<(), Error> {
+        let vocab = self.model.config().vocab;
+        self.pool.reserve(&mut self.seq, n)?;
+        let mut left = n;
+        while left > 0 {
+            let len = left.min(at_once);
+            let past = self.seq.tokens.len();
+            self.seq.tokens.extend((past..past + len).map(|i| token(i, vocab)));
+            left -= len;
+            self.batch.clear();
+            let outputs = usize::from(left == 0 || at_once == 1);
+            self.batch.push(&self.seq.tokens[past..], past, self.seq.slot, &self.seq.pages, outputs);
+            self.model.step(&self.batch);
+            self.steps += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Runs a test `repetitions` times after one warm-up; `tick` is called after each run.
+pub fn run(
+    model: &mut dyn Model,
+    test: Test,
+    repetitions: usize,
+    warm_up: bool,
+    tick: &mut dyn FnMut(),
+) -> Result<Outcome, Error> {
+    let mut pool = Pool::new(model);
+    let seq = pool.sequence(model, test.context())?;
+    let at_once = model.limits().batch_tokens;
+    let batch = Batch::with_capacity(at_once, 1, test.context());
+    let mut r = Runner { model, pool, seq, batch, steps: 0 };
+    let mut times = Vec::new();
+    let mut profile: Option<Profile> = None;
+    let mut steps = 0;
+    for run in 0..repetitions + usize::from(warm_up) {
+        r.pool.clear(r.model, &mut r.seq);
+        r.feed(test.depth, at_once)?;
+        r.model.backend().take_profile();
+        let before = r.steps;
+        let start = Instant::now();
+        match test.kind {
+            Kind::Prompt(n) => r.feed(n, at_once)?,
+            Kind::Generate(n) => r.feed(n, 1)?,
+        }
+        let time = start.elapsed();
+        if run > 0 || !warm_up {
+            times.push(time);
+            steps += r.steps - before;
+            if let Some(p) = r.model.backend().take_profile() {
+                profile.get_or_insert_with(Profile::default).merge(&p);
+            }
+        }
+        tick();
+    }
+    let logits_hash = hash(r.model.last_logits());
+    Ok(Outcome { test, times, steps, profile, logits_hash })
+}
+
+/// FNV-1a over the bits of the logits.
+fn hash(logits: &[f32]) -> u64 {
+    logits
+        .iter()
+        .flat_map(|x| x.to_bits().to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+}
