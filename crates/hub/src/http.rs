@@ -1,0 +1,399 @@
+//! One HTTP request with redirects, credentials and readable errors. Every other file of this crate asks through here.
+//!
+//! Redirects are followed here and not in the HTTP library: a token must never reach another host, and Hugging
+//! Face states a file's hash in the redirecting answer, not in the last one.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine;
+use ureq::http::{HeaderMap, Request, Response};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body};
+use url::Url;
+
+use crate::config::{HubConfig, Patience, Proxies, Secret};
+use crate::error::{Class, Error};
+use crate::pip::PipConfig;
+use crate::progress::{Event, Progress};
+
+const REDIRECTS_MAX: usize = 10;
+/// A longer wait that a server asks for is an answer, not a delay.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Whose certificates and proxy settings count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    System,
+    /// As pip is set up.
+    Pip,
+}
+
+/// One request.
+#[derive(Clone)]
+pub(crate) struct Call<'a> {
+    pub url: &'a Url,
+    pub head: bool,
+    pub headers: Vec<(&'static str, String)>,
+    /// Sent to the origin of `url` only.
+    pub token: Option<&'a Secret>,
+    pub trust: Trust,
+    /// Stop at the first redirect that has this header, and give that answer back.
+    pub stop_at: Option<&'static str>,
+}
+
+impl<'a> Call<'a> {
+    pub fn get(url: &'a Url, trust: Trust) -> Self {
+        Self { url, head: false, headers: Vec::new(), token: None, trust, stop_at: None }
+    }
+}
+
+/// The last answer of a chain of redirects: status 2xx or 416, or 3xx where [`Call::stop_at`] stopped.
+pub(crate) struct Answer {
+    pub status: u16,
+    pub url: Url,
+    pub headers: HeaderMap,
+    pub body: Body,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim)
+    }
+
+    pub fn content_length(&self) -> Option<u64> {
+        self.header("content-length")?.parse().ok()
+    }
+
+    /// `Content-Range: bytes a-b/total` as (a, b, total); total is absent where the server says `*`.
+    pub fn content_range(&self) -> Option<(u64, u64, Option<u64>)> {
+        let (range, total) = self.header("content-range")?.strip_prefix("bytes")?.trim().split_once('/')?;
+        let (first, last) = range.split_once('-')?;
+        Some((first.trim().parse().ok()?, last.trim().parse().ok()?, total.trim().parse().ok()))
+    }
+
+    /// What `If-Range` may name: a strong entity tag, else the date of the last change.
+    pub fn validator(&self) -> Option<String> {
+        let tag = self.header("etag").filter(|t| !t.starts_with("W/") && !t.is_empty());
+        tag.or_else(|| self.header("last-modified")).map(str::to_string)
+    }
+
+    /// The whole body as text; longer than `limit` bytes is an error.
+    pub fn text(self, limit: u64) -> Result<String, Error> {
+        let mut bytes = Vec::new();
+        let url = self.url;
+        let n =
+            self.body.into_reader().take(limit + 1).read_to_end(&mut bytes).map_err(|e| broken(&url, &e))?;
+        if n as u64 > limit {
+            return Err(Error::fetch(
+                &url,
+                format!("the answer is longer than {limit} bytes"),
+                Class::Permanent,
+            ));
+        }
+        String::from_utf8(bytes)
+            .map_err(|_| Error::fetch(&url, "the answer is not UTF-8 text", Class::Permanent))
+    }
+}
+
+/// A connection that broke while a body was read.
+pub(crate) fn broken(url: &Url, e: &std::io::Error) -> Error {
+    let timed_out = e.get_ref().and_then(|e| e.downcast_ref::<ureq::Error>());
+    let what = match timed_out {
+        Some(ureq::Error::Timeout(_)) => "the server stopped sending".to_string(),
+        _ => format!("the connection broke: {e}"),
+    };
+    Error::fetch(url, what, Class::Transient(None))
+}
+
+/// Certificates of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Tls {
+    System,
+    PipCert,
+    Unchecked,
+}
+
+/// Connections, kept open between requests, one pool for each proxy and kind of certificate check.
+pub(crate) struct Http {
+    patience: Patience,
+    proxies: Proxies,
+    pip: PipConfig,
+    agents: Mutex<HashMap<(Option<String>, Tls), Agent>>,
+}
+
+impl Http {
+    pub fn new(config: &HubConfig) -> Self {
+        Self {
+            patience: config.patience.clone(),
+            proxies: config.proxies.clone(),
+            pip: config.pip.clone(),
+            agents: Mutex::default(),
+        }
+    }
+
+    pub fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// Sends a request, follows redirects, turns a status of failure into an error. One try.
+    pub fn send(&self, call: &Call<'_>) -> Result<Answer, Error> {
+        let mut url = call.url.clone();
+        let mut token = call.token;
+        for _ in 0..=REDIRECTS_MAX {
+            let response = self.once(call, &url, token)?;
+            let status = response.status().as_u16();
+            if !matches!(status, 301 | 302 | 303 | 307 | 308) {
+                return answered(url, response);
+            }
+            if call.stop_at.is_some_and(|name| response.headers().contains_key(name)) {
+                return Ok(Answer {
+                    status,
+                    url,
+                    headers: response.headers().clone(),
+                    body: response.into_body(),
+                });
+            }
+            let location = response.headers().get("location").and_then(|v| v.to_str().ok());
+            let location = location.ok_or_else(|| {
+                Error::fetch(&url, format!("status {status} without an address to go to"), Class::Permanent)
+            })?;
+            let mut next = url.join(location).map_err(|e| {
+                Error::fetch(&url, format!("redirects to an address that is none: {e}"), Class::Permanent)
+            })?;
+            if next.origin() == url.origin() {
+                inherit_credentials(&url, &mut next);
+            } else {
+                token = None;
+            }
+            if url.scheme() == "https" && next.scheme() != "https" {
+                let to = crate::error::redacted(&next);
+                let what = format!("redirects to {to}, which is not encrypted; refused");
+                return Err(Error::fetch(&url, what, Class::Permanent));
+            }
+            url = next;
+        }
+        Err(Error::fetch(call.url, format!("redirects more than {REDIRECTS_MAX} times"), Class::Permanent))
+    }
+
+    /// [`Http::send`] for small answers: a few more tries where the server is overloaded or the connection broke.
+    pub fn send_retrying(
+        &self,
+        call: &Call<'_>,
+        what: &str,
+        progress: &dyn Progress,
+    ) -> Result<Answer, Error> {
+        let mut tries = 0;
+        loop {
+            match self.send(call) {
+                Err(e)
+                    if matches!(e.class(), Some(Class::Transient(_)))
+                        && tries < self.patience.retries.min(3) =>
+                {
+                    let delay = self.delay(&e, tries);
+                    progress.event(Event::Retrying { file: what, why: &e, delay });
+                    std::thread::sleep(delay);
+                    tries += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// How long to wait before try number `tries` + 1.
+    pub fn delay(&self, e: &Error, tries: u32) -> Duration {
+        match e.class() {
+            Some(Class::Transient(Some(asked))) => asked,
+            _ => self.patience.retry_delay * (1 << tries.min(4)),
+        }
+    }
+
+    fn once(&self, call: &Call<'_>, url: &Url, token: Option<&Secret>) -> Result<Response<Body>, Error> {
+        let permanent = |what: String| Error::fetch(url, what, Class::Permanent);
+        let mut bare = url.clone();
+        bare.set_fragment(None);
+        // Fail only for addresses that hold none.
+        let _ = bare.set_username("");
+        let _ = bare.set_password(None);
+        let mut request =
+            Request::builder().uri(bare.as_str()).method(if call.head { "HEAD" } else { "GET" });
+        for (name, value) in &call.headers {
+            request = request.header(*name, value);
+        }
+        // Ranges and lengths must be those of the file itself.
+        request = request.header("accept-encoding", "identity");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {}", token.expose()));
+        } else if !url.username().is_empty() || url.password().is_some() {
+            request = request.header("authorization", basic(url));
+        }
+        let request = request.body(()).map_err(|e| permanent(format!("can not be asked for: {e}")))?;
+        self.agent(call.trust, url)?.run(request).map_err(|e| failed(url, e))
+    }
+
+    fn agent(&self, trust: Trust, url: &Url) -> Result<Agent, Error> {
+        let pip = trust == Trust::Pip;
+        let tls = match () {
+            () if url.scheme() != "https" => Tls::System,
+            () if pip && self.pip.trusts(url) => Tls::Unchecked,
+            () if pip && self.pip.cert.is_some() => Tls::PipCert,
+            () => Tls::System,
+        };
+        let general = self.proxies.pick(url);
+        let proxy = if pip { self.pip.proxy.as_deref().or(general) } else { general }.map(str::to_string);
+        let key = (proxy, tls);
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(agent) = agents.get(&key) {
+            return Ok(agent.clone());
+        }
+        let agent = self.new_agent(key.0.as_deref(), tls)?;
+        agents.insert(key, agent.clone());
+        Ok(agent)
+    }
+
+    fn new_agent(&self, proxy: Option<&str>, tls: Tls) -> Result<Agent, Error> {
+        let proxy = proxy.map(ureq::Proxy::new).transpose().map_err(|_| Error::Setting {
+            setting: "proxy".into(),
+            what: "is no address of a proxy; expected http://host:port".into(),
+        })?;
+        let roots = match (tls, &self.pip.cert) {
+            (Tls::PipCert, Some(path)) => certificates(path)?.into(),
+            _ => RootCerts::PlatformVerifier,
+        };
+        let tls = TlsConfig::builder().root_certs(roots).disable_verification(tls == Tls::Unchecked).build();
+        Ok(Agent::config_builder()
+            .proxy(proxy)
+            .tls_config(tls)
+            .user_agent(concat!("octet/", env!("CARGO_PKG_VERSION")))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_resolve(Some(self.patience.connect))
+            .timeout_connect(Some(self.patience.connect))
+            .timeout_per_read(Some(self.patience.stall))
+            .timeout_per_write(Some(self.patience.stall))
+            .build()
+            .into())
+    }
+}
+
+/// Gives `to` the user and password of `from`, unless it has its own. Only for addresses of one origin.
+pub(crate) fn inherit_credentials(from: &Url, to: &mut Url) {
+    if to.username().is_empty() && to.password().is_none() {
+        // Fail only for addresses that can hold none.
+        let _ = to.set_username(from.username());
+        let _ = to.set_password(from.password());
+    }
+}
+
+fn basic(url: &Url) -> String {
+    let decoded = |s: &str| percent_encoding::percent_decode_str(s).collect::<Vec<u8>>();
+    let mut pair = decoded(url.username());
+    pair.push(b':');
+    pair.extend(decoded(url.password().unwrap_or_default()));
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
+}
+
+fn certificates(path: &std::path::Path) -> Result<Vec<ureq::tls::Certificate<'static>>, Error> {
+    let pem = std::fs::read(path).map_err(|e| Error::io(path, e))?;
+    let certs: Vec<_> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(cert)) => Some(cert),
+            _ => None,
+        })
+        .collect();
+    if certs.is_empty() {
+        return Err(Error::Setting {
+            setting: format!("pip's 'cert' ({})", path.display()),
+            what: "holds no certificate in PEM form".into(),
+        });
+    }
+    Ok(certs)
+}
+
+fn answered(url: Url, response: Response<Body>) -> Result<Answer, Error> {
+    let status = response.status().as_u16();
+    if (200..300).contains(&status) || status == 416 {
+        return Ok(Answer { status, url, headers: response.headers().clone(), body: response.into_body() });
+    }
+    let mut what = format!("the server answered {status}");
+    if let Some(reason) = response.status().canonical_reason() {
+        what = format!("{what} {reason}");
+    }
+    // Hugging Face says here what a bare number does not.
+    if let Some(text) = response.headers().get("x-error-message").and_then(|v| v.to_str().ok()) {
+        what = format!("{what}: {}", text.trim());
+    }
+    let class = match status {
+        408 | 425 | 429 | 500 | 502 | 503 | 504 => {
+            let asked = response.headers().get("retry-after").and_then(|v| v.to_str().ok());
+            match asked.and_then(|v| v.trim().parse::<u64>().ok()).map(Duration::from_secs) {
+                Some(asked) if asked > RETRY_AFTER_MAX => {
+                    what = format!("{what}; it asks to come back in {} s", asked.as_secs());
+                    Class::Status(status)
+                }
+                asked => Class::Transient(asked),
+            }
+        }
+        _ => Class::Status(status),
+    };
+    Err(Error::fetch(&url, what, class))
+}
+
+/// A request that got no answer.
+fn failed(url: &Url, e: ureq::Error) -> Error {
+    use std::io::ErrorKind as Kind;
+    use ureq::Timeout;
+    let host = url.host_str().unwrap_or_default();
+    let (what, class) = match &e {
+        ureq::Error::HostNotFound => (unknown_host(host), Class::Unreachable),
+        ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
+            (format!("no connection to {host} in time"), Class::Unreachable)
+        }
+        ureq::Error::Timeout(_) => ("the server stopped answering".to_string(), Class::Transient(None)),
+        ureq::Error::Io(io) if is_lookup(io) => (unknown_host(host), Class::Unreachable),
+        ureq::Error::Io(io) if rustls_inside(io) => (certificate_hint(&io.to_string()), Class::Unreachable),
+        ureq::Error::Io(io)
+            if matches!(
+                io.kind(),
+                Kind::ConnectionRefused
+                    | Kind::HostUnreachable
+                    | Kind::NetworkUnreachable
+                    | Kind::AddrNotAvailable
+            ) =>
+        {
+            (format!("no connection to {host}: {io}"), Class::Unreachable)
+        }
+        ureq::Error::Io(io) => (format!("the connection broke: {io}"), Class::Transient(None)),
+        ureq::Error::Rustls(tls) => (certificate_hint(&tls.to_string()), Class::Unreachable),
+        ureq::Error::ConnectProxyFailed(why) => (format!("the proxy refused: {why}"), Class::Unreachable),
+        ureq::Error::ConnectionFailed => (format!("no connection to {host}"), Class::Unreachable),
+        other => (format!("the request failed: {other}"), Class::Permanent),
+    };
+    Error::fetch(url, what, class)
+}
+
+fn unknown_host(host: &str) -> String {
+    format!("the host {host} is not known (no network, or no DNS?)")
+}
+
+/// The standard library has no kind of error for a failed look-up of a name.
+fn is_lookup(e: &std::io::Error) -> bool {
+    const WINDOWS_HOST_UNKNOWN: [i32; 2] = [11001, 11004];
+    e.to_string().contains("lookup address")
+        || (cfg!(windows) && e.raw_os_error().is_some_and(|n| WINDOWS_HOST_UNKNOWN.contains(&n)))
+}
+
+fn rustls_inside(e: &std::io::Error) -> bool {
+    // The library hides TLS failures of a handshake in an I/O error.
+    e.kind() == std::io::ErrorKind::InvalidData
+}
+
+fn certificate_hint(tls: &str) -> String {
+    let mut what = format!("no encrypted connection: {tls}");
+    if tls.to_ascii_lowercase().contains("certificate") {
+        what.push_str("; where a company's certificate is in use, name its file in SSL_CERT_FILE");
+    }
+    what
+}

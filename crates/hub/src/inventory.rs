@@ -1,0 +1,371 @@
+//! What is in the cache: finding a model, listing all, removing one. Used by `hub.rs`; no network here.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::cache::{Entry, INCOMPLETE, Unfinished, WHOLE, read_dir, remove_file};
+use crate::catalog::CATALOG;
+use crate::error::Error;
+use crate::hub::Hub;
+use crate::reference::{HubRef, MAIN, Reference, Select, ShortRef, is_safe};
+use crate::select::{Chosen, Gguf, choose, ggufs, matching};
+use crate::{web, wheel};
+
+/// A model in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// What to type for it: `hf:user/repo:Q4_K_M`, an address, or a short name.
+    pub reference: String,
+    /// Short names that mean the same file.
+    pub aliases: Vec<String>,
+    /// The first GGUF file, or the folder of the safetensors; the cache's folder of an unfinished download.
+    pub path: PathBuf,
+    /// Bytes on disk.
+    pub size: u64,
+    /// When it was fetched, or last added to.
+    pub modified: SystemTime,
+    /// False for what an interrupted pull left: pull it again to go on, or remove it.
+    pub complete: bool,
+}
+
+/// What [`Hub::remove`] removed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// Model files.
+    pub files: usize,
+    /// Bytes freed, unfinished downloads included.
+    pub bytes: u64,
+}
+
+/// Where a model of a repository is, if all of it is here.
+pub(crate) fn resolve(hub: &Hub, reference: &HubRef) -> Result<Option<PathBuf>, Error> {
+    let entry = Entry::hub(&hub.config.cache, &reference.repo);
+    let Some(commit) = entry.commit_of(&reference.revision) else { return Ok(None) };
+    let snapshot = entry.snapshot(&commit);
+    // An incomplete or unclear selection is simply not here: a pull will say what is wrong with it.
+    let Ok(chosen) = choose(&files(&snapshot)?, &reference.select) else { return Ok(None) };
+    Ok(match chosen {
+        Chosen::Gguf(files) => files.first().map(|f| snapshot.join(f)),
+        Chosen::Directory(_) => has_all_shards(&snapshot).then_some(snapshot),
+    })
+}
+
+/// Paths of all files of a snapshot, relative to it. Links to bytes that are not there do not count.
+fn files(snapshot: &Path) -> Result<Vec<String>, Error> {
+    let mut found = Vec::new();
+    let mut folders = vec![String::new()];
+    while let Some(folder) = folders.pop() {
+        for (name, path) in read_dir(&snapshot.join(&folder))? {
+            let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            match std::fs::metadata(&path) {
+                // A link to a folder could lead anywhere, itself included.
+                Ok(m) if m.is_dir() && !path.is_symlink() => folders.push(name),
+                Ok(m) if m.is_file() && is_safe(&name) => found.push(name),
+                _ => {}
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// True where every file that the index of the weights names is here (or there is no index).
+fn has_all_shards(snapshot: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string(snapshot.join("model.safetensors.index.json")) else {
+        return true;
+    };
+    // An index that can not be read is for the reader of the weights to complain about.
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let names: BTreeSet<&str> =
+        json["weight_map"].as_object().into_iter().flatten().filter_map(|(_, f)| f.as_str()).collect();
+    names.into_iter().all(|name| is_safe(name) && snapshot.join(name).is_file())
+}
+
+fn entries(hub: &Hub) -> Result<Vec<Entry>, Error> {
+    let cache = &hub.config.cache;
+    let all =
+        read_dir(cache)?.into_iter().filter(|(name, path)| name.starts_with("models--") && path.is_dir());
+    Ok(all.map(|(name, _)| Entry::named(cache, &name)).collect())
+}
+
+/// Every model, in the order of references.
+pub(crate) fn list(hub: &Hub) -> Result<Vec<Installed>, Error> {
+    let mut all = Vec::new();
+    for entry in entries(hub)? {
+        list_entry(&entry, &mut all)?;
+    }
+    let aliases = aliases(hub)?;
+    for model in &mut all {
+        model.aliases = aliases.get(&model.path).cloned().unwrap_or_default();
+        model.aliases.retain(|a| *a != model.reference);
+    }
+    all.sort_by(|a, b| (&a.reference, &a.path).cmp(&(&b.reference, &b.path)));
+    Ok(all)
+}
+
+fn list_entry(entry: &Entry, all: &mut Vec<Installed>) -> Result<(), Error> {
+    let origin = entry.origin()?.map(|o| o.reference);
+    let name = |revision: &str, label: Option<String>| match (&origin, entry.repo()) {
+        (Some(origin), _) => Some(origin.clone()),
+        (None, Some(repo)) => {
+            let select = label.map_or(Select::Default, Select::Quant);
+            Some(HubRef { repo, revision: revision.into(), select }.to_string())
+        }
+        (None, None) => None,
+    };
+    let first = all.len();
+    let main = entry.commit_of(MAIN);
+    let mut seen = BTreeSet::new();
+    // The branch's own state first: what an older snapshot has too needs no second mention.
+    let mut commits = entry.commits()?;
+    commits.sort_by_key(|c| Some(c) != main.as_ref());
+    for commit in commits {
+        let snapshot = entry.snapshot(&commit);
+        let at_main = Some(&commit) == main.as_ref();
+        for (label, files, complete) in models(&snapshot, &files(&snapshot)?) {
+            // Without a branch there is nothing but the commit to name it by; an interrupted pull sets none.
+            let revision = if at_main || !complete { MAIN } else { &commit };
+            if let (true, Some(name)) = (seen.insert(label.clone()), name(revision, label)) {
+                all.push(installed(name, &snapshot, &files, complete)?);
+            }
+        }
+    }
+    for part in entry.unfinished()? {
+        let label = part.file.and_then(|f| ggufs(&[f]).pop()).map(|g| g.label);
+        let Some(name) = name(MAIN, label) else { continue };
+        let known = all[first..].iter().position(|m| !m.complete && m.reference == name);
+        let at = known.map_or_else(
+            || {
+                all.push(Installed::unfinished(name, entry.dir.clone()));
+                all.len() - 1
+            },
+            |at| first + at,
+        );
+        all[at].size += part.bytes;
+        all[at].modified = all[at].modified.max(part.modified);
+    }
+    Ok(())
+}
+
+/// Every model of a snapshot: its label (none for safetensors), its files, and whether all of them are here.
+fn models(snapshot: &Path, files: &[String]) -> Vec<(Option<String>, Vec<String>, bool)> {
+    let complete = |g: &Gguf| g.files.len() == g.parts;
+    let mut models: Vec<_> =
+        ggufs(files).into_iter().map(|g| (Some(g.label.clone()), g.files.clone(), complete(&g))).collect();
+    if models.is_empty() {
+        match choose(files, &Select::Default) {
+            Ok(chosen) => models.push((None, chosen.files().to_vec(), has_all_shards(snapshot))),
+            Err(_) if files.iter().any(|f| f.ends_with(".safetensors")) => {
+                models.push((None, files.to_vec(), false))
+            }
+            // A repository of something else: a tokenizer, say.
+            Err(_) => {}
+        }
+    }
+    models
+}
+
+impl Installed {
+    fn unfinished(reference: String, path: PathBuf) -> Self {
+        Self {
+            reference,
+            aliases: Vec::new(),
+            path,
+            size: 0,
+            modified: SystemTime::UNIX_EPOCH,
+            complete: false,
+        }
+    }
+}
+
+fn installed(
+    reference: String,
+    snapshot: &Path,
+    files: &[String],
+    complete: bool,
+) -> Result<Installed, Error> {
+    let path = match files {
+        [first, ..] if first.ends_with(".gguf") => snapshot.join(first),
+        _ => snapshot.to_path_buf(),
+    };
+    let mut model = Installed { complete, ..Installed::unfinished(reference, path) };
+    for file in files {
+        let path = snapshot.join(file);
+        let data = std::fs::metadata(&path).map_err(|e| Error::io(&path, e))?;
+        model.size += data.len();
+        model.modified = model.modified.max(data.modified().map_err(|e| Error::io(&path, e))?);
+    }
+    Ok(model)
+}
+
+/// Path -> the short names that lead to it.
+fn aliases(hub: &Hub) -> Result<HashMap<PathBuf, Vec<String>>, Error> {
+    let mut aliases: HashMap<PathBuf, Vec<String>> = HashMap::new();
+    for known in CATALOG {
+        let short = ShortRef { known, quant: None };
+        let by_wheel = short.pinned().and_then(|p| wheel::resolve(hub, known, p));
+        for path in resolve(hub, &short.hub())?.into_iter().chain(by_wheel) {
+            aliases.entry(path).or_default().push(known.name.to_string());
+        }
+    }
+    Ok(aliases)
+}
+
+/// Removes a model, of a short name every copy.
+pub(crate) fn remove(hub: &Hub, reference: &Reference) -> Result<Removed, Error> {
+    let refuse = |why: &str| Error::NotRemovable { name: reference.to_string(), why: why.into() };
+    let cache = &hub.config.cache;
+    let mut removed = Removed::default();
+    match reference {
+        Reference::Path(_) => {
+            return Err(refuse(
+                "only models in the cache are; remove a file of your own with the system's tools",
+            ));
+        }
+        Reference::Hub(model) => remove_from(&Entry::hub(cache, &model.repo), model, &mut removed)?,
+        Reference::Url(url) => remove_entry(&web::entry(hub, url), &mut removed)?,
+        Reference::Short(short) => {
+            let model = short.hub();
+            remove_from(&Entry::hub(cache, &model.repo), &model, &mut removed)?;
+            if short.pinned().is_some() {
+                remove_entry(&wheel::entry(hub, short.known), &mut removed)?;
+            }
+        }
+    }
+    if removed == Removed::default() {
+        return Err(refuse("it is not in the cache; `octet list` shows what is"));
+    }
+    Ok(removed)
+}
+
+/// Removes a model's files from every snapshot (or from that of a named revision), and what interrupted pulls of it
+/// left. Of several models one must be named: removing is not the time to guess.
+fn remove_from(entry: &Entry, model: &HubRef, removed: &mut Removed) -> Result<(), Error> {
+    let mut commits = entry.commits()?;
+    let anywhere = model.revision == MAIN;
+    if !anywhere {
+        let only = entry.commit_of(&model.revision);
+        commits.retain(|c| Some(c) == only.as_ref());
+    }
+    let unfinished = if anywhere || commits.is_empty() { entry.unfinished()? } else { Vec::new() };
+    let mut names: BTreeSet<String> = unfinished.iter().filter_map(|u| u.file.clone()).collect();
+    for commit in &commits {
+        names.extend(files(&entry.snapshot(commit))?);
+    }
+    let names: Vec<String> = names.into_iter().collect();
+    let models = ggufs(&names);
+    let all = model.select == Select::Default;
+    let meant: BTreeSet<&String> = match matching(&models, &model.select).as_slice() {
+        _ if all && models.len() <= 1 => names.iter().collect(),
+        [one] if !all => one.files.iter().collect(),
+        [] if !all => return Ok(()),
+        _ => {
+            let labels: Vec<&str> = models.iter().map(|m| m.label.as_str()).collect();
+            return Err(Error::choice(
+                &model.repo,
+                format!("several models are here; name one of {}", labels.join(", ")),
+            ));
+        }
+    };
+    for commit in &commits {
+        let snapshot = entry.snapshot(commit);
+        for file in files(&snapshot)?.iter().filter(|f| meant.contains(f)) {
+            let path = snapshot.join(file);
+            if !path.is_symlink() {
+                removed.bytes += std::fs::metadata(&path).map_err(|e| Error::io(&path, e))?.len();
+            }
+            remove_file(&path)?;
+            removed.files += 1;
+        }
+    }
+    for part in unfinished.iter().filter(|u| u.file.as_ref().map_or(all, |f| meant.contains(f))) {
+        remove_unfinished(entry, part, removed)?;
+    }
+    sweep(entry, removed)
+}
+
+fn remove_unfinished(entry: &Entry, part: &Unfinished, removed: &mut Removed) -> Result<(), Error> {
+    // An entry of our own has one lock for all of it.
+    if !entry.is_idle(&part.blob)? || !entry.is_idle(WHOLE)? {
+        return Err(Error::Busy(
+            part.file.clone().or_else(|| entry.repo()).unwrap_or_else(|| entry.name.clone()),
+        ));
+    }
+    removed.bytes += part.bytes;
+    remove_file(&part.path)
+}
+
+/// Removes a whole entry.
+fn remove_entry(entry: &Entry, removed: &mut Removed) -> Result<(), Error> {
+    for part in entry.unfinished()? {
+        remove_unfinished(entry, &part, removed)?;
+    }
+    for commit in entry.commits()? {
+        let snapshot = entry.snapshot(&commit);
+        removed.files += files(&snapshot)?.len();
+        std::fs::remove_dir_all(&snapshot).map_err(|e| Error::io(&snapshot, e))?;
+    }
+    sweep(entry, removed)
+}
+
+/// Removes blobs that no snapshot points to, folders that are empty, and at last the entry itself.
+fn sweep(entry: &Entry, removed: &mut Removed) -> Result<(), Error> {
+    let mut used = BTreeSet::new();
+    for commit in entry.commits()? {
+        let snapshot = entry.snapshot(&commit);
+        used.extend(blobs_of(&snapshot)?);
+        remove_empty(&snapshot)?;
+    }
+    let mut left = false;
+    for (name, path) in read_dir(&entry.blobs())? {
+        // A blob whose lock is held was finished this moment; its link comes next.
+        if used.contains(&name) || name.ends_with(INCOMPLETE) || !entry.is_idle(&name)? {
+            left = true;
+            continue;
+        }
+        removed.bytes += std::fs::metadata(&path).map_err(|e| Error::io(&path, e))?.len();
+        remove_file(&path)?;
+    }
+    if left || !entry.commits()?.is_empty() { Ok(()) } else { entry.remove() }
+}
+
+/// The blobs that the links of a snapshot point to.
+fn blobs_of(snapshot: &Path) -> Result<Vec<String>, Error> {
+    // In place of a link there is the file itself where the file system has no links.
+    let target = |file: &String| std::fs::read_link(snapshot.join(file)).ok();
+    let name = |t: PathBuf| Some(t.file_name()?.to_str()?.to_string());
+    Ok(files(snapshot)?.iter().filter_map(target).filter_map(name).collect())
+}
+
+/// Removes a folder and those in it, as far as they hold nothing.
+fn remove_empty(folder: &Path) -> Result<(), Error> {
+    for (_, path) in read_dir(folder)? {
+        if path.is_dir() && !path.is_symlink() {
+            remove_empty(&path)?;
+        }
+    }
+    match std::fs::remove_dir(folder) {
+        Err(e) if !matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => {
+            Err(Error::io(folder, e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// After a new version of a file at an address: removes the older ones and what their pulls left. The caller holds
+/// the entry's lock.
+pub(crate) fn drop_old(entry: &Entry, keep: &str) -> Result<(), Error> {
+    for commit in entry.commits()?.iter().filter(|c| *c != keep) {
+        let snapshot = entry.snapshot(commit);
+        std::fs::remove_dir_all(&snapshot).map_err(|e| Error::io(&snapshot, e))?;
+    }
+    let used = blobs_of(&entry.snapshot(keep))?;
+    for (name, path) in read_dir(&entry.blobs())? {
+        if !used.contains(&name) {
+            remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
