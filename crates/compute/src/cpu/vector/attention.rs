@@ -7,7 +7,7 @@
 //! of operations of its own, whatever else the tile holds, and positions past a query's own are never touched.
 
 use super::math::{exp, exp1, sigmoid};
-use super::simd::{MAX_LANES, Simd, padded};
+use super::simd::{MAX_LANES, Simd, aligned, padded};
 use crate::batch::PAGE_TOKENS;
 
 /// Positions of a chunk.
@@ -138,8 +138,7 @@ impl<'a> Scratch<'a> {
     fn cut(scratch: &'a mut [f32], t: Shape) -> Self {
         let n = t.queries();
         assert!(scratch.len() >= attend_scratch_len(n, t.head_dim));
-        let skip = scratch.as_ptr().align_offset(64).min(MAX_LANES);
-        let (queries, rest) = scratch[skip..].split_at_mut(n * t.dims);
+        let (queries, rest) = aligned(scratch).split_at_mut(n * t.dims);
         let (rows, rest) = rest.split_at_mut(ROWS * t.dims);
         let (scores, rest) = rest.split_at_mut(n * PAGE_TOKENS);
         let (partials, rest) = rest.split_at_mut(2 * n * partial_len(t.head_dim));

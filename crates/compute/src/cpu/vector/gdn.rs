@@ -12,7 +12,7 @@
 //! value. Every token goes through the same operations wherever a span starts or ends: a prompt may be cut anywhere.
 
 use super::rows::{dot, l2_norm};
-use super::simd::{MAX_LANES, Simd};
+use super::simd::{MAX_LANES, Simd, aligned};
 
 /// Normalises the queries and keys of a key head, `[tokens, k_dim]` each, scales the queries by `k_dim^-0.5`,
 /// and writes `k . q` of each token.
@@ -64,7 +64,7 @@ pub const GDN_COLUMNS: usize = 64;
 
 /// Values of scratch memory for an item of any width.
 pub fn gdn_scratch_len(k_dim: usize) -> usize {
-    k_dim * GDN_COLUMNS
+    k_dim * GDN_COLUMNS + MAX_LANES
 }
 
 /// From how many tokens on the state is brought together in scratch memory first: its rows lie `v_dim` apart, which
@@ -78,6 +78,7 @@ const GATHER_TOKENS: usize = 3;
 #[inline(always)]
 pub(super) unsafe fn gdn_columns<S: Simd>(s: S, g: &GdnColumns, scratch: &mut [f32]) {
     assert!(scratch.len() >= gdn_scratch_len(g.k_dim) && g.tokens > 0);
+    let scratch = aligned(scratch);
     let gather = g.tokens >= GATHER_TOKENS;
     let mut at = 0;
     // SAFETY: each block lies within the item's columns.

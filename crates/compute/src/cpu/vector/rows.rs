@@ -3,54 +3,57 @@
 use super::math::{exp, sigmoid, silu, softplus};
 use super::simd::Simd;
 
-/// `a[i] = f(a[i], b[i])`
-#[inline(always)]
-fn zip_in_place<S: Simd>(s: S, a: &mut [f32], b: &[f32], f: impl Fn(S::V, S::V) -> S::V) {
-    assert_eq!(a.len(), b.len());
-    let mut a = a.chunks_exact_mut(S::LANES);
-    let mut b = b.chunks_exact(S::LANES);
-    for (a, b) in a.by_ref().zip(b.by_ref()) {
-        let v = f(s.read(a), s.read(b));
-        s.write(a, v);
-    }
-    let (a, b) = (a.into_remainder(), b.remainder());
-    if !a.is_empty() {
-        let v = f(s.read_part(a), s.read_part(b));
-        s.write_part(a, v);
-    }
+/// `a[i] = f(a[i], b[i])`, written `zip_in_place!(s, a, b, |x, y| f)`. A macro, because a closure is compiled for the plain
+/// instruction set and would not be inlined.
+macro_rules! zip_in_place {
+    ($s:ident, $a:expr, $b:expr, |$x:pat_param, $y:pat_param| $f:expr) => {{
+        let (a, b): (&mut [f32], &[f32]) = ($a, $b);
+        assert_eq!(a.len(), b.len());
+        let mut a = a.chunks_exact_mut(S::LANES);
+        let mut b = b.chunks_exact(S::LANES);
+        for (a, b) in a.by_ref().zip(b.by_ref()) {
+            let ($x, $y) = ($s.read(a), $s.read(b));
+            $s.write(a, $f);
+        }
+        let (a, b) = (a.into_remainder(), b.remainder());
+        if !a.is_empty() {
+            let ($x, $y) = ($s.read_part(a), $s.read_part(b));
+            $s.write_part(a, $f);
+        }
+    }};
 }
 
 /// `gate[i] = silu(gate[i]) * up[i]`
 #[inline(always)]
 pub(super) fn silu_mul<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
-    zip_in_place(s, gate, up, |g, u| s.mul(silu(s, g), u));
+    zip_in_place!(s, gate, up, |g, u| s.mul(silu(s, g), u));
 }
 
 /// `h[i] += x[i]`
 #[inline(always)]
 pub(super) fn add<S: Simd>(s: S, h: &mut [f32], x: &[f32]) {
-    zip_in_place(s, h, x, |h, x| s.add(h, x));
+    zip_in_place!(s, h, x, |h, x| s.add(h, x));
 }
 
 /// `h[i] += scale * x[i]`
 #[inline(always)]
 pub(super) fn add_scaled<S: Simd>(s: S, h: &mut [f32], x: &[f32], scale: f32) {
     let scale = s.splat(scale);
-    zip_in_place(s, h, x, |h, x| s.fma(scale, x, h));
+    zip_in_place!(s, h, x, |h, x| s.fma(scale, x, h));
 }
 
 /// `beta[i] = sigmoid(beta[i])`: how much of a token a Gated DeltaNet head writes.
 #[inline(always)]
 pub(super) fn gdn_beta<S: Simd>(s: S, beta: &mut [f32], b: &[f32]) {
-    zip_in_place(s, beta, b, |_, b| sigmoid(s, b));
+    zip_in_place!(s, beta, b, |_, b| sigmoid(s, b));
 }
 
 /// `decay[i] = exp(a[i] * softplus(alpha[i] + dt_bias[i]))`: what a Gated DeltaNet head keeps of its state.
 #[inline(always)]
 pub(super) fn gdn_decay<S: Simd>(s: S, decay: &mut [f32], alpha: &[f32], dt_bias: &[f32], a: &[f32]) {
     decay.copy_from_slice(alpha);
-    zip_in_place(s, decay, dt_bias, |alpha, bias| softplus(s, s.add(alpha, bias)));
-    zip_in_place(s, decay, a, |g, a| exp(s, s.mul(a, g)));
+    zip_in_place!(s, decay, dt_bias, |alpha, bias| softplus(s, s.add(alpha, bias)));
+    zip_in_place!(s, decay, a, |g, a| exp(s, s.mul(a, g)));
 }
 
 /// `sum_i a[i] * b[i]`, in four sums of whole vectors that are added at the end.
@@ -93,14 +96,14 @@ pub(super) fn rms_norm<S: Simd>(s: S, x: &[f32], w: &[f32], eps: f32, out: &mut 
 #[inline(always)]
 pub(super) fn rms_norm_in_place<S: Simd>(s: S, x: &mut [f32], w: &[f32], eps: f32) {
     let scale = s.splat(1.0 / (dot(s, x, x) / x.len() as f32 + eps).sqrt());
-    zip_in_place(s, x, w, |x, w| s.mul(s.mul(x, scale), w));
+    zip_in_place!(s, x, w, |x, w| s.mul(s.mul(x, scale), w));
 }
 
 /// `out[i] = rms_norm(x)[i] * silu(z[i])`: the norm after a Gated DeltaNet head.
 #[inline(always)]
 pub(super) fn gated_rms_norm<S: Simd>(s: S, x: &[f32], w: &[f32], eps: f32, z: &[f32], out: &mut [f32]) {
     rms_norm(s, x, w, eps, out);
-    zip_in_place(s, out, z, |y, z| s.mul(y, silu(s, z)));
+    zip_in_place!(s, out, z, |y, z| s.mul(y, silu(s, z)));
 }
 
 /// `x[i] *= scale / sqrt(sum(x^2) + 1e-6)`: queries and keys of Gated DeltaNet.
@@ -124,15 +127,14 @@ pub(super) fn to_f16<S: Simd>(s: S, x: &[f32], out: &mut [u16]) {
     assert_eq!(x.len(), out.len());
     let max = s.splat(half::f16::MAX.to_f32_const());
     let min = s.splat(half::f16::MIN.to_f32_const());
-    let clamp = |v| s.min(max, s.max(min, v));
     let (mut x, mut out) = (x.chunks_exact(S::LANES), out.chunks_exact_mut(S::LANES));
     for (x, out) in x.by_ref().zip(out.by_ref()) {
         // SAFETY: the chunk has room for LANES values.
-        unsafe { s.store_f16(out.as_mut_ptr(), clamp(s.read(x))) };
+        unsafe { s.store_f16(out.as_mut_ptr(), s.min(max, s.max(min, s.read(x)))) };
     }
     let (x, out) = (x.remainder(), out.into_remainder());
     let mut tail = [0; super::simd::MAX_LANES];
     // SAFETY: the array has room for the lanes of every instruction set.
-    unsafe { s.store_f16(tail.as_mut_ptr(), clamp(s.read_part(x))) };
+    unsafe { s.store_f16(tail.as_mut_ptr(), s.min(max, s.max(min, s.read_part(x)))) };
     out.copy_from_slice(&tail[..x.len()]);
 }

@@ -23,6 +23,13 @@ pub(crate) const fn padded(n: usize) -> usize {
     n.next_multiple_of(MAX_LANES)
 }
 
+/// `x` from its first cache line on: at most [`MAX_LANES`] values are left out. A vector that lies across two lines costs
+/// two accesses.
+pub(crate) fn aligned(x: &mut [f32]) -> &mut [f32] {
+    let skip = x.as_ptr().align_offset(64).min(MAX_LANES);
+    &mut x[skip..]
+}
+
 /// Vectors of [`Simd::LANES`] f32 lanes.
 pub(crate) trait Simd: Copy {
     /// Lanes of a vector, at most [`MAX_LANES`].
