@@ -2,8 +2,10 @@
 
 pub mod bench;
 pub mod cache;
+pub mod detokenizer;
 mod error;
 pub mod models;
 pub mod report;
+pub mod tokenizer;
 
 pub use error::Error;

@@ -29,6 +29,17 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// A real model's file, from the variable `OCTET_TEST_` and the model's name in capitals (`OCTET_TEST_SMOLLM2`), or `None`
+/// (said on standard error) where it is not set.
+pub fn model(name: &str) -> Option<PathBuf> {
+    let variable = format!("OCTET_TEST_{}", name.to_uppercase());
+    let path = std::env::var_os(&variable).map(PathBuf::from);
+    if path.is_none() {
+        eprintln!("skipped: needs the model {name}; set {variable} to its file");
+    }
+    path
+}
+
 /// Golden vectors from one safetensors file.
 pub struct Golden(Vec<u8>);
 

@@ -1,0 +1,289 @@
+//! Text to token ids and back to bytes. Built from a model's metadata; used by whatever makes prompts and by the
+//! detokenizer.
+//!
+//! Two questions decide every call. *Is the text trusted?* Control tokens (`<|im_end|>`) and tokens written like tags
+//! (`<think>`, `[INST]`) come only from trusted text; in anything else they are spelled out like any other word, so
+//! nobody can end a turn by typing it. Added tokens that are plain text (runs of spaces, words) are vocabulary and come
+//! from any text. *Which tokenizer wrote the training data?* Byte-level BPE runs through the crate `tokenizers`, which is
+//! the reference; SentencePiece's BPE is `spm`.
+
+mod added;
+mod bpe;
+mod gguf;
+mod huggingface;
+mod pre;
+mod spm;
+mod vocab;
+
+use octet_weights::{Error, Metadata};
+
+use added::{Added, Class, Finder, Found};
+use bpe::Bpe;
+use spm::Spm;
+pub use vocab::TokenKind;
+use vocab::Vocab;
+
+/// The metadata key that holds a Hugging Face `tokenizer.json` as it is.
+pub const HUGGING_FACE_KEY: &str = "tokenizer.huggingface.json";
+
+/// Which added tokens a text may become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Special {
+    /// The text is not trusted: control tokens and tags in it stay text.
+    Text,
+    /// The text is ours (a template, a test): every added token counts.
+    Parse,
+}
+
+/// A prompt in which trusted and untrusted text are mixed: what a chat template renders.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// The text.
+    pub text: String,
+    /// Byte offsets in `text`, ascending, that no added token may span: each lies within something in a message that
+    /// looks like one.
+    pub barriers: Vec<usize>,
+}
+
+/// Why a text could not become tokens.
+#[derive(Debug, thiserror::Error)]
+#[error("the text can not be tokenized: {0}")]
+pub struct EncodeError(String);
+
+/// Text to tokens, for one model. Immutable, and shared between threads.
+pub struct Tokenizer {
+    vocab: Vocab,
+    model: Model,
+    /// Tokens to find before the normaliser runs: those that any text may hold, and all of them.
+    text_only: Finder,
+    all: Finder,
+    /// The same for tokens to find in normalised text (a Hugging Face option that few models use).
+    text_only_normalized: Finder,
+    all_normalized: Finder,
+    /// Every tag and control token, for templates to guard.
+    guarded: Vec<(String, bool)>,
+    bos: Option<u32>,
+    add_bos: bool,
+    eos: Vec<u32>,
+    /// The first space of a text is an artefact of the vocabulary, and is dropped when text is decoded.
+    strip_first_space: bool,
+}
+
+enum Model {
+    Bpe(Box<Bpe>),
+    Spm(Box<Spm>),
+}
+
+/// Tokens that end an answer in the chat models we know, counted where they are control tokens.
+const END_NAMES: &[&str] = &[
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|endofturn|>",
+    "</s>",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// What `gguf` and `huggingface` find in a file.
+struct Parts {
+    vocab: Vocab,
+    model: Model,
+    added: Vec<Added>,
+    bos: Option<u32>,
+    add_bos: bool,
+    strip_first_space: bool,
+}
+
+impl Tokenizer {
+    /// The tokenizer of a model: from its `tokenizer.json` where it has one, otherwise from `tokenizer.ggml.*`.
+    /// Errors name the key, what stands there and what is known.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, Error> {
+        let parts = match metadata.opt_str(HUGGING_FACE_KEY)? {
+            Some(json) => huggingface::load(metadata, json)?,
+            None => gguf::load(metadata)?,
+        };
+        Self::assemble(metadata, parts)
+    }
+
+    fn assemble(metadata: &Metadata, mut parts: Parts) -> Result<Self, Error> {
+        let eos = end_ids(metadata, &parts.vocab, &parts.added)?;
+        // A token that ends an answer is structure, whatever the file calls it.
+        for added in parts.added.iter_mut().filter(|a| eos.contains(&a.id)) {
+            added.control = true;
+            parts.vocab.set_control(added.id);
+        }
+        let guarded = parts
+            .added
+            .iter()
+            .filter(|a| a.class() != Class::Text)
+            .map(|a| (a.text.clone(), a.class() == Class::Control))
+            .collect();
+        let finder = |keep: &dyn Fn(&Added) -> bool| {
+            let tokens = parts.added.iter().filter(|a| keep(a)).cloned().collect();
+            Finder::new(tokens).map_err(|e| Error::format(metadata.file(), e))
+        };
+        Ok(Self {
+            text_only: finder(&|a| !a.normalized && a.class() == Class::Text)?,
+            all: finder(&|a| !a.normalized)?,
+            text_only_normalized: finder(&|a| a.normalized && a.class() == Class::Text)?,
+            all_normalized: finder(&|a| a.normalized)?,
+            guarded,
+            bos: metadata.opt_u32("tokenizer.ggml.bos_token_id")?.or(parts.bos),
+            add_bos: metadata.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(parts.add_bos),
+            eos,
+            strip_first_space: parts.strip_first_space,
+            vocab: parts.vocab,
+            model: parts.model,
+        })
+    }
+
+    /// The tokens of `text`. Adds nothing in front: see [`Tokenizer::bos`].
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, EncodeError> {
+        self.run(text, &[], special)
+    }
+
+    /// The tokens of a rendered chat prompt: control tokens of the template's own text count, those in messages do not.
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, EncodeError> {
+        self.run(&prompt.text, &prompt.barriers, Special::Parse)
+    }
+
+    fn run(&self, text: &str, barriers: &[usize], special: Special) -> Result<Vec<u32>, EncodeError> {
+        let barred = |start: usize, end: usize| {
+            let first = barriers.partition_point(|&b| b <= start);
+            barriers.get(first).is_some_and(|&b| b < end)
+        };
+        let (raw, normalized) = match special {
+            Special::Text => (&self.text_only, &self.text_only_normalized),
+            Special::Parse => (&self.all, &self.all_normalized),
+        };
+        let mut out = Vec::with_capacity(text.len() / 4 + 8);
+        match &self.model {
+            Model::Bpe(bpe) => bpe.encode(text, raw, normalized, &barred, &mut out),
+            Model::Spm(spm) => (|| {
+                let mut done = 0;
+                for Found { start, end, id } in raw.find(text, barred) {
+                    spm.encode(&text[done..start], &mut out)?;
+                    out.push(id);
+                    done = end;
+                }
+                spm.encode(&text[done..], &mut out)
+            })(),
+        }
+        .map_err(EncodeError)?;
+        Ok(out)
+    }
+
+    /// The bytes that `id` stands for; empty for an id that is not a token. May be part of a character.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.vocab.bytes(id)
+    }
+
+    /// The name of `id` in the vocabulary (`Ġthe`, `▁the`, `<|im_end|>`).
+    pub fn token_text(&self, id: u32) -> Option<&str> {
+        self.vocab.text(id)
+    }
+
+    /// What `id` is for.
+    pub fn kind(&self, id: u32) -> TokenKind {
+        self.vocab.kind(id)
+    }
+
+    /// True for tokens that are structure and not text: control, unknown and unused ids.
+    pub fn is_control(&self, id: u32) -> bool {
+        matches!(self.kind(id), TokenKind::Control | TokenKind::Unknown | TokenKind::Unused)
+    }
+
+    /// The id of the added token with exactly this text.
+    pub fn special_id(&self, text: &str) -> Option<u32> {
+        [&self.all, &self.all_normalized]
+            .into_iter()
+            .flat_map(|f| f.tokens())
+            .find(|t| t.text == text)
+            .map(|t| t.id)
+    }
+
+    /// One more than the last id that is a token. A model's logits may have more rows: those are padding.
+    pub fn vocab_len(&self) -> usize {
+        self.vocab.real_len()
+    }
+
+    /// True where a model may produce `id`: padding and holes are no tokens.
+    pub fn is_sampleable(&self, id: u32) -> bool {
+        self.kind(id) != TokenKind::Unused
+    }
+
+    /// [`Tokenizer::is_sampleable`] of the ids `0..rows` as a bit set: bit `id % 32` of word `id / 32`.
+    pub fn sampleable_mask(&self, rows: usize) -> Vec<u32> {
+        let mut mask = vec![0; rows.div_ceil(32)];
+        for id in (0..rows as u32).filter(|&id| self.is_sampleable(id)) {
+            mask[id as usize / 32] |= 1 << (id % 32);
+        }
+        mask
+    }
+
+    /// The token to put in front of a document (a completion's prompt; chat templates write their own), if this
+    /// model was trained with one.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos.filter(|_| self.add_bos)
+    }
+
+    /// The model's BOS token whether or not documents begin with it: the template's `bos_token`.
+    pub fn bos_token(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// Tokens that end an answer. The first is the model's own EOS, if its file names one.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// Tags and control tokens, and whether each is a control token: what templates must guard in messages.
+    pub fn guarded(&self) -> &[(String, bool)] {
+        &self.guarded
+    }
+
+    /// True where decoding drops the first space of a text (SentencePiece vocabularies add one).
+    pub(crate) fn strips_first_space(&self) -> bool {
+        self.strip_first_space
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("vocab_len", &self.vocab_len()).field("eos", &self.eos).finish()
+    }
+}
+
+/// Every id that ends an answer: those that the file names, then the well-known ones.
+fn end_ids(metadata: &Metadata, vocab: &Vocab, added: &[Added]) -> Result<Vec<u32>, Error> {
+    let mut out: Vec<u32> = Vec::new();
+    let mut push = |key: &str, id: i64| match u32::try_from(id) {
+        Ok(id) if vocab.kind(id) != TokenKind::Unused => {
+            if !out.contains(&id) {
+                out.push(id);
+            }
+            Ok(())
+        }
+        _ => Err(Error::key(metadata.file(), key, format!("is {id}, which is no token of the vocabulary"))),
+    };
+    for name in ["eos", "eot", "eom"] {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        if let Some(id) = metadata.opt_u32(&key)? {
+            push(&key, id.into())?;
+        }
+    }
+    let key = "tokenizer.ggml.eos_token_ids";
+    for &id in metadata.opt_ints(key)?.unwrap_or_default() {
+        push(key, id)?;
+    }
+    for a in added.iter().filter(|a| a.control && END_NAMES.contains(&a.text.as_str())) {
+        push("tokenizer", a.id.into())?;
+    }
+    Ok(out)
+}

@@ -1,0 +1,165 @@
+//! Byte-pair encoding through the crate `tokenizers`: added tokens, normaliser, cuts, merges. The steps are those of its
+//! own `encode`; they are run here because which added tokens count depends on the text (see `super`).
+
+use tokenizers::models::bpe::BPE;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::tokenizer::normalizer::Range;
+use tokenizers::tokenizer::pre_tokenizer::{OffsetType, Split};
+use tokenizers::{
+    Model as _, NormalizedString, Normalizer as _, OffsetReferential, PreTokenizedString, PreTokenizer as _,
+    Token,
+};
+
+use super::added::Finder;
+use super::vocab::spell_byte;
+
+/// The merges and what runs before them.
+pub(super) struct Bpe {
+    normalizer: Option<NormalizerWrapper>,
+    pre_tokenizer: Option<PreTokenizerWrapper>,
+    merges: BPE,
+    /// Bytes of UTF-8 that the vocabulary can not spell (byte-level vocabularies only; most have none).
+    missing: Vec<u8>,
+}
+
+/// What a file says about merging.
+#[derive(Default)]
+pub(super) struct BpeSpec {
+    /// Token text and id.
+    pub vocab: Vec<(String, u32)>,
+    /// Pairs of token texts, the most frequent first.
+    pub merges: Vec<(String, String)>,
+    pub ignore_merges: bool,
+    pub byte_fallback: bool,
+    pub fuse_unk: bool,
+    pub unk_token: Option<String>,
+    pub continuing_subword_prefix: Option<String>,
+    pub end_of_word_suffix: Option<String>,
+    pub normalizer: Option<NormalizerWrapper>,
+    pub pre_tokenizer: Option<PreTokenizerWrapper>,
+    /// Tokens spell bytes in GPT-2's alphabet, so every byte needs one.
+    pub byte_level: bool,
+}
+
+impl Bpe {
+    /// Checks the merges (the library takes them on trust) and builds the model.
+    pub(super) fn new(spec: BpeSpec) -> Result<Self, String> {
+        let prefix = spec.continuing_subword_prefix.as_deref().unwrap_or_default();
+        let vocab: ahash::AHashMap<String, u32> = spec.vocab.into_iter().collect();
+        let mut joined = String::new();
+        for (i, (a, b)) in spec.merges.iter().enumerate() {
+            let tail =
+                b.strip_prefix(prefix).ok_or_else(|| format!("merge {i}, '{a} {b}', lacks the prefix"))?;
+            joined.clear();
+            joined.push_str(a);
+            joined.push_str(tail);
+            if let Some(t) = [a, b, &joined].into_iter().find(|t| !vocab.contains_key(*t)) {
+                return Err(format!("merge {i}, '{a} {b}', needs '{t}', which is not in the vocabulary"));
+            }
+        }
+        if let Some(u) = spec.unk_token.as_ref().filter(|u| !vocab.contains_key(*u)) {
+            return Err(format!("the unknown token '{u}' is not in the vocabulary"));
+        }
+        let missing = if spec.byte_level {
+            let in_utf8 = (0u8..=0xf4).filter(|b| !matches!(b, 0xc0 | 0xc1));
+            in_utf8.filter(|&b| !vocab.contains_key(spell_byte(b).encode_utf8(&mut [0; 4]) as &str)).collect()
+        } else {
+            Vec::new()
+        };
+        let mut builder = BPE::builder()
+            .vocab_and_merges(vocab, spec.merges)
+            .ignore_merges(spec.ignore_merges)
+            .byte_fallback(spec.byte_fallback)
+            .fuse_unk(spec.fuse_unk);
+        if let Some(u) = spec.unk_token {
+            builder = builder.unk_token(u);
+        }
+        if let Some(p) = spec.continuing_subword_prefix.filter(|p| !p.is_empty()) {
+            builder = builder.continuing_subword_prefix(p);
+        }
+        if let Some(s) = spec.end_of_word_suffix.filter(|s| !s.is_empty()) {
+            builder = builder.end_of_word_suffix(s);
+        }
+        let merges = builder.build().map_err(|e| e.to_string())?;
+        Ok(Self { normalizer: spec.normalizer, pre_tokenizer: spec.pre_tokenizer, merges, missing })
+    }
+
+    /// Appends the tokens of `text`. `raw` and `normalized` are the added tokens to find before and after the normaliser;
+    /// none may span a range of the original text that is `barred`.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        raw: &Finder,
+        normalized: &Finder,
+        barred: &impl Fn(usize, usize) -> bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), String> {
+        let fail = |e: tokenizers::Error| e.to_string();
+        let mut work = PreTokenizedString::from(text);
+        if !raw.is_empty() {
+            work.split(|_, s| cut(s, raw, barred)).map_err(fail)?;
+        }
+        if let Some(n) = &self.normalizer {
+            work.normalize(|s| n.normalize(s)).map_err(fail)?;
+        }
+        if !normalized.is_empty() {
+            work.split(|_, s| cut(s, normalized, barred)).map_err(fail)?;
+        }
+        if let Some(p) = &self.pre_tokenizer {
+            p.pre_tokenize(&mut work).map_err(fail)?;
+        }
+        work.tokenize(|s| self.words(s.get())).map_err(fail)?;
+        for (_, _, tokens) in work.get_splits(OffsetReferential::Original, OffsetType::None) {
+            out.extend(tokens.iter().flatten().map(|t| t.id));
+        }
+        Ok(())
+    }
+
+    /// What the normaliser makes of `text`.
+    pub(super) fn normalize(&self, text: &str) -> Result<String, String> {
+        let mut s = NormalizedString::from(text);
+        if let Some(n) = &self.normalizer {
+            n.normalize(&mut s).map_err(|e| e.to_string())?;
+        }
+        Ok(s.get().to_string())
+    }
+
+    fn words(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
+        if let Some(&b) = self.missing.iter().find(|&&b| piece.contains(spell_byte(b))) {
+            return Err(format!("the vocabulary has no token for byte 0x{b:02x}").into());
+        }
+        self.merges.tokenize(piece)
+    }
+}
+
+/// Cuts the added tokens out of a stretch of text.
+fn cut(
+    s: NormalizedString,
+    finder: &Finder,
+    barred: &impl Fn(usize, usize) -> bool,
+) -> tokenizers::Result<Vec<Split>> {
+    let origin = s.offsets_original().0;
+    let found = finder.find(s.get(), |start, end| {
+        s.convert_offsets(Range::Normalized(start..end))
+            .is_some_and(|r| barred(origin + r.start, origin + r.end))
+    });
+    let slice = |start: usize, end: usize| {
+        s.slice(Range::Normalized(start..end)).ok_or("an added token was found off a character's edge")
+    };
+    let mut out = Vec::with_capacity(2 * found.len() + 1);
+    let mut done = 0;
+    for f in found {
+        if done < f.start {
+            out.push(Split::from(slice(done, f.start)?));
+        }
+        let token = Token::new(f.id, String::new(), (0, f.end - f.start));
+        out.push(Split::from((slice(f.start, f.end)?, Some(vec![token]))));
+        done = f.end;
+    }
+    let len = s.get().len();
+    if done < len {
+        out.push(if done == 0 { Split::from(s) } else { Split::from(slice(done, len)?) });
+    }
+    Ok(out)
+}
