@@ -1,4 +1,5 @@
-//! The one error of this crate: which file, which tensor or key, and what was expected.
+//! The one error of this crate: which file, which tensor or key, and what was expected. Names come from the file, so
+//! their control characters are escaped: a message goes to a terminal.
 
 /// Why a model file can not be used.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub enum Error {
         what: String,
     },
     /// One tensor is wrong.
-    #[error("{file}: tensor '{tensor}' {what}")]
+    #[error("{file}: tensor '{}' {what}", tensor.escape_debug())]
     Tensor {
         /// Path as given.
         file: String,
@@ -31,7 +32,7 @@ pub enum Error {
         what: String,
     },
     /// One metadata key is missing or of the wrong type.
-    #[error("{file}: metadata key '{key}' {what}")]
+    #[error("{file}: metadata key '{}' {what}", key.escape_debug())]
     Key {
         /// Path as given.
         file: String,

@@ -63,20 +63,24 @@ impl Mapped {
         if let Some(map) = self.map.as_ref().filter(|_| range.len() >= PAGE_MAX) {
             let _ = map.advise_range(memmap2::Advice::WillNeed, range.start, range.len()); // a hint only
         }
+        #[cfg(not(unix))]
+        let _ = range;
     }
 
     /// `range` will not be read soon: takes its whole pages out of this process's resident memory.
     pub fn release(&self, range: &Range<usize>) {
         // Rounded inwards: the pages at both ends may hold a part of a neighbour that is still in use.
-        let start = range.start.next_multiple_of(PAGE_MAX);
-        let end = range.end / PAGE_MAX * PAGE_MAX;
+        let pages = range.start.next_multiple_of(PAGE_MAX)..range.end / PAGE_MAX * PAGE_MAX;
         #[cfg(unix)]
-        if let Some(map) = self.map.as_ref().filter(|_| start < end) {
+        if let Some(map) = self.map.as_ref().filter(|_| !pages.is_empty()) {
             // SAFETY: DONTNEED throws away what was written to private or anonymous pages. These are read-only pages
             // of a shared file mapping, so the next access reads the same bytes from the file again.
-            let _ =
-                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, pages.start, pages.len())
+            };
         }
+        #[cfg(not(unix))]
+        let _ = pages;
     }
 }
 

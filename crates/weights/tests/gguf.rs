@@ -254,6 +254,11 @@ fn damage_is_named() {
             edit(|f| f.tensors[1] = tensor("a.weight", &[8], 0, 32)),
             &["tensor 'a.weight' stands twice"],
         ),
+        (
+            "control characters",
+            edit(|f| f.tensors[0] = tensor("\x1b[2J", &[], 0, 0)),
+            &["tensor '\\u{1b}[2J' has 0 dimensions"],
+        ),
         ("part of a set", edit(|f| f.keys[1] = key("split.count", 2, &[3, 0])), &["is one part of several"]),
     ];
     for (what, raw, wants) in cases {
