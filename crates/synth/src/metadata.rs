@@ -75,6 +75,11 @@ fn dimensions(m: &mut Metadata, s: &Shape) {
     }
     if s.mtp {
         put("nextn_predict_layers", number(1));
+        if s.gdn.is_some() {
+            // the block after the layers breaks their rhythm, so newer converters list each one's kind
+            let recurrent = (0..s.blocks()).map(|i| Value::Bool(s.is_recurrent(i))).collect();
+            put("attention.recurrent_layers", Value::Array(recurrent));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A tensor is made in pieces, each from a seed of its own, so that several threads give the same bytes as one.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use bytes::Bytes;
@@ -19,12 +19,62 @@ pub(crate) struct SyntheticSource {
     infos: Vec<TensorInfo>,
     fills: Vec<Fill>,
     seed: u64,
+    spare: Spare,
+}
+
+/// The memory of the last tensor that nobody reads any more. Fresh memory costs more than what is put in it: the system
+/// clears it and hands it out page by page.
+type Spare = Arc<Mutex<Option<Vec<u8>>>>;
+
+/// A tensor's bytes, whose memory becomes the spare one.
+struct Made {
+    data: Vec<u8>,
+    spare: Spare,
+}
+
+impl AsRef<[u8]> for Made {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Ok(mut spare) = self.spare.lock()
+            && spare.as_ref().is_none_or(|s| s.capacity() < self.data.capacity())
+        {
+            *spare = Some(std::mem::take(&mut self.data));
+        }
+    }
 }
 
 impl SyntheticSource {
     pub fn new(plan: Vec<Planned>, seed: u64) -> Self {
         let (infos, fills) = plan.into_iter().map(|p| (p.info, p.fill)).unzip();
-        Self { infos, fills, seed }
+        Self { infos, fills, seed, spare: Spare::default() }
+    }
+
+    /// The spare memory, for a large tensor that it is large enough for.
+    fn take_spare(&self, len: usize) -> Option<Vec<u8>> {
+        self.spare.lock().ok()?.take_if(|s| len >= PIECE_BYTES && s.capacity() >= len)
+    }
+
+    /// All blocks of a tensor, made by every core that there is.
+    fn random_tensor(&self, info: &TensorInfo, scale: f32) -> Made {
+        let len = info.size_bytes() as usize;
+        let mut data = match self.take_spare(len) {
+            Some(mut spare) => {
+                spare.resize(len, 0);
+                spare
+            }
+            None => vec![0; len],
+        };
+        let piece_bytes = PIECE_BYTES / info.ty.block_bytes() * info.ty.block_bytes();
+        let fill = |(i, piece): (usize, &mut [u8])| {
+            random_blocks(info.ty, &mut piece_seed(&info.name, self.seed, i), scale, piece);
+        };
+        on_every_core(data.chunks_mut(piece_bytes).enumerate(), fill);
+        Made { data, spare: self.spare.clone() }
     }
 }
 
@@ -35,51 +85,41 @@ impl Source for SyntheticSource {
 
     fn data(&self, index: usize) -> Result<Bytes, Error> {
         let info = &self.infos[index];
-        let random = |scale| random_tensor(info, self.seed, scale);
         let mapped = |f: fn(f32) -> f32| {
-            let mut data = random(1.0);
-            for value in data.as_chunks_mut::<4>().0 {
+            let mut made = self.random_tensor(info, 1.0);
+            for value in made.data.as_chunks_mut::<4>().0 {
                 *value = f(f32::from_le_bytes(*value)).to_le_bytes();
             }
-            data
+            Bytes::from_owner(made)
         };
         Ok(match &self.fills[index] {
-            Fill::Random(scale) => random(*scale),
+            Fill::Random(scale) => Bytes::from_owner(self.random_tensor(info, *scale)),
             Fill::NearOne => mapped(|x| 1.0 + 0.1 * x),
             Fill::Decay => mapped(|x| -(0.7 + 0.8 * x).exp()),
             Fill::TimeStep => mapped(|x| -3.0 + 1.15 * x),
             Fill::Exactly(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        }
-        .into())
+        })
     }
 }
 
-/// All blocks of a tensor, made by every core that there is.
-fn random_tensor(info: &TensorInfo, seed: u64, scale: f32) -> Vec<u8> {
-    let mut data = vec![0; info.size_bytes() as usize];
-    let piece_bytes = PIECE_BYTES / info.ty.block_bytes() * info.ty.block_bytes();
-    let fill = |(i, piece): (usize, &mut [u8])| {
-        random_blocks(info.ty, &mut piece_seed(&info.name, seed, i), scale, piece);
-    };
-    let pieces = data.len().div_ceil(piece_bytes);
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(pieces);
+/// Gives `pieces` to as many threads as may run at once, and as there are pieces.
+fn on_every_core<P>(pieces: impl ExactSizeIterator<Item = P> + Send, work: impl Fn(P) + Sync) {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
     if threads < 2 {
-        data.chunks_mut(piece_bytes).enumerate().for_each(fill);
-        return data;
+        return pieces.for_each(work);
     }
-    let todo = Mutex::new(data.chunks_mut(piece_bytes).enumerate());
+    let todo = Mutex::new(pieces);
     // A poisoned lock means that another thread panicked, and that the scope will panic too.
     let next = || todo.lock().ok().and_then(|mut pieces| pieces.next());
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(piece) = next() {
-                    fill(piece);
+                    work(piece);
                 }
             });
         }
     });
-    data
 }
 
 /// FNV-1a over all that distinguishes a piece.
@@ -119,6 +159,11 @@ mod tests {
             assert_eq!(one, piece, "piece {i}");
         }
         assert_ne!(made, source(ty, &shape, fill, 2).data(0).unwrap());
+        // memory that was used before gives the same bytes too
+        let want = made.to_vec();
+        drop(made);
+        assert!(a.spare.lock().unwrap().is_some());
+        assert_eq!(a.data(0).unwrap(), want);
     }
 
     #[test]
