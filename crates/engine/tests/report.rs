@@ -132,3 +132,19 @@ fn the_text_says_it_all_in_columns() {
     let columns: Vec<_> = table.map(|l| l.chars().position(|c| c == '%')).collect();
     assert!(columns[0].is_some() && columns.iter().all(|c| *c == columns[0]), "{columns:?}");
 }
+
+/// A checkpoint's directory and the GGUF file made of it hold the same parameters in the same groups.
+#[test]
+fn twins_have_the_same_parameters() {
+    for name in ["qwen3_5_moe", "qwen3_5", "qwen3_moe", "llama"] {
+        let paths = [format!("models/tiny-{name}"), format!("models/gguf/tiny-{name}.f32.gguf")];
+        let [Some(directory), Some(file)] = paths.map(|p| octet_testkit::shared(&p)) else { return };
+        let of = |path| {
+            let report = Report::new(&octet_weights::Model::open(path).unwrap()).unwrap();
+            assert!(!report.text(&Limits::single(512)).is_empty());
+            let groups = report.groups.iter();
+            groups.map(|g| (g.group, g.parameters, g.active_parameters)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(directory), of(file), "{name}");
+    }
+}

@@ -4,7 +4,8 @@
 mod common;
 
 use common::{Run, exact_backends, limits, load};
-use octet_synth::{Mix, TINY_ARCHITECTURES, tiny};
+use octet_engine::tokenizer::{Special, Tokenizer};
+use octet_synth::{Mix, TINY_ARCHITECTURES, known, synthetic, tiny};
 use octet_weights::GgmlType as T;
 
 /// What llama.cpp (b11549, F32 files written by this workspace) writes greedily after the tokens `7 i + 11`, `i < 16`;
@@ -54,5 +55,28 @@ fn mixed_types_run() {
                 assert_eq!(parts, logits, "{arch} {mix} on {on:?}: a prompt in two parts");
             }
         }
+    }
+}
+
+/// Made-up vocabularies are real ones to the tokenizer: text comes back, and every row but padding may be sampled.
+#[test]
+fn made_up_vocabularies_tokenize() {
+    let large = known::shape("qwen3.6-35b-a3b").expect("a known shape");
+    let large = synthetic(&large, Mix::Q4KM, Some(2), 0).expect("a made-up model");
+    let tiny = TINY_ARCHITECTURES.iter().map(|a| tiny(a, Mix::Q4KM).expect("a tiny model can be made"));
+    for file in tiny.chain([large]) {
+        let t = Tokenizer::from_metadata(&file.metadata).expect("a tokenizer");
+        for text in ["the cat sat", "Zażółć 42 gęślą\n\n jaźń 🦊", ""] {
+            let ids = t.encode(text, Special::Text).expect("text can be encoded");
+            let bytes: Vec<u8> = ids.iter().flat_map(|&id| t.token_bytes(id).to_vec()).collect();
+            assert_eq!(String::from_utf8(bytes).as_deref(), Ok(text), "{}", file.origin);
+        }
+        let turn = t.encode("<|im_start|>user", Special::Parse).expect("text can be encoded");
+        assert_eq!(t.token_text(turn[0]), Some("<|im_start|>"), "{}", file.origin);
+        assert_eq!(t.eos_ids().iter().map(|&id| t.token_text(id)).next(), Some(Some("<|im_end|>")));
+        let rows = file.info("token_embd.weight").expect("a table").shape[0] as u32;
+        let padding = (0..rows).filter(|&id| !t.is_sampleable(id)).count();
+        let want = [(248_320, 243), (600, 23)].iter().find(|(r, _)| *r == rows).map_or(0, |(_, n)| *n);
+        assert_eq!(padding, want, "{}", file.origin);
     }
 }

@@ -1,7 +1,5 @@
 //! A report as plain text for people: aligned columns, and bars that show where a token's bytes go.
 
-use std::fmt::{Display, Write};
-
 use octet_compute::batch::PAGE_TOKENS;
 
 use super::{GroupReport, Report, TokenReport, TypeShare};
@@ -146,19 +144,29 @@ impl Report {
     }
 }
 
-/// Text by lines, with names at the left.
+/// Text by lines, with names at the left. Names come from files that nobody vouches for, so control characters, which
+/// a terminal might obey, are escaped.
 struct Lines(String);
 
 impl Lines {
     fn title(&mut self, text: &str) {
-        let blank = if self.0.is_empty() { "" } else { "\n" };
-        self.push(format_args!("{blank}{text}"));
+        if !self.0.is_empty() {
+            self.0.push('\n');
+        }
+        self.push(text);
     }
-    fn line(&mut self, label: impl Display, text: impl Display) {
-        self.push(format_args!("  {label:LABEL_COLUMNS$} {text}"));
+    fn line(&mut self, label: &str, text: impl AsRef<str>) {
+        self.push(&format!("  {label:LABEL_COLUMNS$} {}", text.as_ref()));
     }
-    fn push(&mut self, line: std::fmt::Arguments<'_>) {
-        writeln!(self.0, "{line}").expect("a String takes every text");
+    fn push(&mut self, line: &str) {
+        for c in line.chars() {
+            if c.is_control() {
+                self.0.extend(c.escape_default());
+            } else {
+                self.0.push(c);
+            }
+        }
+        self.0.push('\n');
     }
 }
 
@@ -228,6 +236,13 @@ mod tests {
         let said = [0, 999, 1000, 999_994, 999_996, 609_484_800, 21_158_000_000].map(bytes);
         assert_eq!(said, ["0 B", "999 B", "1.00 kB", "999.99 kB", "1.00 MB", "609.48 MB", "21.16 GB"]);
         assert_eq!([7, 34_660_000_000].map(count), ["7", "34.66 B"]);
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let mut lines = Lines(String::new());
+        lines.title("a\x1b[2Jb\nc");
+        assert_eq!(lines.0, "a\\u{1b}[2Jb\\nc\n");
     }
 
     #[test]
