@@ -6,6 +6,7 @@ pub mod detokenizer;
 mod error;
 pub mod models;
 pub mod report;
+pub mod sampler;
 pub mod tokenizer;
 
 pub use error::Error;

@@ -316,7 +316,7 @@ impl TokenizerReport {
 }
 
 impl SamplingDefaults {
-    fn read(meta: &Metadata) -> Result<Self, Error> {
+    pub(crate) fn read(meta: &Metadata) -> Result<Self, Error> {
         let float = |key: &str| meta.opt_f32(&format!("general.sampling.{key}"));
         Ok(Self {
             temperature: float("temp")?,

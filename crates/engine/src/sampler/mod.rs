@@ -1,0 +1,235 @@
+//! From a row of logits to a token: penalties, temperature, truncation, a random draw. One [`Sampler`] a sequence, fed
+//! by the engine's loop.
+//!
+//! Order of steps: `logit_bias`, repetition penalty, presence and frequency penalties, temperature, `top_k`, `top_p`,
+//! `min_p`. It is that of Hugging Face and (but for `min_p`, which only changes what `top_p` is a share of) of vLLM,
+//! where models' recommended settings are tried: temperature stands before the truncation, so a high one widens what
+//! `top_p` keeps. llama.cpp has temperature last; at temperature 1 both are the same. `top_p` is a share of what
+//! `top_k` left, everywhere.
+
+mod error;
+mod params;
+mod rng;
+mod rows;
+mod stop;
+mod window;
+
+pub use error::SamplerError;
+pub use params::{PENALTY_LAST_N_MAX, SamplerParams};
+pub use stop::{Match, StopStrings};
+
+use rng::Rng;
+use rows::{Bits, Candidate, Rows, Weigh, bit_blocks, pass, top_capacity};
+use window::Window;
+
+/// A chosen token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampled {
+    /// Its id.
+    pub id: u32,
+    /// Its log-probability, where [`SamplerParams::logprobs`] asks; see [`Sampler::top_logprobs`].
+    pub logprob: Option<f32>,
+}
+
+/// Chooses the tokens of one sequence. All memory is taken by [`Sampler::new`]; a step takes none.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    params: SamplerParams,
+    seed: u64,
+    rng: Rng,
+    /// One bit for each row, none past the last.
+    sampleable: Vec<Bits>,
+    vocab_rows: usize,
+    /// `None` when no penalty is set.
+    window: Option<Window>,
+    /// `[vocab_rows]`: logits with biases and penalties; empty when there are none.
+    adjusted: Vec<f32>,
+    /// Weights of each block of rows.
+    sums: Vec<f64>,
+    top: Vec<Candidate>,
+    top_logprobs: Vec<(u32, f32)>,
+}
+
+/// A bitset in which the ids below `n` are set: what may be sampled from a vocabulary of `n` tokens, however many rows
+/// of padding the output matrix has.
+pub fn bitset_below(n: usize) -> Vec<u32> {
+    let mut words = vec![u32::MAX; n / 32];
+    if !n.is_multiple_of(32) {
+        words.push((1 << (n % 32)) - 1);
+    }
+    words
+}
+
+/// `top_p` alone looks at this many best tokens first. In text they nearly always suffice.
+const NUCLEUS_FIRST: usize = 256;
+/// And then at this many times as many, until their probability suffices.
+const NUCLEUS_GROWTH: usize = 16;
+
+impl Sampler {
+    /// A sampler for logits of `vocab_rows` rows. Bit `i % 32` of `sampleable[i / 32]` says whether id `i` may ever be
+    /// sampled (padding may not); missing words count as zero. `seed_if_none` is used when the settings have no seed.
+    pub fn new(
+        params: SamplerParams,
+        vocab_rows: usize,
+        sampleable: &[u32],
+        seed_if_none: u64,
+    ) -> Result<Self, SamplerError> {
+        params.validate(vocab_rows)?;
+        let sampleable = bit_blocks(sampleable, vocab_rows);
+        if sampleable.iter().flatten().all(|w| *w == 0) {
+            return Err(SamplerError::NothingAllowed);
+        }
+        let window = params.penalizes().then(|| Window::new(params.penalty_last_n, vocab_rows));
+        let adjusts = window.is_some() || !params.logit_bias.is_empty();
+        let greedy = params.temperature == 0.0;
+        let most = match params.top_k {
+            0 if greedy || params.top_p == 1.0 => 0,
+            0 => vocab_rows,
+            k => k as usize,
+        };
+        let logprobs = params.logprobs.unwrap_or(0);
+        let seed = params.seed.unwrap_or(seed_if_none);
+        Ok(Self {
+            seed,
+            rng: Rng::new(seed),
+            vocab_rows,
+            window,
+            adjusted: vec![0.0; if adjusts { vocab_rows } else { 0 }],
+            sums: vec![0.0; sampleable.len()],
+            sampleable,
+            top: Vec::with_capacity(top_capacity(most.max(logprobs), vocab_rows)),
+            top_logprobs: Vec::with_capacity(logprobs),
+            params,
+        })
+    }
+
+    /// The settings it was made with.
+    pub fn params(&self) -> &SamplerParams {
+        &self.params
+    }
+
+    /// The seed in use: with it, the same request gives the same text again.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Tells of a token of the sequence, prompt and generated alike, for the penalties. Ids past the logits' rows
+    /// (images, for instance) take their place in the window, and have no logit to penalise.
+    pub fn accept(&mut self, id: u32) {
+        if let Some(window) = &mut self.window {
+            window.push(id);
+        }
+    }
+
+    /// Chooses a token from `logits` `[vocab_rows]`, among those that `allowed` has too, a bitset as in
+    /// [`Sampler::new`]. The caller decides whether to keep it, and then tells by [`Sampler::accept`].
+    ///
+    /// Fails when a logit that may be chosen is NaN or +inf, or none is left; the sampler can still be used.
+    pub fn sample(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<Sampled, SamplerError> {
+        self.top_logprobs.clear();
+        if logits.len() != self.vocab_rows {
+            return Err(SamplerError::Logits { got: logits.len(), expected: self.vocab_rows });
+        }
+        let id = self.choose(logits, allowed)?;
+        let logprob = match self.params.logprobs {
+            None => None,
+            Some(n) => Some(self.fill_logprobs(logits, id, n)?),
+        };
+        Ok(Sampled { id, logprob })
+    }
+
+    /// The most probable tokens of the last step, best first; empty unless [`SamplerParams::logprobs`] asks.
+    ///
+    /// Log-probabilities are those of the model: the log-softmax of its logits, before biases, penalties, temperature,
+    /// truncation and grammars, over all rows that may ever be sampled (vLLM's `raw_logprobs`).
+    pub fn top_logprobs(&self) -> &[(u32, f32)] {
+        &self.top_logprobs
+    }
+
+    fn choose(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<u32, SamplerError> {
+        let mut rows = Rows { logits, sampleable: &self.sampleable, allowed };
+        if !self.adjusted.is_empty() {
+            self.adjusted.copy_from_slice(logits);
+            for &(id, bias) in &self.params.logit_bias {
+                self.adjusted[id as usize] += bias;
+            }
+            if let Some(window) = &self.window {
+                window.penalize(&self.params, &mut self.adjusted);
+            }
+            rows.logits = &self.adjusted;
+        }
+        let (best, max) = rows.best()?;
+        if self.params.temperature == 0.0 {
+            return Ok(best);
+        }
+        // At most f32's largest number: infinity times the best token's 0 would be NaN.
+        let temperature_inv = (1.0 / self.params.temperature).min(f32::MAX);
+        let weigh = Weigh { max, temperature_inv, floor: self.params.min_p };
+        let random = self.rng.next();
+        let id = if self.params.top_k == 0 && self.params.top_p == 1.0 {
+            let total = rows.sum(weigh, &mut self.sums);
+            rows.at_sum(weigh, &self.sums, random * total)
+        } else {
+            let kept = truncate(&self.params, rows, weigh, &mut self.top, &mut self.sums);
+            let weights = || kept.iter().map(|c| weigh.of(c.logit()));
+            let total: f64 = weights().map(f64::from).sum();
+            pass(weights(), random * total).map(|i| kept[i].id())
+        };
+        // The best token always has weight 1, so there is one.
+        id.ok_or(SamplerError::NothingAllowed)
+    }
+
+    fn fill_logprobs(&mut self, logits: &[f32], id: u32, n: usize) -> Result<f32, SamplerError> {
+        let rows = Rows { logits, sampleable: &self.sampleable, allowed: None };
+        let (_, max) = rows.best()?;
+        let weigh = Weigh { max, temperature_inv: 1.0, floor: 0.0 };
+        let log_sum = f64::from(max) + rows.sum(weigh, &mut self.sums).ln();
+        let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
+        rows.top(n, &mut self.top);
+        self.top_logprobs.extend(self.top.iter().map(|c| (c.id(), logprob(c.logit()))));
+        Ok(logprob(logits[id as usize]))
+    }
+}
+
+/// What `top_k`, `top_p` and `min_p` leave, best first; at least one token.
+fn truncate<'a>(
+    params: &SamplerParams,
+    rows: Rows<'_>,
+    weigh: Weigh,
+    top: &'a mut Vec<Candidate>,
+    sums: &mut [f64],
+) -> &'a [Candidate] {
+    // For its share, top_p counts tokens that min_p drops later.
+    let unfloored = Weigh { floor: 0.0, ..weigh };
+    let weight = |c: &Candidate| f64::from(unfloored.of(c.logit()));
+    let (mut k, total) = match params.top_k {
+        0 => (NUCLEUS_FIRST, Some(rows.sum(unfloored, sums))),
+        k => (k as usize, None),
+    };
+    let len = loop {
+        rows.top(k, top);
+        let total = total.unwrap_or_else(|| top.iter().map(weight).sum());
+        let end = nucleus(top.iter().map(weight), total * f64::from(params.top_p), weigh.floor.into());
+        if params.top_k != 0 || end.is_some() || top.len() < k {
+            break end.unwrap_or(top.len());
+        }
+        k *= NUCLEUS_GROWTH;
+    };
+    &top[..len]
+}
+
+/// Length of the shortest start of `weights` (falling) that sums to `share`, or the end of those of at least `floor`,
+/// whichever comes first; `None` if neither does.
+fn nucleus(weights: impl Iterator<Item = f64>, share: f64, floor: f64) -> Option<usize> {
+    let mut sum = 0.0;
+    for (i, w) in weights.enumerate() {
+        if w < floor {
+            return Some(i);
+        }
+        sum += w;
+        if sum >= share {
+            return Some(i + 1);
+        }
+    }
+    None
+}

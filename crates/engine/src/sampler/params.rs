@@ -1,0 +1,152 @@
+//! Sampling settings: their meaning, ranges and defaults. Made from a request or the command line, read by
+//! [`super::Sampler`].
+
+use octet_weights::{Metadata, Value};
+
+use super::SamplerError;
+use crate::report::SamplingDefaults;
+
+/// Longest finite penalty window, in tokens; longer than any model's context.
+pub const PENALTY_LAST_N_MAX: usize = 1 << 20;
+
+/// How the next token is chosen. `Default` is the plain softmax distribution of the model, as in vLLM, Hugging Face's
+/// `generate(do_sample=True)` and OpenAI's API: temperature 1, everything else off. (llama.cpp's own defaults are a
+/// matter of taste: 0.8, top_k 40, top_p 0.95, min_p 0.05.)
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplerParams {
+    /// Logits are divided by it. 0 is greedy: the largest logit, and the lowest id of equal ones.
+    pub temperature: f32,
+    /// Only the `top_k` most probable tokens are kept; 0 keeps all. Of equal tokens the lower ids are kept.
+    pub top_k: u32,
+    /// Only the most probable tokens are kept that together have this probability; 1 keeps all, 0 keeps one.
+    pub top_p: f32,
+    /// Only tokens are kept that have this share of the most probable token's probability; 0 keeps all.
+    pub min_p: f32,
+    /// Logits of tokens in the window are divided (if positive) or multiplied (if negative) by it; 1 is off.
+    pub repetition_penalty: f32,
+    /// How many of the last tokens, prompt included, the three penalties look at: 64 by default (llama.cpp), 0 for
+    /// none, `usize::MAX` for all (vLLM's and Hugging Face's repetition penalty).
+    pub penalty_last_n: usize,
+    /// Subtracted from the logit of every token in the window; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted as many times as a token stands in the window; 0 is off.
+    pub frequency_penalty: f32,
+    /// Added to the logits of these ids, -inf to ban one. An id that stands here twice gets the sum.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Same seed, same text. `None` takes the one given to [`super::Sampler::new`].
+    pub seed: Option<u64>,
+    /// Compute log-probabilities, and those of this many most probable tokens.
+    pub logprobs: Option<usize>,
+}
+
+impl Default for SamplerParams {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            penalty_last_n: 64,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: None,
+            logprobs: None,
+        }
+    }
+}
+
+fn setting(field: &'static str, value: impl ToString, expected: impl Into<String>) -> SamplerError {
+    SamplerError::Setting { field, value: value.to_string(), expected: expected.into() }
+}
+
+fn check(ok: bool, field: &'static str, value: f32, expected: &str) -> Result<(), SamplerError> {
+    if ok { Ok(()) } else { Err(setting(field, value, expected)) }
+}
+
+impl SamplerParams {
+    /// Greedy decoding, everything else as in `default`.
+    pub fn greedy() -> Self {
+        Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// `base` with what the model's makers recommend (`general.sampling.*`, in a Hugging Face directory
+    /// `generation_config.json`) in its place. What the user sets explicitly goes on top of the result.
+    pub fn from_metadata(metadata: &Metadata, base: Self) -> Result<Self, SamplerError> {
+        let wrong = |e: &dyn std::fmt::Display| SamplerError::Metadata(e.to_string());
+        let file = SamplingDefaults::read(metadata).map_err(|e| wrong(&e))?;
+        let key = "general.sampling.penalty_last_n";
+        let last_n = match metadata.get(key) {
+            // llama.cpp's "as long as the context"
+            Some(Value::I64(-1)) => Some(usize::MAX),
+            _ => metadata.opt_u32(key).map_err(|e| wrong(&e))?.map(|n| n as usize),
+        };
+        let recommended = |p: Self| Self {
+            temperature: file.temperature.unwrap_or(p.temperature),
+            top_k: file.top_k.unwrap_or(p.top_k),
+            top_p: file.top_p.unwrap_or(p.top_p),
+            min_p: file.min_p.unwrap_or(p.min_p),
+            repetition_penalty: file.repetition_penalty.unwrap_or(p.repetition_penalty),
+            penalty_last_n: last_n.unwrap_or(p.penalty_last_n),
+            ..p
+        };
+        // On neutral settings first, so that the file is blamed for its own values only.
+        recommended(Self::default()).check_ranges().map_err(|source| SamplerError::Recommended {
+            file: metadata.file().to_string(),
+            source: Box::new(source),
+        })?;
+        Ok(recommended(base))
+    }
+
+    /// Checks every field, and that ids are below `vocab`.
+    pub fn validate(&self, vocab: usize) -> Result<(), SamplerError> {
+        self.check_ranges()?;
+        for &(id, bias) in &self.logit_bias {
+            if id as usize >= vocab {
+                let expected = format!("token ids below {vocab}, the size of the vocabulary");
+                return Err(setting("logit_bias", format!("{{{id}: {bias}}}"), expected));
+            }
+        }
+        match self.logprobs {
+            Some(n) if n > vocab => {
+                Err(setting("logprobs", n, format!("at most {vocab}, the size of the vocabulary")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_ranges(&self) -> Result<(), SamplerError> {
+        let (t, r) = (self.temperature, self.repetition_penalty);
+        let (presence, frequency) = (self.presence_penalty, self.frequency_penalty);
+        let share = 0.0..=1.0;
+        check(t.is_finite() && t >= 0.0, "temperature", t, "a finite number, 0 (greedy) or more")?;
+        check(share.contains(&self.top_p), "top_p", self.top_p, "a number from 0 to 1 (off)")?;
+        check(share.contains(&self.min_p), "min_p", self.min_p, "a number from 0 (off) to 1")?;
+        check(r.is_finite() && r > 0.0, "repetition_penalty", r, "a finite number above 0 (1 is off)")?;
+        // OpenAI's ranges
+        let two = -2.0..=2.0;
+        check(two.contains(&presence), "presence_penalty", presence, "a number from -2 to 2 (0 is off)")?;
+        check(two.contains(&frequency), "frequency_penalty", frequency, "a number from -2 to 2 (0 is off)")?;
+        let n = self.penalty_last_n;
+        if n > PENALTY_LAST_N_MAX && n != usize::MAX {
+            let expected = format!("0 (none) to {PENALTY_LAST_N_MAX} tokens, or {} for all", usize::MAX);
+            return Err(setting("penalty_last_n", n, expected));
+        }
+        for &(id, bias) in &self.logit_bias {
+            if !((-100.0..=100.0).contains(&bias) || bias == f32::NEG_INFINITY) {
+                let expected = "biases from -100 to 100, or -inf to ban a token";
+                return Err(setting("logit_bias", format!("{{{id}: {bias}}}"), expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any penalty changes anything.
+    pub(super) fn penalizes(&self) -> bool {
+        self.penalty_last_n > 0
+            && (self.repetition_penalty != 1.0
+                || self.presence_penalty != 0.0
+                || self.frequency_penalty != 0.0)
+    }
+}

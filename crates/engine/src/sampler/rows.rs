@@ -1,0 +1,331 @@
+//! Passes over a row of logits under masks, in blocks that the compiler turns into vector code. Used by
+//! [`super::Sampler`]; a quarter of a million logits are read once or twice a token.
+
+use super::SamplerError;
+
+/// Rows of a block; one bitset entry holds as many bits.
+pub(super) const BLOCK: usize = 128;
+const WORDS: usize = BLOCK / 32;
+const LANES: usize = 16;
+
+/// Bits of one block.
+pub(super) type Bits = [u32; WORDS];
+
+/// A bitset in blocks: bit `i` of `words` for every row `i < rows`, no bit past them. Missing words count as zero.
+pub(super) fn bit_blocks(words: &[u32], rows: usize) -> Vec<Bits> {
+    let mut blocks: Vec<Bits> = (0..rows.div_ceil(BLOCK)).map(|b| word_block(words, b)).collect();
+    let past = rows % BLOCK;
+    if past != 0
+        && let Some(last) = blocks.last_mut()
+    {
+        for i in past..BLOCK {
+            last[i / 32] &= !(1 << (i % 32));
+        }
+    }
+    blocks
+}
+
+fn word_block(words: &[u32], block: usize) -> Bits {
+    std::array::from_fn(|w| words.get(block * WORDS + w).copied().unwrap_or(0))
+}
+
+/// Logits of which some may be chosen.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    /// `[vocab_rows]`.
+    pub logits: &'a [f32],
+    /// `[vocab_rows / BLOCK]`, rounded up.
+    pub sampleable: &'a [Bits],
+    /// Bitset that holds as well; missing words count as zero.
+    pub allowed: Option<&'a [u32]>,
+}
+
+/// `exp((logit - max) / temperature)`, or 0 where that is below `floor`. The largest logit has weight 1.
+#[derive(Clone, Copy)]
+pub(super) struct Weigh {
+    pub max: f32,
+    pub temperature_inv: f32,
+    pub floor: f32,
+}
+
+impl Weigh {
+    #[inline(always)]
+    pub fn of(&self, logit: f32) -> f32 {
+        let w = exp((logit - self.max) * self.temperature_inv);
+        if w < self.floor { 0.0 } else { w }
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// Logits of one block with -inf where they may not be chosen; `None` if that is everywhere.
+    #[inline(always)]
+    fn block<'s>(&'s self, block: usize, scratch: &'s mut [f32; BLOCK]) -> Option<&'s [f32; BLOCK]> {
+        let mut bits = self.sampleable[block];
+        if let Some(words) = self.allowed {
+            let allowed = word_block(words, block);
+            for (b, a) in bits.iter_mut().zip(allowed) {
+                *b &= a;
+            }
+        }
+        let start = block * BLOCK;
+        if bits == [u32::MAX; WORDS] {
+            return self.logits[start..].first_chunk();
+        }
+        if bits == [0; WORDS] {
+            return None;
+        }
+        // Bits past the last row are never set, so the shorter slice ends the loop early only where none are.
+        scratch.fill(f32::NEG_INFINITY);
+        for (i, (out, x)) in scratch.iter_mut().zip(&self.logits[start..]).enumerate() {
+            if bits[i / 32] >> (i % 32) & 1 == 1 {
+                *out = *x;
+            }
+        }
+        Some(scratch)
+    }
+
+    /// The largest logit and its id, the lowest of equal ones. Fails on NaN, +inf, and where nothing is left.
+    pub fn best(&self) -> Result<(u32, f32), SamplerError> {
+        let mut scratch = [0.0; BLOCK];
+        let (mut best, mut at) = (f32::NEG_INFINITY, 0);
+        for b in 0..self.sampleable.len() {
+            let Some(logits) = self.block(b, &mut scratch) else { continue };
+            let max = block_max(logits);
+            if max.is_nan() || max == f32::INFINITY {
+                let i = logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY).unwrap_or(0);
+                return Err(SamplerError::NotFinite { id: (b * BLOCK + i) as u32, value: logits[i] });
+            }
+            if max > best {
+                (best, at) = (max, b);
+            }
+        }
+        if best == f32::NEG_INFINITY {
+            return Err(SamplerError::NothingAllowed);
+        }
+        let i = self.block(at, &mut scratch).and_then(|l| l.iter().position(|x| *x == best)).unwrap_or(0);
+        Ok(((at * BLOCK + i) as u32, best))
+    }
+
+    /// Sum of all weights; those of each block go to `sums`, which must be as long as `sampleable`.
+    pub fn sum(&self, weigh: Weigh, sums: &mut [f64]) -> f64 {
+        let mut scratch = [0.0; BLOCK];
+        let mut total = 0.0;
+        for (b, sum) in sums.iter_mut().enumerate() {
+            *sum = self.block(b, &mut scratch).map_or(0.0, |logits| block_sum(logits, weigh));
+            total += *sum;
+        }
+        total
+    }
+
+    /// The row at which the running sum of weights passes `target`, given the `sums` of [`Rows::sum`].
+    pub fn at_sum(&self, weigh: Weigh, sums: &[f64], mut target: f64) -> Option<u32> {
+        // The last block counts whatever rounding left over.
+        let last = sums.iter().rposition(|s| *s > 0.0)?;
+        let mut b = 0;
+        while b < last && target >= sums[b] {
+            target -= sums[b];
+            b += 1;
+        }
+        let mut scratch = [0.0; BLOCK];
+        let weights = self.block(b, &mut scratch)?.map(|x| weigh.of(x));
+        let i = pass(weights.into_iter(), target)?;
+        Some((b * BLOCK + i) as u32)
+    }
+
+    /// Fills `top` with the `k` largest logits that are not -inf, best first. Takes no memory where `top` has
+    /// [`top_capacity`].
+    pub fn top(&self, k: usize, top: &mut Vec<Candidate>) {
+        top.clear();
+        if k == 0 {
+            return;
+        }
+        let full = top_capacity(k, self.logits.len());
+        let mut scratch = [0.0; BLOCK];
+        // Once k candidates are known, no logit up to the least of them is one: of equal ones the lower id counts.
+        let mut least = f32::NEG_INFINITY;
+        for b in 0..self.sampleable.len() {
+            let Some(logits) = self.block(b, &mut scratch) else { continue };
+            if block_max(logits) <= least {
+                continue;
+            }
+            for (i, &x) in logits.iter().enumerate() {
+                if x > least {
+                    if top.len() == full {
+                        top.select_nth_unstable(k - 1);
+                        top.truncate(k);
+                        least = top[k - 1].logit();
+                        if x <= least {
+                            continue;
+                        }
+                    }
+                    top.push(Candidate::new((b * BLOCK + i) as u32, x));
+                }
+            }
+        }
+        if top.len() > k {
+            top.select_nth_unstable(k - 1);
+            top.truncate(k);
+        }
+        top.sort_unstable();
+    }
+}
+
+/// Memory, in candidates, that finding the best `k` of `rows` works in.
+pub(super) fn top_capacity(k: usize, rows: usize) -> usize {
+    // Twice k, so that thinning out, which takes time in proportion, is seldom; and never as small as k.
+    k.saturating_mul(2).max(BLOCK).min(rows)
+}
+
+/// Index at which the running sum of `weights` passes `target`, or else of the last that is not 0.
+pub(super) fn pass(weights: impl Iterator<Item = f32>, mut target: f64) -> Option<usize> {
+    let mut last = None;
+    for (i, w) in weights.enumerate() {
+        if w > 0.0 {
+            last = Some(i);
+            target -= f64::from(w);
+            if target < 0.0 {
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// A token and its logit in one integer; smaller is better: the larger logit, then the lower id. Sorting integers
+/// costs a fraction of sorting by a comparison of floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate(u64);
+
+const SIGN: u32 = 1 << 31;
+
+impl Candidate {
+    #[inline]
+    fn new(id: u32, logit: f32) -> Self {
+        // Adding 0 turns -0 into 0: they are equal.
+        let bits = (logit + 0.0).to_bits();
+        let ascending = if bits & SIGN == 0 { bits | SIGN } else { !bits };
+        Self((u64::from(!ascending) << 32) | u64::from(id))
+    }
+    #[inline]
+    pub fn id(self) -> u32 {
+        self.0 as u32
+    }
+    #[inline]
+    pub fn logit(self) -> f32 {
+        let ascending = !((self.0 >> 32) as u32);
+        f32::from_bits(if ascending & SIGN != 0 { ascending & !SIGN } else { !ascending })
+    }
+}
+
+/// The largest of a block; NaN if one is NaN.
+#[inline(always)]
+fn block_max(logits: &[f32; BLOCK]) -> f32 {
+    let mut max = [f32::NEG_INFINITY; LANES];
+    let mut nan = [false; LANES];
+    for chunk in logits.as_chunks::<LANES>().0 {
+        for i in 0..LANES {
+            max[i] = if chunk[i] > max[i] { chunk[i] } else { max[i] };
+            nan[i] |= chunk[i].is_nan();
+        }
+    }
+    if nan.contains(&true) {
+        return f32::NAN;
+    }
+    max.into_iter().fold(f32::NEG_INFINITY, f32::max)
+}
+
+#[inline(always)]
+fn block_sum(logits: &[f32; BLOCK], weigh: Weigh) -> f64 {
+    let mut sums = [0f32; LANES];
+    for chunk in logits.as_chunks::<LANES>().0 {
+        for i in 0..LANES {
+            sums[i] += weigh.of(chunk[i]);
+        }
+    }
+    sums.into_iter().map(f64::from).sum()
+}
+
+/// `e^x` for `x` of at most 0 to 3 in 10^7, 0 below -87. The same bits on every machine, and vector code, which the
+/// system's function is not.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    /// Added and subtracted, it rounds to an integer, which then stands in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    // ln 2 in two parts, the first short enough for exact products
+    const LN_2_HI: f32 = 355.0 / 512.0;
+    const LN_2_LO: f32 = -2.121_944_4e-4;
+    let inside = if x < -87.0 { -87.0 } else { x };
+    let rounded = inside * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
+    // |r| <= ln(2) / 2: six terms of the series leave 1.2e-7
+    let r = inside - n * LN_2_HI - n * LN_2_LO;
+    let p = 1.0 / 120.0 + r * (1.0 / 720.0);
+    let p = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * p))));
+    let power = f32::from_bits(rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
+    if x < -87.0 { 0.0 } else { p * power }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn exp_is_close_to_the_systems() {
+        for i in 0..=870_000 {
+            let x = -i as f32 * 1e-4;
+            let exact = f64::from(x).exp();
+            let error = (f64::from(exp(x)) / exact - 1.0).abs();
+            assert!(error < 3e-7, "exp({x}): {error:e}");
+        }
+        assert_eq!(exp(0.0), 1.0);
+        assert_eq!(exp(-0.0), 1.0);
+        assert_eq!(exp(-87.1), 0.0);
+        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+    }
+
+    /// Logits with many ties, -inf and both zeros, and two masks.
+    fn masked_rows() -> impl Strategy<Value = (Vec<f32>, Vec<u32>, Option<Vec<u32>>)> {
+        let logit = prop_oneof![
+            8 => (-20i8..20).prop_map(|x| f32::from(x) / 4.0),
+            4 => -30f32..30.0,
+            1 => Just(f32::NEG_INFINITY),
+            1 => Just(-0.0f32),
+        ];
+        let bits = || prop::collection::vec(prop_oneof![Just(u32::MAX), Just(0), any::<u32>()], 0..40);
+        (prop::collection::vec(logit, 1..900), bits(), prop::option::of(bits()))
+    }
+
+    proptest! {
+        #[test]
+        fn passes_agree_with_plain_loops((logits, sampleable, allowed) in masked_rows(), k in 0usize..950, t in 0.1f32..3.0) {
+            let bit = |words: &[u32], i: usize| words.get(i / 32).is_some_and(|w| w >> (i % 32) & 1 == 1);
+            let mut left: Vec<(u32, f32)> = logits.iter().enumerate()
+                .filter(|(i, x)| bit(&sampleable, *i) && allowed.as_ref().is_none_or(|a| bit(a, *i)) && x.is_finite())
+                .map(|(i, x)| (i as u32, *x)).collect();
+            let blocks = bit_blocks(&sampleable, logits.len());
+            let rows = Rows { logits: &logits, sampleable: &blocks, allowed: allowed.as_deref() };
+            let mut sums = vec![0.0; blocks.len()];
+            left.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
+            let mut top = Vec::with_capacity(top_capacity(k, logits.len()));
+            let memory = top.capacity();
+            rows.top(k, &mut top);
+            prop_assert_eq!(top.capacity(), memory);
+            let top: Vec<(u32, f32)> = top.iter().map(|c| (c.id(), c.logit())).collect();
+            prop_assert_eq!(&top[..], &left[..k.min(left.len())]);
+            let Some(&(id, max)) = left.first() else {
+                prop_assert_eq!(rows.best(), Err(SamplerError::NothingAllowed));
+                return Ok(());
+            };
+            prop_assert_eq!(rows.best(), Ok((id, max)));
+            let weigh = Weigh { max, temperature_inv: 1.0 / t, floor: 0.0 };
+            let total = rows.sum(weigh, &mut sums);
+            let exact: f64 = left.iter().map(|(_, x)| (f64::from(x - max) / f64::from(t)).exp()).sum();
+            prop_assert!((total / exact - 1.0).abs() < 1e-5, "{total} {exact}");
+            for target in [0.0, total * 0.3, total * 0.999, total, total * 1.1] {
+                let id = rows.at_sum(weigh, &sums, target).unwrap();
+                prop_assert!(left.iter().any(|l| l.0 == id), "{id} is masked");
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Which tokens the penalties see, and how often each stands there. Used by [`super::Sampler`].
+
+use super::SamplerParams;
+
+/// What is known of one token id.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// How often it stands in the window.
+    count: u32,
+    /// Where `distinct` has it, when `count` is not 0.
+    slot: u32,
+}
+
+/// Tokens of the last `last_n` positions, counted as they come and go, so that a step costs as much as there are
+/// distinct tokens.
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    /// `[vocab_rows]`; untouched pages of it take no memory.
+    seen: Vec<Seen>,
+    /// Ids with a count.
+    distinct: Vec<u32>,
+    /// The window in arrival order, its oldest token at `oldest`; unused when it has no end.
+    ring: Vec<u32>,
+    oldest: usize,
+    /// `usize::MAX` for a window without end.
+    last_n: usize,
+}
+
+impl Window {
+    pub fn new(last_n: usize, vocab_rows: usize) -> Self {
+        let endless = last_n == usize::MAX;
+        Self {
+            seen: vec![Seen::default(); vocab_rows],
+            distinct: Vec::with_capacity(last_n.min(vocab_rows)),
+            ring: Vec::with_capacity(if endless { 0 } else { last_n }),
+            oldest: 0,
+            last_n,
+        }
+    }
+
+    pub fn push(&mut self, id: u32) {
+        if self.last_n != usize::MAX {
+            if self.ring.len() < self.last_n {
+                self.ring.push(id);
+            } else {
+                let gone = std::mem::replace(&mut self.ring[self.oldest], id);
+                self.oldest = (self.oldest + 1) % self.last_n;
+                self.forget(gone);
+            }
+        }
+        if let Some(seen) = self.seen.get_mut(id as usize) {
+            if seen.count == 0 {
+                seen.slot = self.distinct.len() as u32;
+                self.distinct.push(id);
+            }
+            seen.count += 1;
+        }
+    }
+
+    fn forget(&mut self, id: u32) {
+        let Some(seen) = self.seen.get_mut(id as usize) else { return };
+        seen.count -= 1;
+        if seen.count == 0 {
+            let slot = seen.slot;
+            self.distinct.swap_remove(slot as usize);
+            if let Some(&moved) = self.distinct.get(slot as usize) {
+                self.seen[moved as usize].slot = slot;
+            }
+        }
+    }
+
+    /// Penalises `logits` `[vocab_rows]` in place: the repetition penalty divides what is positive and multiplies what
+    /// is not (CTRL, arXiv:1909.05858, as Hugging Face has it); then `count * frequency + presence` is subtracted (OpenAI).
+    pub fn penalize(&self, params: &SamplerParams, logits: &mut [f32]) {
+        for &id in &self.distinct {
+            let x = &mut logits[id as usize];
+            *x = if *x > 0.0 { *x / params.repetition_penalty } else { *x * params.repetition_penalty };
+            let count = self.seen[id as usize].count as f32;
+            *x -= count * params.frequency_penalty + params.presence_penalty;
+        }
+    }
+}

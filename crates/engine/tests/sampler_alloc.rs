@@ -1,0 +1,87 @@
+//! A step of the sampler takes no memory. Alone in its binary, because it counts every allocation of the process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use octet_engine::sampler::{Sampler, SamplerParams, bitset_below};
+
+struct Counting;
+
+thread_local! {
+    /// Allocations by this thread; the test harness has others.
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends allocates after its locals are gone, and is none of ours.
+    let _ = COUNT.try_with(|c| c.set(c.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; a counter is all that is added.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps `dealloc`'s contract, and `ptr` is from `System`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `realloc`'s contract, and `ptr` is from `System`.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_step_takes_no_memory() {
+    const ROWS: usize = 20_000;
+    let logits: Vec<Vec<f32>> = (0..8u32)
+        .map(|step| {
+            (0..ROWS as u32)
+                .map(|i| ((i ^ (step * 977)).wrapping_mul(2_654_435_761) >> 20) as f32 / 400.0)
+                .collect()
+        })
+        .collect();
+    // No logit stands out, so top_p has to look at nearly all of them.
+    let flat = vec![0.5; ROWS];
+    let rising: Vec<f32> = (0..ROWS).map(|i| i as f32 * 1e-4).collect();
+    let base = SamplerParams::default;
+    let settings = [
+        SamplerParams::greedy(),
+        base(),
+        SamplerParams { top_k: 20, top_p: 0.95, temperature: 0.6, ..base() },
+        SamplerParams { top_k: u32::MAX, ..base() },
+        SamplerParams { top_k: 3000, min_p: 0.05, ..base() },
+        SamplerParams { top_p: 0.99, ..base() },
+        SamplerParams { min_p: 0.1, ..base() },
+        SamplerParams { repetition_penalty: 1.2, presence_penalty: 0.5, frequency_penalty: 0.1, ..base() },
+        SamplerParams { presence_penalty: 1.5, penalty_last_n: usize::MAX, ..base() },
+        SamplerParams { logit_bias: vec![(3, -100.0), (19_000, 5.0)], logprobs: Some(20), ..base() },
+        SamplerParams { top_k: 5, logprobs: Some(ROWS), ..base() },
+    ];
+    let allowed: Vec<u32> = (0..ROWS as u32 / 32).map(|i| i.wrapping_mul(0x9E37_79B9)).collect();
+    for params in settings {
+        let mut sampler = Sampler::new(params.clone(), ROWS, &bitset_below(ROWS - 77), 1).unwrap();
+        COUNT.set(0);
+        for step in 0..60 {
+            let logits = match step % 10 {
+                8 => &flat,
+                9 => &rising,
+                n => &logits[n],
+            };
+            let allowed = (step % 3 == 0).then_some(&allowed[..]);
+            let id = sampler.sample(logits, allowed).unwrap().id;
+            sampler.accept(id);
+            sampler.accept(step as u32 * 31);
+        }
+        assert_eq!(COUNT.get(), 0, "allocations with {params:?}");
+    }
+    let kept = Box::new(1);
+    assert!(COUNT.get() > 0, "the counter counts {kept}");
+}
