@@ -83,13 +83,18 @@ impl Pool {
         Ok(Snapshot { tokens: seq.tokens.len(), slot })
     }
 
+    /// Cuts `seq` after `tokens` tokens. Only for models without recurrent layers: their state can not be cut.
+    pub fn truncate(&mut self, seq: &mut Sequence, tokens: usize) {
+        seq.tokens.truncate(tokens);
+        let keep = seq.tokens.len().div_ceil(PAGE_TOKENS).min(seq.pages.len());
+        self.pages.extend(seq.pages.drain(keep..));
+    }
+
     /// Takes `seq` back to where `snapshot` of it was made.
     pub fn restore(&mut self, model: &mut dyn Model, seq: &mut Sequence, snapshot: &Snapshot) {
         assert!(snapshot.tokens <= seq.tokens.len(), "a snapshot of this sequence is not ahead of it");
         model.copy_slot(snapshot.slot, seq.slot);
-        seq.tokens.truncate(snapshot.tokens);
-        let keep = snapshot.tokens.div_ceil(PAGE_TOKENS).min(seq.pages.len());
-        self.pages.extend(seq.pages.drain(keep..));
+        self.truncate(seq, snapshot.tokens);
     }
 
     /// Empties `seq`.

@@ -16,6 +16,15 @@ pub enum Error {
     /// More tokens than the context can hold.
     #[error("the prompt has {tokens} tokens and the context holds {context}; shorten it or raise --ctx-size")]
     ContextFull { tokens: usize, context: usize },
+    /// The request itself makes no sense.
+    #[error("{0}")]
+    Request(String),
+    /// A text can not be made into tokens.
+    #[error(transparent)]
+    Encode(#[from] crate::tokenizer::EncodeError),
+    /// A sampling parameter is out of range, or no token can be chosen.
+    #[error(transparent)]
+    Sampler(#[from] crate::sampler::SamplerError),
     /// No state slot or no KV page is free.
     #[error("the cache is full: {what}")]
     CacheFull { what: String },

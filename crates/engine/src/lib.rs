@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod cache;
 pub mod detokenizer;
+pub mod engine;
 mod error;
 pub mod models;
 pub mod report;

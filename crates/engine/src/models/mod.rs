@@ -98,6 +98,11 @@ pub fn architecture(model: &octet_weights::Model) -> Result<&'static str, Error>
     })
 }
 
+/// Positions that a model was made for.
+pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
+    Ok(Config::read(model, architecture(model)?)?.context_length)
+}
+
 /// Loads a model into `be`.
 pub fn load<B: Backend + Inspect>(
     model: &octet_weights::Model,

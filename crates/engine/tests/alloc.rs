@@ -1,0 +1,69 @@
+//! A decode step allocates nothing: counted by the allocator itself, on every kind of layer.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use octet_compute::Batch;
+use octet_compute::backend::KvType;
+use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::cpu::{Cpu, CpuOptions};
+use octet_engine::cache::Pool;
+use octet_engine::models::{self, Limits};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_decode_step_allocates_nothing() {
+    for architecture in octet_synth::TINY_ARCHITECTURES {
+        let file = octet_synth::tiny(architecture, octet_synth::Mix::Q4KM)
+            .expect("a tiny model of a known architecture");
+        let context = 20 * PAGE_TOKENS;
+        let cpu =
+            Cpu::new(&CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() }).expect("a CPU");
+        let limits = Limits { kv: KvType::F16, slots: 4, ..Limits::single(context) };
+        let mut model = models::load(&file, cpu, limits, &mut |_, _| {}).expect("a tiny model loads");
+        let mut pool = Pool::new(&*model);
+        let mut seq = pool.sequence(&mut *model, context).expect("room");
+        let mut batch = Batch::with_capacity(512, 4, context / PAGE_TOKENS);
+        let vocab = model.config().vocab as u32;
+        let mut step = |n: usize| {
+            pool.reserve(&mut seq, n).expect("room");
+            let past = seq.tokens.len();
+            seq.tokens.extend((past..past + n).map(|i| i as u32 % vocab));
+            batch.clear();
+            batch.push(&seq.tokens[past..], past, seq.slot, &seq.pages, 1);
+            model.step(&batch);
+        };
+        step(500);
+        step(500); // enough context that attention is shared out among threads
+        step(1);
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        for _ in 0..70 {
+            step(1); // across the border of a page
+        }
+        assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{architecture}");
+    }
+}

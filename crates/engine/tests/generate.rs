@@ -1,0 +1,138 @@
+//! Generation on tiny made-up models: what is reused from a prompt before never changes an answer, and requests that
+//! can not be served are refused with the numbers.
+
+use std::ops::ControlFlow;
+
+use octet_compute::cpu::CpuOptions;
+use octet_engine::Error;
+use octet_engine::engine::{Answer, Engine, Finish, Options, Request};
+use octet_engine::sampler::SamplerParams;
+use octet_synth::{Mix, TINY_ARCHITECTURES, tiny};
+
+fn engine(architecture: &str) -> Engine {
+    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
+    let cpu = CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() };
+    let options = Options { context: Some(300), batch_tokens: 32, cpu, ..Options::default() };
+    Engine::open(&file, &options, &mut |_, _| {}).expect("a tiny model opens")
+}
+
+fn greedy(max_tokens: usize) -> Request {
+    let sampling = SamplerParams { temperature: 0.0, ..SamplerParams::default() };
+    Request { max_tokens: Some(max_tokens), sampling, stop: Vec::new() }
+}
+
+fn run(e: &mut Engine, prompt: &[u32], checkpoint: usize, request: &Request) -> Answer {
+    let mut streamed = String::new();
+    let answer = e
+        .generate(prompt, checkpoint, request, &mut |text| {
+            streamed.push_str(text);
+            ControlFlow::Continue(())
+        })
+        .expect("the request can be served");
+    assert_eq!(streamed, answer.text, "what was streamed is the answer");
+    answer
+}
+
+fn prompt(n: usize, salt: u32) -> Vec<u32> {
+    (0..n as u32).map(|i| (i * 37 + salt) % 256).collect()
+}
+
+#[test]
+fn a_reused_prefix_changes_nothing() {
+    for architecture in TINY_ARCHITECTURES {
+        let mut warm = engine(architecture);
+        let first = prompt(70, 3);
+        let answer = run(&mut warm, &first, 60, &greedy(12));
+        assert_eq!(answer.cached_tokens, 0);
+
+        // the conversation goes on: all but the last generated token are in the cache
+        let mut second = first.clone();
+        second.extend(&answer.tokens);
+        second.extend(prompt(9, 5));
+        let checkpoint = second.len() - 3;
+        let warm_answer = run(&mut warm, &second, checkpoint, &greedy(12));
+        assert!(warm_answer.cached_tokens >= 70, "{architecture}: {}", warm_answer.cached_tokens);
+        let cold = run(&mut engine(architecture), &second, 0, &greedy(12));
+        assert_eq!(warm_answer.tokens, cold.tokens, "{architecture}: the conversation goes on");
+
+        // back to the checkpoint with another ending
+        let mut third = second[..checkpoint].to_vec();
+        third.extend(prompt(7, 11));
+        let back = run(&mut warm, &third, 0, &greedy(12));
+        assert!(back.cached_tokens >= checkpoint, "{architecture}: {}", back.cached_tokens);
+        let cold = run(&mut engine(architecture), &third, 0, &greedy(12));
+        assert_eq!(back.tokens, cold.tokens, "{architecture}: back at the checkpoint");
+
+        // the very same prompt again, and one that has nothing in common
+        let again = run(&mut warm, &third, 0, &greedy(12));
+        assert_eq!(again.tokens, cold.tokens, "{architecture}: again");
+        let other = prompt(40, 90);
+        let fresh = run(&mut warm, &other, 0, &greedy(5));
+        assert_eq!(
+            fresh.tokens,
+            run(&mut engine(architecture), &other, 0, &greedy(5)).tokens,
+            "{architecture}"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text() {
+    let mut e = engine("qwen35moe");
+    let sampling = SamplerParams { temperature: 1.5, seed: Some(42), ..SamplerParams::default() };
+    let request = Request { max_tokens: Some(20), sampling, stop: Vec::new() };
+    let p = prompt(20, 1);
+    let (a, b) = (run(&mut e, &p, 0, &request), run(&mut e, &p, 0, &request));
+    assert_eq!(a.tokens, b.tokens);
+    let other = Request { sampling: SamplerParams { seed: Some(43), ..request.sampling.clone() }, ..request };
+    assert_ne!(a.tokens, run(&mut e, &p, 0, &other).tokens);
+}
+
+#[test]
+fn a_stop_string_ends_the_answer_and_is_not_part_of_it() {
+    let mut e = engine("llama");
+    let p = prompt(20, 1);
+    let whole = run(&mut e, &p, 0, &greedy(40)).text;
+    let chars: Vec<char> = whole.chars().collect();
+    assert!(chars.len() > 12, "the made-up model says something");
+    let stop: String = chars[6..10].iter().collect();
+    let at = whole.find(&stop).expect("it was cut from there");
+    let stopped = run(&mut e, &p, 0, &Request { stop: vec![stop], ..greedy(40) });
+    assert_eq!((stopped.text.as_str(), stopped.finish), (&whole[..at], Finish::StopString));
+}
+
+#[test]
+fn the_caller_can_end_an_answer() {
+    let mut e = engine("qwen3");
+    let mut pieces = 0;
+    let answer = e.generate(&prompt(10, 1), 0, &greedy(50), &mut |_| {
+        pieces += 1;
+        if pieces == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let answer = answer.expect("the request can be served");
+    assert_eq!((answer.finish, answer.tokens.len()), (Finish::Cancelled, 3));
+}
+
+#[test]
+fn requests_that_can_not_be_served_are_refused() {
+    let mut e = engine("qwen35");
+    let mut refuse = |p: &[u32], r: &Request| {
+        e.generate(p, 0, r, &mut |_| ControlFlow::Continue(())).expect_err("it can not be served").to_string()
+    };
+    assert!(refuse(&[], &greedy(1)).contains("no tokens"));
+    assert!(refuse(&[1, 1_000_000], &greedy(1)).contains("1000000"));
+    let long = refuse(&prompt(400, 1), &greedy(1));
+    assert!(long.contains("400") && long.contains("300"), "{long}");
+    let sampling = SamplerParams { top_p: 7.0, ..SamplerParams::default() };
+    assert!(refuse(&[1], &Request { sampling, ..greedy(1) }).contains("top_p"));
+    // and the engine goes on working
+    assert_eq!(run(&mut e, &prompt(5, 1), 0, &greedy(3)).tokens.len(), 3);
+    assert!(matches!(
+        e.generate(&prompt(299, 1), 0, &greedy(50), &mut |_| ControlFlow::Continue(())),
+        Ok(Answer { finish: Finish::Length | Finish::EndOfText, .. })
+    ));
+    assert!(matches!(
+        e.generate(&prompt(300, 1), 0, &greedy(50), &mut |_| ControlFlow::Continue(())),
+        Err(Error::ContextFull { .. })
+    ));
+}

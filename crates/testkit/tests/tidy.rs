@@ -1,0 +1,106 @@
+//! The rules of STYLE.md and ARCHITECTURE.md that a machine can check.
+
+use std::path::{Path, PathBuf};
+
+/// Longest source file.
+const MAX_LINES: usize = 600;
+
+/// Source files that may hold `unsafe`.
+const UNSAFE_ALLOWED: &[&str] = &[
+    "crates/compute/src/cpu/",
+    "crates/weights/src/map.rs",
+    "crates/engine/tests/alloc.rs",
+    "crates/engine/tests/sampler_alloc.rs",
+    "crates/weights/tests/alloc.rs",
+];
+
+/// Which of our crates each crate may depend on (tests aside).
+const DEPENDENCIES: &[(&str, &[&str])] = &[
+    ("weights", &[]),
+    ("compute", &["weights"]),
+    ("engine", &["weights", "compute"]),
+    ("synth", &["weights"]),
+    ("hub", &[]),
+    ("cli", &["weights", "compute", "engine", "synth", "hub"]),
+    ("testkit", &[]),
+];
+
+/// Files that may read the environment (tests aside).
+const ENVIRONMENT_ALLOWED: &[&str] = &["crates/cli/", "crates/testkit/"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a crate lies in crates/").to_path_buf()
+}
+
+fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())) {
+        let path = entry.expect("a folder can be listed").path();
+        if path.is_dir() && !path.ends_with("target") {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn each_source(mut check: impl FnMut(&str, &str)) {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    assert!(files.len() > 20, "the sources are where this test looks for them");
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let name = path.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/");
+        check(&name, &text);
+    }
+}
+
+#[test]
+fn files_are_short_and_say_what_they_are() {
+    each_source(|name, text| {
+        let lines = text.lines().count();
+        assert!(lines <= MAX_LINES, "{name} has {lines} lines; a file is one concept, at most {MAX_LINES}");
+        assert!(text.starts_with("//!"), "{name}: the first line says what the file is and who calls it");
+    });
+}
+
+#[test]
+fn unsafe_code_stays_where_it_is_expected() {
+    each_source(|name, text| {
+        let code = text.lines().map(|l| l.split("//").next().unwrap_or(""));
+        let has = code
+            .into_iter()
+            .any(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe"));
+        let allowed = UNSAFE_ALLOWED.iter().any(|a| name.starts_with(a)) || name.ends_with("tests/tidy.rs");
+        assert!(!has || allowed, "{name} holds unsafe code; it may stand in {UNSAFE_ALLOWED:?}");
+    });
+}
+
+#[test]
+fn the_environment_is_read_in_one_place() {
+    each_source(|name, text| {
+        let reads = text.contains("env::var") || text.contains("env::vars");
+        let allowed = ENVIRONMENT_ALLOWED.iter().any(|a| name.starts_with(a))
+            || name.contains("/tests/")
+            || name.contains("/examples/");
+        let doc = text.lines().filter(|l| l.contains("env::var")).all(|l| l.trim_start().starts_with("//"));
+        assert!(!reads || allowed || doc, "{name} reads the environment; pass the setting down instead");
+    });
+}
+
+#[test]
+fn crates_depend_on_each_other_in_one_direction() {
+    for entry in std::fs::read_dir(root().join("crates")).expect("crates/") {
+        let path = entry.expect("a folder can be listed").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let Some((_, allowed)) = DEPENDENCIES.iter().find(|(n, _)| *n == name) else {
+            panic!("crates/{name} is not in this test's table of dependencies");
+        };
+        let manifest = std::fs::read_to_string(path.join("Cargo.toml")).expect("a manifest");
+        let section = manifest.split("[dependencies]").nth(1).unwrap_or("").split("\n[").next().unwrap_or("");
+        for line in section.lines() {
+            let Some(dep) = line.strip_prefix("octet-") else { continue };
+            let dep: String = dep.chars().take_while(|c| c.is_alphanumeric()).collect();
+            assert!(allowed.contains(&dep.as_str()), "crates/{name} depends on {dep}; allowed: {allowed:?}");
+        }
+    }
+}
