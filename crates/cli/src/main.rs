@@ -1,2 +1,72 @@
-//! The `octet` command.
-fn main() {}
+//! The `octet` command: parses, runs, and says what went wrong. Start here, then `config`.
+
+mod bench;
+mod completions;
+mod config;
+mod library;
+mod memory;
+mod model;
+mod progress;
+mod show;
+mod synth;
+
+use std::process::ExitCode;
+
+use config::{Command, Settings};
+
+/// A wrong command line that only came out after parsing; exits with 2 like those that clap finds.
+#[derive(Debug)]
+struct Usage(String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+fn main() -> ExitCode {
+    let (command, settings) = config::parse();
+    match run(command, &settings) {
+        Ok(code) => code,
+        Err(e) => report(&e),
+    }
+}
+
+fn run(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Bench(args) => bench::run(&args, settings)?,
+        Command::Show(args) => show::run(&args, settings)?,
+        Command::Synth(args) => synth::run(&args)?,
+        Command::Pull(args) => library::pull(&args, settings)?,
+        Command::List(args) => library::list(&args, settings)?,
+        Command::Rm(args) => library::rm(&args, settings)?,
+        Command::Completions(args) => completions::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints an error with its causes, and says how to exit.
+fn report(e: &anyhow::Error) -> ExitCode {
+    // The reader of our output has seen enough: `octet list | head -1`.
+    let piped = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
+    if e.chain().any(|c| c.downcast_ref().is_some_and(piped)) {
+        return ExitCode::SUCCESS;
+    }
+    let mut said = e.to_string();
+    for cause in e.chain().skip(1).map(ToString::to_string) {
+        // Many errors print their cause themselves.
+        if !said.contains(&cause) {
+            said += &format!(": {cause}");
+        }
+    }
+    eprintln!("error: {said}");
+    match e.downcast_ref::<Usage>() {
+        Some(_) => {
+            eprintln!("\nFor more information, try '--help'.");
+            ExitCode::from(2)
+        }
+        None => ExitCode::FAILURE,
+    }
+}

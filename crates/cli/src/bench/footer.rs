@@ -1,0 +1,84 @@
+//! What stands under the table of `octet bench`: bytes a token, how much of the memory's bandwidth was reached, what
+//! each verb took, and the fingerprints of the logits.
+
+use std::io::{self, Write};
+
+use octet_compute::cpu::profile::{Profile, Verb};
+use octet_hub::size;
+
+use super::{Row, Subject, format};
+
+/// Columns of the longest bar.
+const BAR_COLUMNS: usize = 20;
+
+pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool) -> io::Result<()> {
+    let r = &subject.report;
+    writeln!(out, "\n{}", subject.backend)?;
+    writeln!(out, "weights read per token: {} of {}", size(r.bytes_per_token), size(r.bytes))?;
+    for row in rows.iter().filter(|r| r.is_generation()) {
+        if let Some(line) = reached(row, rows) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    for row in rows {
+        writeln!(out, "logits of {}: {}", label(row, rows), format::hash(&row.outcome))?;
+    }
+    if profile {
+        for row in rows {
+            if let Some(p) = &row.outcome.profile {
+                verbs(out, &label(row, rows), p, row)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The test's name, with what tells it from others of the same name.
+fn label(row: &Row, rows: &[Row]) -> String {
+    let mut name = row.outcome.test.name();
+    if rows.iter().any(|r| r.threads != row.threads) {
+        name += &format!(", {} thread{}", row.threads, if row.threads == 1 { "" } else { "s" });
+    }
+    if rows.iter().any(|r| r.ubatch != row.ubatch) {
+        name += &format!(", {} at once", row.ubatch);
+    }
+    name
+}
+
+/// `tg128: 24.1 GB/s, 87% of the 27.6 GB/s that this machine's memory gives`.
+fn reached(row: &Row, rows: &[Row]) -> Option<String> {
+    let achieved = row.achieved()?;
+    let of = row.bandwidth.map_or(String::new(), |limit| {
+        let percent = 100.0 * achieved / limit;
+        format!(", {percent:.0}% of the {:.1} GB/s measured for this machine's memory", limit / 1e9)
+    });
+    let name = label(row, rows);
+    Some(format!("{name}: {:.1} GB/s of weights, states, keys and values{of}", achieved / 1e9))
+}
+
+fn verbs(out: &mut dyn Write, name: &str, profile: &Profile, row: &Row) -> io::Result<()> {
+    let steps = row.outcome.steps.max(1) as f64;
+    let all = profile.total();
+    writeln!(out, "\n{name}, per step")?;
+    writeln!(out, "  {:12} {:>7} {:>12} {:>7} {:>9}", "verb", "calls", "µs", "share", "GB/s")?;
+    let line = |out: &mut dyn Write, name: &str, e: octet_compute::cpu::profile::Entry, bar: bool| {
+        let seconds = e.time.as_secs_f64();
+        let share = seconds / all.time.as_secs_f64().max(f64::MIN_POSITIVE);
+        let rate = if seconds > 0.0 { e.bytes as f64 / seconds / 1e9 } else { 0.0 };
+        let bar = "█".repeat(if bar { (share * BAR_COLUMNS as f64).round() as usize } else { 0 });
+        let row = format!(
+            "  {name:12} {:>7.0} {:>12.1} {:>6.1}% {rate:>9.1}  {bar}",
+            e.calls as f64 / steps,
+            1e6 * seconds / steps,
+            100.0 * share
+        );
+        writeln!(out, "{}", row.trim_end())
+    };
+    for verb in Verb::ALL {
+        let entry = profile.entry(verb);
+        if entry.calls > 0 {
+            line(out, verb.name(), entry, true)?;
+        }
+    }
+    line(out, "together", all, false)
+}

@@ -1,0 +1,201 @@
+//! The table of `octet bench` in its four forms. Columns and JSON fields are llama-bench's, and some of our own.
+
+use std::io::{self, Write};
+
+use octet_compute::backend::KvType;
+use octet_compute::cpu::profile::Verb;
+use octet_engine::bench::{Kind, Outcome, mean_sd};
+use serde_json::{Map, Value, json};
+
+use super::{Output, Row, Subject};
+
+/// Prints rows as they come.
+pub struct Printer {
+    form: Output,
+    printed: usize,
+}
+
+impl Printer {
+    pub fn new(form: Output) -> Self {
+        Self { form, printed: 0 }
+    }
+
+    pub fn rows(&mut self, out: &mut dyn Write, subject: &Subject, rows: &[Row]) -> io::Result<()> {
+        for row in rows {
+            match self.form {
+                Output::Md => self.markdown(out, subject, row)?,
+                Output::Json => {
+                    let start = if self.printed == 0 { "[\n" } else { ",\n" };
+                    write!(out, "{start}{:#}", Value::Object(fields(subject, row, true)))?;
+                }
+                Output::Jsonl => writeln!(out, "{}", Value::Object(fields(subject, row, true)))?,
+                Output::Csv => {
+                    let fields = fields(subject, row, false);
+                    if self.printed == 0 {
+                        writeln!(out, "{}", fields.keys().map(String::as_str).collect::<Vec<_>>().join(","))?;
+                    }
+                    writeln!(out, "{}", fields.values().map(cell).collect::<Vec<_>>().join(","))?;
+                }
+            }
+            self.printed += 1;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    pub fn end(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.form == Output::Json { writeln!(out, "\n]") } else { Ok(()) }
+    }
+
+    fn markdown(&self, out: &mut dyn Write, subject: &Subject, row: &Row) -> io::Result<()> {
+        let name = model(subject);
+        let width = name.chars().count().max(30);
+        if self.printed == 0 {
+            let line = |n: usize| "-".repeat(n);
+            writeln!(
+                out,
+                "| {:width$} | {:>10} | {:>10} | {:10} | {:>7} | {:>15} | {:>20} |",
+                "model", "size", "params", "backend", "threads", "test", "t/s"
+            )?;
+            writeln!(
+                out,
+                "| {} | {}: | {}: | {} | {}: | {}: | {}: |",
+                line(width),
+                line(9),
+                line(9),
+                line(10),
+                line(6),
+                line(14),
+                line(19)
+            )?;
+        }
+        let (mean, sd) = mean_sd(&row.outcome.rates());
+        let r = &subject.report;
+        writeln!(
+            out,
+            "| {name:width$} | {:>10} | {:>10} | {:10} | {:>7} | {:>15} | {:>20} |",
+            size(r.bytes),
+            parameters(r.parameters),
+            "CPU",
+            row.threads,
+            row.outcome.test.name(),
+            format!("{mean:.2} ± {sd:.2}"),
+        )
+    }
+}
+
+/// Name and the type that most of its bytes have.
+pub fn model(subject: &Subject) -> String {
+    match subject.report.types.first() {
+        Some(most) => format!("{} {}", subject.name, most.ty),
+        None => subject.name.clone(),
+    }
+}
+
+/// `19.71 GiB`, as llama-bench has it.
+fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / (1u64 << 20) as f64;
+    if mib >= 1024.0 { format!("{:.2} GiB", mib / 1024.0) } else { format!("{mib:.2} MiB") }
+}
+
+/// `34.66 B`, as llama-bench has it.
+fn parameters(n: u64) -> String {
+    if n >= 1_000_000_000 { format!("{:.2} B", n as f64 / 1e9) } else { format!("{:.2} M", n as f64 / 1e6) }
+}
+
+/// All that is known of a row. `nested` adds what is no single value.
+fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
+    let r = &subject.report;
+    let o = &row.outcome;
+    let nanos: Vec<f64> = o.times.iter().map(|t| t.as_nanos() as f64).collect();
+    let (avg_ns, stddev_ns) = mean_sd(&nanos);
+    let (avg_ts, stddev_ts) = mean_sd(&o.rates());
+    let (n_prompt, n_gen) = match o.test.kind {
+        Kind::Prompt(n) => (n, 0),
+        Kind::Generate(n) => (0, n),
+    };
+    let kv = match row.kv {
+        KvType::F32 => "f32",
+        KvType::F16 => "f16",
+    };
+    let fields = json!({
+        "octet_version": env!("CARGO_PKG_VERSION"),
+        "model_filename": r.origin,
+        "model_type": model(subject),
+        "model_size": r.bytes,
+        "model_n_params": r.parameters,
+        "model_n_params_active": r.active_parameters,
+        "backends": "CPU",
+        "device": subject.backend,
+        "n_threads": row.threads,
+        "n_ubatch": row.ubatch,
+        "type_k": kv,
+        "type_v": kv,
+        "n_prompt": n_prompt,
+        "n_gen": n_gen,
+        "n_depth": o.test.depth,
+        "test": o.test.name(),
+        "avg_ns": avg_ns.round() as u64,
+        "stddev_ns": stddev_ns.round() as u64,
+        "avg_ts": avg_ts,
+        "stddev_ts": stddev_ts,
+        "weight_bytes_per_token": r.bytes_per_token,
+        "bytes_per_second": row.achieved().map(|b| b as u64),
+        "memory_bytes_per_second": row.bandwidth.map(|b| b as u64),
+        "logits_hash": hash(o),
+    });
+    let Value::Object(mut fields) = fields else { unreachable!("json! of braces is an object") };
+    if nested {
+        fields.insert("samples_ns".into(), nanos.iter().map(|&n| n as u64).collect());
+        fields.insert("samples_ts".into(), o.rates().into());
+        fields.insert("profile".into(), profile(o));
+    }
+    fields
+}
+
+/// Fingerprint of the logits.
+pub fn hash(o: &Outcome) -> String {
+    format!("{:016x}", o.logits_hash)
+}
+
+/// Each verb's sums over all steps.
+fn profile(o: &Outcome) -> Value {
+    let Some(profile) = &o.profile else { return Value::Null };
+    let verbs = Verb::ALL.iter().map(|&v| (v.name(), profile.entry(v))).filter(|(_, e)| e.calls > 0);
+    let verbs: Map<String, Value> = verbs
+        .map(|(name, e)| {
+            let nanos = e.time.as_nanos() as u64;
+            (name.to_string(), json!({"calls": e.calls, "ns": nanos, "bytes": e.bytes}))
+        })
+        .collect();
+    json!({"steps": o.steps, "verbs": verbs})
+}
+
+/// A value as a cell of a CSV file (RFC 4180).
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(s) => format!("\"{}\"", s.replace('"', "\"\"")),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_llama_bench() {
+        assert_eq!(size(21_166_757_888), "19.71 GiB");
+        assert_eq!(size(98_362_432), "93.81 MiB");
+        assert_eq!(parameters(34_660_610_688), "34.66 B");
+        assert_eq!(parameters(134_515_008), "134.52 M");
+    }
+
+    #[test]
+    fn cells_are_quoted() {
+        assert_eq!(cell(&json!("a \"b\", c")), "\"a \"\"b\"\", c\"");
+        assert_eq!(cell(&json!(1.5)), "1.5");
+        assert_eq!(cell(&Value::Null), "");
+    }
+}

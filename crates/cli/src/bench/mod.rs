@@ -1,0 +1,231 @@
+//! `octet bench`: how fast a model is here, in llama-bench's terms, and how near that is to what the memory gives.
+
+mod footer;
+mod format;
+
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+use octet_compute::backend::KvType;
+use octet_compute::cpu::Cpu;
+use octet_engine::bench::{self, Kind, Outcome, Test};
+use octet_engine::models::{self, Limits};
+use octet_engine::report::Report;
+use octet_synth::Shape;
+
+use crate::Usage;
+use crate::config::{KernelArgs, KvArgs, ModelArgs, Settings, positive};
+use crate::progress::Bar;
+use crate::synth::MadeArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  octet bench model.gguf
+  octet bench model.gguf -p 512,2048 -n 128 -d 0,4096       prompts, and both on top of 4096 tokens
+  octet bench model.gguf -t 1,2,4 -o csv                    which number of threads is best?
+  octet bench model.gguf -p 0 -n 64 --profile               where does the time of a token go?
+  octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    how fast would it run here?
+
+Rows are llama-bench's: pp512 processes a prompt of 512 tokens, tg128 generates 128, '@ d4096' does
+so after 4096 tokens. Several values with commas make several rows. Below them: what a token reads,
+and how much of this machine's measured memory bandwidth was reached, the limit of generation.";
+
+/// Measures how fast a model processes prompts and generates.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Measure a made-up model of this shape, in memory; with --quant and --layers.
+    #[arg(long, value_name = "SHAPE", value_parser = crate::synth::shape, help_heading = "Model",
+          conflicts_with_all = ["positional", "flag", "hf"])]
+    synthetic: Option<Box<Shape>>,
+    #[command(flatten, next_help_heading = "Model")]
+    made: MadeArgs,
+
+    /// Prompt lengths to process; 0 for none.
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "512",
+        help_heading = "Tests"
+    )]
+    n_prompt: Vec<usize>,
+    /// Numbers of tokens to generate; 0 for none.
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "128",
+        help_heading = "Tests"
+    )]
+    n_gen: Vec<usize>,
+    /// Tokens in the cache before each test.
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "0",
+        help_heading = "Tests"
+    )]
+    n_depth: Vec<usize>,
+    /// Runs of each test.
+    #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive, help_heading = "Tests")]
+    repetitions: usize,
+    /// No run before those that count.
+    #[arg(long, help_heading = "Tests")]
+    no_warmup: bool,
+
+    /// Numbers of threads. Without it: one for each physical core.
+    #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = positive, help_heading = "Processor")]
+    threads: Vec<usize>,
+    #[command(flatten)]
+    kernels: KernelArgs,
+    /// Tokens of a prompt that are processed at once. Also -ub.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "512", value_parser = positive, help_heading = "Memory")]
+    ubatch_size: Vec<usize>,
+    #[command(flatten)]
+    kv: KvArgs,
+
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value = "md", help_heading = "Output")]
+    output: Output,
+    /// Show each verb's part of a step: time, and bytes per second.
+    #[arg(long, help_heading = "Output")]
+    profile: bool,
+    /// Do not measure this machine's memory bandwidth.
+    #[arg(long, help_heading = "Output")]
+    no_bandwidth: bool,
+}
+
+/// Form of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Md,
+    Json,
+    Jsonl,
+    Csv,
+}
+
+/// How often the bandwidth of the memory is measured; the median counts.
+const BANDWIDTH_RUNS: usize = 7;
+
+/// One row: a test under one setting.
+struct Row {
+    outcome: Outcome,
+    threads: usize,
+    ubatch: usize,
+    kv: KvType,
+    /// Bytes per second that this many threads read from memory, where it was measured.
+    bandwidth: Option<f64>,
+}
+
+impl Row {
+    /// Bytes per second that the test read and wrote: weights, states, keys and values, each once a step.
+    fn achieved(&self) -> Option<f64> {
+        let time: f64 = self.outcome.times.iter().map(|t| t.as_secs_f64()).sum();
+        let bytes = self.outcome.profile.as_ref()?.total().bytes;
+        (bytes > 0).then(|| bytes as f64 / time)
+    }
+
+    fn is_generation(&self) -> bool {
+        matches!(self.outcome.test.kind, Kind::Generate(_))
+    }
+}
+
+/// What the rows have in common.
+struct Subject {
+    name: String,
+    report: Report,
+    backend: String,
+}
+
+pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
+    let tests = tests(args);
+    if tests.is_empty() {
+        return Err(Usage("nothing to measure: give a -p or a -n above 0".into()).into());
+    }
+    let model = match &args.synthetic {
+        Some(shape) => args.made.make(shape)?,
+        None => crate::model::open(&args.model.name(settings)?, settings)?,
+    };
+    let report = Report::new(&model)?;
+    let name = report.name.clone().unwrap_or_else(|| report.origin.clone());
+    let mut subject = Subject { name, report, backend: String::new() };
+    let threads: Vec<Option<usize>> = match &args.threads[..] {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
+    let mut printer = format::Printer::new(args.output);
+    let mut rows = Vec::new();
+    let mut out = std::io::stdout().lock();
+    for (&threads, &ubatch) in threads.iter().flat_map(|t| args.ubatch_size.iter().map(move |u| (t, u))) {
+        let mut new = measure(args, &model, &mut subject, &tests, threads, ubatch)?;
+        printer.rows(&mut out, &subject, &new)?;
+        rows.append(&mut new);
+    }
+    printer.end(&mut out)?;
+    if args.output == Output::Md {
+        footer::write(&mut out, &subject, &rows, args.profile)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn tests(args: &BenchArgs) -> Vec<Test> {
+    let kinds =
+        args.n_prompt.iter().map(|&n| Kind::Prompt(n)).chain(args.n_gen.iter().map(|&n| Kind::Generate(n)));
+    let kinds: Vec<Kind> = kinds.collect();
+    let all = args.n_depth.iter().flat_map(|&depth| kinds.iter().map(move |&kind| Test { kind, depth }));
+    all.filter(|t| t.tokens() > 0).collect()
+}
+
+/// Loads the model under one setting and runs all tests.
+fn measure(
+    args: &BenchArgs,
+    model: &octet_weights::Model,
+    subject: &mut Subject,
+    tests: &[Test],
+    threads: Option<usize>,
+    ubatch: usize,
+) -> anyhow::Result<Vec<Row>> {
+    let context = tests.iter().map(Test::context).max().unwrap_or(1);
+    let kv = args.kv.kv()?;
+    let limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
+    if !args.kv.no_memory_check {
+        crate::memory::check(&subject.report, &limits, args.kernels.exact)?;
+    }
+    let mut cpu = Cpu::new(&args.kernels.options(threads))?;
+    let bandwidth = match args.no_bandwidth {
+        true => None,
+        false => Some(median(&mut cpu.measure_bandwidth(BANDWIDTH_RUNS)?)),
+    };
+    let bar = Bar::bytes(if args.synthetic.is_some() { "making weights" } else { "loading" });
+    let mut loaded = models::load(model, cpu, limits, &mut |done, all| bar.update(done, all))?;
+    drop(bar);
+    subject.backend = loaded.backend().describe();
+    let threads = loaded.backend().threads();
+    let mut bar = Bar::steps("");
+    let runs = args.repetitions + usize::from(!args.no_warmup);
+    let mut rows = Vec::new();
+    for (i, &test) in tests.iter().enumerate() {
+        bar.say(test.name());
+        let mut done = (i * runs) as u64;
+        let outcome = bench::run(&mut *loaded, test, args.repetitions, !args.no_warmup, &mut || {
+            done += 1;
+            bar.update(done, (tests.len() * runs) as u64);
+        })?;
+        rows.push(Row { outcome, threads, ubatch, kv, bandwidth });
+    }
+    Ok(rows)
+}
+
+/// The middle one, which a busy moment of the machine does not move.
+fn median(x: &mut [f64]) -> f64 {
+    x.sort_by(f64::total_cmp);
+    x.get(x.len() / 2).copied().unwrap_or(0.0)
+}

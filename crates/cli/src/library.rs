@@ -1,0 +1,137 @@
+//! `octet pull`, `octet list`, `octet rm`: the models on this machine.
+
+use std::io::Write;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use octet_hub::{Hub, Installed, size};
+use serde_json::{Value, json};
+
+use crate::config::Settings;
+use crate::progress::Pull;
+
+const PULL_EXAMPLES: &str = "\
+Examples:
+  octet pull smollm2:135m
+  octet pull hf:unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M
+  octet pull https://example.com/model.gguf
+
+Interrupted downloads go on where they stopped. HF_TOKEN opens gated repositories; HF_HUB_CACHE says
+where models are kept, in the layout that other tools of Hugging Face share.";
+
+/// Fetches a model, or the newest version of it.
+#[derive(Debug, Args)]
+#[command(after_help = PULL_EXAMPLES)]
+pub struct PullArgs {
+    /// Short name, hf:user/repo:QUANT, or address of a GGUF file.
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<String>,
+}
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  octet list
+  octet list --json | jq -r '.[].path'";
+
+/// Lists the models on this machine.
+#[derive(Debug, Args)]
+#[command(visible_alias = "ls", after_help = LIST_EXAMPLES)]
+pub struct ListArgs {
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const RM_EXAMPLES: &str = "\
+Examples:
+  octet rm smollm2:135m
+  octet rm hf:unsloth/Qwen3-8B-GGUF:Q4_K_M hf:unsloth/Qwen3-8B-GGUF:Q8_0";
+
+/// Removes models from this machine.
+#[derive(Debug, Args)]
+#[command(visible_alias = "remove", after_help = RM_EXAMPLES)]
+pub struct RmArgs {
+    /// Models as `octet list` names them.
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<String>,
+}
+
+pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
+    let hub = Hub::new(settings.hub()?);
+    for name in &args.models {
+        let path = hub.pull(&crate::model::reference(name)?, &Pull::new())?;
+        writeln!(std::io::stdout(), "{}", path.display())?;
+    }
+    Ok(())
+}
+
+pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
+    let hub = Hub::new(settings.hub()?);
+    // All names first: a slip in the last one removes nothing.
+    let references: Vec<_> =
+        args.models.iter().map(|n| crate::model::reference(n)).collect::<Result<_, _>>()?;
+    for (name, reference) in args.models.iter().zip(&references) {
+        let removed = hub.remove(reference)?;
+        let files = if removed.files == 1 { "1 file".into() } else { format!("{} files", removed.files) };
+        writeln!(std::io::stdout(), "{name}: removed {files}, {} freed", size(removed.bytes))?;
+    }
+    Ok(())
+}
+
+pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
+    let hub = Hub::new(settings.hub()?);
+    let models = hub.list()?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{:#}", models.iter().map(as_json).collect::<Value>())?;
+        return Ok(());
+    }
+    if models.is_empty() {
+        eprintln!(
+            "no models in {}; `octet pull smollm2:135m` fetches a small one",
+            hub.config().cache.display()
+        );
+        return Ok(());
+    }
+    let names: Vec<String> = models.iter().map(name).collect();
+    let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
+    writeln!(out, "{:width$}  {:>9}  FETCHED", "NAME", "SIZE")?;
+    for (model, name) in models.iter().zip(&names) {
+        let state = if model.complete { "" } else { "  unfinished: pull it again to go on" };
+        writeln!(out, "{name:width$}  {:>9}  {}{state}", size(model.size), ago(model.modified))?;
+    }
+    Ok(())
+}
+
+/// The shortest name to type.
+fn name(m: &Installed) -> String {
+    match m.aliases.first() {
+        Some(short) if *short != m.reference => format!("{short} = {}", m.reference),
+        _ => m.reference.clone(),
+    }
+}
+
+fn as_json(m: &Installed) -> Value {
+    let modified = m.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    json!({
+        "reference": m.reference,
+        "aliases": m.aliases,
+        "path": m.path,
+        "size": m.size,
+        "modified": modified,
+        "complete": m.complete,
+    })
+}
+
+/// `3 days ago`.
+fn ago(time: SystemTime) -> String {
+    // A clock that was set back makes times to come; they are now.
+    let seconds = time.elapsed().unwrap_or(Duration::ZERO).as_secs();
+    let (n, unit) = match seconds {
+        0..60 => return "just now".into(),
+        60..3600 => (seconds / 60, "minute"),
+        3600..86400 => (seconds / 3600, "hour"),
+        _ => (seconds / 86400, "day"),
+    };
+    format!("{n} {unit}{} ago", if n == 1 { "" } else { "s" })
+}

@@ -1,0 +1,37 @@
+//! Compares what a model takes with the memory that is free, before it is loaded. Called wherever a model is loaded.
+
+use octet_engine::models::Limits;
+use octet_engine::report::Report;
+
+use crate::progress::binary;
+
+/// Bytes that this process may still take, the limits of its cgroup included. `None` where the system does not say.
+pub fn available() -> Option<u64> {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let free = Some(system.available_memory()).filter(|&bytes| bytes > 0)?;
+    // What a cgroup counts as used holds the file cache too, which makes way; what processes hold does not.
+    let group = system.cgroup_limits().map(|c| c.total_memory.saturating_sub(c.rss));
+    Some(group.map_or(free, |g| free.min(g)))
+}
+
+/// Fails where a model of these limits does not fit.
+pub fn check(report: &Report, limits: &Limits, exact: bool) -> anyhow::Result<()> {
+    let Some(free) = available() else { return Ok(()) };
+    let mut bill = report.memory(limits);
+    if exact {
+        bill.weights = 4 * report.parameters;
+    }
+    let context = limits.pages * octet_compute::batch::PAGE_TOKENS;
+    anyhow::ensure!(
+        bill.total() <= free,
+        "{} does not fit: it takes {} ({} of weights, {} for a context of {context}) and {} are free.\n\
+         Close other programs, give a smaller --ctx-size or a smaller quantisation; --no-memory-check loads it anyway",
+        report.origin,
+        binary(bill.total()),
+        binary(bill.weights),
+        binary(bill.kv + bill.states + bill.activations),
+        binary(free),
+    );
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! From a model's name to the open file: looks it up, fetches it if need be. Called by every command that takes a model.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use octet_hub::{Hub, Reference, catalog};
+
+use crate::config::Settings;
+use crate::progress::Pull;
+
+/// Parts of a name that are alike enough to be a slip of the finger.
+const ALIKE: f64 = 0.6;
+
+/// Understands a model's name; says which is meant where it is nearly one.
+pub fn reference(name: &str) -> anyhow::Result<Reference> {
+    Reference::parse(name).map_err(|e| {
+        let like = |known: &str| strsim::normalized_damerau_levenshtein(&name.to_ascii_lowercase(), known);
+        let nearest =
+            catalog::CATALOG.iter().map(|k| (like(k.name), k.name)).max_by(|a, b| a.0.total_cmp(&b.0));
+        match nearest {
+            Some((alike, known)) if alike >= ALIKE => {
+                anyhow::anyhow!("{e}\n\n  did you mean '{known}'?")
+            }
+            _ => e.into(),
+        }
+    })
+}
+
+/// Where the model lies, after it has been fetched if it was not here.
+pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<PathBuf> {
+    let reference = reference(name)?;
+    if let Reference::Path(path) = &reference {
+        anyhow::ensure!(
+            path.exists(),
+            "{}: no such file or directory; `octet list` shows the models on this machine",
+            path.display()
+        );
+        return Ok(path.clone());
+    }
+    Ok(Hub::new(settings.hub()?).ensure(&reference, &Pull::new())?)
+}
+
+/// Opens a model, after it has been fetched if it was not here.
+pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Model> {
+    let path = locate(name, settings)?;
+    octet_weights::Model::open(&path).with_context(|| format!("'{name}' can not be opened"))
+}

@@ -1,0 +1,158 @@
+//! Bars on standard error for whatever may take longer than a moment; nothing where that is not a terminal.
+
+use std::cell::OnceCell;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use octet_hub::Event;
+
+/// What is over sooner needs no bar.
+const DELAY: Duration = Duration::from_millis(400);
+
+/// A bar that appears when its work takes long, and goes with it.
+pub struct Bar {
+    message: String,
+    started: Instant,
+    style: ProgressStyle,
+    bar: OnceCell<ProgressBar>,
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .expect("a template that stands in this file")
+        .progress_chars("█▉▊▋▌▍▎▏ ")
+}
+
+impl Bar {
+    /// For work that is counted in bytes.
+    pub fn bytes(message: impl Into<String>) -> Self {
+        let template =
+            "{msg} {bar:24} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+        Self::new(message, style(template))
+    }
+
+    /// For work that is counted in steps.
+    pub fn steps(message: impl Into<String>) -> Self {
+        Self::new(message, style("{msg} {bar:24} {pos} of {len}"))
+    }
+
+    fn new(message: impl Into<String>, style: ProgressStyle) -> Self {
+        Self { message: message.into(), started: Instant::now(), style, bar: OnceCell::new() }
+    }
+
+    /// So much is done.
+    pub fn update(&self, done: u64, all: u64) {
+        if self.bar.get().is_none() && self.started.elapsed() < DELAY {
+            return;
+        }
+        let bar = self.bar.get_or_init(|| {
+            let bar = ProgressBar::with_draw_target(Some(all), ProgressDrawTarget::stderr_with_hz(10));
+            bar.set_style(self.style.clone());
+            bar.set_message(self.message.clone());
+            bar
+        });
+        bar.set_length(all);
+        bar.set_position(done);
+    }
+
+    /// Changes what is said beside the bar.
+    pub fn say(&mut self, message: impl Into<String>) {
+        self.message = message.into();
+        if let Some(bar) = self.bar.get() {
+            bar.set_message(self.message.clone());
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar.get() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Draws what a pull tells. Lines of text where standard error is a file.
+pub struct Pull(Mutex<Option<ProgressBar>>);
+
+impl Pull {
+    /// No file has begun.
+    pub fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    fn bar(&self) -> std::sync::MutexGuard<'_, Option<ProgressBar>> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn line(&self, text: &str) {
+        match &*self.bar() {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
+        }
+    }
+}
+
+impl octet_hub::Progress for Pull {
+    fn event(&self, event: Event<'_>) {
+        match event {
+            Event::Trying { source } => self.line(&format!("trying {source}")),
+            Event::Failed { source, why } => self.line(&format!("  {source}: {why}")),
+            Event::Waiting { file } => {
+                self.line(&format!("{file} is being downloaded by another process; waiting for it"));
+            }
+            Event::Checking { file, bytes } => {
+                self.line(&format!("{file}: going on after {}", octet_hub::size(bytes)));
+            }
+            Event::Started { file, position: (i, n), total, resumed } => {
+                let nth = if n > 1 { format!(" ({i} of {n})") } else { String::new() };
+                let template = "{bar:24} {decimal_bytes} of {decimal_total_bytes}, {msg}";
+                let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+                bar.set_style(style(if total.is_some() {
+                    template
+                } else {
+                    "{spinner} {decimal_bytes}, {msg}"
+                }));
+                bar.set_position(resumed);
+                let size = total.map_or(String::new(), |t| format!(", {}", octet_hub::size(t)));
+                self.line(&format!("fetching {file}{nth}{size}"));
+                *self.bar() = Some(bar);
+            }
+            Event::Advanced { bytes, total, rate, .. } => {
+                if let Some(bar) = &*self.bar() {
+                    let left = total.filter(|_| rate > 0.0).map(|t| t.saturating_sub(bytes) as f64 / rate);
+                    let left = left.map_or(String::new(), |s| format!(", {} left", duration(s)));
+                    bar.set_message(format!("{}/s{left}", octet_hub::size(rate as u64)));
+                    bar.set_position(bytes);
+                }
+            }
+            Event::Retrying { file, why, delay } => {
+                self.line(&format!("{file}: {why}; trying again in {:.1} s", delay.as_secs_f64()));
+            }
+            Event::Unpacking { file } => self.line(&format!("unpacking {file}")),
+            Event::Finished { .. } => {
+                if let Some(bar) = self.bar().take() {
+                    bar.finish_and_clear();
+                }
+            }
+            Event::Note(text) => self.line(text),
+            _ => {} // one that this version does not know
+        }
+    }
+}
+
+/// `42 s`, `3 min 20 s`, `2 h 5 min`.
+fn duration(seconds: f64) -> String {
+    let s = seconds.round() as u64;
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        _ => format!("{} h {} min", s / 3600, s % 3600 / 60),
+    }
+}
+
+/// Powers of 1024, as llama-bench and memory are counted.
+pub fn binary(bytes: u64) -> String {
+    HumanBytes(bytes).to_string()
+}

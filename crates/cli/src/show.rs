@@ -1,0 +1,119 @@
+//! `octet show`: what a model is made of, what a token reads, what memory it takes.
+
+use std::io::Write;
+
+use clap::Args;
+use octet_engine::models::Limits;
+use octet_engine::report::{Memory, Report, TypeShare};
+use serde_json::{Value, json};
+
+use crate::config::{KvArgs, ModelArgs, Settings, positive};
+
+const EXAMPLES: &str = "\
+Examples:
+  octet show model.gguf
+  octet show qwen3.6:35b-a3b -c 32768      with the memory for a context of 32768 tokens
+  octet show model.gguf --json | jq .active_parameters";
+
+/// Shows what a model is made of: layers, parameters, quantisation, bytes read per token, memory.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Tokens of context to count the memory for. Without it: 8192, or all that the model was made for if less.
+    #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = positive)]
+    ctx_size: Option<usize>,
+    #[command(flatten)]
+    kv: KvArgs,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Context that the memory is counted for where none is given.
+const CONTEXT: usize = 8192;
+
+pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
+    let model = crate::model::open(&args.model.name(settings)?, settings)?;
+    let report = Report::new(&model)?;
+    let context = args.ctx_size.unwrap_or(CONTEXT.min(report.config.context_length));
+    let limits = Limits { kv: args.kv.kv()?, ..Limits::single(context) };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{:#}", as_json(&report, &limits, context))?;
+    } else {
+        write!(out, "{}", report.text(&limits))?;
+    }
+    Ok(())
+}
+
+fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
+    let c = &r.config;
+    let Memory { weights, kv, states, activations } = r.memory(limits);
+    json!({
+        "name": r.name,
+        "origin": r.origin,
+        "architecture": c.architecture,
+        "parameters": r.parameters,
+        "active_parameters": r.active_parameters,
+        "bytes": r.bytes,
+        "bytes_per_token": r.bytes_per_token,
+        "tensors": r.tensors,
+        "layers": c.layers,
+        "recurrent_layers": c.recurrent.iter().filter(|&&r| r).count(),
+        "mtp_layers": c.mtp_layers,
+        "hidden_size": c.hidden,
+        "vocab_size": c.vocab,
+        "context_length": c.context_length,
+        "heads": c.heads,
+        "kv_heads": c.kv_heads,
+        "head_dim": c.head_dim,
+        "intermediate_size": c.intermediate,
+        "experts": c.moe.map(|m| json!({
+            "count": m.experts,
+            "per_token": m.top_k,
+            "intermediate_size": m.intermediate,
+            "shared_intermediate_size": m.shared_intermediate,
+        })),
+        "tied_embeddings": r.tied,
+        "types": types(&r.types),
+        "groups": r.groups.iter().map(|g| json!({
+            "name": g.group.name(),
+            "tensors": g.tensors,
+            "parameters": g.parameters,
+            "bytes": g.bytes,
+            "active_parameters": g.active_parameters,
+            "active_bytes": g.active_bytes,
+            "types": types(&g.types),
+        })).collect::<Vec<_>>(),
+        "kv_bytes_per_position": r.kv_bytes_per_position(limits.kv),
+        "state_bytes": r.state_bytes(),
+        "memory": {
+            "context": context,
+            "weights": weights,
+            "kv_cache": kv,
+            "states": states,
+            "activations": activations,
+            "total": r.memory(limits).total(),
+        },
+        "tokenizer": {
+            "model": r.tokenizer.model,
+            "pre": r.tokenizer.pre,
+            "tokens": r.tokenizer.tokens,
+            "eos": r.tokenizer.eos.iter().map(|t| t.id).collect::<Vec<_>>(),
+            "chat_template_bytes": r.tokenizer.template_bytes,
+        },
+        "sampling": {
+            "temperature": r.sampling.temperature,
+            "top_k": r.sampling.top_k,
+            "top_p": r.sampling.top_p,
+            "min_p": r.sampling.min_p,
+            "repetition_penalty": r.sampling.repetition_penalty,
+        },
+    })
+}
+
+fn types(types: &[TypeShare]) -> Value {
+    types.iter().map(|t| json!({"type": t.ty.name(), "tensors": t.tensors, "bytes": t.bytes})).collect()
+}

@@ -1,0 +1,76 @@
+//! `octet synth`: a model file of a known shape with random weights.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use octet_synth::{Mix, Shape, known};
+
+use crate::config::positive;
+use crate::progress::Bar;
+
+const EXAMPLES: &str = "\
+Examples:
+  octet synth qwen3.6-35b-a3b --quant q4_k_m -o synth.gguf
+  octet synth qwen3-8b --quant q8_0 --layers 4 -o small.gguf    a few layers of it
+  octet synth tiny-qwen35moe --quant f32 -o tiny.gguf           the smallest of its kind";
+
+/// Writes a model of a known shape with random weights: measure before you download.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SynthArgs {
+    /// Shape of a published model: qwen3.6-35b-a3b, qwen3-8b, ... A wrong name lists them all.
+    #[arg(value_name = "SHAPE", value_parser = shape)]
+    shape: Box<Shape>,
+    #[command(flatten)]
+    made: MadeArgs,
+    /// File to write.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Replace the file if there is one.
+    #[arg(long)]
+    force: bool,
+}
+
+/// How a made-up model is made.
+#[derive(Debug, Clone, Args)]
+pub struct MadeArgs {
+    /// Quantisation: f32, bf16, q8_0, q4_k_m, ... A wrong name lists them all.
+    #[arg(long, value_name = "TYPE", default_value = "q4_k_m", value_parser = mix)]
+    pub quant: Mix,
+    /// So many layers instead of the shape's own.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub layers: Option<usize>,
+    /// Random weights are the same for the same number.
+    #[arg(long = "weights-seed", value_name = "N", default_value_t = 0)]
+    pub weights_seed: u64,
+}
+
+impl MadeArgs {
+    /// The model, made when its tensors are read.
+    pub fn make(&self, shape: &Shape) -> Result<octet_weights::Model, octet_synth::Error> {
+        octet_synth::synthetic(shape, self.quant, self.layers, self.weights_seed)
+    }
+}
+
+/// A shape by its name; `tiny-ARCHITECTURE` are the tests' own.
+pub fn shape(name: &str) -> Result<Box<Shape>, octet_synth::Error> {
+    match name.strip_prefix("tiny-") {
+        Some(architecture) => octet_synth::tiny_shape(architecture),
+        None => known::shape(name),
+    }
+    .map(Box::new)
+}
+
+fn mix(name: &str) -> Result<Mix, octet_synth::Error> {
+    name.parse()
+}
+
+pub fn run(args: &SynthArgs) -> anyhow::Result<()> {
+    let model = args.made.make(&args.shape)?;
+    let bar = Bar::bytes("writing");
+    let bytes = octet_synth::write(&model, &args.output, args.force, &mut |done, all| bar.update(done, all))?;
+    drop(bar);
+    writeln!(std::io::stdout(), "{}: {}", args.output.display(), octet_hub::size(bytes))?;
+    Ok(())
+}
