@@ -28,6 +28,8 @@ pub struct Options {
     pub kv: KvType,
     /// Tokens of a prompt that are processed at once.
     pub batch_tokens: usize,
+    /// Tokens that [`Engine::score`] takes at once; each costs a row of logits. Generation needs 1.
+    pub score_tokens: usize,
     /// Threads and kernels.
     pub cpu: CpuOptions,
 }
@@ -37,7 +39,13 @@ pub const DEFAULT_CONTEXT: usize = 16_384;
 
 impl Default for Options {
     fn default() -> Self {
-        Self { context: None, kv: KvType::F16, batch_tokens: 512, cpu: CpuOptions::default() }
+        Self {
+            context: None,
+            kv: KvType::F16,
+            batch_tokens: 512,
+            score_tokens: 1,
+            cpu: CpuOptions::default(),
+        }
     }
 }
 
@@ -121,6 +129,7 @@ impl Engine {
         let context = options.context.unwrap_or(made_for.min(DEFAULT_CONTEXT));
         let limits = Limits {
             batch_tokens: options.batch_tokens.clamp(1, context.max(1)),
+            batch_outputs: options.score_tokens.clamp(1, options.batch_tokens.max(1)),
             kv: options.kv,
             ..Limits::single(context)
         };
@@ -175,9 +184,7 @@ impl Engine {
             return Err(Error::ContextFull { tokens: prompt.len(), context: self.context });
         }
         let vocab = self.model.config().vocab;
-        if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocab) {
-            return Err(Error::Request(format!("token id {id} is not in the vocabulary of {vocab}")));
-        }
+        self.check_ids(prompt)?;
         let mut sampler = Sampler::new(request.sampling.clone(), vocab, &self.sampleable, entropy())?;
         prompt.iter().for_each(|&id| sampler.accept(id));
 
@@ -222,14 +229,32 @@ impl Engine {
         if tokens.len() > self.context {
             return Err(Error::ContextFull { tokens: tokens.len(), context: self.context });
         }
+        self.check_ids(tokens)?;
         self.clear();
+        let vocab = self.model.config().vocab;
+        let at_once = self.model.limits().batch_outputs.min(self.model.limits().batch_tokens);
         let mut nll = Vec::with_capacity(tokens.len());
-        for pair in tokens.windows(2) {
-            self.feed(&pair[..1], true)?;
-            nll.push(-log_softmax_at(self.model.last_logits(), pair[1] as usize));
+        for start in (0..tokens.len().saturating_sub(1)).step_by(at_once) {
+            let part = &tokens[start..(start + at_once).min(tokens.len() - 1)];
+            self.pool.reserve(&mut self.seq, part.len())?;
+            self.batch.clear();
+            self.batch.push(part, start, self.seq.slot, &self.seq.pages, part.len());
+            let rows = self.model.step(&self.batch).chunks_exact(vocab);
+            nll.extend(
+                rows.zip(&tokens[start + 1..]).map(|(row, &next)| -log_softmax_at(row, next as usize)),
+            );
+            self.seq.tokens.extend_from_slice(part);
             tick(nll.len());
         }
         Ok(nll)
+    }
+
+    fn check_ids(&self, tokens: &[u32]) -> Result<(), Error> {
+        let vocab = self.model.config().vocab;
+        match tokens.iter().find(|&&id| id as usize >= vocab) {
+            Some(id) => Err(Error::Request(format!("token id {id} is not in the vocabulary of {vocab}"))),
+            None => Ok(()),
+        }
     }
 
     /// Forgets everything that was processed.

@@ -102,6 +102,22 @@ fn a_stop_string_ends_the_answer_and_is_not_part_of_it() {
 }
 
 #[test]
+fn scores_do_not_depend_on_how_many_are_made_at_once() {
+    let text = prompt(90, 2);
+    let score = |score_tokens: usize| {
+        let file = tiny("qwen35", Mix::Q4KM).expect("a tiny model of a known architecture");
+        let cpu = CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() };
+        let options = Options { context: Some(300), score_tokens, cpu, ..Options::default() };
+        let mut e = Engine::open(&file, &options, &mut |_, _| {}).expect("a tiny model opens");
+        e.score(&text, &mut |_| {}).expect("a text that fits")
+    };
+    let one = score(1);
+    assert_eq!(one.len(), 89);
+    assert!(one.iter().all(|x| *x > 0.0));
+    assert_eq!(one, score(64));
+}
+
+#[test]
 fn the_caller_can_end_an_answer() {
     let mut e = engine("qwen3");
     let mut pieces = 0;
