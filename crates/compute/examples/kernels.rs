@@ -1,4 +1,5 @@
-//! How fast the matrix kernels are on this machine: `cargo run --release -p octet-compute --example kernels [TYPE...]`.
+//! How fast the matrix kernels are on this machine: `cargo run --release -p octet-compute --example kernels
+//! [--no-streams] [TYPE...]`.
 //!
 //! - stream: one token times a matrix much larger than the caches, GB/s of packed weights with one thread and with two,
 //!   beside the same memory merely read. Decode is as fast as memory where the two agree.
@@ -21,6 +22,8 @@ const COLS: usize = 2048;
 const STREAM_BYTES: usize = 400 << 20;
 const CACHED_BYTES: usize = 512 << 10;
 const BATCH_BYTES: usize = 2 << 20;
+const STREAM_SECONDS: f64 = 0.5;
+const BUSY_SECONDS: f64 = 0.1;
 const BATCHES: [usize; 6] = [2, 4, 8, 16, 64, 512];
 const DEFAULT: [GgmlType; 16] = [
     GgmlType::Q4_K,
@@ -42,13 +45,15 @@ const DEFAULT: [GgmlType; 16] = [
 ];
 
 fn main() {
+    let streams = !std::env::args().any(|a| a == "--no-streams");
     let named: Vec<GgmlType> = std::env::args().skip(1).filter_map(|a| GgmlType::from_name(&a)).collect();
     let types = if named.is_empty() { DEFAULT.to_vec() } else { named };
 
     let mut buffer = HugeVec::zeroed(STREAM_BYTES).expect("memory");
     buffer.fill(1);
     let read = |threads| {
-        best(5, || in_threads(threads, |t| read_all(share(&buffer, t, threads)))) / STREAM_BYTES as f64
+        best(STREAM_SECONDS, || in_threads(threads, |t| read_all(share(&buffer, t, threads))))
+            / STREAM_BYTES as f64
     };
     println!("reading alone: {:.1} GB/s with one thread, {:.1} with two\n", 1e-9 / read(1), 1e-9 / read(2));
     drop(buffer);
@@ -60,19 +65,21 @@ fn main() {
         "--------:|".repeat(BATCHES.len())
     );
     for ty in types {
-        let stream = weights(ty, STREAM_BYTES);
+        let stream = weights(ty, if streams { STREAM_BYTES } else { CACHED_BYTES });
         let cached = weights(ty, CACHED_BYTES);
         let batch = weights(ty, BATCH_BYTES);
         for isa in Isa::ALL.into_iter().rev() {
             let Some(kernels) = Kernels::for_isa(isa) else { continue };
-            let fast = isa != Isa::Portable;
             let stream_rate = |threads| {
-                let s = best(if fast { 5 } else { 2 }, || {
+                if !streams {
+                    return f64::NAN;
+                }
+                let s = best(STREAM_SECONDS, || {
                     in_threads(threads, |t| times_one(&kernels, &stream, t, threads))
                 });
                 stream.size_bytes() as f64 / s * 1e-9
             };
-            let one = best(20, || times_one(&kernels, &cached, 0, 1));
+            let one = best(BUSY_SECONDS, || times_one(&kernels, &cached, 0, 1));
             print!(
                 "| {:6} | {:11} | {:8.1} | {:8.1} | {:6.1} |",
                 ty.name(),
@@ -82,7 +89,7 @@ fn main() {
                 cached.size_bytes() as f64 / one * 1e-9
             );
             for n in BATCHES {
-                print!(" {:7.1} |", macs_per_second(&kernels, &batch, n, if fast { 5 } else { 1 }) * 1e-9);
+                print!(" {:7.1} |", macs_per_second(&kernels, &batch, n) * 1e-9);
             }
             println!(" {:4.1} |", pack_rate(ty));
         }
@@ -132,27 +139,29 @@ fn times_one(kernels: &Kernels, w: &Packed, t: usize, threads: usize) {
     });
 }
 
-fn macs_per_second(kernels: &Kernels, w: &Packed, n: usize, runs: usize) -> f64 {
+fn macs_per_second(kernels: &Kernels, w: &Packed, n: usize) -> f64 {
     let tokens: Vec<u32> = (0..n as u32).collect();
     let mut out = vec![0.0; n * ROWS];
+    // Runs of less than a millisecond, so that the best of them was not disturbed on a busy machine.
+    let groups = (1024 / n).clamp(1, w.layout().groups());
     let seconds = with_acts(kernels, n, w.layout().kind().acts(), |acts| {
-        best(runs, || {
-            // Fewer groups than there are where a batch would take long.
-            for g in 0..w.layout().groups().min(2048 / n.max(16)) {
+        best(BUSY_SECONDS, || {
+            for g in 0..groups {
                 kernels.group(w, g, acts, &tokens, &mut out);
                 black_box(&out);
             }
         })
     });
-    (w.layout().groups().min(2048 / n.max(16)) * ROWS * COLS * n) as f64 / seconds
+    (groups * ROWS * COLS * n) as f64 / seconds
 }
 
 fn pack_rate(ty: GgmlType) -> f64 {
-    let m = matrix(ty, 64 * ROWS);
+    let m = matrix(ty, 4 * ROWS);
     let mut packed = Packed::pack(&m).expect("memory");
     let layout = *packed.layout();
-    let seconds =
-        best(5, || packed.groups_mut().enumerate().for_each(|(g, out)| layout.pack_group(&m, g, out)));
+    let seconds = best(BUSY_SECONDS, || {
+        packed.groups_mut().enumerate().for_each(|(g, out)| layout.pack_group(&m, g, out))
+    });
     m.data.len() as f64 / seconds * 1e-9
 }
 
@@ -181,13 +190,14 @@ fn in_threads(threads: usize, f: impl Fn(usize) + Sync) {
     });
 }
 
-/// Seconds of the fastest of some runs.
-fn best(runs: usize, mut f: impl FnMut()) -> f64 {
-    (0..runs.max(1) + 1)
-        .map(|_| {
-            let start = Instant::now();
-            f();
-            start.elapsed().as_secs_f64()
-        })
-        .fold(f64::INFINITY, f64::min)
+/// Seconds of the fastest run, of as many as fit into some seconds and at least three.
+fn best(seconds: f64, mut f: impl FnMut()) -> f64 {
+    let (start, mut best, mut runs) = (Instant::now(), f64::INFINITY, 0);
+    while runs < 3 || start.elapsed().as_secs_f64() < seconds {
+        let run = Instant::now();
+        f();
+        best = best.min(run.elapsed().as_secs_f64());
+        runs += 1;
+    }
+    best
 }

@@ -23,7 +23,8 @@ pub struct ActBlock {
     pub d: f32,
     /// `d * sum(q)`, for types with a minimum.
     pub d_sum: f32,
-    /// Sums of the two halves of `q`, negated: times an offset they start the integer sum of offset types.
+    /// Sums of the two halves of `q`, times -128: a kernel whose quants are `o` too large (a power of two up to 128)
+    /// starts its integer sum with `o / 128` of them.
     pub neg_sums: [i32; 2],
 }
 
@@ -239,5 +240,5 @@ fn quantise_block(x: &[f32; SUB], b: &mut ActBlock) {
     let d = if d >= f32::MIN_POSITIVE || d.is_nan() { d } else { 0.0 };
     b.d = d;
     b.d_sum = d * (sums[0] + sums[1]) as f32;
-    b.neg_sums = [-sums[0], -sums[1]];
+    b.neg_sums = [-128 * sums[0], -128 * sums[1]];
 }

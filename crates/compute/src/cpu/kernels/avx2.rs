@@ -5,7 +5,8 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, start};
+use crate::cpu::acts::ActBlock;
 
 /// Eight rows: half a group.
 #[derive(Clone, Copy)]
@@ -60,28 +61,15 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn dot(bits: u32, from: usize, to: usize, w: &[__m256i; 8], a: *const i8, init: i32) -> __m256i {
-        let steps = match bits {
-            0..=4 => 8,
-            5 => 4,
-            6 => 2,
-            _ => 1,
-        };
+    unsafe fn dot(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: &ActBlock) -> Self::Ints {
+        // SAFETY: see above.
+        unsafe { products(bits, 0, 8, w, a, start(offset, a, 0) + start(offset, a, 1)) }
+    }
+    #[inline(always)]
+    unsafe fn dot_halves(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: &ActBlock) -> [Self::Ints; 2] {
         // SAFETY: see above.
         unsafe {
-            let mut sum = _mm256_set1_epi32(init);
-            let mut first = from;
-            while first < to {
-                let mut pairs = product(bits, w[first], a.add(4 * first));
-                let mut j = first + 1;
-                while j < to && j < first + steps {
-                    pairs = _mm256_add_epi16(pairs, product(bits, w[j], a.add(4 * j)));
-                    j += 1;
-                }
-                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-                first += steps;
-            }
-            sum
+            [products(bits, 0, 4, w, a, start(offset, a, 0)), products(bits, 4, 8, w, a, start(offset, a, 1))]
         }
     }
 
@@ -130,10 +118,37 @@ impl Lanes for Avx2 {
     }
 }
 
+/// `start` and the products of quads `from..to`.
+#[inline(always)]
+unsafe fn products(bits: u32, from: usize, to: usize, w: &[__m256i; 8], a: &ActBlock, start: i32) -> __m256i {
+    let steps = match bits {
+        0..=4 => 8,
+        5 => 4,
+        6 => 2,
+        _ => 1,
+    };
+    // SAFETY: called by `dot` and `dot_halves`.
+    unsafe {
+        let mut sum = _mm256_set1_epi32(start);
+        let mut first = from;
+        while first < to {
+            let mut pairs = product(bits, w[first], a.q.as_ptr().add(4 * first));
+            let mut j = first + 1;
+            while j < to && j < first + steps {
+                pairs = _mm256_add_epi16(pairs, product(bits, w[j], a.q.as_ptr().add(4 * j)));
+                j += 1;
+            }
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+            first += steps;
+        }
+        sum
+    }
+}
+
 /// Sums of two products each: one quad of each row.
 #[inline(always)]
 unsafe fn product(bits: u32, w: __m256i, a: *const i8) -> __m256i {
-    // SAFETY: called by `dot`.
+    // SAFETY: called by `products`.
     unsafe {
         let quad = _mm256_set1_epi32(a.cast::<i32>().read_unaligned());
         if bits == 8 {

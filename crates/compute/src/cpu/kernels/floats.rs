@@ -1,14 +1,22 @@
-//! The kernel of float kinds and of `Raw`: one group of 16 rows times a list of tokens, in f32. Called through
-//! `Kernels::group`. Each (row, token) is one chain of multiply-adds in the order of the columns.
+//! The kernel of float kinds and of `Raw`: one group of rows times a list of tokens, in f32. Called through
+//! `Kernels::group`. Each (row, token) is one chain of multiply-adds in the order of the columns, whatever the tile.
+//!
+//! Sums of `T` tokens and `V` vectors of rows stay in registers while columns go by. `V` covers a group.
+
+#![allow(clippy::needless_range_loop)] // several arrays are walked by one index
 
 use super::Call;
 use super::lanes::Lanes;
 use crate::cpu::pack::{FLOAT_STEP, ROWS};
 
-/// Tokens that meet a stretch of weights before the next.
-const TILE: usize = 16;
+/// How far ahead of the weights in use memory is asked for them, in bytes.
+const AHEAD: usize = 4096;
+/// Columns that are converted to f32 at a time, for several tiles of tokens.
+const STRETCH: usize = 64;
+/// Tokens that meet converted columns: their sums and their part of the columns fit the L1 cache.
+const TOKENS: usize = 64;
 /// Columns of `Raw` that are dequantised at a time: a block of every type.
-const RAW_COLS: usize = 256;
+const RAW_STRETCH: usize = 256;
 
 /// A float type.
 pub(super) trait Float {
@@ -41,83 +49,139 @@ float!(Bf16, 2, bf16s);
 /// # Safety
 /// `Call`'s contract, for the kind of `F`; `S` is available.
 #[inline(always)]
-pub(super) unsafe fn group<S: Lanes, F: Float>(call: &Call<'_>) {
+pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(call: &Call<'_>) {
     let cols = call.layout.cols().next_multiple_of(FLOAT_STEP);
-    let mut out = call.out;
-    for tile in call.tokens.chunks(TILE) {
-        // SAFETY: `out` holds 16 sums of each token, the group `cols` columns of 16 rows.
-        unsafe {
-            out.write_bytes(0, tile.len() * ROWS);
-            columns::<S, F>(call, tile, call.group, 0, cols, out);
-            out = out.add(tile.len() * ROWS);
+    // SAFETY: `out` holds `ROWS` sums of each token, the group `cols` columns of `ROWS` rows.
+    unsafe {
+        call.out.write_bytes(0, call.tokens.len() * ROWS);
+        if F::BYTES == 4 || call.tokens.len() <= T {
+            columns::<S, F, V, T>(call, call.tokens, call.group, 0, cols, call.out);
+            return;
+        }
+        let mut stretch = Stretch([0.0; STRETCH * ROWS]);
+        let mut out = call.out;
+        for tokens in call.tokens.chunks(TOKENS) {
+            let mut c = 0;
+            while c < cols {
+                let n = STRETCH.min(cols - c);
+                let mut i = 0;
+                while i < n * ROWS {
+                    let values = F::load::<S>(call.group.add((c * ROWS + i) * F::BYTES));
+                    S::store(stretch.0.as_mut_ptr().add(i), values);
+                    i += S::ROWS;
+                }
+                columns::<S, F32, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
+                c += n;
+            }
+            out = out.add(tokens.len() * ROWS);
         }
     }
 }
 
-/// Adds `cols` columns, from column `first` and at `weights`, to the sums of every token.
-#[inline(always)]
-unsafe fn columns<S: Lanes, F: Float>(
-    call: &Call<'_>,
-    tile: &[u32],
-    weights: *const u8,
-    first: usize,
-    cols: usize,
-    out: *mut f32,
-) {
-    let mut c = 0;
-    while c < cols {
-        let mut r = 0;
-        while r < ROWS {
-            // SAFETY: see `group`; padded columns of activations are zeros.
-            unsafe {
-                let p = weights.add((ROWS * c + r) * F::BYTES);
-                let mut w = [S::splat(0.0); FLOAT_STEP];
-                for (j, w) in w.iter_mut().enumerate() {
-                    *w = F::load::<S>(p.add(ROWS * F::BYTES * j));
-                }
-                for (k, &t) in tile.iter().enumerate() {
-                    let x = call.acts.float_ptr(t as usize).add(first + c);
-                    let out = out.add(ROWS * k + r);
-                    let mut sum = S::floats(out);
-                    for (j, &w) in w.iter().enumerate() {
-                        sum = S::mul_add(w, S::splat(*x.add(j)), sum);
-                    }
-                    S::store(out, sum);
-                }
-            }
-            r += S::ROWS;
-        }
-        c += FLOAT_STEP;
-    }
-}
+/// Columns as f32.
+#[repr(align(64))]
+struct Stretch<const N: usize>([f32; N]);
 
 /// Rows in the file's own layout: dequantised by the scalar code, a stretch of columns at a time.
 ///
 /// # Safety
 /// `Call`'s contract, for `Kind::Raw`; `S` is available.
 #[inline(always)]
-pub(super) unsafe fn raw<S: Lanes>(call: &Call<'_>) {
+pub(super) unsafe fn raw<S: Lanes, const V: usize, const T: usize>(call: &Call<'_>) {
     let (ty, cols) = (call.layout.ty(), call.layout.cols());
     let row_bytes = cols / ty.block_len() * ty.block_bytes();
-    let mut values = [0.0; RAW_COLS];
-    let mut stretch = [0.0; RAW_COLS * ROWS];
-    // SAFETY: `out` holds 16 sums of each token, the group 16 rows of `row_bytes`.
+    let mut values = [0.0; RAW_STRETCH];
+    let mut stretch = Stretch([0.0; RAW_STRETCH * ROWS]);
+    // SAFETY: `out` holds `ROWS` sums of each token, the group `ROWS` rows of `row_bytes`.
     unsafe {
         call.out.write_bytes(0, call.tokens.len() * ROWS);
         let mut c = 0;
         while c < cols {
-            let n = RAW_COLS.min(cols - c);
+            let n = RAW_STRETCH.min(cols - c);
             let (at, bytes) = (c / ty.block_len() * ty.block_bytes(), n / ty.block_len() * ty.block_bytes());
             for r in 0..ROWS {
                 let row = std::slice::from_raw_parts(call.group.add(r * row_bytes + at), bytes);
                 ty.dequantize(row, &mut values[..n]);
-                for (column, &v) in stretch.chunks_exact_mut(ROWS).zip(&values[..n]) {
+                for (column, &v) in stretch.0.as_chunks_mut::<ROWS>().0.iter_mut().zip(&values[..n]) {
                     column[r] = v;
                 }
             }
-            // A block length is a multiple of `FLOAT_STEP`.
-            columns::<S, F32>(call, call.tokens, stretch.as_ptr().cast(), c, n, call.out);
+            columns::<S, F32, V, T>(call, call.tokens, stretch.0.as_ptr().cast(), c, n, call.out);
             c += n;
         }
     }
+}
+
+/// Adds `cols` columns, from column `first` and at `weights`, to the sums of every token.
+#[inline(always)]
+unsafe fn columns<S: Lanes, F: Float, const V: usize, const T: usize>(
+    call: &Call<'_>,
+    tokens: &[u32],
+    weights: *const u8,
+    first: usize,
+    cols: usize,
+    out: *mut f32,
+) {
+    const { assert!(V * S::ROWS == ROWS, "a tile covers a group") };
+    let (mut rest, mut out) = (tokens, out);
+    // SAFETY: see `group`.
+    unsafe {
+        while !rest.is_empty() {
+            let n = match rest.len() {
+                n if n >= T => tile::<S, F, V, T>(call, rest, weights, first, cols, out),
+                n if n >= 4 && T > 4 => tile::<S, F, V, 4>(call, rest, weights, first, cols, out),
+                n if n >= 2 && T > 2 => tile::<S, F, V, 2>(call, rest, weights, first, cols, out),
+                _ => tile::<S, F, V, 1>(call, rest, weights, first, cols, out),
+            };
+            rest = &rest[n..];
+            out = out.add(n * ROWS);
+        }
+    }
+}
+
+/// The same for the first `T` tokens of a list; returns `T`.
+#[inline(always)]
+unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
+    call: &Call<'_>,
+    tokens: &[u32],
+    weights: *const u8,
+    first: usize,
+    cols: usize,
+    out: *mut f32,
+) -> usize {
+    // SAFETY: see `group`; there are at least `T` tokens.
+    unsafe {
+        let mut x = [std::ptr::null(); T];
+        let mut sums = [[S::splat(0.0); V]; T];
+        for t in 0..T {
+            x[t] = call.acts.float_ptr(tokens[t] as usize).add(first);
+            for v in 0..V {
+                sums[t][v] = S::floats(out.add(t * ROWS + v * S::ROWS));
+            }
+        }
+        let mut p = weights;
+        for c in 0..cols {
+            // More tokens wait for their arithmetic, and loads are what there are too few of.
+            if T == 1 {
+                S::prefetch(p.wrapping_add(AHEAD));
+            }
+            let mut a = [S::splat(0.0); T];
+            for t in 0..T {
+                a[t] = S::splat(*x[t].add(c));
+            }
+            for v in 0..V {
+                let w = F::load::<S>(p.add(v * S::ROWS * F::BYTES));
+                for t in 0..T {
+                    sums[t][v] = S::mul_add(w, a[t], sums[t][v]);
+                }
+            }
+            p = p.add(ROWS * F::BYTES);
+        }
+        for t in 0..T {
+            for v in 0..V {
+                S::store(out.add(t * ROWS + v * S::ROWS), sums[t][v]);
+            }
+        }
+    }
+    T
 }

@@ -1,8 +1,10 @@
-//! The kernel of integer kinds: one group of 16 rows times a list of tokens. Called through `Kernels::group`.
+//! The kernel of integer kinds: one group of rows times a list of tokens. Called through `Kernels::group`.
 //!
 //! Eight vectors of weights (32 columns of `Lanes::ROWS` rows) are unpacked into registers and meet one token after the
 //! other; each token's f32 sums wait in `out`. So a result depends on its row and its token alone: for every 32
 //! columns, in order, an exact integer dot product, then the same f32 operations, whatever else is in the list.
+
+use std::marker::PhantomData;
 
 use super::Call;
 use super::kinds::{Quant, Scales};
@@ -13,112 +15,202 @@ use crate::cpu::pack::{ROWS, SUB, SUBS};
 /// Tokens that meet a block of weights before the next block: their 256 columns fit the L1 cache.
 const TILE: usize = 32;
 /// How far ahead of the weights in use memory is asked for them, in bytes.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 
 /// # Safety
 /// `Call`'s contract, for kind `K`; `S` is available.
 #[inline(always)]
 pub(super) unsafe fn group<S: Lanes, K: Quant>(call: &Call<'_>) {
-    let subs = call.layout.cols() / SUB;
     let mut scales = Scales::zeroed();
-    let mut out = call.out;
-    let mut tokens = [std::ptr::null::<ActBlock>(); TILE];
-    for (tile_index, tile) in call.tokens.chunks(TILE).enumerate() {
-        for (p, &t) in tokens.iter_mut().zip(tile) {
-            *p = call.acts.block_ptr(t as usize);
+    // SAFETY: `out` holds `ROWS` sums of each token.
+    unsafe {
+        if let &[token] = call.tokens {
+            one::<S, K>(call, call.acts.block_ptr(token as usize), &mut scales);
+            return;
         }
-        // SAFETY: `out` holds 16 sums of each token; blocks follow one another in the group, and tokens have `subs` blocks.
-        unsafe {
-            out.write_bytes(0, tile.len() * ROWS);
-            let mut block = call.group;
-            let mut first = 0;
-            while first < subs {
-                let n = SUBS.min(subs - first);
-                let bytes = K::PLANES.block_bytes(n);
-                K::scales::<S>(
-                    block.add(K::PLANES.scale_at(n)),
-                    block.add(K::PLANES.head_at(n)),
-                    n,
-                    &mut scales,
-                );
-                for i in 0..n {
-                    if tile_index == 0 {
-                        prefetch::<S>(block, bytes, i, n);
-                    }
-                    let quads = block.add(i * K::PLANES.quads);
-                    let high = block.add(K::PLANES.high_at(n) + i * K::PLANES.high);
-                    let mut r = 0;
-                    while r < ROWS {
-                        let w = K::quads::<S>(quads.add(4 * r), high.add(4 * r));
-                        rows::<S, K>(&w, &scales, i, r, &tokens[..tile.len()], first + i, out.add(r));
-                        r += S::ROWS;
-                    }
-                }
-                block = block.add(bytes);
-                first += n;
-            }
+        let mut out = call.out;
+        for (i, tile) in call.tokens.chunks(TILE).enumerate() {
+            many::<S, K>(call, tile, i == 0, out, &mut scales);
             out = out.add(tile.len() * ROWS);
         }
     }
 }
 
-/// Asks for the part of the memory ahead that is as far into its block as sub-block `i` is into this one.
+/// One token: its sums stay in registers while a block's columns go by.
 #[inline(always)]
-unsafe fn prefetch<S: Lanes>(block: *const u8, bytes: usize, i: usize, n: usize) {
-    let (mut at, end) = (bytes * i / n / 64, bytes * (i + 1) / n / 64);
-    while at < end {
-        // SAFETY: a prefetch takes any address.
-        unsafe { S::prefetch(block.wrapping_add(AHEAD + 64 * at)) };
-        at += 1;
+unsafe fn one<S: Lanes, K: Quant>(call: &Call<'_>, token: *const ActBlock, scales: &mut Scales) {
+    // SAFETY: blocks follow one another in the group, and the token has as many columns.
+    unsafe {
+        call.out.write_bytes(0, ROWS);
+        let mut block = Block::<K>::first(call);
+        while block.subs > 0 {
+            K::scales::<S>(block.scale(), block.head(), block.subs, scales);
+            let mut r = 0;
+            while r < ROWS {
+                let mut sum = S::floats(call.out.add(r));
+                for i in 0..block.subs {
+                    if r == 0 {
+                        block.prefetch::<S>(i);
+                    }
+                    let w = K::quads::<S>(block.quads(i, r), block.high(i, r));
+                    sum =
+                        add::<S, K>(sum, &w, &Rows::<S>::new::<K>(scales, i, r), &*token.add(block.sub + i));
+                }
+                S::store(call.out.add(r), sum);
+                r += S::ROWS;
+            }
+            block = block.next(call);
+        }
     }
 }
 
-/// Adds 32 columns of `S::ROWS` rows, from row `r`, to the sums of every token.
+/// Several tokens: 32 columns of weights stay in registers while the tokens go by.
 #[inline(always)]
-unsafe fn rows<S: Lanes, K: Quant>(
-    w: &[S::Bytes; 8],
-    scales: &Scales,
-    i: usize,
-    r: usize,
-    tokens: &[*const ActBlock],
-    sub: usize,
+unsafe fn many<S: Lanes, K: Quant>(
+    call: &Call<'_>,
+    tile: &[u32],
+    prefetch: bool,
     out: *mut f32,
+    scales: &mut Scales,
 ) {
-    // `dot` multiplies quants that are too large by this, so it starts with that much less.
-    let offset = if K::BITS == 8 { S::SIGNED_OFFSET } else { K::OFFSET };
-    // SAFETY: `group` passes valid pointers, and `S` is available.
+    let mut tokens = [std::ptr::null::<ActBlock>(); TILE];
+    for (p, &t) in tokens.iter_mut().zip(tile) {
+        *p = call.acts.block_ptr(t as usize);
+    }
+    // Not in `out`, which need not be aligned: vectors across two cache lines take twice the time.
+    let mut sums = Sums([0.0; TILE * ROWS]);
+    // SAFETY: blocks follow one another in the group, and tokens have as many columns.
     unsafe {
-        let i = if K::HALVES { 2 * i } else { i };
-        let scale = S::floats(scales.scale[i].as_ptr().add(r));
-        let scale_2 = S::floats(scales.scale[if K::HALVES { i + 1 } else { i }].as_ptr().add(r));
-        let min = S::floats(scales.min[i].as_ptr().add(r));
-        let min_2 = S::floats(scales.min[if K::HALVES { i + 1 } else { i }].as_ptr().add(r));
-        for (k, &token) in tokens.iter().enumerate() {
-            let a = &*token.add(sub);
-            let q = a.q.as_ptr();
-            let out = out.add(ROWS * k);
-            let mut sum = S::floats(out);
-            if K::HALVES {
-                let low = S::dot(K::BITS, 0, 4, w, q, a.neg_sums[0] * offset);
-                let high = S::dot(K::BITS, 4, 8, w, q, a.neg_sums[1] * offset);
-                let dot = S::mul_add(S::to_floats(high), scale_2, S::mul(S::to_floats(low), scale));
-                sum = S::mul_add(dot, S::splat(a.d), sum);
-                if K::MIN {
-                    let min = S::mul_add(
-                        min_2,
-                        S::splat(-a.neg_sums[1] as f32),
-                        S::mul(min, S::splat(-a.neg_sums[0] as f32)),
-                    );
-                    sum = S::mul_add(min, S::splat(a.d), sum);
+        let mut block = Block::<K>::first(call);
+        while block.subs > 0 {
+            K::scales::<S>(block.scale(), block.head(), block.subs, scales);
+            for i in 0..block.subs {
+                if prefetch {
+                    block.prefetch::<S>(i);
                 }
-            } else {
-                let dot = S::dot(K::BITS, 0, 8, w, q, (a.neg_sums[0] + a.neg_sums[1]) * offset);
-                sum = S::mul_add(S::mul(S::to_floats(dot), scale), S::splat(a.d), sum);
-                if K::MIN {
-                    sum = S::mul_add(min, S::splat(a.d_sum), sum);
+                let offset = (block.sub + i) * size_of::<ActBlock>();
+                let mut r = 0;
+                while r < ROWS {
+                    let w = K::quads::<S>(block.quads(i, r), block.high(i, r));
+                    let rows = Rows::<S>::new::<K>(scales, i, r);
+                    let mut sums = sums.0.as_mut_ptr().add(r);
+                    for token in &tokens[..tile.len()] {
+                        let sum = add::<S, K>(S::floats(sums), &w, &rows, &*token.byte_add(offset));
+                        S::store(sums, sum);
+                        sums = sums.add(ROWS);
+                    }
+                    r += S::ROWS;
                 }
             }
-            S::store(out, sum);
+            block = block.next(call);
         }
+        out.copy_from_nonoverlapping(sums.0.as_ptr(), tile.len() * ROWS);
+    }
+}
+
+/// Sums of a tile of tokens.
+#[repr(align(64))]
+struct Sums([f32; TILE * ROWS]);
+
+/// A block of a group: `subs` sub-blocks from sub-block `sub` on, none past the last.
+struct Block<K> {
+    data: *const u8,
+    sub: usize,
+    subs: usize,
+    kind: PhantomData<K>,
+}
+
+// SAFETY comments: `data` has the planes of `subs` sub-blocks; prefetching takes any address.
+impl<K: Quant> Block<K> {
+    #[inline(always)]
+    fn first(call: &Call<'_>) -> Self {
+        Self { data: call.group, sub: 0, subs: SUBS.min(call.layout.cols() / SUB), kind: PhantomData }
+    }
+    #[inline(always)]
+    unsafe fn next(&self, call: &Call<'_>) -> Self {
+        let sub = self.sub + self.subs;
+        let subs = SUBS.min(call.layout.cols() / SUB - sub);
+        // SAFETY: see above.
+        let data = unsafe { self.data.add(K::PLANES.block_bytes(self.subs)) };
+        Self { data, sub, subs, kind: PhantomData }
+    }
+    /// Quads of sub-block `i` from row `r` on.
+    #[inline(always)]
+    unsafe fn quads(&self, i: usize, r: usize) -> *const u8 {
+        // SAFETY: see above.
+        unsafe { self.data.add(i * K::PLANES.quads + 4 * r) }
+    }
+    #[inline(always)]
+    unsafe fn high(&self, i: usize, r: usize) -> *const u8 {
+        // SAFETY: see above.
+        unsafe { self.data.add(K::PLANES.high_at(self.subs) + i * K::PLANES.high + 4 * r) }
+    }
+    #[inline(always)]
+    unsafe fn scale(&self) -> *const u8 {
+        // SAFETY: see above.
+        unsafe { self.data.add(K::PLANES.scale_at(self.subs)) }
+    }
+    #[inline(always)]
+    unsafe fn head(&self) -> *const u8 {
+        // SAFETY: see above.
+        unsafe { self.data.add(K::PLANES.head_at(self.subs)) }
+    }
+    /// Asks for the memory ahead of this block, the `i`th of eight parts.
+    #[inline(always)]
+    unsafe fn prefetch<S: Lanes>(&self, i: usize) {
+        let part = K::PLANES.block_bytes(SUBS).div_ceil(64 * SUBS);
+        for line in i * part..(i + 1) * part {
+            // SAFETY: see above.
+            unsafe { S::prefetch(self.data.wrapping_add(AHEAD + 64 * line)) };
+        }
+    }
+}
+
+/// Scales and minimums of `S::ROWS` rows and one sub-block, the second of each for its second half.
+struct Rows<S: Lanes> {
+    scale: [S::Floats; 2],
+    min: [S::Floats; 2],
+}
+
+impl<S: Lanes> Rows<S> {
+    #[inline(always)]
+    unsafe fn new<K: Quant>(scales: &Scales, i: usize, r: usize) -> Self {
+        let (a, b) = if K::HALVES { (2 * i, 2 * i + 1) } else { (i, i) };
+        // SAFETY: the tables have `ROWS` rows, and `S` is available.
+        unsafe {
+            let (scale, min) = (&scales.scale, &scales.min);
+            Self {
+                scale: [S::floats(scale[a].as_ptr().add(r)), S::floats(scale[b].as_ptr().add(r))],
+                min: [S::floats(min[a].as_ptr().add(r)), S::floats(min[b].as_ptr().add(r))],
+            }
+        }
+    }
+}
+
+/// Adds the products of one sub-block to the sums of some rows: the one place where the order of operations is set.
+#[inline(always)]
+unsafe fn add<S: Lanes, K: Quant>(
+    sum: S::Floats,
+    w: &[S::Bytes; 8],
+    rows: &Rows<S>,
+    a: &ActBlock,
+) -> S::Floats {
+    // SAFETY: `S` is available.
+    unsafe {
+        let dot = if K::HALVES {
+            let [low, high] = S::dot_halves(K::BITS, K::OFFSET, w, a);
+            S::mul_add(S::to_floats(high), rows.scale[1], S::mul(S::to_floats(low), rows.scale[0]))
+        } else {
+            S::mul(S::to_floats(S::dot(K::BITS, K::OFFSET, w, a)), rows.scale[0])
+        };
+        let mut sum = S::mul_add(dot, S::splat(a.d), sum);
+        if K::MIN && K::HALVES {
+            let [low, high] = a.neg_sums.map(|n| (n / -128) as f32 * a.d);
+            sum = S::mul_add(rows.min[0], S::splat(low), sum);
+            sum = S::mul_add(rows.min[1], S::splat(high), sum);
+        } else if K::MIN {
+            sum = S::mul_add(rows.min[0], S::splat(a.d_sum), sum);
+        }
+        sum
     }
 }

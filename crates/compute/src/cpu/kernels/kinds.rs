@@ -6,7 +6,7 @@
 use octet_weights::quant::{iq4, mxfp4};
 
 use super::lanes::Lanes;
-use crate::cpu::pack::{Kind, Planes, ROWS, SUBS};
+use crate::cpu::pack::{Kind, Planes, ROWS, SUBS, VECTOR};
 
 /// What the scales of one block multiply: `w = scale * q + min`.
 #[repr(align(64))]
@@ -101,7 +101,7 @@ kind!(Mxfp4, MXFP4, bits 8, quads mxfp4_levels::<S>, scales mxfp4_scales::<S>);
 unsafe fn nibbles<S: Lanes>(p: *const u8, _high: *const u8) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
-        let v = [S::load(p), S::load(p.add(64)), S::load(p.add(128)), S::load(p.add(192))];
+        let v = [S::load(p), S::load(p.add(VECTOR)), S::load(p.add(2 * VECTOR)), S::load(p.add(3 * VECTOR))];
         let mut w = [v[0]; 8];
         for j in 0..4 {
             w[j] = S::bits(v[j], 0, 0, 15);
@@ -139,7 +139,7 @@ unsafe fn six_bits<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
         let mut w = nibbles::<S>(p, high);
-        let h = [S::load(high), S::load(high.add(64))];
+        let h = [S::load(high), S::load(high.add(VECTOR))];
         for j in 0..4 {
             // Bits 2 j.. to bits 4 and 5.
             let (left, right) = (4usize.saturating_sub(2 * j) as u32, (2 * j).saturating_sub(4) as u32);
@@ -154,7 +154,7 @@ unsafe fn six_bits<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8] {
 unsafe fn two_bits<S: Lanes>(p: *const u8, _high: *const u8) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
-        let v = [S::load(p), S::load(p.add(64))];
+        let v = [S::load(p), S::load(p.add(VECTOR))];
         let mut w = [v[0]; 8];
         for j in 0..4 {
             w[j] = S::bits(v[0], 0, 2 * j as u32, 3);
@@ -180,7 +180,7 @@ unsafe fn bytes<S: Lanes>(p: *const u8, _high: *const u8) -> [S::Bytes; 8] {
     unsafe {
         let mut w = [S::load(p); 8];
         for j in 0..8 {
-            w[j] = S::signed(S::load(p.add(64 * j)));
+            w[j] = S::signed(S::load(p.add(VECTOR * j)));
         }
         w
     }
@@ -222,7 +222,7 @@ unsafe fn mxfp4_levels<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8]
 
 // ---- scales
 
-/// 16 f16 to f32.
+/// The f16 of all rows to f32.
 #[inline(always)]
 unsafe fn f16s<S: Lanes>(p: *const u8, out: &mut [f32; ROWS]) {
     let mut r = 0;
@@ -238,7 +238,7 @@ unsafe fn f16s<S: Lanes>(p: *const u8, out: &mut [f32; ROWS]) {
 unsafe fn legacy_d<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, out: &mut Scales) {
     for i in 0..n {
         // SAFETY: see above.
-        unsafe { f16s::<S>(scale.add(32 * i), &mut out.scale[i]) };
+        unsafe { f16s::<S>(scale.add(2 * ROWS * i), &mut out.scale[i]) };
     }
 }
 
@@ -248,8 +248,8 @@ unsafe fn legacy_d_m<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, out
     for i in 0..n {
         // SAFETY: see above.
         unsafe {
-            f16s::<S>(scale.add(64 * i), &mut out.scale[i]);
-            f16s::<S>(scale.add(64 * i + 32), &mut out.min[i]);
+            f16s::<S>(scale.add(4 * ROWS * i), &mut out.scale[i]);
+            f16s::<S>(scale.add(4 * ROWS * i + 2 * ROWS), &mut out.min[i]);
         }
     }
 }
@@ -263,19 +263,20 @@ unsafe fn array<'a, const N: usize>(p: *const u8) -> &'a [u8; N] {
 /// Q4_K and Q5_K: six-bit scales and minimums.
 #[inline(always)]
 unsafe fn k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, out: &mut Scales) {
+    const HALF: usize = 4 * ROWS;
     let (mut d, mut dmin) = ([0.0; ROWS], [0.0; ROWS]);
     // SAFETY: see above.
     let (low, high) = unsafe {
         f16s::<S>(head, &mut d);
-        f16s::<S>(head.add(32), &mut dmin);
-        (array::<128>(scale), array::<64>(scale.add(128)))
+        f16s::<S>(head.add(2 * ROWS), &mut dmin);
+        (array::<{ 8 * ROWS }>(scale), array::<{ 4 * ROWS }>(scale.add(8 * ROWS)))
     };
-    let (mut scales, mut mins) = ([0; 128], [0; 128]);
-    for k in 0..64 {
+    let (mut scales, mut mins) = ([0; 8 * ROWS], [0; 8 * ROWS]);
+    for k in 0..HALF {
         scales[k] = low[k] & 15 | (high[k] & 3) << 4;
-        scales[k + 64] = low[k + 64] & 15 | high[k] & 0x30;
+        scales[k + HALF] = low[k + HALF] & 15 | high[k] & 0x30;
         mins[k] = low[k] >> 4 | (high[k] & 12) << 2;
-        mins[k + 64] = low[k + 64] >> 4 | (high[k] & 0xc0) >> 2;
+        mins[k + HALF] = low[k + HALF] >> 4 | (high[k] & 0xc0) >> 2;
     }
     for i in 0..SUBS {
         for r in 0..ROWS {
@@ -292,7 +293,7 @@ unsafe fn q6_k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, ou
     // SAFETY: see above.
     let scales = unsafe {
         f16s::<S>(head, &mut d);
-        array::<256>(scale)
+        array::<{ 2 * SUBS * ROWS }>(scale)
     };
     for i in 0..2 * SUBS {
         for r in 0..ROWS {
@@ -308,8 +309,8 @@ unsafe fn q2_k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, ou
     // SAFETY: see above.
     let scales = unsafe {
         f16s::<S>(head, &mut d);
-        f16s::<S>(head.add(32), &mut dmin);
-        array::<256>(scale)
+        f16s::<S>(head.add(2 * ROWS), &mut dmin);
+        array::<{ 2 * SUBS * ROWS }>(scale)
     };
     for i in 0..2 * SUBS {
         for r in 0..ROWS {
@@ -326,7 +327,7 @@ unsafe fn q3_k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, ou
     // SAFETY: see above.
     let (low, high) = unsafe {
         f16s::<S>(head, &mut d);
-        (array::<128>(scale), array::<64>(scale.add(128)))
+        (array::<{ 8 * ROWS }>(scale), array::<{ 4 * ROWS }>(scale.add(8 * ROWS)))
     };
     for i in 0..2 * SUBS {
         for r in 0..ROWS {
@@ -344,7 +345,7 @@ unsafe fn iq4_xs_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, 
     // SAFETY: see above.
     let (low, high) = unsafe {
         f16s::<S>(head, &mut d);
-        (array::<64>(scale), array::<32>(scale.add(64)))
+        (array::<{ 4 * ROWS }>(scale), array::<{ 2 * ROWS }>(scale.add(4 * ROWS)))
     };
     for i in 0..SUBS {
         for r in 0..ROWS {

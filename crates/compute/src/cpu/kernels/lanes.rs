@@ -8,11 +8,13 @@
 
 #![allow(clippy::missing_safety_doc)] // the same for every method: stated above
 
+use crate::cpu::acts::ActBlock;
+
 /// One instruction set.
 pub(super) trait Lanes: Copy + 'static {
-    /// Rows in a vector: 16, 8 or 4.
+    /// Rows that are worked on at a time: 32, 8 or 4.
     const ROWS: usize;
-    /// What [`Lanes::signed`] adds to signed weights, and so what `dot` of them has to be started with.
+    /// What [`Lanes::signed`] adds to signed weights: 0 or 128.
     const SIGNED_OFFSET: i32;
     /// Four unsigned or signed bytes of each row.
     type Bytes: Copy;
@@ -26,7 +28,7 @@ pub(super) trait Lanes: Copy + 'static {
 
     /// Loads four bytes a row.
     unsafe fn load(p: *const u8) -> Self::Bytes;
-    /// `(b << left >> right) & mask` of each byte (one of the shifts is zero, and the mask drops neighbours' bits).
+    /// `(b << left >> right) & mask` of each byte (the mask drops neighbours' bits).
     unsafe fn bits(b: Self::Bytes, left: u32, right: u32, mask: u8) -> Self::Bytes;
     /// `a | b`
     unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
@@ -35,16 +37,12 @@ pub(super) trait Lanes: Copy + 'static {
     /// Signed weights in the form that `dot` takes for `bits == 8`.
     unsafe fn signed(b: Self::Bytes) -> Self::Bytes;
 
-    /// `init + sum_j w[j] . a[4 j..]` of each row, `j` in `from..to`. `w` holds unsigned numbers of `bits` < 8 bits, or for
-    /// `bits == 8` what [`Lanes::signed`] returned. Exact: no intermediate saturates for `a` in -127..=127.
-    unsafe fn dot(
-        bits: u32,
-        from: usize,
-        to: usize,
-        w: &[Self::Bytes; 8],
-        a: *const i8,
-        init: i32,
-    ) -> Self::Ints;
+    /// `sum_j (w[j] - offset) . a.q[4 j..]` of each row, `j` in 0..8. `w` holds unsigned numbers of `bits` < 8 bits and
+    /// `offset` is 0 or a power of two; or for `bits == 8` `w` is what [`Lanes::signed`] returned and `offset` is 0.
+    /// Exact: no intermediate saturates for `a.q` in -127..=127.
+    unsafe fn dot(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: &ActBlock) -> Self::Ints;
+    /// The same for the first and for the second half of the columns.
+    unsafe fn dot_halves(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: &ActBlock) -> [Self::Ints; 2];
 
     /// To f32.
     unsafe fn to_floats(i: Self::Ints) -> Self::Floats;
@@ -62,4 +60,11 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`, fused where the instruction set has it.
     unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+}
+
+/// What the integer sum of half `h` starts with, for quants that are `offset` too large.
+#[inline(always)]
+pub(super) fn start(offset: i32, a: &ActBlock, h: usize) -> i32 {
+    // `neg_sums` are multiples of 128.
+    if offset == 0 { 0 } else { a.neg_sums[h] >> (7 - offset.trailing_zeros()) }
 }

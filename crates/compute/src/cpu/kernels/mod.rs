@@ -1,4 +1,4 @@
-//! Matrix products with packed weights: one group of 16 rows times a list of tokens, for each kind and instruction set.
+//! Matrix products with packed weights: one group of rows times a list of tokens, for each kind and instruction set.
 //!
 //! Backends choose [`Kernels`] once and hand groups to their threads; decode is a list of one token, prefill one of
 //! hundreds, an expert's share of a batch anything between. A result is the same to the bit whatever list its token is
@@ -23,7 +23,7 @@ use super::isa::Isa;
 use super::pack::{Kind, Layout, Packed, ROWS};
 
 /// One call of a kernel. `group` is a group of `layout`, which has as many columns as `acts`; `tokens` are rows of `acts`,
-/// written in the form that the kind reads; `out` has room for `[tokens][16]`.
+/// written in the form that the kind reads; `out` has room for `[tokens][ROWS]`.
 struct Call<'a> {
     layout: &'a Layout,
     group: *const u8,
@@ -43,9 +43,10 @@ pub struct Kernels {
     quantise: unsafe fn(&[f32], &mut [ActBlock]),
 }
 
-/// The kernels of one instruction set: entry points, into which everything else is inlined.
+/// The kernels of one instruction set: entry points, into which everything else is inlined. `floats V x T` is the tile
+/// of the float kernels, vectors of rows by tokens: as much as the registers hold.
 macro_rules! entry_points {
-    ($name:ident, $lanes:ty $(, $feature:literal)*) => {
+    ($name:ident, $lanes:ty, floats $v:literal x $t:literal $(, $feature:literal)*) => {
         mod $name {
             use super::{ActBlock, Call, Kernel, Kind, floats, ints, kinds};
 
@@ -67,10 +68,10 @@ macro_rules! entry_points {
 
             pub fn kernel(kind: Kind) -> Kernel {
                 match kind {
-                    Kind::F32 => kernel!(floats::group::<$lanes, floats::F32>),
-                    Kind::F16 => kernel!(floats::group::<$lanes, floats::F16>),
-                    Kind::BF16 => kernel!(floats::group::<$lanes, floats::Bf16>),
-                    Kind::Raw => kernel!(floats::raw::<$lanes>),
+                    Kind::F32 => kernel!(floats::group::<$lanes, floats::F32, $v, $t>),
+                    Kind::F16 => kernel!(floats::group::<$lanes, floats::F16, $v, $t>),
+                    Kind::BF16 => kernel!(floats::group::<$lanes, floats::Bf16, $v, $t>),
+                    Kind::Raw => kernel!(floats::raw::<$lanes, $v, $t>),
                     Kind::Q4_0 => kernel!(ints::group::<$lanes, kinds::Q4_0>),
                     Kind::Q4_1 => kernel!(ints::group::<$lanes, kinds::Q4_1>),
                     Kind::Q5_0 => kernel!(ints::group::<$lanes, kinds::Q5_0>),
@@ -90,13 +91,14 @@ macro_rules! entry_points {
     };
 }
 
-entry_points!(portable_entry, crate::cpu::kernels::portable::Portable);
+entry_points!(portable_entry, crate::cpu::kernels::portable::Portable, floats 8 x 2);
 #[cfg(target_arch = "x86_64")]
-entry_points!(avx2_entry, crate::cpu::kernels::avx2::Avx2, "avx2,fma,f16c");
+entry_points!(avx2_entry, crate::cpu::kernels::avx2::Avx2, floats 4 x 3, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
 entry_points!(
     avx512_entry,
     crate::cpu::kernels::avx512::Avx512,
+    floats 1 x 8,
     "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
 );
 
@@ -139,7 +141,7 @@ impl Kernels {
         unsafe { (self.quantise)(x, out) }
     }
 
-    /// `out[i][r] = w[16 g + r] . acts[tokens[i]]` for the 16 rows of group `group` of `w` (an index over all matrices of
+    /// `out[i][r] = w[ROWS g + r] . acts[tokens[i]]` for the rows of group `group` of `w` (an index over all matrices of
     /// `w`); rows past the matrix's last are 0. Reads the form of the activations that [`Kind::acts`] names.
     ///
     /// # Panics
@@ -147,7 +149,7 @@ impl Kernels {
     pub fn group(&self, w: &Packed, group: usize, acts: &ActView<'_>, tokens: &[u32], out: &mut [f32]) {
         let layout = w.layout();
         assert_eq!(layout.cols(), acts.cols(), "activations as long as the weights' rows");
-        assert_eq!(out.len(), tokens.len() * ROWS, "room for 16 results a token");
+        assert_eq!(out.len(), tokens.len() * ROWS, "room for a group of results a token");
         assert!(tokens.iter().all(|&t| (t as usize) < acts.tokens()), "tokens of these activations");
         let call =
             Call { layout, group: w.group(group).as_ptr(), acts: *acts, tokens, out: out.as_mut_ptr() };

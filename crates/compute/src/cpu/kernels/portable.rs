@@ -1,6 +1,9 @@
 //! `Lanes` as loops over arrays, which the compiler vectorises for whatever it compiles for.
 
-use super::lanes::Lanes;
+#![allow(clippy::needless_range_loop)] // several arrays are walked by one index
+
+use super::lanes::{Lanes, start};
+use crate::cpu::acts::ActBlock;
 
 /// Four rows: vectors of 16 bytes, which every machine has.
 #[derive(Clone, Copy)]
@@ -42,27 +45,18 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn dot(
-        bits: u32,
-        from: usize,
-        to: usize,
-        w: &[Self::Bytes; 8],
-        a: *const i8,
-        init: i32,
-    ) -> Self::Ints {
-        // SAFETY: see above.
-        let a = unsafe { std::slice::from_raw_parts(a, 4 * to) };
-        let mut sums = [init; ROWS];
-        for (w, a) in w[from..to].iter().zip(&a.as_chunks::<4>().0[from..]) {
-            for r in 0..ROWS {
-                for c in 0..4 {
-                    let w = w[4 * r + c];
-                    let w = if bits == 8 { i16::from(w as i8) } else { i16::from(w) };
-                    sums[r] += i32::from(w * i16::from(a[c]));
-                }
-            }
-        }
-        sums
+    unsafe fn dot(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: &ActBlock) -> Self::Ints {
+        let (w, q) = (w.as_chunks::<4>().0, a.q.as_chunks::<16>().0);
+        let sums = [start(offset, a, 0) + start(offset, a, 1); ROWS];
+        dot_half(bits, dot_half(bits, sums, &w[0], &q[0]), &w[1], &q[1])
+    }
+    #[inline(always)]
+    unsafe fn dot_halves(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: &ActBlock) -> [Self::Ints; 2] {
+        let (w, q) = (w.as_chunks::<4>().0, a.q.as_chunks::<16>().0);
+        [
+            dot_half(bits, [start(offset, a, 0); ROWS], &w[0], &q[0]),
+            dot_half(bits, [start(offset, a, 1); ROWS], &w[1], &q[1]),
+        ]
     }
 
     #[inline(always)]
@@ -104,6 +98,21 @@ impl Lanes for Portable {
         // Not `f32::mul_add`: without the instruction it is a call for each number.
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
+}
+
+/// Adds the products of four quads.
+#[inline(always)]
+fn dot_half(bits: u32, mut sums: [i32; ROWS], w: &[[u8; 4 * ROWS]; 4], q: &[i8; 16]) -> [i32; ROWS] {
+    for (w, q) in w.iter().zip(q.as_chunks::<4>().0) {
+        for r in 0..ROWS {
+            for c in 0..4 {
+                let w = w[4 * r + c];
+                let w = if bits == 8 { i16::from(w as i8) } else { i16::from(w) };
+                sums[r] += i32::from(w * i16::from(q[c]));
+            }
+        }
+    }
+    sums
 }
 
 /// Branch-free, so that it vectorises; `half` asks for the machine's features at each call.

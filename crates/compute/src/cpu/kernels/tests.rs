@@ -202,7 +202,7 @@ proptest! {
                 }
                 prop_assert!(b.q[x.len()..].iter().all(|&q| q == 0));
                 let sum = |q: &[i8]| q.iter().map(|&q| i32::from(q)).sum::<i32>();
-                prop_assert_eq!(b.neg_sums, [-sum(&b.q[..16]), -sum(&b.q[16..])]);
+                prop_assert_eq!(b.neg_sums, [-128 * sum(&b.q[..16]), -128 * sum(&b.q[16..])]);
                 prop_assert_eq!(b.d_sum, b.d * sum(&b.q) as f32);
             }
             prop_assert_eq!(first.get_or_insert(blocks.clone()), &blocks, "the same on every instruction set");

@@ -4,17 +4,17 @@
 //! the columns in *blocks* of 256 (the last one may be shorter for types of 32 values a block). A block holds `n <= 8`
 //! *sub-blocks* of 32 columns as planes, `[sub-block][...]` each:
 //!
-//! | plane | bytes a sub-block | content                                                                       |
-//! |-------|-------------------|-------------------------------------------------------------------------------|
-//! | quads | 256, 512 or 128   | low 4 (8, 2) bits of the quants                                               |
-//! | high  | 0, 64 or 128      | the fifth (fifth and sixth, third) bits                                       |
-//! | scale | see [`Planes`]    | scales of the sub-blocks of all rows                                          |
-//! | head  | (once a block)    | `d`, then `dmin` where the type has it, f16 of each row                       |
+//! | plane | vectors a sub-block | content                                                   |
+//! |-------|---------------------|-----------------------------------------------------------|
+//! | quads | 4, 8 or 2           | low 4 (8, 2) bits of the quants                           |
+//! | high  | 0, 1 or 2           | the fifth (third; fifth and sixth) bits                   |
+//! | scale | see [`Planes`]      | scales of the sub-blocks of all rows                      |
+//! | head  | (once a block)      | `d`, then `dmin` where the type has it, f16 of each row   |
 //!
-//! A *quad* is four consecutive columns, `j` of 8 in a sub-block. 64 bytes hold one quad of 16 rows, `[row][4]`: one
-//! vector load of any width gives whole quads of consecutive rows, which meet one 32-bit broadcast of activations.
-//! In 4-bit planes vector `v` of 4 holds quad `v` in the low nibbles and quad `v + 4` in the high ones. In 1-bit high
-//! planes bit `j` of a byte belongs to quad `j`; in 2-bit planes bits `2j..` of vector `v` to quad `4v + j`.
+//! A *quad* is four consecutive columns, `j` of 8 in a sub-block. A *vector* holds one quad of 32 rows, `[row][4]`: a load
+//! of any width gives whole quads of consecutive rows, which meet one 32-bit broadcast of activations. In 4-bit planes
+//! vector `v` of 4 holds quad `v` in the low nibbles and quad `v + 4` in the high ones. In 1-bit high planes bit `j` of a
+//! byte belongs to quad `j`; in 2-bit planes bits `2j..` of vector `v` to quad `4v + j`.
 //! Packed weights are as large as the file's, so decoding reads no byte more.
 
 mod rows;
@@ -25,7 +25,9 @@ use super::huge::HugeVec;
 use crate::Error;
 
 /// Rows of a group.
-pub const ROWS: usize = 16;
+pub const ROWS: usize = 32;
+/// Bytes of a quad of all rows.
+pub(super) const VECTOR: usize = 4 * ROWS;
 /// Columns of a sub-block.
 pub(super) const SUB: usize = 32;
 /// Sub-blocks of a whole block.
@@ -113,21 +115,24 @@ impl Kind {
 
     /// Sizes of the planes of an integer kind.
     pub(super) const fn planes(self) -> Option<Planes> {
+        // Vectors of quads and of high bits, bytes of scales of each row and block, f16 of each row in the head.
         let (quads, high, scale, head) = match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::Raw => return None,
-            Self::Q4_0 | Self::IQ4_NL => (256, 0, 32, 0),
-            Self::Q4_1 => (256, 0, 64, 0),
-            Self::Q5_0 => (256, 64, 32, 0),
-            Self::Q5_1 => (256, 64, 64, 0),
-            Self::Q8_0 => (512, 0, 32, 0),
-            Self::MXFP4 => (256, 0, 16, 0),
-            Self::Q2_K => (128, 0, 32, 64),
-            Self::Q3_K => (128, 64, 24, 32),
-            Self::Q4_K => (256, 0, 24, 64),
-            Self::Q5_K => (256, 64, 24, 64),
-            Self::Q6_K => (256, 128, 32, 32),
-            Self::IQ4_XS => (256, 0, 12, 32),
+            Self::Q4_0 | Self::IQ4_NL => (4, 0, 16, 0),
+            Self::Q4_1 => (4, 0, 32, 0),
+            Self::Q5_0 => (4, 1, 16, 0),
+            Self::Q5_1 => (4, 1, 32, 0),
+            Self::Q8_0 => (8, 0, 16, 0),
+            Self::MXFP4 => (4, 0, 8, 0),
+            Self::Q2_K => (2, 0, 16, 2),
+            Self::Q3_K => (2, 1, 12, 1),
+            Self::Q4_K => (4, 0, 12, 2),
+            Self::Q5_K => (4, 1, 12, 2),
+            Self::Q6_K => (4, 2, 16, 1),
+            Self::IQ4_XS => (4, 0, 6, 1),
         };
+        let (quads, high, scale, head) =
+            (VECTOR * quads, VECTOR * high, scale * ROWS / SUBS, 2 * ROWS * head);
         Some(Planes { quads, high, scale, head })
     }
 }
@@ -137,16 +142,16 @@ impl Kind {
 pub(super) struct Planes {
     pub quads: usize,
     pub high: usize,
-    /// Scales of one sub-block and 16 rows:
-    /// - 32 B: f16 `d` (32-value types), or two bytes a row (`[half][row]`: Q6_K, Q2_K);
-    /// - 64 B: f16 `d` of each row, then f16 `m`;
-    /// - 24 B (Q4_K, Q5_K): of 192 B a block, 128 are `[sub-block][row]` of `scale & 15 | min << 4`, and 64 hold the upper
-    ///   two bits of both, the low nibble for sub-blocks 0 to 3 and the high one for 4 to 7;
-    /// - 24 B (Q3_K, 16 scales a row): of 192 B a block, 128 are `[s % 8][row]` of low nibbles (those of `s >= 8` high), and 64
-    ///   hold the upper two bits, `[s % 4][row]`, bits `2 * (s / 4)..`;
-    /// - 12 B (IQ4_XS): of 96 B a block, 64 are low nibbles `[sub-block % 4][row]` (sub-blocks 4 to 7 high), and 32 the
-    ///   upper two bits, `[sub-block % 2][row]`, bits `2 * (sub-block / 2)..`;
-    /// - 16 B (MXFP4): the exponent byte of each row.
+    /// Scales of one sub-block. In bytes of each row and sub-block:
+    /// - 2: f16 `d` (types of 32 values a block), or two bytes (`[half][row]`; Q6_K, Q2_K);
+    /// - 4: f16 `d` of all rows, then f16 `m` of all;
+    /// - 1.5 (Q4_K, Q5_K): first `[sub-block][row]` of `scale & 15 | min << 4`; then the upper two bits of both,
+    ///   `[sub-block % 4][row]`, the low nibble for sub-blocks 0 to 3 and the high one for 4 to 7;
+    /// - 1.5 (Q3_K, 16 scales a row): first `[s % 8][row]` of low nibbles (those of `s >= 8` high); then the upper two bits,
+    ///   `[s % 4][row]`, bits `2 * (s / 4)..`;
+    /// - 0.75 (IQ4_XS): first low nibbles, `[sub-block % 4][row]` (sub-blocks 4 to 7 high); then the upper two bits,
+    ///   `[sub-block % 2][row]`, bits `2 * (sub-block / 2)..`;
+    /// - 1 (MXFP4): the exponent.
     pub scale: usize,
     pub head: usize,
 }
@@ -231,20 +236,18 @@ impl Layout {
         self.group_bytes
     }
 
-    /// Packs the rows of one group of `m`, `[16 * group..]`, into `out`, whose length is [`Layout::group_bytes`].
+    /// Packs the rows of one group of `m`, `[ROWS * group..]`, into `out`, whose length is [`Layout::group_bytes`].
     ///
     /// # Panics
     /// When `m` has not this layout's type and shape, or lengths do not fit.
     pub fn pack_group(&self, m: &Matrix, group: usize, out: &mut [u8]) {
         assert!(m.ty == self.ty && m.rows == self.rows && m.cols == self.cols, "packed by another layout");
         assert!(group < self.groups() && out.len() == self.group_bytes, "a group of this layout");
-        let rows = group * ROWS..m.rows.min((group + 1) * ROWS);
+        let rows: Vec<&[u8]> = (group * ROWS..m.rows.min((group + 1) * ROWS)).map(|r| m.row(r)).collect();
         if rows.len() < ROWS || self.kind.planes().is_none() {
             out.fill(0);
         }
-        for (r, row) in rows.enumerate() {
-            rows::pack_row(self, m.row(row), r, out);
-        }
+        rows::pack(self, &rows, out);
     }
 }
 

@@ -1,30 +1,48 @@
-//! One row of a file into its place in a group: the inverse of what `kernels::kinds` unpacks. Called by `Layout::pack_group`.
+//! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks. Called by
+//! `Layout::pack_group`.
 
-use super::{FLOAT_STEP, Kind, Layout, Planes, ROWS, SUB, SUBS};
+use super::{Kind, Layout, Planes, ROWS, SUB, SUBS, VECTOR};
 
-/// Writes row `r` of 16 into its group.
-pub(super) fn pack_row(layout: &Layout, row: &[u8], r: usize, group: &mut [u8]) {
-    match (layout.kind, layout.kind.planes()) {
-        (Kind::Raw, _) => group[r * row.len()..(r + 1) * row.len()].copy_from_slice(row),
-        (_, None) => floats(layout.ty.block_bytes(), row, r, group),
-        (kind, Some(planes)) => {
-            let block_cols = SUB * SUBS / layout.ty.block_len() * layout.ty.block_bytes();
-            let mut rest = group;
-            for src in row.chunks(block_cols) {
-                let n = src.len() / layout.ty.block_bytes() * layout.ty.block_len() / SUB;
-                let (block, after) = rest.split_at_mut(planes.block_bytes(n));
-                integers(kind, src, &mut Block { r, n, planes, out: block });
-                rest = after;
-            }
+/// Writes up to `ROWS` rows into their group.
+pub(super) fn pack(layout: &Layout, rows: &[&[u8]], group: &mut [u8]) {
+    let Some(planes) = layout.kind.planes() else {
+        return match layout.kind {
+            Kind::F32 => floats::<4>(rows, group),
+            Kind::F16 | Kind::BF16 => floats::<2>(rows, group),
+            _ => rows
+                .iter()
+                .enumerate()
+                .for_each(|(r, row)| group[r * row.len()..][..row.len()].copy_from_slice(row)),
+        };
+    };
+    // Block by block, so that what all rows write to stays in the L1 cache.
+    let block_bytes = SUB * SUBS / layout.ty.block_len() * layout.ty.block_bytes();
+    let row_bytes = layout.cols / layout.ty.block_len() * layout.ty.block_bytes();
+    let (mut at, mut rest) = (0, group);
+    while at < row_bytes {
+        let bytes = block_bytes.min(row_bytes - at);
+        let n = bytes / layout.ty.block_bytes() * layout.ty.block_len() / SUB;
+        let (out, after) = rest.split_at_mut(planes.block_bytes(n));
+        for (r, row) in rows.iter().enumerate() {
+            integers(layout.kind, &row[at..at + bytes], &mut Block { r, n, planes, out });
         }
+        (at, rest) = (at + bytes, after);
     }
 }
 
 /// Float kinds: `[column][row]`.
-fn floats(size: usize, row: &[u8], r: usize, group: &mut [u8]) {
-    debug_assert!(row.len() / size <= group.len() / size / ROWS && FLOAT_STEP > 0);
-    for (src, dst) in row.chunks_exact(size).zip(group.chunks_exact_mut(size * ROWS)) {
-        dst[r * size..(r + 1) * size].copy_from_slice(src);
+fn floats<const BYTES: usize>(rows: &[&[u8]], group: &mut [u8]) {
+    /// A cache line of each row.
+    const COLS: usize = 16;
+    for (i, out) in group.chunks_mut(COLS * BYTES * ROWS).enumerate() {
+        let out = out.as_chunks_mut::<BYTES>().0;
+        for (r, row) in rows.iter().enumerate() {
+            let row = row.as_chunks::<BYTES>().0;
+            let row = &row[(i * COLS).min(row.len())..row.len().min((i + 1) * COLS)];
+            for (column, value) in out.chunks_exact_mut(ROWS).zip(row) {
+                column[r] = *value;
+            }
+        }
     }
 }
 
@@ -37,75 +55,85 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
+    #[inline(always)]
     fn word(&mut self, at: usize, w: u32) {
-        self.out[at + 4 * self.r..at + 4 * self.r + 4].copy_from_slice(&w.to_le_bytes());
+        self.out[at + 4 * self.r..][..4].copy_from_slice(&w.to_le_bytes());
     }
     /// Vector `v` of sub-block `i` in the quads plane.
+    #[inline(always)]
     fn quad(&mut self, i: usize, v: usize, w: u32) {
-        self.word(i * self.planes.quads + 64 * v, w);
+        self.word(i * self.planes.quads + VECTOR * v, w);
     }
     /// The 16 packed bytes of 32 four-bit quants.
+    #[inline(always)]
     fn nibbles(&mut self, i: usize, packed: u128) {
         for v in 0..4 {
             self.quad(i, v, (packed >> (32 * v)) as u32);
         }
     }
-    /// Vector `v` of sub-block `i` in the high plane.
-    fn high(&mut self, i: usize, v: usize, w: u32) {
-        self.word(self.planes.high_at(self.n) + i * self.planes.high + 64 * v, w);
+    /// Bit `shift` of each of 32 bytes.
+    #[inline(always)]
+    fn high_bits(&mut self, i: usize, words: [u32; 8], shift: usize) {
+        let mut packed = 0;
+        for (j, w) in words.into_iter().enumerate() {
+            packed |= (w >> shift & 0x0101_0101) << j;
+        }
+        self.word(self.planes.high_at(self.n) + i * self.planes.high, packed);
     }
-    /// The fifth bits of 32 quants, given as eight words with one bit in each byte.
-    fn fifth_bits(&mut self, i: usize, word: impl Fn(usize) -> u32) {
-        self.high(i, 0, (0..8).map(|j| (word(j) & 0x0101_0101) << j).sum());
-    }
-    /// Two bits in each byte of eight words.
-    fn two_bits(word: impl Fn(usize) -> u32) -> [u32; 2] {
-        [0, 4].map(|first| (0..4).map(|j| (word(first + j) & 0x0303_0303) << (2 * j)).sum())
+    /// Bits `shift..` of each of 32 bytes, two of each, into two vectors of the plane at `at`.
+    #[inline(always)]
+    fn two_bits(&mut self, at: usize, words: [u32; 8], shift: usize) {
+        let mut packed = [0; 2];
+        for (j, w) in words.into_iter().enumerate() {
+            packed[j / 4] |= (w >> shift & 0x0303_0303) << (2 * (j % 4));
+        }
+        self.word(at, packed[0]);
+        self.word(at + VECTOR, packed[1]);
     }
     /// An f16 as it stands in the file, in the scale plane.
+    #[inline(always)]
     fn f16_scale(&mut self, i: usize, which: usize, bytes: &[u8]) {
-        let at = self.planes.scale_at(self.n) + i * self.planes.scale + 32 * which + 2 * self.r;
+        let at = self.planes.scale_at(self.n) + i * self.planes.scale + 2 * ROWS * which + 2 * self.r;
         self.out[at..at + 2].copy_from_slice(bytes);
     }
     /// An f16 in the head.
+    #[inline(always)]
     fn head(&mut self, which: usize, bytes: &[u8]) {
-        let at = self.planes.head_at(self.n) + 32 * which + 2 * self.r;
+        let at = self.planes.head_at(self.n) + 2 * ROWS * which + 2 * self.r;
         self.out[at..at + 2].copy_from_slice(bytes);
     }
-    /// Byte `[index][row]` of the scale plane.
-    fn scale_byte(&mut self, index: usize) -> &mut u8 {
-        &mut self.out[self.planes.scale_at(self.n) + ROWS * index + self.r]
+    /// Bytes `[first..][row]` of the scale plane.
+    #[inline(always)]
+    fn scale_bytes(&mut self, first: usize, bytes: &[u8]) {
+        let at = self.planes.scale_at(self.n) + ROWS * first + self.r;
+        for (i, b) in bytes.iter().enumerate() {
+            self.out[at + ROWS * i] = *b;
+        }
     }
 }
 
-fn word(bytes: &[u8], i: usize) -> u32 {
-    u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+/// 32 bytes as words.
+#[inline(always)]
+fn words(bytes: &[u8]) -> [u32; 8] {
+    let words = bytes[..32].as_chunks().0;
+    std::array::from_fn(|i| u32::from_le_bytes(words[i]))
 }
 
+#[inline(always)]
 fn u128_at(bytes: &[u8], at: usize) -> u128 {
-    let mut b = [0; 16];
-    b.copy_from_slice(&bytes[at..at + 16]);
-    u128::from_le_bytes(b)
+    u128::from_le_bytes(bytes[at..].as_chunks().0[0])
 }
-
-const LOW: u128 = u128::MAX / 17; // 0x0f in every byte
 
 /// Packs 32 quants, given as the low or the high nibbles of 32 bytes, as the kernels want them.
+#[inline(always)]
 fn pack_nibbles(bytes: &[u8], high: bool) -> u128 {
+    const LOW: u128 = u128::MAX / 17; // 0x0f in every byte
     let shift = if high { 4 } else { 0 };
     let (a, b) = (u128_at(bytes, 0) >> shift, u128_at(bytes, 16) >> shift);
     (a & LOW) | (b & LOW) << 4
 }
 
-/// Six-bit scale and min of sub-block `i` in the 12 bytes of Q4_K and Q5_K.
-fn scale_min(s: &[u8], i: usize) -> (u8, u8) {
-    if i < 4 {
-        (s[i] & 63, s[i + 4] & 63)
-    } else {
-        (s[i + 4] & 15 | (s[i - 4] >> 6) << 4, s[i + 4] >> 4 | (s[i] >> 6) << 4)
-    }
-}
-
+/// One row of a block of up to 256 columns.
 fn integers(kind: Kind, src: &[u8], b: &mut Block) {
     match kind {
         Kind::Q4_0 | Kind::IQ4_NL => each::<18>(src, |i, s| {
@@ -119,50 +147,51 @@ fn integers(kind: Kind, src: &[u8], b: &mut Block) {
         }),
         Kind::Q5_0 => each::<22>(src, |i, s| {
             b.nibbles(i, u128_at(s, 6));
-            legacy_fifth_bits(b, i, &s[2..6]);
+            b.high_bits(i, spread_bits(&s[2..6]), 0);
             b.f16_scale(i, 0, &s[..2]);
         }),
         Kind::Q5_1 => each::<24>(src, |i, s| {
             b.nibbles(i, u128_at(s, 8));
-            legacy_fifth_bits(b, i, &s[4..8]);
+            b.high_bits(i, spread_bits(&s[4..8]), 0);
             b.f16_scale(i, 0, &s[..2]);
             b.f16_scale(i, 1, &s[2..4]);
         }),
         Kind::Q8_0 => each::<34>(src, |i, s| {
-            for j in 0..8 {
-                b.quad(i, j, word(&s[2..], j));
+            for (j, w) in words(&s[2..]).into_iter().enumerate() {
+                b.quad(i, j, w);
             }
             b.f16_scale(i, 0, &s[..2]);
         }),
         Kind::MXFP4 => each::<17>(src, |i, s| {
             b.nibbles(i, u128_at(s, 1));
-            *b.scale_byte(i) = s[0];
+            b.scale_bytes(i, &s[..1]);
         }),
-        Kind::Q4_K => q4_k(src, b),
-        Kind::Q5_K => q5_k(src, b),
-        Kind::Q6_K => q6_k(src, b),
-        Kind::Q2_K => q2_k(src, b),
-        Kind::Q3_K => q3_k(src, b),
-        Kind::IQ4_XS => iq4_xs(src, b),
+        Kind::Q4_K => each::<144>(src, |_, s| q4_k(s, b)),
+        Kind::Q5_K => each::<176>(src, |_, s| q5_k(s, b)),
+        Kind::Q6_K => each::<210>(src, |_, s| q6_k(s, b)),
+        Kind::Q2_K => each::<84>(src, |_, s| q2_k(s, b)),
+        Kind::Q3_K => each::<110>(src, |_, s| q3_k(s, b)),
+        Kind::IQ4_XS => each::<136>(src, |_, s| iq4_xs(s, b)),
         Kind::F32 | Kind::F16 | Kind::BF16 | Kind::Raw => unreachable!("not an integer kind"),
     }
 }
 
+#[inline(always)]
 fn each<const BYTES: usize>(src: &[u8], mut f: impl FnMut(usize, &[u8; BYTES])) {
     for (i, s) in src.as_chunks::<BYTES>().0.iter().enumerate() {
         f(i, s);
     }
 }
 
-/// Bit `k` of 32 belongs to quant `k`.
-fn legacy_fifth_bits(b: &mut Block, i: usize, qh: &[u8]) {
-    let qh = word(qh, 0);
-    // Four bits spread to the lowest bits of four bytes.
-    b.fifth_bits(i, |j| ((qh >> (4 * j)) & 15).wrapping_mul(0x0020_4081) & 0x0101_0101);
+/// 32 bits, one for each quant, to the lowest bits of 32 bytes.
+#[inline(always)]
+fn spread_bits(qh: &[u8]) -> [u32; 8] {
+    let qh = u32::from_le_bytes(qh.as_chunks().0[0]);
+    std::array::from_fn(|j| (qh >> (4 * j) & 15).wrapping_mul(0x0020_4081) & 0x0101_0101)
 }
 
-/// `d`, `dmin`, 12 bytes of scales, 32 of fifth bits (Q5_K), 128 of nibbles: low ones of 32 bytes, then high ones.
-fn q4_k(s: &[u8], b: &mut Block) {
+/// `d`, `dmin`, 12 bytes of scales, 128 of nibbles: low ones of 32 bytes, then high ones.
+fn q4_k(s: &[u8; 144], b: &mut Block) {
     b.head(0, &s[..2]);
     b.head(1, &s[2..4]);
     k_scales(&s[4..16], b);
@@ -171,79 +200,69 @@ fn q4_k(s: &[u8], b: &mut Block) {
     }
 }
 
-fn q5_k(s: &[u8], b: &mut Block) {
+/// The same, with 32 bytes of fifth bits before the nibbles.
+fn q5_k(s: &[u8; 176], b: &mut Block) {
     b.head(0, &s[..2]);
     b.head(1, &s[2..4]);
     k_scales(&s[4..16], b);
-    let qh = &s[16..48];
+    let qh = words(&s[16..]);
     for i in 0..SUBS {
         b.nibbles(i, pack_nibbles(&s[48 + 32 * (i / 2)..], i % 2 == 1));
-        b.fifth_bits(i, |j| word(qh, j) >> i);
+        b.high_bits(i, qh, i);
     }
 }
 
+/// Scales and minimums of six bits each in 12 bytes. Sub-blocks 0 to 3: the low six bits of bytes 0 to 3, and of 4 to 7.
+/// Sub-blocks 4 to 7: nibbles of bytes 8 to 11, and above them the upper two bits of bytes 0 to 3, and of 4 to 7.
 fn k_scales(s: &[u8], b: &mut Block) {
-    let mut upper = [0; 4];
-    for i in 0..SUBS {
-        let (scale, min) = scale_min(s, i);
-        *b.scale_byte(i) = scale & 15 | min << 4;
-        upper[i % 4] |= (scale >> 4 | (min >> 4) << 2) << (4 * (i / 4));
-    }
-    for (i, u) in upper.into_iter().enumerate() {
-        *b.scale_byte(SUBS + i) = u;
-    }
+    let word = |i: usize| u32::from_le_bytes(s.as_chunks().0[i]);
+    let (scales, mins, both) = (word(0), word(1), word(2));
+    let (low, bits) = (0x0f0f_0f0f, 0x0303_0303);
+    b.scale_bytes(0, &(scales & low | (mins & low) << 4).to_le_bytes());
+    b.scale_bytes(4, &both.to_le_bytes());
+    let first = scales >> 4 & bits | (mins >> 4 & bits) << 2;
+    let second = scales >> 6 & bits | (mins >> 6 & bits) << 2;
+    b.scale_bytes(8, &(first | second << 4).to_le_bytes());
 }
 
 /// 128 bytes of low nibbles, 64 of upper bits, 16 scales, `d`; values in halves of 128.
-fn q6_k(s: &[u8], b: &mut Block) {
-    for i in 0..SUBS {
-        let (half, k) = (i / 4, i % 4);
-        b.nibbles(i, pack_nibbles(&s[64 * half + 32 * (k % 2)..], k >= 2));
-        let qh = &s[128 + 32 * half..];
-        let [lo, hi] = Block::two_bits(|j| word(qh, j) >> (2 * k));
-        b.high(i, 0, lo);
-        b.high(i, 1, hi);
-        *b.scale_byte(2 * i) = s[192 + 2 * i];
-        *b.scale_byte(2 * i + 1) = s[192 + 2 * i + 1];
+fn q6_k(s: &[u8; 210], b: &mut Block) {
+    for half in 0..2 {
+        let qh = words(&s[128 + 32 * half..]);
+        for k in 0..4 {
+            let i = 4 * half + k;
+            b.nibbles(i, pack_nibbles(&s[64 * half + 32 * (k % 2)..], k >= 2));
+            b.two_bits(b.planes.high_at(SUBS) + i * b.planes.high, qh, 2 * k);
+        }
     }
+    b.scale_bytes(0, &s[192..208]);
     b.head(0, &s[208..210]);
 }
 
 /// 16 scales, 64 bytes of two-bit quants, `d`, `dmin`; values in halves of 128, each 32 bytes by two bits.
-fn q2_k(s: &[u8], b: &mut Block) {
+fn q2_k(s: &[u8; 84], b: &mut Block) {
     for i in 0..SUBS {
-        let qs = &s[16 + 32 * (i / 4)..];
-        let [lo, hi] = Block::two_bits(|j| word(qs, j) >> (2 * (i % 4)));
-        b.quad(i, 0, lo);
-        b.quad(i, 1, hi);
-        *b.scale_byte(2 * i) = s[2 * i];
-        *b.scale_byte(2 * i + 1) = s[2 * i + 1];
+        b.two_bits(i * b.planes.quads, words(&s[16 + 32 * (i / 4)..]), 2 * (i % 4));
     }
+    b.scale_bytes(0, &s[..16]);
     b.head(0, &s[80..82]);
     b.head(1, &s[82..84]);
 }
 
 /// 32 bytes of third bits, 64 of two-bit quants (as Q2_K), 12 of scales, `d`.
-fn q3_k(s: &[u8], b: &mut Block) {
-    let scales = &s[96..108];
+fn q3_k(s: &[u8; 110], b: &mut Block) {
+    let high = words(s);
     for i in 0..SUBS {
-        let qs = &s[32 + 32 * (i / 4)..];
-        let [lo, hi] = Block::two_bits(|j| word(qs, j) >> (2 * (i % 4)));
-        b.quad(i, 0, lo);
-        b.quad(i, 1, hi);
-        b.fifth_bits(i, |j| word(s, j) >> i);
-        // Scales `i` and `i + 8` of 16: the nibbles of one byte, in the file as here.
-        *b.scale_byte(i) = scales[i];
+        b.two_bits(i * b.planes.quads, words(&s[32 + 32 * (i / 4)..]), 2 * (i % 4));
+        b.high_bits(i, high, i);
     }
-    // Upper bits of scale `h`: byte `h % 4`, bits `2 * (h / 4)..`, in the file as here.
-    for h in 0..4 {
-        *b.scale_byte(SUBS + h) = scales[8 + h];
-    }
+    // The file's nibbles and upper bits lie as the plane's do.
+    b.scale_bytes(0, &s[96..108]);
     b.head(0, &s[108..110]);
 }
 
 /// `d`, upper scale bits u16, 4 bytes of their nibbles, 128 of quants.
-fn iq4_xs(s: &[u8], b: &mut Block) {
+fn iq4_xs(s: &[u8; 136], b: &mut Block) {
     b.head(0, &s[..2]);
     let (mut low, mut upper) = ([0; 4], [0; 2]);
     for i in 0..SUBS {
@@ -252,10 +271,6 @@ fn iq4_xs(s: &[u8], b: &mut Block) {
         let bits = (u16::from_le_bytes([s[2], s[3]]) >> (2 * i)) as u8 & 3;
         upper[i % 2] |= bits << (2 * (i / 2));
     }
-    for (i, l) in low.into_iter().enumerate() {
-        *b.scale_byte(i) = l;
-    }
-    for (i, u) in upper.into_iter().enumerate() {
-        *b.scale_byte(4 + i) = u;
-    }
+    b.scale_bytes(0, &low);
+    b.scale_bytes(4, &upper);
 }
