@@ -56,7 +56,7 @@ pub(super) fn groups_per_chunk(groups: usize, bytes: usize, threads: usize) -> u
 }
 
 /// Multiplies `weights` (each with its own output) with all `tokens`: `put(i, group, tokens, tile)` receives the results
-/// of rows `16 * group..` of weight `i` for some tokens as `[tokens][16]`. Work is shared out among the team.
+/// of rows `ROWS * group..` of weight `i` for some tokens as `[tokens][ROWS]`. Work is shared out among the team.
 pub(super) fn multiply<const N: usize>(
     w: &Worker,
     kernels: &Kernels,
