@@ -8,6 +8,7 @@ mod error;
 pub mod models;
 pub mod report;
 pub mod sampler;
+pub mod template;
 pub mod tokenizer;
 
 pub use error::Error;

@@ -1,0 +1,290 @@
+//! Chat templates: messages to the text of a prompt, by the Jinja template that a model brings. Used by whatever turns a
+//! chat into tokens; the result goes to [`Tokenizer::encode_prompt`](crate::tokenizer::Tokenizer::encode_prompt).
+//!
+//! Templates are part of model files and so untrusted: steps, depth of calls and length of the output are bounded.
+//! (Not bounded is how long a string a template builds without printing it; jinja2 has the same hole.)
+
+mod guard;
+mod jinja;
+mod python;
+mod strftime;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::value::Serde;
+use minijinja::{Environment, ErrorKind};
+use octet_weights::Metadata;
+use serde_json::{Map, Value};
+
+use crate::tokenizer::{Prompt, Tokenizer};
+use guard::{Guard, Used};
+
+/// ChatML, for models without a template whose vocabulary has its tokens.
+const CHATML: &str = r#"{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\n' }}
+{%- if message.content is string %}{{- message.content }}
+{%- else %}{%- for part in message.content or [] %}{{- part.text }}{%- endfor %}
+{%- endif %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"#;
+
+/// Variables that belong to the renderer.
+const RESERVED: &[&str] = &["messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"];
+
+/// Why a chat could not be rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// The model's template can not be read.
+    #[error("the chat template does not parse: {what}")]
+    Syntax {
+        /// The engine's message, with the line.
+        what: String,
+    },
+    /// The model has none, and none fits.
+    #[error(
+        "the model has no chat template, and its vocabulary is not ChatML's; give one with --chat-template"
+    )]
+    Missing,
+    /// The template itself refuses these messages (`raise_exception`).
+    #[error("the chat template refuses these messages: {0}")]
+    Refused(String),
+    /// Messages, tools or variables are not what templates take.
+    #[error("{0}")]
+    Input(String),
+    /// The template went wrong on these messages.
+    #[error("the chat template failed: {what}")]
+    Failed {
+        /// The engine's message, with the line.
+        what: String,
+    },
+}
+
+/// What a template is rendered with.
+#[derive(Debug, Clone, Default)]
+pub struct ChatInput {
+    /// `{"role": ..., "content": ...}` each; content is a string, null or a list of parts.
+    pub messages: Vec<Value>,
+    /// JSON schemas of tools, as OpenAI has them; `None` for none.
+    pub tools: Option<Vec<Value>>,
+    /// End with the beginning of the assistant's answer.
+    pub add_generation_prompt: bool,
+    /// Further variables (`enable_thinking`, `documents`, ...).
+    pub variables: Map<String, Value>,
+    /// What `strftime_now` calls now, in seconds since 1970 UTC; `None` for the clock.
+    pub now_s: Option<i64>,
+}
+
+/// A model's chat template, compiled, with what it needs to know of the vocabulary.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    default: Compiled,
+    /// Used instead where the chat has tools, if the model brings one of that name.
+    tool_use: Option<Compiled>,
+    guard: Guard,
+    /// `bos_token`, `eos_token`, ... as text.
+    special: Vec<(&'static str, String)>,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    env: Environment<'static>,
+    source: String,
+}
+
+impl ChatTemplate {
+    /// The model's own template, or ChatML where it has none and its vocabulary knows `<|im_start|>`.
+    pub fn from_metadata(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
+        let read = |key: &str| metadata.opt_str(key).map_err(|e| TemplateError::Input(e.to_string()));
+        let source = match read("tokenizer.chat_template")? {
+            Some(s) => s,
+            None if tokenizer.special_id("<|im_start|>").is_some() => CHATML,
+            None => return Err(TemplateError::Missing),
+        };
+        let mut out = Self::new(source, metadata, tokenizer)?;
+        out.tool_use = read("tokenizer.chat_template.tool_use")?.map(compile).transpose()?;
+        Ok(out)
+    }
+
+    /// A template that the user gives, for the model that `metadata` and `tokenizer` belong to.
+    pub fn new(source: &str, metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
+        let mut special = Vec::new();
+        for (variable, key) in
+            [("bos_token", "bos"), ("eos_token", "eos"), ("pad_token", "padding"), ("unk_token", "unknown")]
+        {
+            let id = metadata
+                .opt_u32(&format!("tokenizer.ggml.{key}_token_id"))
+                .map_err(|e| TemplateError::Input(e.to_string()))?
+                .or(if key == "bos" { tokenizer.bos_token() } else { None });
+            if let Some(text) = id.and_then(|id| tokenizer.token_text(id)) {
+                special.push((variable, text.to_string()));
+            }
+        }
+        Ok(Self {
+            default: compile(source)?,
+            tool_use: None,
+            guard: Guard::new(tokenizer).map_err(TemplateError::Input)?,
+            special,
+        })
+    }
+
+    /// The template's source.
+    pub fn source(&self) -> &str {
+        &self.default.source
+    }
+
+    /// The prompt. Control tokens count where the template writes them; in messages, tools and variables they stay
+    /// text. Tokens written like tags (`<think>`) stay text in what users and tools say; the model's own turns and the
+    /// system's may hold them. One exception keeps templates working that look for tags in a message (Qwen takes a user
+    /// turn that is one `<tool_response>` for a tool's answer): if such a template would render another text, all tags
+    /// count.
+    pub fn render(&self, input: &ChatInput) -> Result<Prompt, TemplateError> {
+        if input.messages.is_empty() {
+            return Err(TemplateError::Input("the chat has no messages; give at least one".into()));
+        }
+        if let Some(name) = RESERVED.iter().find(|n| input.variables.contains_key(**n)) {
+            return Err(TemplateError::Input(format!(
+                "the chat template's variable '{name}' can not be set"
+            )));
+        }
+        let messages = parse_arguments(&input.messages)?;
+        let with_tools = input.tools.as_ref().is_some_and(|t| !t.is_empty());
+        let compiled = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default);
+
+        let mut used = Used::default();
+        used.text(&compiled.source);
+        messages.iter().chain(input.tools.iter().flatten()).for_each(|v| used.value(v));
+        input.variables.iter().for_each(|(k, v)| {
+            used.text(k);
+            used.value(v);
+        });
+        let mark = used.free().ok_or_else(|| {
+            TemplateError::Input(
+                "the chat uses every one of U+FDD0 to U+FDEF, which are no characters; leave one out".into(),
+            )
+        })?;
+
+        let (guarded, any_tag) = self.context(input, &messages, mark, true);
+        let strict = guard::unmark(&run(compiled, guarded)?, mark);
+        if !any_tag {
+            return Ok(strict);
+        }
+        let (plain, _) = self.context(input, &messages, mark, false);
+        match run(compiled, plain).map(|s| guard::unmark(&s, mark)) {
+            // The template looked at the tags: what it makes of them is what it is meant to make.
+            Ok(loose) if loose.text != strict.text => Ok(loose),
+            Ok(_) => Ok(strict),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// All variables, marked; true if a tag was.
+    fn context(
+        &self,
+        input: &ChatInput,
+        messages: &[Value],
+        mark: char,
+        tags: bool,
+    ) -> (minijinja::Value, bool) {
+        let mut any_tag = false;
+        let mut marked = |v: &Value, tags: bool| {
+            let mut v = v.clone();
+            any_tag |= self.guard.mark(&mut v, mark, tags);
+            minijinja::Value::from(Serde(v))
+        };
+        let messages: Vec<minijinja::Value> =
+            messages.iter().map(|m| marked(m, tags && !speaks_tags(m))).collect();
+        let tools = match &input.tools {
+            Some(t) => t.iter().map(|t| marked(t, false)).collect(),
+            None => minijinja::Value::from(()),
+        };
+        let now_s = input.now_s.unwrap_or_else(|| {
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
+        });
+        let mut all: Vec<(String, minijinja::Value)> = vec![
+            ("messages".into(), messages.into()),
+            ("tools".into(), tools),
+            ("documents".into(), minijinja::Value::from(())),
+            ("add_generation_prompt".into(), input.add_generation_prompt.into()),
+            ("strftime_now".into(), jinja::strftime_now(now_s)),
+        ];
+        all.extend(self.special.iter().map(|(k, v)| (k.to_string(), v.as_str().into())));
+        all.extend(input.variables.iter().map(|(k, v)| (k.clone(), marked(v, false))));
+        (minijinja::Value::from_pairs(all), any_tag)
+    }
+}
+
+/// Whether tags in a message are meant: the model's own turns, and instructions.
+fn speaks_tags(message: &Value) -> bool {
+    matches!(message["role"].as_str(), Some("assistant" | "system" | "developer"))
+}
+
+fn compile(source: &str) -> Result<Compiled, TemplateError> {
+    let env = jinja::environment(source).map_err(|e| TemplateError::Syntax { what: in_words(&e) })?;
+    Ok(Compiled { env, source: source.into() })
+}
+
+fn run(compiled: &Compiled, context: minijinja::Value) -> Result<String, TemplateError> {
+    jinja::render(&compiled.env, context).map_err(|e| {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&e);
+        while let Some(c) = cause {
+            if let Some(jinja::Raised(message)) = c.downcast_ref() {
+                return TemplateError::Refused(message.clone());
+            }
+            cause = c.source();
+        }
+        TemplateError::Failed { what: in_words(&e) }
+    })
+}
+
+/// The engine's message, what lies behind it, and the line of the template.
+fn in_words(e: &minijinja::Error) -> String {
+    use std::error::Error as _;
+    let mut what = match (e.kind(), e.detail()) {
+        (ErrorKind::OutOfFuel, _) => "it takes too many steps".to_string(),
+        (kind, None) => kind.to_string(),
+        (_, Some(detail)) => detail.to_string(),
+    };
+    if let Some(source) = e.source() {
+        what = format!("{what}: {source}");
+    }
+    match e.line() {
+        Some(line) => format!("{what} (line {line})"),
+        None => what,
+    }
+}
+
+/// Messages with the arguments of their tool calls as mappings: OpenAI's API has them as a string of JSON, templates
+/// take a mapping.
+fn parse_arguments(messages: &[Value]) -> Result<Vec<Value>, TemplateError> {
+    let mut messages = messages.to_vec();
+    for (i, message) in messages.iter_mut().enumerate() {
+        if !message.is_object() {
+            return Err(TemplateError::Input(format!(
+                "messages[{i}] is not an object with a role and content"
+            )));
+        }
+        let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) else { continue };
+        for (j, call) in calls.iter_mut().enumerate() {
+            let function = match call.get("function") {
+                Some(_) => &mut call["function"],
+                None => call,
+            };
+            let Some(Value::String(text)) = function.get("arguments") else { continue };
+            let bad = |what: String| {
+                TemplateError::Input(format!("messages[{i}].tool_calls[{j}].function.arguments {what}"))
+            };
+            let parsed = if text.trim().is_empty() {
+                Map::new()
+            } else {
+                match serde_json::from_str(text) {
+                    Ok(Value::Object(o)) => o,
+                    Ok(_) => return Err(bad(format!("is no JSON object: {text}"))),
+                    Err(e) => return Err(bad(format!("is not JSON: {e}"))),
+                }
+            };
+            function["arguments"] = Value::Object(parsed);
+        }
+    }
+    Ok(messages)
+}

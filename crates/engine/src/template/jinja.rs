@@ -1,0 +1,242 @@
+//! The template engine, set up as transformers sets up jinja2: the same switches, functions and filters, and values that
+//! print as Python prints them. Used by `ChatTemplate`.
+
+use std::io;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
+use minijinja_contrib::pycompat;
+
+use super::python::{self, JsonStyle};
+use super::strftime::strftime;
+
+/// Name of the template in the environment, and in the engine's messages.
+pub(super) const NAME: &str = "chat";
+
+/// Steps that one rendering may take: minutes of conversation history take thousands, a runaway loop has no end.
+const FUEL: u64 = 20_000_000;
+/// Bytes that one rendering may write: far above any context.
+const OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// Calls within calls.
+const RECURSION_MAX: usize = 200;
+
+/// What `raise_exception` was called with: the template's own words to the user.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Raised(pub String);
+
+/// An environment with `source` as its only template.
+pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
+    let mut env = Environment::new();
+    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_fuel(Some(FUEL));
+    env.set_recursion_limit(RECURSION_MAX);
+    env.set_unknown_method_callback(method);
+    env.set_formatter(|out, _, value| {
+        let written = match value.as_str() {
+            Some(s) if s.len() > OUTPUT_BYTES_MAX => return Err(too_long()),
+            Some(s) => out.write_str(s),
+            None => out.write_str(&python::str(value)?),
+        };
+        written.map_err(Error::from)
+    });
+    env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
+        let message = python::str(&message)?;
+        Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+    });
+    env.add_filter("tojson", tojson);
+    env.add_filter("string", |value: &Value| python::str(value));
+    env.add_filter("trim", |value: &Value, chars: Option<String>| -> Result<String, Error> {
+        Ok(strip(&python::str(value)?, chars.as_deref(), true, true).to_string())
+    });
+    for name in ["default", "d"] {
+        env.add_filter(name, default);
+    }
+    // Strings and mappings count as sequences in jinja2.
+    env.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    });
+    env.add_template_owned(NAME, without_generation_tags(source))?;
+    Ok(env)
+}
+
+/// `strftime_now` of one rendering.
+pub(super) fn strftime_now(now_s: i64) -> Value {
+    Value::from_function(move |format: &str| {
+        strftime(format, now_s).map_err(|e| Error::new(ErrorKind::InvalidOperation, e))
+    })
+}
+
+/// Runs the template; the output is bounded.
+pub(super) fn render(env: &Environment<'static>, variables: Value) -> Result<String, Error> {
+    let mut out = Bounded(Vec::new());
+    env.get_template(NAME)?.render_captured_to(variables, &mut out)?;
+    // Only whole strings were written.
+    String::from_utf8(out.0).map_err(|e| Error::new(ErrorKind::WriteFailure, e.to_string()))
+}
+
+fn too_long() -> Error {
+    Error::new(
+        ErrorKind::WriteFailure,
+        format!("the prompt would be longer than {} MiB", OUTPUT_BYTES_MAX >> 20),
+    )
+}
+
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > OUTPUT_BYTES_MAX {
+            return Err(io::Error::other(too_long().to_string()));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// jinja2's `default(value, default_value='', boolean=False)`.
+fn default(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let arg = |i: usize, name: &str| -> Result<Option<Value>, Error> {
+        args.get(i).cloned().map_or_else(|| kwargs.get(name), |v| Ok(Some(v)))
+    };
+    let (other, falsy_too) = (arg(0, "default_value")?, arg(1, "boolean")?.is_some_and(|v| v.is_true()));
+    kwargs.assert_all_used()?;
+    let missing = value.is_undefined() || (falsy_too && !value.is_true());
+    Ok(if missing { other.unwrap_or_else(|| Value::from("")) } else { value.clone() })
+}
+
+/// Methods of Python's strings, lists and dicts: those of `pycompat`, and of strings a few that it lacks. Stripping is
+/// done here because Python's white space has four characters more than Rust's.
+fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let Some(s) = value.as_str() else { return pycompat::unknown_method_callback(state, value, name, args) };
+    let stripped = |start: bool, end: bool| -> Result<Value, Error> {
+        let (chars,): (Option<&str>,) = from_args(args)?;
+        Ok(Value::from(strip(s, chars, start, end)))
+    };
+    match name {
+        "strip" => stripped(true, true),
+        "lstrip" => stripped(true, false),
+        "rstrip" => stripped(false, true),
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Ok(Value::from(s.strip_prefix(prefix).unwrap_or(s)))
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Ok(Value::from(s.strip_suffix(suffix).unwrap_or(s)))
+        }
+        "partition" => {
+            let (separator,): (&str,) = from_args(args)?;
+            let (head, found, tail) = match s.split_once(separator) {
+                Some((head, tail)) => (head, separator, tail),
+                None => (s, "", ""),
+            };
+            Ok(Value::from(Tuple::from([head, found, tail].map(Value::from))))
+        }
+        "rsplit" => {
+            let (separator, most): (&str, Option<i64>) = from_args(args)?;
+            let most = most.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX - 1);
+            let mut parts: Vec<Value> = s.rsplitn(most + 1, separator).map(Value::from).collect();
+            parts.reverse();
+            Ok(Value::from(parts))
+        }
+        _ => pycompat::unknown_method_callback(state, value, name, args),
+    }
+}
+
+fn strip<'a>(s: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a str {
+    let out = |c: char| match chars {
+        Some(set) => set.contains(c),
+        None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),
+    };
+    let s = if start { s.trim_start_matches(out) } else { s };
+    if end { s.trim_end_matches(out) } else { s }
+}
+
+/// transformers' `tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let arg = |i: usize, name: &str| -> Result<Option<Value>, Error> {
+        let given = match args.get(i) {
+            Some(v) => Some(v.clone()),
+            None => kwargs.get(name)?,
+        };
+        Ok(given.filter(|v| !v.is_none() && !v.is_undefined()))
+    };
+    let mut style = JsonStyle {
+        ensure_ascii: arg(0, "ensure_ascii")?.is_some_and(|v| v.is_true()),
+        ..JsonStyle::default()
+    };
+    if let Some(indent) = arg(1, "indent")? {
+        style.indent = Some(match indent.as_str() {
+            Some(s) => s.to_string(),
+            None => " ".repeat(indent.as_usize().filter(|&n| n <= 64).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidOperation,
+                    "tojson's indent is neither a string nor a number up to 64",
+                )
+            })?),
+        });
+        style.item_separator = ",".into();
+    }
+    if let Some(pair) = arg(2, "separators")? {
+        let pair: Vec<Value> = pair.try_iter()?.collect();
+        let [Some(item), Some(key)] = [0, 1].map(|i| pair.get(i).and_then(Value::as_str)) else {
+            return Err(Error::new(ErrorKind::InvalidOperation, "tojson's separators are not two strings"));
+        };
+        (style.item_separator, style.key_separator) = (item.into(), key.into());
+    }
+    style.sort_keys = arg(3, "sort_keys")?.is_some_and(|v| v.is_true());
+    kwargs.assert_all_used()?;
+    python::json(value, &style)
+}
+
+/// transformers' own `{% generation %}` blocks mark what the assistant says, for training. They print what is in them.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(open) = rest.find("{%") {
+        let Some(close) = rest[open..].find("%}").map(|n| open + n) else { break };
+        let inner = &rest[open + 2..close];
+        let word = inner.trim_matches(['-', '+']).trim();
+        let replacement = match word {
+            "generation" => Some("if true"),
+            "endgeneration" => Some("endif"),
+            _ => None,
+        };
+        match replacement {
+            Some(r) => {
+                out.push_str(&rest[..open + 2]);
+                out.push_str(&inner.replacen(word, r, 1));
+            }
+            None => out.push_str(&rest[..close]),
+        }
+        rest = &rest[close..];
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generation_blocks_print_what_is_in_them() {
+        let source = "a {%- generation -%} b {% endgeneration %} {% set generation = 1 %}{{ '{%' }}";
+        assert_eq!(
+            without_generation_tags(source),
+            "a {%- if true -%} b {% endif %} {% set generation = 1 %}{{ '{%' }}"
+        );
+    }
+
+    #[test]
+    fn stripping_is_pythons() {
+        assert_eq!(strip("\u{1c}\u{a0} a\u{85}\n", None, true, true), "a");
+        assert_eq!(strip("xxaxx", Some("x"), false, true), "xxa");
+    }
+}
