@@ -3,10 +3,14 @@
 //! Each flag of each command has a mirror in the environment, made from its name: `--ctx-size` is `OCTET_CTX_SIZE`.
 //! A flag beats its mirror. No other file reads the environment; the hub gets it from here.
 
+use std::path::PathBuf;
+
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use etcetera::BaseStrategy;
 use octet_compute::backend::KvType;
 use octet_compute::cpu::CpuOptions;
 use octet_compute::cpu::isa::Isa;
+use octet_engine::engine::Options;
 use octet_hub::HubConfig;
 
 use crate::Usage;
@@ -21,8 +25,10 @@ pub struct Cli {
 
 const TOP_HELP: &str = "\
 Examples:
-  octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m   how fast would it run here?
+  octet run smollm2:135m 'Why is the sky blue?'            fetches the model once, and answers
+  octet run model.gguf                                     a chat in the terminal
   octet show model.gguf                                    what is in it, and what memory it takes
+  octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m   how fast would it run here?
 
 A MODEL is a short name (smollm2:135m), a repository on Hugging Face (hf:user/repo:Q4_K_M), an
 address of a GGUF file, a GGUF file, or a Hugging Face directory. What is not on this machine is
@@ -34,12 +40,16 @@ Models are fetched as HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OF
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Run(Box<crate::run::RunArgs>),
     Bench(crate::bench::BenchArgs),
     Show(crate::show::ShowArgs),
     Synth(crate::synth::SynthArgs),
     Pull(crate::library::PullArgs),
     List(crate::library::ListArgs),
     Rm(crate::library::RmArgs),
+    Tokenize(crate::tokenize::TokenizeArgs),
+    Template(crate::template::TemplateArgs),
+    Perplexity(crate::perplexity::PerplexityArgs),
     Completions(crate::completions::CompletionsArgs),
 }
 
@@ -73,24 +83,60 @@ impl ModelArgs {
     pub fn name(&self, settings: &Settings) -> Result<String, Usage> {
         match (&self.positional, self.by_flag()) {
             (Some(a), Some(b)) => Err(Usage(format!("two models are named, '{a}' and '{b}'; give one"))),
-            (Some(name), None) => Ok(name.clone()),
-            (None, Some(name)) => Ok(name),
-            (None, None) => settings.model.clone().ok_or_else(|| {
-                Usage("no model is named; give a file or a name (`octet list` shows those here), or set OCTET_MODEL".into())
+            (name, flag) => name.clone().or(flag).or_else(|| settings.model.clone()).ok_or_else(|| {
+                let here = "`octet list` shows those here";
+                Usage(format!("no model is named; give a file or a name ({here}), or set OCTET_MODEL"))
             }),
         }
     }
+
+    /// For commands that take a text after the model: where a flag names the model, all words are text.
+    pub fn name_and_text(
+        &self,
+        words: &[String],
+        settings: &Settings,
+    ) -> Result<(String, Option<String>), Usage> {
+        let (name, first) = match self.by_flag() {
+            Some(name) => (name, self.positional.as_ref()),
+            None => (self.name(settings)?, None),
+        };
+        let text: Vec<&str> = first.into_iter().chain(words).map(String::as_str).collect();
+        Ok((name, (!text.is_empty()).then(|| text.join(" "))))
+    }
 }
 
-/// How the processor is used.
+/// How a model is loaded to generate.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Processor")]
-pub struct ProcessorArgs {
+pub struct EngineArgs {
+    /// Tokens of context. Without it: all that the model was made for, at most 16384.
+    #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = positive, help_heading = "Memory")]
+    pub ctx_size: Option<usize>,
+    /// Tokens of a prompt that are processed at once. Also -ub.
+    #[arg(long, value_name = "N", default_value = "512", value_parser = positive, help_heading = "Memory")]
+    ubatch_size: usize,
+    /// The same; the smaller one counts.
+    #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Memory")]
+    batch_size: Option<usize>,
+    #[command(flatten)]
+    pub kv: KvArgs,
     /// Threads. Without it: one for each physical core.
-    #[arg(short, long, value_name = "N", value_parser = positive)]
-    pub threads: Option<usize>,
+    #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Processor")]
+    threads: Option<usize>,
     #[command(flatten)]
     pub kernels: KernelArgs,
+}
+
+impl EngineArgs {
+    /// The engine's options.
+    pub fn options(&self) -> Result<Options, Usage> {
+        Ok(Options {
+            context: self.ctx_size,
+            kv: self.kv.kv()?,
+            batch_tokens: self.batch_size.map_or(self.ubatch_size, |b| b.min(self.ubatch_size)),
+            cpu: self.kernels.options(self.threads),
+            ..Options::default()
+        })
+    }
 }
 
 /// Which kernels run, on which processors.
@@ -193,6 +239,9 @@ pub fn positive(text: &str) -> Result<usize, String> {
 pub struct Settings {
     /// `OCTET_MODEL`: the model where none is named.
     pub model: Option<String>,
+    /// `OCTET_DATA_DIR`, or the system's folder for a user's data: what was typed in chats is kept there. `None` where
+    /// there is no home directory.
+    pub data: Option<PathBuf>,
 }
 
 impl Settings {
@@ -212,7 +261,11 @@ pub fn parse() -> (Command, Settings) {
     let mut command = command();
     let cli = command.try_get_matches_from_mut(args).and_then(|m| Cli::from_arg_matches(&m));
     let cli = cli.unwrap_or_else(|e| e.format(&mut command).exit());
-    (cli.command, Settings { model: variable("OCTET_MODEL").filter(|m| !m.is_empty()) })
+    let set = |name: &str| variable(name).filter(|v| !v.is_empty());
+    let data = || Some(etcetera::choose_base_strategy().ok()?.data_dir().join("octet"));
+    let settings =
+        Settings { model: set("OCTET_MODEL"), data: set("OCTET_DATA_DIR").map(PathBuf::from).or_else(data) };
+    (cli.command, settings)
 }
 
 /// The parser, with the environment's mirrors.
@@ -221,7 +274,8 @@ pub fn command() -> clap::Command {
 }
 
 fn mirrored(command: clap::Command) -> clap::Command {
-    let command = command.mut_args(|arg| match arg.get_long() {
+    // Of a flag that stands twice the last one counts, so that an alias of the shell can be overruled.
+    let command = command.args_override_self(true).mut_args(|arg| match arg.get_long() {
         // The model is special: where a command names one, the environment's does not count.
         None | Some("model" | "hf" | "help" | "version") => arg,
         Some(long) => {

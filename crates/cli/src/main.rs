@@ -1,14 +1,20 @@
 //! The `octet` command: parses, runs, and says what went wrong. Start here, then `config`.
 
 mod bench;
+mod chat;
 mod completions;
 mod config;
 mod library;
 mod memory;
 mod model;
+mod perplexity;
 mod progress;
+mod run;
+mod sampling;
 mod show;
 mod synth;
+mod template;
+mod tokenize;
 
 use std::process::ExitCode;
 
@@ -28,20 +34,24 @@ impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
     let (command, settings) = config::parse();
-    match run(command, &settings) {
+    match dispatch(command, &settings) {
         Ok(code) => code,
         Err(e) => report(&e),
     }
 }
 
-fn run(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
+fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Run(args) => return run::run(&args, settings),
         Command::Bench(args) => bench::run(&args, settings)?,
         Command::Show(args) => show::run(&args, settings)?,
         Command::Synth(args) => synth::run(&args)?,
         Command::Pull(args) => library::pull(&args, settings)?,
         Command::List(args) => library::list(&args, settings)?,
         Command::Rm(args) => library::rm(&args, settings)?,
+        Command::Tokenize(args) => tokenize::run(&args, settings)?,
+        Command::Template(args) => template::run(&args, settings)?,
+        Command::Perplexity(args) => perplexity::run(&args, settings)?,
         Command::Completions(args) => completions::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

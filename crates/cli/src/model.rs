@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use octet_engine::engine::{DEFAULT_CONTEXT, Engine, Options};
+use octet_engine::models::Limits;
+use octet_engine::report::Report;
 use octet_hub::{Hub, Reference, catalog};
 
-use crate::config::Settings;
-use crate::progress::Pull;
+use crate::config::{EngineArgs, Settings};
+use crate::progress::{Bar, Pull};
 
 /// Parts of a name that are alike enough to be a slip of the finger.
 const ALIKE: f64 = 0.6;
@@ -44,4 +47,34 @@ pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<PathBuf> {
 pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Model> {
     let path = locate(name, settings)?;
     octet_weights::Model::open(&path).with_context(|| format!("'{name}' can not be opened"))
+}
+
+/// Loads a model to generate with it, if it fits.
+pub fn load(model: &octet_weights::Model, args: &EngineArgs) -> anyhow::Result<Engine> {
+    load_to_score(model, args, 1)
+}
+
+/// Loads a model to score texts with it, `score_tokens` at once, if it fits.
+pub fn load_to_score(
+    model: &octet_weights::Model,
+    args: &EngineArgs,
+    score_tokens: usize,
+) -> anyhow::Result<Engine> {
+    let options = Options { score_tokens, ..args.options()? };
+    let report = Report::new(model)?;
+    let made_for = report.config.context_length;
+    let context = options.context.unwrap_or(made_for.min(DEFAULT_CONTEXT));
+    if context > made_for {
+        eprintln!(
+            "note: the model was made for {made_for} tokens of context; {context} may be too much for it"
+        );
+    }
+    if !args.kv.no_memory_check {
+        let batch_tokens = options.batch_tokens.min(context);
+        let limits =
+            Limits { kv: options.kv, batch_tokens, batch_outputs: score_tokens, ..Limits::single(context) };
+        crate::memory::check(&report, &limits, options.cpu.exact)?;
+    }
+    let bar = Bar::bytes("loading");
+    Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)
 }

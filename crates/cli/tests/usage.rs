@@ -4,11 +4,25 @@ mod common;
 
 use common::Place;
 
+const COMMANDS: [&str; 11] = [
+    "run",
+    "bench",
+    "show",
+    "synth",
+    "pull",
+    "list",
+    "rm",
+    "tokenize",
+    "template",
+    "perplexity",
+    "completions",
+];
+
 #[test]
 fn help_teaches() {
     let place = Place::new();
     let top = place.octet(&["--help"]).ok().stdout;
-    for command in ["bench", "show", "synth", "pull", "list", "rm", "completions"] {
+    for command in COMMANDS {
         assert!(top.contains(command), "{top}");
         let help = place.octet(&[command, "--help"]).ok().stdout;
         assert!(help.contains("Examples:") && help.contains(&format!("octet {command}")), "{help}");

@@ -167,8 +167,9 @@ impl Engine {
         &mut *self.model
     }
 
-    /// Answers `prompt`, calling `on_text` with each piece of text as soon as it is certain. `checkpoint` is the length of
-    /// the part of the prompt that later prompts will repeat: a snapshot of the state is kept there.
+    /// Answers `prompt`, calling `on_text` with each piece of text as soon as it is certain, and with none before each
+    /// step of the prompt, so that a long one can be broken off. `checkpoint` is the length of the part of the prompt
+    /// that later prompts will repeat: a snapshot of the state is kept there.
     pub fn generate(
         &mut self,
         prompt: &[u32],
@@ -189,17 +190,28 @@ impl Engine {
         prompt.iter().for_each(|&id| sampler.accept(id));
 
         let cached = self.reuse(prompt);
+        let mut out = Output::new(&self.tokenizer, request, prompt.len(), cached)?;
+        let mut patience = || on_text("");
+        let mut flow = ControlFlow::Continue(());
+        let mut fed = cached;
         if checkpoint > cached && checkpoint < prompt.len() {
-            self.feed(&prompt[cached..checkpoint], false)?;
-            self.keep_snapshot()?;
-            self.feed(&prompt[checkpoint..], true)?;
-        } else {
-            self.feed(&prompt[cached..], true)?;
+            flow = self.feed_while(&prompt[cached..checkpoint], false, &mut patience)?;
+            if flow.is_continue() {
+                self.keep_snapshot()?;
+                fed = checkpoint;
+            }
+        }
+        if flow.is_continue() {
+            flow = self.feed_while(&prompt[fed..], true, &mut patience)?;
+        }
+        if flow.is_break() {
+            out.answer.finish = Finish::Cancelled;
+            out.answer.prompt_time = start.elapsed();
+            return Ok(out.answer);
         }
 
         let room = self.context - prompt.len();
         let limit = request.max_tokens.map_or(room, |n| n.min(room));
-        let mut out = Output::new(&self.tokenizer, request, prompt.len(), cached)?;
         let mut prompt_time = None;
         while out.answer.tokens.len() < limit {
             let sampled = sampler.sample(self.model.last_logits(), None)?;
@@ -299,17 +311,30 @@ impl Engine {
 
     /// Appends `tokens` to the sequence, as many at once as a step takes.
     fn feed(&mut self, tokens: &[u32], logits: bool) -> Result<(), Error> {
+        self.feed_while(tokens, logits, &mut || ControlFlow::Continue(())).map(|_| ())
+    }
+
+    /// The same, and asks before each step whether to go on. What was appended until then stays.
+    fn feed_while(
+        &mut self,
+        tokens: &[u32],
+        logits: bool,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Error> {
         self.pool.reserve(&mut self.seq, tokens.len())?;
         let at_once = self.model.limits().batch_tokens;
         let steps = tokens.len().div_ceil(at_once);
         for (i, part) in tokens.chunks(at_once).enumerate() {
+            if go_on().is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
             let outputs = usize::from(logits && i + 1 == steps);
             self.batch.clear();
             self.batch.push(part, self.seq.tokens.len(), self.seq.slot, &self.seq.pages, outputs);
             self.model.step(&self.batch);
             self.seq.tokens.extend_from_slice(part);
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 

@@ -77,6 +77,24 @@ fn a_reused_prefix_changes_nothing() {
 }
 
 #[test]
+fn a_prompt_can_be_cancelled_between_its_steps_and_goes_on_from_there() {
+    for architecture in ["qwen35moe", "llama"] {
+        let mut e = engine(architecture);
+        let p = prompt(100, 3); // four steps of up to 32 tokens
+        let mut asked = 0;
+        let stop_at_the_third = &mut |_: &str| {
+            asked += 1;
+            if asked == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let stopped = e.generate(&p, 90, &greedy(8), stop_at_the_third).expect("the request can be served");
+        assert_eq!((stopped.finish, stopped.tokens.len()), (Finish::Cancelled, 0), "{architecture}");
+        let answer = run(&mut e, &p, 90, &greedy(8));
+        assert_eq!(answer.cached_tokens, 64, "{architecture}: the steps that were done");
+        assert_eq!(answer.tokens, run(&mut engine(architecture), &p, 0, &greedy(8)).tokens, "{architecture}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_text() {
     let mut e = engine("qwen35moe");
     let sampling = SamplerParams { temperature: 1.5, seed: Some(42), ..SamplerParams::default() };

@@ -1,0 +1,115 @@
+//! Lines that a user types: with an editor and history on a terminal, as they come otherwise. Called by `run::chat`.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+
+/// Opens and closes a text of several lines.
+const QUOTES: &str = "\"\"\"";
+
+/// What was typed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Typed {
+    /// A line, or several between `"""`.
+    Text(String),
+    /// Ctrl-C; true where nothing stood in the line.
+    Interrupted(bool),
+    /// Ctrl-D, or the end of the file.
+    End,
+}
+
+/// Where lines come from.
+pub enum Input {
+    Editor { editor: Box<DefaultEditor>, history: Option<PathBuf> },
+    Lines,
+}
+
+impl Input {
+    /// An editor on a terminal, with the history of former sessions.
+    pub fn new(history: Option<&Path>) -> anyhow::Result<Self> {
+        if !std::io::stdin().is_terminal() {
+            return Ok(Self::Lines);
+        }
+        let mut editor = DefaultEditor::new().context("the terminal")?;
+        let mut kept = None;
+        if let Some(path) = history {
+            match open_history(&mut editor, path) {
+                Ok(()) => kept = Some(path.to_path_buf()),
+                Err(e) => eprintln!("note: {}: {e}; what is typed is not kept", path.display()),
+            }
+        }
+        Ok(Self::Editor { editor: Box::new(editor), history: kept })
+    }
+
+    /// The next text.
+    pub fn read(&mut self) -> anyhow::Result<Typed> {
+        let first = match self.line(">>> ")? {
+            Typed::Text(line) => line,
+            other => return Ok(other),
+        };
+        let text = match first.trim_start().strip_prefix(QUOTES) {
+            None => first,
+            Some(rest) => match self.until_quotes(rest)? {
+                Typed::Text(text) => text,
+                other => return Ok(other),
+            },
+        };
+        if let Self::Editor { editor, history } = self {
+            editor.add_history_entry(text.as_str())?;
+            if let Some(path) = history {
+                editor.append_history(path).with_context(|| path.display().to_string())?;
+            }
+        }
+        Ok(Typed::Text(text))
+    }
+
+    /// Lines up to one that ends with `"""`.
+    fn until_quotes(&mut self, first: &str) -> anyhow::Result<Typed> {
+        let mut lines = Vec::new();
+        let mut line = first.to_string();
+        loop {
+            if let Some(last) = line.trim_end().strip_suffix(QUOTES) {
+                lines.push(last.to_string());
+                break;
+            }
+            lines.push(line);
+            line = match self.line("... ")? {
+                Typed::Text(line) => line,
+                // What was typed so far is given up, as in a shell.
+                Typed::Interrupted(_) => return Ok(Typed::Interrupted(false)),
+                Typed::End => break,
+            };
+        }
+        Ok(Typed::Text(lines.join("\n").trim_matches('\n').to_string()))
+    }
+
+    fn line(&mut self, prompt: &str) -> anyhow::Result<Typed> {
+        match self {
+            Self::Editor { editor, .. } => match editor.readline(prompt) {
+                Ok(line) => Ok(Typed::Text(line)),
+                Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted(true)),
+                Err(ReadlineError::Eof) => Ok(Typed::End),
+                Err(e) => Err(e).context("the terminal"),
+            },
+            Self::Lines => {
+                let mut line = String::new();
+                let n = std::io::stdin().lock().read_line(&mut line).context("standard input")?;
+                let line = line.trim_end_matches(['\n', '\r']).to_string();
+                Ok(if n == 0 { Typed::End } else { Typed::Text(line) })
+            }
+        }
+    }
+}
+
+fn open_history(editor: &mut DefaultEditor, path: &Path) -> Result<(), ReadlineError> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    match editor.load_history(path) {
+        Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => editor.save_history(path),
+        other => other,
+    }
+}

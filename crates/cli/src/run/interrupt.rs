@@ -1,0 +1,52 @@
+//! Ctrl-C: stops the answer that is being given; the program only where there is none. Called by `run`.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const IDLE: u8 = 0;
+const ANSWERING: u8 = 1;
+const STOP: u8 = 2;
+
+/// What a shell reports of a program that Ctrl-C ended: 128 + SIGINT.
+pub const EXIT_CODE: u8 = 130;
+
+/// Whether Ctrl-C was pressed during the answer.
+#[derive(Clone)]
+pub struct Interrupt(Arc<AtomicU8>);
+
+impl Interrupt {
+    /// Takes Ctrl-C over for the whole program. A second one during the same answer ends the program unless `patient`:
+    /// a chat must not be lost to a nervous finger.
+    pub fn install(patient: bool) -> anyhow::Result<Self> {
+        let state = Arc::new(AtomicU8::new(IDLE));
+        let seen = Arc::clone(&state);
+        ctrlc::set_handler(move || {
+            let answering = seen.compare_exchange(ANSWERING, STOP, Ordering::SeqCst, Ordering::SeqCst);
+            if answering == Err(IDLE) || (answering == Err(STOP) && !patient) {
+                std::process::exit(EXIT_CODE.into());
+            }
+        })?;
+        Ok(Self(state))
+    }
+
+    /// An answer begins.
+    pub fn begin(&self) {
+        self.0.store(ANSWERING, Ordering::SeqCst);
+    }
+
+    /// The answer is over. True where it was stopped.
+    pub fn end(&self) -> bool {
+        self.0.swap(IDLE, Ordering::SeqCst) == STOP
+    }
+
+    /// Whether the answer should go on.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// True where the answer should stop.
+    fn stopped(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == STOP
+    }
+}

@@ -1,0 +1,122 @@
+//! A conversation with a loaded model: messages to a prompt, a prompt to an answer. Called by `run` and `run::chat`.
+
+use std::ops::ControlFlow;
+
+use octet_engine::engine::{Answer, Engine, Request};
+use octet_engine::template::ChatTemplate;
+use octet_engine::tokenizer::{Prompt, Special};
+use serde_json::{Map, Value, json};
+
+use super::reasoning::{Kind, Splitter};
+use crate::chat::Conversation;
+
+/// A model, and what was said.
+pub struct Session {
+    pub engine: Engine,
+    /// `None` where texts are continued as they are.
+    pub template: Option<ChatTemplate>,
+    pub chat: Conversation,
+    pub request: Request,
+}
+
+/// What the model said.
+pub struct Reply {
+    pub reasoning: String,
+    pub content: String,
+    pub answer: Answer,
+}
+
+impl Reply {
+    /// As templates take it, with the reasoning apart, so that they can leave it out of later prompts.
+    pub fn message(&self) -> Value {
+        let mut message = Map::new();
+        message.insert("role".into(), "assistant".into());
+        if !self.reasoning.is_empty() {
+            message.insert("reasoning_content".into(), self.reasoning.as_str().into());
+        }
+        message.insert("content".into(), self.content.as_str().into());
+        Value::Object(message)
+    }
+
+    /// One line about what it cost.
+    pub fn summary(&self) -> String {
+        let a = &self.answer;
+        let seconds = a.generate_time.as_secs_f64();
+        // The first token comes with the prompt.
+        let rate = match a.tokens.len() {
+            0 | 1 => String::new(),
+            n => format!(" ({:.1} tokens/s)", (n - 1) as f64 / seconds.max(1e-9)),
+        };
+        let cached = match a.cached_tokens {
+            0 => String::new(),
+            n => format!(", {n} of them cached"),
+        };
+        format!(
+            "{} tokens{rate}; prompt of {} tokens{cached}, first token after {:.2} s",
+            a.tokens.len(),
+            a.prompt_tokens,
+            a.prompt_time.as_secs_f64(),
+        )
+    }
+}
+
+impl Session {
+    /// Answers the conversation as it stands; adds nothing to it.
+    pub fn answer(
+        &mut self,
+        on_text: &mut dyn FnMut(Kind, &str) -> ControlFlow<()>,
+    ) -> anyhow::Result<Reply> {
+        let (prompt, repeated, opened) = self.prompt()?;
+        let mut splitter = Splitter::new(opened);
+        let (mut reasoning, mut content) = (String::new(), String::new());
+        let mut emit = |kind, text: &str| {
+            match kind {
+                Kind::Reasoning => reasoning.push_str(text),
+                Kind::Content => content.push_str(text),
+            }
+            on_text(kind, text)
+        };
+        let answer = self.engine.generate(&prompt, repeated, &self.request, &mut |text| {
+            let mut flow = ControlFlow::Continue(());
+            let mut said = false;
+            splitter.push(text, &mut |kind, text| {
+                said = true;
+                flow = emit(kind, text);
+            });
+            // Even where nothing is certain yet, the listener may have had enough.
+            if said { flow } else { emit(Kind::Content, "") }
+        })?;
+        splitter.finish(&mut |kind, text| {
+            let _ = emit(kind, text); // the answer is over either way
+        });
+        Ok(Reply { reasoning, content, answer })
+    }
+
+    /// The prompt's tokens; how many of them later turns repeat; and whether it ends within the model's thoughts.
+    fn prompt(&self) -> anyhow::Result<(Vec<u32>, usize, bool)> {
+        let tokenizer = self.engine.tokenizer();
+        let Some(template) = &self.template else {
+            let text: String = self.chat.messages.iter().filter_map(|m| m["content"].as_str()).collect();
+            let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+            ids.extend(tokenizer.encode(&text, Special::Parse)?);
+            let all = ids.len();
+            return Ok((ids, all, false));
+        };
+        let prompt = template.render(&self.chat.input(true))?;
+        let ids = tokenizer.encode_prompt(&prompt)?;
+        // Some templates only render what ends with a question; then nothing is known to come again.
+        let without = template.render(&self.chat.input(false)).unwrap_or(Prompt::default());
+        let repeated = tokenizer.encode_prompt(&without)?;
+        let repeated = ids.iter().zip(&repeated).take_while(|(a, b)| a == b).count();
+        Ok((ids, repeated, prompt.text.trim_end().ends_with("<think>")))
+    }
+
+    /// What was said, and under which settings, as a file.
+    pub fn save(&self, model: &str) -> Value {
+        let mut file = json!({"model": model});
+        if let (Value::Object(file), Value::Object(chat)) = (&mut file, self.chat.save()) {
+            file.extend(chat);
+        }
+        file
+    }
+}
