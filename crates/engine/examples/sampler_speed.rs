@@ -10,7 +10,7 @@ const ROWS: usize = 248_320;
 const REAL: usize = 248_077;
 const STEPS: usize = 300;
 
-/// Rows of a normal distribution, as logits about are, with a few tokens that stand out.
+/// About as a model's: normally distributed, and a few tokens that stand out, the more so the larger `spread`.
 fn logits(spread: f32) -> Vec<f32> {
     let mut state = 1u64;
     let mut uniform = || {
@@ -20,7 +20,7 @@ fn logits(spread: f32) -> Vec<f32> {
     let mut row: Vec<f32> = (0..ROWS).map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0).collect();
     row.iter_mut().for_each(|x| *x *= spread);
     for (i, x) in (0..40).zip([14.0, 13.0, 12.5, 11.0, 10.0, 9.0].into_iter().cycle()) {
-        row[i * 6007] = x * spread / 2.0;
+        row[i * 6007] = x * spread;
     }
     row
 }
@@ -36,6 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("temperature only", 2.0, base()),
         ("min_p 0.05", 2.0, SamplerParams { min_p: 0.05, ..base() }),
         ("top_p 0.95", 2.0, SamplerParams { top_p: 0.95, ..base() }),
+        ("top_p 0.95, unsure", 0.8, SamplerParams { top_p: 0.95, ..base() }),
         ("top_p 0.95, flat logits", 0.1, SamplerParams { top_p: 0.95, ..base() }),
         ("top_k 2000", 2.0, SamplerParams { top_k: 2000, ..base() }),
     ];

@@ -62,8 +62,6 @@ pub fn bitset_below(n: usize) -> Vec<u32> {
 
 /// `top_p` alone looks at this many best tokens first. In text they nearly always suffice.
 const NUCLEUS_FIRST: usize = 256;
-/// And then at this many times as many, until their probability suffices.
-const NUCLEUS_GROWTH: usize = 16;
 
 impl Sampler {
     /// A sampler for logits of `vocab_rows` rows. Bit `i % 32` of `sampleable[i / 32]` says whether id `i` may ever be
@@ -191,7 +189,7 @@ impl Sampler {
     }
 }
 
-/// What `top_k`, `top_p` and `min_p` leave, best first; at least one token.
+/// What `top_k` and `top_p` leave; at least one token. `min_p` is up to `weigh`, which gives the others no weight.
 fn truncate<'a>(
     params: &SamplerParams,
     rows: Rows<'_>,
@@ -202,20 +200,40 @@ fn truncate<'a>(
     // For its share, top_p counts tokens that min_p drops later.
     let unfloored = Weigh { floor: 0.0, ..weigh };
     let weight = |c: &Candidate| f64::from(unfloored.of(c.logit()));
-    let (mut k, total) = match params.top_k {
-        0 => (NUCLEUS_FIRST, Some(rows.sum(unfloored, sums))),
-        k => (k as usize, None),
-    };
-    let len = loop {
-        rows.top(k, top);
-        let total = total.unwrap_or_else(|| top.iter().map(weight).sum());
-        let end = nucleus(top.iter().map(weight), total * f64::from(params.top_p), weigh.floor.into());
-        if params.top_k != 0 || end.is_some() || top.len() < k {
-            break end.unwrap_or(top.len());
-        }
-        k *= NUCLEUS_GROWTH;
-    };
+    let (floor, top_p) = (f64::from(weigh.floor), f64::from(params.top_p));
+    if params.top_k > 0 {
+        rows.top(params.top_k as usize, top);
+        let share = top.iter().map(weight).sum::<f64>() * top_p;
+        let len = nucleus(top.iter().map(weight), share, floor).unwrap_or(top.len());
+        return &top[..len];
+    }
+    let share = rows.sum(unfloored, sums) * top_p;
+    rows.top(NUCLEUS_FIRST, top);
+    let len = nucleus(top.iter().map(weight), share, floor).unwrap_or_else(|| {
+        rows.all(top);
+        nucleus_of_many(top, weight, share)
+    });
     &top[..len]
+}
+
+/// Moves the best of `all` that sum to `share` to the front, in any order, and returns how many they are. Halves the
+/// part in which the end must lie, which takes time in proportion to `all`; sorting takes several times as long.
+fn nucleus_of_many(all: &mut [Candidate], weight: impl Fn(&Candidate) -> f64, share: f64) -> usize {
+    let (mut from, mut to, mut sum) = (0, all.len(), 0.0);
+    while to - from > NUCLEUS_FIRST {
+        let half = (to - from) / 2;
+        all[from..to].select_nth_unstable(half);
+        let better: f64 = all[from..from + half].iter().map(&weight).sum();
+        if sum + better >= share {
+            to = from + half;
+        } else {
+            sum += better;
+            from += half;
+        }
+    }
+    let rest = &mut all[from..to];
+    rest.sort_unstable();
+    from + nucleus(rest.iter().map(&weight), share - sum, 0.0).unwrap_or(rest.len())
 }
 
 /// Length of the shortest start of `weights` (falling) that sums to `share`, or the end of those of at least `floor`,

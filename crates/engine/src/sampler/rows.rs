@@ -74,12 +74,13 @@ impl<'a> Rows<'a> {
         if bits == [0; WORDS] {
             return None;
         }
-        // Bits past the last row are never set, so the shorter slice ends the loop early only where none are.
-        scratch.fill(f32::NEG_INFINITY);
-        for (i, (out, x)) in scratch.iter_mut().zip(&self.logits[start..]).enumerate() {
-            if bits[i / 32] >> (i % 32) & 1 == 1 {
-                *out = *x;
-            }
+        if let Some(logits) = self.logits[start..].first_chunk() {
+            mask(logits, bits, scratch);
+        } else {
+            // The last block, with fewer rows.
+            let mut padded = [f32::NEG_INFINITY; BLOCK];
+            padded[..self.logits.len() - start].copy_from_slice(&self.logits[start..]);
+            mask(&padded, bits, scratch);
         }
         Some(scratch)
     }
@@ -130,6 +131,18 @@ impl<'a> Rows<'a> {
         let weights = self.block(b, &mut scratch)?.map(|x| weigh.of(x));
         let i = pass(weights.into_iter(), target)?;
         Some((b * BLOCK + i) as u32)
+    }
+
+    /// Fills `all` with every logit that is not -inf.
+    pub fn all(&self, all: &mut Vec<Candidate>) {
+        all.clear();
+        let mut scratch = [0.0; BLOCK];
+        for b in 0..self.sampleable.len() {
+            let Some(logits) = self.block(b, &mut scratch) else { continue };
+            let ids = (b * BLOCK) as u32..;
+            let possible = ids.zip(logits).filter(|(_, x)| **x > f32::NEG_INFINITY);
+            all.extend(possible.map(|(id, x)| Candidate::new(id, *x)));
+        }
     }
 
     /// Fills `top` with the `k` largest logits that are not -inf, best first. Takes no memory where `top` has
@@ -217,21 +230,58 @@ impl Candidate {
     }
 }
 
+/// For each four bits, all ones in the lanes whose bit is set.
+const KEEP: [[u32; 4]; 16] = {
+    let mut keep = [[0; 4]; 16];
+    let mut i = 0;
+    while i < 16 * 4 {
+        keep[i / 4][i % 4] = if (i / 4) >> (i % 4) & 1 == 1 { u32::MAX } else { 0 };
+        i += 1;
+    }
+    keep
+};
+
+/// Copies logits whose bit is set, and -inf for the others. By table, for the compiler makes a branch of each bit
+/// that is tested, and a grammar's bits are not predictable.
+#[inline(always)]
+fn mask(logits: &[f32; BLOCK], bits: Bits, masked: &mut [f32; BLOCK]) {
+    let never = f32::NEG_INFINITY.to_bits();
+    for (i, (out, x)) in masked.as_chunks_mut::<4>().0.iter_mut().zip(logits.as_chunks::<4>().0).enumerate() {
+        let keep = &KEEP[(bits[i / 8] >> (i % 8 * 4) & 15) as usize];
+        for lane in 0..4 {
+            out[lane] = f32::from_bits((x[lane].to_bits() & keep[lane]) | (never & !keep[lane]));
+        }
+    }
+}
+
+/// One value of all lanes, by halves: a chain of as many steps as lanes would take longer than the block itself.
+#[inline(always)]
+fn reduce<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = f(lanes[i], lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
 /// The largest of a block; NaN if one is NaN.
 #[inline(always)]
 fn block_max(logits: &[f32; BLOCK]) -> f32 {
     let mut max = [f32::NEG_INFINITY; LANES];
-    let mut nan = [false; LANES];
+    let mut nan = [0u32; LANES];
     for chunk in logits.as_chunks::<LANES>().0 {
         for i in 0..LANES {
             max[i] = if chunk[i] > max[i] { chunk[i] } else { max[i] };
-            nan[i] |= chunk[i].is_nan();
+            nan[i] |= if chunk[i].is_nan() { u32::MAX } else { 0 };
         }
     }
-    if nan.contains(&true) {
+    if reduce(nan, |a, b| a | b) != 0 {
         return f32::NAN;
     }
-    max.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    reduce(max, |a, b| if a > b { a } else { b })
 }
 
 #[inline(always)]
@@ -242,7 +292,7 @@ fn block_sum(logits: &[f32; BLOCK], weigh: Weigh) -> f64 {
             sums[i] += weigh.of(chunk[i]);
         }
     }
-    sums.into_iter().map(f64::from).sum()
+    f64::from(reduce(sums, |a, b| a + b))
 }
 
 /// `e^x` for `x` of at most 0 to 3 in 10^7, 0 below -87. The same bits on every machine, and vector code, which the
@@ -313,6 +363,10 @@ mod tests {
             prop_assert_eq!(top.capacity(), memory);
             let top: Vec<(u32, f32)> = top.iter().map(|c| (c.id(), c.logit())).collect();
             prop_assert_eq!(&top[..], &left[..k.min(left.len())]);
+            let mut all = Vec::new();
+            rows.all(&mut all);
+            all.sort_unstable();
+            prop_assert!(all.iter().map(|c| (c.id(), c.logit())).eq(left.iter().copied()));
             let Some(&(id, max)) = left.first() else {
                 prop_assert_eq!(rows.best(), Err(SamplerError::NothingAllowed));
                 return Ok(());
