@@ -1,15 +1,13 @@
 //! A tokenizer from a Hugging Face `tokenizer.json`. Called by `Tokenizer::from_metadata`.
 //!
-//! The file is read here and not by the crate `tokenizers`, which indexes out of bounds on some damaged merges; its own
-//! readers take the normaliser and the cuts, which are the parts with many forms.
+//! The file is read here and not by the crate `tokenizers`, which trusts it: some damaged merges and some normalisers
+//! make it index out of bounds. Its own readers take the normaliser and the cuts, after `known_steps`.
 
 use std::collections::HashMap;
 
 use octet_weights::{Error, Metadata};
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::normalizers::NormalizerWrapper;
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
 use super::added::Added;
 use super::bpe::{Bpe, BpeSpec};
@@ -20,8 +18,8 @@ use super::{HUGGING_FACE_KEY, Model, Parts};
 struct File {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
-    normalizer: Option<NormalizerWrapper>,
-    pre_tokenizer: Option<PreTokenizerWrapper>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
     post_processor: Option<Value>,
     decoder: Option<Value>,
     model: BpeModel,
@@ -108,8 +106,8 @@ fn parse(json: &str) -> Result<Parts, String> {
             (None, None) => vocab.push("", TokenKind::Unused),
         }
     }
-    spec.normalizer = file.normalizer;
-    spec.pre_tokenizer = file.pre_tokenizer;
+    spec.normalizer = file.normalizer.map(|v| step("normalizer", v)).transpose()?;
+    spec.pre_tokenizer = file.pre_tokenizer.map(|v| step("pre_tokenizer", v)).transpose()?;
     spec.byte_level = decoding.spelling == Spelling::ByteLevel;
     let bpe = Bpe::new(spec)?;
     let mut added = Vec::with_capacity(file.added_tokens.len());
@@ -133,6 +131,30 @@ fn parse(json: &str) -> Result<Parts, String> {
         add_bos: bos.is_some(),
         strip_first_space: decoding.strip_first_space,
     })
+}
+
+/// Reads the normaliser or the cuts, if all of their steps are known to take any text.
+fn step<T: serde::de::DeserializeOwned>(part: &str, v: Value) -> Result<T, String> {
+    known_steps(part, &v)?;
+    serde_json::from_value(v).map_err(|e| format!("has a {part} that is not known here: {e}"))
+}
+
+fn known_steps(part: &str, v: &Value) -> Result<(), String> {
+    const KNOWN: [(&str, &[&str]); 2] = [
+        ("normalizer", &["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Sequence"]),
+        ("pre_tokenizer", &["Split", "ByteLevel", "Digits", "Metaspace", "Sequence"]),
+    ];
+    let kind = v["type"].as_str().unwrap_or("");
+    let known = KNOWN.iter().find(|k| k.0 == part).map_or(&[][..], |k| k.1);
+    if !known.contains(&kind) {
+        return Err(format!("has a {part} '{kind}' that is not known here; known: {}", known.join(", ")));
+    }
+    let text = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
+    if kind == "Prepend" && !text(&v["prepend"]) || kind == "Replace" && !text(&v["pattern"]["String"]) {
+        return Err(format!("has a {part} '{kind}' without a text to put or to look for"));
+    }
+    let list = v["normalizers"].as_array().or(v["pretokenizers"].as_array());
+    list.into_iter().flatten().try_for_each(|v| known_steps(part, v))
 }
 
 /// Checks the model; gives the merges and the text of each id.
