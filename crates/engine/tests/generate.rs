@@ -138,10 +138,10 @@ fn scores_do_not_depend_on_how_many_are_made_at_once() {
 #[test]
 fn the_caller_can_end_an_answer() {
     let mut e = engine("qwen3");
-    let mut pieces = 0;
+    let mut calls = 0; // one before the prompt's only step, then one a token
     let answer = e.generate(&prompt(10, 1), 0, &greedy(50), &mut |_| {
-        pieces += 1;
-        if pieces == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        calls += 1;
+        if calls == 4 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let answer = answer.expect("the request can be served");
     assert_eq!((answer.finish, answer.tokens.len()), (Finish::Cancelled, 3));

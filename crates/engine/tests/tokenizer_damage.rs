@@ -15,7 +15,7 @@ fn small() -> Json {
         "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"},
             {"type": "Replace", "pattern": {"String": "xx"}, "content": "y"}]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": "\\p{L}+|\\s+(?!\\S)"}, "behavior": "Isolated", "invert": false},
+            {"type": "Split", "pattern": {"Regex": " ?\\p{L}+|\\s+(?!\\S)"}, "behavior": "Isolated", "invert": false},
             {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}]},
         "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<e>", "type_id": 0}}],
             "special_tokens": {"<e>": {"id": "<e>", "ids": [7], "tokens": ["<e>"]}}},
