@@ -290,10 +290,11 @@ fn mirrored(command: clap::Command) -> clap::Command {
 
 /// llama.cpp's flags with one dash and several letters, which clap does not know, in our spelling.
 fn spelling(arg: &str) -> String {
-    const SPELLINGS: [(&str, &str); 6] = [
+    const SPELLINGS: [(&str, &str); 7] = [
         ("-ctk", "--cache-type-k"),
         ("-ctv", "--cache-type-v"),
         ("-ub", "--ubatch-size"),
+        ("-np", "--parallel"),
         ("-hf", "--hf"),
         ("-hfr", "--hf"),
         ("-sys", "--system"),

@@ -3,19 +3,22 @@
 use std::time::{Duration, Instant};
 
 use octet_compute::Batch;
+use octet_compute::batch::PAGE_TOKENS;
 use octet_compute::cpu::profile::Profile;
 
 use crate::Error;
 use crate::cache::{Pool, Sequence};
-use crate::models::Model;
+use crate::models::{Limits, Model};
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Test {
     /// What is timed.
     pub kind: Kind,
-    /// Tokens that are in the cache before.
+    /// Tokens that are in the cache before, of each sequence.
     pub depth: usize,
+    /// Sequences that do so at the same time.
+    pub sequences: usize,
 }
 
 /// What a test times.
@@ -28,23 +31,35 @@ pub enum Kind {
 }
 
 impl Test {
-    /// Tokens that are timed.
-    pub fn tokens(&self) -> usize {
+    /// Tokens of each sequence that are timed.
+    fn length(&self) -> usize {
         match self.kind {
             Kind::Prompt(n) | Kind::Generate(n) => n,
         }
     }
-    /// llama-bench's name: `pp512`, `tg128 @ d4096`.
+    /// Tokens that are timed, of all sequences.
+    pub fn tokens(&self) -> usize {
+        self.sequences * self.length()
+    }
+    /// llama-bench's name: `pp512`, `tg128 @ d4096`; with `x4` behind it where four sequences run together.
     pub fn name(&self) -> String {
         let name = match self.kind {
             Kind::Prompt(n) => format!("pp{n}"),
             Kind::Generate(n) => format!("tg{n}"),
         };
+        let name = if self.sequences > 1 { format!("{name} x{}", self.sequences) } else { name };
         if self.depth > 0 { format!("{name} @ d{}", self.depth) } else { name }
     }
-    /// Tokens of context that the test needs.
+    /// Tokens of context that each sequence needs.
     pub fn context(&self) -> usize {
-        self.depth + self.tokens()
+        self.depth + self.length()
+    }
+    /// Raises `limits` to what the test needs.
+    pub fn make_room(&self, limits: &mut Limits) {
+        limits.pages = limits.pages.max(self.sequences * self.context().div_ceil(PAGE_TOKENS));
+        limits.slots = limits.slots.max(self.sequences);
+        limits.batch_outputs = limits.batch_outputs.max(self.sequences);
+        limits.batch_tokens = limits.batch_tokens.max(self.sequences);
     }
 }
 
@@ -80,33 +95,38 @@ pub fn mean_sd(x: &[f64]) -> (f64, f64) {
     (mean, (x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt())
 }
 
-/// Token ids that a test feeds: within any vocabulary, and the same in every run.
-fn token(i: usize, vocab: usize) -> u32 {
-    ((7 * i + 11) % 1000.min(vocab)) as u32
+/// Token ids that a test feeds: within any vocabulary, the same in every run, and others in each sequence.
+fn token(i: usize, sequence: usize, vocab: usize) -> u32 {
+    ((7 * i + 131 * sequence + 11) % 1000.min(vocab)) as u32
 }
 
 struct Runner<'a> {
     model: &'a mut dyn Model,
     pool: Pool,
-    seq: Sequence,
+    seqs: Vec<Sequence>,
     batch: Batch,
     steps: usize,
 }
 
 impl Runner<'_> {
-    /// Feeds `n` tokens, `at_once` in each step; logits of the last one are computed as a prompt's are.
+    /// Feeds `n` tokens to each sequence, at most `at_once` to each in a step; logits of its last one are computed as
+    /// a prompt's are.
     fn feed(&mut self, n: usize, at_once: usize) -> Result<(), Error> {
         let vocab = self.model.config().vocab;
-        self.pool.reserve(&mut self.seq, n)?;
+        for seq in &mut self.seqs {
+            self.pool.reserve(seq, n)?;
+        }
         let mut left = n;
         while left > 0 {
             let len = left.min(at_once);
-            let past = self.seq.tokens.len();
-            self.seq.tokens.extend((past..past + len).map(|i| token(i, vocab)));
             left -= len;
             self.batch.clear();
             let outputs = usize::from(left == 0 || at_once == 1);
-            self.batch.push(&self.seq.tokens[past..], past, self.seq.slot, &self.seq.pages, outputs);
+            for (i, seq) in self.seqs.iter_mut().enumerate() {
+                let past = seq.tokens.len();
+                seq.tokens.extend((past..past + len).map(|t| token(t, i, vocab)));
+                self.batch.push(&seq.tokens[past..], past, seq.slot, &seq.pages, outputs);
+            }
             self.model.step(&self.batch);
             self.steps += 1;
         }
@@ -114,7 +134,8 @@ impl Runner<'_> {
     }
 }
 
-/// Runs a test `repetitions` times after one warm-up; `tick` is called after each run.
+/// Runs a test `repetitions` times after one warm-up; `tick` is called after each run. The model was loaded with the
+/// room that [`Test::make_room`] asks for.
 pub fn run(
     model: &mut dyn Model,
     test: Test,
@@ -123,15 +144,19 @@ pub fn run(
     tick: &mut dyn FnMut(),
 ) -> Result<Outcome, Error> {
     let mut pool = Pool::new(model);
-    let seq = pool.sequence(model, test.context())?;
-    let at_once = model.limits().batch_tokens;
-    let batch = Batch::with_capacity(at_once, 1, test.context());
-    let mut r = Runner { model, pool, seq, batch, steps: 0 };
+    let seqs = (0..test.sequences).map(|_| pool.sequence(model, test.context())).collect::<Result<_, _>>()?;
+    let batch_tokens = model.limits().batch_tokens;
+    let at_once = (batch_tokens / test.sequences.max(1)).max(1);
+    let pages = test.sequences * test.context().div_ceil(PAGE_TOKENS);
+    let batch = Batch::with_capacity(batch_tokens, test.sequences, pages);
+    let mut r = Runner { model, pool, seqs, batch, steps: 0 };
     let mut times = Vec::new();
     let mut profile: Option<Profile> = None;
     let mut steps = 0;
     for run in 0..repetitions + usize::from(warm_up) {
-        r.pool.clear(r.model, &mut r.seq);
+        for seq in &mut r.seqs {
+            r.pool.clear(r.model, seq);
+        }
         r.feed(test.depth, at_once)?;
         r.model.backend().take_profile();
         let before = r.steps;

@@ -134,6 +134,7 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
         "n_prompt": n_prompt,
         "n_gen": n_gen,
         "n_depth": o.test.depth,
+        "n_parallel": o.test.sequences,
         "test": o.test.name(),
         "avg_ns": avg_ns.round() as u64,
         "stddev_ns": stddev_ns.round() as u64,

@@ -22,13 +22,15 @@ const EXAMPLES: &str = "\
 Examples:
   octet bench model.gguf
   octet bench model.gguf -p 512,2048 -n 128 -d 0,4096       prompts, and both on top of 4096 tokens
+  octet bench model.gguf -p 512 -n 64 -np 1,4,8             how much more do several sequences get together?
   octet bench model.gguf -t 1,2,4 -o csv                    which number of threads is best?
   octet bench model.gguf -p 0 -n 64 --profile               where does the time of a token go?
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    how fast would it run here?
 
 Rows are llama-bench's: pp512 processes a prompt of 512 tokens, tg128 generates 128, '@ d4096' does
-so after 4096 tokens. Several values with commas make several rows. Below them: what a token reads,
-and how much of this machine's measured memory bandwidth was reached, the limit of generation.";
+so after 4096 tokens, x4 is four sequences at once and their tokens together. Several values with
+commas make several rows. Below them: what a token reads, and how much of this machine's measured
+memory bandwidth was reached, the limit of generation.";
 
 /// Measures how fast a model processes prompts and generates.
 #[derive(Debug, Args)]
@@ -73,6 +75,16 @@ pub struct BenchArgs {
         help_heading = "Tests"
     )]
     n_depth: Vec<usize>,
+    /// Sequences that run at the same time, each of the lengths above. Also -np.
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "1",
+        value_parser = positive,
+        help_heading = "Tests"
+    )]
+    parallel: Vec<usize>,
     /// Runs of each test.
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive, help_heading = "Tests")]
     repetitions: usize,
@@ -180,8 +192,14 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     let kinds =
         args.n_prompt.iter().map(|&n| Kind::Prompt(n)).chain(args.n_gen.iter().map(|&n| Kind::Generate(n)));
     let kinds: Vec<Kind> = kinds.collect();
-    let all = args.n_depth.iter().flat_map(|&depth| kinds.iter().map(move |&kind| Test { kind, depth }));
-    all.filter(|t| t.tokens() > 0).collect()
+    let mut tests = Vec::new();
+    for &depth in &args.n_depth {
+        for &sequences in &args.parallel {
+            tests.extend(kinds.iter().map(|&kind| Test { kind, depth, sequences }));
+        }
+    }
+    tests.retain(|t| t.tokens() > 0);
+    tests
 }
 
 /// Loads the model under one setting and runs all tests.
@@ -195,7 +213,8 @@ fn measure(
 ) -> anyhow::Result<Vec<Row>> {
     let context = tests.iter().map(Test::context).max().unwrap_or(1);
     let kv = args.kv.kv()?;
-    let limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
+    let mut limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
+    tests.iter().for_each(|t| t.make_room(&mut limits));
     if !args.kv.no_memory_check {
         crate::memory::check(&subject.report, &limits, args.kernels.exact)?;
     }
