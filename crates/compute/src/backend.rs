@@ -72,6 +72,8 @@ pub struct Attention<B: Backend> {
     pub rope_pairing: RopePairing,
     /// Inverse frequency of each pair `[rope_dims / 2]`, radians per position.
     pub inv_freq: B::Buf,
+    /// Sines and cosines are multiplied by it: YaRN's attention factor; 1 for all others.
+    pub rope_scale: f32,
 }
 
 /// Gated DeltaNet of one layer, after its four input projections (arXiv 2412.06464, section 3).

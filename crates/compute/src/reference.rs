@@ -97,6 +97,7 @@ fn norm_and_rotate(x: &mut [f32], norm: Option<&Vec<f32>>, a: &Attention<Referen
             RopePairing::Adjacent => (2 * j, 2 * j + 1),
         };
         let (sin, cos) = (position as f32 * a.inv_freq[j]).sin_cos();
+        let (sin, cos) = (sin * a.rope_scale, cos * a.rope_scale);
         (x[lo], x[hi]) = (x[lo] * cos - x[hi] * sin, x[hi] * cos + x[lo] * sin);
     }
 }

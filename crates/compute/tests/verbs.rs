@@ -127,6 +127,7 @@ fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
             rope_dims: s.head_dim / 2,
             rope_pairing: s.pairing,
             inv_freq: be.vector(&frequencies).unwrap(),
+            rope_scale: if s.qk_norm { 1.0 } else { 1.2 },
         },
         gdn: Gdn {
             k_heads: s.k_heads,

@@ -114,6 +114,14 @@ fn config_variants() {
             ],
         ),
         (
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 1, "attention_factor": 1.5, "mscale": 3}}),
+            vec![("rope.scaling.attn_factor", f(1.5))],
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 0.7, "mscale_all_dim": 0.7}}),
+            vec![("rope.scaling.attn_factor", f(1.0 / (1.0 + 0.1 * 4f64.ln())))],
+        ),
+        (
             json!({"model_type": "mixtral", "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2}),
             vec![("expert_count", u(8)), ("expert_used_count", u(2)), ("feed_forward_length", u(8))],
         ),
@@ -161,6 +169,11 @@ fn configs_that_are_refused() {
         (
             json!({"rope_scaling": {"type": "longrope", "factor": 2}}),
             "field 'rope_scaling.type' is 'longrope'",
+        ),
+        (json!({"rope_scaling": {"factor": 2}}), "field 'rope_scaling.type' is missing, and there is a factor"),
+        (
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": false}}),
+            "field 'rope_scaling.truncate' is false",
         ),
         (json!({"rope_scaling": {"rope_type": "linear"}}), "field 'rope_scaling.factor' is missing"),
         (

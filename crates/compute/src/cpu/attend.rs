@@ -146,7 +146,7 @@ pub(super) fn rope_store(
         let (cos, sin) = (&mut cos[..pairs], &mut sin[..pairs]);
         for t in w.items(batch.len()) {
             let position = batch.positions[t];
-            rope_angles(position, &a.inv_freq[..pairs], cos, sin);
+            rope_angles(position, &a.inv_freq[..pairs], a.rope_scale, cos, sin);
             for h in 0..a.heads {
                 // SAFETY: each token is one thread's.
                 let head = unsafe { q.part((t * a.heads + h) * stride, d) };

@@ -3,6 +3,7 @@
 use octet_compute::backend::{HeadOrder, MAX_CONV, MAX_EXPERTS, MAX_TOP_K, RopePairing};
 use octet_weights::{Metadata, Model};
 
+use super::rope::{self, Rope};
 use crate::Error;
 
 /// Gated DeltaNet dimensions of a model.
@@ -53,11 +54,9 @@ pub struct Config {
     pub head_dim: usize,
     /// Epsilon of all RMS norms.
     pub eps: f32,
-    /// Inverse frequencies of the rotary embedding `[rope_dims / 2]`.
-    pub inv_freq: Vec<f32>,
-    /// Rotated dimensions of each head.
-    pub rope_dims: usize,
-    /// Their pairing.
+    /// Rotary position embedding.
+    pub rope: Rope,
+    /// How it pairs dimensions up.
     pub rope_pairing: RopePairing,
     /// Intermediate size of the dense MLP; 0 when every layer is a mixture of experts.
     pub intermediate: usize,
@@ -70,7 +69,7 @@ pub struct Config {
 }
 
 /// Reads keys below the architecture's prefix, with bounds.
-struct Keys<'a> {
+pub(super) struct Keys<'a> {
     meta: &'a Metadata,
     arch: &'a str,
 }
@@ -79,7 +78,7 @@ impl Keys<'_> {
     fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.arch)
     }
-    fn bad(&self, key: &str, what: String) -> Error {
+    pub(super) fn bad(&self, key: &str, what: String) -> Error {
         octet_weights::Error::key(self.meta.file(), &self.name(key), what).into()
     }
     fn range(&self, key: &str, value: usize, max: usize) -> Result<usize, Error> {
@@ -100,8 +99,11 @@ impl Keys<'_> {
             Some(v) => self.range(key, v as usize, max).map(Some),
         }
     }
-    fn opt_f32(&self, key: &str) -> Result<Option<f32>, Error> {
+    pub(super) fn opt_f32(&self, key: &str) -> Result<Option<f32>, Error> {
         Ok(self.meta.opt_f32(&self.name(key))?)
+    }
+    pub(super) fn opt_str(&self, key: &str) -> Result<Option<&str>, Error> {
+        Ok(self.meta.opt_str(&self.name(key))?)
     }
 }
 
@@ -109,6 +111,9 @@ impl Keys<'_> {
 const MAX_DIM: usize = 1 << 20;
 const MAX_LAYERS: usize = 1024;
 const MAX_HEADS: usize = 1024;
+
+/// Longest context, in tokens.
+pub const CONTEXT_MAX: usize = 1 << 28;
 
 impl Config {
     /// Reads the dimensions of `model`, whose architecture is `arch`.
@@ -158,19 +163,19 @@ impl Config {
         if rope_dims % 2 != 0 {
             return Err(k.bad("rope.dimension_count", format!("is {rope_dims}, an odd number")));
         }
+        let context_length = k.size("context_length", CONTEXT_MAX)?;
         let moe = moe(&k)?;
         let config = Self {
             layers,
             mtp_layers,
             hidden,
             vocab,
-            context_length: k.size("context_length", 1 << 28)?,
+            context_length,
             heads,
             kv_heads,
             head_dim,
             eps,
-            inv_freq: inverse_frequencies(model, &k, rope_dims)?,
-            rope_dims,
+            rope: rope::read(model, &k, rope_dims, context_length)?,
             rope_pairing: match meta.opt_str("octet.rope_pairing")? {
                 Some("half") => RopePairing::Half,
                 None if arch == "llama" => RopePairing::Adjacent,
@@ -241,58 +246,6 @@ fn head_counts(
         }
     }
     Ok((heads, kv))
-}
-
-/// `theta^(-2j/dims)`, scaled as the file says.
-fn inverse_frequencies(model: &Model, k: &Keys, dims: usize) -> Result<Vec<f32>, Error> {
-    let theta = k.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
-    if theta <= 1.0 {
-        return Err(k.bad("rope.freq_base", format!("is {theta}; expected more than 1")));
-    }
-    let mut freq: Vec<f32> = (0..dims / 2).map(|j| 1.0 / theta.powf(2.0 * j as f32 / dims as f32)).collect();
-    let factor_key = "rope.scaling.factor";
-    let factor = k.opt_f32(factor_key)?.unwrap_or(1.0);
-    if factor < 1.0 {
-        return Err(k.bad(factor_key, format!("is {factor}; expected at least 1")));
-    }
-    match k.meta.opt_str(&k.name("rope.scaling.type"))? {
-        None | Some("none" | "default") => {}
-        Some("linear") => freq.iter_mut().for_each(|f| *f /= factor),
-        Some("llama3") => llama3_scaling(k, factor, &mut freq)?,
-        Some(other) => {
-            let what = format!("is '{other}', which is not supported (known: none, linear, llama3)");
-            return Err(k.bad("rope.scaling.type", what));
-        }
-    }
-    if model.info("rope_freqs.weight").is_some() {
-        let divisors = model.tensor("rope_freqs.weight", &[dims / 2])?.to_f32();
-        for (f, d) in freq.iter_mut().zip(&divisors) {
-            *f /= d;
-        }
-    }
-    if freq.iter().any(|f| !f.is_finite()) {
-        return Err(k.bad("rope.freq_base", "gives frequencies that are not finite".into()));
-    }
-    Ok(freq)
-}
-
-/// Llama 3.1's frequency scaling: long waves are slowed by `factor`, short ones left, with a linear ramp between.
-fn llama3_scaling(k: &Keys, factor: f32, freq: &mut [f32]) -> Result<(), Error> {
-    let need = |key: &str| {
-        k.opt_f32(key)?.filter(|x| *x > 0.0).ok_or_else(|| k.bad(key, "is missing or not positive".into()))
-    };
-    let low = need("rope.scaling.low_freq_factor")?;
-    let high = need("rope.scaling.high_freq_factor")?;
-    let original = need("rope.scaling.original_context_length")?;
-    if high <= low {
-        return Err(k.bad("rope.scaling.high_freq_factor", format!("is {high}; expected more than {low}")));
-    }
-    for f in freq {
-        let waves = original * *f / (2.0 * std::f32::consts::PI);
-        let ramp = ((waves - low) / (high - low)).clamp(0.0, 1.0);
-        *f = *f / factor * (1.0 - ramp) + *f * ramp;
-    }
-    Ok(())
 }
 
 fn moe(k: &Keys) -> Result<Option<MoeConfig>, Error> {

@@ -134,12 +134,13 @@ impl<'a, B: Backend> Loader<'a, B> {
                     None
                 },
                 eps: c.eps,
-                rope_dims: c.rope_dims,
+                rope_dims: c.rope.dims,
                 rope_pairing: c.rope_pairing,
                 inv_freq: {
-                    let f = self.be.vector(&c.inv_freq);
+                    let f = self.be.vector(&c.rope.inv_freq);
                     self.named("rope_freqs.weight", f)?
                 },
+                rope_scale: c.rope.scale,
             },
         })
     }

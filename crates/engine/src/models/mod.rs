@@ -6,6 +6,7 @@ pub mod llama;
 pub mod loader;
 pub mod qwen3;
 pub mod qwen35;
+pub mod rope;
 
 use octet_compute::backend::{Backend, CacheShape, KvType, StepShape};
 use octet_compute::cpu::Cpu;

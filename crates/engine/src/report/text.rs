@@ -52,7 +52,7 @@ impl Report {
             "attention",
             format!(
                 "{} query heads on {kv} key/value heads of {}, {} rotated",
-                c.heads, c.head_dim, c.rope_dims
+                c.heads, c.head_dim, c.rope.dims
             ),
         );
         if let Some(g) = c.gdn {

@@ -4,11 +4,12 @@ use super::rows::rms_norm_in_place;
 use super::simd::Simd;
 use crate::backend::RopePairing;
 
-/// Fills `cos` and `sin`, `[rope_dims / 2]` each, for one position, to serve all heads of the token.
+/// Fills `cos` and `sin`, `[rope_dims / 2]` each and times `scale`, for one position, to serve all heads of the token.
 /// Angles are products in f32, as in the models' own training code: at large positions that is not the exact angle.
-pub fn rope_angles(position: u32, inv_freq: &[f32], cos: &mut [f32], sin: &mut [f32]) {
+pub fn rope_angles(position: u32, inv_freq: &[f32], scale: f32, cos: &mut [f32], sin: &mut [f32]) {
     for ((f, cos), sin) in inv_freq.iter().zip(cos).zip(sin) {
-        (*sin, *cos) = (position as f32 * f).sin_cos();
+        let (s, c) = (position as f32 * f).sin_cos();
+        (*sin, *cos) = (s * scale, c * scale);
     }
 }
 

@@ -85,18 +85,22 @@ proptest! {
     }
 
     #[test]
-    fn rotation(pairs in 1usize..40, rest in 0usize..40, position in 0u32..300_000, norm: bool, adjacent: bool, seed: u64) {
+    fn rotation(
+        pairs in 1usize..40, rest in 0usize..40, position in 0u32..300_000, scale in 0.5f32..2.0, norm: bool,
+        adjacent: bool, seed: u64
+    ) {
         let mut r = Values(seed);
         let n = 2 * pairs + rest;
         let (head, w) = (r.take(n, 2.0), r.take(n, 1.5));
         let freq: Vec<f32> = (0..pairs).map(|j| 1e7f32.powf(-(j as f32) / pairs as f32)).collect();
         let (mut cos, mut sin) = (vec![0.0; pairs], vec![0.0; pairs]);
-        rope_angles(position, &freq, &mut cos, &mut sin);
+        rope_angles(position, &freq, scale, &mut cos, &mut sin);
         let pairing = if adjacent { RopePairing::Adjacent } else { RopePairing::Half };
         let mut want = if norm { rms_norm(&head, &w, 1e-5) } else { wide(&head) };
         for (j, f) in freq.iter().enumerate() {
             let (a, b) = if adjacent { (2 * j, 2 * j + 1) } else { (j, j + pairs) };
             let (sin, cos) = f64::from(position as f32 * f).sin_cos();
+            let (sin, cos) = (sin * f64::from(scale), cos * f64::from(scale));
             (want[a], want[b]) = (want[a] * cos - want[b] * sin, want[b] * cos + want[a] * sin);
         }
         for k in all() {
