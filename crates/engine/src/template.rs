@@ -1,9 +1,10 @@
 //! Chat templates: messages to the text of a prompt, by the Jinja template that a model brings. Used by whatever turns a
 //! chat into tokens; the result goes to [`Tokenizer::encode_prompt`](crate::tokenizer::Tokenizer::encode_prompt).
 //!
-//! Templates are part of model files and so untrusted: steps, depth of calls and length of the output are bounded.
-//! (Not bounded is how long a string a template builds without printing it; jinja2 has the same hole.)
+//! Templates are part of model files and so untrusted: size, steps, depth and length of the output are bounded (`bounds`
+//! says what is not).
 
+mod bounds;
 mod guard;
 mod jinja;
 mod python;
@@ -164,12 +165,24 @@ impl ChatTemplate {
             )
         })?;
 
-        let (guarded, any_tag) = self.context(input, &messages, mark, true);
+        bounds::apart(|| self.render_marked(compiled, input, &messages, mark))
+            .map_err(|what| TemplateError::Failed { what })?
+    }
+
+    /// The prompt, with `mark` for what must stay text.
+    fn render_marked(
+        &self,
+        compiled: &Compiled,
+        input: &ChatInput,
+        messages: &[Value],
+        mark: char,
+    ) -> Result<Prompt, TemplateError> {
+        let (guarded, any_tag) = self.context(input, messages, mark, true);
         let strict = guard::unmark(&run(compiled, guarded)?, mark);
         if !any_tag {
             return Ok(strict);
         }
-        let (plain, _) = self.context(input, &messages, mark, false);
+        let (plain, _) = self.context(input, messages, mark, false);
         match run(compiled, plain).map(|s| guard::unmark(&s, mark)) {
             // The template looked at the tags: what it makes of them is what it is meant to make.
             Ok(loose) if loose.text != strict.text => Ok(loose),
@@ -220,7 +233,10 @@ fn speaks_tags(message: &Value) -> bool {
 }
 
 fn compile(source: &str) -> Result<Compiled, TemplateError> {
-    let env = jinja::environment(source).map_err(|e| TemplateError::Syntax { what: in_words(&e) })?;
+    let syntax = |what| TemplateError::Syntax { what };
+    bounds::check_source(source).map_err(syntax)?;
+    let env = bounds::apart(|| jinja::environment(source).map_err(|e| in_words(&e)));
+    let env = env.and_then(|env| env).map_err(syntax)?;
     Ok(Compiled { env, source: source.into() })
 }
 

@@ -3,11 +3,13 @@
 
 use std::io;
 
+use minijinja::formatting::FormatStyle;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
+use super::bounds::{self, TEXT_BYTES_MAX};
 use super::python::{self, JsonStyle};
 use super::strftime::strftime;
 
@@ -15,9 +17,7 @@ use super::strftime::strftime;
 pub(super) const NAME: &str = "chat";
 
 /// Steps that one rendering may take: minutes of conversation history take thousands, a runaway loop has no end.
-const FUEL: u64 = 20_000_000;
-/// Bytes that one rendering may write: far above any context.
-const OUTPUT_BYTES_MAX: usize = 64 << 20;
+const FUEL: u64 = 10_000_000;
 /// Calls within calls.
 const RECURSION_MAX: usize = 200;
 
@@ -36,7 +36,7 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     env.set_unknown_method_callback(method);
     env.set_formatter(|out, _, value| {
         let written = match value.as_str() {
-            Some(s) if s.len() > OUTPUT_BYTES_MAX => return Err(too_long()),
+            Some(s) if s.len() > TEXT_BYTES_MAX => return Err(too_long()),
             Some(s) => out.write_str(s),
             None => out.write_str(&python::str(value)?),
         };
@@ -54,6 +54,7 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     for name in ["default", "d"] {
         env.add_filter(name, default);
     }
+    bounds::add_filters(&mut env);
     // Strings and mappings count as sequences in jinja2.
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
@@ -80,7 +81,7 @@ pub(super) fn render(env: &Environment<'static>, variables: Value) -> Result<Str
 fn too_long() -> Error {
     Error::new(
         ErrorKind::WriteFailure,
-        format!("the prompt would be longer than {} MiB", OUTPUT_BYTES_MAX >> 20),
+        format!("the prompt would be longer than {} MiB", TEXT_BYTES_MAX >> 20),
     )
 }
 
@@ -88,7 +89,7 @@ struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > OUTPUT_BYTES_MAX {
+        if self.0.len() + bytes.len() > TEXT_BYTES_MAX {
             return Err(io::Error::other(too_long().to_string()));
         }
         self.0.extend_from_slice(bytes);
@@ -122,6 +123,18 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
         "strip" => stripped(true, true),
         "lstrip" => stripped(true, false),
         "rstrip" => stripped(false, true),
+        "replace" => {
+            let (from, to, count): (&str, &str, Option<i64>) = from_args(args)?;
+            // Negative is as often as it occurs.
+            let most = count.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+            bounds::check_replace(s, from, to, most)?;
+            Ok(Value::from(s.replacen(from, to, most)))
+        }
+        "join" => {
+            let (values,): (&Value,) = from_args(args)?;
+            Ok(Value::from(bounds::join(values, s)?))
+        }
+        "format" => Ok(Value::from(bounds::formatted(FormatStyle::StrFormat, s, args)?)),
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
             Ok(Value::from(s.strip_prefix(prefix).unwrap_or(s)))
@@ -173,11 +186,11 @@ fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Er
     };
     if let Some(indent) = arg(1, "indent")? {
         style.indent = Some(match indent.as_str() {
-            Some(s) => s.to_string(),
-            None => " ".repeat(indent.as_usize().filter(|&n| n <= 64).ok_or_else(|| {
+            Some(s) if s.len() <= 64 => s.to_string(),
+            _ => " ".repeat(indent.as_usize().filter(|&n| n <= 64).ok_or_else(|| {
                 Error::new(
                     ErrorKind::InvalidOperation,
-                    "tojson's indent is neither a string nor a number up to 64",
+                    "tojson's indent is neither a string of at most 64 bytes nor a number up to 64",
                 )
             })?),
         });

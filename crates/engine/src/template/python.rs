@@ -6,6 +6,7 @@ use std::fmt::Write;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::bounds::check_text;
 use super::guard::is_mark;
 
 /// Deepest nesting that is written out.
@@ -36,6 +37,7 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
+    check_text(out.len())?;
     match value.kind() {
         ValueKind::Undefined => {}
         ValueKind::Number => match float(value) {
@@ -177,6 +179,7 @@ fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) 
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
+    check_text(out.len())?;
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -1,0 +1,195 @@
+//! What keeps a template, which is part of an untrusted file, from using up the stack or the memory: limits of its source,
+//! a stack of its own, and filters that look at how long a text will be before they make it. Used by `jinja` and
+//! `ChatTemplate`.
+//!
+//! Not bounded are the operators of the template engine, for it has no hook there: `~` and `+` (and a block `set` that
+//! prints a variable twice) can double a text or a list in a loop until memory ends. jinja2 has the same hole.
+
+use std::borrow::Cow;
+
+use minijinja::formatting::{FormatStyle, format};
+use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, args, filters};
+
+use super::python;
+
+/// Bytes of a template: the longest known have some ten thousand.
+pub(super) const SOURCE_BYTES_MAX: usize = 1 << 20;
+/// Operators of a template (a filter, an attribute, a `not`, ...; text that looks like one counts too). Parsing goes
+/// one call deeper for each of them at worst. The longest known templates have some thousand.
+const OPERATORS_MAX: usize = 40_000;
+/// Bytes of a text that a filter or method makes; the same as for the whole prompt.
+pub(super) const TEXT_BYTES_MAX: usize = 64 << 20;
+/// Items of a list that a filter makes.
+const ITEMS_MAX: usize = 1 << 20;
+/// Address space for the stack of [`apart`]; only what is used of it becomes memory. Enough for `OPERATORS_MAX` calls
+/// within calls, and for lists within lists as deep as the steps of a rendering can make them, which are taken down
+/// level by level.
+const STACK_BYTES: usize = 512 << 20;
+
+/// Runs `work` on a thread with a stack that no template can use up. A panic in there is an error.
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
+        let thread = thread.spawn_scoped(scope, work).map_err(|e| format!("no thread for it: {e}"))?;
+        thread.join().map_err(|_| "the template engine gave up (a fault of the engine)".to_string())
+    })
+}
+
+/// Refuses sources that could not be parsed within the stack.
+pub(super) fn check_source(source: &str) -> Result<(), String> {
+    if source.len() > SOURCE_BYTES_MAX {
+        return Err(format!("it has {} bytes; at most {SOURCE_BYTES_MAX} are allowed", source.len()));
+    }
+    let signs = source.bytes().filter(|b| b"|.+-~*/%<>=!([{".contains(b)).count();
+    let words = source.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let words = words.filter(|w| matches!(*w, "not" | "and" | "or" | "if" | "elif" | "in" | "is")).count();
+    if signs + words > OPERATORS_MAX {
+        return Err(format!("it has {} operators; at most {OPERATORS_MAX} are allowed", signs + words));
+    }
+    Ok(())
+}
+
+/// Puts the bounded filters in the place of the engine's own.
+pub(super) fn add_filters(env: &mut Environment<'_>) {
+    env.add_filter(
+        "replace",
+        |state: &mut State, s: StringInput<'_>, from: StringInput<'_>, to: StringInput<'_>| {
+            check_replace(s.as_str(), from.as_str(), to.as_str(), usize::MAX)?;
+            filters::replace(state, s, from, to)
+        },
+    );
+    env.add_filter("indent", indent);
+    env.add_filter("join", join_filter);
+    env.add_filter("format", |s: &Value, args: Rest<ValueOrKwargs>| -> Result<String, Error> {
+        let Some(s) = s.as_str() else {
+            return Err(Error::new(ErrorKind::InvalidOperation, "value is not a string"));
+        };
+        formatted(FormatStyle::Printf, s, &args.into_values())
+    });
+    env.add_filter("slice", |state: &mut State, v: Value, count: usize, fill: Option<Value>| {
+        check_items(&v, count)?;
+        filters::slice(state, v, count, fill)
+    });
+    env.add_filter("batch", |state: &mut State, v: Value, count: usize, fill: Option<Value>| {
+        check_items(&v, count)?;
+        filters::batch(state, v, count, fill)
+    });
+    env.add_filter("list", |state: &mut State, v: Value| {
+        check_items(&v, 0)?;
+        filters::list(state, v)
+    });
+}
+
+fn too_long() -> Error {
+    let what = format!("a text would be longer than {} MiB", TEXT_BYTES_MAX >> 20);
+    Error::new(ErrorKind::InvalidOperation, what)
+}
+
+/// Fails where a text of so many bytes may not be made.
+pub(super) fn check_text(bytes: usize) -> Result<(), Error> {
+    if bytes > TEXT_BYTES_MAX { Err(too_long()) } else { Ok(()) }
+}
+
+fn check_items(value: &Value, count: usize) -> Result<(), Error> {
+    // A text counts by its characters, of which its bytes are no fewer.
+    let items = value.as_str().map(str::len).or_else(|| value.len()).unwrap_or(0).max(count);
+    if items > ITEMS_MAX {
+        let what = format!("a list would have {items} items; at most {ITEMS_MAX} are allowed");
+        return Err(Error::new(ErrorKind::InvalidOperation, what));
+    }
+    Ok(())
+}
+
+/// Fails where `s.replace(from, to)`, `most` times at most, would be too long.
+pub(super) fn check_replace(s: &str, from: &str, to: &str, most: usize) -> Result<(), Error> {
+    let times = s.matches(from).count().min(most);
+    check_text(times.saturating_mul(to.len()).saturating_add(s.len()))
+}
+
+fn indent(
+    value: StringInput<'_>,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    let columns = width.map_or_else(|| kwargs.get("width"), |w| Ok(Some(w)))?.unwrap_or(4);
+    let lines = value.as_str().matches('\n').count() + 1;
+    check_text(lines.saturating_mul(columns).saturating_add(value.as_str().len()))?;
+    filters::indent(value, width, first, blank, kwargs)
+}
+
+/// jinja2's `join(value, d='', attribute=None)`.
+fn join_filter(
+    state: &mut State,
+    value: &Value,
+    separator: Option<Cow<'_, str>>,
+    attribute: Option<Value>,
+    kwargs: Kwargs,
+) -> Result<String, Error> {
+    let separator = match separator {
+        Some(s) => s,
+        None => kwargs.get::<Option<String>>("d")?.unwrap_or_default().into(),
+    };
+    let attribute = match attribute {
+        Some(a) => Some(a),
+        None => kwargs.get("attribute")?,
+    };
+    kwargs.assert_all_used()?;
+    match attribute.filter(|a| !a.is_none()) {
+        Some(attribute) => {
+            let values = state.apply_filter("map", args![value, attribute => attribute])?;
+            join(&values, &separator)
+        }
+        None => join(value, &separator),
+    }
+}
+
+/// The items of `values` with `separator` between them.
+pub(super) fn join(values: &Value, separator: &str) -> Result<String, Error> {
+    let mut out = String::new();
+    for (i, item) in values.try_iter()?.checked().enumerate() {
+        let item = item?;
+        let text = item.as_str().map_or_else(|| python::str(&item).map(Cow::Owned), |s| Ok(s.into()))?;
+        check_text(out.len().saturating_add(separator.len()).saturating_add(text.len()))?;
+        if i > 0 {
+            out.push_str(separator);
+        }
+        out.push_str(&text);
+    }
+    Ok(out)
+}
+
+/// `format` of the engine, unless the text might be too long.
+pub(super) fn formatted(style: FormatStyle, s: &str, args: &[Value]) -> Result<String, Error> {
+    let mut longest = 0;
+    let mut largest = 0;
+    for arg in args {
+        // Named arguments come as one mapping, which is no shorter than each of them.
+        longest =
+            longest.max(arg.as_str().map_or_else(|| python::str(arg).map(|s| s.len()), |s| Ok(s.len()))?);
+        if arg.kind() == ValueKind::Number {
+            largest = largest.max(arg.as_i64().map_or(usize::MAX, |n| n.unsigned_abs() as usize));
+        }
+    }
+    let mut total = s.len();
+    for field in s.split(if style == FormatStyle::Printf { '%' } else { '{' }).skip(1) {
+        let spec = match style {
+            FormatStyle::Printf => {
+                let rest = field.strip_prefix('(').and_then(|f| f.split_once(')')).map_or(field, |(_, f)| f);
+                rest.split(|c: char| !"#0- +.*123456789".contains(c)).next()
+            }
+            FormatStyle::StrFormat => field.split('}').next(),
+        };
+        let spec = spec.unwrap_or_default();
+        // Width and precision, and whatever else is a number: a text with larger ones is refused too early at worst.
+        let numbers = spec.split(|c: char| !c.is_ascii_digit()).filter(|n| !n.is_empty());
+        let numbers = numbers.map(|n| n.parse().unwrap_or(usize::MAX)).fold(0, usize::saturating_add);
+        // A `*` takes the width from an argument.
+        let starred = if spec.contains('*') { largest.saturating_mul(2) } else { 0 };
+        total = total.saturating_add(longest).saturating_add(numbers).saturating_add(starred);
+    }
+    check_text(total)?;
+    format(style, s, args)
+}
