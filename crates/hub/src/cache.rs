@@ -93,6 +93,12 @@ impl Entry {
         self.blobs().join(name)
     }
 
+    /// True where a blob is here with all its bytes (where nobody knows how many, with any). A shorter one was cut off
+    /// after it was fetched: by a full disk, a copy that broke off, a file system that lost its end.
+    pub fn has(&self, blob: &str, size: Option<u64>) -> bool {
+        std::fs::metadata(self.blob(blob)).is_ok_and(|m| m.is_file() && size.is_none_or(|s| s == m.len()))
+    }
+
     /// The unfinished download of a blob.
     pub fn part(&self, name: &str) -> PathBuf {
         self.blobs().join(format!("{name}{INCOMPLETE}"))
@@ -228,6 +234,19 @@ impl Entry {
 
     fn lock_path(&self, blob: &str) -> PathBuf {
         self.locks.join(format!("{blob}.lock"))
+    }
+
+    /// After a pull that failed: removes the entry's folders where they hold nothing but where it is from. Locks stay,
+    /// for others may wait for them; what can not be removed is an empty folder and harms nobody.
+    pub fn prune(&self) {
+        let is_empty = |dir: &Path| read_dir(dir).is_ok_and(|d| d.is_empty());
+        let (blobs, snapshots) = (self.blobs(), self.dir.join("snapshots"));
+        if is_empty(&blobs) && is_empty(&snapshots) {
+            let _ = remove_file(&self.dir.join(ORIGIN));
+            for dir in [&blobs, &snapshots, &self.dir] {
+                let _ = std::fs::remove_dir(dir);
+            }
+        }
     }
 
     /// Removes the whole entry.

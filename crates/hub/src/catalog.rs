@@ -28,6 +28,13 @@ pub struct Pinned {
     pub wheel: Wheel,
 }
 
+impl Pinned {
+    /// True where the file at `path` has as many bytes as it should.
+    pub(crate) fn is_at(&self, path: &std::path::Path) -> bool {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.size)
+    }
+}
+
 /// A file inside a wheel.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wheel {

@@ -175,7 +175,7 @@ impl HubConfig {
             endpoint: parse_endpoint(&endpoint)?,
             cache,
             token,
-            offline: get("HF_HUB_OFFLINE").is_some_and(|v| is_true(&v)),
+            offline: get("HF_HUB_OFFLINE").map(|v| flag("HF_HUB_OFFLINE", &v)).transpose()?.unwrap_or(false),
             pip: PipConfig::from_env(&lookup, home),
             proxies: Proxies {
                 http: either("HTTP_PROXY").or_else(|| all.clone()),
@@ -211,6 +211,15 @@ fn read_token(path: &Path) -> Result<Option<Secret>, Error> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::io(path, e)),
     }
+}
+
+/// A flag that is neither yes nor no may have been meant to keep this machine off the network: an error.
+fn flag(name: &str, text: &str) -> Result<bool, Error> {
+    let no = matches!(text.trim().to_ascii_lowercase().as_str(), "0" | "off" | "no" | "false" | "n" | "f");
+    if !no && !is_true(text) {
+        return Err(setting(name, format!("'{text}' is neither yes nor no; set it to 1 or 0")));
+    }
+    Ok(!no)
 }
 
 /// As the Python libraries read a flag.
@@ -279,6 +288,8 @@ mod tests {
         {
             assert_eq!(from(&[base, ("HF_HUB_OFFLINE", value)]).unwrap().offline, expect, "{value}");
         }
+        let e = from(&[base, ("HF_HUB_OFFLINE", "maybe")]).unwrap_err().to_string();
+        assert!(e.contains("HF_HUB_OFFLINE") && e.contains("maybe"), "{e}");
         assert_eq!(
             from(&[base, ("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().patience.stall,
             Duration::from_secs(7)

@@ -7,7 +7,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use crate::cache::{create_parent, hex};
+use crate::cache::{create_parent, hex, remove_file};
 use crate::config::Secret;
 use crate::error::{Class, Error};
 use crate::http::{Answer, Call, Http, Trust, broken};
@@ -52,10 +52,25 @@ pub(crate) fn fetch(
     meter: &mut Meter<'_>,
 ) -> Result<(String, u64), Error> {
     let mut part = Part::open(path, piece.len, meter)?;
+    match fill(http, piece, &mut part, meter) {
+        Ok(()) => Ok((hex(&part.hash.finalize()), part.have)),
+        Err(e) => {
+            // Of a file that brought nothing, nothing needs to stay.
+            if part.have == 0 && !e.is_local() {
+                drop(part);
+                remove_file(path)?;
+            }
+            Err(e)
+        }
+    }
+}
+
+/// Tries until all bytes are there.
+fn fill(http: &Http, piece: &Piece<'_>, part: &mut Part<'_>, meter: &mut Meter<'_>) -> Result<(), Error> {
     let mut tries = 0;
     while piece.len.is_none_or(|len| part.have < len) || part.have == 0 {
         let before = part.have;
-        let failure = match attempt(http, piece, &mut part, meter) {
+        let failure = match attempt(http, piece, part, meter) {
             Ok(Outcome::Complete) => break,
             Ok(Outcome::Partial(e)) => e,
             Err(e) => e,
@@ -80,9 +95,9 @@ pub(crate) fn fetch(
             part.restart(meter)?;
         }
     }
-    part.file.flush().map_err(|e| Error::io(path, e))?;
+    part.file.flush().map_err(|e| Error::io(part.path, e))?;
     meter.done();
-    Ok((hex(&part.hash.finalize()), part.have))
+    Ok(())
 }
 
 /// One request and its body.

@@ -62,9 +62,10 @@ impl Hub {
         let here = self.resolve(reference)?;
         let reference_is_final = match reference {
             Reference::Path(path) => return here.ok_or_else(|| Error::NoSuchPath(path.clone())),
+            // What is here has been held against the size that is known.
             Reference::Short(short) => short.pinned().is_some(),
-            Reference::Hub(hub) => is_commit(&hub.revision),
-            Reference::Url(_) => false,
+            // A commit never changes what it names; the file here may have lost its end all the same.
+            Reference::Hub(_) | Reference::Url(_) => false,
         };
         if let Some(path) = here.as_ref().filter(|_| reference_is_final || self.config.offline) {
             return Ok(path.clone());
@@ -107,10 +108,11 @@ impl Hub {
     }
 
     fn resolve_short(&self, short: &ShortRef) -> Result<Option<PathBuf>, Error> {
-        if let Some(path) = inventory::resolve(self, &short.hub())? {
-            return Ok(Some(path));
-        }
-        Ok(short.pinned().and_then(|pinned| wheel::resolve(self, short.known, pinned)))
+        let on_hub = inventory::resolve(self, &short.hub())?;
+        let Some(pinned) = short.pinned() else { return Ok(on_hub) };
+        // A file with another size is damaged, and as good as none.
+        let on_hub = on_hub.filter(|path| pinned.is_at(path));
+        Ok(on_hub.or_else(|| wheel::resolve(self, short.known, pinned)))
     }
 
     /// Tries every source in turn.
@@ -222,11 +224,6 @@ impl Hub {
             what: format!("is no GGUF file: {looks}; nothing was kept"),
         })
     }
-}
-
-/// A commit never changes what it names.
-fn is_commit(revision: &str) -> bool {
-    revision.len() == 40 && revision.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// True where the source could not be asked, as opposed to having said no.

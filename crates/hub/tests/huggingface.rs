@@ -164,6 +164,37 @@ fn a_broken_connection_is_resumed_at_once_and_by_the_next_pull() {
 }
 
 #[test]
+fn a_file_that_lost_its_end_is_fetched_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = gguf(10_000, 3);
+    let fake = fake(vec![("m.gguf", bytes.clone())], vec![], |_| None);
+    let hub = hub(dir.path(), &fake.hub);
+    for model in ["hf:user/repo".to_string(), format!("hf:user/repo@{COMMIT}")] {
+        let model = parse(&model);
+        let path = hub.pull(&model, &Silent).unwrap();
+        let blob = std::fs::canonicalize(&path).unwrap();
+        std::fs::File::options().write(true).open(&blob).unwrap().set_len(4_000).unwrap();
+        let progress = Recorder::default();
+        assert_eq!(hub.pull(&model, &progress).unwrap(), path);
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{model}");
+        assert!(progress.has("m.gguf that is here is damaged (4000 bytes)"), "{:?}", progress.all());
+    }
+}
+
+#[test]
+fn a_pull_that_brought_nothing_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = fake(vec![("m.gguf", gguf(100, 3))], vec![], |_| Some(Reply::status(410)));
+    let hub = hub(dir.path(), &fake.hub);
+    hub.pull(&parse("hf:user/repo"), &Silent).unwrap_err();
+    let url = format!("{}/none/m.gguf", fake.cdn.url);
+    hub.pull(&parse(&url), &Silent).unwrap_err();
+    assert_eq!(hub.list().unwrap(), []);
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, [".locks"]);
+}
+
+#[test]
 fn what_an_unfinished_pull_left_can_be_removed() {
     let dir = tempfile::tempdir().unwrap();
     let fake = fake(vec![("m-Q8_0.gguf", gguf(1000, 3)), ("m-Q4_0.gguf", gguf(500, 4))], vec![], move |r| {

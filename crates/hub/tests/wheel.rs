@@ -188,8 +188,12 @@ fn only_the_members_bytes_are_fetched() {
         // Again: nothing is asked for.
         let asked = server.seen().len();
         assert_eq!(hub.pull(&model, &Silent).unwrap(), path);
-        assert_eq!(hub.resolve(&model).unwrap(), Some(path));
+        assert_eq!(hub.resolve(&model).unwrap(), Some(path.clone()));
         assert_eq!(server.seen().len(), asked);
+        // A file that lost its end is not here, and fetched again.
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(9_000).unwrap();
+        assert_eq!(hub.resolve(&model).unwrap(), None);
+        assert_eq!(std::fs::read(hub.pull(&model, &Silent).unwrap()).unwrap(), bytes);
         let list = hub.list().unwrap();
         assert_eq!((list[0].reference.as_str(), list[0].complete), ("tiny:1m", true));
         assert_eq!(hub.remove(&model).unwrap().bytes, 400_000);
