@@ -54,7 +54,7 @@ fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
     json!({
         "name": r.name,
         "origin": r.origin,
-        "architecture": c.architecture,
+        "architecture": c.architecture.name,
         "parameters": r.parameters,
         "active_parameters": r.active_parameters,
         "bytes": r.bytes,

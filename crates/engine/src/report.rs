@@ -12,7 +12,7 @@ use octet_weights::{GgmlType, Metadata, TensorInfo};
 
 use crate::Error;
 use crate::models::config::Config;
-use crate::models::{Limits, architecture};
+use crate::models::Limits;
 
 pub use group::Group;
 
@@ -139,7 +139,7 @@ impl Memory {
 impl Report {
     /// Reads what `model` says about itself. Fails where loading it would: unknown architecture, missing dimensions.
     pub fn new(model: &octet_weights::Model) -> Result<Self, Error> {
-        let config = Config::read(model, architecture(model)?)?;
+        let config = Config::read(model)?;
         let meta = &model.metadata;
         let tied = model.info("output.weight").is_none();
         let groups = groups(model.tensors(), &config, tied);

@@ -75,7 +75,7 @@ fn check_hidden(model: &str, g: &Golden, run: &mut Run, on: On) {
     run.prepare(&ids);
     let mut seen = Vec::new();
     let batch = std::mem::take(&mut run.batch);
-    run.model.step_traced(&batch, &mut |layer, h| {
+    let traced = run.model.step_traced(&batch, &mut |layer, h| {
         // the golden file's last state is the one after the final norm, in place of the last layer's
         if layer != layers {
             let at = layer.min(layers) * size;
@@ -84,6 +84,7 @@ fn check_hidden(model: &str, g: &Golden, run: &mut Run, on: On) {
         }
         seen.push(layer);
     });
+    traced.expect("memory for a trace");
     assert_eq!(seen, (0..layers + 2).collect::<Vec<_>>());
 }
 
@@ -97,16 +98,18 @@ fn check_mtp(model: &str, g: &Golden, run: &mut Run, on: On) {
         let hidden = run.model.config().hidden;
         let mut state = Vec::new();
         let batch = std::mem::take(&mut run.batch);
-        run.model.step_traced(&batch, &mut |layer, h| {
+        let traced = run.model.step_traced(&batch, &mut |layer, h| {
             if layer == last {
                 state = h.to_vec();
             }
         });
+        traced.expect("memory for a trace");
         // row t: the trunk's state of token t with token t + 1
         run.clear();
         run.prepare(&ids[1..]);
         let got = run.model.step_mtp(&run.batch, &state[..(ids.len() - 1) * hidden]);
-        let worst = max_abs_diff(got.expect("the block was loaded"), &want);
+        let got = got.expect("memory for a step").expect("the block was loaded");
+        let worst = max_abs_diff(got, &want);
         assert!(worst <= TOLERANCE, "{model} on {on:?}: MTP of prompt {p} differs by {worst}");
     }
 }

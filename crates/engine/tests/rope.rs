@@ -17,9 +17,7 @@ fn file(keys: &[(&str, Value)]) -> Model {
 }
 
 fn rope(keys: &[(&str, Value)]) -> Result<Rope, String> {
-    let file = file(keys);
-    let arch = octet_engine::models::architecture(&file).expect("a known architecture");
-    Config::read(&file, arch).map(|c| c.rope).map_err(|e| e.to_string())
+    Config::read(&file(keys)).map(|c| c.rope).map_err(|e| e.to_string())
 }
 
 fn text(s: &str) -> Value {

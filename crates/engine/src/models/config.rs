@@ -3,6 +3,7 @@
 use octet_compute::backend::{HeadOrder, MAX_CONV, MAX_EXPERTS, MAX_TOP_K, RopePairing};
 use octet_weights::{Metadata, Model};
 
+use super::architectures::{Architecture, architecture};
 use super::rope::{self, Rope};
 use crate::Error;
 
@@ -34,8 +35,8 @@ pub struct MoeConfig {
 /// Dimensions that every decoder has, and the optional parts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// `general.architecture`.
-    pub architecture: String,
+    /// What kind of model it is.
+    pub architecture: &'static Architecture,
     /// Decoder layers, without the multi-token-prediction block.
     pub layers: usize,
     /// Multi-token-prediction blocks that follow them in the file (0 or 1).
@@ -71,12 +72,12 @@ pub struct Config {
 /// Reads keys below the architecture's prefix, with bounds.
 pub(super) struct Keys<'a> {
     meta: &'a Metadata,
-    arch: &'a str,
+    arch: &'static Architecture,
 }
 
 impl Keys<'_> {
     fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.arch)
+        format!("{}.{key}", self.arch.name)
     }
     pub(super) fn bad(&self, key: &str, what: String) -> Error {
         octet_weights::Error::key(self.meta.file(), &self.name(key), what).into()
@@ -116,12 +117,16 @@ const MAX_HEADS: usize = 1024;
 pub const CONTEXT_MAX: usize = 1 << 28;
 
 impl Config {
-    /// Reads the dimensions of `model`, whose architecture is `arch`.
-    pub fn read(model: &Model, arch: &str) -> Result<Self, Error> {
+    /// Reads the dimensions of `model`. Fails for an architecture that is not known.
+    pub fn read(model: &Model) -> Result<Self, Error> {
+        let arch = architecture(model)?;
         let meta = &model.metadata;
         let k = Keys { meta, arch };
         let blocks = k.size("block_count", MAX_LAYERS)?;
-        let mtp_layers = k.opt_size("nextn_predict_layers", 1)?.unwrap_or(0);
+        let mtp_layers = match arch.mtp {
+            true => k.opt_size("nextn_predict_layers", 1)?.unwrap_or(0),
+            false => 0,
+        };
         let layers = blocks.checked_sub(mtp_layers).filter(|&l| l > 0).ok_or_else(|| {
             k.bad("nextn_predict_layers", format!("is {mtp_layers}, of {blocks} blocks in all"))
         })?;
@@ -178,8 +183,7 @@ impl Config {
             rope: rope::read(model, &k, rope_dims, context_length)?,
             rope_pairing: match meta.opt_str("octet.rope_pairing")? {
                 Some("half") => RopePairing::Half,
-                None if arch == "llama" => RopePairing::Adjacent,
-                None => RopePairing::Half,
+                None => arch.rope_pairing,
                 Some(other) => {
                     let what = format!("is '{other}'; expected 'half'");
                     return Err(octet_weights::Error::key(meta.file(), "octet.rope_pairing", what).into());
@@ -189,7 +193,7 @@ impl Config {
             gdn: if recurrent.contains(&true) { Some(gdn(&k)?) } else { None },
             moe,
             recurrent,
-            architecture: arch.to_string(),
+            architecture: arch,
         };
         Ok(config)
     }
@@ -197,7 +201,7 @@ impl Config {
 
 /// Which layers are Gated DeltaNet: an explicit list, or every layer but each `full_attention_interval`-th.
 fn recurrent_layers(k: &Keys, layers: usize) -> Result<Vec<bool>, Error> {
-    if !matches!(k.arch, "qwen35" | "qwen35moe") {
+    if !k.arch.gated_deltanet {
         return Ok(vec![false; layers]);
     }
     match k.meta.get(&k.name("attention.recurrent_layers")) {

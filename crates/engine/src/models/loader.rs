@@ -1,10 +1,12 @@
-//! Loads named tensors into a backend, with every shape checked; used by the architecture files.
+//! Loads named tensors into a backend, with every shape checked. Called by `models::load`.
+
+use std::collections::HashSet;
 
 use octet_compute::backend::{Attention, Backend, Gdn, Mlp, Moe, SharedExpert};
 use octet_weights::{Matrix, Model};
 
 use super::config::Config;
-use super::decoder::{FeedForward, Mixer};
+use super::decoder::{Decoder, FeedForward, Layer, Mixer, Mtp};
 use crate::Error;
 
 /// Called while a model loads, with bytes loaded so far and in all.
@@ -20,15 +22,77 @@ pub struct Loader<'a, B: Backend> {
     pub config: &'a Config,
     progress: Progress<'a>,
     loaded: u64,
+    used: HashSet<String>,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
     /// Starts loading `model` into `be`.
     pub fn new(model: &'a Model, be: &'a mut B, config: &'a Config, progress: Progress<'a>) -> Self {
-        Self { model, be, config, progress, loaded: 0 }
+        Self { model, be, config, progress, loaded: 0, used: HashSet::new() }
+    }
+
+    /// The whole model; the multi-token-prediction block too where the file has one and `with_mtp` asks for it.
+    pub fn decoder(mut self, with_mtp: bool) -> Result<Decoder<B>, Error> {
+        let c = self.config;
+        let (embedding, head) = self.embedding_and_head()?;
+        let layers = (0..c.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
+        let mtp = if with_mtp && c.mtp_layers == 1 { Some(self.mtp(c.layers)?) } else { None };
+        let norm = self.vector("output_norm.weight", &[c.hidden])?;
+        self.refuse_the_rest()?;
+        Ok(Decoder { hidden: c.hidden, vocab: c.vocab, eps: c.eps, embedding, layers, norm, head, mtp })
+    }
+
+    /// Fails where the file has a tensor of the text model that was not loaded. Left alone are the block of
+    /// multi-token prediction, towers for images and sound, and what the configuration has read.
+    fn refuse_the_rest(&self) -> Result<(), Error> {
+        let c = self.config;
+        let aside = |name: &str| {
+            let block = name.strip_prefix("blk.").and_then(|s| s.split_once('.'));
+            let block = block.and_then(|(i, _)| i.parse::<usize>().ok());
+            block.is_some_and(|i| (c.layers..c.layers + c.mtp_layers).contains(&i))
+                || ["v.", "mm.", "a.", "mtp."].iter().any(|tower| name.starts_with(tower))
+                || name == "rope_freqs.weight"
+        };
+        let known = self.model.tensors().iter().map(|t| &t.name).filter(|&name| !self.used.contains(name));
+        match known.chain(self.model.ignored()).find(|name| !aside(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let what = format!(
+                    "has no place in architecture '{}' as this version computes it; without it the model would give \
+                     other text",
+                    c.architecture.name
+                );
+                Err(octet_weights::Error::tensor(&self.model.origin, name, what).into())
+            }
+        }
+    }
+
+    fn layer(&mut self, i: usize) -> Result<Layer<B>, Error> {
+        let recurrent = self.config.recurrent.get(i).copied().unwrap_or(false);
+        Ok(Layer {
+            mixer: if recurrent { self.gdn(i)? } else { self.attention(i)? },
+            feed_forward: self.feed_forward(i)?,
+        })
+    }
+
+    /// The multi-token-prediction block, which the file has as block `i`.
+    fn mtp(&mut self, i: usize) -> Result<Mtp<B>, Error> {
+        let h = self.config.hidden;
+        let name = |n: &str| format!("blk.{i}.nextn.{n}.weight");
+        let norm = name("shared_head_norm");
+        let norm = if self.model.info(&norm).is_some() { norm } else { "output_norm.weight".to_string() };
+        Ok(Mtp {
+            embed_norm: self.vector(&name("enorm"), &[h])?,
+            hidden_norm: self.vector(&name("hnorm"), &[h])?,
+            fc_embed: self.columns(&name("eh_proj"), [h, 2 * h], 0..h)?,
+            fc_hidden: self.columns(&name("eh_proj"), [h, 2 * h], h..2 * h)?,
+            layer: self.layer(i)?,
+            norm: self.vector(&norm, &[h])?,
+        })
     }
 
     fn done(&mut self, name: &str) {
+        self.used.insert(name.to_string());
         self.loaded += self.model.info(name).map_or(0, |t| t.size_bytes());
         self.model.release(name);
         (self.progress)(self.loaded, self.model.size_bytes());
@@ -39,7 +103,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// A small tensor as f32 values.
-    pub fn vector(&mut self, name: &str, shape: &[usize]) -> Result<B::Buf, Error> {
+    fn vector(&mut self, name: &str, shape: &[usize]) -> Result<B::Buf, Error> {
         let values = self.model.tensor(name, shape)?.to_f32();
         let v = self.be.vector(&values);
         let v = self.named(name, v)?;
@@ -59,13 +123,14 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// `{stem}.weight` as a projection `[rows, cols]`, with `{stem}.bias` where the file has one.
-    pub fn linear(&mut self, stem: &str, rows: usize, cols: usize) -> Result<B::Weight, Error> {
-        let (name, bias) = (format!("{stem}.weight"), format!("{stem}.bias"));
+    fn linear(&mut self, stem: &str, rows: usize, cols: usize) -> Result<B::Weight, Error> {
+        let (name, bias_name) = (format!("{stem}.weight"), format!("{stem}.bias"));
         let m = self.model.tensor(&name, &[rows, cols])?.matrix();
-        let bias = match self.model.optional(&bias)? {
+        let bias = match self.model.optional(&bias_name)? {
             None => None,
             Some(t) => {
                 t.expect_shape(&self.model.origin, &[rows])?;
+                self.done(&bias_name);
                 Some(t.to_f32())
             }
         };
@@ -80,7 +145,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// Columns `from..to` of a projection `[rows, cols]`, copied row by row.
-    pub fn columns(
+    fn columns(
         &mut self,
         name: &str,
         [rows, cols]: [usize; 2],
@@ -94,7 +159,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// The embedding table and the output head, which may be the same tensor.
-    pub fn embedding_and_head(&mut self) -> Result<(B::Embedding, B::Weight), Error> {
+    fn embedding_and_head(&mut self) -> Result<(B::Embedding, B::Weight), Error> {
         let (vocab, hidden) = (self.config.vocab, self.config.hidden);
         let name = "token_embd.weight";
         let table = self.model.tensor(name, &[vocab, hidden])?.matrix();
@@ -112,8 +177,9 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// Softmax attention of block `i`.
-    pub fn attention(&mut self, i: usize, gated: bool, qk_norm: bool) -> Result<Mixer<B>, Error> {
+    fn attention(&mut self, i: usize) -> Result<Mixer<B>, Error> {
         let c = self.config;
+        let gated = c.architecture.output_gate;
         let (heads, kv_heads, d, hidden) = (c.heads, c.kv_heads[i], c.head_dim, c.hidden);
         let q_rows = heads * d * if gated { 2 } else { 1 };
         Ok(Mixer::Attention {
@@ -127,7 +193,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 kv_heads,
                 head_dim: d,
                 gated,
-                qk_norm: if qk_norm {
+                qk_norm: if c.architecture.qk_norm {
                     let q = self.vector(&format!("blk.{i}.attn_q_norm.weight"), &[d])?;
                     Some((q, self.vector(&format!("blk.{i}.attn_k_norm.weight"), &[d])?))
                 } else {
@@ -146,7 +212,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// Gated DeltaNet of block `i`.
-    pub fn gdn(&mut self, i: usize) -> Result<Mixer<B>, Error> {
+    fn gdn(&mut self, i: usize) -> Result<Mixer<B>, Error> {
         let c = self.config;
         let g = c.gdn.expect("a model with recurrent layers has their dimensions");
         let value_len = g.v_heads * g.v_dim;
@@ -175,11 +241,11 @@ impl<'a, B: Backend> Loader<'a, B> {
         })
     }
 
-    /// The feed-forward part of block `i`, whose norm is `blk.{i}.{norm}.weight`.
-    pub fn feed_forward(&mut self, i: usize, norm: &str, renormalise: bool) -> Result<FeedForward<B>, Error> {
+    /// The feed-forward part of block `i`.
+    fn feed_forward(&mut self, i: usize) -> Result<FeedForward<B>, Error> {
         let c = self.config;
         let name = |n: &str| format!("blk.{i}.{n}");
-        let norm = self.vector(&name(&format!("{norm}.weight")), &[c.hidden])?;
+        let norm = self.vector(&name(&format!("{}.weight", c.architecture.feed_forward_norm)), &[c.hidden])?;
         let Some(m) = c.moe else {
             return Ok(FeedForward::Dense(Mlp {
                 norm,
@@ -211,7 +277,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             shared,
             experts: m.experts,
             top_k: m.top_k,
-            renormalise,
+            renormalise: true,
         }))
     }
 

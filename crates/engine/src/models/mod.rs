@@ -1,12 +1,12 @@
 //! Architectures by name, and the one virtual call that hides which backend runs them.
 
+mod architectures;
 pub mod config;
 pub mod decoder;
-pub mod llama;
 pub mod loader;
-pub mod qwen3;
-pub mod qwen35;
 pub mod rope;
+
+pub use architectures::{ARCHITECTURES, Architecture};
 
 use octet_compute::backend::{Backend, CacheShape, KvType, StepShape};
 use octet_compute::cpu::Cpu;
@@ -18,9 +18,6 @@ use crate::Error;
 use config::Config;
 use decoder::{Decoder, Scratch};
 use loader::{Loader, Progress};
-
-/// Architectures that can be run, as GGUF files name them.
-pub const ARCHITECTURES: &[&str] = &["qwen35moe", "qwen35", "qwen3moe", "qwen3", "qwen2", "llama"];
 
 /// How much memory a model's caches and activations may take, and what to load.
 #[derive(Debug, Clone)]
@@ -64,15 +61,18 @@ pub trait Model: Send {
     /// What runs it.
     fn backend(&mut self) -> &mut dyn Inspect;
     /// Runs one step and returns the logits of `batch.outputs`, `[outputs, vocab]`.
+    ///
+    /// # Panics
+    /// When the batch is larger than the limits, or a token is not in the vocabulary.
     fn step(&mut self, batch: &Batch) -> &[f32];
     /// The logits that the last step returned.
     fn last_logits(&self) -> &[f32];
     /// Like `step`; `probe` sees the residual stream `[tokens, hidden]` after the embedding (0) and after each layer,
     /// and last the state after the final norm (`layers + 1`).
-    fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> &[f32];
+    fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error>;
     /// Multi-token prediction: `hidden` holds the trunk's states after the final norm `[tokens, hidden]`, and
     /// `batch.tokens` the token after each. `None` when the block is not loaded.
-    fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Option<&[f32]>;
+    fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Result<Option<&[f32]>, Error>;
     /// Makes a state slot that of an empty sequence.
     fn reset_slot(&mut self, slot: usize);
     /// Copies the state of a slot.
@@ -89,37 +89,25 @@ pub trait Model: Send {
     fn load_page(&mut self, page: usize, data: &[u8]);
 }
 
-/// The architecture that a model file names, if it can be run.
-pub fn architecture(model: &octet_weights::Model) -> Result<&'static str, Error> {
-    let name = model.metadata.str("general.architecture")?;
-    ARCHITECTURES.iter().copied().find(|a| *a == name).ok_or_else(|| Error::UnknownArchitecture {
-        file: model.origin.clone(),
-        name: name.to_string(),
-        known: ARCHITECTURES.join(", "),
-    })
-}
-
 /// Positions that a model was made for.
 pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
-    Ok(Config::read(model, architecture(model)?)?.context_length)
+    Ok(Config::read(model)?.context_length)
 }
 
-/// Loads a model into `be`.
+/// Loads a model into `be`. Fails where the file has tensors that nothing here computes with: the model would run, and
+/// give other text than it was made to.
 pub fn load<B: Backend + Inspect>(
     model: &octet_weights::Model,
     mut be: B,
     limits: Limits,
     progress: Progress<'_>,
 ) -> Result<Box<dyn Model>, Error> {
-    let arch = architecture(model)?;
-    let config = Config::read(model, arch)?;
-    let mut loader = Loader::new(model, &mut be, &config, progress);
-    let decoder = match arch {
-        "qwen35moe" | "qwen35" => qwen35::load(&mut loader, limits.mtp)?,
-        "qwen3moe" | "qwen3" => qwen3::load(&mut loader)?,
-        "llama" | "qwen2" => llama::load(&mut loader)?,
-        other => unreachable!("'{other}' is listed in ARCHITECTURES and has no loader"),
-    };
+    let config = Config::read(model)?;
+    if limits.pages > u32::MAX as usize {
+        let what = format!("a cache of {} pages is more than can be numbered", limits.pages);
+        return Err(octet_compute::Error(what).into());
+    }
+    let decoder = Loader::new(model, &mut be, &config, progress).decoder(limits.mtp)?;
     let shape = decoder.cache_shape(limits.pages, limits.slots, limits.kv);
     let step = StepShape {
         tokens: limits.batch_tokens,
@@ -132,8 +120,12 @@ pub fn load<B: Backend + Inspect>(
     };
     let cache = be.cache(&shape, step)?;
     let scratch = decoder.scratch(&mut be, limits.batch_tokens, limits.batch_outputs)?;
+    let mtp_state = match decoder.mtp {
+        Some(_) => Some(be.buf(limits.batch_tokens * config.hidden)?),
+        None => None,
+    };
     let logits = vec![0.0; limits.batch_outputs * config.vocab];
-    Ok(Box::new(Loaded { be, decoder, cache, scratch, logits, outputs: 0, config, shape, limits }))
+    Ok(Box::new(Loaded { be, decoder, cache, scratch, mtp_state, logits, outputs: 0, config, shape, limits }))
 }
 
 /// What a backend can tell about itself; all that the engine needs beyond the verbs.
@@ -165,16 +157,16 @@ impl Inspect for Reference {
 
 impl Inspect for Cpu {
     fn describe(&self) -> String {
-        self.describe()
+        Cpu::describe(self)
     }
     fn threads(&self) -> usize {
-        self.threads()
+        Cpu::threads(self)
     }
     fn take_profile(&mut self) -> Option<Profile> {
-        Some(self.take_profile())
+        Some(Cpu::take_profile(self))
     }
     fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, octet_compute::Error> {
-        self.measure_bandwidth(runs)
+        Cpu::measure_bandwidth(self, runs)
     }
 }
 
@@ -183,6 +175,8 @@ struct Loaded<B: Backend> {
     decoder: Decoder<B>,
     cache: B::Cache,
     scratch: Scratch<B>,
+    /// The multi-token-prediction block's own state `[tokens, hidden]`, where it is loaded.
+    mtp_state: Option<B::Buf>,
     /// `[outputs, vocab]` of the last step.
     logits: Vec<f32>,
     outputs: usize,
@@ -201,7 +195,7 @@ impl<B: Backend + Inspect> Loaded<B> {
 
     fn check(&self, batch: &Batch) {
         assert!(batch.len() <= self.limits.batch_tokens && batch.outputs.len() <= self.limits.batch_outputs);
-        debug_assert!(batch.tokens.iter().all(|&t| (t as usize) < self.config.vocab));
+        assert!(batch.tokens.iter().all(|&t| (t as usize) < self.config.vocab));
     }
 }
 
@@ -230,9 +224,10 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         &self.logits[..self.outputs * self.config.vocab]
     }
 
-    fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> &[f32] {
+    fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error> {
         self.check(batch);
         let Self { be, decoder, cache, scratch, .. } = self;
+        let mut normed = be.buf(batch.len() * decoder.hidden)?;
         let mut row = vec![0.0; batch.len() * decoder.hidden];
         be.step(|be| {
             decoder.forward(be, scratch, cache, batch, &mut |be, layer, h| {
@@ -240,24 +235,19 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
                 probe(layer, &row);
             });
         });
-        let mut normed = match be.buf(batch.len() * decoder.hidden) {
-            Ok(b) => b,
-            Err(e) => panic!("no memory for a trace: {e}"),
-        };
         be.norm(batch.len(), &scratch.h, &decoder.norm, decoder.eps, &mut normed);
         be.read(&normed, &mut row);
         probe(decoder.layers.len() + 1, &row);
-        self.read_logits(batch)
+        Ok(self.read_logits(batch))
     }
 
-    fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Option<&[f32]> {
+    fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Result<Option<&[f32]>, Error> {
         self.check(batch);
-        let Self { be, decoder, cache, scratch, .. } = self;
-        let mtp = decoder.mtp.as_ref()?;
-        let hidden = be.vector(hidden).ok()?;
-        let mut work = be.buf(batch.len() * decoder.hidden).ok()?;
-        be.step(|be| decoder.forward_mtp(mtp, be, scratch, cache, batch, &hidden, &mut work));
-        Some(self.read_logits(batch))
+        let Self { be, decoder, cache, scratch, mtp_state, .. } = self;
+        let (Some(mtp), Some(state)) = (&decoder.mtp, mtp_state) else { return Ok(None) };
+        let hidden = be.vector(hidden)?;
+        be.step(|be| decoder.forward_mtp(mtp, be, scratch, cache, batch, &hidden, state));
+        Ok(Some(self.read_logits(batch)))
     }
 
     fn reset_slot(&mut self, slot: usize) {

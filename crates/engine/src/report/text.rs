@@ -25,7 +25,7 @@ impl Report {
         let c = &self.config;
         out.title(self.name.as_deref().unwrap_or(&self.origin));
         out.line("file", &self.origin);
-        out.line("architecture", &c.architecture);
+        out.line("architecture", c.architecture.name);
         out.line(
             "parameters",
             format!("{}, {} active per token", count(self.parameters), count(self.active_parameters)),

@@ -32,7 +32,8 @@
 //!
 //! "norm": qwen35 and qwen35moe store RMS norms around zero, so GGUF's value is `1 + w`; for others it is `w`.
 //! Heads and rows are not permuted as a GGUF converter would: `octet.rope_pairing` and `octet.gdn_head_order` say so.
-//! Everything else is left out: vision towers (`model.visual.*`) silently, other names counted as ignored.
+//! Everything else is left out: vision towers (`model.visual.*`) and stored rotary frequencies silently, other names
+//! counted as ignored.
 
 use super::config::Layout;
 use crate::source::Convert;
@@ -86,7 +87,8 @@ const EXPERT: &[(&str, &str)] = &[
 
 /// Where tensor `hf` of a checkpoint goes.
 pub(super) fn target(layout: &Layout, hf: &str) -> Target {
-    if hf.starts_with("model.visual.") {
+    // Older checkpoints hold frequencies that follow from config.json.
+    if hf.starts_with("model.visual.") || hf.ends_with(".rotary_emb.inv_freq") {
         return Target::Unused;
     }
     let found = match hf.strip_prefix("mtp.") {
@@ -247,7 +249,7 @@ mod tests {
             (Arch::Llama, "model.layers.4.input_layernorm.weight", "Unknown"),
             (Arch::Llama, "model.layers.03.input_layernorm.weight", "Unknown"),
             (Arch::Llama, "model.layers.+3.input_layernorm.weight", "Unknown"),
-            (Arch::Llama, "model.layers.0.self_attn.rotary_emb.inv_freq", "Unknown"),
+            (Arch::Llama, "model.layers.0.self_attn.rotary_emb.inv_freq", "Unused"),
             (Arch::Llama, "model.layers.0.mlp.experts.x.up_proj.weight", "Unknown"),
             (Arch::Llama, "layers.0.mlp.up_proj.weight", "Unknown"),
         ] {
