@@ -18,11 +18,8 @@ pub fn available() -> Option<u64> {
 /// Fails where a model of these limits does not fit.
 pub fn check(report: &Report, limits: &Limits, exact: bool) -> anyhow::Result<()> {
     let Some(free) = available() else { return Ok(()) };
-    let mut bill = report.memory(limits);
-    if exact {
-        bill.weights = 4 * report.parameters;
-    }
-    let context = limits.pages * octet_compute::batch::PAGE_TOKENS;
+    let bill = report.memory(limits, exact);
+    let context = limits.pages.saturating_mul(octet_compute::batch::PAGE_TOKENS);
     anyhow::ensure!(
         bill.total() <= free,
         "{} does not fit: it takes {} ({} of weights, {} for a context of {context}) and {} are free.\n\
@@ -30,7 +27,7 @@ pub fn check(report: &Report, limits: &Limits, exact: bool) -> anyhow::Result<()
         report.origin,
         binary(bill.total()),
         binary(bill.weights),
-        binary(bill.kv + bill.states + bill.activations),
+        binary(bill.total() - bill.weights),
         binary(free),
     );
     Ok(())

@@ -61,7 +61,7 @@ impl SamplingArgs {
             seed: self.seed.or(base.seed),
             ..base
         };
-        Request { max_tokens: limit(self.predict), sampling, stop: self.stop.clone() }
+        Request { max_tokens: limit(self.predict), sampling, stop: self.stop.clone(), ..Default::default() }
     }
 }
 

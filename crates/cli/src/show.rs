@@ -50,7 +50,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
 
 fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
     let c = &r.config;
-    let Memory { weights, kv, states, activations } = r.memory(limits);
+    let Memory { weights, kv, states, activations } = r.memory(limits, false);
     json!({
         "name": r.name,
         "origin": r.origin,
@@ -95,7 +95,7 @@ fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
             "kv_cache": kv,
             "states": states,
             "activations": activations,
-            "total": r.memory(limits).total(),
+            "total": r.memory(limits, false).total(),
         },
         "tokenizer": {
             "model": r.tokenizer.model,

@@ -52,11 +52,11 @@ impl Test {
     }
     /// Tokens of context that each sequence needs.
     pub fn context(&self) -> usize {
-        self.depth + self.length()
+        self.depth.saturating_add(self.length())
     }
     /// Raises `limits` to what the test needs.
     pub fn make_room(&self, limits: &mut Limits) {
-        limits.pages = limits.pages.max(self.sequences * self.context().div_ceil(PAGE_TOKENS));
+        limits.pages = limits.pages.max(self.sequences.saturating_mul(self.context().div_ceil(PAGE_TOKENS)));
         limits.slots = limits.slots.max(self.sequences);
         limits.batch_outputs = limits.batch_outputs.max(self.sequences);
         limits.batch_tokens = limits.batch_tokens.max(self.sequences);

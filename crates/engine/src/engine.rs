@@ -15,7 +15,7 @@ use octet_compute::cpu::{Cpu, CpuOptions};
 use crate::Error;
 use crate::cache::{Pool, Sequence, Snapshot};
 use crate::detokenizer::{ControlTokens, Detokenizer};
-use crate::models::{self, Limits, Model, loader::Progress};
+use crate::models::{self, Limits, Model, config::CONTEXT_MAX, loader::Progress};
 use crate::sampler::{Sampler, SamplerParams, StopStrings};
 use crate::tokenizer::Tokenizer;
 
@@ -36,6 +36,28 @@ pub struct Options {
 
 /// Context of a model that was made for more, unless one is asked for.
 pub const DEFAULT_CONTEXT: usize = 16_384;
+
+impl Options {
+    /// Tokens of context for a model that was made for `made_for`.
+    pub fn context_for(&self, made_for: usize) -> usize {
+        self.context.unwrap_or(made_for.min(DEFAULT_CONTEXT))
+    }
+
+    /// What a model that was made for `made_for` tokens of context is loaded with. Fails for more than [`CONTEXT_MAX`].
+    pub fn limits(&self, made_for: usize) -> Result<Limits, Error> {
+        let context = self.context_for(made_for);
+        if context > CONTEXT_MAX {
+            return Err(Error::ContextTooLong { context, most: CONTEXT_MAX });
+        }
+        let batch_tokens = self.batch_tokens.clamp(1, context.max(1));
+        Ok(Limits {
+            batch_tokens,
+            batch_outputs: self.score_tokens.clamp(1, batch_tokens),
+            kv: self.kv,
+            ..Limits::single(context)
+        })
+    }
+}
 
 impl Default for Options {
     fn default() -> Self {
@@ -58,6 +80,9 @@ pub struct Request {
     pub sampling: SamplerParams,
     /// Texts that end the answer and are not part of it.
     pub stop: Vec<String>,
+    /// The answer goes on in the prompt's text: where the vocabulary writes a space before the first word, that space is
+    /// part of the answer. Otherwise, in a chat, it is an artefact, and is left out.
+    pub continues: bool,
 }
 
 /// Why an answer ended.
@@ -93,6 +118,8 @@ pub struct Answer {
     pub logprobs: Vec<TokenLogprob>,
     /// Why it ended.
     pub finish: Finish,
+    /// The seed that it was drawn with: the same request with this seed gives the same answer.
+    pub seed: u64,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Those of them that were not computed again.
@@ -126,13 +153,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         let tokenizer = Arc::new(Tokenizer::from_metadata(&file.metadata)?);
         let made_for = models::context_length(file)?;
-        let context = options.context.unwrap_or(made_for.min(DEFAULT_CONTEXT));
-        let limits = Limits {
-            batch_tokens: options.batch_tokens.clamp(1, context.max(1)),
-            batch_outputs: options.score_tokens.clamp(1, options.batch_tokens.max(1)),
-            kv: options.kv,
-            ..Limits::single(context)
-        };
+        let (context, limits) = (options.context_for(made_for), options.limits(made_for)?);
         let mut model = models::load(file, Cpu::new(&options.cpu)?, limits, progress)?;
         let mut pool = Pool::new(&*model);
         let seq = pool.sequence(&mut *model, context)?;
@@ -162,10 +183,6 @@ impl Engine {
     pub fn context(&self) -> usize {
         self.context
     }
-    /// The model itself, to measure it.
-    pub fn model(&mut self) -> &mut dyn Model {
-        &mut *self.model
-    }
 
     /// Answers `prompt`, calling `on_text` with each piece of text as soon as it is certain, and with none before each
     /// step of the prompt, so that a long one can be broken off. `checkpoint` is the length of the part of the prompt
@@ -190,7 +207,7 @@ impl Engine {
         prompt.iter().for_each(|&id| sampler.accept(id));
 
         let cached = self.reuse(prompt);
-        let mut out = Output::new(&self.tokenizer, request, prompt.len(), cached)?;
+        let mut out = Output::new(&self.tokenizer, request, sampler.seed(), prompt.len(), cached)?;
         let mut patience = || on_text("");
         let mut flow = ControlFlow::Continue(());
         let mut fed = cached;
@@ -362,21 +379,27 @@ impl Output {
     fn new(
         tokenizer: &Arc<Tokenizer>,
         request: &Request,
+        seed: u64,
         prompt_tokens: usize,
         cached_tokens: usize,
     ) -> Result<Self, Error> {
+        let (tokenizer, control) = (Arc::clone(tokenizer), ControlTokens::Hide);
         Ok(Self {
             answer: Answer {
                 text: String::new(),
                 tokens: Vec::new(),
                 logprobs: Vec::new(),
                 finish: Finish::Length,
+                seed,
                 prompt_tokens,
                 cached_tokens,
                 prompt_time: Duration::ZERO,
                 generate_time: Duration::ZERO,
             },
-            detokenizer: Detokenizer::new(Arc::clone(tokenizer), ControlTokens::Hide),
+            detokenizer: match request.continues {
+                true => Detokenizer::continuing(tokenizer, control),
+                false => Detokenizer::new(tokenizer, control),
+            },
             stop: StopStrings::new(request.stop.clone())?,
             stopped: false,
         })

@@ -14,8 +14,11 @@ pub enum Error {
     #[error("{file}: architecture '{name}' is not supported; known architectures: {known}")]
     UnknownArchitecture { file: String, name: String, known: String },
     /// More tokens than the context can hold.
-    #[error("the prompt has {tokens} tokens and the context holds {context}; shorten it or raise --ctx-size")]
+    #[error("the prompt has {tokens} tokens and the context holds {context}")]
     ContextFull { tokens: usize, context: usize },
+    /// More context than any model has, and more than positions are counted for.
+    #[error("a context of {context} tokens is more than the {most} that are possible")]
+    ContextTooLong { context: usize, most: usize },
     /// The request itself makes no sense.
     #[error("{0}")]
     Request(String),

@@ -1,4 +1,5 @@
-//! Models, caches, tokens and sampling: everything between a prompt and its text. No HTTP, no JSON, no async.
+//! Models, caches, tokens and sampling: everything between a prompt and its text. No HTTP and no async; JSON only
+//! where models bring it, in chats' messages and `tokenizer.json`.
 
 pub mod bench;
 pub mod cache;

@@ -13,6 +13,7 @@ use octet_weights::{GgmlType, Metadata, TensorInfo};
 use crate::Error;
 use crate::models::config::Config;
 use crate::models::Limits;
+use crate::sampler::SamplingDefaults;
 
 pub use group::Group;
 
@@ -105,17 +106,6 @@ pub struct TokenReport {
     pub text: Option<String>,
 }
 
-/// `general.sampling.*`: what the model's makers recommend.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-#[allow(missing_docs)]
-pub struct SamplingDefaults {
-    pub temperature: Option<f32>,
-    pub top_k: Option<u32>,
-    pub top_p: Option<f32>,
-    pub min_p: Option<f32>,
-    pub repetition_penalty: Option<f32>,
-}
-
 /// Bytes of memory that a loaded model takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
@@ -132,7 +122,7 @@ pub struct Memory {
 impl Memory {
     /// All together.
     pub fn total(&self) -> u64 {
-        self.weights + self.kv + self.states + self.activations
+        [self.weights, self.kv, self.states, self.activations].into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -180,31 +170,36 @@ impl Report {
     /// All bytes that decoding one token moves when `depth` tokens went before: weights, keys and values of every
     /// position, and the state, which is read and written.
     pub fn traffic_per_token(&self, depth: usize, kv: KvType) -> u64 {
-        self.bytes_per_token + self.kv_bytes_per_position(kv) * depth as u64 + 2 * self.state_bytes()
+        let kv = self.kv_bytes_per_position(kv).saturating_mul(depth as u64);
+        kv.saturating_add(self.bytes_per_token + 2 * self.state_bytes())
     }
 
-    /// What the model takes when it is loaded with these limits.
-    pub fn memory(&self, limits: &Limits) -> Memory {
+    /// What the model takes when it is loaded with these limits; `exact` is with all weights but the embedding table
+    /// as f32. A little is left out: rows that fill up the last block of a packed matrix.
+    pub fn memory(&self, limits: &Limits, exact: bool) -> Memory {
         let c = &self.config;
-        let bytes_of = |g| self.group(g).map_or(0, |g: &GroupReport| g.bytes);
         let mtp = limits.mtp && c.mtp_layers > 0;
-        let mut weights = self.bytes - bytes_of(Group::Other);
-        if !mtp {
-            weights -= bytes_of(Group::Mtp);
-        }
-        if self.tied {
-            weights += bytes_of(Group::Embedding);
-        }
+        let packed = |g: &GroupReport| if exact { g.parameters.saturating_mul(4) } else { g.bytes };
+        let weights = |g: &GroupReport| match g.group {
+            Group::Other => 0,
+            Group::Mtp if !mtp => 0,
+            // The table stays as the file has it.
+            Group::Embedding if self.tied => g.bytes.saturating_add(packed(g)),
+            Group::Embedding => g.bytes,
+            _ => packed(g),
+        };
+        let weights = self.groups.iter().map(weights).fold(0, u64::saturating_add);
         let mtp_cache = mtp.then(|| layer_cache(c, c.layers));
         let caches = || self.caches.iter().chain(&mtp_cache);
         let per_page: u64 = caches().map(|l| l.page_bytes(limits.kv) as u64).sum();
         let per_slot: u64 = caches().map(|l| l.slot_bytes() as u64).sum();
-        let rows = activation_row(c) * limits.batch_tokens + 2 * c.vocab * limits.batch_outputs;
+        let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
+        let tokens = times(4 * activation_row(c), limits.batch_tokens);
         Memory {
             weights,
-            kv: per_page * limits.pages as u64,
-            states: per_slot * limits.slots as u64,
-            activations: 4 * rows as u64,
+            kv: per_page.saturating_mul(limits.pages as u64),
+            states: per_slot.saturating_mul(limits.slots as u64),
+            activations: tokens.saturating_add(times(8 * c.vocab, limits.batch_outputs)),
         }
     }
 }
@@ -288,6 +283,12 @@ fn types<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<TypeShare
 
 /// Rows that only fill up the embedding table (`tokenizer.ggml.token_type`).
 const TOKEN_TYPE_UNUSED: i64 = 5;
+const EOS_IDS: &str = "tokenizer.ggml.eos_token_ids";
+
+fn token_id(meta: &Metadata, id: i64) -> Result<u32, Error> {
+    let bad = || octet_weights::Error::key(meta.file(), EOS_IDS, format!("holds {id}, which is no token id"));
+    u32::try_from(id).map_err(|_| bad().into())
+}
 
 impl TokenizerReport {
     fn read(meta: &Metadata) -> Result<Self, Error> {
@@ -298,8 +299,8 @@ impl TokenizerReport {
         let token = |id: u32| TokenReport { id, text: vocabulary.and_then(|v| v.get(id as usize)).cloned() };
         let id = |key: &str| Ok::<_, Error>(meta.opt_u32(&format!("tokenizer.ggml.{key}"))?.map(token));
         // Checkpoints may list several ends; GGUF has the first of them.
-        let eos = match meta.opt_ints("tokenizer.ggml.eos_token_ids")? {
-            Some(ids) => ids.iter().filter_map(|&i| u32::try_from(i).ok()).map(token).collect(),
+        let eos = match meta.opt_ints(EOS_IDS)? {
+            Some(ids) => ids.iter().map(|&i| token_id(meta, i).map(token)).collect::<Result<_, _>>()?,
             None => id("eos_token_id")?.into_iter().collect(),
         };
         let json = meta.get("tokenizer.huggingface.json").map(|_| "tokenizer.json".to_string());
@@ -311,19 +312,6 @@ impl TokenizerReport {
             add_bos: meta.opt_bool("tokenizer.ggml.add_bos_token")?,
             eos,
             template_bytes: meta.opt_str("tokenizer.chat_template")?.map(str::len),
-        })
-    }
-}
-
-impl SamplingDefaults {
-    pub(crate) fn read(meta: &Metadata) -> Result<Self, Error> {
-        let float = |key: &str| meta.opt_f32(&format!("general.sampling.{key}"));
-        Ok(Self {
-            temperature: float("temp")?,
-            top_k: meta.opt_u32("general.sampling.top_k")?,
-            top_p: float("top_p")?,
-            min_p: float("min_p")?,
-            repetition_penalty: float("penalty_repeat")?,
         })
     }
 }

@@ -43,9 +43,7 @@ pub enum TemplateError {
         what: String,
     },
     /// The model has none, and none fits.
-    #[error(
-        "the model has no chat template, and its vocabulary is not ChatML's; give one with --chat-template"
-    )]
+    #[error("the model has no chat template, and its vocabulary is not ChatML's")]
     Missing,
     /// The template itself refuses these messages (`raise_exception`).
     #[error("the chat template refuses these messages: {0}")]

@@ -8,6 +8,7 @@ use octet_engine::Error;
 use octet_engine::engine::{Answer, Engine, Finish, Options, Request};
 use octet_engine::sampler::SamplerParams;
 use octet_synth::{Mix, TINY_ARCHITECTURES, tiny};
+use octet_weights::Value;
 
 fn engine(architecture: &str) -> Engine {
     let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
@@ -18,7 +19,7 @@ fn engine(architecture: &str) -> Engine {
 
 fn greedy(max_tokens: usize) -> Request {
     let sampling = SamplerParams { temperature: 0.0, ..SamplerParams::default() };
-    Request { max_tokens: Some(max_tokens), sampling, stop: Vec::new() }
+    Request { max_tokens: Some(max_tokens), sampling, ..Request::default() }
 }
 
 fn run(e: &mut Engine, prompt: &[u32], checkpoint: usize, request: &Request) -> Answer {
@@ -98,12 +99,73 @@ fn a_prompt_can_be_cancelled_between_its_steps_and_goes_on_from_there() {
 fn the_same_seed_gives_the_same_text() {
     let mut e = engine("qwen35moe");
     let sampling = SamplerParams { temperature: 1.5, seed: Some(42), ..SamplerParams::default() };
-    let request = Request { max_tokens: Some(20), sampling, stop: Vec::new() };
+    let request = Request { max_tokens: Some(20), sampling, ..Request::default() };
     let p = prompt(20, 1);
     let (a, b) = (run(&mut e, &p, 0, &request), run(&mut e, &p, 0, &request));
     assert_eq!(a.tokens, b.tokens);
     let other = Request { sampling: SamplerParams { seed: Some(43), ..request.sampling.clone() }, ..request };
     assert_ne!(a.tokens, run(&mut e, &p, 0, &other).tokens);
+}
+
+/// A request without a seed gets one, and the answer says which.
+#[test]
+fn an_answer_names_its_seed() {
+    let mut e = engine("llama");
+    let sampling = SamplerParams { temperature: 1.5, ..SamplerParams::default() };
+    let request = Request { max_tokens: Some(20), sampling, ..Request::default() };
+    let p = prompt(20, 1);
+    let first = run(&mut e, &p, 0, &request);
+    let sampling = SamplerParams { seed: Some(first.seed), ..request.sampling.clone() };
+    let again = run(&mut e, &p, 0, &Request { sampling, ..request.clone() });
+    assert_eq!((again.tokens, again.seed), (first.tokens, first.seed));
+    assert_ne!(run(&mut e, &p, 0, &request).seed, first.seed);
+}
+
+/// A tiny model whose words begin with SentencePiece's space.
+fn sentence_piece() -> octet_weights::Model {
+    let mut file = tiny("llama", Mix::Q4KM).expect("a tiny model of a known architecture");
+    let rows = file.info("token_embd.weight").expect("a table").shape[0];
+    let word = |i: usize| match i {
+        0 => ("<unk>".to_string(), 2),
+        1 => ("<s>".into(), 3),
+        2 => ("</s>".into(), 3),
+        3..259 => (format!("<0x{:02X}>", i - 3), 6),
+        _ => (format!("▁w{i}"), 1),
+    };
+    let (tokens, types) = (0..rows).map(word).unzip();
+    let stale: Vec<String> = file.metadata.iter().map(|(k, _)| k.to_string()).collect();
+    let mut metadata = octet_weights::Metadata::new("spm.gguf");
+    for key in stale.iter().filter(|k| !k.starts_with("tokenizer.")) {
+        metadata.insert(key, file.metadata.get(key).expect("a key that was listed").clone());
+    }
+    metadata.insert("tokenizer.ggml.model", Value::Str("llama".into()));
+    metadata.insert("tokenizer.ggml.tokens", Value::Strs(tokens));
+    metadata.insert("tokenizer.ggml.token_type", Value::Ints(types));
+    metadata.insert("tokenizer.ggml.scores", Value::Floats(vec![0.0; rows]));
+    metadata.insert("tokenizer.ggml.eos_token_id", Value::U64(2));
+    file.metadata = metadata;
+    file
+}
+
+#[test]
+fn a_completion_keeps_its_first_space() {
+    let cpu = CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() };
+    let options = Options { context: Some(300), cpu, ..Options::default() };
+    let mut e = Engine::open(&sentence_piece(), &options, &mut |_, _| {}).expect("a tiny model opens");
+    let sampling = SamplerParams { temperature: 0.0, logit_bias: vec![(300, 100.0)], ..Default::default() };
+    let request = Request { max_tokens: Some(2), sampling, ..Request::default() };
+    assert_eq!(run(&mut e, &[1, 270], 0, &request).text, "w300 w300");
+    assert_eq!(run(&mut e, &[1, 270], 0, &Request { continues: true, ..request }).text, " w300 w300");
+}
+
+#[test]
+fn a_context_beyond_all_bounds_is_refused() {
+    let file = tiny("llama", Mix::Q4KM).expect("a tiny model of a known architecture");
+    for context in [(1 << 28) + 1, usize::MAX] {
+        let options = Options { context: Some(context), ..Options::default() };
+        let e = Engine::open(&file, &options, &mut |_, _| {}).err().expect("too long");
+        assert!(matches!(e, Error::ContextTooLong { .. }) && e.to_string().contains("268435456"), "{e}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use octet_compute::backend::KvType;
 use octet_engine::models::Limits;
 use octet_engine::report::{Group, Report, TokenReport};
 use octet_synth::{Mix, TINY_ARCHITECTURES, known, synthetic, tiny};
-use octet_weights::GgmlType as T;
+use octet_weights::{GgmlType as T, Value};
 
 fn report(name: &str, mix: Mix, layers: Option<usize>) -> Report {
     let model = synthetic(&known::shape(name).unwrap(), mix, layers, 0).unwrap();
@@ -80,14 +80,36 @@ fn a_tied_head_reads_the_whole_table() {
 fn memory_follows_the_limits() {
     let r = Report::new(&tiny("qwen35moe", Mix::Of(T::F32)).unwrap()).unwrap();
     let limits = Limits::single(1024);
-    let m = r.memory(&limits);
+    let m = r.memory(&limits, false);
     assert_eq!(m.weights, r.bytes - r.group(Group::Mtp).unwrap().bytes);
     assert_eq!(m.kv, 1024 * r.kv_bytes_per_position(KvType::F16));
     assert_eq!(m.states, 2 * r.state_bytes());
     assert_eq!(m.total(), m.weights + m.kv + m.states + m.activations);
-    let with_mtp = r.memory(&Limits { mtp: true, kv: KvType::F32, ..limits });
+    let with_mtp = r.memory(&Limits { mtp: true, kv: KvType::F32, ..limits.clone() }, false);
     assert_eq!(with_mtp.weights, r.bytes);
     assert_eq!(with_mtp.kv, 2 * 2 * m.kv); // twice the bytes, and one layer more beside the one
+    let endless = r.memory(&Limits::single(usize::MAX), false);
+    assert_eq!((endless.kv, endless.total()), (u64::MAX, u64::MAX));
+}
+
+/// All weights as f32, but for the table, which stays in the file; a tied one is packed besides.
+#[test]
+fn exact_weights_are_f32() {
+    for (arch, tied) in [("qwen35moe", false), ("qwen35", true)] {
+        let r = Report::new(&tiny(arch, Mix::Q4KM).unwrap()).unwrap();
+        assert_eq!(r.tied, tied, "{arch}");
+        let (table, mtp) = (r.group(Group::Embedding).unwrap(), r.group(Group::Mtp).unwrap());
+        let packed = r.parameters - mtp.parameters - if tied { 0 } else { table.parameters };
+        assert_eq!(r.memory(&Limits::single(64), true).weights, 4 * packed + table.bytes, "{arch}");
+    }
+}
+
+#[test]
+fn ends_that_are_no_tokens_are_refused() {
+    let mut file = tiny("llama", Mix::Q4KM).unwrap();
+    file.metadata.insert("tokenizer.ggml.eos_token_ids", Value::Ints(vec![2, -3]));
+    let e = Report::new(&file).unwrap_err().to_string();
+    assert!(e.contains("eos_token_ids") && e.contains("-3"), "{e}");
 }
 
 #[test]

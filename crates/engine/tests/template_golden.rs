@@ -234,7 +234,7 @@ fn a_model_without_a_template() {
 
     let (plain, t) = bare();
     let e = ChatTemplate::from_metadata(&plain, &t).unwrap_err().to_string();
-    assert!(e.contains("--chat-template"), "{e}");
+    assert!(e.contains("has no chat template"), "{e}");
 }
 
 #[test]

@@ -96,6 +96,10 @@ impl Report {
             s.top_p.map(|x| format!("top_p {x}")),
             s.min_p.map(|x| format!("min_p {x}")),
             s.repetition_penalty.map(|x| format!("repetition penalty {x}")),
+            s.penalty_last_n.map(|n| match n {
+                usize::MAX => "over all tokens".to_string(),
+                n => format!("over {n} tokens"),
+            }),
         ]
         .into_iter()
         .flatten()
@@ -123,8 +127,8 @@ impl Report {
     }
 
     fn write_memory(&self, out: &mut Lines, limits: &Limits) {
-        let m = self.memory(limits);
-        let context = limits.pages * PAGE_TOKENS;
+        let m = self.memory(limits, false);
+        let context = limits.pages.saturating_mul(PAGE_TOKENS);
         out.title(&format!("memory for a context of {context}"));
         out.line("weights", format!("{:>9}", bytes(m.weights)));
         let position = self.kv_bytes_per_position(limits.kv);

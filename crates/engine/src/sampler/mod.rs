@@ -15,7 +15,7 @@ mod stop;
 mod window;
 
 pub use error::SamplerError;
-pub use params::{PENALTY_LAST_N_MAX, SamplerParams};
+pub use params::{PENALTY_LAST_N_MAX, SamplerParams, SamplingDefaults};
 pub use stop::{Match, StopStrings};
 
 use rng::Rng;

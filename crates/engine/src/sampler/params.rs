@@ -4,7 +4,6 @@
 use octet_weights::{Metadata, Value};
 
 use super::SamplerError;
-use crate::report::SamplingDefaults;
 
 /// Longest finite penalty window, in tokens; longer than any model's context.
 pub const PENALTY_LAST_N_MAX: usize = 1 << 20;
@@ -57,6 +56,41 @@ impl Default for SamplerParams {
     }
 }
 
+/// What a model's makers recommend: `general.sampling.*`, in a Hugging Face directory `generation_config.json`. `None`
+/// where the file does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[allow(missing_docs)]
+pub struct SamplingDefaults {
+    pub temperature: Option<f32>,
+    pub top_k: Option<u32>,
+    pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+    pub penalty_last_n: Option<usize>,
+}
+
+impl SamplingDefaults {
+    /// Reads them. Fails where one has the wrong type; ranges are [`SamplerParams::from_metadata`]'s to check.
+    pub fn read(metadata: &Metadata) -> Result<Self, SamplerError> {
+        let wrong = |e: octet_weights::Error| SamplerError::Metadata(e.to_string());
+        let key = |name: &str| format!("general.sampling.{name}");
+        let float = |name: &str| metadata.opt_f32(&key(name)).map_err(wrong);
+        let integer = |name: &str| metadata.opt_u32(&key(name)).map_err(wrong);
+        Ok(Self {
+            temperature: float("temp")?,
+            top_k: integer("top_k")?,
+            top_p: float("top_p")?,
+            min_p: float("min_p")?,
+            repetition_penalty: float("penalty_repeat")?,
+            penalty_last_n: match metadata.get(&key("penalty_last_n")) {
+                // llama.cpp's "as long as the context"
+                Some(Value::I64(-1)) => Some(usize::MAX),
+                _ => integer("penalty_last_n")?.map(|n| n as usize),
+            },
+        })
+    }
+}
+
 fn setting(field: &'static str, value: impl ToString, expected: impl Into<String>) -> SamplerError {
     SamplerError::Setting { field, value: value.to_string(), expected: expected.into() }
 }
@@ -71,24 +105,17 @@ impl SamplerParams {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// `base` with what the model's makers recommend (`general.sampling.*`, in a Hugging Face directory
-    /// `generation_config.json`) in its place. What the user sets explicitly goes on top of the result.
+    /// `base` with what the model's makers recommend ([`SamplingDefaults`]) in its place. What the user sets explicitly
+    /// goes on top of the result.
     pub fn from_metadata(metadata: &Metadata, base: Self) -> Result<Self, SamplerError> {
-        let wrong = |e: &dyn std::fmt::Display| SamplerError::Metadata(e.to_string());
-        let file = SamplingDefaults::read(metadata).map_err(|e| wrong(&e))?;
-        let key = "general.sampling.penalty_last_n";
-        let last_n = match metadata.get(key) {
-            // llama.cpp's "as long as the context"
-            Some(Value::I64(-1)) => Some(usize::MAX),
-            _ => metadata.opt_u32(key).map_err(|e| wrong(&e))?.map(|n| n as usize),
-        };
+        let file = SamplingDefaults::read(metadata)?;
         let recommended = |p: Self| Self {
             temperature: file.temperature.unwrap_or(p.temperature),
             top_k: file.top_k.unwrap_or(p.top_k),
             top_p: file.top_p.unwrap_or(p.top_p),
             min_p: file.min_p.unwrap_or(p.min_p),
             repetition_penalty: file.repetition_penalty.unwrap_or(p.repetition_penalty),
-            penalty_last_n: last_n.unwrap_or(p.penalty_last_n),
+            penalty_last_n: file.penalty_last_n.unwrap_or(p.penalty_last_n),
             ..p
         };
         // On neutral settings first, so that the file is blamed for its own values only.
