@@ -9,6 +9,7 @@ use octet_compute::cpu::profile::Profile;
 use crate::Error;
 use crate::cache::{Pool, Sequence};
 use crate::models::{Limits, Model};
+use crate::sampler::SamplerError;
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +136,7 @@ impl Runner<'_> {
 }
 
 /// Runs a test `repetitions` times after one warm-up; `tick` is called after each run. The model was loaded with the
-/// room that [`Test::make_room`] asks for.
+/// room that [`Test::make_room`] asks for. Fails where its last logits are not numbers.
 pub fn run(
     model: &mut dyn Model,
     test: Test,
@@ -166,6 +167,8 @@ pub fn run(
             Kind::Generate(n) => r.feed(n, 1)?,
         }
         let time = start.elapsed();
+        // A model that computes garbage is fast for nothing.
+        SamplerError::check(r.model.last_logits())?;
         if run > 0 || !warm_up {
             times.push(time);
             steps += r.steps - before;

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::cache::{Pool, Sequence, Snapshot};
 use crate::detokenizer::{ControlTokens, Detokenizer};
 use crate::models::{self, Limits, Model, config::CONTEXT_MAX, loader::Progress};
-use crate::sampler::{Sampler, SamplerParams, StopStrings};
+use crate::sampler::{Sampler, SamplerError, SamplerParams, StopStrings};
 use crate::tokenizer::Tokenizer;
 
 /// How a model is opened.
@@ -253,7 +253,8 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Negative log-likelihood of each token but the first, given those before it.
+    /// Negative log-likelihood of each token but the first, given those before it. Fails where the model computes
+    /// something that is no number.
     pub fn score(&mut self, tokens: &[u32], tick: &mut dyn FnMut(usize)) -> Result<Vec<f32>, Error> {
         if tokens.len() > self.context {
             return Err(Error::ContextFull { tokens: tokens.len(), context: self.context });
@@ -269,9 +270,9 @@ impl Engine {
             self.batch.clear();
             self.batch.push(part, start, self.seq.slot, &self.seq.pages, part.len());
             let rows = self.model.step(&self.batch).chunks_exact(vocab);
-            nll.extend(
-                rows.zip(&tokens[start + 1..]).map(|(row, &next)| -log_softmax_at(row, next as usize)),
-            );
+            for (row, &next) in rows.zip(&tokens[start + 1..]) {
+                nll.push(negative_log_likelihood(row, next)?);
+            }
             self.seq.tokens.extend_from_slice(part);
             tick(nll.len());
         }
@@ -361,10 +362,14 @@ fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-fn log_softmax_at(logits: &[f32], i: usize) -> f32 {
+/// Of `next`, in nats. Fails where the logits are no numbers to compute with.
+fn negative_log_likelihood(logits: &[f32], next: u32) -> Result<f32, SamplerError> {
+    SamplerError::check(logits)?;
+    let i = next as usize;
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|v| f64::from(v - max).exp()).sum();
-    logits[i] - max - sum.ln() as f32
+    let nll = sum.ln() as f32 + max - logits[i];
+    if nll.is_finite() { Ok(nll) } else { Err(SamplerError::NotFinite { id: next, value: logits[i] }) }
 }
 
 /// The answer as it grows.

@@ -134,7 +134,7 @@ impl Tokenizer {
             text_only_normalized: finder(&|a| a.normalized && a.class() == Class::Text)?,
             all_normalized: finder(&|a| a.normalized)?,
             guarded,
-            bos: metadata.opt_u32("tokenizer.ggml.bos_token_id")?.or(parts.bos),
+            bos: bos_id(metadata, &parts.vocab)?.or(parts.bos),
             add_bos: metadata.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(parts.add_bos),
             eos,
             strip_first_space: parts.strip_first_space,
@@ -257,6 +257,18 @@ impl Tokenizer {
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokenizer").field("vocab_len", &self.vocab_len()).field("eos", &self.eos).finish()
+    }
+}
+
+/// The token that the file names as the first of a text. (Ids of padding and the like are not looked at: real files name
+/// some that do not exist, and nothing here feeds them to a model.)
+fn bos_id(metadata: &Metadata, vocab: &Vocab) -> Result<Option<u32>, Error> {
+    const KEY: &str = "tokenizer.ggml.bos_token_id";
+    match metadata.opt_u32(KEY)? {
+        Some(id) if vocab.kind(id) == TokenKind::Unused => {
+            Err(Error::key(metadata.file(), KEY, format!("is {id}, which is no token of the vocabulary")))
+        }
+        id => Ok(id),
     }
 }
 

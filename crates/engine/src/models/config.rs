@@ -4,6 +4,7 @@ use octet_compute::backend::{HeadOrder, MAX_CONV, MAX_EXPERTS, MAX_TOP_K, RopePa
 use octet_weights::{Metadata, Model};
 
 use super::architectures::{Architecture, architecture};
+use super::keys;
 use super::rope::{self, Rope};
 use crate::Error;
 
@@ -45,7 +46,7 @@ pub struct Config {
     pub hidden: usize,
     /// Rows of the embedding table, padding included.
     pub vocab: usize,
-    /// Positions that the model was made for.
+    /// Positions that the model was made for, and that full attention is right for: no more than its sliding window.
     pub context_length: usize,
     /// Query heads.
     pub heads: usize,
@@ -79,6 +80,9 @@ impl Keys<'_> {
     fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.arch.name)
     }
+    pub(super) fn get(&self, key: &str) -> Option<&octet_weights::Value> {
+        self.meta.get(&self.name(key))
+    }
     pub(super) fn bad(&self, key: &str, what: String) -> Error {
         octet_weights::Error::key(self.meta.file(), &self.name(key), what).into()
     }
@@ -99,6 +103,10 @@ impl Keys<'_> {
             None | Some(0) => Ok(None),
             Some(v) => self.range(key, v as usize, max).map(Some),
         }
+    }
+    /// The same, and 0 is an error.
+    fn present_size(&self, key: &str, max: usize) -> Result<Option<usize>, Error> {
+        self.meta.opt_u32(&self.name(key))?.map(|v| self.range(key, v as usize, max)).transpose()
     }
     pub(super) fn opt_f32(&self, key: &str) -> Result<Option<f32>, Error> {
         Ok(self.meta.opt_f32(&self.name(key))?)
@@ -145,14 +153,14 @@ impl Config {
         };
         let recurrent = recurrent_layers(&k, layers)?;
         let (heads, kv_heads) = head_counts(&k, layers, blocks, &recurrent)?;
-        let head_dim = match k.opt_size("attention.key_length", 1024)? {
+        let head_dim = match k.present_size("attention.key_length", 1024)? {
             Some(d) => d,
             None if hidden % heads == 0 => k.range("attention.head_count", hidden / heads, 1024)?,
             None => {
                 return Err(k.bad("attention.key_length", "is missing; expected dimensions of a head".into()));
             }
         };
-        if let Some(v) = k.opt_size("attention.value_length", 1024)?
+        if let Some(v) = k.present_size("attention.value_length", 1024)?
             && v != head_dim
         {
             return Err(k.bad(
@@ -169,13 +177,16 @@ impl Config {
             return Err(k.bad("rope.dimension_count", format!("is {rope_dims}, an odd number")));
         }
         let context_length = k.size("context_length", CONTEXT_MAX)?;
+        let window = k.opt_size("attention.sliding_window", usize::MAX)?;
+        keys::refuse(&k, head_dim)?;
         let moe = moe(&k)?;
         let config = Self {
             layers,
             mtp_layers,
             hidden,
             vocab,
-            context_length,
+            // Within its window, attention with a sliding window is full attention.
+            context_length: window.map_or(context_length, |w| w.min(context_length)),
             heads,
             kv_heads,
             head_dim,

@@ -3,6 +3,7 @@
 mod architectures;
 pub mod config;
 pub mod decoder;
+mod keys;
 pub mod loader;
 pub mod rope;
 

@@ -25,3 +25,13 @@ pub enum SamplerError {
     )]
     NothingAllowed,
 }
+
+impl SamplerError {
+    /// Fails on logits that no token could be sampled from: NaN or +inf.
+    pub(crate) fn check(logits: &[f32]) -> Result<(), Self> {
+        match logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
+            Some(i) => Err(Self::NotFinite { id: i as u32, value: logits[i] }),
+            None => Ok(()),
+        }
+    }
+}
