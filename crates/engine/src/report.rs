@@ -33,6 +33,7 @@ pub struct Report {
     /// Values of all tensors.
     pub parameters: u64,
     /// Parameters that one token is multiplied with: the chosen experts, one row of the embedding, and all of the rest.
+    /// Each counts once, also where the embedding is the output head too.
     pub active_parameters: u64,
     /// Bytes of all tensors.
     pub bytes: u64,
@@ -251,7 +252,11 @@ fn groups(tensors: &[TensorInfo], config: &Config, tied: bool) -> Vec<GroupRepor
             tensors: own.len(),
             parameters: sum(own, &|t| t.len() as u64),
             bytes: sum(own, &TensorInfo::size_bytes),
-            active_parameters: sum(read, &|t| active(t.len() as u64, group, t, config)),
+            // The row of a tied table is one of those that the head multiplies with.
+            active_parameters: match (group, tied) {
+                (Group::Embedding, true) => 0,
+                _ => sum(read, &|t| active(t.len() as u64, group, t, config)),
+            },
             active_bytes: sum(read, &|t| active(t.size_bytes(), group, t, config)),
             types: types(read.iter().copied()),
         })

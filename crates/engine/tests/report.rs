@@ -71,6 +71,7 @@ fn a_tied_head_reads_the_whole_table() {
     assert_eq!((r.parameters, r.bytes), (134_515_008, 2 * 134_515_008 + 2 * 61 * 576));
     let head = r.group(Group::LmHead).unwrap();
     assert_eq!((head.tensors, head.bytes, head.active_bytes), (0, 0, 2 * 49_152 * 576));
+    assert_eq!(r.active_parameters, r.parameters, "no more than all");
     // the table as a whole and one row of it, and everything else
     assert_eq!(r.bytes_per_token, r.bytes + 2 * 576);
     assert_eq!(r.state_bytes(), 0);
