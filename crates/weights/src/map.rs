@@ -13,7 +13,9 @@ use crate::Error;
 /// Pages are dropped in units of this: a multiple of every page size in use (4, 16 and 64 KiB).
 const PAGE_MAX: usize = 64 << 10;
 
-/// A file's bytes and its name for messages.
+/// A file's bytes and its name for messages. A mapped file must keep its length for as long as it is in use: where
+/// somebody cuts it meanwhile (`cp` over it, a download into the same path), the next access to what is gone ends the
+/// process (SIGBUS on Unix). Replacing it by a rename is fine, and is how this project's own tools write.
 pub(crate) struct Mapped {
     pub name: String,
     pub bytes: Bytes,
