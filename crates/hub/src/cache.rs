@@ -99,6 +99,13 @@ impl Entry {
         std::fs::metadata(self.blob(blob)).is_ok_and(|m| m.is_file() && size.is_none_or(|s| s == m.len()))
     }
 
+    /// True where `file` of a snapshot is here itself, and not as a link to its blob, with all its bytes: that is how it
+    /// lies where there are no links.
+    pub fn has_file(&self, commit: &str, file: &str, size: Option<u64>) -> bool {
+        let path = self.snapshot(commit).join(file);
+        std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && size == Some(m.len()))
+    }
+
     /// The unfinished download of a blob.
     pub fn part(&self, name: &str) -> PathBuf {
         self.blobs().join(format!("{name}{INCOMPLETE}"))
@@ -150,7 +157,15 @@ impl Entry {
 
     /// Makes `file` of a snapshot point to a blob.
     pub fn link(&self, commit: &str, file: &str, blob: &str) -> Result<PathBuf, Error> {
+        self.link_by(symlink, commit, file, blob)
+    }
+
+    fn link_by(&self, symlink: Symlink, commit: &str, file: &str, blob: &str) -> Result<PathBuf, Error> {
         let path = self.snapshot(commit).join(file);
+        // Where there are no links it has moved there already.
+        if !self.blob(blob).exists() && std::fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()) {
+            return Ok(path);
+        }
         let up = "../".repeat(file.split('/').count() + 1);
         let target = PathBuf::from(format!("{up}blobs/{blob}"));
         if std::fs::read_link(&path).is_ok_and(|t| t == target) {
@@ -161,9 +176,6 @@ impl Entry {
         remove_file(&fresh)?;
         if symlink(&target, &fresh).is_err() {
             // No links on this file system (or no right to make them): the file itself moves, as other tools do.
-            if path.is_file() && !self.blob(blob).exists() {
-                return Ok(path);
-            }
             std::fs::rename(self.blob(blob), &path).map_err(|e| Error::io(&path, e))?;
             return Ok(path);
         }
@@ -360,6 +372,9 @@ fn same_file(_: &File, _: &Path) -> bool {
     true // an open file can not be removed there
 }
 
+/// Makes a link to a target, at a place.
+type Symlink = fn(&Path, &Path) -> std::io::Result<()>;
+
 #[cfg(unix)]
 fn symlink(target: &Path, link: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(target, link)
@@ -401,6 +416,27 @@ mod tests {
         assert_eq!(entry.commit_of("c0ffee").as_deref(), Some("c0ffee"));
         assert_eq!(entry.commit_of("../.."), None);
         assert_eq!(entry.commits().unwrap(), ["c0ffee"]);
+    }
+
+    #[test]
+    fn where_there_are_no_links_files_move() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = Entry::hub(dir.path(), "user/repo");
+        let refuse: Symlink = |_, _| Err(ErrorKind::Unsupported.into());
+        for content in ["old", "newer"] {
+            std::fs::create_dir_all(entry.blobs()).unwrap();
+            std::fs::write(entry.blob("abc"), content).unwrap();
+            for _ in 0..2 {
+                let path = entry.link_by(refuse, "c0ffee", "x.gguf", "abc").unwrap();
+                assert_eq!(std::fs::read_to_string(path).unwrap(), content);
+            }
+            assert!(!entry.has("abc", None));
+            assert!(entry.has_file("c0ffee", "x.gguf", Some(content.len() as u64)));
+        }
+        assert!(!entry.has_file("c0ffee", "x.gguf", Some(4)) && !entry.has_file("c0ffee", "x.gguf", None));
+        // A link that was made in the meantime would point nowhere.
+        entry.link("c0ffee", "x.gguf", "abc").unwrap();
+        assert!(entry.has_file("c0ffee", "x.gguf", Some(5)));
     }
 
     #[test]

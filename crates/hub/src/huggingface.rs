@@ -38,13 +38,13 @@ pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Re
     for name in chosen.files() {
         remotes.push(describe(hub, reference, &commit, name, progress)?);
     }
-    let missing = remotes.iter().filter(|r| !entry.has(&r.blob, r.size));
+    let missing = remotes.iter().filter(|r| !is_here(&entry, &commit, r));
     let need = missing.map(|r| hub.remaining(&entry.part(&r.blob), r.size.unwrap_or(0))).sum();
     hub.check_space(need, progress)?;
     let mut paths = Vec::new();
     for (i, remote) in remotes.iter().enumerate() {
         let blob =
-            fetch(hub, &entry, remote, (i + 1, remotes.len()), progress).inspect_err(|_| entry.prune())?;
+            fetch(hub, &entry, &commit, remote, (i + 1, remotes.len()), progress).inspect_err(|_| entry.prune())?;
         paths.push(entry.link(&commit, &remote.name, &blob)?);
     }
     entry.set_ref(&reference.revision, &commit)?;
@@ -100,18 +100,26 @@ fn describe(
     Ok(Remote { name: name.into(), url, sha256: is_sha.then(|| blob.clone()), blob, size })
 }
 
-/// Fetches one file unless its blob is there already. Returns the blob's name.
+/// True where a file is here with all its bytes: as a blob, or in the snapshot where there are no links.
+fn is_here(entry: &Entry, commit: &str, remote: &Remote) -> bool {
+    entry.has(&remote.blob, remote.size) || entry.has_file(commit, &remote.name, remote.size)
+}
+
+/// Fetches one file unless it is here already. Returns its blob's name.
 fn fetch(
     hub: &Hub,
     entry: &Entry,
+    commit: &str,
     remote: &Remote,
     position: (usize, usize),
     progress: &dyn Progress,
 ) -> Result<String, Error> {
     let name = remote.name.as_str();
     let _lock = entry.lock(&remote.blob, name, progress)?;
-    if let Ok(there) = std::fs::metadata(entry.blob(&remote.blob)) {
-        if entry.has(&remote.blob, remote.size) {
+    let there = entry.snapshot(commit).join(name);
+    let there = std::fs::metadata(entry.blob(&remote.blob)).or_else(|_| std::fs::metadata(there));
+    if let Ok(there) = there {
+        if is_here(entry, commit, remote) {
             progress.event(Event::Finished { file: name, bytes: there.len() });
             return Ok(remote.blob.clone());
         }

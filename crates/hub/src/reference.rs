@@ -87,11 +87,6 @@ impl Reference {
             wrong(format!("no model of this name; known are {}; or use {FORMS}", catalog::names()))
         })
     }
-
-    /// Takes apart `user/repo[:QUANT]`, as `-hf` is given.
-    pub fn parse_hf(given: &str) -> Result<Self, Error> {
-        HubRef::parse(given.trim().trim_start_matches("hf:")).map(Self::Hub)
-    }
 }
 
 impl HubRef {

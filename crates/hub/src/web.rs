@@ -127,7 +127,9 @@ fn describe(
     let version = sha256_of(&format!("{} {stamp} {size:?}", redacted(&url)))[..32].to_string();
     let blob =
         origin.versions.get(&name).and_then(|v| v.strip_prefix(&version)).map(|b| b.trim().to_string());
-    let blob = blob.filter(|b| entry.has(b, size));
+    let commit = entry.commit_of(MAIN);
+    let has_file = || commit.is_some_and(|c| entry.has_file(&c, &name, size));
+    let blob = blob.filter(|b| entry.has(b, size) || has_file());
     Ok(Remote { url, name, size, validator, version, blob })
 }
 

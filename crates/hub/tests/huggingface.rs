@@ -109,6 +109,15 @@ fn a_pull_lands_in_the_hubs_layout_and_is_found_listed_and_removed() {
         list.iter().map(|m| (m.reference.as_str(), m.size, m.complete)).collect();
     assert_eq!(names, [("hf:user/repo:Q4_K_M", 300_000, true), ("hf:user/repo:Q8_0", 5_000, true)]);
 
+    // Nor does it where there are no links, and files lie in snapshots themselves.
+    let (file, bytes) = (dir.path().join(&link), dir.path().join(&blob));
+    std::fs::rename(&bytes, &file).unwrap();
+    hub.pull(&model, &Silent).unwrap();
+    assert_eq!(fake.cdn.seen().len(), 2);
+    assert!(std::fs::symlink_metadata(&file).unwrap().is_file() && !bytes.exists());
+    std::fs::rename(&file, &bytes).unwrap();
+    std::os::unix::fs::symlink(format!("../../blobs/{sha}"), &file).unwrap();
+
     // Without a network all of it is still there.
     config.offline = true;
     let offline = Hub::new(config);
