@@ -146,8 +146,6 @@ pub struct Moe<B: Backend> {
     pub experts: usize,
     /// Experts routed to per token, at most [`MAX_TOP_K`].
     pub top_k: usize,
-    /// Divide the chosen probabilities by their sum.
-    pub renormalise: bool,
 }
 
 /// Most experts of a layer.
@@ -377,7 +375,8 @@ pub trait Backend: Send + Sized + 'static {
     fn mlp(&mut self, n: usize, m: &Mlp<Self>, h: &mut Self::Buf);
 
     /// `h[t] += sum_e p_e expert_e(y) + sigmoid(shared.router . y) * shared(y)` with `y = rms_norm(h[t])` and `p` the
-    /// softmax of `router . y` over all experts, of which the `top_k` largest count (the lower index first on a tie).
+    /// softmax of `router . y` over all experts, of which the `top_k` largest count (the lower index first on a tie),
+    /// divided by their sum.
     fn moe(&mut self, n: usize, m: &Moe<Self>, h: &mut Self::Buf);
 
     /// `out[i] = head . rms_norm(h[outputs[i]], norm, eps)`, `[outputs, vocabulary]`.

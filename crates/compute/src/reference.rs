@@ -440,7 +440,7 @@ impl Backend for Reference {
             let mut order: Vec<usize> = (0..m.experts).collect();
             order.sort_by(|&i, &j| p[j].total_cmp(&p[i])); // stable: the lower index first on a tie
             order.truncate(m.top_k);
-            let sum: f32 = if m.renormalise { order.iter().map(|&e| p[e]).sum() } else { p.iter().sum() };
+            let sum: f32 = order.iter().map(|&e| p[e]).sum();
             for &e in &order {
                 add(h, &swiglu(&m.gate[e], &m.up[e], &m.down[e], &x), p[e] / sum);
             }

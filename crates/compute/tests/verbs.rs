@@ -164,7 +164,6 @@ fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
             }),
             experts: s.experts,
             top_k: s.top_k,
-            renormalise: true,
         },
         q: be.weight(&r.matrix(s.ty, q_rows, HIDDEN), Some(&bias)).unwrap(),
         k: be.weight(&r.matrix(s.ty, kv_rows, HIDDEN), None).unwrap(),

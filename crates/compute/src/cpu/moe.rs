@@ -213,7 +213,7 @@ pub(super) fn moe(
             unsafe {
                 let chosen = chosen.part(t * m.top_k, m.top_k);
                 let weights = weights.part(t * m.top_k, m.top_k);
-                vector.route(logits.part(t * m.experts, m.experts), m.renormalise, chosen, weights);
+                vector.route(logits.part(t * m.experts, m.experts), chosen, weights);
             }
         }
     });

@@ -277,7 +277,6 @@ impl<'a, B: Backend> Loader<'a, B> {
             shared,
             experts: m.experts,
             top_k: m.top_k,
-            renormalise: true,
         }))
     }
 

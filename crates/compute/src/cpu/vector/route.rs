@@ -4,32 +4,20 @@ use super::math::exp;
 use super::simd::Simd;
 
 /// Softmax over all experts and the `chosen.len()` largest of it, the largest first, the lower index first on a tie.
-/// `weights` receives their probabilities, divided by their sum if `renormalise`. `logits` is scratch afterwards.
+/// `weights` receives their probabilities, divided by their sum. `logits` is scratch afterwards.
 #[inline(always)]
-pub(super) fn route<S: Simd>(
-    s: S,
-    logits: &mut [f32],
-    renormalise: bool,
-    chosen: &mut [u32],
-    weights: &mut [f32],
-) {
+pub(super) fn route<S: Simd>(s: S, logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32]) {
     assert!(chosen.len() == weights.len() && chosen.len() <= logits.len());
     let max = largest(s, logits);
-    let mut sum = 0.0;
+    // The sum over all experts would cancel in the division below.
     let mut chunks = logits.chunks_exact_mut(S::LANES);
-    let mut sums = s.splat(0.0);
     for x in chunks.by_ref() {
         let p = exp(s, s.sub(s.read(x), s.splat(max)));
         s.write(x, p);
-        sums = s.add(sums, p);
     }
     let x = chunks.into_remainder();
     let p = exp(s, s.sub(s.read_part(x), s.splat(max)));
     s.write_part(x, p);
-    for x in x {
-        sum += *x;
-    }
-    sum += s.sum(sums);
 
     // A chosen one is taken out of the running by a value below every probability.
     const TAKEN: f32 = -1.0;
@@ -46,7 +34,7 @@ pub(super) fn route<S: Simd>(
         *weight = probabilities[i];
         probabilities[i] = TAKEN;
     }
-    let total = if renormalise { weights.iter().sum() } else { sum };
+    let total: f32 = weights.iter().sum();
     for w in weights {
         *w /= total;
     }
