@@ -12,6 +12,7 @@ use super::linear::{Output, TOKEN_BLOCK};
 use super::pack::{Layout, Packed, ROWS};
 use super::profile::{Profile, Verb};
 use super::team::{Shards, Team};
+use super::topology::Topology;
 use super::vector::{VectorKernels, attend_scratch_len, gdn_scratch_len, partial_len};
 use super::{attend, delta, linear, moe};
 use crate::backend::*;
@@ -20,9 +21,10 @@ use crate::batch::Batch;
 /// How the CPU backend runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CpuOptions {
-    /// Threads; `None` is one for each physical core that this process may use.
+    /// Threads; `None` is one for each physical core that the calling thread may use.
     pub threads: Option<usize>,
-    /// Bind each thread to a processor of its own.
+    /// Bind each thread to a processor of its own, the calling one during a step (on Linux; elsewhere the system
+    /// decides where threads run).
     pub pin: bool,
     /// Instruction set; `None` is the widest that this machine has.
     pub isa: Option<Isa>,
@@ -133,12 +135,14 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A backend with its team of threads. The calling thread becomes one of them.
+    /// A backend with its team of threads. Whichever thread runs a step is one of them.
     pub fn new(options: &CpuOptions) -> Result<Self, Error> {
         let isa = options.isa.unwrap_or_else(Isa::detect);
         let missing = || Error(format!("this processor does not have the instruction set {}", isa.name()));
+        let topology = Topology::of_this_thread();
+        let threads = options.threads.unwrap_or_else(|| topology.default_threads());
         Ok(Self {
-            team: Team::new(options.threads.unwrap_or_else(super::team::default_threads), options.pin),
+            team: Team::new(threads, if options.pin { topology.cpus() } else { &[] })?,
             kernels: Kernels::for_isa(isa).ok_or_else(missing)?,
             vector: VectorKernels::for_isa(isa).ok_or_else(missing)?,
             scratch: None,
@@ -366,6 +370,7 @@ impl Backend for Cpu {
     }
 
     fn step(&mut self, body: impl FnOnce(&mut Self)) {
+        let _pinned = self.team.pin_caller();
         body(self);
     }
 

@@ -18,6 +18,7 @@ const HALF: usize = CHUNK / 8;
 pub(super) fn measure(team: &mut Team, vector: &VectorKernels, runs: usize) -> Result<Vec<f64>, Error> {
     let mut memory = HugeVec::zeroed(BYTES)
         .map_err(|e| Error(format!("no {} MiB of memory to measure its bandwidth with: {e}", BYTES >> 20)))?;
+    let _pinned = team.pin_caller();
     // Written first: pages that were never written are all the same page of zeros.
     memory.fill(1);
     // SAFETY: mapped memory is aligned to 64 bytes, and any bits are an f32.

@@ -13,6 +13,7 @@ mod moe;
 pub mod pack;
 pub mod profile;
 pub mod team;
+pub mod topology;
 pub mod vector;
 
 pub use backend::{Cpu, CpuOptions};

@@ -9,6 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use std::thread::{JoinHandle, Thread};
 
+use super::topology::Pinned;
+use crate::backend::Error;
+
+/// Most threads of a team: more than any machine has cores.
+pub const MAX_THREADS: usize = 1024;
+
 /// Turns a thread spins for the next job before it parks: some tens of microseconds.
 const SPINS_BEFORE_PARK: u32 = 20_000;
 /// Turns a thread spins in a barrier before it lets others run: more threads than free cores must not stand still.
@@ -48,6 +54,8 @@ unsafe impl Send for Shared {}
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<(Thread, Option<JoinHandle<()>>)>,
+    /// The processor that is kept for the calling thread.
+    cpu: Option<usize>,
 }
 
 /// One thread's view of the job that it is running.
@@ -57,27 +65,17 @@ pub struct Worker<'a> {
     shared: &'a Shared,
 }
 
-/// Physical cores that this process may use: threads of one core share its vector units, so more threads do not help.
-pub fn default_threads() -> usize {
-    let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let mut cores = std::collections::HashSet::new();
-    for core in core_affinity::get_core_ids().unwrap_or_default() {
-        let path = format!("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", core.id);
-        match std::fs::read_to_string(path) {
-            Ok(siblings) => cores.insert(siblings),
-            Err(_) => return allowed,
-        };
-    }
-    if cores.is_empty() { allowed } else { allowed.min(cores.len()) }
-}
-
 impl Team {
-    /// A team of `threads` threads, the calling one included. With `pin`, each is bound to a processor of its own,
-    /// the calling thread too: two threads that share a core run at half the speed.
-    pub fn new(threads: usize, pin: bool) -> Self {
-        let threads = threads.max(1);
-        let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let pin = pin && cores.len() >= threads;
+    /// A team of `threads` threads, the calling one included. Thread `i` is bound to processor `cpus[i]`, the calling one
+    /// only while it holds what [`Team::pin_caller`] returns; with fewer processors than threads none is.
+    ///
+    /// # Errors
+    /// No thread at all, more than [`MAX_THREADS`], or more than the system starts.
+    pub fn new(threads: usize, cpus: &[usize]) -> Result<Self, Error> {
+        if !(1..=MAX_THREADS).contains(&threads) {
+            return Err(Error(format!("{threads} threads: there can be 1 to {MAX_THREADS}")));
+        }
+        let cpu = |id: usize| cpus.get(id).copied().filter(|_| cpus.len() >= threads);
         let shared = Arc::new(Shared {
             threads,
             epoch: Line::default(),
@@ -90,26 +88,26 @@ impl Team {
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
-        let workers = (1..threads)
-            .map(|id| {
-                let shared = Arc::clone(&shared);
-                let core = pin.then(|| cores[id]);
-                let handle = std::thread::Builder::new()
-                    .name(format!("octet-{id}"))
-                    .spawn(move || {
-                        if let Some(core) = core {
-                            core_affinity::set_for_current(core);
-                        }
-                        work(&shared, id);
-                    })
-                    .expect("the system can start a thread");
-                (handle.thread().clone(), Some(handle))
-            })
-            .collect();
-        if pin {
-            core_affinity::set_for_current(cores[0]);
+        let mut team = Self { shared, workers: Vec::with_capacity(threads - 1), cpu: cpu(0) };
+        for id in 1..threads {
+            let (shared, cpu) = (Arc::clone(&team.shared), cpu(id));
+            let start = std::thread::Builder::new().name(format!("octet-{id}")).spawn(move || {
+                let _pinned = cpu.map(Pinned::to);
+                work(&shared, id);
+            });
+            // On an error `team` is dropped, which ends the threads that did start.
+            let handle = start
+                .map_err(|e| Error(format!("{threads} threads: the system starts no more than {id}: {e}")))?;
+            team.workers.push((handle.thread().clone(), Some(handle)));
         }
-        Self { shared, workers }
+        Ok(team)
+    }
+
+    /// Keeps the calling thread on its own processor until the result is dropped: two threads of the team that share
+    /// one run at half the speed. Not for longer than a step: what this thread starts or counts later must not see one
+    /// processor alone.
+    pub fn pin_caller(&self) -> Option<Pinned> {
+        self.cpu.map(Pinned::to)
     }
 
     /// Number of threads.
@@ -323,7 +321,7 @@ mod tests {
     #[test]
     fn every_item_runs_once_in_every_phase() {
         for threads in [1, 2, 3, 7] {
-            let mut team = Team::new(threads, false);
+            let mut team = Team::new(threads, &[]).unwrap();
             let mut cells = vec![0u64; 1000];
             for round in 1..=50 {
                 let shards = Shards::new(&mut cells);
@@ -346,7 +344,7 @@ mod tests {
 
     #[test]
     fn shares_cover_everything_once() {
-        let mut team = Team::new(3, false);
+        let mut team = Team::new(3, &[]).unwrap();
         let seen = AtomicU64::new(0);
         team.run(|w| w.share(10).for_each(|i| assert_eq!(seen.fetch_or(1 << i, Relaxed) & (1 << i), 0)));
         assert_eq!(seen.into_inner(), (1 << 10) - 1);
@@ -354,7 +352,7 @@ mod tests {
 
     #[test]
     fn threads_that_went_to_sleep_wake_up() {
-        let mut team = Team::new(2, false);
+        let mut team = Team::new(2, &[]).unwrap();
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             let count = AtomicUsize::new(0);
@@ -368,7 +366,7 @@ mod tests {
     #[test]
     fn a_panic_reaches_the_caller_and_not_a_deadlock() {
         for who in [0, 1] {
-            let mut team = Team::new(2, false);
+            let mut team = Team::new(2, &[]).unwrap();
             let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
                 team.run(|w| {
                     assert_ne!(w.id, who, "expected by this test");
@@ -376,6 +374,47 @@ mod tests {
                 });
             }));
             assert!(result.is_err());
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn every_team_finds_all_processors_and_binds_its_threads() {
+        use crate::cpu::topology::Topology;
+        use std::sync::Mutex;
+
+        let before = Topology::of_this_thread();
+        let (cpus, threads) = (before.cpus(), before.cpus().len().min(3));
+        let check = |team: &mut Team| {
+            let seen = Mutex::new(vec![Vec::new(); threads]);
+            let pinned = team.pin_caller();
+            team.run(|w| seen.lock().unwrap()[w.id] = Topology::of_this_thread().cpus().to_vec());
+            drop(pinned);
+            let want: Vec<_> = cpus[..threads].iter().map(|&cpu| vec![cpu]).collect();
+            assert_eq!(seen.into_inner().unwrap(), want);
+            assert_eq!(Topology::of_this_thread(), before);
+            assert_eq!(Topology::of_this_thread().default_threads(), before.default_threads());
+        };
+        let mut first = Team::new(threads, cpus).unwrap();
+        check(&mut first);
+        let mut beside = Team::new(threads, Topology::of_this_thread().cpus()).unwrap();
+        check(&mut beside);
+        check(&mut first);
+        drop((first, beside));
+        check(&mut Team::new(threads, Topology::of_this_thread().cpus()).unwrap());
+
+        // more threads than processors: each may run on all of them
+        let mut team = Team::new(cpus.len() + 1, cpus).unwrap();
+        let pinned = team.pin_caller();
+        team.run(|_| assert_eq!(Topology::of_this_thread(), before));
+        drop(pinned);
+    }
+
+    #[test]
+    fn a_team_of_no_thread_or_too_many_is_refused() {
+        for threads in [0, MAX_THREADS + 1, 100_000, usize::MAX] {
+            let e = Team::new(threads, &[]).err().expect("an error").to_string();
+            assert!(e.starts_with(&format!("{threads} threads")), "{e}");
         }
     }
 }
