@@ -2,7 +2,8 @@
 //!
 //! A verb is as large as one parallel region on a CPU, or one to a few kernels on a GPU. It writes into buffers
 //! that the caller owns, allocates nothing, and can not fail: only loading fails. Activations are f32,
-//! row-major, one row a token. `reference.rs` is the oracle that every backend is tested against, verb by verb.
+//! row-major, one row a token. A product `w . x` includes the bias of `w`, where it was loaded with one; the stacked
+//! projections of experts have none. `reference.rs` is the oracle that every backend is tested against, verb by verb.
 //!
 //! Every verb computes each token's result independently of what else is in the batch, in the same order of
 //! floating-point operations. That makes greedy output the same whatever the batch, the chunking or the cache hit.
@@ -112,7 +113,7 @@ impl<B: Backend> Gdn<B> {
     }
 }
 
-/// A dense SwiGLU block with the norm in front of it.
+/// A dense SwiGLU block with the norm in front of it. The biases of all three projections count.
 pub struct Mlp<B: Backend> {
     /// RMS norm weight `[hidden]`.
     pub norm: B::Buf,
@@ -126,7 +127,8 @@ pub struct Mlp<B: Backend> {
     pub down: B::Weight,
 }
 
-/// A mixture of SwiGLU experts with the norm in front of it.
+/// A mixture of SwiGLU experts with the norm in front of it. A bias of the router counts in the choice of experts and
+/// in their weights.
 pub struct Moe<B: Backend> {
     /// RMS norm weight `[hidden]`.
     pub norm: B::Buf,
@@ -153,7 +155,7 @@ pub const MAX_EXPERTS: usize = 1024;
 /// Most experts that one token may be routed to.
 pub const MAX_TOP_K: usize = 32;
 
-/// The shared expert: its output is multiplied by `sigmoid(router . x)`.
+/// The shared expert: its output, biases included, is multiplied by `sigmoid(router . x)`; this router has no bias.
 pub struct SharedExpert<B: Backend> {
     /// `[hidden]`
     pub router: B::Buf,
@@ -304,7 +306,7 @@ pub trait Backend: Send + Sized + 'static {
 
     // ---- a step
 
-    /// Runs the body of one step: a CPU keeps its threads awake meanwhile, a GPU records and replays it.
+    /// Runs the body of one step: a CPU keeps the calling thread on a processor meanwhile, a GPU records and replays it.
     fn step(&mut self, body: impl FnOnce(&mut Self));
 
     // ---- the verbs; `n` is the number of tokens (rows of `x`)

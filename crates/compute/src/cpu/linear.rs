@@ -105,6 +105,14 @@ pub(super) fn multiply_groups(
     }
 }
 
+/// Adds the bias of `weight`, where it has one, to the results of its rows `ROWS * group..`, `[tokens][ROWS]`.
+pub(super) fn add_bias(weight: &Weight, group: usize, tile: &mut [f32]) {
+    let Some(bias) = &weight.bias else { return };
+    for y in tile.chunks_exact_mut(ROWS) {
+        y.iter_mut().zip(&bias[group * ROWS..]).for_each(|(y, b)| *y += b);
+    }
+}
+
 /// Where the results of one weight go: rows `[tokens, rows]`.
 pub(super) struct Output<'a> {
     rows: usize,
@@ -124,6 +132,16 @@ impl<'a> Output<'a> {
     pub unsafe fn read(&self) -> &'a [f32] {
         // SAFETY: the caller's.
         unsafe { self.out.read(0, self.out.len()) }
+    }
+
+    /// The row of token `t`.
+    ///
+    /// # Safety
+    /// Between two barriers no other thread may use it.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn row(&self, t: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's.
+        unsafe { self.out.part(t * self.rows, self.rows) }
     }
 
     /// Visits the part of each token's row that a tile holds: `(row of out, results)`.

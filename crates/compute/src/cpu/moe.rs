@@ -5,7 +5,7 @@ use super::acts::ActView;
 use super::backend::{Cpu, Scratch, Weight};
 use super::kernels::Kernels;
 use super::linear::{
-    Output, TOKEN_BLOCK, form, groups_per_chunk, multiply, multiply_groups, norm_rows, plain_rows,
+    Output, TOKEN_BLOCK, add_bias, form, groups_per_chunk, multiply, multiply_groups, norm_rows, plain_rows,
 };
 use super::pack::ROWS;
 use super::team::{Shards, Team};
@@ -144,6 +144,8 @@ fn gate_up(
     multiply_groups(kernels, &gate.packed, groups, acts, tokens, own, |g, tokens, tile| {
         let up_tile = &mut up_tile[..tile.len()];
         kernels.group(&up.packed, g, acts, tokens, up_tile);
+        add_bias(gate, g, tile);
+        add_bias(up, g, up_tile);
         vector.silu_mul(tile, up_tile);
         let (from, len) = (g * ROWS, ROWS.min(layout.rows() - g * ROWS));
         for (&t, y) in tokens.iter().zip(tile.chunks_exact(ROWS)) {
@@ -173,7 +175,7 @@ pub(super) fn moe(
     let shared_acts = s.hidden_acts.rows(n, shared_inner);
     let (threads, per_thread) = (Shards::new(&mut s.threads), s.per_thread);
     let tokens = &s.tokens[..n];
-    let (logits, shared_weight) = (Shards::new(&mut s.router), Shards::new(&mut s.shared));
+    let (logits, shared_weight) = (Output::new(&m.router, &mut s.router), Shards::new(&mut s.shared));
     let (rows, shared_rows) = (Shards::new(&mut s.expert_hidden), Shards::new(&mut s.hidden));
     let (chosen, weights) = (Shards::new(&mut s.routes.chosen), Shards::new(&mut s.routes.weights));
     let out = Shards::new(h);
@@ -200,20 +202,14 @@ pub(super) fn moe(
         w.barrier();
         // SAFETY: written before the barrier.
         let view = unsafe { acts.view() };
-        multiply(w, kernels, [&m.router], &view, tokens, own, |_, g, tokens, tile| {
-            let (from, len) = (g * ROWS, ROWS.min(m.experts - g * ROWS));
-            for (&t, y) in tokens.iter().zip(tile.chunks_exact(ROWS)) {
-                // SAFETY: each group of each token is computed by one thread.
-                unsafe { logits.part(t as usize * m.experts + from, len) }.copy_from_slice(&y[..len]);
-            }
-        });
+        multiply(w, kernels, [&m.router], &view, tokens, own, |_, g, t, y| logits.set(g, t, y));
         w.barrier();
         for t in w.items(n) {
             // SAFETY: each token is one thread's.
             unsafe {
                 let chosen = chosen.part(t * m.top_k, m.top_k);
                 let weights = weights.part(t * m.top_k, m.top_k);
-                vector.route(logits.part(t * m.experts, m.experts), chosen, weights);
+                vector.route(logits.row(t), chosen, weights);
             }
         }
     });
@@ -320,6 +316,7 @@ pub(super) fn moe(
                 tokens,
                 own,
                 |g, tokens, tile| {
+                    add_bias(&shared.down, g, tile);
                     for (&t, y) in tokens.iter().zip(tile.chunks_exact(ROWS)) {
                         add(g, y, t as usize, weight[t as usize]);
                     }
