@@ -58,7 +58,7 @@ pub struct Entry {
     pub bytes: u64,
 }
 
-/// Sums for all verbs since they were last taken.
+/// Sums since they were last taken, of all verbs but `norm`: no step of generation runs it.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
     entries: [Entry; Verb::ALL.len()],
