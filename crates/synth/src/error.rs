@@ -21,6 +21,9 @@ pub enum Error {
     /// The output exists and must not be replaced.
     #[error("{path} exists already; remove it, give another path, or ask for it to be replaced")]
     Exists { path: String },
+    /// The output is something that a file must not take the place of.
+    #[error("{path} is {what}, and a model can only be written to a file")]
+    NotAFile { path: String, what: &'static str },
     /// The output's directory has no room for it.
     #[error(
         "{path} needs {need} bytes and its file system has {free} free; make room or choose another place"

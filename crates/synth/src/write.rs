@@ -1,8 +1,8 @@
 //! A model as a GGUF file. Called by `octet synth`; works for every model that can be opened, made up or not.
 
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, BufWriter};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use octet_weights::gguf::Writer;
 use octet_weights::{Metadata, Model};
@@ -17,10 +17,11 @@ const PADDING_BYTES_MAX: u64 = 32;
 /// Writes `model` to `path` and returns the file's length. `progress` is told tensor bytes written and in all.
 ///
 /// The file gets its name when it is complete and on disk: until then it is a hidden one beside it, which goes when
-/// anything fails. An existing file is replaced only if `replace` says so. Needs memory for the largest tensor.
+/// anything fails. An existing file is replaced only if `replace` says so, what a link leads to instead of the link, and
+/// a device, pipe or folder never. Needs memory for the largest tensor.
 ///
 /// # Errors
-/// When `path` exists, its file system has too little room, or the system refuses.
+/// When `path` exists, or is no file, its file system has too little room, or the system refuses.
 pub fn write(
     model: &Model,
     path: &Path,
@@ -29,9 +30,8 @@ pub fn write(
 ) -> Result<u64, Error> {
     let name = path.display().to_string();
     let io = |source| Error::Io { path: name.clone(), source };
-    if !replace && path.symlink_metadata().is_ok() {
-        return Err(Error::Exists { path: name });
-    }
+    let target = place(path, replace)?;
+    let path = target.as_path();
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
 
     // messages are about the file to be, not about where the model came from
@@ -75,6 +75,38 @@ pub fn write(
     })?;
     sync_directory(directory).map_err(io)?;
     Ok(file.metadata().map_err(io)?.len())
+}
+
+/// Where the file will be: `path`, or what it leads to. Renaming a file onto anything that is no file would destroy that.
+fn place(path: &Path, replace: bool) -> Result<PathBuf, Error> {
+    let name = || path.display().to_string();
+    let io = |source| Error::Io { path: name(), source };
+    let Ok(there) = path.symlink_metadata() else { return Ok(path.to_path_buf()) };
+    if !replace {
+        return Err(Error::Exists { path: name() });
+    }
+    let (target, kind) = match there.is_symlink() {
+        false => (path.to_path_buf(), there.file_type()),
+        true => (path.canonicalize().map_err(io)?, path.metadata().map_err(io)?.file_type()),
+    };
+    if kind.is_file() { Ok(target) } else { Err(Error::NotAFile { path: name(), what: kind_of(kind) }) }
+}
+
+fn kind_of(kind: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_fifo() {
+            return "a pipe";
+        }
+        if kind.is_socket() {
+            return "a socket";
+        }
+        if kind.is_char_device() || kind.is_block_device() {
+            return "a device";
+        }
+    }
+    if kind.is_dir() { "a folder" } else { "no file" }
 }
 
 /// A file that goes when it is dropped, with the permissions of any other new file.

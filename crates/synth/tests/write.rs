@@ -94,3 +94,29 @@ fn nothing_is_left_behind_when_writing_fails() {
     assert!(error.to_string().contains("can not be read"), "{error}");
     assert_eq!(names(directory.path()), [""; 0]);
 }
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_never_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let _listener = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+    std::os::unix::fs::symlink("socket", path("to-socket")).unwrap();
+    std::os::unix::fs::symlink("nothing", path("to-nothing")).unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    let model = tiny("llama", Mix::Q4KM).unwrap();
+    for (name, what) in [("socket", "a socket"), ("to-socket", "a socket"), ("folder", "a folder")] {
+        let refused = write(&model, &path(name), true, &mut |_, _| {}).unwrap_err().to_string();
+        assert!(refused.contains(name) && refused.contains(what), "{refused}");
+    }
+    write(&model, &path("to-nothing"), true, &mut |_, _| {}).unwrap_err();
+    let mut left = names(directory.path());
+    left.sort();
+    assert_eq!(left, ["folder", "socket", "to-nothing", "to-socket"]);
+
+    fs::write(path("old.gguf"), "old").unwrap();
+    std::os::unix::fs::symlink("old.gguf", path("link.gguf")).unwrap();
+    write(&model, &path("link.gguf"), true, &mut |_, _| {}).unwrap();
+    assert!(path("link.gguf").is_symlink());
+    assert!(Model::open(&path("old.gguf")).is_ok(), "what the link leads to was written");
+}
