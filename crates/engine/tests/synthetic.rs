@@ -6,33 +6,62 @@ mod common;
 use common::{Run, exact_backends, limits, load};
 use octet_engine::tokenizer::{Special, Tokenizer};
 use octet_synth::{Mix, TINY_ARCHITECTURES, known, synthetic, tiny};
-use octet_weights::GgmlType as T;
+use octet_weights::{GgmlType as T, Value};
 
-/// What llama.cpp (b11549, F32 files written by this workspace) writes greedily after the tokens `7 i + 11`, `i < 16`;
-/// as many as it told before a token that is not a whole character.
-const GREEDY_BY_LLAMA_CPP: [(&str, &[u32]); 7] = [
-    ("qwen35moe", &[26, 72, 40, 268, 509, 307, 107, 13, 532, 51, 131, 585]),
-    ("qwen35", &[84, 59, 9, 496, 496, 158, 280, 50, 420, 449, 56, 421]),
-    ("qwen3moe", &[485, 83, 157, 543]),
-    ("qwen3", &[481, 396, 168, 354, 82, 418, 121, 271, 499, 383]),
-    ("qwen2", &[126, 93, 348, 77, 360, 62, 312, 68, 376]),
-    ("llama", &[11, 344, 344, 344, 344, 344, 344, 344, 344, 344, 344, 344]),
-    ("mixtral", &[485, 83, 573, 335, 316, 567, 174, 422]),
+/// What llama.cpp (b11549, F32 files written by this workspace) writes greedily after the tokens `7 i + 11`, `i < 16`.
+const GREEDY_BY_LLAMA_CPP: [(&str, [u32; 12]); 7] = [
+    ("qwen35moe", [26, 72, 40, 268, 509, 307, 107, 13, 532, 51, 131, 585]),
+    ("qwen35", [84, 59, 9, 496, 496, 158, 280, 50, 420, 449, 56, 421]),
+    ("qwen3moe", [485, 83, 157, 543, 245, 4, 551, 155, 25, 26, 151, 555]),
+    ("qwen3", [481, 396, 168, 354, 82, 418, 121, 271, 499, 383, 245, 568]),
+    ("qwen2", [126, 93, 348, 77, 360, 62, 312, 68, 376, 203, 513, 416]),
+    ("llama", [11, 344, 344, 344, 344, 344, 344, 344, 344, 344, 344, 344]),
+    ("mixtral", [485, 83, 573, 335, 316, 567, 174, 422, 195, 101, 329, 501]),
 ];
+
+/// The same with YaRN: a factor of 4 from an original context of 64.
+const GREEDY_WITH_YARN: [(&str, [u32; 12]); 7] = [
+    ("qwen35moe", [26, 72, 40, 268, 509, 307, 107, 13, 532, 51, 131, 585]),
+    ("qwen35", [84, 59, 9, 496, 496, 158, 280, 50, 420, 449, 56, 421]),
+    ("qwen3moe", [485, 83, 157, 543, 245, 4, 551, 155, 25, 26, 216, 220]),
+    ("qwen3", [126, 316, 213, 68, 439, 311, 70, 194, 453, 361, 276, 274]),
+    ("qwen2", [126, 527, 545, 15, 381, 393, 180, 422, 373, 464, 20, 397]),
+    ("llama", [11, 421, 421, 421, 421, 421, 421, 421, 421, 421, 421, 421]),
+    ("mixtral", [126, 499, 155, 25, 293, 245, 4, 501, 287, 517, 305, 425]),
+];
+
+fn check_greedy(arch: &str, file: &octet_weights::Model, want: &[u32]) {
+    let prompt: Vec<u32> = (0..16).map(|i| 7 * i + 11).collect();
+    for on in exact_backends() {
+        let mut run = Run::new(load(file, on, limits()));
+        let logits = run.feed(&prompt);
+        let vocab = run.model.config().vocab;
+        let got = run.greedy(&logits[logits.len() - vocab..], want.len());
+        assert_eq!(got, want, "{arch} on {on:?}");
+    }
+}
 
 #[test]
 fn greedy_text_is_llama_cpps() {
-    let prompt: Vec<u32> = (0..16).map(|i| 7 * i + 11).collect();
     assert!(GREEDY_BY_LLAMA_CPP.iter().map(|(arch, _)| arch).eq(TINY_ARCHITECTURES));
     for (arch, want) in GREEDY_BY_LLAMA_CPP {
-        let file = tiny(arch, Mix::Of(T::F32)).expect("a tiny model can be made");
-        for on in exact_backends() {
-            let mut run = Run::new(load(&file, on, limits()));
-            let logits = run.feed(&prompt);
-            let vocab = run.model.config().vocab;
-            let got = run.greedy(&logits[logits.len() - vocab..], want.len());
-            assert_eq!(got, want, "{arch} on {on:?}");
+        check_greedy(arch, &tiny(arch, Mix::Of(T::F32)).expect("a tiny model can be made"), &want);
+    }
+}
+
+#[test]
+fn greedy_text_is_llama_cpps_with_yarn() {
+    for (arch, want) in GREEDY_WITH_YARN {
+        let mut file = tiny(arch, Mix::Of(T::F32)).expect("a tiny model can be made");
+        let prefix = file.metadata.str("general.architecture").expect("an architecture").to_string();
+        for (key, value) in [
+            ("type", Value::Str("yarn".into())),
+            ("factor", Value::F64(4.0)),
+            ("original_context_length", Value::U64(64)),
+        ] {
+            file.metadata.insert(&format!("{prefix}.rope.scaling.{key}"), value);
         }
+        check_greedy(arch, &file, &want);
     }
 }
 
