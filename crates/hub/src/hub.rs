@@ -107,6 +107,12 @@ impl Hub {
         inventory::remove(self, reference)
     }
 
+    /// Fails where [`Hub::remove`] would find nothing that it may remove: to check several names before the first one
+    /// goes.
+    pub fn check_removable(&self, reference: &Reference) -> Result<(), Error> {
+        inventory::check_removable(self, reference)
+    }
+
     fn resolve_short(&self, short: &ShortRef) -> Result<Option<PathBuf>, Error> {
         let on_hub = inventory::resolve(self, &short.hub())?;
         let Some(pinned) = short.pinned() else { return Ok(on_hub) };

@@ -43,8 +43,8 @@ pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Re
     hub.check_space(need, progress)?;
     let mut paths = Vec::new();
     for (i, remote) in remotes.iter().enumerate() {
-        let blob =
-            fetch(hub, &entry, &commit, remote, (i + 1, remotes.len()), progress).inspect_err(|_| entry.prune())?;
+        let blob = fetch(hub, &entry, &commit, remote, (i + 1, remotes.len()), progress)
+            .inspect_err(|_| entry.prune())?;
         paths.push(entry.link(&commit, &remote.name, &blob)?);
     }
     entry.set_ref(&reference.revision, &commit)?;

@@ -215,63 +215,117 @@ fn aliases(hub: &Hub) -> Result<HashMap<PathBuf, Vec<String>>, Error> {
 
 /// Removes a model, of a short name every copy.
 pub(crate) fn remove(hub: &Hub, reference: &Reference) -> Result<Removed, Error> {
-    let refuse = |why: &str| Error::NotRemovable { name: reference.to_string(), why: why.into() };
-    let cache = &hub.config.cache;
     let mut removed = Removed::default();
-    match reference {
+    for (entry, model) in copies(hub, reference)? {
+        match model {
+            Some(model) => remove_from(&entry, &model, &mut removed)?,
+            None => remove_entry(&entry, &mut removed)?,
+        }
+    }
+    if removed == Removed::default() { Err(not_here(reference)) } else { Ok(removed) }
+}
+
+/// Fails as [`remove`] would, as far as that can be known without removing anything.
+pub(crate) fn check_removable(hub: &Hub, reference: &Reference) -> Result<(), Error> {
+    let mut any = false;
+    for (entry, model) in copies(hub, reference)? {
+        any |= match model {
+            Some(model) if model.select != Select::Default => !Meant::find(&entry, &model)?.is_nothing(),
+            // Blobs that nothing points to go too.
+            Some(model) => {
+                !Meant::find(&entry, &model)?.is_nothing() || !read_dir(&entry.blobs())?.is_empty()
+            }
+            None => !entry.commits()?.is_empty() || !read_dir(&entry.blobs())?.is_empty(),
+        };
+    }
+    if any { Ok(()) } else { Err(not_here(reference)) }
+}
+
+fn not_removable(reference: &Reference, why: &str) -> Error {
+    Error::NotRemovable { name: reference.to_string(), why: why.into() }
+}
+
+fn not_here(reference: &Reference) -> Error {
+    not_removable(reference, "it is not in the cache")
+}
+
+/// The entries that a reference means, each with what is meant of it; `None` is all of it.
+fn copies(hub: &Hub, reference: &Reference) -> Result<Vec<(Entry, Option<HubRef>)>, Error> {
+    let on_hub = |model: HubRef| (Entry::hub(&hub.config.cache, &model.repo), Some(model));
+    Ok(match reference {
         Reference::Path(_) => {
-            return Err(refuse(
+            return Err(not_removable(
+                reference,
                 "only models in the cache are; remove a file of your own with the system's tools",
             ));
         }
-        Reference::Hub(model) => remove_from(&Entry::hub(cache, &model.repo), model, &mut removed)?,
-        Reference::Url(url) => remove_entry(&web::entry(hub, url), &mut removed)?,
+        Reference::Hub(model) => vec![on_hub(model.clone())],
+        Reference::Url(url) => vec![(web::entry(hub, url), None)],
         Reference::Short(short) => {
-            let model = short.hub();
-            remove_from(&Entry::hub(cache, &model.repo), &model, &mut removed)?;
-            if short.pinned().is_some() {
-                remove_entry(&wheel::entry(hub, short.known), &mut removed)?;
-            }
+            let pinned = short.pinned().map(|_| (wheel::entry(hub, short.known), None));
+            [on_hub(short.hub())].into_iter().chain(pinned).collect()
         }
-    }
-    if removed == Removed::default() {
-        return Err(refuse("it is not in the cache; `octet list` shows what is"));
-    }
-    Ok(removed)
+    })
 }
 
-/// Removes a model's files from every snapshot (or from that of a named revision), and what interrupted pulls of it
-/// left. Of several models one must be named: removing is not the time to guess.
-fn remove_from(entry: &Entry, model: &HubRef, removed: &mut Removed) -> Result<(), Error> {
-    let mut commits = entry.commits()?;
-    let anywhere = model.revision == MAIN;
-    if !anywhere {
-        let only = entry.commit_of(&model.revision);
-        commits.retain(|c| Some(c) == only.as_ref());
-    }
-    let unfinished = if anywhere || commits.is_empty() { entry.unfinished()? } else { Vec::new() };
-    let mut names: BTreeSet<String> = unfinished.iter().filter_map(|u| u.file.clone()).collect();
-    for commit in &commits {
-        names.extend(files(&entry.snapshot(commit))?);
-    }
-    let names: Vec<String> = names.into_iter().collect();
-    let models = ggufs(&names);
-    let all = model.select == Select::Default;
-    let meant: BTreeSet<&String> = match matching(&models, &model.select).as_slice() {
-        _ if all && models.len() <= 1 => names.iter().collect(),
-        [one] if !all => one.files.iter().collect(),
-        [] if !all => return Ok(()),
-        _ => {
-            let labels: Vec<&str> = models.iter().map(|m| m.label.as_str()).collect();
-            return Err(Error::choice(
-                &model.repo,
-                format!("several models are here; name one of {}", labels.join(", ")),
-            ));
+/// What a reference means of an entry.
+struct Meant {
+    /// The snapshots to look in.
+    commits: Vec<String>,
+    /// Names of files, the same in each of them.
+    files: BTreeSet<String>,
+    /// What interrupted pulls left of them.
+    unfinished: Vec<Unfinished>,
+}
+
+impl Meant {
+    /// A model's files in every snapshot (or in that of a named revision). Of several models one must be named:
+    /// removing is not the time to guess.
+    fn find(entry: &Entry, model: &HubRef) -> Result<Self, Error> {
+        let mut commits = entry.commits()?;
+        let anywhere = model.revision == MAIN;
+        if !anywhere {
+            let only = entry.commit_of(&model.revision);
+            commits.retain(|c| Some(c) == only.as_ref());
         }
-    };
-    for commit in &commits {
+        let mut unfinished = if anywhere || commits.is_empty() { entry.unfinished()? } else { Vec::new() };
+        let mut names: BTreeSet<String> = unfinished.iter().filter_map(|u| u.file.clone()).collect();
+        for commit in &commits {
+            names.extend(files(&entry.snapshot(commit))?);
+        }
+        let names: Vec<String> = names.into_iter().collect();
+        let models = ggufs(&names);
+        let all = model.select == Select::Default;
+        let files: BTreeSet<String> = match matching(&models, &model.select).as_slice() {
+            _ if all && models.len() <= 1 => names.into_iter().collect(),
+            [one] if !all => one.files.iter().cloned().collect(),
+            [] if !all => BTreeSet::new(),
+            _ => {
+                let labels: Vec<&str> = models.iter().map(|m| m.label.as_str()).collect();
+                return Err(Error::choice(
+                    &model.repo,
+                    format!("several models are here; name one of {}", labels.join(", ")),
+                ));
+            }
+        };
+        unfinished.retain(|u| u.file.as_ref().map_or(all, |f| files.contains(f)));
+        Ok(Self { commits, files, unfinished })
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.files.is_empty() && self.unfinished.is_empty()
+    }
+}
+
+/// Removes a model's files, and what interrupted pulls of it left.
+fn remove_from(entry: &Entry, model: &HubRef, removed: &mut Removed) -> Result<(), Error> {
+    let meant = Meant::find(entry, model)?;
+    if meant.is_nothing() && model.select != Select::Default {
+        return Ok(());
+    }
+    for commit in &meant.commits {
         let snapshot = entry.snapshot(commit);
-        for file in files(&snapshot)?.iter().filter(|f| meant.contains(f)) {
+        for file in files(&snapshot)?.iter().filter(|f| meant.files.contains(*f)) {
             let path = snapshot.join(file);
             if !path.is_symlink() {
                 removed.bytes += std::fs::metadata(&path).map_err(|e| Error::io(&path, e))?.len();
@@ -280,7 +334,7 @@ fn remove_from(entry: &Entry, model: &HubRef, removed: &mut Removed) -> Result<(
             removed.files += 1;
         }
     }
-    for part in unfinished.iter().filter(|u| u.file.as_ref().map_or(all, |f| meant.contains(f))) {
+    for part in &meant.unfinished {
         remove_unfinished(entry, part, removed)?;
     }
     sweep(entry, removed)

@@ -30,6 +30,8 @@ pub mod catalog;
 mod config;
 mod download;
 mod error;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod http;
 mod hub;
 mod huggingface;

@@ -151,7 +151,7 @@ fn locate(http: &Http, offer: &Offer, pinned: &Pinned) -> Result<Member, Error> 
     })
 }
 
-enum Broken {
+pub(crate) enum Broken {
     /// The bytes could not be had.
     Read(Error),
     /// The zip is not as it should be.
@@ -159,7 +159,7 @@ enum Broken {
 }
 
 /// Finds a member of a zip. Everything in a zip is untrusted: the bytes found are checked against a known hash later.
-fn member(zip: impl Read + Seek, name: &str) -> Result<Member, Broken> {
+pub(crate) fn member(zip: impl Read + Seek, name: &str) -> Result<Member, Broken> {
     let broken = |e: zip::result::ZipError| match e {
         zip::result::ZipError::Io(e) => match e.downcast::<Error>() {
             Ok(e) => Broken::Read(e),
