@@ -11,8 +11,8 @@ use octet_compute::batch::PAGE_TOKENS;
 use octet_weights::{GgmlType, Metadata, TensorInfo};
 
 use crate::Error;
-use crate::models::config::Config;
 use crate::models::Limits;
+use crate::models::config::Config;
 use crate::sampler::SamplingDefaults;
 
 pub use group::Group;

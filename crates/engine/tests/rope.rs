@@ -34,10 +34,13 @@ fn head(dims: u64, theta: f64) -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Dimensions of a head, the base, the file's keys, the frequencies and what attention is multiplied by.
+type Case<'a> = (u64, f64, &'a [(&'a str, Value)], &'a [f32], f32);
+
 /// What `_compute_yarn_parameters` of transformers 4.57.1 returns.
 #[test]
 fn yarn_is_transformers() {
-    let cases: [(u64, f64, &[(&str, Value)], &[f32], f32); 3] = [
+    let cases: [Case; 3] = [
         (
             32,
             1e6,
@@ -46,8 +49,21 @@ fn yarn_is_transformers() {
                 ("rope.scaling.original_context_length", Value::U64(32768)),
             ],
             &[
-                1.0, 0.4216965, 0.1778279, 0.07498942, 0.03162278, 0.01333521, 0.004779901, 0.001659962,
-                0.00055, 0.0001686786, 4.445699e-05, 1.874736e-05, 7.905694e-06, 3.333804e-06, 1.405853e-06,
+                1.0,
+                0.4216965,
+                0.1778279,
+                0.07498942,
+                0.03162278,
+                0.01333521,
+                0.004779901,
+                0.001659962,
+                0.00055,
+                0.0001686786,
+                4.445699e-05,
+                1.874736e-05,
+                7.905694e-06,
+                3.333804e-06,
+                1.405853e-06,
                 5.928434e-07,
             ],
             1.138_629_4,
@@ -57,7 +73,16 @@ fn yarn_is_transformers() {
             16,
             1e7,
             &[("rope.scaling.factor", Value::F64(4.0)), ("context_length", Value::U64(262_144))],
-            &[1.0, 0.1333521, 0.01778279, 0.002371374, 0.0002371708, 2.108483e-05, 1.405853e-06, 1.874736e-07],
+            &[
+                1.0,
+                0.1333521,
+                0.01778279,
+                0.002371374,
+                0.0002371708,
+                2.108483e-05,
+                1.405853e-06,
+                1.874736e-07,
+            ],
             1.138_629_4,
         ),
         (
@@ -71,8 +96,22 @@ fn yarn_is_transformers() {
                 ("rope.scaling.attn_factor", Value::F64(1.5 / (1.0 + 0.1 * 16f64.ln()))),
             ],
             &[
-                1.0, 0.5623413, 0.3162278, 0.1778279, 0.1, 0.05623413, 0.02421119, 0.00944711, 0.00296875,
-                0.0003514633, 0.0001976424, 0.0001111425, 6.25e-05, 3.514633e-05, 1.976424e-05, 1.111425e-05,
+                1.0,
+                0.5623413,
+                0.3162278,
+                0.1778279,
+                0.1,
+                0.05623413,
+                0.02421119,
+                0.00944711,
+                0.00296875,
+                0.0003514633,
+                0.0001976424,
+                0.0001111425,
+                6.25e-05,
+                3.514633e-05,
+                1.976424e-05,
+                1.111425e-05,
             ],
             1.5,
         ),
@@ -130,9 +169,8 @@ fn a_factor_without_a_type_is_linear() {
 
 #[test]
 fn scalings_that_are_refused() {
-    let yarn = |key: &'static str, value: f64| {
-        vec![("rope.scaling.type", text("yarn")), (key, Value::F64(value))]
-    };
+    let yarn =
+        |key: &'static str, value: f64| vec![("rope.scaling.type", text("yarn")), (key, Value::F64(value))];
     for (keys, want) in [
         (vec![("rope.scaling.type", text("longrope"))], "rope.scaling.type"),
         (vec![("rope.scaling.factor", Value::F64(0.5))], "rope.scaling.factor"),

@@ -118,5 +118,5 @@ fn what_is_no_file_is_never_replaced() {
     std::os::unix::fs::symlink("old.gguf", path("link.gguf")).unwrap();
     write(&model, &path("link.gguf"), true, &mut |_, _| {}).unwrap();
     assert!(path("link.gguf").is_symlink());
-    assert!(Model::open(&path("old.gguf")).is_ok(), "what the link leads to was written");
+    assert!(Model::open(path("old.gguf")).is_ok(), "what the link leads to was written");
 }

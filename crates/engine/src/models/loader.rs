@@ -245,7 +245,8 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn feed_forward(&mut self, i: usize) -> Result<FeedForward<B>, Error> {
         let c = self.config;
         let name = |n: &str| format!("blk.{i}.{n}");
-        let norm = self.vector(&name(&format!("{}.weight", c.architecture.feed_forward_norm)), &[c.hidden])?;
+        let norm =
+            self.vector(&name(&format!("{}.weight", c.architecture.feed_forward_norm)), &[c.hidden])?;
         let Some(m) = c.moe else {
             return Ok(FeedForward::Dense(Mlp {
                 norm,
