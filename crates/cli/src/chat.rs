@@ -1,8 +1,9 @@
 //! What a prompt is made with: the chat template, its variables, the system's message. Used by `run` and `template`.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use octet_engine::template::{ChatInput, ChatTemplate};
 use octet_engine::tokenizer::Tokenizer;
@@ -35,13 +36,16 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 impl ChatArgs {
-    /// The template's own variables.
-    pub fn variables(&self) -> Map<String, Value> {
-        let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
+    /// The conversation of a file, or one in which nothing was said, as the flags change it.
+    pub fn conversation(&self, messages: Option<&Path>) -> anyhow::Result<Conversation> {
+        let file = messages.map(Conversation::open).transpose()?;
+        let mut chat = file.unwrap_or_default();
+        chat.variables.extend(self.chat_template_kwargs.clone().unwrap_or_default());
         if self.no_think {
-            variables.insert("enable_thinking".into(), false.into());
+            chat.variables.insert("enable_thinking".into(), false.into());
         }
-        variables
+        chat.system = self.system.clone().or(chat.system);
+        Ok(chat)
     }
 
     /// The template that is asked for, or the model's own.
@@ -58,9 +62,21 @@ impl ChatArgs {
     }
 }
 
+/// Most bytes of a text; more is surely not what was meant, and would only fill the memory.
+const TEXT_BYTES_MAX: u64 = 64 << 20;
+
+/// A text from somewhere, which errors call `name`.
+pub fn read_from(from: impl Read, name: &str) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| name.to_string())?;
+    ensure!(bytes.len() as u64 <= TEXT_BYTES_MAX, "{name}: more than {} MiB of text", TEXT_BYTES_MAX >> 20);
+    String::from_utf8(bytes).with_context(|| format!("{name}: not UTF-8"))
+}
+
 /// A file's text.
 pub fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+    let name = path.display().to_string();
+    read_from(std::fs::File::open(path).with_context(|| name.clone())?, &name)
 }
 
 /// A file's JSON.
@@ -99,40 +115,78 @@ impl Conversation {
         }
     }
 
-    /// All of it in a form that [`Conversation::load`] and other programs read.
-    pub fn save(&self) -> Value {
-        json!({"messages": self.input(false).messages, "tools": self.tools})
+    /// True where the last word is not the model's.
+    pub fn is_waiting(&self) -> bool {
+        self.messages.last().is_some_and(|m| m["role"] != "assistant")
     }
 
-    /// Takes over the messages and tools of a file: a list of messages, or an object with `messages` and `tools`.
-    pub fn load(&mut self, file: Value) -> anyhow::Result<()> {
-        let (messages, tools) = match file {
-            Value::Array(messages) => (messages, None),
-            Value::Object(mut o) => match (o.remove("messages"), o.remove("tools")) {
-                (Some(Value::Array(m)), Some(Value::Array(t))) => (m, Some(t)),
-                (Some(Value::Array(m)), None | Some(Value::Null)) => (m, None),
-                (Some(Value::Array(_)), Some(_)) => anyhow::bail!("'tools' is not a list"),
-                _ => anyhow::bail!("expected a list of messages in 'messages'"),
-            },
-            _ => anyhow::bail!("expected a list of messages, or an object with one in 'messages'"),
-        };
-        self.messages = messages;
-        if let Some(i) = self.messages.iter().position(|m| !m["role"].is_string()) {
-            anyhow::bail!("messages[{i}] has no role");
-        }
-        // The first system message is ours to change; its text only, for a list of parts is more than that.
-        let first = self.messages.first();
-        let system =
-            first.filter(|m| m["role"] == "system").and_then(|m| m["content"].as_str()).map(String::from);
-        if system.is_some() {
-            self.messages.remove(0);
-            self.system = system;
-        }
-        if tools.is_some() {
-            self.tools = tools;
-        }
-        Ok(())
+    /// All of it in a form that [`Conversation::load`] and other programs read.
+    pub fn save(&self) -> Value {
+        json!({
+            "messages": self.input(false).messages,
+            "tools": self.tools,
+            "chat_template_kwargs": self.variables,
+        })
     }
+
+    /// Opens a file that [`Conversation::load`] reads.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        Self::load(read_json(path)?).with_context(|| path.display().to_string())
+    }
+
+    /// Takes what a file holds: a list of messages, or an object with `messages`, and maybe `tools` and `chat_template_kwargs`.
+    pub fn load(file: Value) -> anyhow::Result<Self> {
+        let mut chat = Self::default();
+        let messages = match file {
+            Value::Array(messages) => messages,
+            Value::Object(mut o) => {
+                match o.remove("tools") {
+                    None | Some(Value::Null) => {}
+                    Some(Value::Array(tools)) => chat.tools = Some(tools),
+                    Some(_) => bail!("'tools' is not a list"),
+                }
+                match o.remove("chat_template_kwargs") {
+                    None | Some(Value::Null) => {}
+                    Some(Value::Object(variables)) => chat.variables = variables,
+                    Some(_) => bail!("'chat_template_kwargs' is not an object"),
+                }
+                match o.remove("messages") {
+                    Some(Value::Array(messages)) => messages,
+                    _ => bail!("expected a list of messages in 'messages'"),
+                }
+            }
+            _ => bail!("expected a list of messages, or an object with one in 'messages'"),
+        };
+        for (i, message) in messages.iter().enumerate() {
+            check(message).with_context(|| format!("messages[{i}]"))?;
+        }
+        chat.messages = messages;
+        // The first system message is ours to change; its text only, for a list of parts is more than that.
+        let first = chat.messages.first();
+        chat.system =
+            first.filter(|m| m["role"] == "system").and_then(|m| m["content"].as_str()).map(String::from);
+        if chat.system.is_some() {
+            chat.messages.remove(0);
+        }
+        Ok(chat)
+    }
+}
+
+/// Refuses a message that templates can not render, or would render without a part of it.
+fn check(message: &Value) -> anyhow::Result<()> {
+    ensure!(message["role"].is_string(), "has no role");
+    match &message["content"] {
+        Value::Null | Value::String(_) => {}
+        Value::Array(parts) => {
+            for (j, part) in parts.iter().enumerate() {
+                let kind = part["type"].as_str().unwrap_or("unknown");
+                ensure!(kind == "text", "content[{j}] is of type '{kind}'; only text is understood");
+                ensure!(part["text"].is_string(), "content[{j}] has no text");
+            }
+        }
+        _ => bail!("its content is neither a text nor a list of parts"),
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -144,17 +198,28 @@ mod tests {
         let mut c = Conversation { system: Some("Be brief.".into()), ..Default::default() };
         c.say("user", "Hi");
         c.messages.push(json!({"role": "assistant", "content": "Hello", "reasoning_content": "A greeting."}));
-        let mut d = Conversation::default();
-        d.load(c.save()).unwrap();
+        c.tools = Some(vec![json!({"type": "function"})]);
+        c.variables.insert("enable_thinking".into(), false.into());
+        let d = Conversation::load(c.save()).unwrap();
         assert_eq!((d.system, d.messages), (c.system, c.messages));
+        assert_eq!((d.tools, d.variables), (c.tools, c.variables));
     }
 
     #[test]
     fn files_that_are_no_conversation_are_refused() {
-        let load = |v: Value| Conversation::default().load(v).unwrap_err().to_string();
+        let load = |v: Value| format!("{:#}", Conversation::load(v).unwrap_err());
         assert!(load(json!("hi")).contains("list of messages"));
         assert!(load(json!({"messages": 1})).contains("'messages'"));
         assert!(load(json!([{"content": "hi"}])).contains("messages[0]"));
         assert!(load(json!({"messages": [], "tools": 5})).contains("'tools'"));
+        assert!(load(json!({"messages": [], "chat_template_kwargs": []})).contains("'chat_template_kwargs'"));
+        assert!(load(json!([{"role": "user", "content": 7}])).contains("messages[0]"));
+        let parts =
+            json!([{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {}}]);
+        let why = load(json!([{"role": "system", "content": ""}, {"role": "user", "content": parts}]));
+        assert!(
+            why.contains("messages[1]") && why.contains("content[1]") && why.contains("image_url"),
+            "{why}"
+        );
     }
 }

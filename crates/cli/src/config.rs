@@ -1,11 +1,17 @@
 //! Everything that a user can set: commands, flags that several commands share, and the environment. Read first.
 //!
-//! Each flag of each command has a mirror in the environment, made from its name: `--ctx-size` is `OCTET_CTX_SIZE`.
-//! A flag beats its mirror. No other file reads the environment; the hub gets it from here.
+//! Flags that say how any model is loaded and how tokens are chosen have a mirror in the environment, made from their
+//! name: `--ctx-size` is `OCTET_CTX_SIZE`. A flag beats its mirror. Flags of one command have none: what `--output`
+//! means there, it may not mean elsewhere. No other file reads the environment; the hub gets it from here.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use etcetera::BaseStrategy;
 use octet_compute::backend::KvType;
 use octet_compute::cpu::CpuOptions;
@@ -14,6 +20,8 @@ use octet_engine::engine::Options;
 use octet_hub::HubConfig;
 
 use crate::Usage;
+use crate::sampling::SamplingArgs;
+use crate::stderr::note;
 
 /// Runs large language models on your own machine, as fast as its memory allows.
 #[derive(Debug, Parser)]
@@ -34,7 +42,8 @@ A MODEL is a short name (smollm2:135m), a repository on Hugging Face (hf:user/re
 address of a GGUF file, a GGUF file, or a Hugging Face directory. What is not on this machine is
 fetched first.
 
-Each flag has a mirror in the environment: --ctx-size is OCTET_CTX_SIZE, --model is OCTET_MODEL.
+Flags that say how a model is loaded and how tokens are chosen have a mirror in the environment:
+--ctx-size is OCTET_CTX_SIZE, --temp is OCTET_TEMP; OCTET_MODEL is the model where none is named.
 Models are fetched as HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE say.";
 
 /// What to do.
@@ -119,6 +128,8 @@ pub struct EngineArgs {
     batch_size: Option<usize>,
     #[command(flatten)]
     pub kv: KvArgs,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Threads. Without it: one for each physical core.
     #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Processor")]
     threads: Option<usize>,
@@ -191,6 +202,12 @@ pub struct KvArgs {
     cache_type_k: Option<KvArg>,
     #[arg(long, value_enum, value_name = "TYPE", hide = true)]
     cache_type_v: Option<KvArg>,
+}
+
+/// Whether a model that seems too large is loaded.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Memory")]
+pub struct MemoryArgs {
     /// Load the model even where it seems larger than the free memory.
     #[arg(long)]
     pub no_memory_check: bool,
@@ -226,12 +243,21 @@ impl From<KvArg> for KvType {
     }
 }
 
+/// Largest count that is taken: far above what any machine holds, and far below what sums of them could overflow.
+const COUNT_MAX: usize = 1 << 28;
+
 /// A count of something there must be some of.
 pub fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
+        Ok(n @ 1..=COUNT_MAX) => Ok(n),
         Ok(0) | Err(_) => Err("expected a whole number above 0".into()),
-        Ok(n) => Ok(n),
+        Ok(_) => Err(format!("expected at most {COUNT_MAX}")),
     }
+}
+
+/// A count of something there may be none of.
+pub fn count(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { positive(text) }
 }
 
 /// What comes from the environment and is no flag.
@@ -246,46 +272,137 @@ pub struct Settings {
 
 impl Settings {
     /// The hub's settings.
-    pub fn hub(&self) -> Result<HubConfig, octet_hub::Error> {
-        HubConfig::from_env(variable)
+    pub fn hub(&self) -> anyhow::Result<HubConfig> {
+        let unreadable = RefCell::new(None);
+        let config = HubConfig::from_env(|name| {
+            variable(name).unwrap_or_else(|e| {
+                unreadable.borrow_mut().get_or_insert(e);
+                None
+            })
+        });
+        match unreadable.into_inner() {
+            Some(e) => Err(e.into()),
+            None => Ok(config?),
+        }
     }
 }
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
+/// A variable that is set, and not to nothing.
+fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|v| !v.is_empty())
 }
 
-/// Reads the command line and the environment; exits where they can not be understood, or are asked for help.
-pub fn parse() -> (Command, Settings) {
-    let args = std::env::args_os().map(|a| a.to_str().map_or(a.clone(), |s| spelling(s).into()));
-    let mut command = command();
-    let cli = command.try_get_matches_from_mut(args).and_then(|m| Cli::from_arg_matches(&m));
-    let cli = cli.unwrap_or_else(|e| e.format(&mut command).exit());
-    let set = |name: &str| variable(name).filter(|v| !v.is_empty());
+/// The same as text.
+fn variable(name: &str) -> Result<Option<String>, Usage> {
+    set(name).map(|v| v.into_string().map_err(|_| not_text(name))).transpose()
+}
+
+fn not_text(name: &str) -> Usage {
+    Usage(format!("the environment variable {name} is not UTF-8"))
+}
+
+/// Reads the command line and the environment; exits where the command line can not be understood, or asks for help.
+pub fn parse() -> Result<(Command, Settings), Usage> {
+    let mut command = mirrored(Cli::command(), &|name| set(name).is_some());
+    let matches = command.try_get_matches_from_mut(spellings(std::env::args_os()));
+    let matches = matches.map_err(|e| refused(&e))?;
+    one_value_each(&matches, &command)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|e| refused(&e.format(&mut command)))?;
     let data = || Some(etcetera::choose_base_strategy().ok()?.data_dir().join("octet"));
-    let settings =
-        Settings { model: set("OCTET_MODEL"), data: set("OCTET_DATA_DIR").map(PathBuf::from).or_else(data) };
-    (cli.command, settings)
+    let settings = Settings {
+        model: variable("OCTET_MODEL")?,
+        data: set("OCTET_DATA_DIR").map(PathBuf::from).or_else(data),
+    };
+    Ok((cli.command, settings))
 }
 
-/// The parser, with the environment's mirrors.
-pub fn command() -> clap::Command {
-    mirrored(Cli::command())
-}
-
-fn mirrored(command: clap::Command) -> clap::Command {
-    // Of a flag that stands twice the last one counts, so that an alias of the shell can be overruled.
-    let command = command.args_override_self(true).mut_args(|arg| match arg.get_long() {
-        // The model is special: where a command names one, the environment's does not count.
-        None | Some("model" | "hf" | "help" | "version") => arg,
-        Some(long) => {
-            let name = format!("OCTET_{}", long.to_ascii_uppercase().replace('-', "_"));
-            let is_switch = matches!(arg.get_action(), clap::ArgAction::SetTrue);
-            let arg = arg.env(name).hide_env(true);
-            if is_switch { arg.value_parser(clap::builder::BoolishValueParser::new()) } else { arg }
+/// Prints what clap has to say and exits; what it has to say about a variable names that.
+fn refused(e: &clap::Error) -> Usage {
+    let said = |kind| e.get(kind).map(ToString::to_string);
+    let shared = shared();
+    if e.kind() == ErrorKind::InvalidUtf8 {
+        let not_utf8 = |name: &String| set(name).is_some_and(|v| v.into_string().is_err());
+        if let Some(name) = shared.iter().map(|long| mirror(long)).find(not_utf8) {
+            return not_text(&name);
         }
-    });
-    command.mut_subcommands(mirrored)
+    }
+    // That its output is closed is not worth a word.
+    let _ = e.print();
+    if let (Some(flag), Some(value)) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue)) {
+        let flag = flag.split_whitespace().next().unwrap_or_default().trim_start_matches("--").to_string();
+        let typed = std::env::args_os().any(|a| a.to_string_lossy().contains(&value));
+        if !typed && shared.contains(&flag) {
+            note!("\nThe value comes from the environment variable {}.", mirror(&flag));
+        }
+    }
+    std::process::exit(e.exit_code())
+}
+
+/// The parser, with all mirrors.
+pub fn command() -> clap::Command {
+    mirrored(Cli::command(), &|_| true)
+}
+
+/// The flags that have mirrors: those of the groups here that several commands share, and of sampling.
+fn shared() -> BTreeSet<String> {
+    let all = SamplingArgs::augment_args(EngineArgs::augment_args(clap::Command::new("shared")));
+    all.get_arguments().filter_map(|a| a.get_long()).map(String::from).collect()
+}
+
+fn mirror(long: &str) -> String {
+    format!("OCTET_{}", long.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// Gives flags their mirrors, as far as those are `set`. (To clap an empty variable would be a value.)
+fn mirrored(command: clap::Command, set: &dyn Fn(&str) -> bool) -> clap::Command {
+    fn mirrored(
+        command: clap::Command,
+        shared: &BTreeSet<String>,
+        set: &dyn Fn(&str) -> bool,
+    ) -> clap::Command {
+        // Of a flag that stands twice the last one counts, so that an alias of the shell can be overruled.
+        let command = command.args_override_self(true).mut_args(|arg| match arg.get_long() {
+            Some(long) if shared.contains(long) && set(&mirror(long)) => {
+                let name = mirror(long);
+                let is_switch = matches!(arg.get_action(), clap::ArgAction::SetTrue);
+                let arg = arg.env(name).hide_env(true);
+                if is_switch { arg.value_parser(clap::builder::BoolishValueParser::new()) } else { arg }
+            }
+            _ => arg,
+        });
+        command.mut_subcommands(|sub| mirrored(sub, shared, set))
+    }
+    mirrored(command, &shared(), set)
+}
+
+/// `octet bench` takes lists where other commands take one value; a variable holds one value for all of them.
+fn one_value_each(matches: &ArgMatches, command: &clap::Command) -> Result<(), Usage> {
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
+    let Some(sub) = command.find_subcommand(name) else { return Ok(()) };
+    let shared = shared();
+    for arg in sub.get_arguments().filter(|a| a.get_value_delimiter().is_some()) {
+        let id = arg.get_id().as_str();
+        let by_variable = matches.value_source(id) == Some(ValueSource::EnvVariable);
+        if let Some(long) = arg.get_long().filter(|l| by_variable && shared.contains(*l))
+            && matches.get_raw(id).is_some_and(|v| v.len() > 1)
+        {
+            return Err(Usage(format!("{} holds one value; lists are for --{long}", mirror(long))));
+        }
+    }
+    Ok(())
+}
+
+/// The command line in our spelling, up to `--`: behind it is only text.
+fn spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut is_text = false;
+    let ours = |a: OsString| {
+        is_text |= a == "--";
+        match a.to_str() {
+            Some(s) if !is_text => spelling(s).into(),
+            _ => a,
+        }
+    };
+    args.map(ours).collect()
 }
 
 /// llama.cpp's flags with one dash and several letters, which clap does not know, in our spelling.
@@ -316,23 +433,46 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_has_a_mirror_and_an_explanation() {
+    fn every_flag_is_explained() {
         for sub in command().get_subcommands() {
             for arg in sub.get_arguments().filter(|a| !matches!(a.get_id().as_str(), "help" | "version")) {
                 assert!(arg.get_help().is_some() || arg.is_hide_set(), "{} {}", sub.get_name(), arg.get_id());
-                let mirrored =
-                    matches!(arg.get_long(), None | Some("model" | "hf")) || arg.get_env().is_some();
-                assert!(mirrored, "{} {}", sub.get_name(), arg.get_id());
             }
             assert!(sub.get_after_help().is_some(), "{} has no example", sub.get_name());
         }
     }
 
     #[test]
+    fn a_variable_means_the_same_to_every_command() {
+        let mut parsers = std::collections::BTreeMap::new();
+        for sub in command().get_subcommands() {
+            for arg in sub.get_arguments() {
+                let Some(name) = arg.get_env() else { continue };
+                let is_switch = matches!(arg.get_action(), clap::ArgAction::SetTrue);
+                let this = (arg.get_value_parser().type_id(), is_switch);
+                let first = *parsers.entry(name.to_os_string()).or_insert(this);
+                assert_eq!(first, this, "{name:?} of {}", sub.get_name());
+            }
+        }
+        let has = |name: &str| parsers.contains_key(std::ffi::OsStr::new(name));
+        assert!(has("OCTET_CTX_SIZE") && has("OCTET_TEMP") && has("OCTET_NO_PIN"));
+        assert!(!has("OCTET_OUTPUT") && !has("OCTET_JSON"), "a command's own");
+    }
+
+    #[test]
     fn spellings_of_llama_cpp_are_understood() {
+        let ours = |args: &[&str]| spellings(args.iter().map(OsString::from));
         assert_eq!(
-            ["-ctk", "-ub=64", "-p", "--hf", "-sysx"].map(spelling),
-            ["--cache-type-k", "--ubatch-size=64", "-p", "--hf", "-sysx"]
+            ours(&["-ctk", "-ub=64", "-p", "--hf", "-sysx", "--", "-hf", "-ub=1"]),
+            ["--cache-type-k", "--ubatch-size=64", "-p", "--hf", "-sysx", "--", "-hf", "-ub=1"]
         );
+    }
+
+    #[test]
+    fn counts_are_bounded() {
+        assert_eq!((count("0"), positive("268435456")), (Ok(0), Ok(COUNT_MAX)));
+        assert!(positive("0").is_err() && count("-1").is_err());
+        assert!(positive("268435457").unwrap_err().contains("at most"));
+        assert!(positive("18446744073709551616").is_err());
     }
 }

@@ -4,11 +4,13 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use octet_hub::{Hub, Installed, size};
+use octet_hub::{Hub, Installed, Reference};
 use serde_json::{Value, json};
 
 use crate::config::Settings;
 use crate::progress::Pull;
+use crate::stderr::note;
+use crate::units::{count, decimal};
 
 const PULL_EXAMPLES: &str = "\
 Examples:
@@ -56,24 +58,31 @@ pub struct RmArgs {
     models: Vec<String>,
 }
 
+/// All names: a slip in the last one is found before anything is done about the first.
+fn references(names: &[String]) -> anyhow::Result<Vec<Reference>> {
+    names.iter().map(|n| crate::model::reference(n)).collect()
+}
+
 pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
+    let references = references(&args.models)?;
     let hub = Hub::new(settings.hub()?);
-    for name in &args.models {
-        let path = hub.pull(&crate::model::reference(name)?, &Pull::new())?;
+    for reference in &references {
+        let path = hub.pull(reference, &Pull::new())?;
         writeln!(std::io::stdout(), "{}", path.display())?;
     }
     Ok(())
 }
 
 pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
+    let references = references(&args.models)?;
     let hub = Hub::new(settings.hub()?);
-    // All names first: a slip in the last one removes nothing.
-    let references: Vec<_> =
-        args.models.iter().map(|n| crate::model::reference(n)).collect::<Result<_, _>>()?;
+    for reference in &references {
+        hub.check_removable(reference)?;
+    }
     for (name, reference) in args.models.iter().zip(&references) {
         let removed = hub.remove(reference)?;
-        let files = if removed.files == 1 { "1 file".into() } else { format!("{} files", removed.files) };
-        writeln!(std::io::stdout(), "{name}: removed {files}, {} freed", size(removed.bytes))?;
+        let (files, freed) = (count(removed.files, "file"), decimal(removed.bytes));
+        writeln!(std::io::stdout(), "{name}: removed {files}, {freed} freed")?;
     }
     Ok(())
 }
@@ -87,10 +96,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
         return Ok(());
     }
     if models.is_empty() {
-        eprintln!(
-            "no models in {}; `octet pull smollm2:135m` fetches a small one",
-            hub.config().cache.display()
-        );
+        note!("no models in {}; `octet pull smollm2:135m` fetches a small one", hub.config().cache.display());
         return Ok(());
     }
     let names: Vec<String> = models.iter().map(name).collect();
@@ -98,7 +104,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     writeln!(out, "{:width$}  {:>9}  FETCHED", "NAME", "SIZE")?;
     for (model, name) in models.iter().zip(&names) {
         let state = if model.complete { "" } else { "  unfinished: pull it again to go on" };
-        writeln!(out, "{name:width$}  {:>9}  {}{state}", size(model.size), ago(model.modified))?;
+        writeln!(out, "{name:width$}  {:>9}  {}{state}", decimal(model.size), ago(model.modified))?;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The `octet` command: parses, runs, and says what went wrong. Start here, then `config`.
+#![warn(clippy::print_stderr)] // `stderr::note` does not panic
 
+mod advice;
 mod bench;
 mod chat;
 mod completions;
@@ -12,13 +14,16 @@ mod progress;
 mod run;
 mod sampling;
 mod show;
+mod stderr;
 mod synth;
 mod template;
 mod tokenize;
+mod units;
 
 use std::process::ExitCode;
 
 use config::{Command, Settings};
+use stderr::note;
 
 /// A wrong command line that only came out after parsing; exits with 2 like those that clap finds.
 #[derive(Debug)]
@@ -33,11 +38,8 @@ impl std::fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
-    let (command, settings) = config::parse();
-    match dispatch(command, &settings) {
-        Ok(code) => code,
-        Err(e) => report(&e),
-    }
+    let parsed = config::parse().map_err(Into::into);
+    parsed.and_then(|(command, settings)| dispatch(command, &settings)).unwrap_or_else(|e| report(&e))
 }
 
 fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
@@ -64,6 +66,21 @@ fn report(e: &anyhow::Error) -> ExitCode {
     if e.chain().any(|c| c.downcast_ref().is_some_and(piped)) {
         return ExitCode::SUCCESS;
     }
+    note!("error: {}", described(e));
+    if let Some(advice) = advice::advice(e, advice::Place::Command) {
+        note!("\n  {advice}");
+    }
+    match e.downcast_ref::<Usage>() {
+        Some(_) => {
+            note!("\nFor more information, try '--help'.");
+            ExitCode::from(2)
+        }
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// An error with its causes.
+fn described(e: &anyhow::Error) -> String {
     let mut said = e.to_string();
     for cause in e.chain().skip(1).map(ToString::to_string) {
         // Many errors print their cause themselves.
@@ -71,12 +88,5 @@ fn report(e: &anyhow::Error) -> ExitCode {
             said += &format!(": {cause}");
         }
     }
-    eprintln!("error: {said}");
-    match e.downcast_ref::<Usage>() {
-        Some(_) => {
-            eprintln!("\nFor more information, try '--help'.");
-            ExitCode::from(2)
-        }
-        None => ExitCode::FAILURE,
-    }
+    said
 }

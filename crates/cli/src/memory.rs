@@ -3,7 +3,7 @@
 use octet_engine::models::Limits;
 use octet_engine::report::Report;
 
-use crate::progress::binary;
+use crate::units::binary;
 
 /// Bytes that this process may still take, the limits of its cgroup included. `None` where the system does not say.
 pub fn available() -> Option<u64> {
@@ -15,15 +15,15 @@ pub fn available() -> Option<u64> {
     Some(group.map_or(free, |g| free.min(g)))
 }
 
-/// Fails where a model of these limits does not fit.
-pub fn check(report: &Report, limits: &Limits, exact: bool) -> anyhow::Result<()> {
+/// Fails where a model of these limits does not fit. `smaller` says which flags make it so.
+pub fn check(report: &Report, limits: &Limits, exact: bool, smaller: &str) -> anyhow::Result<()> {
     let Some(free) = available() else { return Ok(()) };
     let bill = report.memory(limits, exact);
     let context = limits.pages.saturating_mul(octet_compute::batch::PAGE_TOKENS);
     anyhow::ensure!(
         bill.total() <= free,
         "{} does not fit: it takes {} ({} of weights, {} for a context of {context}) and {} are free.\n\
-         Close other programs, give a smaller --ctx-size or a smaller quantisation; --no-memory-check loads it anyway",
+         Close other programs, give {smaller} or take a smaller quantisation; --no-memory-check loads it anyway",
         report.origin,
         binary(bill.total()),
         binary(bill.weights),

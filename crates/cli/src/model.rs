@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
-use octet_engine::engine::{DEFAULT_CONTEXT, Engine, Options};
-use octet_engine::models::Limits;
+use octet_engine::engine::{Engine, Options};
 use octet_engine::report::Report;
 use octet_hub::{Hub, Reference, catalog};
 
 use crate::config::{EngineArgs, Settings};
 use crate::progress::{Bar, Pull};
+use crate::stderr::note;
 
 /// Parts of a name that are alike enough to be a slip of the finger.
 const ALIKE: f64 = 0.6;
@@ -46,7 +45,14 @@ pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<PathBuf> {
 /// Opens a model, after it has been fetched if it was not here.
 pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Model> {
     let path = locate(name, settings)?;
-    octet_weights::Model::open(&path).with_context(|| format!("'{name}' can not be opened"))
+    octet_weights::Model::open(&path).map_err(|e| {
+        // A file of the user's own is not ours to fetch again.
+        let again = match reference(name) {
+            Ok(Reference::Path(_)) | Err(_) => String::new(),
+            Ok(_) => format!(" (`octet rm {name}`, then `octet pull {name}`, fetches it again)"),
+        };
+        anyhow::Error::new(e).context(format!("'{name}' can not be opened{again}"))
+    })
 }
 
 /// Loads a model to generate with it, if it fits.
@@ -63,17 +69,13 @@ pub fn load_to_score(
     let options = Options { score_tokens, ..args.options()? };
     let report = Report::new(model)?;
     let made_for = report.config.context_length;
-    let context = options.context.unwrap_or(made_for.min(DEFAULT_CONTEXT));
+    let context = options.context_for(made_for);
+    let limits = options.limits(made_for)?;
     if context > made_for {
-        eprintln!(
-            "note: the model was made for {made_for} tokens of context; {context} may be too much for it"
-        );
+        note!("note: the model was made for {made_for} tokens of context; {context} may be too much for it");
     }
-    if !args.kv.no_memory_check {
-        let batch_tokens = options.batch_tokens.min(context);
-        let limits =
-            Limits { kv: options.kv, batch_tokens, batch_outputs: score_tokens, ..Limits::single(context) };
-        crate::memory::check(&report, &limits, options.cpu.exact)?;
+    if !args.memory.no_memory_check {
+        crate::memory::check(&report, &limits, options.cpu.exact, "a smaller --ctx-size")?;
     }
     let bar = Bar::bytes("loading");
     Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)

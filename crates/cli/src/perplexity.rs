@@ -44,9 +44,14 @@ pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
     let tokenizer = std::sync::Arc::clone(engine.tokenizer());
     let tokens = tokenizer.encode(&text, Special::Text)?;
     let bos = tokenizer.bos();
+    // A token is predicted from one before it, be it BOS.
+    anyhow::ensure!(
+        engine.context() > 1,
+        "a context of 1 token has no room to predict anything; raise --ctx-size"
+    );
     let window = engine.context() - usize::from(bos.is_some());
     let scored = |w: &[u32]| w.len() - usize::from(bos.is_none());
-    let all: usize = tokens.chunks(window.max(1)).map(scored).sum();
+    let all: usize = tokens.chunks(window).map(scored).sum();
     anyhow::ensure!(all > 0, "{}: too short to predict anything", args.file.display());
 
     let bar = Bar::steps("tokens");

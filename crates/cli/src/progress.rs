@@ -4,7 +4,9 @@ use std::cell::OnceCell;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::stderr::note;
+use crate::units::decimal;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use octet_hub::Event;
 
 /// What is over sooner needs no bar.
@@ -88,8 +90,8 @@ impl Pull {
 
     fn line(&self, text: &str) {
         match &*self.bar() {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| note!("{text}")),
+            None => note!("{text}"),
         }
     }
 }
@@ -103,7 +105,7 @@ impl octet_hub::Progress for Pull {
                 self.line(&format!("{file} is being downloaded by another process; waiting for it"));
             }
             Event::Checking { file, bytes } => {
-                self.line(&format!("{file}: going on after {}", octet_hub::size(bytes)));
+                self.line(&format!("{file}: going on after {}", decimal(bytes)));
             }
             Event::Started { file, position: (i, n), total, resumed } => {
                 let nth = if n > 1 { format!(" ({i} of {n})") } else { String::new() };
@@ -115,7 +117,7 @@ impl octet_hub::Progress for Pull {
                     "{spinner} {decimal_bytes}, {msg}"
                 }));
                 bar.set_position(resumed);
-                let size = total.map_or(String::new(), |t| format!(", {}", octet_hub::size(t)));
+                let size = total.map_or(String::new(), |t| format!(", {}", decimal(t)));
                 self.line(&format!("fetching {file}{nth}{size}"));
                 *self.bar() = Some(bar);
             }
@@ -123,7 +125,7 @@ impl octet_hub::Progress for Pull {
                 if let Some(bar) = &*self.bar() {
                     let left = total.filter(|_| rate > 0.0).map(|t| t.saturating_sub(bytes) as f64 / rate);
                     let left = left.map_or(String::new(), |s| format!(", {} left", duration(s)));
-                    bar.set_message(format!("{}/s{left}", octet_hub::size(rate as u64)));
+                    bar.set_message(format!("{}/s{left}", decimal(rate as u64)));
                     bar.set_position(bytes);
                 }
             }
@@ -150,9 +152,4 @@ fn duration(seconds: f64) -> String {
         60..3600 => format!("{} min {} s", s / 60, s % 60),
         _ => format!("{} h {} min", s / 3600, s % 3600 / 60),
     }
-}
-
-/// Powers of 1024, as llama-bench and memory are counted.
-pub fn binary(bytes: u64) -> String {
-    HumanBytes(bytes).to_string()
 }

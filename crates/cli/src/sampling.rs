@@ -3,29 +3,47 @@
 use anyhow::Context;
 use clap::Args;
 use octet_engine::engine::Request;
-use octet_engine::sampler::SamplerParams;
+use octet_engine::sampler::{SamplerParams, SamplingDefaults};
+use octet_weights::Metadata;
+
+use crate::Usage;
+
+/// What is taken where the model's makers recommend nothing: llama.cpp's settings. The plain distribution, which
+/// servers start from, makes small models ramble.
+fn moderate() -> SamplerParams {
+    SamplerParams { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Default::default() }
+}
+
+/// What the model's makers recommend, as a whole, or else what is moderate.
+pub fn recommended(metadata: &Metadata) -> anyhow::Result<SamplerParams> {
+    let says_nothing = SamplingDefaults::read(metadata)? == SamplingDefaults::default();
+    Ok(if says_nothing { moderate() } else { SamplerParams::from_metadata(metadata, Default::default())? })
+}
 
 /// How tokens are chosen.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling (without a flag: what the model's makers recommend)")]
 pub struct SamplingArgs {
-    /// Randomness; 0 always takes the likeliest token.
-    #[arg(long, visible_alias = "temperature", value_name = "X")]
+    /// Randomness; 0 always takes the likeliest token. Where nothing is recommended: 0.8.
+    #[arg(long, visible_alias = "temperature", value_name = "X", allow_negative_numbers = true)]
     temp: Option<f32>,
-    /// Choose among the N likeliest tokens; 0 is all.
-    #[arg(long, value_name = "N")]
-    top_k: Option<u32>,
-    /// Choose among the likeliest tokens that together have this probability.
-    #[arg(long, value_name = "X")]
+    /// Choose among the N likeliest tokens; 0 or -1 is all. Where nothing is recommended: 40.
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)))]
+    top_k: Option<i64>,
+    /// Choose among the likeliest tokens that together have this probability. Where nothing is
+    /// recommended: 0.95.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     top_p: Option<f32>,
-    /// Choose among tokens with at least this share of the likeliest one's probability.
-    #[arg(long, value_name = "X")]
+    /// Choose among tokens with at least this share of the likeliest one's probability. Where nothing
+    /// is recommended: 0.05.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     min_p: Option<f32>,
     /// Make tokens that were there before less likely; 1 is off.
-    #[arg(long, visible_alias = "repetition-penalty", value_name = "X")]
+    #[arg(long, visible_alias = "repetition-penalty", value_name = "X", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
     /// So many tokens back count as before; -1 is all.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     repeat_last_n: Option<i64>,
     /// Subtracted once for a token that was there before.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
@@ -33,16 +51,37 @@ pub struct SamplingArgs {
     /// Subtracted for each time that a token was there before.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// The same seed gives the same text.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    /// Added to the logit of the token with this id, which `octet tokenize` tells; -inf bans it. May be given several
+    /// times.
+    #[arg(long, value_name = "ID=X", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
+    /// The same seed gives the same text; -1 is another one each time.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    seed: Option<Seed>,
     /// Most tokens of an answer; -1 is as many as the context holds.
     #[arg(short = 'n', long, visible_alias = "max-tokens", alias = "n-predict", value_name = "N",
-          allow_negative_numbers = true, default_value_t = -1)]
+          allow_negative_numbers = true, default_value_t = -1, value_parser = clap::value_parser!(i64).range(-1..))]
     predict: i64,
     /// Text that ends an answer; may be given several times.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+}
+
+/// A seed, or -1 for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seed(Option<u64>);
+
+fn seed(text: &str) -> Result<Seed, std::num::ParseIntError> {
+    if text == "-1" { Ok(Seed(None)) } else { text.parse().map(|n| Seed(Some(n))) }
+}
+
+/// `15043=-1.5`, or as llama.cpp has it `15043-1.5`.
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let id = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (id, bias) = text.split_at(id);
+    let bias = bias.strip_prefix('=').or(Some(bias).filter(|b| b.starts_with(['+', '-'])));
+    let parsed = bias.and_then(|b| Some((id.parse().ok()?, b.parse().ok()?)));
+    parsed.ok_or_else(|| format!("expected a token's id and a number, like 15043=-1, got '{text}'"))
 }
 
 impl SamplingArgs {
@@ -51,18 +90,30 @@ impl SamplingArgs {
         let base = recommended.clone();
         let sampling = SamplerParams {
             temperature: self.temp.unwrap_or(base.temperature),
-            top_k: self.top_k.unwrap_or(base.top_k),
+            top_k: self.top_k.map_or(base.top_k, top_k),
             top_p: self.top_p.unwrap_or(base.top_p),
             min_p: self.min_p.unwrap_or(base.min_p),
             repetition_penalty: self.repeat_penalty.unwrap_or(base.repetition_penalty),
             penalty_last_n: self.repeat_last_n.map_or(base.penalty_last_n, window),
             presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
-            seed: self.seed.or(base.seed),
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed.map_or(base.seed, |s| s.0),
             ..base
         };
         Request { max_tokens: limit(self.predict), sampling, stop: self.stop.clone(), ..Default::default() }
     }
+
+    /// Fails where a setting is out of range for every model: before one is loaded.
+    pub fn check(&self) -> Result<(), Usage> {
+        let request = self.request(&SamplerParams::default());
+        request.sampling.validate(usize::MAX).map_err(|e| Usage(e.to_string()))
+    }
+}
+
+/// vLLM's -1 for "all".
+fn top_k(n: i64) -> u32 {
+    u32::try_from(n).unwrap_or(0)
 }
 
 /// llama.cpp's -1 for "all".
@@ -77,7 +128,7 @@ fn limit(n: i64) -> Option<usize> {
 
 /// Names that [`set`] knows.
 pub const NAMES: &str = "temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, presence_penalty, \
-                         frequency_penalty, seed, num_predict, stop";
+                         frequency_penalty, logit_bias, seed, num_predict, stop";
 
 /// Changes one setting by its name; names of the flags and of the API count too. `None` where there is none of it.
 pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Option<()>> {
@@ -87,20 +138,33 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
     {
         value.parse().with_context(|| format!("{name} can not be '{value}'"))
     }
+    fn from_minus_one(name: &str, value: &str) -> anyhow::Result<i64> {
+        let n = number(name, value)?;
+        anyhow::ensure!(n >= -1, "{name} can not be '{value}': expected a whole number, -1 or more");
+        Ok(n)
+    }
     let mut new = request.clone();
     let s = &mut new.sampling;
     match name.replace('-', "_").as_str() {
         "temperature" | "temp" => s.temperature = number(name, value)?,
-        "top_k" => s.top_k = number(name, value)?,
+        "top_k" => {
+            let n = from_minus_one(name, value)?;
+            s.top_k = if n == -1 { 0 } else { number(name, value)? };
+        }
         "top_p" => s.top_p = number(name, value)?,
         "min_p" => s.min_p = number(name, value)?,
         "repeat_penalty" | "repetition_penalty" => s.repetition_penalty = number(name, value)?,
-        "repeat_last_n" => s.penalty_last_n = window(number(name, value)?),
+        "repeat_last_n" => s.penalty_last_n = window(from_minus_one(name, value)?),
         "presence_penalty" => s.presence_penalty = number(name, value)?,
         "frequency_penalty" => s.frequency_penalty = number(name, value)?,
+        "logit_bias" => {
+            let biases =
+                value.split([',', ' ']).filter(|b| !b.is_empty()).map(bias).collect::<Result<_, _>>();
+            s.logit_bias = biases.map_err(anyhow::Error::msg)?;
+        }
         "seed" if value == "random" => s.seed = None,
-        "seed" => s.seed = Some(number(name, value)?),
-        "num_predict" | "predict" | "max_tokens" => new.max_tokens = limit(number(name, value)?),
+        "seed" => s.seed = seed(value).with_context(|| format!("seed can not be '{value}'"))?.0,
+        "num_predict" | "predict" | "max_tokens" => new.max_tokens = limit(from_minus_one(name, value)?),
         "stop" => new.stop = if value.is_empty() { Vec::new() } else { vec![value.to_string()] },
         _ => return Ok(None),
     }
@@ -114,10 +178,11 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
 pub fn describe(request: &Request) -> String {
     let s = &request.sampling;
     let last_n = if s.penalty_last_n == usize::MAX { "-1".into() } else { s.penalty_last_n.to_string() };
+    let biases: Vec<String> = s.logit_bias.iter().map(|(id, bias)| format!("{id}={bias}")).collect();
     format!(
         "temperature {}  top_k {}  top_p {}  min_p {}\n\
          repeat_penalty {}  repeat_last_n {last_n}  presence_penalty {}  frequency_penalty {}\n\
-         seed {}  num_predict {}  stop {:?}",
+         logit_bias {}  seed {}  num_predict {}  stop {:?}",
         s.temperature,
         s.top_k,
         s.top_p,
@@ -125,6 +190,7 @@ pub fn describe(request: &Request) -> String {
         s.repetition_penalty,
         s.presence_penalty,
         s.frequency_penalty,
+        biases.join(","),
         s.seed.map_or("random".into(), |n| n.to_string()),
         request.max_tokens.map_or("-1".into(), |n| n.to_string()),
         request.stop,
@@ -139,13 +205,20 @@ mod tests {
     fn settings_have_names() {
         let mut r = Request::default();
         for name in NAMES.split(", ") {
-            assert_eq!(set(&mut r, name, "1").unwrap(), Some(()), "{name}");
+            let value = if name == "logit_bias" { "7=-2.5, 8=-inf" } else { "1" };
+            assert_eq!(set(&mut r, name, value).unwrap(), Some(()), "{name}");
         }
         assert_eq!((r.sampling.temperature, r.sampling.seed, r.max_tokens), (1.0, Some(1), Some(1)));
+        assert_eq!(r.sampling.logit_bias, [(7, -2.5), (8, f32::NEG_INFINITY)]);
+        assert!(describe(&r).contains("logit_bias 7=-2.5,8=-inf"));
         assert_eq!(r.stop, ["1"]);
         assert_eq!(set(&mut r, "colour", "1").unwrap(), None);
         set(&mut r, "num_predict", "-1").unwrap();
         assert_eq!(r.max_tokens, None);
+        set(&mut r, "seed", "-1").unwrap();
+        set(&mut r, "top_k", "-1").unwrap();
+        set(&mut r, "logit_bias", "").unwrap();
+        assert_eq!((r.sampling.seed, r.sampling.top_k, r.sampling.logit_bias.len()), (None, 0, 0));
     }
 
     #[test]
@@ -153,6 +226,28 @@ mod tests {
         let mut r = Request::default();
         assert!(set(&mut r, "top_p", "much").unwrap_err().to_string().contains("much"));
         assert!(set(&mut r, "top_p", "1.5").is_err());
-        assert_eq!(r.sampling, SamplerParams::default());
+        for name in ["num_predict", "repeat_last_n", "top_k", "seed"] {
+            assert!(set(&mut r, name, "-7").unwrap_err().to_string().contains("-7"), "{name}");
+        }
+        assert!(set(&mut r, "logit_bias", "7:1").is_err());
+        assert_eq!((r.sampling, r.max_tokens), (SamplerParams::default(), None));
+    }
+
+    #[test]
+    fn biases_are_read_as_here_and_as_in_llama_cpp() {
+        assert_eq!(["5=1", "5=-1.5", "5+1", "5-1"].map(|b| bias(b).unwrap().1), [1.0, -1.5, 1.0, -1.0]);
+        assert_eq!(bias("12=-inf"), Ok((12, f32::NEG_INFINITY)));
+        for wrong in ["", "5", "=1", "x=1", "5=", "5=x", "-1=1", "99999999999=1"] {
+            assert!(bias(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_the_makers_recommend_is_taken_as_a_whole() {
+        let mut metadata = Metadata::new("model.gguf");
+        assert_eq!(recommended(&metadata).unwrap(), moderate());
+        metadata.insert("general.sampling.temp", octet_weights::Value::F64(0.6));
+        let of_makers = SamplerParams { temperature: 0.6, ..Default::default() };
+        assert_eq!(recommended(&metadata).unwrap(), of_makers, "nothing of ours is mixed in");
     }
 }

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use octet_synth::{Mix, Shape, known};
 
+use crate::Usage;
 use crate::config::positive;
 use crate::progress::Bar;
+use crate::units::decimal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,24 +34,33 @@ pub struct SynthArgs {
     force: bool,
 }
 
+/// Where none is asked for.
+const QUANT: &str = "q4_k_m";
+
 /// How a made-up model is made.
 #[derive(Debug, Clone, Args)]
 pub struct MadeArgs {
-    /// Quantisation: f32, bf16, q8_0, q4_k_m, ... A wrong name lists them all.
-    #[arg(long, value_name = "TYPE", default_value = "q4_k_m", value_parser = mix)]
-    pub quant: Mix,
+    /// Quantisation: f32, bf16, q8_0, q4_k_m, ... A wrong name lists them all. Without it: q4_k_m.
+    #[arg(long, value_name = "TYPE", value_parser = mix)]
+    quant: Option<Mix>,
     /// So many layers instead of the shape's own.
     #[arg(long, value_name = "N", value_parser = positive)]
-    pub layers: Option<usize>,
-    /// Random weights are the same for the same number.
-    #[arg(long = "weights-seed", value_name = "N", default_value_t = 0)]
-    pub weights_seed: u64,
+    layers: Option<usize>,
+    /// Random weights are the same for the same number. Without it: 0.
+    #[arg(long, value_name = "N")]
+    weights_seed: Option<u64>,
 }
 
 impl MadeArgs {
     /// The model, made when its tensors are read.
     pub fn make(&self, shape: &Shape) -> Result<octet_weights::Model, octet_synth::Error> {
-        octet_synth::synthetic(shape, self.quant, self.layers, self.weights_seed)
+        let quant = self.quant.map_or_else(|| QUANT.parse(), Ok)?;
+        octet_synth::synthetic(shape, quant, self.layers, self.weights_seed.unwrap_or(0))
+    }
+
+    /// True where anything was asked for.
+    pub fn is_given(&self) -> bool {
+        self.quant.is_some() || self.layers.is_some() || self.weights_seed.is_some()
     }
 }
 
@@ -67,10 +78,16 @@ fn mix(name: &str) -> Result<Mix, octet_synth::Error> {
 }
 
 pub fn run(args: &SynthArgs) -> anyhow::Result<()> {
+    if args.output.as_os_str() == "-" {
+        return Err(Usage(
+            "a model can not go to standard output; name a file (./- if it is called so)".into(),
+        )
+        .into());
+    }
     let model = args.made.make(&args.shape)?;
     let bar = Bar::bytes("writing");
     let bytes = octet_synth::write(&model, &args.output, args.force, &mut |done, all| bar.update(done, all))?;
     drop(bar);
-    writeln!(std::io::stdout(), "{}: {}", args.output.display(), octet_hub::size(bytes))?;
+    writeln!(std::io::stdout(), "{}: {}", args.output.display(), decimal(bytes))?;
     Ok(())
 }

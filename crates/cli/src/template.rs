@@ -8,7 +8,7 @@ use clap::Args;
 use octet_engine::tokenizer::Tokenizer;
 
 use crate::Usage;
-use crate::chat::{ChatArgs, Conversation, read_json};
+use crate::chat::{ChatArgs, read_json};
 use crate::config::{ModelArgs, Settings};
 
 const EXAMPLES: &str = "\
@@ -54,11 +54,7 @@ pub fn run(args: &TemplateArgs, settings: &Settings) -> anyhow::Result<()> {
     if args.source {
         return Ok(writeln!(out, "{}", template.source())?);
     }
-    let mut chat = Conversation { variables: args.chat.variables(), ..Default::default() };
-    if let Some(path) = &args.messages {
-        chat.load(read_json(path)?).with_context(|| path.display().to_string())?;
-    }
-    chat.system = args.chat.system.clone().or(chat.system);
+    let mut chat = args.chat.conversation(args.messages.as_deref())?;
     if let Some(path) = &args.tools {
         let tools = read_json(path)?;
         let list =

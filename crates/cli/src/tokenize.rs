@@ -1,13 +1,15 @@
 //! `octet tokenize`: the tokens of a text.
 
-use std::io::{Read, Write};
+use std::io::Write;
 
 use clap::Args;
 use octet_engine::tokenizer::{Special, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::Usage;
+use crate::chat::read_from;
 use crate::config::{ModelArgs, Settings};
+use crate::units::count;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,11 +44,7 @@ pub fn run(args: &TokenizeArgs, settings: &Settings) -> anyhow::Result<()> {
     let (name, text) = args.model.name_and_text(&args.text, settings)?;
     let text = match text {
         None => return Err(Usage("no text is given; '-' reads it from standard input".into()).into()),
-        Some(text) if text == "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            text
-        }
+        Some(text) if text == "-" => read_from(std::io::stdin(), "standard input")?,
         Some(text) => text,
     };
     let model = crate::model::open(&name, settings)?;
@@ -69,7 +67,7 @@ pub fn print(tokenizer: &Tokenizer, ids: &[u32], ids_only: bool, as_json: bool) 
         for &id in ids {
             writeln!(out, "{id:>7}  {:?}", text(id))?;
         }
-        writeln!(out, "{} token{}", ids.len(), if ids.len() == 1 { "" } else { "s" })?;
+        writeln!(out, "{}", count(ids.len(), "token"))?;
     }
     Ok(out.flush()?)
 }

@@ -175,5 +175,33 @@ fn a_model_larger_than_the_memory_is_not_loaded() {
     let place = Place::new();
     let ran =
         place.octet(&["bench", "--synthetic", "qwen3.5-397b-a17b", "--quant", "f32", "-p", "0", "-n", "1"]);
-    ran.fails(1, &["does not fit", "are free", "--no-memory-check"]);
+    let ran = ran.fails(1, &["does not fit", "are free", "smaller -p, -n or -d", "--no-memory-check"]);
+    assert!(!ran.stderr.contains("--ctx-size"), "bench has no such flag: {}", ran.stderr);
+}
+
+#[test]
+fn a_name_from_a_file_is_a_cell_of_the_table() {
+    let place = Place::new();
+    let mut model = octet_synth::tiny("llama", "q8_0".parse().unwrap()).unwrap();
+    model.metadata.insert("general.name", octet_weights::Value::Str("a|b \u{1b}[2J\n| c".into()));
+    octet_synth::write(&model, &place.path("model.gguf"), false, &mut |_, _| {}).unwrap();
+    let text = bench(&place, &[]).stdout;
+    assert!(text.contains("| a\\|b \\u{1b}[2J\\n\\| c "), "{text}");
+    assert!(!text.contains('\u{1b}'), "{text}");
+}
+
+#[test]
+fn a_model_goes_to_a_file() {
+    let place = Place::new();
+    let synth = |output: &str| place.octet(&["synth", "tiny-llama", "-o", output, "--force"]);
+    synth("-").fails(2, &["standard output"]);
+    std::fs::create_dir(place.path("folder")).unwrap();
+    synth("folder").fails(1, &["folder", "only be written to a file"]);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let _listener = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();
+        synth("socket").fails(1, &["socket is a socket"]);
+        assert!(std::fs::symlink_metadata(place.path("socket")).unwrap().file_type().is_socket());
+    }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::Place;
+use octet_weights::{Metadata, Value as Meta};
 use serde_json::{Value, json};
 
 /// Flags that make answers short and always the same.
@@ -119,12 +120,261 @@ fn a_question_too_long_is_taken_back_and_the_chat_goes_on() {
     place.octet(&["run", "model.gguf", "-c", "128", &"long ".repeat(400)]).fails(1, &["--ctx-size", "128"]);
 }
 
+fn messages(place: &Place, file: &str) -> Value {
+    json_of(&std::fs::read_to_string(place.path(file)).unwrap())["messages"].clone()
+}
+
+/// A chat in which `typed` is typed.
+fn chat(place: &Place, args: &[&str], typed: &str) -> common::Ran {
+    let args = [&["run", "model.gguf", "-i", "-t", "1", "--temp", "0", "-n", "2"], args].concat();
+    place.octet_with(&args, typed, &[]).ok()
+}
+
+#[test]
+fn a_failed_regenerate_loses_nothing() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let long = "long ".repeat(400);
+    let typed = format!("Hi\n/save before.json\n/set system {long}\n/r\n/set system\n/save after.json\n/r\n");
+    let ran = chat(&place, &["-c", "128"], &typed);
+    assert!(ran.stderr.contains("as it was before") && ran.stderr.contains("/clear"), "{}", ran.stderr);
+    assert_eq!(messages(&place, "before.json").as_array().unwrap().len(), 2);
+    assert_eq!(messages(&place, "after.json"), messages(&place, "before.json"));
+}
+
+#[test]
+fn a_file_that_can_not_be_loaded_changes_nothing() {
+    let place = Place::with_model("qwen3", "q8_0");
+    place
+        .write("bad.json", r#"{"messages": [{"role": "user", "content": "other"}, {"content": "no role"}]}"#);
+    place.write("kwargs.json", r#"{"messages": [], "chat_template_kwargs": {"messages": 1}}"#);
+    place.write("image.json", r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#);
+    let typed = "Hi\n/save a.json\n/load bad.json\n/load kwargs.json\n/load image.json\n/load none.json\n\
+                 /set kwargs {\"messages\": 1}\n/save b.json\nstill?\n";
+    let ran = chat(&place, &["-c", "512"], typed);
+    for word in
+        ["messages[1]", "kwargs.json", "messages[0]: content[0]", "none.json", "'messages' can not be set"]
+    {
+        assert!(ran.stderr.contains(word), "no '{word}' in {}", ran.stderr);
+    }
+    assert_eq!(messages(&place, "b.json"), messages(&place, "a.json"));
+    assert!(!ran.stderr.contains("as it was before"), "the chat goes on: {}", ran.stderr);
+}
+
+#[test]
+fn a_conversation_takes_its_system_message_tools_and_variables_along() {
+    let place = Place::with_model("qwen3", "q8_0");
+    place.write(
+        "with.json",
+        r#"{"messages": [{"role": "system", "content": "A"}, {"role": "user", "content": "B"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}], "chat_template_kwargs": {"tone": "low"}}"#,
+    );
+    place.write("without.json", r#"[{"role": "user", "content": "B"}]"#);
+    let typed = "/load with.json\n/save same.json\n/load without.json\n/save plain.json\n/load with.json\n\
+                 /clear\nHi\n/save cleared.json\n";
+    chat(&place, &["--system", "S", "-c", "512"], typed);
+    let file = |name: &str| json_of(&std::fs::read_to_string(place.path(name)).unwrap());
+    let (with, same, plain, cleared) =
+        (file("with.json"), file("same.json"), file("plain.json"), file("cleared.json"));
+    for part in ["messages", "tools", "chat_template_kwargs"] {
+        assert_eq!(same[part], with[part], "{part}");
+    }
+    assert_eq!((&plain["messages"], &plain["tools"]), (&file("without.json"), &Value::Null));
+    assert_eq!(plain["chat_template_kwargs"], json!({}));
+    assert_eq!(cleared["messages"][0], json!({"role": "system", "content": "S"}));
+    assert_eq!((&cleared["messages"][1]["content"], &cleared["tools"]), (&json!("Hi"), &Value::Null));
+}
+
+#[test]
+fn saving_takes_the_place_of_conversations_only() {
+    let place = Place::with_model("qwen3", "q8_0");
+    place.write("notes.txt", "precious");
+    place.write("data.json", "{\"precious\": 1}");
+    std::fs::create_dir(place.path("folder")).unwrap();
+    let typed = "Hi\n/save notes.txt\n/save data.json\n/save folder\n/save none/chat.json\n/save chat.json\n\
+                 And?\n/save chat.json\n";
+    let ran = chat(&place, &["-c", "512"], typed);
+    for name in ["notes.txt", "data.json", "folder", "none/chat.json"] {
+        assert!(ran.stderr.contains(&format!("error: {name}: ")), "{name}: {}", ran.stderr);
+    }
+    assert_eq!(std::fs::read_to_string(place.path("notes.txt")).unwrap(), "precious");
+    assert_eq!(std::fs::read_to_string(place.path("data.json")).unwrap(), "{\"precious\": 1}");
+    assert_eq!(messages(&place, "chat.json").as_array().unwrap().len(), 4, "the second one counts");
+    let mut left: Vec<_> =
+        std::fs::read_dir(place.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["chat.json", "data.json", "folder", "model.gguf", "notes.txt"]);
+}
+
+#[test]
+fn a_byte_that_is_no_text_costs_a_line_and_not_the_chat() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let args = ["run", "model.gguf", "-i", "-t", "1", "--temp", "0", "-n", "2", "-c", "512"];
+    let ran = place.octet_with(&args, b"Hi\ncaf\xe9\nAnd?\n/save chat.json\n", &[]).ok();
+    assert!(ran.stderr.contains("not UTF-8"), "{}", ran.stderr);
+    assert_eq!(messages(&place, "chat.json").as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_full_context_is_told() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let full = "the context of 48 tokens is full";
+    let ran = chat(&place, &["-c", "48", "-n", "-1"], "Hi\nAnd?\n");
+    assert!(ran.stderr.contains(full) && ran.stderr.contains("/clear"), "{}", ran.stderr);
+    let ran = place.octet(&["run", "model.gguf", "-t", "1", "--temp", "0", "-c", "48", "Hi"]).ok();
+    assert!(ran.stderr.contains(full) && ran.stderr.contains("--ctx-size"), "{}", ran.stderr);
+    assert!(!run(&place, &["Hi"]).ok().stderr.contains("full"));
+}
+
+#[test]
+fn a_conversation_that_ends_with_a_question_needs_no_prompt() {
+    let place = Place::with_model("qwen3", "q8_0");
+    place.write("asks.json", r#"[{"role": "user", "content": "Hi"}]"#);
+    let answer = run(&place, &["Hi"]).ok().stdout;
+    assert_eq!(run(&place, &["--messages", "asks.json"]).ok().stdout, answer);
+    chat(&place, &["--messages", "asks.json", "-c", "512"], "/save chat.json\n");
+    assert_eq!(messages(&place, "chat.json").as_array().unwrap().len(), 2);
+    // One that ends with an answer does.
+    run(&place, &["--messages", "chat.json"]).fails(2, &["prompt is empty"]);
+    let more = run(&place, &["--messages", "chat.json", "And?"]).ok().stdout;
+    assert!(!more.is_empty());
+}
+
+#[test]
+fn what_is_not_text_is_refused_and_not_lost() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let parts =
+        r#"[{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "x"}}]"#;
+    place.write("image.json", &format!(r#"[{{"role": "user", "content": {parts}}}]"#));
+    let ran = run(&place, &["--messages", "image.json"]);
+    ran.fails(1, &["image.json", "messages[0]", "content[1]", "image_url"]);
+}
+
+#[test]
+fn several_files_are_one_prompt() {
+    let place = Place::with_model("qwen3", "q8_0");
+    place.write("a.txt", "one");
+    place.write("b.txt", "two");
+    let both = run(&place, &["-f", "a.txt", "-f", "b.txt", "--json"]).ok().stdout;
+    let typed = run(&place, &["one\n\ntwo", "--json"]).ok().stdout;
+    assert_eq!(json_of(&both)["content"], json_of(&typed)["content"]);
+    let huge = std::fs::File::create(place.path("huge.txt")).unwrap();
+    huge.set_len((64 << 20) + 1).unwrap();
+    run(&place, &["-f", "huge.txt"]).fails(1, &["huge.txt", "64 MiB"]);
+}
+
+#[test]
+fn words_after_two_dashes_are_text() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let ids = |text: &[&str]| {
+        let args = [&["tokenize", "model.gguf", "--ids-only", "--"], text].concat();
+        place.octet(&args).ok().stdout
+    };
+    let shown = place.octet(&["tokenize", "model.gguf", "--json", "--", "-hf", "-ub=1"]).ok().stdout;
+    let text: String =
+        json_of(&shown).as_array().unwrap().iter().map(|t| t["text"].as_str().unwrap().to_string()).collect();
+    assert_eq!(text, "-hf -ub=1");
+    assert_ne!(ids(&["-hf"]), ids(&["--hf"]));
+}
+
+#[test]
+fn settings_out_of_range_are_found_before_the_model_is_opened() {
+    let place = Place::new();
+    for (args, word) in [
+        (["--temp", "nan"], "temperature"),
+        (["--temp", "-1"], "temperature"),
+        (["--top-k", "-2"], "--top-k"),
+        (["--top-p", "-1"], "top_p"),
+        (["--seed", "-2"], "--seed"),
+        (["--predict", "-7"], "--predict"),
+        (["--repeat-last-n", "-5"], "--repeat-last-n"),
+        (["--logit-bias", "x"], "--logit-bias"),
+        (["--logit-bias", "1=1000"], "logit_bias"),
+    ] {
+        place.octet(&["run", "missing.gguf", args[0], args[1], "Hi"]).fails(2, &[word]);
+    }
+    let fine = ["run", "missing.gguf", "--top-k", "-1", "--seed", "-1", "-n", "-1", "Hi"];
+    place.octet(&fine).fails(1, &["missing.gguf"]);
+}
+
+#[test]
+fn a_bias_bans_a_token() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let first = |more: &[&str]| {
+        let args = [&["--json", "--logprobs", "0", "Hello"], more].concat();
+        json_of(&run(&place, &args).ok().stdout)["logprobs"]["content"][0]["id"].as_u64().unwrap()
+    };
+    let likeliest = first(&[]);
+    assert_ne!(first(&["--logit-bias", &format!("{likeliest}=-inf")]), likeliest);
+    assert_eq!(first(&["--logit-bias", "7=100", "--logit-bias", "8=-inf"]), 7);
+    run(&place, &["--logit-bias", "99999999=1", "Hello"]).fails(1, &["99999999", "vocabulary"]);
+}
+
+#[test]
+fn a_seed_that_was_chosen_is_told() {
+    let place = Place::with_model("llama", "q8_0");
+    let args = ["run", "model.gguf", "-n", "12", "-t", "1", "--temp", "1.5", "--json", "Hi"];
+    let first = json_of(&place.octet(&args).ok().stdout);
+    let seed = first["seed"].as_u64().unwrap().to_string();
+    let again = json_of(&place.octet(&[&args[..], &["--seed", &seed]].concat()).ok().stdout);
+    assert_eq!((&again["content"], &again["seed"]), (&first["content"], &first["seed"]));
+}
+
 #[test]
 fn texts_go_on_without_a_template() {
     let place = Place::with_model("llama", "f32");
     let raw = run(&place, &["--raw", "Once upon a time"]).ok().stdout;
     assert_ne!(raw, run(&place, &["Once upon a time"]).ok().stdout);
     run(&place, &["--raw", "--system", "Be brief.", "Once"]).fails(2, &["--raw", "--system"]);
+}
+
+/// A tiny model whose words begin with SentencePiece's space; byte tokens for all else.
+fn sentence_piece(place: &Place) {
+    let mut model = octet_synth::tiny("llama", "q8_0".parse().unwrap()).unwrap();
+    let rows = model.info("token_embd.weight").unwrap().shape[0];
+    let (tokens, types) = (0..rows)
+        .map(|i| match i {
+            0 => ("<unk>".to_string(), 2),
+            1 => ("<s>".into(), 3),
+            2 => ("</s>".into(), 3),
+            3..259 => (format!("<0x{:02X}>", i - 3), 6),
+            _ => (format!("▁w{i}"), 1),
+        })
+        .unzip();
+    let mut metadata = Metadata::new("model.gguf");
+    for (key, value) in model.metadata.iter().filter(|(k, _)| !k.starts_with("tokenizer.")) {
+        metadata.insert(key, value.clone());
+    }
+    metadata.insert("tokenizer.ggml.model", Meta::Str("llama".into()));
+    metadata.insert("tokenizer.ggml.tokens", Meta::Strs(tokens));
+    metadata.insert("tokenizer.ggml.token_type", Meta::Ints(types));
+    metadata.insert("tokenizer.ggml.scores", Meta::Floats(vec![0.0; rows]));
+    metadata.insert("tokenizer.ggml.eos_token_id", Meta::U64(2));
+    model.metadata = metadata;
+    octet_synth::write(&model, &place.path("model.gguf"), true, &mut |_, _| {}).unwrap();
+}
+
+#[test]
+fn a_text_that_goes_on_keeps_its_first_space() {
+    let place = Place::new();
+    sentence_piece(&place);
+    let text = run(&place, &["--raw", "--logit-bias", "300=100", "-n", "2", "Hello"]).ok().stdout;
+    assert_eq!(text, " w300 w300\n");
+    // This model has no template either.
+    let ran = run(&place, &["Hello"]).fails(1, &["no chat template", "--chat-template", "--raw"]);
+    assert_eq!(ran.stdout, "");
+    place.write("bad.jinja", "{% if %}");
+    let ran = run(&place, &["--chat-template", "bad.jinja", "Hello"]).fails(1, &["bad.jinja"]);
+    assert!(!ran.stderr.contains("--raw"), "{}", ran.stderr);
+}
+
+#[test]
+fn without_a_recommendation_sampling_is_moderate() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let args = ["run", "model.gguf", "-i", "-t", "1", "-c", "512"];
+    let ran = place.octet_with(&args, "/set\n", &[]).ok();
+    assert!(ran.stderr.contains("temperature 0.8  top_k 40  top_p 0.95  min_p 0.05"), "{}", ran.stderr);
+    let help = place.octet(&["run", "--help"]).ok().stdout;
+    assert!(help.contains("Where nothing is recommended: 0.8"), "{help}");
 }
 
 #[test]
@@ -142,6 +392,8 @@ fn reasoning_is_told_from_the_answer() {
     let hidden = run(&place, &[&thinks[..], &["--hide-thinking", "Hello"]].concat()).ok();
     assert_eq!(hidden.stdout, "");
     assert!(hidden.stderr.contains("thinking"), "{}", hidden.stderr);
+    let hidden = run(&place, &[&thinks[..], &["--hide-thinking", "--json", "Hello"]].concat()).ok();
+    assert_eq!(json_of(&hidden.stdout)["reasoning_content"], Value::Null);
 }
 
 #[test]
@@ -158,7 +410,7 @@ fn stop_strings_end_the_answer() {
 #[test]
 fn wrong_settings_are_named() {
     let place = Place::with_model("qwen2", "q8_0");
-    run(&place, &["--top-p", "1.5", "Hi"]).fails(1, &["top_p", "1.5"]);
+    run(&place, &["--top-p", "1.5", "Hi"]).fails(2, &["top_p", "1.5"]);
     run(&place, &["--temp", "hot", "Hi"]).fails(2, &["--temp", "hot"]);
     run(&place, &["--chat-template-kwargs", "[1]", "Hi"]).fails(2, &["JSON object"]);
     run(&place, &["--chat-template", "none.jinja", "Hi"]).fails(1, &["none.jinja"]);
@@ -229,6 +481,18 @@ fn templates_are_rendered() {
     assert!(own.starts_with("Hi low ") && own.to_lowercase().contains("false 1"), "{own}");
     place.octet(&["template", "model.gguf", "--source"]).ok();
     place.octet(&["template", "model.gguf"]).fails(2, &["--user"]);
+}
+
+#[test]
+fn a_context_without_room_is_refused() {
+    // One with BOS, for which a window of nothing remains, and one without.
+    for architecture in ["llama", "qwen3"] {
+        let place = Place::with_model(architecture, "q8_0");
+        place.write("text.txt", "The quick brown fox");
+        let ran = place.octet(&["perplexity", "model.gguf", "-f", "text.txt", "-c", "1"]);
+        ran.fails(1, &["context of 1 token", "--ctx-size"]);
+        place.octet(&["perplexity", "model.gguf", "-f", "text.txt", "-c", "2"]).ok();
+    }
 }
 
 #[test]

@@ -51,9 +51,38 @@ fn the_environment_mirrors_flags_and_flags_beat_it() {
     assert_eq!(context(&[], &[("OCTET_CTX_SIZE", "512")]), 512);
     assert_eq!(context(&["-c", "256"], &[("OCTET_CTX_SIZE", "512")]), 256);
     assert_eq!(context(&["--max-model-len", "128"], &[]), 128);
-    let ran = place.octet_with(&["show", "model.gguf"], "", &[("OCTET_JSON", "1")]).ok();
-    assert!(ran.stdout.starts_with('{'));
-    place.octet_with(&["show", "model.gguf"], "", &[("OCTET_CTX_SIZE", "many")]).fails(2, &["many"]);
+    assert_eq!(context(&[], &[("OCTET_CTX_SIZE", "")]), context(&[], &[]), "an empty variable is none");
+    let wrong = place.octet_with(&["show", "model.gguf"], "", &[("OCTET_CTX_SIZE", "many")]);
+    wrong.fails(2, &["many", "OCTET_CTX_SIZE"]);
+}
+
+#[test]
+fn a_flag_of_one_command_is_nobody_elses() {
+    let place = Place::new();
+    // `--output` is a form to `octet bench`, and a file to `octet synth`; --json is as good as nowhere wanted always.
+    let variables = [("OCTET_OUTPUT", "json"), ("OCTET_JSON", "1"), ("OCTET_FORCE", "1")];
+    let synth = ["synth", "tiny-llama", "--quant", "q8_0"];
+    place.octet_with(&synth, "", &variables).fails(2, &["--output"]);
+    assert!(!place.path("json").exists());
+    place.octet_with(&[&synth[..], &["-o", "made.gguf"]].concat(), "", &variables).ok();
+    assert!(!place.octet_with(&["show", "made.gguf"], "", &variables).ok().stdout.starts_with('{'));
+    let lists = [("OCTET_THREADS", "1,2")];
+    let bench = ["bench", "made.gguf", "-p", "0", "-n", "1", "-r", "1", "--no-bandwidth"];
+    place.octet_with(&bench, "", &lists).fails(2, &["OCTET_THREADS", "one value"]);
+    place.octet_with(&bench, "", &[("OCTET_THREADS", "1")]).ok();
+}
+
+#[cfg(unix)]
+#[test]
+fn variables_that_are_no_text_are_named() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new();
+    let bad = OsStr::from_bytes(b"caf\xe9");
+    for name in ["OCTET_MODEL", "OCTET_CTX_SIZE", "HF_HUB_CACHE", "HF_TOKEN"] {
+        let ran = place.run(place.command(&["run", "-hf", "me/nothing:Q8_0", "Hi"]).env(name, bad), "");
+        ran.fails(2, &[name, "UTF-8"]);
+    }
 }
 
 #[test]
@@ -93,15 +122,7 @@ fn an_empty_cache_says_how_to_fill_it() {
 
 #[test]
 fn models_in_the_cache_are_listed_and_removed() {
-    let place = Place::with_model("llama", "q8_0");
-    let commit = "0123456789abcdef0123456789abcdef01234567";
-    let entry = place.path("hub/models--me--tiny-GGUF");
-    let snapshot = entry.join("snapshots").join(commit);
-    std::fs::create_dir_all(&snapshot).unwrap();
-    std::fs::create_dir_all(entry.join("refs")).unwrap();
-    std::fs::write(entry.join("refs/main"), commit).unwrap();
-    std::fs::rename(place.path("model.gguf"), snapshot.join("tiny-Q8_0.gguf")).unwrap();
-
+    let place = Place::with_cached_model("llama", "q8_0");
     let list = place.octet(&["list"]).ok().stdout;
     assert!(list.starts_with("NAME") && list.contains("hf:me/tiny-GGUF:Q8_0"), "{list}");
     let json: serde_json::Value = serde_json::from_str(&place.octet(&["ls", "--json"]).ok().stdout).unwrap();
@@ -109,9 +130,72 @@ fn models_in_the_cache_are_listed_and_removed() {
     assert_eq!(json[0]["complete"], true);
     let shown = place.octet(&["show", "-hf", "me/tiny-GGUF:Q8_0"]).ok().stdout;
     assert!(shown.contains("llama"), "{shown}");
+    // All names are looked at before the first one goes.
+    for wrong in ["smollm2:135m", "hf:me/tiny-GGUF:Q4_0", "hf:me/other", "nothing-like-this"] {
+        place.octet(&["rm", "hf:me/tiny-GGUF:Q8_0", wrong]).fails(1, &[wrong]);
+        assert!(place.cached().exists(), "{wrong}");
+    }
     let removed = place.octet(&["rm", "hf:me/tiny-GGUF:Q8_0"]).ok().stdout;
     assert!(removed.contains("removed 1 file"), "{removed}");
     assert_eq!(place.octet(&["list", "--json"]).ok().stdout.trim(), "[]");
+}
+
+#[test]
+fn names_are_all_understood_before_anything_is_fetched() {
+    let place = Place::new();
+    let ran = place.octet(&["pull", "smollm2:135m", "nothing-like-this"]).fails(1, &["nothing-like-this"]);
+    assert!(!ran.stderr.contains("HF_HUB_OFFLINE"), "the first one was tried: {}", ran.stderr);
+}
+
+#[test]
+fn what_is_damaged_in_the_cache_can_be_fetched_again() {
+    let place = Place::with_cached_model("llama", "q8_0");
+    let whole = std::fs::read(place.cached()).unwrap();
+    std::fs::write(place.cached(), &whole[..whole.len() / 2]).unwrap();
+    let name = "hf:me/tiny-GGUF:Q8_0";
+    let again = format!("`octet rm {name}`, then `octet pull {name}`");
+    place.octet(&["run", name, "Hi"]).fails(1, &[name, &again]);
+    std::fs::write(place.path("short.gguf"), &whole[..whole.len() / 2]).unwrap();
+    assert!(!place.octet(&["run", "short.gguf", "Hi"]).fails(1, &["short.gguf"]).stderr.contains("octet rm"));
+}
+
+#[test]
+fn flags_that_would_do_nothing_are_refused() {
+    let place = Place::with_model("llama", "q8_0");
+    place.octet(&["show", "model.gguf", "--no-memory-check"]).fails(2, &["--no-memory-check"]);
+    for flag in [["--quant", "q8_0"], ["--layers", "1"], ["--weights-seed", "0"]] {
+        place.octet(&["bench", "model.gguf", flag[0], flag[1]]).fails(2, &[flag[0], "--synthetic"]);
+    }
+}
+
+#[test]
+fn counts_are_bounded() {
+    let place = Place::with_model("llama", "q8_0");
+    for args in [
+        &["run", "model.gguf", "Hi", "-c", "18446744073709551615"][..],
+        &["bench", "model.gguf", "-p", "9000000000000000000"],
+        &["bench", "model.gguf", "-d", "268435457"],
+    ] {
+        place.octet(args).fails(2, &["268435456"]);
+    }
+}
+
+/// A standard error that breaks: the reading end of a pipe is closed.
+#[cfg(unix)]
+#[test]
+fn nobody_needs_to_listen_to_notes() {
+    let place = Place::with_model("llama", "q8_0");
+    let run = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = place.command(args);
+        command.stdin(std::process::Stdio::null()).stderr(writer);
+        command.output().unwrap()
+    };
+    assert_eq!(run(&["run", "missing.gguf", "Hi"]).status.code(), Some(1));
+    let answer = run(&["run", "model.gguf", "Hi", "-v", "-n", "3", "-t", "1"]);
+    assert_eq!(answer.status.code(), Some(0));
+    assert!(!answer.stdout.is_empty());
 }
 
 #[test]

@@ -170,7 +170,10 @@ fn configs_that_are_refused() {
             json!({"rope_scaling": {"type": "longrope", "factor": 2}}),
             "field 'rope_scaling.type' is 'longrope'",
         ),
-        (json!({"rope_scaling": {"factor": 2}}), "field 'rope_scaling.type' is missing, and there is a factor"),
+        (
+            json!({"rope_scaling": {"factor": 2}}),
+            "field 'rope_scaling.type' is missing, and there is a factor",
+        ),
         (
             json!({"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": false}}),
             "field 'rope_scaling.truncate' is false",

@@ -3,10 +3,9 @@
 
 use std::io::{self, Write};
 
-use octet_compute::cpu::profile::{Profile, Verb};
-use octet_hub::size;
-
 use super::{Row, Subject, format};
+use crate::units::{count, decimal};
+use octet_compute::cpu::profile::{Profile, Verb};
 
 /// Columns of the longest bar.
 const BAR_COLUMNS: usize = 20;
@@ -14,7 +13,7 @@ const BAR_COLUMNS: usize = 20;
 pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool) -> io::Result<()> {
     let r = &subject.report;
     writeln!(out, "\n{}", subject.backend)?;
-    writeln!(out, "weights read per token: {} of {}", size(r.bytes_per_token), size(r.bytes))?;
+    writeln!(out, "weights read per token: {} of {}", decimal(r.bytes_per_token), decimal(r.bytes))?;
     for row in rows.iter().filter(|r| r.is_generation()) {
         if let Some(line) = reached(row, rows) {
             writeln!(out, "{line}")?;
@@ -37,7 +36,7 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
 fn label(row: &Row, rows: &[Row]) -> String {
     let mut name = row.outcome.test.name();
     if rows.iter().any(|r| r.threads != row.threads) {
-        name += &format!(", {} thread{}", row.threads, if row.threads == 1 { "" } else { "s" });
+        name += &format!(", {}", count(row.threads, "thread"));
     }
     if rows.iter().any(|r| r.ubatch != row.ubatch) {
         name += &format!(", {} at once", row.ubatch);

@@ -8,6 +8,7 @@ use octet_engine::bench::{Kind, Outcome, mean_sd};
 use serde_json::{Map, Value, json};
 
 use super::{Output, Row, Subject};
+use crate::units::{binary, parameters};
 
 /// Prints rows as they come.
 pub struct Printer {
@@ -48,7 +49,7 @@ impl Printer {
     }
 
     fn markdown(&self, out: &mut dyn Write, subject: &Subject, row: &Row) -> io::Result<()> {
-        let name = model(subject);
+        let name = model(subject).replace('|', "\\|");
         let width = name.chars().count().max(30);
         if self.printed == 0 {
             let line = |n: usize| "-".repeat(n);
@@ -74,7 +75,7 @@ impl Printer {
         writeln!(
             out,
             "| {name:width$} | {:>10} | {:>10} | {:10} | {:>7} | {:>15} | {:>20} |",
-            size(r.bytes),
+            binary(r.bytes),
             parameters(r.parameters),
             "CPU",
             row.threads,
@@ -86,21 +87,17 @@ impl Printer {
 
 /// Name and the type that most of its bytes have.
 pub fn model(subject: &Subject) -> String {
+    let name = printable(&subject.name);
     match subject.report.types.first() {
-        Some(most) => format!("{} {}", subject.name, most.ty),
-        None => subject.name.clone(),
+        Some(most) => format!("{name} {}", most.ty),
+        None => name,
     }
 }
 
-/// `19.71 GiB`, as llama-bench has it.
-fn size(bytes: u64) -> String {
-    let mib = bytes as f64 / (1u64 << 20) as f64;
-    if mib >= 1024.0 { format!("{:.2} GiB", mib / 1024.0) } else { format!("{mib:.2} MiB") }
-}
-
-/// `34.66 B`, as llama-bench has it.
-fn parameters(n: u64) -> String {
-    if n >= 1_000_000_000 { format!("{:.2} B", n as f64 / 1e9) } else { format!("{:.2} M", n as f64 / 1e6) }
+/// A text from a file without what a terminal would obey.
+fn printable(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.into() };
+    text.chars().map(escaped).collect()
 }
 
 /// All that is known of a row. `nested` adds what is no single value.
@@ -186,11 +183,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_llama_bench() {
-        assert_eq!(size(21_166_757_888), "19.71 GiB");
-        assert_eq!(size(98_362_432), "93.81 MiB");
-        assert_eq!(parameters(34_660_610_688), "34.66 B");
-        assert_eq!(parameters(134_515_008), "134.52 M");
+    fn names_can_not_command_the_terminal() {
+        assert_eq!(printable("Tiny \u{1b}[31mé\n"), "Tiny \\u{1b}[31mé\\n");
     }
 
     #[test]

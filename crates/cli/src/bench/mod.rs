@@ -14,7 +14,7 @@ use octet_engine::report::Report;
 use octet_synth::Shape;
 
 use crate::Usage;
-use crate::config::{KernelArgs, KvArgs, ModelArgs, Settings, positive};
+use crate::config::{KernelArgs, KvArgs, MemoryArgs, ModelArgs, Settings, count, positive};
 use crate::progress::Bar;
 use crate::synth::MadeArgs;
 
@@ -52,6 +52,7 @@ pub struct BenchArgs {
         value_name = "N,..",
         value_delimiter = ',',
         default_value = "512",
+        value_parser = count,
         help_heading = "Tests"
     )]
     n_prompt: Vec<usize>,
@@ -62,6 +63,7 @@ pub struct BenchArgs {
         value_name = "N,..",
         value_delimiter = ',',
         default_value = "128",
+        value_parser = count,
         help_heading = "Tests"
     )]
     n_gen: Vec<usize>,
@@ -72,6 +74,7 @@ pub struct BenchArgs {
         value_name = "N,..",
         value_delimiter = ',',
         default_value = "0",
+        value_parser = count,
         help_heading = "Tests"
     )]
     n_depth: Vec<usize>,
@@ -102,6 +105,8 @@ pub struct BenchArgs {
     ubatch_size: Vec<usize>,
     #[command(flatten)]
     kv: KvArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
 
     /// Form of the output.
     #[arg(short, long, value_enum, default_value = "md", help_heading = "Output")]
@@ -161,6 +166,10 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
     if tests.is_empty() {
         return Err(Usage("nothing to measure: give a -p or a -n above 0".into()).into());
     }
+    if args.synthetic.is_none() && args.made.is_given() {
+        let made = "--quant, --layers and --weights-seed are of a made-up model";
+        return Err(Usage(format!("{made}: give --synthetic SHAPE, or leave them out")).into());
+    }
     let model = match &args.synthetic {
         Some(shape) => args.made.make(shape)?,
         None => crate::model::open(&args.model.name(settings)?, settings)?,
@@ -215,8 +224,8 @@ fn measure(
     let kv = args.kv.kv()?;
     let mut limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
     tests.iter().for_each(|t| t.make_room(&mut limits));
-    if !args.kv.no_memory_check {
-        crate::memory::check(&subject.report, &limits, args.kernels.exact)?;
+    if !args.memory.no_memory_check {
+        crate::memory::check(&subject.report, &limits, args.kernels.exact, "smaller -p, -n or -d")?;
     }
     let mut cpu = Cpu::new(&args.kernels.options(threads))?;
     let bandwidth = match args.no_bandwidth {

@@ -1,16 +1,19 @@
 //! The chat: reads what is typed, obeys commands, answers the rest. Called by `run`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use serde_json::Value;
 
 use super::input::{Input, Typed};
 use super::interrupt::Interrupt;
 use super::print::{Printer, Reasoning};
 use super::session::Session;
-use crate::chat::read_json;
+use crate::advice::{Place, advice};
+use crate::chat::{Conversation, read_json};
 use crate::sampling;
+use crate::stderr::note;
 
 const HELP: &str = "\
   /set                    show the settings
@@ -19,7 +22,7 @@ const HELP: &str = "\
   /set think on|off       let the model think before it answers
   /set kwargs JSON        variables of the chat template
   /regenerate             answer once more
-  /clear                  forget the conversation
+  /clear                  forget the conversation; what was told with /set system or --system stays
   /save FILE, /load FILE  keep the conversation as JSON, go on with one
   /bye                    leave; Ctrl-D does too
 \"\"\" begins and ends a text of several lines. Ctrl-C stops an answer.
@@ -29,7 +32,7 @@ A line that begins with a space is no command.";
 pub struct Options {
     /// What the model was called.
     pub model: String,
-    /// Answered first.
+    /// Answered first, like a question at the end of a conversation that was loaded.
     pub first: Option<String>,
     /// Where what is typed is kept.
     pub history: Option<PathBuf>,
@@ -43,11 +46,14 @@ pub fn run(session: &mut Session, options: &Options) -> anyhow::Result<()> {
     if matches!(input, Input::Editor { .. }) {
         // Of a path its end tells most.
         let name = Path::new(&options.model).file_name().unwrap_or_default().to_string_lossy();
-        eprintln!("{name}, {} tokens of context. /help lists the commands.", session.engine.context());
+        note!("{name}, {} tokens of context. /help lists the commands.", session.engine.context());
     }
+    let before = session.chat.messages.clone();
     if let Some(text) = &options.first {
         session.chat.say("user", text);
-        answer(session, options)?;
+    }
+    if session.chat.is_waiting() {
+        answer(session, options, before)?;
     }
     let mut interrupted = false;
     loop {
@@ -58,18 +64,19 @@ pub fn run(session: &mut Session, options: &Options) -> anyhow::Result<()> {
         interrupted = typed == Typed::Interrupted(true);
         match typed {
             Typed::End => return Ok(()),
-            Typed::Interrupted(_) => eprintln!("Ctrl-C again, Ctrl-D or /bye to leave"),
+            Typed::Interrupted(_) => note!("Ctrl-C again, Ctrl-D or /bye to leave"),
             Typed::Text(text) => match text.strip_prefix('/') {
                 Some(command) => match obey(command, session, options) {
                     Ok(Next::Stay) => {}
-                    Ok(Next::Answer) => answer(session, options)?,
+                    Ok(Next::Answer { before }) => answer(session, options, before)?,
                     Ok(Next::Leave) => return Ok(()),
-                    Err(e) => eprintln!("error: {e:#}"),
+                    Err(e) => complain(&e, ""),
                 },
                 None if text.trim().is_empty() => {}
                 None => {
+                    let before = session.chat.messages.clone();
                     session.chat.say("user", text.trim());
-                    answer(session, options)?;
+                    answer(session, options, before)?;
                 }
             },
         }
@@ -80,7 +87,10 @@ pub fn run(session: &mut Session, options: &Options) -> anyhow::Result<()> {
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Stay,
-    Answer,
+    /// `before` are the messages to go back to where that fails.
+    Answer {
+        before: Vec<Value>,
+    },
     Leave,
 }
 
@@ -89,29 +99,33 @@ fn obey(command: &str, session: &mut Session, options: &Options) -> anyhow::Resu
     let (word, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let rest = rest.trim();
     match word {
-        "help" | "?" => eprintln!("{HELP}"),
+        "help" | "?" => note!("{HELP}"),
         "bye" | "exit" | "quit" => return Ok(Next::Leave),
         "set" => set(rest, session)?,
         "clear" => {
-            session.chat.messages.clear();
-            eprintln!("the conversation is forgotten");
+            session.clear();
+            let stays = if session.system.is_some() { "; the system message stays" } else { "" };
+            note!("the conversation is forgotten{stays}");
         }
         "regenerate" | "r" => {
-            let question = session.chat.messages.iter().rposition(|m| m["role"] != "assistant");
+            let messages = &mut session.chat.messages;
+            let question = messages.iter().rposition(|m| m["role"] != "assistant");
             let question = question.context("there is nothing to answer yet")?;
-            session.chat.messages.truncate(question + 1);
-            return Ok(Next::Answer);
+            let before = messages.clone();
+            messages.truncate(question + 1);
+            return Ok(Next::Answer { before });
         }
         "save" => {
             let path = path(rest, "save")?;
-            let text = format!("{:#}\n", session.save(&options.model));
-            std::fs::write(path, text).with_context(|| path.display().to_string())?;
-            eprintln!("{}: {} messages", path.display(), session.chat.input(false).messages.len());
+            save(path, &session.save(&options.model)).with_context(|| path.display().to_string())?;
+            note!("{}: {} messages", path.display(), session.chat.input(false).messages.len());
         }
         "load" => {
             let path = path(rest, "load")?;
-            session.chat.load(read_json(path)?).with_context(|| path.display().to_string())?;
-            eprintln!("{}: {} messages", path.display(), session.chat.input(false).messages.len());
+            let chat = Conversation::open(path)?;
+            session.check(&chat).with_context(|| path.display().to_string())?;
+            session.chat = chat;
+            note!("{}: {} messages", path.display(), session.chat.input(false).messages.len());
         }
         _ => anyhow::bail!(
             "there is no /{word}; /help lists the commands, and a space in front makes it a text"
@@ -121,8 +135,26 @@ fn obey(command: &str, session: &mut Session, options: &Options) -> anyhow::Resu
 }
 
 fn path<'a>(rest: &'a str, command: &str) -> anyhow::Result<&'a Path> {
-    anyhow::ensure!(!rest.is_empty(), "which file? /{command} FILE");
+    ensure!(!rest.is_empty(), "which file? /{command} FILE");
     Ok(Path::new(rest))
+}
+
+/// Writes a conversation. Takes the place of another conversation only, and of that when all is written.
+fn save(path: &Path, conversation: &Value) -> anyhow::Result<()> {
+    // A link stays one; what it leads to is the file.
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    if let Ok(there) = std::fs::symlink_metadata(&path) {
+        // Anything else could make us wait for ever when it is opened.
+        ensure!(there.is_file(), "is no file");
+        let is_ours = read_json(&path).and_then(Conversation::load).is_ok();
+        ensure!(is_ours, "there is such a file, and it is no conversation; give another name");
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    writeln!(file, "{conversation:#}")?;
+    file.as_file().sync_all()?;
+    file.persist(&path).map_err(|e| e.error)?;
+    Ok(())
 }
 
 fn set(rest: &str, session: &mut Session) -> anyhow::Result<()> {
@@ -131,7 +163,10 @@ fn set(rest: &str, session: &mut Session) -> anyhow::Result<()> {
     let chat = &mut session.chat;
     match name {
         "" => {}
-        "system" => chat.system = Some(value.to_string()).filter(|v| !v.is_empty()),
+        "system" => {
+            session.system = Some(value.to_string()).filter(|v| !v.is_empty());
+            chat.system = session.system.clone();
+        }
         "think" => {
             let on = match value {
                 "on" | "true" => true,
@@ -141,22 +176,26 @@ fn set(rest: &str, session: &mut Session) -> anyhow::Result<()> {
             chat.variables.insert("enable_thinking".into(), on.into());
         }
         "kwargs" => {
-            chat.variables = serde_json::from_str(value).context("expected a JSON object")?;
+            let variables = serde_json::from_str(value).context("expected a JSON object")?;
+            let changed = Conversation { variables, ..chat.clone() };
+            session.check(&changed)?;
+            session.chat = changed;
         }
         _ => sampling::set(&mut session.request, name, value)?.with_context(|| {
             format!("there is no setting '{name}'; there are {}, system, think, kwargs", sampling::NAMES)
         })?,
     }
     if name.is_empty() {
-        eprintln!("{}", sampling::describe(&session.request));
-        eprintln!("system {:?}", chat.system.as_deref().unwrap_or(""));
-        eprintln!("kwargs {}", serde_json::Value::Object(chat.variables.clone()));
+        note!("{}", sampling::describe(&session.request));
+        let chat = &session.chat;
+        note!("system {:?}", chat.system.as_deref().unwrap_or(""));
+        note!("kwargs {}", serde_json::Value::Object(chat.variables.clone()));
     }
     Ok(())
 }
 
-/// Answers the conversation. What goes wrong with the question is said, and the question taken back.
-fn answer(session: &mut Session, options: &Options) -> anyhow::Result<()> {
+/// Answers the conversation. Where that fails, it says why and goes back to the messages `before`.
+fn answer(session: &mut Session, options: &Options, before: Vec<Value>) -> anyhow::Result<()> {
     options.interrupt.begin();
     let mut printer = Printer::new(options.show, &options.interrupt);
     let reply = session.answer(&mut |kind, text| printer.piece(kind, text));
@@ -166,14 +205,28 @@ fn answer(session: &mut Session, options: &Options) -> anyhow::Result<()> {
         Ok(reply) => {
             if std::io::stderr().is_terminal() {
                 let stopped = if stopped { "stopped; " } else { "" };
-                eprintln!("{}", console::style(format!("{stopped}{}", reply.summary())).dim().for_stderr());
+                note!("{}", console::style(format!("{stopped}{}", reply.summary())).dim().for_stderr());
+            }
+            if session.is_full(&reply) {
+                let context = session.engine.context();
+                note!(
+                    "note: the answer ends here because the context of {context} tokens is full; /clear begins anew"
+                );
             }
             session.chat.messages.push(reply.message());
         }
         Err(e) => {
-            session.chat.messages.pop();
-            eprintln!("error: {e:#}; the question is taken back");
+            session.chat.messages = before;
+            complain(&e, "; the conversation is as it was before");
         }
     }
     Ok(())
+}
+
+/// Prints an error, what became of the conversation, and what to do.
+fn complain(e: &anyhow::Error, then: &str) {
+    note!("error: {}{then}", crate::described(e));
+    if let Some(advice) = advice(e, Place::Chat) {
+        note!("{advice}");
+    }
 }

@@ -1,14 +1,18 @@
 //! Lines that a user types: with an editor and history on a terminal, as they come otherwise. Called by `run::chat`.
 
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
+use crate::stderr::note;
 use anyhow::Context;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 /// Opens and closes a text of several lines.
 const QUOTES: &str = "\"\"\"";
+
+/// Most bytes of a line that no terminal limits.
+const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// What was typed.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,7 +42,7 @@ impl Input {
         if let Some(path) = history {
             match open_history(&mut editor, path) {
                 Ok(()) => kept = Some(path.to_path_buf()),
-                Err(e) => eprintln!("note: {}: {e}; what is typed is not kept", path.display()),
+                Err(e) => note!("note: {}: {e}; what is typed is not kept", path.display()),
             }
         }
         Ok(Self::Editor { editor: Box::new(editor), history: kept })
@@ -87,18 +91,31 @@ impl Input {
     }
 
     fn line(&mut self, prompt: &str) -> anyhow::Result<Typed> {
-        match self {
-            Self::Editor { editor, .. } => match editor.readline(prompt) {
-                Ok(line) => Ok(Typed::Text(line)),
-                Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted(true)),
-                Err(ReadlineError::Eof) => Ok(Typed::End),
-                Err(e) => Err(e).context("the terminal"),
-            },
-            Self::Lines => {
-                let mut line = String::new();
-                let n = std::io::stdin().lock().read_line(&mut line).context("standard input")?;
-                let line = line.trim_end_matches(['\n', '\r']).to_string();
-                Ok(if n == 0 { Typed::End } else { Typed::Text(line) })
+        loop {
+            let line = match self {
+                Self::Editor { editor, .. } => match editor.readline(prompt) {
+                    Ok(line) => Some(line),
+                    Err(ReadlineError::Interrupted) => return Ok(Typed::Interrupted(true)),
+                    Err(ReadlineError::Eof) => return Ok(Typed::End),
+                    Err(ReadlineError::Io(e)) if e.kind() == ErrorKind::InvalidData => None,
+                    Err(e) => return Err(e).context("the terminal"),
+                },
+                Self::Lines => {
+                    let mut line = Vec::new();
+                    let mut input = std::io::stdin().lock().take(LINE_BYTES_MAX + 1);
+                    input.read_until(b'\n', &mut line).context("standard input")?;
+                    if line.is_empty() {
+                        return Ok(Typed::End);
+                    }
+                    let too_long = line.len() as u64 > LINE_BYTES_MAX;
+                    anyhow::ensure!(!too_long, "standard input: a line of more than {LINE_BYTES_MAX} bytes");
+                    String::from_utf8(line).ok()
+                }
+            };
+            match line {
+                Some(line) => return Ok(Typed::Text(line.trim_end_matches(['\n', '\r']).to_string())),
+                // One slip must not cost the conversation.
+                None => note!("error: that line is not UTF-8; it counts as not typed"),
             }
         }
     }

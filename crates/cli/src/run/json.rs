@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::session::{Reply, Session};
 use crate::tokenize::text_of;
 
-/// Prints an answer with what it cost.
-pub fn write(session: &Session, reply: &Reply) -> anyhow::Result<()> {
+/// Prints an answer with what it cost; its reasoning only where that is to be `shown`.
+pub fn write(session: &Session, reply: &Reply, shown: bool) -> anyhow::Result<()> {
     let a = &reply.answer;
     let tokenizer = session.engine.tokenizer();
     let token =
@@ -24,12 +24,13 @@ pub fn write(session: &Session, reply: &Reply) -> anyhow::Result<()> {
     let predicted_n = a.tokens.len();
     let mut out = json!({
         "content": reply.content,
-        "reasoning_content": (!reply.reasoning.is_empty()).then_some(&reply.reasoning),
+        "reasoning_content": (shown && !reply.reasoning.is_empty()).then_some(&reply.reasoning),
         "finish_reason": match a.finish {
             Finish::EndOfText | Finish::StopString => "stop",
             Finish::Length => "length",
             Finish::Cancelled => "cancelled",
         },
+        "seed": a.seed,
         "usage": {
             "prompt_tokens": a.prompt_tokens,
             "completion_tokens": predicted_n,

@@ -8,18 +8,18 @@ mod print;
 mod reasoning;
 mod session;
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
 use octet_engine::engine::Finish;
 
 use crate::Usage;
-use crate::chat::{ChatArgs, Conversation, read, read_json};
+use crate::chat::{ChatArgs, Conversation, read, read_from};
 use crate::config::{EngineArgs, ModelArgs, Settings};
-use crate::sampling::SamplingArgs;
+use crate::sampling::{SamplingArgs, recommended};
+use crate::stderr::note;
 use interrupt::Interrupt;
 use print::{Printer, Reasoning};
 use session::Session;
@@ -44,10 +44,11 @@ pub struct RunArgs {
     /// What to answer. Without it: what comes on standard input, or a chat if that is a terminal.
     #[arg(value_name = "PROMPT")]
     prompt: Vec<String>,
-    /// A file whose text follows the prompt.
+    /// A file whose text follows the prompt; may be given several times.
     #[arg(short, long, value_name = "FILE", help_heading = "Prompt")]
-    file: Option<PathBuf>,
-    /// A conversation to go on with, as /save and OpenAI's API write it.
+    file: Vec<PathBuf>,
+    /// A conversation to go on with, as /save and OpenAI's API write it. If it ends with a question, no prompt is
+    /// needed.
     #[arg(long, value_name = "FILE", help_heading = "Prompt", conflicts_with = "raw")]
     messages: Option<PathBuf>,
     #[command(flatten)]
@@ -80,63 +81,95 @@ pub struct RunArgs {
 }
 
 pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
+    args.sampling.check()?;
     let (name, text) = args.model.name_and_text(&args.prompt, settings)?;
-    let prompt = prompt(args, text)?;
-    let model = crate::model::open(&name, settings)?;
-    let interactive = args.interactive || prompt.is_none();
-    let interrupt = Interrupt::install(interactive)?;
-    let mut session = open(args, &model)?;
-    drop(model); // its weights are packed; what stays mapped is held by the engine
-
-    if interactive {
-        let history = settings.data.as_ref().filter(|_| !args.no_history).map(|d| d.join("history"));
-        chat::run(
-            &mut session,
-            &chat::Options { model: name, first: prompt, history, show: show(args), interrupt },
-        )?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    session.chat.say("user", &prompt.unwrap_or_default());
-    once(args, &mut session, &interrupt)
-}
-
-/// The prompt, from wherever it comes. `None` for a chat.
-fn prompt(args: &RunArgs, text: Option<String>) -> anyhow::Result<Option<String>> {
-    let file = args.file.as_deref().map(read).transpose()?;
-    let parts: Vec<String> = text.into_iter().chain(file).collect();
-    let prompt = match parts.is_empty() {
-        false => parts.join("\n\n"),
-        true if args.interactive || std::io::stdin().is_terminal() => return Ok(None),
-        true => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("standard input")?;
-            // The newline at a file's end is not part of a question.
-            if args.raw { text } else { text.trim_end().to_string() }
-        }
+    let mut chat = args.chat.conversation(args.messages.as_deref())?;
+    let source = Source {
+        given: text.is_some() || !args.file.is_empty(),
+        waiting: chat.is_waiting(),
+        interactive: args.interactive,
+        one_answer: args.json || args.raw,
+        terminal: std::io::stdin().is_terminal(),
     };
-    if prompt.trim().is_empty() {
+    let task = source.task()?;
+    let prompt = match task {
+        _ if source.given => {
+            let files = args.file.iter().map(|f| read(f)).collect::<Result<Vec<_>, _>>()?;
+            Some(text.into_iter().chain(files).collect::<Vec<_>>().join("\n\n"))
+        }
+        Task::Answer { read_stdin: true } => {
+            let text = read_from(std::io::stdin(), "standard input")?;
+            // The newline at a file's end is not part of a question.
+            Some(if args.raw { text } else { text.trim_end().to_string() })
+        }
+        _ => None,
+    };
+    if prompt.as_ref().is_some_and(|p| p.trim().is_empty()) {
         return Err(Usage("the prompt is empty".into()).into());
     }
-    Ok(Some(prompt))
+    let model = crate::model::open(&name, settings)?;
+    let interrupt = Interrupt::install(task == Task::Chat)?;
+    if let (Task::Answer { .. }, Some(text)) = (task, &prompt) {
+        chat.say("user", text);
+    }
+    let mut session = open(args, &model, chat)?;
+    drop(model); // its weights are packed; what stays mapped is held by the engine
+    match task {
+        Task::Answer { .. } => once(args, &mut session, &interrupt),
+        Task::Chat => {
+            let history = settings.data.as_ref().filter(|_| !args.no_history).map(|d| d.join("history"));
+            let options = chat::Options { model: name, first: prompt, history, show: show(args), interrupt };
+            chat::run(&mut session, &options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
-fn open(args: &RunArgs, model: &octet_weights::Model) -> anyhow::Result<Session> {
-    let mut chat = Conversation { variables: args.chat.variables(), ..Default::default() };
-    if let Some(path) = &args.messages {
-        chat.load(read_json(path)?).with_context(|| path.display().to_string())?;
-    }
-    chat.system = args.chat.system.clone().or(chat.system);
-    let engine = crate::model::load(model, &args.engine)?;
-    let template = match args.raw {
-        true => None,
-        false => {
-            let template = args.chat.template(model, engine.tokenizer());
-            Some(template.map_err(|e| e.context("--raw continues a text without a chat template"))?)
+/// What decides what there is to do.
+#[derive(Debug, Clone, Copy, Default)]
+struct Source {
+    /// A prompt stands on the command line or in a file.
+    given: bool,
+    /// The conversation that is loaded ends with a question.
+    waiting: bool,
+    /// A chat is asked for.
+    interactive: bool,
+    /// What is asked for only makes sense for one answer: `--json`, `--raw`.
+    one_answer: bool,
+    /// Standard input is a terminal.
+    terminal: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Task {
+    Answer { read_stdin: bool },
+    Chat,
+}
+
+impl Source {
+    fn task(self) -> Result<Task, Usage> {
+        let ready = self.given || self.waiting;
+        match self {
+            Self { interactive: true, .. } => Ok(Task::Chat),
+            Self { given: true, .. } => Ok(Task::Answer { read_stdin: false }),
+            Self { terminal: true, one_answer: false, .. } => Ok(Task::Chat),
+            _ if ready => Ok(Task::Answer { read_stdin: false }),
+            Self { terminal: true, .. } => Err(Usage(
+                "--json and --raw give one answer: give a PROMPT, or -f FILE, or text on standard input"
+                    .into(),
+            )),
+            _ => Ok(Task::Answer { read_stdin: true }),
         }
-    };
-    let mut request = args.sampling.request(engine.sampling());
+    }
+}
+
+fn open(args: &RunArgs, model: &octet_weights::Model, chat: Conversation) -> anyhow::Result<Session> {
+    let engine = crate::model::load(model, &args.engine)?;
+    let template = (!args.raw).then(|| args.chat.template(model, engine.tokenizer())).transpose()?;
+    let mut request = args.sampling.request(&recommended(&model.metadata)?);
     request.sampling.logprobs = args.logprobs;
-    Ok(Session { engine, template, chat, request })
+    request.continues = args.raw;
+    Ok(Session { engine, template, chat, system: args.chat.system.clone(), request })
 }
 
 fn show(args: &RunArgs) -> Reasoning {
@@ -152,7 +185,7 @@ fn once(args: &RunArgs, session: &mut Session, interrupt: &Interrupt) -> anyhow:
     interrupt.begin();
     let reply = if args.json {
         let reply = session.answer(&mut |_, _| interrupt.flow())?;
-        json::write(session, &reply)?;
+        json::write(session, &reply, !args.hide_thinking)?;
         reply
     } else {
         let mut printer = Printer::new(show(args), interrupt);
@@ -162,14 +195,41 @@ fn once(args: &RunArgs, session: &mut Session, interrupt: &Interrupt) -> anyhow:
     };
     interrupt.end();
     if args.verbose || std::io::stderr().is_terminal() {
-        eprintln!("\n{}", reply.summary());
+        note!("\n{}", reply.summary());
     }
     if args.hide_thinking && reply.content.is_empty() && !reply.reasoning.is_empty() {
-        eprintln!("note: the answer ended while the model was thinking; raise --predict, or give --no-think");
+        note!("note: the answer ended while the model was thinking; raise --predict, or give --no-think");
+    }
+    if session.is_full(&reply) {
+        let context = session.engine.context();
+        note!(
+            "note: the answer ends here because the context of {context} tokens is full; --ctx-size makes room"
+        );
     }
     Ok(if reply.answer.finish == Finish::Cancelled {
         ExitCode::from(interrupt::EXIT_CODE)
     } else {
         ExitCode::SUCCESS
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_without_a_prompt_is_a_chat_unless_one_answer_is_asked_for() {
+        let terminal = Source { terminal: true, ..Default::default() };
+        let answer = |read_stdin| Some(Task::Answer { read_stdin });
+        let task = |source: Source| source.task().ok();
+        assert_eq!(task(terminal), Some(Task::Chat));
+        assert_eq!(task(Source { one_answer: true, ..terminal }), None);
+        assert_eq!(task(Source { given: true, ..terminal }), answer(false));
+        assert_eq!(task(Source { given: true, interactive: true, ..terminal }), Some(Task::Chat));
+        assert_eq!(task(Source { waiting: true, ..terminal }), Some(Task::Chat));
+        assert_eq!(task(Source { waiting: true, one_answer: true, ..terminal }), answer(false));
+        assert_eq!(task(Source::default()), answer(true));
+        assert_eq!(task(Source { waiting: true, ..Default::default() }), answer(false));
+        assert_eq!(task(Source { interactive: true, ..Default::default() }), Some(Task::Chat));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use octet_engine::engine::{Answer, Engine, Request};
+use octet_engine::engine::{Answer, Engine, Finish, Request};
 use octet_engine::template::ChatTemplate;
 use octet_engine::tokenizer::{Prompt, Special};
 use serde_json::{Map, Value, json};
@@ -16,6 +16,8 @@ pub struct Session {
     /// `None` where texts are continued as they are.
     pub template: Option<ChatTemplate>,
     pub chat: Conversation,
+    /// What the model is told before every new conversation.
+    pub system: Option<String>,
     pub request: Request,
 }
 
@@ -92,6 +94,30 @@ impl Session {
         Ok(Reply { reasoning, content, answer })
     }
 
+    /// Fails where the template could not go on with this conversation.
+    pub fn check(&self, chat: &Conversation) -> anyhow::Result<()> {
+        let Some(template) = &self.template else { return Ok(()) };
+        let mut chat = chat.clone();
+        // Many templates only take what ends with a question.
+        if !chat.is_waiting() {
+            chat.say("user", "?");
+        }
+        template.render(&chat.input(true))?;
+        Ok(())
+    }
+
+    /// Forgets what was said, not how to say it.
+    pub fn clear(&mut self) {
+        let variables = std::mem::take(&mut self.chat.variables);
+        self.chat = Conversation { system: self.system.clone(), variables, ..Default::default() };
+    }
+
+    /// True where an answer ended because there was no room for more.
+    pub fn is_full(&self, reply: &Reply) -> bool {
+        let a = &reply.answer;
+        a.finish == Finish::Length && a.prompt_tokens + a.tokens.len() >= self.engine.context()
+    }
+
     /// The prompt's tokens; how many of them later turns repeat; and whether it ends within the model's thoughts.
     fn prompt(&self) -> anyhow::Result<(Vec<u32>, usize, bool)> {
         let tokenizer = self.engine.tokenizer();
@@ -111,7 +137,7 @@ impl Session {
         Ok((ids, repeated, prompt.text.trim_end().ends_with("<think>")))
     }
 
-    /// What was said, and under which settings, as a file.
+    /// What was said, and by which model, as a file.
     pub fn save(&self, model: &str) -> Value {
         let mut file = json!({"model": model});
         if let (Value::Object(file), Value::Object(chat)) = (&mut file, self.chat.save()) {

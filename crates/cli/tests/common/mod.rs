@@ -59,21 +59,49 @@ impl Place {
         self.path(name)
     }
 
+    /// A folder that holds a model like that, and in the hub's cache under `hf:me/tiny-GGUF:Q8_0`.
+    pub fn with_cached_model(architecture: &str, quant: &str) -> Self {
+        let place = Self::with_model(architecture, quant);
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let entry = place.path("hub/models--me--tiny-GGUF");
+        let snapshot = entry.join("snapshots").join(commit);
+        std::fs::create_dir_all(&snapshot).unwrap();
+        std::fs::create_dir_all(entry.join("refs")).unwrap();
+        std::fs::write(entry.join("refs/main"), commit).unwrap();
+        std::fs::copy(place.path("model.gguf"), snapshot.join("tiny-Q8_0.gguf")).unwrap();
+        place
+    }
+
+    /// The file of [`Self::with_cached_model`] in the cache.
+    pub fn cached(&self) -> PathBuf {
+        let snapshots = self.path("hub/models--me--tiny-GGUF/snapshots");
+        snapshots.join("0123456789abcdef0123456789abcdef01234567/tiny-Q8_0.gguf")
+    }
+
     /// Runs `octet` in the folder, with an environment of its own and no standard input.
     pub fn octet(&self, args: &[&str]) -> Ran {
         self.octet_with(args, "", &[])
     }
 
     /// The same with standard input and some variables.
-    pub fn octet_with(&self, args: &[&str], stdin: &str, variables: &[(&str, &str)]) -> Ran {
+    pub fn octet_with(&self, args: &[&str], stdin: impl AsRef<[u8]>, variables: &[(&str, &str)]) -> Ran {
+        self.run(self.command(args).envs(variables.iter().copied()), stdin)
+    }
+
+    /// `octet` in the folder, with an environment of its own.
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_octet"));
         command.args(args).current_dir(self.dir.path()).env_clear();
         command.env("HF_HUB_CACHE", self.path("hub")).env("HF_HUB_OFFLINE", "1").env("HOME", self.dir.path());
-        command.envs(variables.iter().copied());
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, command: &mut Command, stdin: impl AsRef<[u8]>) -> Ran {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         // A command that does not read it may be gone already.
-        let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+        let _ = child.stdin.take().unwrap().write_all(stdin.as_ref());
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
         Ran {
             code: status.code().unwrap(),
