@@ -49,6 +49,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weights", &[]),
     ("compute", &["weights"]),
     ("engine", &["weights", "compute"]),
+    ("api", &[]),
     ("synth", &["weights"]),
     ("hub", &[]),
     ("cli", &["weights", "compute", "engine", "synth", "hub"]),

@@ -1,0 +1,18 @@
+//! The one form that every dialect is read into and written from: a request to generate, and the events of its answer.
+//! The server runs a [`GenerateRequest`] on its engine; the gateway sends it on to a provider.
+
+mod answer;
+mod event;
+mod message;
+mod request;
+mod template;
+
+pub use answer::{Answer, Block, Choice};
+pub use event::{Event, FinishReason, Timings, TokenLogprob, TopLogprob, Usage};
+pub(crate) use message::arguments_object;
+pub use message::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
+pub use request::{
+    CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Input, KeepAlive, Prompt, Reasoning,
+    ResponseFormat, Sampling, Tool, ToolChoice,
+};
+pub use template::{ContentForm, TemplateChat};

@@ -1,0 +1,313 @@
+//! A request to generate text, in no dialect. Made by the dialects' parsers; run by the server, sent on by the gateway.
+
+use serde_json::{Map, Value};
+
+use super::Message;
+
+/// What to generate, and how. `None` always means that the client did not say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerateRequest {
+    /// The model's name as the client knows it.
+    pub model: String,
+    /// What to continue.
+    pub input: Input,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Longest answer in tokens, reasoning included.
+    pub max_tokens: Option<u32>,
+    /// Tokens before which the answer may not end.
+    pub min_tokens: Option<u32>,
+    /// Texts that end the answer and are not part of it. None of them is empty.
+    pub stop: Vec<String>,
+    /// Tokens that end the answer.
+    pub stop_token_ids: Vec<u32>,
+    /// Go on past the model's own end of text.
+    pub ignore_eos: bool,
+    /// Answers to the same prompt; at least 1.
+    pub n: u32,
+    /// Log-probability of every token, and of this many most probable ones.
+    pub logprobs: Option<u32>,
+    /// What the answer's text must look like.
+    pub response_format: ResponseFormat,
+    /// Answer in pieces.
+    pub stream: bool,
+    /// Count tokens at the end of a stream too. (Whole answers always count.)
+    pub include_usage: bool,
+    /// How prompt caches are to be used.
+    pub cache: CacheOptions,
+    /// How long the model stays loaded afterwards.
+    pub keep_alive: Option<KeepAlive>,
+    /// The context that the client wants to have, in tokens (Ollama's `num_ctx`).
+    pub context_length: Option<u32>,
+    /// Keep the answer for a later `previous_response_id`.
+    pub store: bool,
+    /// A kept answer that the messages follow.
+    pub previous_response_id: Option<String>,
+    /// Whom the client asks for.
+    pub user: Option<String>,
+    /// The client's own notes.
+    pub metadata: Map<String, Value>,
+    /// Whose dialect the request came in.
+    pub origin: Family,
+    /// Fields that mean nothing here and are accepted, as they came. A provider of the same family gets those that
+    /// it knows.
+    pub extra: Map<String, Value>,
+}
+
+impl GenerateRequest {
+    /// Everything unsaid.
+    pub fn new(model: impl Into<String>, input: Input) -> Self {
+        Self {
+            model: model.into(),
+            input,
+            sampling: Sampling::default(),
+            max_tokens: None,
+            min_tokens: None,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            n: 1,
+            logprobs: None,
+            response_format: ResponseFormat::Text,
+            stream: false,
+            include_usage: false,
+            cache: CacheOptions::default(),
+            keep_alive: None,
+            context_length: None,
+            store: false,
+            previous_response_id: None,
+            user: None,
+            metadata: Map::new(),
+            origin: Family::OpenAi,
+            extra: Map::new(),
+        }
+    }
+
+    /// The conversation, unless it is a plain completion.
+    pub fn chat(&self) -> Option<&Chat> {
+        match &self.input {
+            Input::Chat(chat) => Some(chat),
+            Input::Completion(_) => None,
+        }
+    }
+
+    /// Whether the client is to see the model's reasoning.
+    pub fn shows_reasoning(&self) -> bool {
+        self.chat().is_none_or(|c| !c.reasoning.hide)
+    }
+}
+
+/// Whose dialect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Chat completions, completions and responses, with the extras of vLLM and llama.cpp.
+    OpenAi,
+    /// Messages.
+    Anthropic,
+    /// `/api/chat` and `/api/generate`.
+    Ollama,
+}
+
+/// What to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// A conversation, which a chat template makes a prompt of.
+    Chat(Chat),
+    /// Prompts as they stand.
+    Completion(Completion),
+}
+
+/// A conversation.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Chat {
+    /// Oldest first; at least one.
+    pub messages: Vec<Message>,
+    /// What the model may call.
+    pub tools: Vec<Tool>,
+    /// Whether it must.
+    pub tool_choice: ToolChoice,
+    /// Whether it may call several at once.
+    pub parallel_tool_calls: Option<bool>,
+    /// How the model thinks.
+    pub reasoning: Reasoning,
+    /// Variables of the chat template. Where they hold `enable_thinking`, `reasoning.enabled` says the same.
+    pub template_kwargs: Map<String, Value>,
+    /// The answer goes on with the last message, which is the assistant's, instead of following it.
+    pub continue_final: bool,
+}
+
+/// Prompts without a chat template.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Completion {
+    /// One answer each (times `n`): choice `i * n + k` is the `k`-th answer to prompt `i`. At least one.
+    pub prompts: Vec<Prompt>,
+    /// The answer begins with the prompt, and log-probabilities cover it.
+    pub echo: bool,
+}
+
+/// One prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prompt {
+    /// Text to tokenize.
+    Text(String),
+    /// Token ids.
+    Tokens(Vec<u32>),
+}
+
+/// Sampling settings that the client gives; what it does not give comes from the model and the server.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: Option<f64>,
+    /// 0 keeps all.
+    pub top_k: Option<u32>,
+    /// 1 keeps all.
+    pub top_p: Option<f64>,
+    /// 0 keeps all.
+    pub min_p: Option<f64>,
+    /// 1 is off.
+    pub repetition_penalty: Option<f64>,
+    /// How many of the last tokens the penalties look at: 0 none, -1 all.
+    pub penalty_last_n: Option<i32>,
+    /// -2 to 2.
+    pub presence_penalty: Option<f64>,
+    /// -2 to 2.
+    pub frequency_penalty: Option<f64>,
+    /// Same seed, same text.
+    pub seed: Option<u64>,
+    /// Added to the logits of these token ids; -100 to 100. Ascending ids, none twice.
+    pub logit_bias: Vec<(u32, f64)>,
+}
+
+/// A function that the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// Its name; not empty, unique in a request.
+    pub name: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// JSON schema of its arguments, an object.
+    pub parameters: Map<String, Value>,
+    /// Arguments must follow the schema to the letter.
+    pub strict: Option<bool>,
+    /// The prompt up to here is worth keeping.
+    pub cache: Option<super::CacheBreakpoint>,
+}
+
+/// Whether the model calls tools.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// As it likes.
+    #[default]
+    Auto,
+    /// Never.
+    None,
+    /// At least one.
+    Required,
+    /// This one.
+    Named(String),
+}
+
+/// How the model thinks before it answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reasoning {
+    /// On or off; `None` leaves it to the model.
+    pub enabled: Option<bool>,
+    /// How much.
+    pub effort: Option<Effort>,
+    /// Most tokens to think with.
+    pub budget_tokens: Option<u32>,
+    /// The client does not want to see it.
+    pub hide: bool,
+}
+
+/// How much a model thinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Hardly.
+    Minimal,
+    /// Little.
+    Low,
+    /// Some.
+    Medium,
+    /// Much.
+    High,
+    /// More.
+    XHigh,
+    /// As much as it can.
+    Max,
+}
+
+impl Effort {
+    /// All, with the names that every dialect has for them.
+    pub const NAMES: [(&str, Self); 6] = [
+        ("minimal", Self::Minimal),
+        ("low", Self::Low),
+        ("medium", Self::Medium),
+        ("high", Self::High),
+        ("xhigh", Self::XHigh),
+        ("max", Self::Max),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
+}
+
+/// What the answer's text must look like.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum ResponseFormat {
+    /// Anything.
+    #[default]
+    Text,
+    /// Any JSON object.
+    JsonObject,
+    /// JSON of a schema.
+    JsonSchema {
+        /// The schema's name, where it has one.
+        name: Option<String>,
+        /// What it is for.
+        description: Option<String>,
+        /// The schema: an object, or `true` / `false`.
+        schema: Value,
+        /// To the letter.
+        strict: Option<bool>,
+    },
+    /// A regular expression matches the whole answer.
+    Regex(String),
+    /// A grammar in Lark's notation.
+    Grammar(String),
+    /// One of these texts; at least one.
+    Choice(Vec<String>),
+}
+
+/// How prompt caches are to be used.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CacheOptions {
+    /// `false` computes the whole prompt anew and keeps nothing of it.
+    pub prompt: Option<bool>,
+    /// Only requests with the same salt share a cache.
+    pub salt: Option<String>,
+}
+
+/// How long a model stays loaded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum KeepAlive {
+    /// For this many seconds after its last request; 0 unloads it at once.
+    Seconds(f64),
+    /// Until the server ends.
+    Forever,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn efforts_have_their_names() {
+        for (name, effort) in Effort::NAMES {
+            assert_eq!(effort.name(), name);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What all dialects have in common: writers of streams for clients, readers of streams from providers.
+//! Used by the server and the gateway, which need not know which dialect they speak.
+
+use serde_json::{Map, Value};
+
+use crate::ApiError;
+use crate::core::Event;
+
+/// Writes the events of one answer as a client's stream. Nothing is sent: bytes are appended to `out`.
+pub trait StreamWriter: Send {
+    /// The next event.
+    fn write(&mut self, event: &Event, out: &mut Vec<u8>);
+    /// The end. An answer that has not come to its own is ended with an error that says so.
+    fn end(&mut self, out: &mut Vec<u8>);
+    /// Something that clients skip, to keep the connection from looking dead; may be nothing.
+    fn keep_alive(&mut self, out: &mut Vec<u8>);
+}
+
+/// Reads a provider's stream. What can not be read becomes one [`Event::Error`], the last event.
+pub trait StreamReader: Send {
+    /// The next bytes, cut anywhere.
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>);
+    /// The connection is closed. A stream that is not complete gives an error.
+    fn end(&mut self, out: &mut Vec<Event>);
+}
+
+/// A request as a provider takes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Body {
+    /// To be sent as JSON.
+    pub json: Map<String, Value>,
+    /// What the client asked for and the provider has no field for. The gateway decides whether that is an error.
+    pub dropped: Vec<&'static str>,
+}
+
+impl Body {
+    pub(crate) fn new(model: &str) -> Self {
+        let mut body = Self { json: Map::new(), dropped: Vec::new() };
+        body.set("model", Some(model));
+        body
+    }
+
+    /// Sets a field, if there is something to say.
+    pub(crate) fn set(&mut self, name: &str, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.json.insert(name.into(), value.into());
+        }
+    }
+
+    /// The client asked for `name`, which the provider does not have.
+    pub(crate) fn drop_if(&mut self, asked: bool, name: &'static str) {
+        if asked {
+            self.dropped.push(name);
+        }
+    }
+
+    /// Sets a field that only some providers have.
+    pub(crate) fn set_if(&mut self, known: bool, name: &'static str, value: Option<impl Into<Value>>) {
+        if known {
+            self.set(name, value);
+        } else {
+            self.drop_if(value.is_some(), name);
+        }
+    }
+}
+
+/// The error of a stream whose source went silent.
+pub(crate) fn broken_off() -> ApiError {
+    ApiError::upstream("the answer broke off before its end")
+}
+
+/// An answer's id with the prefix that a dialect's clients know.
+pub(crate) fn with_prefix(prefix: &str, id: &str) -> String {
+    if id.starts_with(prefix) { id.to_string() } else { format!("{prefix}{id}") }
+}

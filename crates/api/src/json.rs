@@ -1,0 +1,452 @@
+//! Reading a client's JSON strictly: every error names the field's path, every field that nobody reads is refused by
+//! name, and `null` is the same as absent. Used by the dialects' request parsers.
+//!
+//! By hand and not by serde's derive: its errors know neither the path nor what would have been right, unions
+//! (a string or a list of parts) give "did not match any variant", and `deny_unknown_fields` can not say why a field
+//! that exists elsewhere is not supported here.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use crate::{ApiError, ErrorKind};
+
+/// Result of reading.
+pub(crate) type Result<T> = std::result::Result<T, ApiError>;
+
+/// Where a value stands: `messages[3].content[0].type`.
+#[derive(Debug, Clone)]
+pub(crate) struct Path(Option<Rc<Step>>);
+
+#[derive(Debug)]
+struct Step {
+    parent: Path,
+    segment: Segment,
+}
+
+#[derive(Debug, Clone)]
+enum Segment {
+    Key(Cow<'static, str>),
+    Index(usize),
+}
+
+impl Path {
+    fn join(&self, segment: Segment) -> Self {
+        Self(Some(Rc::new(Step { parent: self.clone(), segment })))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(step) = &self.0 else { return Ok(()) };
+        step.parent.fmt(f)?;
+        match &step.segment {
+            Segment::Key(key) if step.parent.0.is_none() => f.write_str(&shortened(key)),
+            Segment::Key(key) => write!(f, ".{}", shortened(key)),
+            Segment::Index(i) => write!(f, "[{i}]"),
+        }
+    }
+}
+
+/// At most 60 characters of something that a client wrote.
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(60) {
+        None => text.into(),
+        Some((end, _)) => format!("{}...", &text[..end]).into(),
+    }
+}
+
+/// What a value is, in an error's words.
+pub(crate) fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(b) => b.to_string(),
+        Value::Number(n) => n.to_string(),
+        Value::String(s) => format!("the string {:?}", shortened(s)),
+        Value::Array(_) => "an array".into(),
+        Value::Object(_) => "an object".into(),
+    }
+}
+
+/// A body that is to be one JSON object.
+pub(crate) fn parse(body: &[u8]) -> Result<Object> {
+    let value: Value = serde_json::from_slice(body).map_err(|e| {
+        ApiError::new(ErrorKind::InvalidRequest, format!("the body can not be read as JSON: {e}"))
+    })?;
+    match value {
+        Value::Object(map) => Ok(Object { path: Path(None), map }),
+        other => Err(ApiError::new(
+            ErrorKind::InvalidRequest,
+            format!("the body must be a JSON object, got {}", describe(&other)),
+        )),
+    }
+}
+
+/// A field that is accepted and has no effect, with the reason why that is right.
+pub(crate) type Accepted = (&'static str, &'static str);
+
+/// An object being read: fields are taken out one by one, what is left at the end is refused.
+#[derive(Debug)]
+pub(crate) struct Object {
+    path: Path,
+    map: Map<String, Value>,
+}
+
+impl Object {
+    /// Where it stands.
+    pub(crate) fn path(&self) -> String {
+        self.path.to_string()
+    }
+
+    /// Whether it says anything about a field.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|v| !v.is_null())
+    }
+
+    /// Takes a field; `None` if it is absent or null.
+    pub(crate) fn take(&mut self, key: &'static str) -> Option<Field> {
+        match self.map.remove(key) {
+            None | Some(Value::Null) => None,
+            Some(value) => {
+                Some(Field { parent: self.path.clone(), segment: Segment::Key(key.into()), value })
+            }
+        }
+    }
+
+    /// Takes the first of several names of one field; two of them are refused.
+    pub(crate) fn take_any(&mut self, keys: &[&'static str]) -> Result<Option<Field>> {
+        let mut found: Option<Field> = None;
+        for key in keys {
+            let Some(field) = self.take(key) else { continue };
+            if let Some(first) = &found {
+                if first.value != field.value {
+                    let what = format!(
+                        "and '{}' are two names of one setting and contradict each other",
+                        first.path()
+                    );
+                    return Err(field.error(what));
+                }
+                continue;
+            }
+            found = Some(field);
+        }
+        Ok(found)
+    }
+
+    /// Takes a field that must be there.
+    pub(crate) fn require(&mut self, key: &'static str) -> Result<Field> {
+        self.take(key).ok_or_else(|| {
+            let path = self.path.join(Segment::Key(key.into())).to_string();
+            ApiError::invalid(path.clone(), format!("'{path}' is missing"))
+        })
+    }
+
+    /// Takes a field with `read`, if it is there.
+    pub(crate) fn read<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(Field) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.take(key).map(read).transpose()
+    }
+
+    /// A field that may only say what is the case anyway.
+    pub(crate) fn only(&mut self, key: &'static str, allowed: &[Value], why: &str) -> Result<()> {
+        let Some(field) = self.take(key) else { return Ok(()) };
+        // 1 and 1.0 are the same to every client.
+        let same = |a: &Value| *a == field.value || (a.is_number() && a.as_f64() == field.value.as_f64());
+        if allowed.iter().any(same) {
+            return Ok(());
+        }
+        let got = describe(&field.value);
+        let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
+        Err(field.error(match allowed.as_slice() {
+            [] => format!("is not supported: {why}"),
+            _ => format!("{got} is not supported: {why}. Leave it out or send {}", allowed.join(" or ")),
+        }))
+    }
+
+    /// Drops harmless fields and gives them back as they came.
+    pub(crate) fn accept(&mut self, accepted: &[Accepted]) -> Map<String, Value> {
+        let mut out = Map::new();
+        for (key, _) in accepted {
+            if let Some(value) = self.map.remove(*key)
+                && !value.is_null()
+            {
+                out.insert((*key).into(), value);
+            }
+        }
+        out
+    }
+
+    /// Refuses what is left: `known` fields with the reason, others as unknown.
+    pub(crate) fn finish(self, known: &[Accepted]) -> Result<()> {
+        let Some((key, _)) = self.map.iter().find(|(_, v)| !v.is_null()) else { return Ok(()) };
+        let path = self.path.join(Segment::Key(key.clone().into())).to_string();
+        let message = match known.iter().find(|(name, _)| name == key) {
+            Some((_, why)) => format!("'{path}' is not supported: {why}"),
+            None => format!("'{path}' is not a known field; fields that have no effect are refused"),
+        };
+        Err(ApiError { code: Some("unsupported_parameter".into()), ..ApiError::invalid(path, message) })
+    }
+
+    /// The remaining fields, whatever their names.
+    pub(crate) fn into_fields(self) -> impl Iterator<Item = (String, Field)> {
+        let path = self.path;
+        self.map.into_iter().map(move |(key, value)| {
+            let segment = Segment::Key(key.clone().into());
+            (key, Field { parent: path.clone(), segment, value })
+        })
+    }
+}
+
+/// A value being read.
+#[derive(Debug)]
+pub(crate) struct Field {
+    parent: Path,
+    segment: Segment,
+    value: Value,
+}
+
+impl Field {
+    /// Where it stands.
+    pub(crate) fn path(&self) -> String {
+        self.parent.join(self.segment.clone()).to_string()
+    }
+
+    /// An error about this field: its path, then `what`.
+    pub(crate) fn error(&self, what: impl fmt::Display) -> ApiError {
+        let path = self.path();
+        ApiError::invalid(path.clone(), format!("'{path}' {what}"))
+    }
+
+    /// It is not what it should be.
+    pub(crate) fn expected(&self, what: impl fmt::Display) -> ApiError {
+        self.error(format_args!("must be {what}, got {}", describe(&self.value)))
+    }
+
+    /// The value as it is.
+    pub(crate) fn raw(self) -> Value {
+        self.value
+    }
+
+    /// Look at it.
+    pub(crate) fn value(&self) -> &Value {
+        &self.value
+    }
+
+    pub(crate) fn bool(self) -> Result<bool> {
+        self.value.as_bool().ok_or_else(|| self.expected("true or false"))
+    }
+
+    pub(crate) fn string(self) -> Result<String> {
+        match self.value {
+            Value::String(s) => Ok(s),
+            _ => Err(self.expected("a string")),
+        }
+    }
+
+    /// A string that says something.
+    pub(crate) fn name(self) -> Result<String> {
+        match &self.value {
+            Value::String(s) if !s.is_empty() => self.string(),
+            _ => Err(self.expected("a string that is not empty")),
+        }
+    }
+
+    /// A whole number; 3.0 is one.
+    pub(crate) fn integer(self, range: RangeInclusive<i64>) -> Result<i64> {
+        let n = match &self.value {
+            Value::Number(n) => n.as_i64().or_else(|| {
+                let f = n.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9.0e15)?;
+                Some(f as i64)
+            }),
+            _ => None,
+        };
+        n.filter(|n| range.contains(n)).ok_or_else(|| self.expected(IntegerIn(range)))
+    }
+
+    /// A count of something.
+    pub(crate) fn count(self, range: RangeInclusive<u32>) -> Result<u32> {
+        let n = self.integer(i64::from(*range.start())..=i64::from(*range.end()))?;
+        Ok(n as u32) // within the range, which is u32's
+    }
+
+    /// A limit, where -1 (and in Ollama -2) says that there is none.
+    pub(crate) fn limit(self, least: u32) -> Result<Option<u32>> {
+        match self.value.as_i64() {
+            Some(-2 | -1) => Ok(None),
+            _ => self.count(least..=u32::MAX).map(Some),
+        }
+    }
+
+    /// A number.
+    pub(crate) fn number(self, range: RangeInclusive<f64>) -> Result<f64> {
+        self.value.as_f64().filter(|n| range.contains(n)).ok_or_else(|| {
+            let what = match (*range.start(), *range.end()) {
+                (a, f64::MAX) => format!("a number from {a} up"),
+                (a, b) => format!("a number from {a} to {b}"),
+            };
+            self.expected(what)
+        })
+    }
+
+    pub(crate) fn object(self) -> Result<Object> {
+        match self.value {
+            Value::Object(map) => Ok(Object { path: self.parent.join(self.segment), map }),
+            _ => Err(self.expected("an object")),
+        }
+    }
+
+    /// An object whose content is not ours to read.
+    pub(crate) fn map(self) -> Result<Map<String, Value>> {
+        match self.value {
+            Value::Object(map) => Ok(map),
+            _ => Err(self.expected("an object")),
+        }
+    }
+
+    pub(crate) fn array(self) -> Result<Vec<Field>> {
+        match self.value {
+            Value::Array(items) => {
+                let parent = self.parent.join(self.segment);
+                let field = |(i, value)| Field { parent: parent.clone(), segment: Segment::Index(i), value };
+                Ok(items.into_iter().enumerate().map(field).collect())
+            }
+            _ => Err(self.expected("an array")),
+        }
+    }
+
+    /// A list, each item read with `read`.
+    pub(crate) fn list<T>(self, read: impl FnMut(Field) -> Result<T>) -> Result<Vec<T>> {
+        self.array()?.into_iter().map(read).collect()
+    }
+
+    /// One of these words.
+    pub(crate) fn one_of<T: Copy>(self, names: &[(&str, T)]) -> Result<T> {
+        let found = self.value.as_str().and_then(|s| names.iter().find(|(n, _)| *n == s));
+        found.map(|(_, t)| *t).ok_or_else(|| {
+            let names: Vec<String> = names.iter().map(|(n, _)| format!("\"{n}\"")).collect();
+            self.expected(names.join(" or "))
+        })
+    }
+
+    /// Says that a `type`, `role` or the like names something that is not supported.
+    pub(crate) fn unsupported(&self, what: &str) -> ApiError {
+        let path = self.path();
+        let name = match &self.value {
+            Value::String(s) => format!("'{}'", shortened(s)),
+            other => describe(other),
+        };
+        ApiError {
+            code: Some("unsupported_value".into()),
+            ..ApiError::invalid(path.clone(), format!("{path} {name} is not supported{what}"))
+        }
+    }
+
+    pub(crate) fn is_string(&self) -> bool {
+        self.value.is_string()
+    }
+
+    pub(crate) fn is_array(&self) -> bool {
+        self.value.is_array()
+    }
+
+    pub(crate) fn is_object(&self) -> bool {
+        self.value.is_object()
+    }
+
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        self.value.as_str()
+    }
+}
+
+struct IntegerIn(RangeInclusive<i64>);
+
+impl fmt::Display for IntegerIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (*self.0.start(), *self.0.end()) {
+            (i64::MIN, i64::MAX) => f.write_str("a whole number"),
+            (a, b) if b >= i64::from(u32::MAX) => write!(f, "a whole number from {a} up"),
+            (a, b) => write!(f, "a whole number from {a} to {b}"),
+        }
+    }
+}
+
+/// One of our own wire types as JSON.
+pub(crate) fn to_bytes(value: &impl serde::Serialize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    write(&mut out, value);
+    out
+}
+
+/// Appends one of our own wire types as JSON.
+pub(crate) fn write(out: &mut Vec<u8>, value: &impl serde::Serialize) {
+    serde_json::to_writer(out, value).expect("our wire types have string keys, and a Vec takes all bytes");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(text: &str) -> Object {
+        parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn errors_name_the_path_and_what_is_expected() {
+        let mut o = body(r#"{"a": [{"b": 1}, {"b": "x"}], "t": 3, "n": 1.5, "s": ["", 5]}"#);
+        let items = o.take("a").unwrap().array().unwrap();
+        let mut second = items.into_iter().nth(1).unwrap().object().unwrap();
+        let e = second.require("b").unwrap().count(1..=9).unwrap_err();
+        assert_eq!(e.message, "'a[1].b' must be a whole number from 1 to 9, got the string \"x\"");
+        assert_eq!(e.param.as_deref(), Some("a[1].b"));
+        assert_eq!(second.require("c").unwrap_err().message, "'a[1].c' is missing");
+        let e = o.take("t").unwrap().number(0.0..=2.0).unwrap_err();
+        assert_eq!(e.message, "'t' must be a number from 0 to 2, got 3");
+        assert!(o.take("n").unwrap().integer(0..=9).unwrap_err().message.ends_with("got 1.5"));
+        let e = o.take("s").unwrap().list(Field::name).unwrap_err();
+        assert_eq!(e.message, "'s[0]' must be a string that is not empty, got the string \"\"");
+    }
+
+    #[test]
+    fn null_is_absent_and_the_rest_is_refused() {
+        let mut o = body(r#"{"a": null, "b": null, "c": 1, "d": 2}"#);
+        assert!(o.take("a").is_none());
+        assert_eq!(o.accept(&[("c", "")]).len(), 1);
+        let e = o.finish(&[("d", "there is none")]).unwrap_err();
+        assert_eq!(e.message, "'d' is not supported: there is none");
+        assert!(body(r#"{"b": null}"#).finish(&[]).is_ok());
+        assert!(body(r#"{"x": 0}"#).finish(&[]).unwrap_err().message.contains("'x' is not a known field"));
+    }
+
+    #[test]
+    fn numbers_may_be_giant_and_values_deep() {
+        for text in ["1e400", &"[".repeat(100_000), &format!("{}1", "{\"a\":".repeat(100_000)), "\"\\ud800\""]
+        {
+            assert!(parse(format!("{{\"a\": {text}}}").as_bytes()).is_err(), "{:.20}", text);
+        }
+        let mut o =
+            body(r#"{"big": 123456789012345678901234567890, "whole": 7.0, "min": -9223372036854775808}"#);
+        assert!(o.take("big").unwrap().integer(0..=i64::MAX).is_err());
+        assert_eq!(o.take("whole").unwrap().integer(0..=9).unwrap(), 7);
+        assert_eq!(o.take("min").unwrap().integer(i64::MIN..=i64::MAX).unwrap(), i64::MIN);
+    }
+
+    #[test]
+    fn long_strings_are_cut_in_errors() {
+        let mut o = body(&format!(r#"{{"a": "{}"}}"#, "ä".repeat(10_000)));
+        assert!(o.take("a").unwrap().bool().unwrap_err().message.len() < 200);
+        let e = body(&format!(r#"{{"{}": 1}}"#, "k".repeat(10_000))).finish(&[]).unwrap_err();
+        assert!(e.message.len() < 200);
+    }
+
+    #[test]
+    fn aliases_must_agree() {
+        assert!(body(r#"{"a": 1, "b": 2}"#).take_any(&["a", "b"]).is_err());
+        assert!(body(r#"{"a": 1, "b": 1}"#).take_any(&["a", "b"]).unwrap().is_some());
+    }
+}
