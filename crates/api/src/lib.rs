@@ -10,6 +10,7 @@ pub mod dialect;
 mod error;
 mod json;
 pub mod ndjson;
+pub mod openai;
 pub mod sse;
 
 pub use error::{ApiError, ErrorKind};

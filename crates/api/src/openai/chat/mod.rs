@@ -1,0 +1,29 @@
+//! `/v1/chat/completions`, both ways: for clients ([`parse`], [`response`], [`ChunkWriter`]) and towards providers
+//! ([`body()`], [`events`], [`ChunkReader`]).
+
+mod body;
+mod messages;
+mod reader;
+mod request;
+mod response;
+mod stream;
+
+pub use body::{Flavor, body};
+pub(crate) use messages::{arguments, image_source};
+pub(crate) use reader::unreadable;
+pub use reader::{ChunkReader, events};
+pub use request::parse;
+pub(crate) use request::stream_options;
+pub use response::response;
+pub use stream::ChunkWriter;
+
+/// What `finish_reason` says.
+fn finish_name(reason: &crate::core::FinishReason) -> &'static str {
+    use crate::core::FinishReason::*;
+    match reason {
+        Stop | StopSequence(_) => "stop",
+        Length => "length",
+        ToolCalls => "tool_calls",
+        ContentFilter => "content_filter",
+    }
+}

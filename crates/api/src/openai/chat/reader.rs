@@ -1,0 +1,307 @@
+//! A provider's answer to a chat request, whole or as a stream of chunks. Called by the gateway.
+//!
+//! Lenient: fields that we do not know are skipped, and what servers get wrong in harmless ways is set right (calls
+//! without an index or with `stop` as their reason).
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::super::logprobs::Logprobs;
+use super::super::usage::{WireTimings, WireUsage};
+use super::super::{error, logprobs};
+use crate::ApiError;
+use crate::core::{Event, FinishReason, TokenLogprob};
+use crate::dialect::{StreamReader, broken_off};
+use crate::sse::SseDecoder;
+
+/// Longest piece of what can not be read that stands in an error.
+const QUOTED_CHARS_MAX: usize = 200;
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    created: Option<f64>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    choices: Option<Vec<Choice>>,
+    #[serde(default)]
+    usage: Option<WireUsage>,
+    #[serde(default)]
+    timings: Option<WireTimings>,
+    #[serde(default)]
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    index: u32,
+    #[serde(default, alias = "message")]
+    delta: Option<Delta>,
+    #[serde(default)]
+    logprobs: Option<Logprobs>,
+    #[serde(default)]
+    finish_reason: Option<String>,
+    #[serde(default)]
+    stop_reason: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    refusal: Option<String>,
+    #[serde(default)]
+    reasoning_content: Option<String>,
+    #[serde(default)]
+    reasoning: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<Call>>,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    #[serde(default)]
+    index: Option<u32>,
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    function: Option<Function>,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    arguments: Option<Value>,
+}
+
+/// What is known of a choice.
+#[derive(Debug, Default)]
+struct Progress {
+    choice: u32,
+    /// The provider's numbers of its calls; ours are their places here.
+    calls: Vec<u32>,
+    /// The last call has none yet.
+    without_arguments: bool,
+    refused: bool,
+    finished: bool,
+}
+
+/// Turns chunks into events.
+#[derive(Debug, Default)]
+struct Translator {
+    id: String,
+    started: bool,
+    choices: Vec<Progress>,
+}
+
+impl Translator {
+    fn chunk(&mut self, chunk: Chunk, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        if let Some(e) = chunk.error {
+            return Err(error::from_value(&e, None));
+        }
+        let choices = chunk.choices.unwrap_or_default();
+        // Azure begins with a chunk that says nothing.
+        if !self.started && (!choices.is_empty() || chunk.usage.is_some()) {
+            self.started = true;
+            self.id = chunk.id.unwrap_or_default();
+            out.push(Event::Started {
+                id: self.id.clone(),
+                model: chunk.model.unwrap_or_default(),
+                created_s: chunk.created.unwrap_or(0.0) as u64,
+                usage: None,
+            });
+        }
+        for choice in choices {
+            self.choice(choice, out)?;
+        }
+        out.extend(chunk.usage.map(|u| Event::Usage(u.into())));
+        out.extend(chunk.timings.map(|t| Event::Timings(t.into())));
+        Ok(())
+    }
+
+    fn choice(&mut self, c: Choice, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        let choice = c.index;
+        let at = match self.choices.iter().position(|p| p.choice == choice) {
+            Some(at) => at,
+            None => {
+                self.choices.push(Progress { choice, ..Progress::default() });
+                self.choices.len() - 1
+            }
+        };
+        let progress = &mut self.choices[at];
+        if let Some(tokens) = c.logprobs.and_then(|l| l.content).filter(|t| !t.is_empty()) {
+            let tokens: Vec<TokenLogprob> = tokens.into_iter().map(logprobs::Token::into).collect();
+            out.push(Event::Logprobs { choice, tokens });
+        }
+        if let Some(delta) = c.delta {
+            let said = |text: Option<String>| text.filter(|t| !t.is_empty());
+            let reasoning = said(delta.reasoning_content).or_else(|| said(delta.reasoning));
+            out.extend(reasoning.map(|text| Event::Reasoning { choice, text }));
+            out.extend(said(delta.content).map(|text| Event::Text { choice, text }));
+            if let Some(text) = said(delta.refusal) {
+                progress.refused = true;
+                out.push(Event::Text { choice, text });
+            }
+            for call in delta.tool_calls.unwrap_or_default() {
+                progress.call(call, &self.id, out)?;
+            }
+        }
+        if let Some(reason) = c.finish_reason.filter(|_| !progress.finished) {
+            progress.finished = true;
+            progress.end_call(out);
+            let reason = progress.reason(&reason, c.stop_reason)?;
+            out.push(Event::Finished { choice, reason });
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing is missing at the end.
+    fn complete(&self) -> Result<(), ApiError> {
+        let complete = !self.choices.is_empty() && self.choices.iter().all(|p| p.finished);
+        if complete { Ok(()) } else { Err(broken_off()) }
+    }
+}
+
+impl Progress {
+    fn call(&mut self, call: Call, answer: &str, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        let function = call.function.unwrap_or(Function { name: None, arguments: None });
+        let id = call.id.filter(|id| !id.is_empty());
+        let number = match call.index {
+            Some(number) => number,
+            // Without numbers a name begins a call.
+            None if function.name.is_some() => self.calls.iter().max().map_or(0, |n| n.saturating_add(1)),
+            None => self.calls.last().copied().unwrap_or(0),
+        };
+        let place = self.calls.iter().position(|n| *n == number);
+        let index = place.unwrap_or(self.calls.len()) as u32;
+        let choice = self.choice;
+        if place.is_none() {
+            let Some(name) = function.name.filter(|n| !n.is_empty()) else {
+                return Err(ApiError::upstream("the provider's answer calls a tool without saying which"));
+            };
+            self.end_call(out);
+            self.calls.push(number);
+            self.without_arguments = true;
+            let id = id.unwrap_or_else(|| format!("call_{answer}_{choice}_{index}"));
+            out.push(Event::ToolCallStart { choice, index, id, name });
+        }
+        let text = match function.arguments {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text,
+            Some(object) => object.to_string(),
+        };
+        if text.is_empty() {
+            return Ok(());
+        }
+        if index as usize + 1 != self.calls.len() {
+            return Err(ApiError::upstream("the provider's answer mixes the arguments of several calls"));
+        }
+        self.without_arguments = false;
+        out.push(Event::ToolCallArguments { choice, index, text });
+        Ok(())
+    }
+
+    /// A call without arguments has an empty object of them: other dialects' clients read nothing else.
+    fn end_call(&mut self, out: &mut Vec<Event>) {
+        if std::mem::take(&mut self.without_arguments) {
+            let index = self.calls.len() as u32 - 1;
+            out.push(Event::ToolCallArguments { choice: self.choice, index, text: "{}".into() });
+        }
+    }
+
+    fn reason(&self, name: &str, stop: Option<Value>) -> Result<FinishReason, ApiError> {
+        Ok(match name {
+            "length" => FinishReason::Length,
+            "content_filter" => FinishReason::ContentFilter,
+            "error" => return Err(ApiError::upstream("the provider ended its answer with an error")),
+            "tool_calls" | "function_call" => FinishReason::ToolCalls,
+            // OpenAI itself says `stop` where one function was demanded, but the client is to call it.
+            _ if !self.calls.is_empty() => FinishReason::ToolCalls,
+            _ if self.refused => FinishReason::ContentFilter,
+            _ => match stop {
+                Some(Value::String(text)) => FinishReason::StopSequence(text),
+                _ => FinishReason::Stop,
+            },
+        })
+    }
+}
+
+/// The events of a whole answer.
+///
+/// # Errors
+/// A body that is no answer, or an error with the status of success.
+pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
+    let mut out = Vec::new();
+    let mut translator = Translator::default();
+    translator.chunk(read(body)?, &mut out)?;
+    translator.complete()?;
+    Ok(out)
+}
+
+fn read(json: &[u8]) -> Result<Chunk, ApiError> {
+    serde_json::from_slice(json).map_err(|e| unreadable(&e, json))
+}
+
+/// An error about JSON of a provider's.
+pub(crate) fn unreadable(e: &serde_json::Error, json: &[u8]) -> ApiError {
+    let text: String = String::from_utf8_lossy(json).chars().take(QUOTED_CHARS_MAX).collect();
+    ApiError::upstream(format!("the provider's answer can not be read: {e}: {text}"))
+}
+
+/// Reads a stream of chunks.
+#[derive(Debug, Default)]
+pub struct ChunkReader {
+    decoder: SseDecoder,
+    translator: Translator,
+    /// `[DONE]` came, or an error.
+    over: bool,
+}
+
+impl ChunkReader {
+    /// A reader at the beginning of a stream.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn advance(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        while let Some(event) = self.decoder.next_event().map_err(|e| ApiError::upstream(e.to_string()))? {
+            match event.data.trim() {
+                "" => {}
+                "[DONE]" => {
+                    self.over = true;
+                    return self.translator.complete();
+                }
+                json => self.translator.chunk(read(json.as_bytes())?, out)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StreamReader for ChunkReader {
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
+        if self.over {
+            return;
+        }
+        self.decoder.push(bytes);
+        if let Err(e) = self.advance(out) {
+            self.over = true;
+            out.push(Event::Error(e));
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<Event>) {
+        if !std::mem::replace(&mut self.over, true)
+            && let Err(e) = self.translator.complete()
+        {
+            out.push(Event::Error(e));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A client's chat request. Called by the server and the gateway.
+
+use super::super::fields;
+use super::messages::messages;
+use crate::ApiError;
+use crate::core::{Chat, GenerateRequest, Input, Role};
+use crate::json::{self, Field, Object, Result};
+
+/// Reads the body of a `POST /v1/chat/completions`.
+///
+/// # Errors
+/// Fields that are unknown, not supported, of the wrong type or out of range, by name.
+pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
+    let mut o = json::parse(body)?;
+    let model = o.require("model")?.name()?;
+    let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
+    if let Some(f) = o.take("tools") {
+        chat.tools = fields::tools(f)?;
+    }
+    if let Some(f) = o.take("tool_choice") {
+        chat.tool_choice = fields::tool_choice(f, |o| {
+            let mut function = o.require("function")?.object()?;
+            let name = function.require("name")?.name()?;
+            function.finish(&[])?;
+            Ok(name)
+        })?;
+        fields::check_tool_choice(&chat)?;
+    }
+    chat.parallel_tool_calls = o.read("parallel_tool_calls", Field::bool)?;
+    if let Some(f) = o.take("reasoning_effort") {
+        fields::effort(f, &mut chat)?;
+    }
+    fields::thinking(&mut o, &mut chat)?;
+    continuation(&mut o, &mut chat)?;
+
+    let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
+    r.max_tokens = max_tokens(&mut o)?;
+    r.stop = o.read("stop", fields::stop)?.unwrap_or_default();
+    r.n = o.read("n", |f| f.count(1..=fields::N_MAX))?.unwrap_or(1);
+    r.logprobs = logprobs(&mut o)?;
+    r.response_format = o.read("response_format", fields::response_format)?.unwrap_or_default();
+    fields::structured(&mut o, &mut r.response_format)?;
+    r.include_usage = stream_options(&mut o)?;
+    o.only("store", &[false.into()], "answers are not kept; /v1/responses can keep them")?;
+    o.only("modalities", &[serde_json::json!(["text"])], "answers are text")?;
+    fields::common(&mut o, &mut r)?;
+    o.finish(fields::REFUSED)?;
+    r.input = Input::Chat(chat);
+    Ok(r)
+}
+
+/// vLLM's fields to go on with the last message.
+fn continuation(o: &mut Object, chat: &mut Chat) -> Result<()> {
+    let path = "continue_final_message";
+    chat.continue_final = o.read(path, Field::bool)?.unwrap_or(false);
+    if chat.continue_final && chat.messages.last().is_none_or(|m| m.role != Role::Assistant) {
+        return Err(ApiError::invalid(path, format!("'{path}' needs a last message of the assistant")));
+    }
+    if chat.continue_final {
+        let why = "a message that goes on needs no beginning of an answer";
+        o.only("add_generation_prompt", &[false.into()], why)
+    } else {
+        let why =
+            "without it there is no answer; set 'continue_final_message' to go on with the last message";
+        o.only("add_generation_prompt", &[true.into()], why)
+    }
+}
+
+/// The newer and the older name of the answer's limit.
+fn max_tokens(o: &mut Object) -> Result<Option<u32>> {
+    match o.take_any(&["max_completion_tokens", "max_tokens"])? {
+        Some(f) => f.limit(1),
+        None => Ok(None),
+    }
+}
+
+fn logprobs(o: &mut Object) -> Result<Option<u32>> {
+    let on = o.read("logprobs", Field::bool)?.unwrap_or(false);
+    let Some(f) = o.take("top_logprobs") else { return Ok(on.then_some(0)) };
+    let missing = f.error("needs 'logprobs' to be true");
+    let top = f.count(0..=fields::TOP_LOGPROBS_MAX)?;
+    if on || top == 0 { Ok(on.then_some(top)) } else { Err(missing) }
+}
+
+/// Whether a stream ends with a count of tokens.
+pub(crate) fn stream_options(o: &mut Object) -> Result<bool> {
+    let Some(f) = o.take("stream_options") else { return Ok(false) };
+    let mut options = f.object()?;
+    let include_usage = options.read("include_usage", Field::bool)?.unwrap_or(false);
+    // Padding against listeners who measure lengths; a request to leave it away is met, one to have it is harmless.
+    options.read("include_obfuscation", Field::bool)?;
+    options.only("continuous_usage_stats", &[false.into()], "tokens are counted at the end")?;
+    options.finish(&[])?;
+    Ok(include_usage)
+}

@@ -1,0 +1,100 @@
+//! A whole answer to a chat request. Called by the server and the gateway.
+
+use serde::Serialize;
+
+use super::super::logprobs::Logprobs;
+use super::super::usage::{WireTimings, WireUsage};
+use super::finish_name;
+use crate::core::{Answer, Choice, FinishReason, GenerateRequest};
+use crate::dialect::with_prefix;
+
+#[derive(Serialize)]
+struct Response<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<WireChoice<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<WireUsage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<WireTimings>,
+}
+
+#[derive(Serialize)]
+struct WireChoice<'a> {
+    index: u32,
+    message: WireMessage<'a>,
+    logprobs: Option<Logprobs>,
+    finish_reason: &'static str,
+    /// vLLM's: the text that ended the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct WireMessage<'a> {
+    role: &'static str,
+    content: Option<String>,
+    refusal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<WireCall<'a>>,
+}
+
+#[derive(Serialize)]
+struct WireCall<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: WireFunction<'a>,
+}
+
+#[derive(Serialize)]
+struct WireFunction<'a> {
+    name: &'a str,
+    arguments: &'a str,
+}
+
+/// The body of the answer. (An answer with an `error` is for [`error::body`](crate::openai::error::body).)
+pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
+    let response = Response {
+        id: with_prefix("chatcmpl-", &answer.id),
+        object: "chat.completion",
+        created: answer.created_s,
+        model: &answer.model,
+        choices: answer.choices.iter().map(|c| choice(request, c)).collect(),
+        usage: answer.usage.as_ref().map(WireUsage::from),
+        timings: answer.timings.as_ref().map(WireTimings::from),
+    };
+    crate::json::to_bytes(&response)
+}
+
+fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
+    let calls: Vec<_> = c
+        .tool_calls()
+        .map(|(id, name, arguments)| WireCall {
+            id,
+            kind: "function",
+            function: WireFunction { name, arguments },
+        })
+        .collect();
+    let text = c.text();
+    // What only calls tools has no content, as OpenAI has it.
+    let content = (calls.is_empty() || !text.is_empty()).then_some(text);
+    let finish = c.finish.as_ref().unwrap_or(&FinishReason::Length);
+    WireChoice {
+        index: c.index,
+        message: WireMessage {
+            role: "assistant",
+            content,
+            refusal: None,
+            reasoning_content: c.reasoning().filter(|_| request.shows_reasoning()),
+            tool_calls: calls,
+        },
+        logprobs: request.logprobs.map(|_| Logprobs::new(&c.logprobs)),
+        finish_reason: finish_name(finish),
+        stop_reason: if let FinishReason::StopSequence(text) = finish { Some(text) } else { None },
+    }
+}

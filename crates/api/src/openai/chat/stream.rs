@@ -1,0 +1,244 @@
+//! A chat answer as a stream of chunks. Driven by the server and the gateway through [`StreamWriter`].
+
+use serde::Serialize;
+
+use super::super::error;
+use super::super::logprobs::Logprobs;
+use super::super::usage::{WireTimings, WireUsage};
+use super::finish_name;
+use crate::ApiError;
+use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob};
+use crate::dialect::{StreamWriter, broken_off, with_prefix};
+use crate::sse;
+
+/// Writes `chat.completion.chunk` events and `[DONE]`.
+///
+/// The first chunk of a choice carries the role, the last its `finish_reason`; a count of tokens comes in a chunk of its
+/// own without choices, and only if the client asked for it, for there are clients that fail on one. Times come in the
+/// last chunk, which is therefore held back until the next event.
+#[derive(Debug)]
+pub struct ChunkWriter {
+    include_usage: bool,
+    reasoning: bool,
+    logprobs: bool,
+    id: String,
+    model: String,
+    created: u64,
+    /// Choices that have begun, and log-probabilities that wait for their text.
+    begun: Vec<(u32, Vec<TokenLogprob>)>,
+    /// The end of a choice, not written yet.
+    finish: Option<(u32, FinishReason)>,
+    usage: Option<WireUsage>,
+    timings: Option<WireTimings>,
+    finished: bool,
+    failed: bool,
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: &'a [ChunkChoice<'a>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<&'a WireUsage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<&'a WireTimings>,
+}
+
+#[derive(Serialize)]
+struct ChunkChoice<'a> {
+    index: u32,
+    delta: Delta<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<&'a str>,
+}
+
+#[derive(Default, Serialize)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[DeltaCall<'a>; 1]>,
+}
+
+#[derive(Serialize)]
+struct DeltaCall<'a> {
+    index: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: DeltaFunction<'a>,
+}
+
+#[derive(Serialize)]
+struct DeltaFunction<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    arguments: &'a str,
+}
+
+impl ChunkWriter {
+    /// A writer of the answer to `request`.
+    pub fn new(request: &GenerateRequest) -> Self {
+        Self {
+            include_usage: request.include_usage,
+            reasoning: request.shows_reasoning(),
+            logprobs: request.logprobs.is_some(),
+            id: String::new(),
+            model: String::new(),
+            created: 0,
+            begun: Vec::new(),
+            finish: None,
+            usage: None,
+            timings: None,
+            finished: false,
+            failed: false,
+        }
+    }
+
+    fn chunk(&self, choices: &[ChunkChoice<'_>], timings: Option<&WireTimings>, out: &mut Vec<u8>) {
+        // With a count asked for, OpenAI has `usage: null` in every chunk before.
+        let usage = (self.include_usage && !choices.is_empty()).then_some(None);
+        self.write_chunk(choices, usage, timings, out);
+    }
+
+    fn write_chunk(
+        &self,
+        choices: &[ChunkChoice<'_>],
+        usage: Option<Option<&WireUsage>>,
+        timings: Option<&WireTimings>,
+        out: &mut Vec<u8>,
+    ) {
+        let object = "chat.completion.chunk";
+        let chunk = Chunk {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage,
+            timings,
+        };
+        sse::write_json(out, None, &chunk);
+    }
+
+    /// A piece of a choice, after the chunk with the role if it is the first.
+    fn delta(&mut self, choice: u32, delta: Delta<'_>, out: &mut Vec<u8>) {
+        let waiting = self.begin(choice, out);
+        let logprobs = (!waiting.is_empty()).then(|| Logprobs::new(&waiting));
+        let choice = ChunkChoice { index: choice, delta, logprobs, finish_reason: None, stop_reason: None };
+        self.chunk(&[choice], None, out);
+    }
+
+    /// Says the role, once a choice. Gives the log-probabilities that wait.
+    fn begin(&mut self, choice: u32, out: &mut Vec<u8>) -> Vec<TokenLogprob> {
+        if let Some((_, waiting)) = self.begun.iter_mut().find(|(c, _)| *c == choice) {
+            return std::mem::take(waiting);
+        }
+        self.begun.push((choice, Vec::new()));
+        let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
+        let first =
+            ChunkChoice { index: choice, delta, logprobs: None, finish_reason: None, stop_reason: None };
+        self.chunk(&[first], None, out);
+        Vec::new()
+    }
+
+    /// Writes the end of a choice that was held back.
+    fn release(&mut self, last: bool, out: &mut Vec<u8>) {
+        let Some((index, reason)) = self.finish.take() else { return };
+        let waiting = self.begin(index, out);
+        let choice = ChunkChoice {
+            index,
+            delta: Delta::default(),
+            logprobs: (!waiting.is_empty()).then(|| Logprobs::new(&waiting)),
+            finish_reason: Some(finish_name(&reason)),
+            stop_reason: if let FinishReason::StopSequence(text) = &reason { Some(text) } else { None },
+        };
+        let timings = if last && !self.include_usage { self.timings.take() } else { None };
+        self.chunk(&[choice], timings.as_ref(), out);
+    }
+
+    fn fail(&mut self, e: &ApiError, out: &mut Vec<u8>) {
+        self.failed = true;
+        sse::write_json(out, None, &error::body(e));
+    }
+}
+
+impl StreamWriter for ChunkWriter {
+    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
+        if self.failed {
+            return;
+        }
+        if !matches!(event, Event::Usage(_) | Event::Timings(_)) {
+            self.release(false, out);
+        }
+        match event {
+            Event::Started { id, model, created_s, .. } => {
+                self.id = with_prefix("chatcmpl-", id);
+                self.model.clone_from(model);
+                self.created = *created_s;
+            }
+            Event::Reasoning { choice, text } if self.reasoning => {
+                self.delta(*choice, Delta { reasoning_content: Some(text), ..Delta::default() }, out);
+            }
+            Event::Text { choice, text } => {
+                self.delta(*choice, Delta { content: Some(text), ..Delta::default() }, out);
+            }
+            Event::ToolCallStart { choice, index, id, name } => {
+                let function = DeltaFunction { name: Some(name), arguments: "" };
+                let call = DeltaCall { index: *index, id: Some(id), kind: Some("function"), function };
+                self.delta(*choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
+            }
+            Event::ToolCallArguments { choice, index, text } => {
+                let function = DeltaFunction { name: None, arguments: text };
+                let call = DeltaCall { index: *index, id: None, kind: None, function };
+                self.delta(*choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
+            }
+            Event::Logprobs { choice, tokens } if self.logprobs => {
+                let mut waiting = self.begin(*choice, out);
+                waiting.extend(tokens.iter().cloned());
+                if let Some((_, w)) = self.begun.iter_mut().find(|(c, _)| c == choice) {
+                    *w = waiting;
+                }
+            }
+            Event::Finished { choice, reason } => {
+                self.finish = Some((*choice, reason.clone()));
+                self.finished = true;
+            }
+            Event::Usage(usage) => self.usage = Some(usage.into()),
+            Event::Timings(timings) => self.timings = Some(timings.into()),
+            Event::Error(e) => self.fail(e, out),
+            // Nobody but Anthropic's clients has a place for these, and the rest was not asked for.
+            Event::ReasoningSignature { .. }
+            | Event::RedactedReasoning { .. }
+            | Event::Reasoning { .. }
+            | Event::Logprobs { .. } => {}
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if !self.failed {
+            self.release(true, out);
+            if !self.finished {
+                self.fail(&broken_off(), out);
+            } else if self.include_usage && (self.usage.is_some() || self.timings.is_some()) {
+                self.write_chunk(&[], Some(self.usage.as_ref()), self.timings.as_ref(), out);
+            }
+        }
+        sse::write_event(out, None, b"[DONE]");
+    }
+
+    fn keep_alive(&mut self, out: &mut Vec<u8>) {
+        sse::write_comment(out, "keep-alive");
+    }
+}

@@ -1,0 +1,144 @@
+//! Errors in OpenAI's shape. Written by the server and the gateway; read from providers.
+
+use serde_json::{Value, json};
+
+use crate::{ApiError, ErrorKind};
+
+/// The body of an answer that is an error: `{"error": {"message", "type", "param", "code"}}`.
+pub fn body(error: &ApiError) -> Value {
+    json!({"error": object(error)})
+}
+
+/// What stands under `error`.
+pub(crate) fn object(error: &ApiError) -> Value {
+    let code = error.code.as_deref().or_else(|| code(error.kind));
+    json!({"message": error.message, "type": type_name(error.kind), "param": error.param, "code": code})
+}
+
+fn type_name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidRequest
+        | ErrorKind::ContextLength
+        | ErrorKind::ContentPolicy
+        | ErrorKind::TooLarge => "invalid_request_error",
+        ErrorKind::Authentication => "authentication_error",
+        ErrorKind::Permission => "permission_error",
+        ErrorKind::NotFound => "not_found_error",
+        ErrorKind::RateLimit => "rate_limit_error",
+        ErrorKind::Overloaded => "overloaded_error",
+        ErrorKind::Timeout => "timeout_error",
+        ErrorKind::Upstream => "upstream_error",
+        ErrorKind::Internal => "server_error",
+    }
+}
+
+fn code(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::ContextLength => Some("context_length_exceeded"),
+        ErrorKind::ContentPolicy => Some("content_policy_violation"),
+        ErrorKind::Authentication => Some("invalid_api_key"),
+        ErrorKind::RateLimit => Some("rate_limit_exceeded"),
+        _ => None,
+    }
+}
+
+/// A provider's error, from its answer's status and body. Understands OpenAI, vLLM, llama.cpp and what has a `message`
+/// somewhere similar; otherwise the status speaks, and the body's beginning.
+pub fn parse(status: u16, body: &[u8]) -> ApiError {
+    match serde_json::from_slice::<Value>(body) {
+        Ok(value) => from_value(&value, Some(status)),
+        Err(_) => ApiError::new(ErrorKind::from_status(status), unreadable(status, body)),
+    }
+}
+
+/// What is said of an answer that no one can read.
+pub(crate) fn unreadable(status: u16, body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(800)]);
+    let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect();
+    if text.is_empty() {
+        format!("status {status} without a body")
+    } else {
+        format!("status {status}: {text}")
+    }
+}
+
+/// An error object, in an answer or in a stream (where there is no status).
+pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
+    let error = match &value["error"] {
+        Value::Null => value,
+        inner => inner,
+    };
+    let word = |v: &Value| v.as_str().filter(|s| !s.is_empty()).map(str::to_string);
+    let message = word(&error["message"]).or_else(|| word(error)).or_else(|| word(&error["detail"]));
+    let type_name = error["type"].as_str().unwrap_or("");
+    let code = word(&error["code"]);
+    // llama.cpp and vLLM have the status as the code.
+    let status = status.or_else(|| error["code"].as_u64().and_then(|n| u16::try_from(n).ok()));
+    let said = message.as_deref().unwrap_or("");
+    let kind = match (code.as_deref().unwrap_or(""), type_name) {
+        ("context_length_exceeded", _) | (_, "exceed_context_size_error") => ErrorKind::ContextLength,
+        ("content_filter" | "content_policy_violation", _) => ErrorKind::ContentPolicy,
+        // vLLM has no other name for it.
+        _ if said.contains("maximum context length") => ErrorKind::ContextLength,
+        ("rate_limit_exceeded" | "insufficient_quota", _) | (_, "rate_limit_error") => ErrorKind::RateLimit,
+        (_, "overloaded_error") => ErrorKind::Overloaded,
+        _ if status.is_some() => ErrorKind::from_status(status.unwrap_or(502)),
+        (_, "invalid_request_error") => ErrorKind::InvalidRequest,
+        _ => ErrorKind::Upstream,
+    };
+    let message = message.unwrap_or_else(|| match status {
+        Some(status) => unreadable(status, value.to_string().as_bytes()),
+        None => format!("an error that says nothing: {}", unreadable(502, value.to_string().as_bytes())),
+    });
+    ApiError { kind, message, param: word(&error["param"]), code, retry_after_s: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_of_several_servers() {
+        let cases = [
+            (
+                400,
+                r#"{"error":{"message":"m","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+                ErrorKind::ContextLength,
+                "m",
+            ),
+            (
+                400,
+                r#"{"error":{"code":400,"message":"too big","type":"exceed_context_size_error","n_ctx":10}}"#,
+                ErrorKind::ContextLength,
+                "too big",
+            ),
+            (
+                400,
+                r#"{"object":"error","message":"This model's maximum context length is 10","type":"BadRequestError","code":400}"#,
+                ErrorKind::ContextLength,
+                "This model's maximum context length is 10",
+            ),
+            (422, r#"{"detail":"wrong"}"#, ErrorKind::InvalidRequest, "wrong"),
+            (429, r#"{"error":"slow down"}"#, ErrorKind::RateLimit, "slow down"),
+            (
+                502,
+                "<html>\n <b>bad   gateway</b>",
+                ErrorKind::Upstream,
+                "status 502: <html> <b>bad gateway</b>",
+            ),
+            (500, "", ErrorKind::Upstream, "status 500 without a body"),
+            (401, "{}", ErrorKind::Authentication, "status 401: {}"),
+        ];
+        for (status, text, kind, message) in cases {
+            let e = parse(status, text.as_bytes());
+            assert_eq!((e.kind, e.message.as_str()), (kind, message), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let e = ApiError { param: Some("n".into()), ..ApiError::new(ErrorKind::ContextLength, "too long") };
+        let read = parse(e.status(), body(&e).to_string().as_bytes());
+        assert_eq!(read, ApiError { code: Some("context_length_exceeded".into()), ..e });
+    }
+}

@@ -1,0 +1,9 @@
+//! OpenAI's dialects, with the extra fields that vLLM's and llama.cpp's clients send.
+
+pub mod chat;
+pub mod error;
+mod fields;
+mod logprobs;
+mod usage;
+
+pub(crate) use fields::{check_tool_choice, schema, stop, unique};

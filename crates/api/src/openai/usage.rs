@@ -1,0 +1,126 @@
+//! Counts of tokens and times as OpenAI's and llama.cpp's clients know them. Used by chat and completions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::{Timings, Usage};
+
+/// `usage` of chat and completions.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct WireUsage {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+    #[serde(default)]
+    total_tokens: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prompt_tokens_details: Option<PromptDetails>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionDetails>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct PromptDetails {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cached_tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cache_write_tokens: Option<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct CompletionDetails {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_tokens: Option<u64>,
+}
+
+impl From<&Usage> for WireUsage {
+    fn from(u: &Usage) -> Self {
+        let cached = u.cached_tokens.is_some() || u.cache_written_tokens.is_some();
+        Self {
+            prompt_tokens: u.prompt_tokens,
+            completion_tokens: u.completion_tokens,
+            total_tokens: u.total_tokens(),
+            prompt_tokens_details: cached.then_some(PromptDetails {
+                cached_tokens: u.cached_tokens,
+                cache_write_tokens: u.cache_written_tokens,
+            }),
+            completion_tokens_details: u
+                .reasoning_tokens
+                .map(|n| CompletionDetails { reasoning_tokens: Some(n) }),
+        }
+    }
+}
+
+impl From<WireUsage> for Usage {
+    fn from(w: WireUsage) -> Self {
+        let prompt = w.prompt_tokens_details.as_ref();
+        Self {
+            prompt_tokens: w.prompt_tokens,
+            cached_tokens: prompt.and_then(|d| d.cached_tokens),
+            cache_written_tokens: prompt.and_then(|d| d.cache_write_tokens),
+            completion_tokens: w.completion_tokens,
+            reasoning_tokens: w.completion_tokens_details.and_then(|d| d.reasoning_tokens),
+        }
+    }
+}
+
+/// `timings` of llama.cpp.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct WireTimings {
+    #[serde(default)]
+    cache_n: u64,
+    #[serde(default)]
+    prompt_n: u64,
+    #[serde(default)]
+    prompt_ms: f64,
+    #[serde(default)]
+    prompt_per_token_ms: f64,
+    #[serde(default)]
+    prompt_per_second: f64,
+    #[serde(default)]
+    predicted_n: u64,
+    #[serde(default)]
+    predicted_ms: f64,
+    #[serde(default)]
+    predicted_per_token_ms: f64,
+    #[serde(default)]
+    predicted_per_second: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    draft_n: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    draft_n_accepted: Option<u64>,
+}
+
+impl From<&Timings> for WireTimings {
+    fn from(t: &Timings) -> Self {
+        let each = |n: u64, ms: f64| if n > 0 { ms / n as f64 } else { 0.0 };
+        Self {
+            cache_n: t.cache_n,
+            prompt_n: t.prompt_n,
+            prompt_ms: t.prompt_ms,
+            prompt_per_token_ms: each(t.prompt_n, t.prompt_ms),
+            prompt_per_second: t.prompt_per_second(),
+            predicted_n: t.predicted_n,
+            predicted_ms: t.predicted_ms,
+            predicted_per_token_ms: each(t.predicted_n, t.predicted_ms),
+            predicted_per_second: t.predicted_per_second(),
+            draft_n: t.draft.map(|d| d.0),
+            draft_n_accepted: t.draft.map(|d| d.1),
+        }
+    }
+}
+
+impl From<WireTimings> for Timings {
+    fn from(w: WireTimings) -> Self {
+        Self {
+            cache_n: w.cache_n,
+            prompt_n: w.prompt_n,
+            prompt_ms: w.prompt_ms,
+            predicted_n: w.predicted_n,
+            predicted_ms: w.predicted_ms,
+            load_ms: 0.0,
+            total_ms: w.prompt_ms + w.predicted_ms,
+            draft: w.draft_n.zip(w.draft_n_accepted),
+        }
+    }
+}
