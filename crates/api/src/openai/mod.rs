@@ -4,6 +4,7 @@ pub mod chat;
 pub mod error;
 mod fields;
 mod logprobs;
+pub mod responses;
 mod usage;
 
 pub(crate) use fields::{check_tool_choice, schema, stop, unique};

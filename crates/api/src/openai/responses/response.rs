@@ -1,0 +1,225 @@
+//! A whole response. Called by the server and the gateway, and by the stream's writer for its parts.
+
+use serde_json::{Map, Value, json};
+
+use super::super::logprobs::Token;
+use crate::ApiError;
+use crate::core::{
+    Answer, Block, Chat, FinishReason, GenerateRequest, ResponseFormat, TokenLogprob, Tool, ToolChoice, Usage,
+};
+use crate::dialect::with_prefix;
+
+/// The body of the answer. (An answer with an `error` is for [`error::body`](crate::openai::error::body).)
+pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
+    let mut frame = Frame::new(request);
+    frame.begin(&answer.id, &answer.model, answer.created_s);
+    let choice = answer.choices.first();
+    let finish = choice.and_then(|c| c.finish.as_ref()).unwrap_or(&FinishReason::Length);
+    let mut logprobs = choice.map_or(&[][..], |c| &c.logprobs);
+    let blocks = choice.map_or(&[][..], |c| &c.blocks);
+    let mut output: Vec<Value> = Vec::new();
+    for (i, block) in blocks.iter().enumerate() {
+        let status = if i + 1 == blocks.len() { item_status(finish) } else { "completed" };
+        let n = output.len();
+        match block {
+            Block::Reasoning { text, .. } if request.shows_reasoning() => {
+                output.push(reasoning_item(&frame.item_id("rs", n), Some(text), status));
+            }
+            Block::Text(text) if !text.is_empty() => {
+                let part = text_part(text, std::mem::take(&mut logprobs));
+                output.push(message_item(&frame.item_id("msg", n), Some(part), status));
+            }
+            Block::ToolCall { id, name, arguments, .. } => {
+                output.push(call_item(&frame.item_id("fc", n), id, name, arguments, status));
+            }
+            _ => {}
+        }
+    }
+    crate::json::to_bytes(&frame.finished(finish, output, answer.usage.as_ref()))
+}
+
+/// Everything of a response but its output: what the request said, and where the answer stands.
+#[derive(Debug)]
+pub(super) struct Frame {
+    fixed: Map<String, Value>,
+    id: String,
+}
+
+impl Frame {
+    pub(super) fn new(request: &GenerateRequest) -> Self {
+        let nothing = Chat::default();
+        let chat = request.chat().unwrap_or(&nothing);
+        let extra = |name: &str| request.extra.get(name).cloned().unwrap_or(Value::Null);
+        let fixed = json!({
+            "id": "",
+            "object": "response",
+            "created_at": 0,
+            "status": "in_progress",
+            "background": false,
+            "error": null,
+            "incomplete_details": null,
+            "instructions": extra("instructions"),
+            "max_output_tokens": request.max_tokens,
+            "max_tool_calls": null,
+            "model": "",
+            "output": [],
+            "parallel_tool_calls": chat.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": request.previous_response_id,
+            "prompt_cache_key": extra("prompt_cache_key"),
+            "reasoning": {"effort": effort(chat), "summary": null},
+            "safety_identifier": extra("safety_identifier"),
+            "store": request.store,
+            "temperature": request.sampling.temperature,
+            "text": {"format": format(&request.response_format)},
+            "tool_choice": tool_choice(&chat.tool_choice),
+            "tools": chat.tools.iter().map(tool).collect::<Vec<_>>(),
+            "top_logprobs": request.logprobs.unwrap_or(0),
+            "top_p": request.sampling.top_p,
+            "truncation": "disabled",
+            "usage": null,
+            "user": request.user,
+            "metadata": request.metadata,
+        });
+        let Value::Object(fixed) = fixed else { unreachable!("it is written as an object") };
+        Self { fixed, id: String::new() }
+    }
+
+    pub(super) fn begin(&mut self, id: &str, model: &str, created_s: u64) {
+        self.id = id.trim_start_matches("resp_").to_string();
+        self.set("id", with_prefix("resp_", id));
+        self.set("model", model);
+        self.set("created_at", created_s);
+    }
+
+    fn set(&mut self, name: &str, value: impl Into<Value>) {
+        self.fixed.insert(name.into(), value.into());
+    }
+
+    /// A name for the `n`-th item of the output.
+    pub(super) fn item_id(&self, prefix: &str, n: usize) -> String {
+        format!("{prefix}_{}_{n}", self.id)
+    }
+
+    /// As it stands.
+    pub(super) fn value(&self) -> &Map<String, Value> {
+        &self.fixed
+    }
+
+    /// At its end.
+    pub(super) fn finished(
+        &mut self,
+        finish: &FinishReason,
+        output: Vec<Value>,
+        usage: Option<&Usage>,
+    ) -> &Map<String, Value> {
+        let incomplete = match finish {
+            FinishReason::Length => Some("max_output_tokens"),
+            FinishReason::ContentFilter => Some("content_filter"),
+            _ => None,
+        };
+        self.set("status", if incomplete.is_some() { "incomplete" } else { "completed" });
+        self.set("incomplete_details", incomplete.map_or(Value::Null, |reason| json!({"reason": reason})));
+        self.set("output", output);
+        self.set("usage", usage.map_or(Value::Null, usage_value));
+        &self.fixed
+    }
+
+    /// At an end that should not be.
+    pub(super) fn failed(&mut self, error: &ApiError, output: Vec<Value>) -> &Map<String, Value> {
+        self.set("status", "failed");
+        self.set("output", output);
+        self.set("error", json!({"code": error_code(error), "message": error.message}));
+        &self.fixed
+    }
+}
+
+/// One of the names that clients know.
+fn error_code(error: &ApiError) -> &'static str {
+    match error.status() {
+        429 => "rate_limit_exceeded",
+        400..=499 => "invalid_prompt",
+        _ => "server_error",
+    }
+}
+
+/// How an item ends with which its answer ends.
+pub(super) fn item_status(finish: &FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Length | FinishReason::ContentFilter => "incomplete",
+        _ => "completed",
+    }
+}
+
+pub(super) fn reasoning_part(text: &str) -> Value {
+    json!({"type": "reasoning_text", "text": text})
+}
+
+pub(super) fn reasoning_item(id: &str, text: Option<&str>, status: &str) -> Value {
+    let content: Vec<Value> = text.map(reasoning_part).into_iter().collect();
+    json!({"id": id, "type": "reasoning", "summary": [], "content": content, "status": status})
+}
+
+pub(super) fn logprob_values(tokens: &[TokenLogprob]) -> Vec<Value> {
+    tokens.iter().map(|t| serde_json::to_value(Token::new(t)).unwrap_or_default()).collect()
+}
+
+pub(super) fn text_part(text: &str, logprobs: &[TokenLogprob]) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprob_values(logprobs)})
+}
+
+pub(super) fn message_item(id: &str, part: Option<Value>, status: &str) -> Value {
+    let content: Vec<Value> = part.into_iter().collect();
+    json!({"id": id, "type": "message", "role": "assistant", "content": content, "status": status})
+}
+
+pub(super) fn call_item(id: &str, call_id: &str, name: &str, arguments: &str, status: &str) -> Value {
+    json!({"id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status})
+}
+
+fn usage_value(u: &Usage) -> Value {
+    json!({
+        "input_tokens": u.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": u.cached_tokens.unwrap_or(0),
+            "cache_write_tokens": u.cache_written_tokens.unwrap_or(0),
+        },
+        "output_tokens": u.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": u.reasoning_tokens.unwrap_or(0)},
+        "total_tokens": u.total_tokens(),
+    })
+}
+
+fn effort(chat: &Chat) -> Option<&'static str> {
+    match chat.reasoning.enabled {
+        Some(false) => Some("none"),
+        _ => chat.reasoning.effort.map(|e| e.name()),
+    }
+}
+
+fn tool(t: &Tool) -> Value {
+    json!({
+        "type": "function", "name": t.name, "description": t.description, "parameters": t.parameters,
+        "strict": t.strict.unwrap_or(false),
+    })
+}
+
+fn tool_choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::Auto => "auto".into(),
+        ToolChoice::None => "none".into(),
+        ToolChoice::Required => "required".into(),
+        ToolChoice::Named(name) => json!({"type": "function", "name": name}),
+    }
+}
+
+/// The format as clients know it. (Those that only our extra fields can ask for count as text.)
+fn format(format: &ResponseFormat) -> Value {
+    match format {
+        ResponseFormat::JsonObject => json!({"type": "json_object"}),
+        ResponseFormat::JsonSchema { name, description, schema, strict } => json!({
+            "type": "json_schema", "name": name.as_deref().unwrap_or("answer"), "description": description,
+            "schema": schema, "strict": strict.unwrap_or(false),
+        }),
+        _ => json!({"type": "text"}),
+    }
+}

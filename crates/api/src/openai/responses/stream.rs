@@ -1,0 +1,259 @@
+//! A response as a stream of events. Driven by the server and the gateway through [`StreamWriter`].
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::response::{
+    Frame, call_item, item_status, logprob_values, message_item, reasoning_item, reasoning_part, text_part,
+};
+use crate::ApiError;
+use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob, Usage};
+use crate::dialect::{StreamWriter, broken_off};
+use crate::sse;
+
+/// Writes `response.created`, `response.in_progress`, the items one after the other (each `response.output_item.added`,
+/// its parts and deltas, `response.output_item.done`) and `response.completed`, `.incomplete` or `.failed`. Only the
+/// first choice has a place in this dialect.
+#[derive(Debug)]
+pub struct ResponseWriter {
+    frame: Frame,
+    reasoning: bool,
+    logprobs: bool,
+    started: bool,
+    sequence: u64,
+    output: Vec<Value>,
+    open: Option<Open>,
+    waiting: Vec<TokenLogprob>,
+    usage: Option<Usage>,
+    finish: Option<FinishReason>,
+    failed: bool,
+}
+
+/// The item that is being written.
+#[derive(Debug)]
+struct Open {
+    kind: Kind,
+    id: String,
+    /// What came so far: reasoning, text or arguments.
+    text: String,
+    logprobs: Vec<TokenLogprob>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Reasoning,
+    Message,
+    Call { index: u32, call_id: String, name: String },
+}
+
+#[derive(Serialize)]
+struct Delta<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    sequence_number: u64,
+    item_id: &'a str,
+    output_index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_index: Option<u32>,
+    delta: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<Value>>,
+}
+
+impl ResponseWriter {
+    /// A writer of the answer to `request`.
+    pub fn new(request: &GenerateRequest) -> Self {
+        Self {
+            frame: Frame::new(request),
+            reasoning: request.shows_reasoning(),
+            logprobs: request.logprobs.is_some(),
+            started: false,
+            sequence: 0,
+            output: Vec::new(),
+            open: None,
+            waiting: Vec::new(),
+            usage: None,
+            finish: None,
+            failed: false,
+        }
+    }
+
+    /// Writes an event with the fields of `rest`.
+    fn event(&mut self, kind: &'static str, rest: Value, out: &mut Vec<u8>) {
+        let mut value = json!({"type": kind, "sequence_number": self.sequence});
+        self.sequence += 1;
+        if let (Value::Object(all), Value::Object(rest)) = (&mut value, rest) {
+            all.extend(rest);
+        }
+        sse::write_json(out, Some(kind), &value);
+    }
+
+    fn begin(&mut self, kind: Kind, out: &mut Vec<u8>) {
+        self.close("completed", out);
+        let n = self.output.len();
+        let (prefix, part) = match &kind {
+            Kind::Reasoning => ("rs", Some(reasoning_part(""))),
+            Kind::Message => ("msg", Some(text_part("", &[]))),
+            Kind::Call { .. } => ("fc", None),
+        };
+        let open =
+            Open { kind, id: self.frame.item_id(prefix, n), text: String::new(), logprobs: Vec::new() };
+        let item = open.item(None, "in_progress");
+        self.event("response.output_item.added", json!({"output_index": n, "item": item}), out);
+        if let Some(part) = part {
+            let rest = json!({"item_id": open.id, "output_index": n, "content_index": 0, "part": part});
+            self.event("response.content_part.added", rest, out);
+        }
+        self.open = Some(open);
+    }
+
+    fn delta(&mut self, text: &str, out: &mut Vec<u8>) {
+        let Some(open) = &mut self.open else { return };
+        open.text.push_str(text);
+        let (kind, content_index) = match open.kind {
+            Kind::Reasoning => ("response.reasoning_text.delta", Some(0)),
+            Kind::Message => ("response.output_text.delta", Some(0)),
+            Kind::Call { .. } => ("response.function_call_arguments.delta", None),
+        };
+        let logprobs = matches!(open.kind, Kind::Message).then(|| {
+            let tokens = std::mem::take(&mut self.waiting);
+            let values = logprob_values(&tokens);
+            open.logprobs.extend(tokens);
+            values
+        });
+        let delta = Delta {
+            kind,
+            sequence_number: self.sequence,
+            item_id: &open.id,
+            output_index: self.output.len(),
+            content_index,
+            delta: text,
+            logprobs,
+        };
+        sse::write_json(out, Some(kind), &delta);
+        self.sequence += 1;
+    }
+
+    fn close(&mut self, status: &str, out: &mut Vec<u8>) {
+        let Some(open) = self.open.take() else { return };
+        let n = self.output.len();
+        let (id, text) = (&open.id, &open.text);
+        let part = match &open.kind {
+            Kind::Reasoning => {
+                let rest = json!({"item_id": id, "output_index": n, "content_index": 0, "text": text});
+                self.event("response.reasoning_text.done", rest, out);
+                Some(reasoning_part(text))
+            }
+            Kind::Message => {
+                let logprobs = logprob_values(&open.logprobs);
+                let rest = json!({"item_id": id, "output_index": n, "content_index": 0, "text": text, "logprobs": logprobs});
+                self.event("response.output_text.done", rest, out);
+                Some(text_part(text, &open.logprobs))
+            }
+            Kind::Call { name, .. } => {
+                let rest = json!({"item_id": id, "output_index": n, "name": name, "arguments": text});
+                self.event("response.function_call_arguments.done", rest, out);
+                None
+            }
+        };
+        if let Some(part) = &part {
+            let rest = json!({"item_id": id, "output_index": n, "content_index": 0, "part": part});
+            self.event("response.content_part.done", rest, out);
+        }
+        let item = open.item(Some(text), status);
+        self.event("response.output_item.done", json!({"output_index": n, "item": item}), out);
+        self.output.push(item);
+    }
+
+    fn fail(&mut self, e: &ApiError, out: &mut Vec<u8>) {
+        self.failed = true;
+        if self.started {
+            let output = std::mem::take(&mut self.output);
+            let response = self.frame.failed(e, output).clone();
+            self.event("response.failed", json!({"response": response}), out);
+        } else {
+            let rest = json!({"code": e.code, "message": e.message, "param": e.param});
+            self.event("error", rest, out);
+        }
+    }
+}
+
+impl Open {
+    /// The item, with or without its content.
+    fn item(&self, text: Option<&str>, status: &str) -> Value {
+        match &self.kind {
+            Kind::Reasoning => reasoning_item(&self.id, text, status),
+            Kind::Message => message_item(&self.id, text.map(|t| text_part(t, &self.logprobs)), status),
+            Kind::Call { call_id, name, .. } => {
+                call_item(&self.id, call_id, name, text.unwrap_or(""), status)
+            }
+        }
+    }
+}
+
+impl StreamWriter for ResponseWriter {
+    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
+        if self.failed {
+            return;
+        }
+        match event {
+            Event::Started { id, model, created_s, .. } => {
+                self.started = true;
+                self.frame.begin(id, model, *created_s);
+                for kind in ["response.created", "response.in_progress"] {
+                    let response = self.frame.value().clone();
+                    self.event(kind, json!({"response": response}), out);
+                }
+            }
+            Event::Reasoning { choice: 0, text } if self.reasoning => {
+                if !matches!(self.open, Some(Open { kind: Kind::Reasoning, .. })) {
+                    self.begin(Kind::Reasoning, out);
+                }
+                self.delta(text, out);
+            }
+            Event::Text { choice: 0, text } if !text.is_empty() => {
+                if !matches!(self.open, Some(Open { kind: Kind::Message, .. })) {
+                    self.begin(Kind::Message, out);
+                }
+                self.delta(text, out);
+            }
+            Event::ToolCallStart { choice: 0, index, id, name } => {
+                self.begin(Kind::Call { index: *index, call_id: id.clone(), name: name.clone() }, out);
+            }
+            Event::ToolCallArguments { choice: 0, index, text } => match &self.open {
+                Some(Open { kind: Kind::Call { index: i, .. }, .. }) if i == index => self.delta(text, out),
+                _ => self.fail(&ApiError::upstream("the answer mixes the arguments of several calls"), out),
+            },
+            Event::Logprobs { choice: 0, tokens } if self.logprobs => {
+                self.waiting.extend(tokens.iter().cloned());
+            }
+            Event::Finished { choice: 0, reason } => {
+                self.close(item_status(reason), out);
+                self.finish = Some(reason.clone());
+            }
+            Event::Usage(usage) => self.usage = Some(*usage),
+            Event::Error(e) => self.fail(e, out),
+            // Nothing that this dialect has a place for, or that was asked for.
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if self.failed {
+            return;
+        }
+        let Some(reason) = self.finish.take() else {
+            self.fail(&broken_off(), out);
+            return;
+        };
+        let output = std::mem::take(&mut self.output);
+        let response = self.frame.finished(&reason, output, self.usage.as_ref()).clone();
+        let complete = response["status"] == "completed";
+        let kind = if complete { "response.completed" } else { "response.incomplete" };
+        self.event(kind, json!({"response": response}), out);
+    }
+
+    fn keep_alive(&mut self, out: &mut Vec<u8>) {
+        sse::write_comment(out, "keep-alive");
+    }
+}
