@@ -5,6 +5,7 @@
 //! Requests are read strictly: what is unknown or not supported is refused by name, with its path. Providers' answers are read
 //! leniently: they may say more than we know.
 
+pub mod anthropic;
 pub mod core;
 pub mod dialect;
 mod error;

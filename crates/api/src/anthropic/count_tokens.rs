@@ -1,0 +1,19 @@
+//! `/v1/messages/count_tokens`. Called by the server.
+
+use serde_json::{Value, json};
+
+use crate::ApiError;
+use crate::core::GenerateRequest;
+
+/// Reads a request: a request for messages without what concerns the answer.
+///
+/// # Errors
+/// As [`messages::parse`](super::messages::parse).
+pub fn parse(body: &[u8]) -> Result<GenerateRequest, ApiError> {
+    super::messages::parse_to_count(body)
+}
+
+/// The answer.
+pub fn response(input_tokens: u64) -> Value {
+    json!({"input_tokens": input_tokens})
+}

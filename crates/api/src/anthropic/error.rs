@@ -1,0 +1,78 @@
+//! Errors in Anthropic's shape. Written by the server and the gateway; read from providers.
+
+use serde_json::{Value, json};
+
+use crate::openai::error::unreadable;
+use crate::{ApiError, ErrorKind};
+
+/// The body of an answer that is an error: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+pub fn body(error: &ApiError, request_id: Option<&str>) -> Value {
+    let inner = json!({"type": type_name(error.kind), "message": error.message});
+    json!({"type": "error", "error": inner, "request_id": request_id})
+}
+
+const TYPES: [(ErrorKind, &str); 12] = [
+    (ErrorKind::InvalidRequest, "invalid_request_error"),
+    (ErrorKind::ContextLength, "invalid_request_error"),
+    (ErrorKind::ContentPolicy, "invalid_request_error"),
+    (ErrorKind::Authentication, "authentication_error"),
+    (ErrorKind::Permission, "permission_error"),
+    (ErrorKind::NotFound, "not_found_error"),
+    (ErrorKind::TooLarge, "request_too_large"),
+    (ErrorKind::RateLimit, "rate_limit_error"),
+    (ErrorKind::Overloaded, "overloaded_error"),
+    (ErrorKind::Timeout, "timeout_error"),
+    (ErrorKind::Upstream, "api_error"),
+    (ErrorKind::Internal, "api_error"),
+];
+
+fn type_name(kind: ErrorKind) -> &'static str {
+    TYPES.iter().find(|(k, _)| *k == kind).map_or("api_error", |(_, name)| name)
+}
+
+/// A provider's error, from its answer's status and body.
+pub fn parse(status: u16, body: &[u8]) -> ApiError {
+    match serde_json::from_slice::<Value>(body) {
+        Ok(value) if value["error"].is_object() => from_value(&value, Some(status)),
+        _ => ApiError::new(ErrorKind::from_status(status), unreadable(status, body)),
+    }
+}
+
+/// An error object, in an answer or in a stream (where there is no status).
+pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
+    let error = &value["error"];
+    let name = error["type"].as_str().unwrap_or("");
+    let message = error["message"].as_str().unwrap_or("the provider failed and does not say why");
+    let too_long = message.starts_with("prompt is too long") || message.contains("exceed context limit");
+    let kind = match TYPES.iter().find(|(_, n)| *n == name) {
+        _ if too_long => ErrorKind::ContextLength,
+        Some((ErrorKind::Upstream, _)) => ErrorKind::Upstream,
+        Some((kind, _)) => *kind,
+        None if name == "billing_error" => ErrorKind::Permission,
+        None => status.map_or(ErrorKind::Upstream, ErrorKind::from_status),
+    };
+    ApiError::new(kind, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for (kind, name) in TYPES {
+            let e = ApiError::new(kind, "m");
+            let v = body(&e, Some("req_1"));
+            assert_eq!(
+                v,
+                json!({"type": "error", "error": {"type": name, "message": "m"}, "request_id": "req_1"})
+            );
+            let read = parse(kind.status(), v.to_string().as_bytes());
+            assert_eq!(type_name(read.kind), name);
+        }
+        let long = br#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 5 maximum"}}"#;
+        assert_eq!(parse(400, long).kind, ErrorKind::ContextLength);
+        assert_eq!(parse(529, b"<html>").kind, ErrorKind::Overloaded);
+        assert_eq!(parse(500, b"{}").message, "status 500: {}");
+    }
+}

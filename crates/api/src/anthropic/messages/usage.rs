@@ -1,0 +1,65 @@
+//! Counts of tokens as Anthropic has them: tokens from and for the cache are not among `input_tokens`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::Usage;
+
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub(super) struct WireUsage {
+    #[serde(default)]
+    pub input_tokens: Option<u64>,
+    #[serde(default)]
+    pub cache_creation_input_tokens: Option<u64>,
+    #[serde(default)]
+    pub cache_read_input_tokens: Option<u64>,
+    #[serde(default)]
+    pub output_tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct OutputDetails {
+    #[serde(default)]
+    pub thinking_tokens: u64,
+}
+
+impl From<&Usage> for WireUsage {
+    fn from(u: &Usage) -> Self {
+        let (read, written) = (u.cached_tokens.unwrap_or(0), u.cache_written_tokens.unwrap_or(0));
+        Self {
+            input_tokens: Some(u.prompt_tokens.saturating_sub(read).saturating_sub(written)),
+            cache_creation_input_tokens: Some(written),
+            cache_read_input_tokens: Some(read),
+            output_tokens: Some(u.completion_tokens),
+            output_tokens_details: u
+                .reasoning_tokens
+                .map(|thinking_tokens| OutputDetails { thinking_tokens }),
+        }
+    }
+}
+
+impl WireUsage {
+    /// Takes over what a later count says. Counts of a stream are totals; what is missing stays as it was.
+    pub(super) fn update(&mut self, later: WireUsage) {
+        self.input_tokens = later.input_tokens.or(self.input_tokens);
+        self.cache_creation_input_tokens =
+            later.cache_creation_input_tokens.or(self.cache_creation_input_tokens);
+        self.cache_read_input_tokens = later.cache_read_input_tokens.or(self.cache_read_input_tokens);
+        self.output_tokens = later.output_tokens.or(self.output_tokens);
+        if later.output_tokens_details.is_some() {
+            self.output_tokens_details = later.output_tokens_details;
+        }
+    }
+
+    pub(super) fn to_usage(&self) -> Usage {
+        let parts = [self.input_tokens, self.cache_creation_input_tokens, self.cache_read_input_tokens];
+        Usage {
+            prompt_tokens: parts.into_iter().flatten().fold(0, u64::saturating_add),
+            cached_tokens: self.cache_read_input_tokens,
+            cache_written_tokens: self.cache_creation_input_tokens,
+            completion_tokens: self.output_tokens.unwrap_or(0),
+            reasoning_tokens: self.output_tokens_details.as_ref().map(|d| d.thinking_tokens),
+        }
+    }
+}
