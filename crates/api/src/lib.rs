@@ -13,5 +13,6 @@ mod json;
 pub mod ndjson;
 pub mod openai;
 pub mod sse;
+mod time;
 
 pub use error::{ApiError, ErrorKind};

@@ -1,6 +1,8 @@
 //! A whole answer, gathered from its events. Used wherever an answer is not streamed: each dialect writes one from it.
 
-use super::{Event, FinishReason, Timings, TokenLogprob, Usage};
+use super::{
+    Event, FinishReason, Message, Part, ReasoningPart, Role, Timings, TokenLogprob, ToolCall, Usage,
+};
 use crate::ApiError;
 
 /// Everything that the events of one request said.
@@ -141,6 +143,22 @@ impl Answer {
 }
 
 impl Choice {
+    /// The assistant's turn as a conversation that goes on has it.
+    pub fn to_message(&self) -> Message {
+        let mut m = Message::empty(Role::Assistant);
+        for block in &self.blocks {
+            match block.clone() {
+                Block::Reasoning { text, signature } => m.reasoning.push(ReasoningPart::Text { text, signature }),
+                Block::Redacted(data) => m.reasoning.push(ReasoningPart::Redacted(data)),
+                Block::Text(text) => m.content.push(Part::text(text)),
+                Block::ToolCall { id, name, arguments, .. } => {
+                    m.tool_calls.push(ToolCall { id, name, arguments, cache: None });
+                }
+            }
+        }
+        m
+    }
+
     /// The text, without reasoning and calls.
     pub fn text(&self) -> String {
         self.blocks

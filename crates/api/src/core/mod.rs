@@ -2,15 +2,19 @@
 //! The server runs a [`GenerateRequest`] on its engine; the gateway sends it on to a provider.
 
 mod answer;
+mod embed;
 mod event;
 mod message;
+mod model;
 mod request;
 mod template;
 
 pub use answer::{Answer, Block, Choice};
+pub use embed::{EmbedRequest, Embeddings, VectorEncoding};
 pub use event::{Event, FinishReason, Timings, TokenLogprob, TopLogprob, Usage};
 pub(crate) use message::arguments_object;
 pub use message::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
+pub use model::{Abilities, Loaded, ModelInfo};
 pub use request::{
     CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Input, KeepAlive, Prompt, Reasoning,
     ResponseFormat, Sampling, Tool, ToolChoice,

@@ -8,7 +8,7 @@ use crate::json::{Accepted, Field, Object, Result};
 /// Most answers to one prompt.
 pub(super) const N_MAX: u32 = 128;
 /// Most alternatives of a token.
-pub(super) const TOP_LOGPROBS_MAX: u32 = 20;
+pub(crate) const TOP_LOGPROBS_MAX: u32 = 20;
 /// Most texts or tokens that end an answer.
 const STOPS_MAX: usize = 64;
 
@@ -87,12 +87,7 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     r.stream = o.read("stream", Field::bool)?.unwrap_or(false);
     r.user = o.read("user", Field::string)?;
     r.metadata = o.read("metadata", Field::map)?.unwrap_or_default();
-    for (name, allowed, why) in NEUTRAL {
-        if o.has(name) {
-            let allowed: Vec<Value> = serde_json::from_str(allowed).expect("our own table is JSON");
-            o.only(name, &allowed, why)?;
-        }
-    }
+    neutral(o)?;
     r.extra = o.accept(ACCEPTED);
     if let Some(max) = r.max_tokens
         && r.min_tokens.is_some_and(|min| min > max)
@@ -105,7 +100,18 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     Ok(())
 }
 
-fn sampling(o: &mut Object) -> Result<Sampling> {
+/// Takes other engines' settings, where they ask for nothing.
+pub(crate) fn neutral(o: &mut Object) -> Result<()> {
+    for (name, allowed, why) in NEUTRAL {
+        if o.has(name) {
+            let allowed: Vec<Value> = serde_json::from_str(allowed).expect("our own table is JSON");
+            o.only(name, &allowed, why)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn sampling(o: &mut Object) -> Result<Sampling> {
     let penalty = |f: Field| f.number(-2.0..=2.0);
     let top_k = match o.take("top_k") {
         // vLLM's way to say all
@@ -156,7 +162,7 @@ fn logit_bias(f: Field) -> Result<Vec<(u32, f64)>> {
     Ok(out)
 }
 
-fn at_most(f: Field, most: usize) -> Result<Field> {
+pub(super) fn at_most(f: Field, most: usize) -> Result<Field> {
     match f.value().as_array() {
         Some(items) if items.len() > most => Err(f.error(format_args!("may have at most {most} items"))),
         _ => Ok(f),

@@ -18,7 +18,7 @@ pub(super) struct Logprobs {
 
 /// One token.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Token {
+pub(crate) struct Token {
     token: String,
     logprob: f32,
     #[serde(default)]
@@ -47,7 +47,7 @@ impl Logprobs {
 }
 
 impl Token {
-    pub(super) fn new(t: &TokenLogprob) -> Self {
+    pub(crate) fn new(t: &TokenLogprob) -> Self {
         let top = |t: &TopLogprob| Top {
             token: t.token.clone(),
             logprob: finite(t.logprob),

@@ -1,10 +1,17 @@
 //! OpenAI's dialects, with the extra fields that vLLM's and llama.cpp's clients send.
 
 pub mod chat;
+pub mod completions;
+pub mod embeddings;
 pub mod error;
 mod fields;
 mod logprobs;
+pub mod models;
+mod prompts;
 pub mod responses;
 mod usage;
 
-pub(crate) use fields::{check_tool_choice, schema, stop, unique};
+pub(crate) use fields::{
+    TOP_LOGPROBS_MAX, check_tool_choice, function_type, neutral, sampling, schema, stop, tools, unique,
+};
+pub(crate) use logprobs::Token;

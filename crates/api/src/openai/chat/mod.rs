@@ -18,7 +18,7 @@ pub use response::response;
 pub use stream::ChunkWriter;
 
 /// What `finish_reason` says.
-fn finish_name(reason: &crate::core::FinishReason) -> &'static str {
+pub(super) fn finish_name(reason: &crate::core::FinishReason) -> &'static str {
     use crate::core::FinishReason::*;
     match reason {
         Stop | StopSequence(_) => "stop",

@@ -1,0 +1,87 @@
+//! Texts as vectors, in no dialect. Requests are made by the dialects' parsers; answers by the server.
+
+use super::{KeepAlive, Prompt};
+use crate::ApiError;
+
+/// Texts to turn into vectors. `None` always means that the client did not say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbedRequest {
+    /// The model's name as the client knows it.
+    pub model: String,
+    /// One vector each; at least one. Nothing is empty.
+    pub inputs: Vec<Prompt>,
+    /// Length of the vectors, where it shall be less than the model's.
+    pub dimensions: Option<u32>,
+    /// How they are written.
+    pub encoding: VectorEncoding,
+    /// The client explicitly wants what does not fit the context to be cut at its end. Otherwise it is refused.
+    pub truncate: bool,
+    /// How long the model stays loaded afterwards.
+    pub keep_alive: Option<KeepAlive>,
+    /// The context that the client wants to have, in tokens (Ollama's `num_ctx`).
+    pub context_length: Option<u32>,
+    /// Whom the client asks for.
+    pub user: Option<String>,
+}
+
+/// How a vector is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum VectorEncoding {
+    /// An array of numbers.
+    #[default]
+    Float,
+    /// Little-endian f32 as base64.
+    Base64,
+}
+
+/// The answer to an [`EmbedRequest`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Embeddings {
+    /// The model's name as the client knows it.
+    pub model: String,
+    /// In the order of the inputs, all of the same length.
+    pub vectors: Vec<Vec<f32>>,
+    /// Over all inputs.
+    pub prompt_tokens: u64,
+    /// From the request to here.
+    pub total_ms: f64,
+    /// Time to load the model; 0 if it was.
+    pub load_ms: f64,
+}
+
+impl Embeddings {
+    /// Cuts the vectors to their first `dimensions` numbers and scales them to length 1 again: what OpenAI does. Only right
+    /// for models that are trained for it (Matryoshka), which the caller knows.
+    ///
+    /// # Errors
+    /// Where the vectors are not that long.
+    pub fn shorten(&mut self, dimensions: u32) -> Result<(), ApiError> {
+        let wanted = dimensions as usize;
+        let have = self.vectors.iter().map(Vec::len).min().unwrap_or(wanted);
+        if wanted > have {
+            let what = format!("'dimensions' is {dimensions}, but the model's vectors have {have}; ask for at most that");
+            return Err(ApiError::invalid("dimensions", what));
+        }
+        for v in &mut self.vectors {
+            v.truncate(wanted);
+            let length = v.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            if length > 0.0 {
+                v.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shortened_vectors_have_length_one() {
+        let mut e = Embeddings { vectors: vec![vec![3.0, 4.0, 12.0], vec![0.0, 0.0, 1.0]], ..Embeddings::default() };
+        e.shorten(2).unwrap();
+        assert_eq!(e.vectors, [[0.6, 0.8], [0.0, 0.0]]);
+        assert_eq!(e.shorten(3).unwrap_err().param.as_deref(), Some("dimensions"));
+    }
+}

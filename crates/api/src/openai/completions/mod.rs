@@ -1,0 +1,10 @@
+//! `/v1/completions`, towards clients: [`parse`], [`response`], [`CompletionWriter`].
+
+mod logprobs;
+mod request;
+mod response;
+mod stream;
+
+pub use request::parse;
+pub use response::response;
+pub use stream::CompletionWriter;

@@ -1,0 +1,57 @@
+//! A whole answer to a request to continue prompts. Called by the server and the gateway.
+
+use serde::Serialize;
+
+use super::super::chat::finish_name;
+use super::super::usage::{WireTimings, WireUsage};
+use super::logprobs::Logprobs;
+use crate::core::{Answer, Choice, FinishReason, GenerateRequest};
+use crate::dialect::with_prefix;
+
+#[derive(Serialize)]
+struct Response<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<WireChoice<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<WireUsage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<WireTimings>,
+}
+
+#[derive(Serialize)]
+struct WireChoice<'a> {
+    index: u32,
+    text: String,
+    logprobs: Option<Logprobs>,
+    finish_reason: &'static str,
+    /// vLLM's: the text that ended the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<&'a str>,
+}
+
+/// The body of the answer. (An answer with an `error` is for [`error::body`](crate::openai::error::body).)
+pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
+    crate::json::to_bytes(&Response {
+        id: with_prefix("cmpl-", &answer.id),
+        object: "text_completion",
+        created: answer.created_s,
+        model: &answer.model,
+        choices: answer.choices.iter().map(|c| choice(request, c)).collect(),
+        usage: answer.usage.as_ref().map(WireUsage::from),
+        timings: answer.timings.as_ref().map(WireTimings::from),
+    })
+}
+
+fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
+    let finish = c.finish.as_ref().unwrap_or(&FinishReason::Length);
+    WireChoice {
+        index: c.index,
+        text: c.text(),
+        logprobs: request.logprobs.map(|_| Logprobs::new(&c.logprobs, &mut 0)),
+        finish_reason: finish_name(finish),
+        stop_reason: if let FinishReason::StopSequence(text) = finish { Some(text) } else { None },
+    }
+}

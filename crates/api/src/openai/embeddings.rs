@@ -1,0 +1,92 @@
+//! `/v1/embeddings`. Called by the server and the gateway.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+
+use super::prompts;
+use crate::core::{EmbedRequest, Embeddings, Prompt, VectorEncoding};
+use crate::json::{self, Accepted, Field, Result};
+
+const REFUSED: &[Accepted] = &[
+    ("truncate_prompt_tokens", "an input that does not fit is refused, never cut"),
+    ("messages", "send texts as 'input'"),
+    ("mm_processor_kwargs", "images are not supported yet"),
+];
+
+/// Reads the body of a `POST /v1/embeddings`. Inputs that are empty are refused, as OpenAI does.
+///
+/// # Errors
+/// Fields that are unknown, not supported, of the wrong type or out of range, by name.
+pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
+    let mut o = json::parse(body)?;
+    let model = o.require("model")?.name()?;
+    let input = o.require("input")?;
+    let empty = input.error("has an empty string, which has no vector");
+    let inputs = prompts::prompts(input)?;
+    if inputs.contains(&Prompt::Text(String::new())) {
+        return Err(empty);
+    }
+    let encodings = [("float", VectorEncoding::Float), ("base64", VectorEncoding::Base64)];
+    let encoding = o.read("encoding_format", |f| f.one_of(&encodings))?.unwrap_or_default();
+    let dimensions = o.read("dimensions", |f| f.count(1..=u32::MAX))?;
+    let user = o.read("user", Field::string)?;
+    o.only("add_special_tokens", &[true.into()], "the model's tokenizer says which tokens a text begins with")?;
+    o.finish(REFUSED)?;
+    Ok(EmbedRequest {
+        model,
+        inputs,
+        dimensions,
+        encoding,
+        truncate: false,
+        keep_alive: None,
+        context_length: None,
+        user,
+    })
+}
+
+#[derive(Serialize)]
+struct Response<'a> {
+    object: &'static str,
+    data: Vec<Item<'a>>,
+    model: &'a str,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Item<'a> {
+    object: &'static str,
+    index: usize,
+    embedding: Vector<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector<'a> {
+    Float(&'a [f32]),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+}
+
+/// The body of the answer.
+pub fn response(request: &EmbedRequest, embeddings: &Embeddings) -> Vec<u8> {
+    let vector = |v| match request.encoding {
+        VectorEncoding::Float => Vector::Float(v),
+        VectorEncoding::Base64 => {
+            let bytes: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
+            Vector::Base64(STANDARD.encode(bytes))
+        }
+    };
+    let item = |(index, v)| Item { object: "embedding", index, embedding: vector(v) };
+    crate::json::to_bytes(&Response {
+        object: "list",
+        data: embeddings.vectors.iter().map(Vec::as_slice).enumerate().map(item).collect(),
+        model: &embeddings.model,
+        usage: Usage { prompt_tokens: embeddings.prompt_tokens, total_tokens: embeddings.prompt_tokens },
+    })
+}

@@ -1,0 +1,29 @@
+//! `/v1/models`. Called by the server and the gateway.
+
+use serde_json::{Value, json};
+
+use crate::core::ModelInfo;
+
+/// The answer to `GET /v1/models`.
+pub fn list(models: &[ModelInfo]) -> Value {
+    json!({"object": "list", "data": models.iter().map(one).collect::<Vec<_>>()})
+}
+
+/// The answer to `GET /v1/models/{id}`, with what vLLM's and llama.cpp's clients look for.
+pub fn one(m: &ModelInfo) -> Value {
+    json!({
+        "id": m.id,
+        "object": "model",
+        "created": m.created_s,
+        "owned_by": "octet",
+        "root": m.id,
+        "parent": null,
+        "max_model_len": m.context_length,
+        "meta": {
+            "n_ctx_train": m.context_length,
+            "n_embd": m.embedding_length,
+            "n_params": m.parameters,
+            "size": m.size_bytes,
+        },
+    })
+}

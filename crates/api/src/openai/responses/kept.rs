@@ -1,0 +1,33 @@
+//! Responses that are kept for a later `previous_response_id`. Called by the server, which keeps them.
+
+use serde_json::{Value, json};
+
+use crate::core::{Answer, GenerateRequest, Input, Message};
+use crate::dialect::with_prefix;
+
+/// The conversation after an answer, for [`follow`]: everything but `instructions`, which are of one request only.
+pub fn conversation(request: &GenerateRequest, answer: &Answer) -> Vec<Message> {
+    let messages = request.chat().map_or(&[][..], |c| &c.messages);
+    let mut out = messages.get(instructions(request)..).unwrap_or_default().to_vec();
+    out.extend(answer.choices.first().map(|c| c.to_message()));
+    out
+}
+
+/// Puts the conversation of `previous_response_id` before the messages of `request`, behind its `instructions`.
+pub fn follow(request: &mut GenerateRequest, conversation: Vec<Message>) {
+    let at = instructions(request);
+    if let Input::Chat(chat) = &mut request.input {
+        let at = at.min(chat.messages.len());
+        chat.messages.splice(at..at, conversation);
+    }
+}
+
+/// How many messages at the beginning are the request's own instructions.
+fn instructions(request: &GenerateRequest) -> usize {
+    usize::from(request.extra.contains_key("instructions"))
+}
+
+/// The answer to `DELETE /v1/responses/{id}`.
+pub fn deleted(id: &str) -> Value {
+    json!({"id": with_prefix("resp_", id), "object": "response", "deleted": true})
+}
