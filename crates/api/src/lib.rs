@@ -11,6 +11,7 @@ pub mod dialect;
 mod error;
 mod json;
 pub mod ndjson;
+pub mod ollama;
 pub mod openai;
 pub mod sse;
 mod time;

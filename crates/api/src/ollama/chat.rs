@@ -1,0 +1,46 @@
+//! `/api/chat`. Called by the server and the gateway.
+
+use super::{Call, LineWriter, Load, answer, fields, messages};
+use crate::core::{Answer, Chat, Family, GenerateRequest, Input};
+use crate::json::{self, Accepted, Result};
+use crate::openai;
+
+const REFUSED: &[Accepted] = &[
+    ("prompt", "it belongs to /api/generate; send 'messages'"),
+    ("template", "a client may not bring a template; set it on the server with --chat-template"),
+    ("tool_choice", "Ollama has none; use /v1/chat/completions"),
+];
+
+/// Reads the body of a `POST /api/chat`. Without messages it asks to load or unload the model.
+///
+/// # Errors
+/// Fields that are unknown, not supported, of the wrong type or out of range, by name.
+pub fn parse(body: &[u8]) -> Result<Call> {
+    let mut o = json::parse(body)?;
+    let model = o.require("model")?.name()?;
+    let mut chat = Chat { messages: o.read("messages", messages::messages)?.unwrap_or_default(), ..Chat::default() };
+    chat.tools = o.read("tools", openai::tools)?.unwrap_or_default();
+    fields::think(&mut o, &mut chat)?;
+    let keep_alive = fields::keep_alive(&mut o)?;
+    let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
+    fields::common(&mut o, &mut r)?;
+    o.only("_debug_render_only", &[false.into()], "use /apply-template")?;
+    o.finish(REFUSED)?;
+    if chat.messages.is_empty() {
+        return Ok(Call::Load(Load { model: r.model, keep_alive }));
+    }
+    r.keep_alive = keep_alive;
+    r.origin = Family::Ollama;
+    r.input = Input::Chat(chat);
+    Ok(Call::Generate(Box::new(r)))
+}
+
+/// The body of the answer. (An answer with an `error` is for [`error::body`](super::error::body).)
+pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
+    answer::response(request, answer, true)
+}
+
+/// A writer of the answer to `request` as a stream.
+pub fn writer(request: &GenerateRequest) -> LineWriter {
+    LineWriter::new(request, true)
+}

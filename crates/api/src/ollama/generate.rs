@@ -1,0 +1,68 @@
+//! `/api/generate`. Called by the server and the gateway.
+
+use super::{Call, LineWriter, Load, answer, fields, messages};
+use crate::ApiError;
+use crate::core::{Answer, Chat, Completion, Family, GenerateRequest, Input, Message, Part, Prompt, Role};
+use crate::json::{self, Accepted, Field, Result};
+
+const REFUSED: &[Accepted] = &[
+    ("messages", "they belong to /api/chat; send 'prompt'"),
+    ("tools", "they belong to /api/chat"),
+    ("width", "no pictures are made"),
+    ("height", "no pictures are made"),
+    ("steps", "no pictures are made"),
+];
+
+/// Reads the body of a `POST /api/generate`. Without a prompt it asks to load or unload the model. A prompt is a user's
+/// message for the chat template, unless `raw` says that it is to be continued as it stands.
+///
+/// # Errors
+/// Fields that are unknown, not supported, of the wrong type or out of range, by name.
+pub fn parse(body: &[u8]) -> Result<Call> {
+    let mut o = json::parse(body)?;
+    let model = o.require("model")?.name()?;
+    let prompt = o.read("prompt", Field::string)?.unwrap_or_default();
+    let system = o.read("system", Field::string)?.filter(|s| !s.is_empty());
+    let images = messages::images(&mut o)?;
+    let raw = o.read("raw", Field::bool)?.unwrap_or(false);
+    o.only("suffix", &["".into()], "filling in the middle is not supported")?;
+    o.only("template", &["".into()], "set it on the server with --chat-template")?;
+    o.only("context", &[serde_json::json!([])], "send the conversation as messages to /api/chat")?;
+    let mut chat = Chat::default();
+    fields::think(&mut o, &mut chat)?;
+    let keep_alive = fields::keep_alive(&mut o)?;
+    let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
+    fields::common(&mut o, &mut r)?;
+    o.only("_debug_render_only", &[false.into()], "use /apply-template")?;
+    o.finish(REFUSED)?;
+    if prompt.is_empty() && images.is_empty() {
+        return Ok(Call::Load(Load { model: r.model, keep_alive }));
+    }
+    r.keep_alive = keep_alive;
+    r.origin = Family::Ollama;
+    r.input = if raw {
+        if system.is_some() || !images.is_empty() {
+            let what = if images.is_empty() { "system" } else { "images" };
+            return Err(ApiError::invalid(what, format!("'{what}' and 'raw' exclude each other")));
+        }
+        Input::Completion(Completion { prompts: vec![Prompt::Text(prompt)], echo: false })
+    } else {
+        chat.messages.extend(system.map(|text| Message::text(Role::System, text)));
+        let mut user = Message::empty(Role::User);
+        user.content.extend((!prompt.is_empty()).then(|| Part::text(prompt)));
+        user.content.extend(images);
+        chat.messages.push(user);
+        Input::Chat(chat)
+    };
+    Ok(Call::Generate(Box::new(r)))
+}
+
+/// The body of the answer. (An answer with an `error` is for [`error::body`](super::error::body).)
+pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
+    answer::response(request, answer, false)
+}
+
+/// A writer of the answer to `request` as a stream.
+pub fn writer(request: &GenerateRequest) -> LineWriter {
+    LineWriter::new(request, false)
+}

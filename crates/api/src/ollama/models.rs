@@ -1,0 +1,114 @@
+//! `/api/tags`, `/api/show`, `/api/ps` and `/api/version`. Called by the server and the gateway.
+
+use serde_json::{Map, Value, json};
+
+use crate::core::ModelInfo;
+use crate::json::{self, Field, Result};
+use crate::time::rfc3339;
+
+/// A time that does not come, for models that stay.
+const NEVER_S: u64 = 253_402_300_799;
+
+/// The answer to `GET /api/tags`.
+pub fn tags(models: &[ModelInfo]) -> Value {
+    let entry = |m| {
+        let mut out = entry(m);
+        out["modified_at"] = rfc3339(m.created_s).into();
+        out["size"] = m.size_bytes.into();
+        out
+    };
+    json!({"models": models.iter().map(entry).collect::<Vec<_>>()})
+}
+
+/// The answer to `GET /api/ps`: those of the models that are in memory.
+pub fn ps(models: &[ModelInfo]) -> Value {
+    let entry = |m: &ModelInfo| {
+        let loaded = m.loaded?;
+        let mut out = entry(m);
+        out["size"] = loaded.memory_bytes.into();
+        out["size_vram"] = loaded.accelerator_bytes.into();
+        out["expires_at"] = rfc3339(loaded.expires_s.unwrap_or(NEVER_S)).into();
+        out["context_length"] = m.context_length.into();
+        Some(out)
+    };
+    json!({"models": models.iter().filter_map(entry).collect::<Vec<_>>()})
+}
+
+/// The name of the model that a `POST /api/show` asks for.
+///
+/// # Errors
+/// Fields that are unknown or of the wrong type, by name.
+pub fn parse_show(body: &[u8]) -> Result<String> {
+    let mut o = json::parse(body)?;
+    let model = match o.take_any(&["model", "name"])? {
+        Some(f) => f.name()?,
+        None => o.require("model")?.name()?,
+    };
+    // Vocabularies are never listed.
+    o.read("verbose", Field::bool)?;
+    for name in ["system", "template"] {
+        o.only(name, &["".into()], "a model is shown as it is")?;
+    }
+    o.finish(&[("options", "a model is shown as it is")])?;
+    Ok(model)
+}
+
+/// The answer to `POST /api/show`.
+pub fn show(m: &ModelInfo) -> Value {
+    let mut info = Map::new();
+    info.insert("general.architecture".into(), m.family.as_str().into());
+    info.insert("general.parameter_count".into(), m.parameters.into());
+    info.insert(format!("{}.context_length", m.family), m.context_length.into());
+    info.insert(format!("{}.embedding_length", m.family), m.embedding_length.into());
+    let a = m.abilities;
+    let abilities = [
+        (a.completion, "completion"),
+        (a.tools, "tools"),
+        (a.thinking, "thinking"),
+        (a.embedding, "embedding"),
+    ];
+    let capabilities: Vec<&str> = abilities.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+    json!({
+        "license": m.license.as_deref().unwrap_or(""),
+        "modelfile": "",
+        "parameters": "",
+        "template": m.template.as_deref().unwrap_or(""),
+        "details": details(m),
+        "model_info": info,
+        "capabilities": capabilities,
+        "modified_at": rfc3339(m.created_s),
+    })
+}
+
+/// The answer to `GET /api/version`. Clients compare it with the Ollama that brought what they need, so that `version` must be
+/// one of Ollama's.
+pub fn version(version: &str) -> Value {
+    json!({"version": version})
+}
+
+fn entry(m: &ModelInfo) -> Value {
+    // Ollama's own client cuts it without looking.
+    let digest = m.digest.as_deref().filter(|d| d.len() >= 12).map_or_else(|| "0".repeat(64), str::to_string);
+    json!({"name": m.id, "model": m.id, "digest": digest, "details": details(m)})
+}
+
+fn details(m: &ModelInfo) -> Value {
+    json!({
+        "parent_model": "",
+        "format": m.format,
+        "family": m.family,
+        "families": [m.family],
+        "parameter_size": parameter_size(m.parameters),
+        "quantization_level": m.quantization,
+    })
+}
+
+/// `35.1B`, `596.0M`.
+fn parameter_size(n: u64) -> String {
+    match n {
+        0..1_000 => n.to_string(),
+        1_000..1_000_000 => format!("{:.1}K", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1}M", n as f64 / 1e6),
+        _ => format!("{:.1}B", n as f64 / 1e9),
+    }
+}
