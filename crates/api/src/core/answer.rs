@@ -148,7 +148,9 @@ impl Choice {
         let mut m = Message::empty(Role::Assistant);
         for block in &self.blocks {
             match block.clone() {
-                Block::Reasoning { text, signature } => m.reasoning.push(ReasoningPart::Text { text, signature }),
+                Block::Reasoning { text, signature } => {
+                    m.reasoning.push(ReasoningPart::Text { text, signature })
+                }
                 Block::Redacted(data) => m.reasoning.push(ReasoningPart::Redacted(data)),
                 Block::Text(text) => m.content.push(Part::text(text)),
                 Block::ToolCall { id, name, arguments, .. } => {

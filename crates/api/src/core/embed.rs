@@ -59,7 +59,9 @@ impl Embeddings {
         let wanted = dimensions as usize;
         let have = self.vectors.iter().map(Vec::len).min().unwrap_or(wanted);
         if wanted > have {
-            let what = format!("'dimensions' is {dimensions}, but the model's vectors have {have}; ask for at most that");
+            let what = format!(
+                "'dimensions' is {dimensions}, but the model's vectors have {have}; ask for at most that"
+            );
             return Err(ApiError::invalid("dimensions", what));
         }
         for v in &mut self.vectors {
@@ -79,7 +81,8 @@ mod tests {
 
     #[test]
     fn shortened_vectors_have_length_one() {
-        let mut e = Embeddings { vectors: vec![vec![3.0, 4.0, 12.0], vec![0.0, 0.0, 1.0]], ..Embeddings::default() };
+        let mut e =
+            Embeddings { vectors: vec![vec![3.0, 4.0, 12.0], vec![0.0, 0.0, 1.0]], ..Embeddings::default() };
         e.shorten(2).unwrap();
         assert_eq!(e.vectors, [[0.6, 0.8], [0.0, 0.0]]);
         assert_eq!(e.shorten(3).unwrap_err().param.as_deref(), Some("dimensions"));

@@ -91,7 +91,12 @@ pub(super) fn nanoseconds(ms: f64) -> u64 {
 }
 
 impl<'a> Content<'a> {
-    pub(super) fn new(chat: bool, text: &'a str, thinking: Option<&'a str>, tool_calls: Vec<WireCall>) -> Self {
+    pub(super) fn new(
+        chat: bool,
+        text: &'a str,
+        thinking: Option<&'a str>,
+        tool_calls: Vec<WireCall>,
+    ) -> Self {
         if chat {
             Self::Chat { message: Message { role: "assistant", content: text, thinking, tool_calls } }
         } else {

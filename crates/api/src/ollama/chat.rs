@@ -18,7 +18,8 @@ const REFUSED: &[Accepted] = &[
 pub fn parse(body: &[u8]) -> Result<Call> {
     let mut o = json::parse(body)?;
     let model = o.require("model")?.name()?;
-    let mut chat = Chat { messages: o.read("messages", messages::messages)?.unwrap_or_default(), ..Chat::default() };
+    let mut chat =
+        Chat { messages: o.read("messages", messages::messages)?.unwrap_or_default(), ..Chat::default() };
     chat.tools = o.read("tools", openai::tools)?.unwrap_or_default();
     fields::think(&mut o, &mut chat)?;
     let keep_alive = fields::keep_alive(&mut o)?;

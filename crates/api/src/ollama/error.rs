@@ -21,7 +21,9 @@ pub fn body(error: &ApiError) -> Value {
 
 /// What to answer on a path of Ollama's that is not served: `/api/pull` and the like by name, with what to do instead.
 pub fn unserved(path: &str) -> ApiError {
-    let known = REFUSED.iter().find(|(p, _)| path.strip_prefix(p).is_some_and(|r| r.is_empty() || r.starts_with('/')));
+    let known = REFUSED
+        .iter()
+        .find(|(p, _)| path.strip_prefix(p).is_some_and(|r| r.is_empty() || r.starts_with('/')));
     match known {
         Some((name, instead)) => {
             ApiError::new(ErrorKind::NotFound, format!("{name} is not supported: {instead}"))

@@ -33,7 +33,8 @@ impl Load {
     /// the time in seconds since 1970 UTC.
     pub fn response(&self, chat: bool, now_s: u64) -> Value {
         let reason = if self.unloads() { "unload" } else { "load" };
-        let mut out = json!({"model": self.model, "created_at": rfc3339(now_s), "done": true, "done_reason": reason});
+        let mut out =
+            json!({"model": self.model, "created_at": rfc3339(now_s), "done": true, "done_reason": reason});
         if chat {
             out["message"] = json!({"role": "assistant", "content": ""});
         } else {

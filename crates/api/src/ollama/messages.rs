@@ -36,7 +36,8 @@ fn message(f: Field, place: usize) -> Result<Message> {
         ("tool", Role::Tool),
     ])?;
     let mut m = Message::empty(role);
-    if let Some(text) = o.read("content", Field::string)?.filter(|t| !t.is_empty() || role != Role::Assistant) {
+    if let Some(text) = o.read("content", Field::string)?.filter(|t| !t.is_empty() || role != Role::Assistant)
+    {
         m.content.push(Part::text(text));
     }
     m.content.extend(images(&mut o)?);

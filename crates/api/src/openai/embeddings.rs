@@ -31,7 +31,11 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let encoding = o.read("encoding_format", |f| f.one_of(&encodings))?.unwrap_or_default();
     let dimensions = o.read("dimensions", |f| f.count(1..=u32::MAX))?;
     let user = o.read("user", Field::string)?;
-    o.only("add_special_tokens", &[true.into()], "the model's tokenizer says which tokens a text begins with")?;
+    o.only(
+        "add_special_tokens",
+        &[true.into()],
+        "the model's tokenizer says which tokens a text begins with",
+    )?;
     o.finish(REFUSED)?;
     Ok(EmbedRequest {
         model,

@@ -14,7 +14,9 @@ pub(super) fn prompts(f: Field) -> Result<Vec<Prompt>> {
         return Ok(vec![Prompt::Text(f.string()?)]);
     }
     let what = "a string, an array of token ids, or an array of at least one of either";
-    let Some(first) = f.value().as_array().and_then(|items| items.first()) else { return Err(f.expected(what)) };
+    let Some(first) = f.value().as_array().and_then(|items| items.first()) else {
+        return Err(f.expected(what));
+    };
     match first {
         Value::Number(_) => Ok(vec![Prompt::Tokens(tokens(f)?)]),
         Value::String(_) => super::fields::at_most(f, PROMPTS_MAX)?.list(|f| Ok(Prompt::Text(f.string()?))),

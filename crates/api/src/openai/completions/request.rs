@@ -40,7 +40,11 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     fields::structured(&mut o, &mut r.response_format)?;
     r.include_usage = stream_options(&mut o)?;
     o.only("suffix", &["".into()], "filling in the middle is not supported")?;
-    o.only("add_special_tokens", &[true.into()], "the model's tokenizer says which tokens a prompt begins with")?;
+    o.only(
+        "add_special_tokens",
+        &[true.into()],
+        "the model's tokenizer says which tokens a prompt begins with",
+    )?;
     fields::common(&mut o, &mut r)?;
     let known: Vec<Accepted> = REFUSED.iter().chain(fields::REFUSED).copied().collect();
     o.finish(&known)?;
@@ -51,7 +55,10 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
 fn max_tokens(o: &mut Object, echo: bool) -> Result<Option<u32>> {
     let Some(f) = o.take("max_tokens") else { return Ok(Some(MAX_TOKENS_DEFAULT)) };
     if f.value().as_u64() == Some(0) && !echo {
-        return Err(ApiError::invalid("max_tokens", "'max_tokens' may be 0 only with 'echo', else there is no answer"));
+        return Err(ApiError::invalid(
+            "max_tokens",
+            "'max_tokens' may be 0 only with 'echo', else there is no answer",
+        ));
     }
     f.limit(0)
 }

@@ -101,12 +101,21 @@ impl CompletionWriter {
     }
 
     /// A piece of a choice, or its end, with the log-probabilities that wait.
-    fn piece(&mut self, index: u32, text: &str, finish: Option<&FinishReason>, last: bool, out: &mut Vec<u8>) {
+    fn piece(
+        &mut self,
+        index: u32,
+        text: &str,
+        finish: Option<&FinishReason>,
+        last: bool,
+        out: &mut Vec<u8>,
+    ) {
         let p = self.progress(index);
         let waiting = std::mem::take(&mut p.waiting);
         let logprobs = (!waiting.is_empty()).then(|| Logprobs::new(&waiting, &mut p.offset));
-        let stop_reason = if let Some(FinishReason::StopSequence(text)) = finish { Some(&**text) } else { None };
-        let choice = ChunkChoice { index, text, logprobs, finish_reason: finish.map(finish_name), stop_reason };
+        let stop_reason =
+            if let Some(FinishReason::StopSequence(text)) = finish { Some(&**text) } else { None };
+        let choice =
+            ChunkChoice { index, text, logprobs, finish_reason: finish.map(finish_name), stop_reason };
         let timings = if last && !self.include_usage { self.timings.take() } else { None };
         let usage = self.include_usage.then_some(None);
         self.chunk(&[choice], usage, timings.as_ref(), out);
