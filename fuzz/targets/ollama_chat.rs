@@ -1,0 +1,19 @@
+//! Any bytes as a client's request to Ollama's chat.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use octet_api::core::ContentForm;
+use octet_api::ollama::Call;
+
+fuzz_target!(|data: &[u8]| {
+    match octet_api::ollama::chat::parse(data) {
+        Ok(Call::Generate(request)) => {
+            if let Some(chat) = request.chat() {
+                // Refused by name, or fit for a template.
+                let _ = chat.template(ContentForm::Parts);
+            }
+        }
+        Ok(Call::Load(load)) => assert_eq!(load.response(true, 0)["done"], true),
+        Err(e) => assert!(e.message.len() < 2000, "an error quotes little: {}", e.message.len()),
+    }
+});
