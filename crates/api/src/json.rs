@@ -52,7 +52,7 @@ impl fmt::Display for Path {
 }
 
 /// At most 60 characters of something that a client wrote.
-fn shortened(text: &str) -> Cow<'_, str> {
+pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {
         None => text.into(),
         Some((end, _)) => format!("{}...", &text[..end]).into(),

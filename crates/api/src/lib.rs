@@ -4,6 +4,38 @@
 //!
 //! Requests are read strictly: what is unknown or not supported is refused by name, with its path. Providers' answers are read
 //! leniently: they may say more than we know.
+//!
+//! # What a server calls
+//!
+//! | endpoint | body | whole answer | stream |
+//! |---|---|---|---|
+//! | `POST /v1/chat/completions` | [`openai::chat::parse`] | [`openai::chat::response`] | [`openai::chat::ChunkWriter`] |
+//! | `POST /v1/completions` | [`openai::completions::parse`] | [`openai::completions::response`] | [`openai::completions::CompletionWriter`] |
+//! | `POST /v1/responses` | [`openai::responses::parse`] | [`openai::responses::response`] | [`openai::responses::ResponseWriter`] |
+//! | `POST /v1/embeddings` | [`openai::embeddings::parse`] | [`openai::embeddings::response`] | |
+//! | `GET /v1/models`, `/v1/models/{id}` | | [`openai::models::list`], [`openai::models::one`] | |
+//! | `POST /v1/messages` | [`anthropic::messages::parse`] | [`anthropic::messages::response`] | [`anthropic::messages::MessageWriter`] |
+//! | `POST /v1/messages/count_tokens` | [`anthropic::count_tokens::parse`] | [`anthropic::count_tokens::response`] | |
+//! | the same `GET`s with the header `anthropic-version` | | [`anthropic::models::list`], [`anthropic::models::one`] | |
+//! | `POST /api/chat` | [`ollama::chat::parse`] | [`ollama::chat::response`] | [`ollama::chat::writer`] |
+//! | `POST /api/generate` | [`ollama::generate::parse`] | [`ollama::generate::response`] | [`ollama::generate::writer`] |
+//! | `POST /api/embed` | [`ollama::embed::parse`] | [`ollama::embed::response`] | |
+//! | `POST /api/embeddings` | [`ollama::embed::parse_old`] | [`ollama::embed::response_old`] | |
+//! | `GET /api/tags`, `/api/ps`, `/api/version` | | [`ollama::models::tags`], [`ollama::models::ps`], [`ollama::models::version`] | |
+//! | `POST /api/show` | [`ollama::models::parse_show`] | [`ollama::models::show`] | |
+//! | other `/api/...` | | [`ollama::error::unserved`] | |
+//!
+//! A parser gives a [`core::GenerateRequest`] (Ollama's a [`ollama::Call`], which may be to load a model; embeddings a
+//! [`core::EmbedRequest`]) or an [`ApiError`]. [`core::Chat::template`] makes of a conversation what a chat template takes, and is
+//! where images are refused. The answer is a series of [`core::Event`]s. If `request.stream`, each is given to the endpoint's
+//! writer ([`dialect::StreamWriter`]: `write`, and once `end`), and the bytes go out as `text/event-stream` (Ollama's as
+//! `application/x-ndjson`); else they are gathered into a [`core::Answer`], written by `response`.
+//!
+//! An error before the answer's first byte has the status [`ApiError::status`] and the body [`openai::error::body`],
+//! [`anthropic::error::body`] or [`ollama::error::body`]; later it is an [`core::Event::Error`] for the writer.
+//!
+//! Responses with `store` are kept by the server: [`openai::responses::conversation`] says what, [`openai::responses::follow`]
+//! puts it before the request that names it.
 
 pub mod anthropic;
 pub mod core;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::core::{Chat, Effort, GenerateRequest, ResponseFormat, Sampling, Tool, ToolChoice};
-use crate::json::{Accepted, Field, Object, Result};
+use crate::json::{Accepted, Field, Object, Result, shortened};
 
 /// Most answers to one prompt.
 pub(super) const N_MAX: u32 = 128;
@@ -230,7 +230,7 @@ pub(crate) fn unique(tools: &[Tool]) -> Result<()> {
     names.sort_unstable();
     match names.windows(2).find(|w| w[0] == w[1]) {
         None => Ok(()),
-        Some(w) => Err(crate::ApiError::invalid("tools", format!("'tools' has two of the name '{}'", w[0]))),
+        Some(w) => Err(crate::ApiError::invalid("tools", format!("'tools' has two of the name '{}'", shortened(w[0])))),
     }
 }
 
@@ -259,7 +259,7 @@ pub(crate) fn check_tool_choice(chat: &Chat) -> Result<()> {
             wrong("'tool_choice' requires a call, but 'tools' has none".into())
         }
         ToolChoice::Named(name) if !chat.tools.iter().any(|t| t.name == *name) => {
-            wrong(format!("'tool_choice' names '{name}', which is not in 'tools'"))
+            wrong(format!("'tool_choice' names '{}', which is not in 'tools'", shortened(name)))
         }
         _ => Ok(()),
     }

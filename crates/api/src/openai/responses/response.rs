@@ -15,7 +15,7 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     frame.begin(&answer.id, &answer.model, answer.created_s);
     let choice = answer.choices.first();
     let finish = choice.and_then(|c| c.finish.as_ref()).unwrap_or(&FinishReason::Length);
-    let mut logprobs = choice.map_or(&[][..], |c| &c.logprobs);
+    let mut logprobs = choice.filter(|_| request.logprobs.is_some()).map_or(&[][..], |c| &c.logprobs);
     let blocks = choice.map_or(&[][..], |c| &c.blocks);
     let mut output: Vec<Value> = Vec::new();
     for (i, block) in blocks.iter().enumerate() {
