@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use octet_api::anthropic::messages::{MessageReader, MessageWriter, Provider, body, events, parse, response};
-use octet_api::anthropic::{UNSIGNED, count_tokens};
+use octet_api::anthropic::{UNSIGNED, count_tokens, models};
 use octet_api::core::*;
 use octet_api::{ApiError, ErrorKind};
 use proptest::prelude::*;
@@ -166,6 +166,20 @@ fn a_client_s_request_survives_the_way_to_a_provider() {
         chat.messages.iter_mut().for_each(|m| m.reasoning.clear());
         assert_eq!(parse(Value::from(sent.json).to_string().as_bytes()).unwrap(), r);
     }
+}
+
+#[test]
+fn models_are_listed() {
+    let m = ModelInfo { id: "q".into(), created_s: 1_700_000_000, context_length: 9, ..ModelInfo::default() };
+    let v = models::list(std::slice::from_ref(&m));
+    assert_eq!((&v["first_id"], &v["last_id"], &v["has_more"]), (&json!("q"), &json!("q"), &json!(false)));
+    assert_eq!(v["data"][0]["created_at"], "2023-11-14T22:13:20Z");
+    assert_eq!(models::list(&[])["first_id"], Value::Null);
+    let v = octet_api::openai::models::list(&[m]);
+    assert_eq!(
+        (&v["object"], &v["data"][0]["id"], &v["data"][0]["max_model_len"]),
+        (&json!("list"), &json!("q"), &json!(9))
+    );
 }
 
 /// Without what this dialect has no place for.

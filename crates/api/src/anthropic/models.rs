@@ -22,6 +22,7 @@ pub fn one(m: &ModelInfo) -> Value {
         "type": "model",
         "id": m.id,
         "display_name": m.id,
+        "lifecycle": "active",
         "created_at": rfc3339(m.created_s),
         "max_input_tokens": m.context_length,
         "max_tokens": m.context_length,

@@ -200,7 +200,10 @@ impl ToolCall {
     /// Where the text is something else.
     pub fn arguments_object(&self) -> Result<Map<String, Value>, ApiError> {
         arguments_object(&self.arguments).map_err(|what| {
-            ApiError::invalid("arguments", format!("the arguments of the call of '{}' are {what}", crate::json::shortened(&self.name)))
+            ApiError::invalid(
+                "arguments",
+                format!("the arguments of the call of '{}' are {what}", crate::json::shortened(&self.name)),
+            )
         })
     }
 }

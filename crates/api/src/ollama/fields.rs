@@ -140,6 +140,9 @@ fn duration_s(text: &str) -> Option<f64> {
     if let Some(plain) = number(rest) {
         return Some(sign * plain);
     }
+    if rest.is_empty() {
+        return None;
+    }
     let mut total = 0.0;
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
@@ -150,7 +153,7 @@ fn duration_s(text: &str) -> Option<f64> {
         total += value * unit;
         rest = &rest[end..];
     }
-    (!text.is_empty()).then_some(sign * total)
+    Some(sign * total)
 }
 
 #[cfg(test)]

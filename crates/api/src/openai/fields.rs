@@ -230,7 +230,10 @@ pub(crate) fn unique(tools: &[Tool]) -> Result<()> {
     names.sort_unstable();
     match names.windows(2).find(|w| w[0] == w[1]) {
         None => Ok(()),
-        Some(w) => Err(crate::ApiError::invalid("tools", format!("'tools' has two of the name '{}'", shortened(w[0])))),
+        Some(w) => Err(crate::ApiError::invalid(
+            "tools",
+            format!("'tools' has two of the name '{}'", shortened(w[0])),
+        )),
     }
 }
 
