@@ -95,18 +95,14 @@ enum Block {
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Delta {
-    ThinkingDelta {
-        thinking: String,
-    },
-    SignatureDelta {
-        signature: String,
-    },
-    TextDelta {
-        text: String,
-    },
-    InputJsonDelta {
-        partial_json: String,
-    },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
     #[serde(other)]
     Unknown,
 }
@@ -191,12 +187,12 @@ impl Translator {
 
     fn delta(&mut self, number: u32, delta: Delta, out: &mut Vec<Event>) {
         match delta {
-            Delta::ThinkingDelta { thinking } if !thinking.is_empty() => {
+            Delta::Thinking { thinking } if !thinking.is_empty() => {
                 out.push(Event::Reasoning { choice: 0, text: thinking });
             }
-            Delta::SignatureDelta { signature } => out.extend(signed(signature)),
-            Delta::TextDelta { text } if !text.is_empty() => out.push(Event::Text { choice: 0, text }),
-            Delta::InputJsonDelta { partial_json: text } if !text.is_empty() => {
+            Delta::Signature { signature } => out.extend(signed(signature)),
+            Delta::Text { text } if !text.is_empty() => out.push(Event::Text { choice: 0, text }),
+            Delta::InputJson { partial_json: text } if !text.is_empty() => {
                 // Blocks that we skipped have arguments too.
                 if let Some(call) = self.call.as_mut().filter(|c| c.block == number) {
                     call.any_arguments = true;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::usage::WireUsage;
 use super::{stop_name, stop_sequence};
 use crate::anthropic::UNSIGNED;
-use crate::core::{Answer, Block, FinishReason, GenerateRequest, Usage, arguments_object};
+use crate::core::{Answer, Block, FinishReason, GenerateRequest, arguments_object};
 use crate::dialect::with_prefix;
 
 #[derive(Serialize)]
@@ -45,7 +45,7 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
         content: blocks.iter().filter_map(|b| block(b, request.shows_reasoning())).collect(),
         stop_reason: stop_name(finish),
         stop_sequence: stop_sequence(finish),
-        usage: (&answer.usage.unwrap_or(Usage::default())).into(),
+        usage: (&answer.usage.unwrap_or_default()).into(),
     })
 }
 

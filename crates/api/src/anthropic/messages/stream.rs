@@ -44,10 +44,14 @@ struct BlockDelta<'a> {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Delta<'a> {
-    ThinkingDelta { thinking: &'a str },
-    SignatureDelta { signature: &'a str },
-    TextDelta { text: &'a str },
-    InputJsonDelta { partial_json: &'a str },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'a str },
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: &'a str },
 }
 
 impl MessageWriter {
@@ -88,7 +92,7 @@ impl MessageWriter {
     fn close(&mut self, out: &mut Vec<u8>) {
         let Some(open) = self.open else { return };
         if open == (Open::Thinking { signed: false }) {
-            self.delta(Delta::SignatureDelta { signature: UNSIGNED }, out);
+            self.delta(Delta::Signature { signature: UNSIGNED }, out);
         }
         self.open = None;
         let name = "content_block_stop";
@@ -123,12 +127,12 @@ impl StreamWriter for MessageWriter {
             }
             Event::Reasoning { choice: 0, text } if self.reasoning => {
                 self.thinking(out);
-                self.delta(Delta::ThinkingDelta { thinking: text }, out);
+                self.delta(Delta::Thinking { thinking: text }, out);
             }
             Event::ReasoningSignature { choice: 0, signature } if self.reasoning => {
                 self.thinking(out);
                 self.open = Some(Open::Thinking { signed: true });
-                self.delta(Delta::SignatureDelta { signature }, out);
+                self.delta(Delta::Signature { signature }, out);
             }
             Event::RedactedReasoning { choice: 0, data } if self.reasoning => {
                 self.open(Open::Text, &json!({"type": "redacted_thinking", "data": data}), out);
@@ -138,7 +142,7 @@ impl StreamWriter for MessageWriter {
                 if self.open != Some(Open::Text) {
                     self.open(Open::Text, &json!({"type": "text", "text": ""}), out);
                 }
-                self.delta(Delta::TextDelta { text }, out);
+                self.delta(Delta::Text { text }, out);
             }
             Event::ToolCallStart { choice: 0, index, id, name } => {
                 let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
@@ -146,7 +150,7 @@ impl StreamWriter for MessageWriter {
             }
             Event::ToolCallArguments { choice: 0, index, text } => {
                 if self.open == Some(Open::Call(*index)) {
-                    self.delta(Delta::InputJsonDelta { partial_json: text }, out);
+                    self.delta(Delta::InputJson { partial_json: text }, out);
                 } else {
                     self.fail(&ApiError::upstream("the answer mixes the arguments of several calls"), out);
                 }
