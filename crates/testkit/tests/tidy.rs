@@ -52,7 +52,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("synth", &["weights"]),
     ("hub", &[]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub"]),
+    ("parser", &[]),
+    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser"]),
     ("testkit", &[]),
 ];
 

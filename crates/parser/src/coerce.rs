@@ -1,0 +1,351 @@
+//! The bare text of an argument to JSON, by the tool's JSON schema. Used by `xml`.
+//!
+//! - A parameter that takes only strings gets the text as it stands, to the last space.
+//! - An `enum` or `const` that names the text as a string makes it one.
+//! - Otherwise the text is the JSON value that it spells, if the schema takes values of that type. Python's `True`, `False`
+//!   and `None` count where a schema asks for a boolean or null: older templates write them.
+//! - Where nothing fits, it is a string.
+//!
+//! A parameter that the schema does not know, or says nothing about, takes all types: what spells a number, boolean,
+//! null, array or object is that. JSON is passed on as the model wrote it, so no digit of a number is lost.
+
+use serde_json::{Map, Value};
+
+use crate::json::{Progress, Scanner};
+
+/// Schemas within schemas that are looked into, for one argument. References may go in circles.
+const SCHEMAS_MAX: u32 = 256;
+
+/// A set of JSON types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Types(u8);
+
+impl Types {
+    const NONE: Self = Self(0);
+    const STRING: Self = Self(1);
+    const INTEGER: Self = Self(2);
+    const FRACTION: Self = Self(4);
+    const NUMBER: Self = Self(2 | 4);
+    const BOOLEAN: Self = Self(8);
+    const NULL: Self = Self(16);
+    const ARRAY: Self = Self(32);
+    const OBJECT: Self = Self(64);
+    const ALL: Self = Self(127);
+
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "string" => Self::STRING,
+            "integer" => Self::INTEGER,
+            "number" => Self::NUMBER,
+            "boolean" => Self::BOOLEAN,
+            "null" => Self::NULL,
+            "array" => Self::ARRAY,
+            "object" => Self::OBJECT,
+            _ => return None,
+        })
+    }
+
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::NULL,
+            Value::Bool(_) => Self::BOOLEAN,
+            Value::Number(n) if n.as_f64().is_some_and(|f| f.fract() != 0.0) => Self::FRACTION,
+            Value::Number(_) => Self::INTEGER,
+            Value::String(_) => Self::STRING,
+            Value::Array(_) => Self::ARRAY,
+            Value::Object(_) => Self::OBJECT,
+        }
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Looks into schemas that refer to each other.
+struct Reader<'a> {
+    root: &'a Value,
+    left: u32,
+}
+
+impl<'a> Reader<'a> {
+    /// The schema's keys; `None` where it has none, or where enough schemas were looked into.
+    fn enter(&mut self, schema: &'a Value) -> Option<&'a Map<String, Value>> {
+        self.left = self.left.checked_sub(1)?;
+        schema.as_object()
+    }
+
+    fn target(&self, schema: &'a Map<String, Value>) -> Option<&'a Value> {
+        self.root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
+    }
+
+    /// The schema of parameter `key`, named or not.
+    fn property(&mut self, schema: &'a Value, key: &str) -> Option<&'a Value> {
+        self.declared(schema, key).or_else(|| schema.get("additionalProperties").filter(|s| s.is_object()))
+    }
+
+    /// The schema of a parameter that is named.
+    fn declared(&mut self, schema: &'a Value, key: &str) -> Option<&'a Value> {
+        let s = self.enter(schema)?;
+        if let Some(found) = s.get("properties").and_then(|p| p.get(key)) {
+            return Some(found);
+        }
+        let inner = self.target(s).into_iter().chain(list(s, "allOf")).chain(alternatives(s));
+        for schema in inner {
+            if let Some(found) = self.declared(schema, key) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// The types that `schema` takes.
+    fn types(&mut self, schema: &'a Value) -> Types {
+        let Some(s) = self.enter(schema) else {
+            return if *schema == Value::Bool(false) { Types::NONE } else { Types::ALL };
+        };
+        let mut types = match s.get("type") {
+            Some(Value::String(name)) => Types::named(name).unwrap_or(Types::ALL),
+            Some(Value::Array(names)) => {
+                union(names.iter().filter_map(Value::as_str).filter_map(Types::named))
+            }
+            _ if s.contains_key("properties") => Types::OBJECT,
+            _ if s.contains_key("items") || s.contains_key("prefixItems") => Types::ARRAY,
+            _ => Types::ALL,
+        };
+        if s.contains_key("enum") || s.contains_key("const") {
+            types = types.and(union(named(s).map(Types::of)));
+        }
+        if let Some(target) = self.target(s) {
+            types = types.and(self.types(target));
+        }
+        for schema in list(s, "allOf") {
+            types = types.and(self.types(schema));
+        }
+        if alternatives(s).next().is_some() {
+            types = types.and(union(alternatives(s).map(|schema| self.types(schema))));
+        }
+        if s.get("nullable") == Some(&Value::Bool(true)) {
+            types = types.or(Types::NULL);
+        }
+        types
+    }
+
+    /// Whether an `enum` or `const` names this very string.
+    fn names(&mut self, schema: &'a Value, text: &str) -> bool {
+        let Some(s) = self.enter(schema) else { return false };
+        named(s).any(|v| v.as_str() == Some(text))
+            || self
+                .target(s)
+                .into_iter()
+                .chain(list(s, "allOf"))
+                .chain(alternatives(s))
+                .any(|schema| self.names(schema, text))
+    }
+}
+
+fn union(types: impl Iterator<Item = Types>) -> Types {
+    types.fold(Types::NONE, Types::or)
+}
+
+fn list<'a>(schema: &'a Map<String, Value>, key: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    schema.get(key).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn alternatives(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    list(schema, "anyOf").chain(list(schema, "oneOf"))
+}
+
+/// The values that an `enum` or `const` names.
+fn named(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    list(schema, "enum").chain(schema.get("const"))
+}
+
+/// Whether the schema of a tool's parameters names `key`.
+pub fn declares(root: &Value, key: &str) -> bool {
+    let mut reader = Reader { root, left: SCHEMAS_MAX };
+    reader.declared(root, key).is_some()
+}
+
+/// Argument `key` of a tool whose parameters have the schema `root`, as JSON text.
+pub fn argument(root: &Value, key: &str, text: &str) -> String {
+    let mut reader = Reader { root, left: SCHEMAS_MAX };
+    let schema = reader.property(root, key);
+    let types = schema.map_or(Types::ALL, |s| reader.types(s));
+    if types == Types::STRING || schema.is_some_and(|s| reader.names(s, text)) {
+        return string(text);
+    }
+    let spelled = text.trim_matches([' ', '\t', '\n', '\r']);
+    if let Some(value) = read(spelled)
+        && !value.is_string()
+        && types.has(Types::of(&value))
+    {
+        return spelled.into();
+    }
+    if types != Types::ALL {
+        match spelled.to_ascii_lowercase().as_str() {
+            word @ ("true" | "false") if types.has(Types::BOOLEAN) => return word.into(),
+            "none" | "null" if types.has(Types::NULL) => return "null".into(),
+            _ => {}
+        }
+    }
+    string(text)
+}
+
+/// The JSON value, if `text` is one and not too deep.
+fn read(text: &str) -> Option<Value> {
+    if text.starts_with(['{', '[']) {
+        let mut scanner = Scanner::new();
+        let end = text.chars().map(|c| scanner.step(c)).find(|p| *p != Progress::More);
+        if end != Some(Progress::Done) {
+            return None;
+        }
+    }
+    serde_json::from_str(text).ok()
+}
+
+/// As a JSON string.
+pub fn string(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The text as an argument whose parameter has `schema`.
+    fn one(schema: Value, text: &str) -> String {
+        argument(&json!({"type": "object", "properties": {"p": schema}}), "p", text)
+    }
+
+    #[test]
+    fn each_type_takes_what_it_spells() {
+        for (kind, text, want) in [
+            ("string", " 5 ", "\" 5 \""),
+            ("string", "{\"a\": 1}", "\"{\\\"a\\\": 1}\""),
+            ("string", "null", "\"null\""),
+            ("string", "a\n\tb\n", "\"a\\n\\tb\\n\""),
+            ("string", "", "\"\""),
+            ("integer", "5", "5"),
+            ("integer", " -5\n", "-5"),
+            ("integer", "123456789012345678901234567890", "123456789012345678901234567890"),
+            ("integer", "5.5", "\"5.5\""),
+            ("integer", "05", "\"05\""),
+            ("integer", "five", "\"five\""),
+            ("integer", "null", "\"null\""),
+            ("number", "5", "5"),
+            ("number", "1e-07", "1e-07"),
+            ("number", "1.10", "1.10"),
+            ("number", "NaN", "\"NaN\""),
+            ("number", "1e999", "\"1e999\""),
+            ("boolean", "true", "true"),
+            ("boolean", "False", "false"),
+            ("boolean", "1", "\"1\""),
+            ("null", "null", "null"),
+            ("null", "None", "null"),
+            ("array", "[1, \"a\"]", "[1, \"a\"]"),
+            ("array", "[1, 2", "\"[1, 2\""),
+            ("array", "[1] [2]", "\"[1] [2]\""),
+            ("array", "\n[\n  1\n]\n", "[\n  1\n]"),
+            ("array", "{}", "\"{}\""),
+            ("object", "{\"a\": [1.0]}", "{\"a\": [1.0]}"),
+            ("object", "{'a': 1}", "\"{'a': 1}\""),
+            ("object", "[]", "\"[]\""),
+            ("unheard of", "5", "5"),
+        ] {
+            assert_eq!(one(json!({"type": kind}), text), want, "{kind} {text:?}");
+        }
+    }
+
+    #[test]
+    fn several_types_take_the_one_that_fits() {
+        let optional = json!({"anyOf": [{"type": "string"}, {"type": "null"}]});
+        let listed = json!({"type": ["string", "null"]});
+        let nullable = json!({"type": "string", "nullable": true});
+        for schema in [optional, listed, nullable] {
+            assert_eq!(one(schema.clone(), "null"), "null", "{schema}");
+            assert_eq!(one(schema.clone(), "None"), "null", "{schema}");
+            assert_eq!(one(schema.clone(), "5"), "\"5\"", "{schema}");
+            assert_eq!(one(schema, " x"), "\" x\"");
+        }
+        let either = json!({"oneOf": [{"type": "string"}, {"type": "integer"}, {"type": "array"}]});
+        assert_eq!(one(either.clone(), "5"), "5");
+        assert_eq!(one(either.clone(), "5.5"), "\"5.5\"");
+        assert_eq!(one(either.clone(), "[5]"), "[5]");
+        assert_eq!(one(either, "{}"), "\"{}\"");
+        assert_eq!(
+            one(json!({"allOf": [{"type": ["string", "integer"]}, {"type": "string"}]}), "5"),
+            "\"5\""
+        );
+        assert_eq!(one(json!({"allOf": [{"type": "string"}, {"type": "array"}]}), "5"), "\"5\"");
+        assert_eq!(one(json!({"properties": {}}), "{}"), "{}");
+        assert_eq!(one(json!({"items": {"type": "string"}}), "[]"), "[]");
+        assert_eq!(one(json!(false), "5"), "\"5\"");
+    }
+
+    #[test]
+    fn enums_and_constants_name_their_values() {
+        assert_eq!(one(json!({"enum": ["1", "2"]}), "1"), "\"1\"");
+        assert_eq!(one(json!({"enum": ["auto", 1]}), "1"), "1");
+        assert_eq!(one(json!({"enum": ["auto", 1]}), "auto"), "\"auto\"");
+        assert_eq!(one(json!({"enum": ["true", false]}), "true"), "\"true\"");
+        assert_eq!(one(json!({"enum": [1, 2]}), "3"), "3", "the client judges");
+        assert_eq!(one(json!({"const": "5"}), "5"), "\"5\"");
+        assert_eq!(one(json!({"const": 5}), "5"), "5");
+        assert_eq!(one(json!({"anyOf": [{"const": "null"}, {"type": "null"}]}), "null"), "\"null\"");
+        assert_eq!(one(json!({"type": "integer", "enum": ["x"]}), "5"), "\"5\"", "nothing fits");
+    }
+
+    #[test]
+    fn references_are_followed_and_may_be_circular() {
+        let root = json!({
+            "$ref": "#/$defs/args",
+            "$defs": {
+                "args": {"properties": {"n": {"$ref": "#/$defs/count"}, "loop": {"$ref": "#/$defs/loop"}, "gone": {"$ref": "#/none"}}},
+                "count": {"type": "integer"},
+                "loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/loop"}]},
+            },
+        });
+        assert_eq!(argument(&root, "n", "5"), "5");
+        assert_eq!(argument(&root, "n", "x"), "\"x\"");
+        assert_eq!(argument(&root, "loop", "5"), "5");
+        assert_eq!(argument(&root, "gone", "5"), "5");
+        assert_eq!(argument(&json!({"$ref": "#"}), "p", "[]"), "[]");
+    }
+
+    #[test]
+    fn unknown_parameters_are_what_they_spell() {
+        let root = json!({"type": "object", "properties": {"known": {"description": "no type"}}});
+        for key in ["known", "unknown"] {
+            for (text, want) in [
+                ("5", "5"),
+                ("1e-07", "1e-07"),
+                ("null", "null"),
+                ("false", "false"),
+                ("{\"a\": 1}", "{\"a\": 1}"),
+                ("False", "\"False\""),
+                ("\"quoted\"", "\"\\\"quoted\\\"\""),
+                ("007", "\"007\""),
+                ("two words", "\"two words\""),
+            ] {
+                assert_eq!(argument(&root, key, text), want);
+            }
+        }
+        let strings = json!({"additionalProperties": {"type": "string"}});
+        assert_eq!(argument(&strings, "p", "5"), "\"5\"");
+        assert_eq!(argument(&json!({"additionalProperties": false}), "p", "5"), "5");
+        assert_eq!(argument(&Value::Null, "p", "5"), "5");
+        let deep = "[".repeat(101) + &"]".repeat(101);
+        assert_eq!(argument(&Value::Null, "p", &deep), string(&deep));
+    }
+}

@@ -1,0 +1,133 @@
+//! Which syntax a model speaks: read off its chat template, or given by name. Chosen by callers, once a model.
+
+use std::str::FromStr;
+
+/// A name that is none of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no {what} '{name}'; there are {names}")]
+pub struct UnknownName {
+    what: &'static str,
+    name: String,
+    names: &'static str,
+}
+
+/// How a model writes tool calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ToolSyntax {
+    /// Not at all: tags are text.
+    #[default]
+    None,
+    /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>`, with newlines: Qwen3-Coder,
+    /// Qwen3.5 and later. Values are bare text.
+    Qwen3Coder,
+    /// `<tool_call>{"name": NAME, "arguments": {...}}</tool_call>`, with newlines: Hermes 2 and 3, Qwen2.5, Qwen3.
+    Hermes,
+}
+
+impl FromStr for ToolSyntax {
+    type Err = UnknownName;
+
+    /// By the names that vLLM's `--tool-call-parser` takes.
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        match name {
+            "none" => Ok(Self::None),
+            "qwen3_coder" | "qwen3_xml" => Ok(Self::Qwen3Coder),
+            "hermes" => Ok(Self::Hermes),
+            _ => Err(UnknownName {
+                what: "tool call parser",
+                name: name.into(),
+                names: "qwen3_coder (also qwen3_xml), hermes, none",
+            }),
+        }
+    }
+}
+
+/// Where reasoning goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReasoningFormat {
+    /// Apart from the content, without its tags.
+    #[default]
+    Deepseek,
+    /// Nowhere: it is told from the content, and left out.
+    Hidden,
+    /// It stays in the content as generated, tags and all.
+    None,
+}
+
+impl FromStr for ReasoningFormat {
+    type Err = UnknownName;
+
+    /// By the names that llama.cpp's `--reasoning-format` takes, where `auto` is `deepseek`; and `hidden`.
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        match name {
+            "deepseek" | "auto" => Ok(Self::Deepseek),
+            "hidden" => Ok(Self::Hidden),
+            "none" => Ok(Self::None),
+            _ => Err(UnknownName {
+                what: "reasoning format",
+                name: name.into(),
+                names: "deepseek (also auto), hidden, none",
+            }),
+        }
+    }
+}
+
+/// The syntax that a model speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Format {
+    /// An answer may begin with `<think>`.
+    pub reasoning: bool,
+    /// How it calls tools.
+    pub tools: ToolSyntax,
+}
+
+impl Format {
+    /// Reads it off the source of a chat template: what a template writes into the history is what its model writes.
+    pub fn detect(template: &str) -> Self {
+        let has = |text: &str| template.contains(text);
+        let tools = if !has("<tool_call>") {
+            ToolSyntax::None
+        } else if has("<function=") && has("<parameter=") {
+            ToolSyntax::Qwen3Coder
+        } else if has("\"arguments") && !has("<arg_key>") {
+            ToolSyntax::Hermes
+        } else {
+            ToolSyntax::None // another family's call between the same tags
+        };
+        Self { reasoning: has("<think>") || has("</think>"), tools }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_vllm_and_llama_cpp() {
+        for (name, syntax) in [
+            ("qwen3_coder", ToolSyntax::Qwen3Coder),
+            ("qwen3_xml", ToolSyntax::Qwen3Coder),
+            ("hermes", ToolSyntax::Hermes),
+            ("none", ToolSyntax::None),
+        ] {
+            assert_eq!(name.parse(), Ok(syntax));
+        }
+        assert_eq!("auto".parse(), Ok(ReasoningFormat::Deepseek));
+        assert_eq!("hidden".parse(), Ok(ReasoningFormat::Hidden));
+        assert_eq!("none".parse(), Ok(ReasoningFormat::None));
+        let e = "pythonic".parse::<ToolSyntax>().unwrap_err().to_string();
+        assert!(e.contains("'pythonic'") && e.contains("hermes"), "{e}");
+        let e = "deepseek-legacy".parse::<ReasoningFormat>().unwrap_err().to_string();
+        assert!(e.contains("'deepseek-legacy'") && e.contains("none"), "{e}");
+    }
+
+    #[test]
+    fn other_families_calls_are_not_taken_for_ours() {
+        let of = |t: &str| Format::detect(t).tools;
+        assert_eq!(of("{{ '<function=' + name + '>' }}{\"name\": 1}</function>"), ToolSyntax::None);
+        assert_eq!(of("<tool_call>{{ tc.name }}\n<arg_key>{{ \"arguments\" }}</arg_key>"), ToolSyntax::None);
+        assert_eq!(of("{{ messages }}"), ToolSyntax::None);
+        assert!(Format::detect("{{ content.split('</think>')[-1] }}").reasoning);
+        assert!(!Format::detect("{{ content }}").reasoning);
+    }
+}

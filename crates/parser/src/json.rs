@@ -1,0 +1,195 @@
+//! Follows JSON that comes by characters, to know where an object ends and at once when it is none. Used by `hermes` and
+//! `coerce`.
+
+/// Containers within containers; below serde_json's own limit, so that what passes here can be read, and so can an object
+/// that has it as a member.
+const DEPTH_MAX: usize = 100;
+
+/// What a character makes of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    More,
+    /// The object or array is complete.
+    Done,
+    /// Not JSON.
+    Bad,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    Value,
+    ValueOrClose,
+    Key,
+    KeyOrClose,
+    Colon,
+    CommaOrClose,
+    Text {
+        key: bool,
+    },
+    Escape {
+        key: bool,
+    },
+    Hex {
+        key: bool,
+        left: u8,
+    },
+    /// Its digits are not looked at closely; serde_json does that.
+    Number,
+    /// The rest of `true`, `false` or `null`.
+    Word(&'static str),
+}
+
+/// Follows one object or array from its first character. Accepts all JSON, and of the rest only odd numbers and lone
+/// surrogates.
+#[derive(Debug)]
+pub struct Scanner {
+    /// The closing character of every open container.
+    open: Vec<char>,
+    expect: Expect,
+}
+
+impl Scanner {
+    pub fn new() -> Self {
+        Self { open: Vec::new(), expect: Expect::Value }
+    }
+
+    pub fn step(&mut self, c: char) -> Progress {
+        if self.expect == Expect::Number {
+            if matches!(c, '0'..='9' | '+' | '-' | '.' | 'e' | 'E') {
+                return Progress::More;
+            }
+            self.expect = Expect::CommaOrClose;
+        }
+        let space = matches!(c, ' ' | '\t' | '\n' | '\r');
+        let next = match (self.expect, c) {
+            (Expect::Text { key }, '"') => self.after_text(key),
+            (Expect::Text { key }, '\\') => Expect::Escape { key },
+            (Expect::Text { key }, ' '..) => Expect::Text { key },
+            (Expect::Escape { key }, 'u') => Expect::Hex { key, left: 4 },
+            (Expect::Escape { key }, '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't') => Expect::Text { key },
+            (Expect::Hex { key, left: 1 }, _) if c.is_ascii_hexdigit() => Expect::Text { key },
+            (Expect::Hex { key, left }, _) if c.is_ascii_hexdigit() => Expect::Hex { key, left: left - 1 },
+            (Expect::Word(rest), _) if rest.starts_with(c) => match &rest[c.len_utf8()..] {
+                "" => Expect::CommaOrClose,
+                rest => Expect::Word(rest),
+            },
+            (Expect::Text { .. } | Expect::Escape { .. } | Expect::Hex { .. } | Expect::Word(_), _) => {
+                return Progress::Bad;
+            }
+            _ if space && !self.open.is_empty() => self.expect,
+            (Expect::Value | Expect::ValueOrClose, '{' | '[') if self.open.len() < DEPTH_MAX => {
+                self.open.push(if c == '{' { '}' } else { ']' });
+                if c == '{' { Expect::KeyOrClose } else { Expect::ValueOrClose }
+            }
+            _ if self.open.is_empty() => return Progress::Bad,
+            (Expect::Value | Expect::ValueOrClose, '"') => Expect::Text { key: false },
+            (Expect::Value | Expect::ValueOrClose, '-' | '0'..='9') => Expect::Number,
+            (Expect::Value | Expect::ValueOrClose, 't') => Expect::Word("rue"),
+            (Expect::Value | Expect::ValueOrClose, 'f') => Expect::Word("alse"),
+            (Expect::Value | Expect::ValueOrClose, 'n') => Expect::Word("ull"),
+            (Expect::Key | Expect::KeyOrClose, '"') => Expect::Text { key: true },
+            (Expect::Colon, ':') => Expect::Value,
+            (Expect::CommaOrClose, ',') if self.open.last() == Some(&'}') => Expect::Key,
+            (Expect::CommaOrClose, ',') => Expect::Value,
+            (Expect::CommaOrClose | Expect::KeyOrClose | Expect::ValueOrClose, _)
+                if self.open.last() == Some(&c) =>
+            {
+                self.open.pop();
+                if self.open.is_empty() {
+                    return Progress::Done;
+                }
+                Expect::CommaOrClose
+            }
+            _ => return Progress::Bad,
+        };
+        self.expect = next;
+        Progress::More
+    }
+
+    fn after_text(&self, key: bool) -> Expect {
+        if key { Expect::Colon } else { Expect::CommaOrClose }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Where the text stops being the beginning of JSON, or is complete.
+    fn scan(text: &str) -> (Progress, usize) {
+        let mut s = Scanner::new();
+        for (at, c) in text.char_indices() {
+            match s.step(c) {
+                Progress::More => {}
+                end => return (end, at + c.len_utf8()),
+            }
+        }
+        (Progress::More, text.len())
+    }
+
+    #[test]
+    fn what_is_not_json_is_known_early() {
+        for (text, at) in [
+            ("x", 1),
+            ("\"a\"", 1),
+            ("{x", 2),
+            ("{\"a\" 1", 6),
+            ("{\"a\":1 2", 8),
+            ("{\"a\":\"\n", 7),
+            ("{\"a\":\"\\x", 8),
+            ("{\"a\":\"\\u12g", 11),
+            ("[1}", 3),
+            ("[tru ", 5),
+            ("[,", 2),
+            ("[1,]", 4),
+            ("{\"a\":1,}", 8),
+            ("{1", 2),
+        ] {
+            assert_eq!(scan(text), (Progress::Bad, at), "{text}");
+        }
+        assert_eq!(scan(&"[".repeat(101)), (Progress::Bad, 101));
+        let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        assert_eq!(scan(&deep), (Progress::Done, 200));
+        assert!(serde_json::from_str::<Value>(&format!("{{\"a\": {deep}}}")).is_ok());
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::vec((".{0,4}", inner), 0..5).prop_map(|m| m.into_iter().collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn json_ends_where_serde_json_says(v in value(), pretty: bool, rest in ".{0,4}") {
+            let v = Value::Array(vec![v]);
+            let text = if pretty { format!("{v:#}") } else { v.to_string() };
+            prop_assert_eq!(scan(&format!("{text}{rest}")), (Progress::Done, text.len()));
+        }
+
+        #[test]
+        fn no_beginning_of_json_is_refused(text in r#"[\[{][\[\]{}",: 01e.\\untrfalse-]{0,24}"#) {
+            let (end, at) = scan(&text);
+            let mut values = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+            match values.next() {
+                Some(Ok(_)) => prop_assert_eq!((end, at), (Progress::Done, values.byte_offset())),
+                // Of an escape's four digits serde_json looks at none before the last.
+                Some(Err(e)) if e.is_eof() && !text.contains("\\u") => prop_assert_eq!(end, Progress::More, "{}", e),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! From an answer's text to reasoning, text and tool calls, for streaming and not. Called by the command and by the server.
+//!
+//! One [`Parser`] reads one answer. It is fed pieces of text, hands out [`Delta`]s, and the deltas' contents do not
+//! depend on where the pieces end. It trusts nothing: what is not reasoning or a valid call is text, as generated.
+//!
+//! ```
+//! use octet_parser::{Format, Message, Options, Start, Tool, parse};
+//! use serde_json::json;
+//!
+//! let format = Format { reasoning: true, tools: "qwen3_coder".parse()? };
+//! let tools = [Tool { name: "sum".into(), parameters: json!({"properties": {"n": {"type": "integer"}}}) }];
+//! let text = "Easy.\n</think>\n\n<tool_call>\n<function=sum>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>";
+//! let message: Message = parse(format, Start { in_reasoning: true }, &tools[..], Options::default(), text);
+//! assert_eq!(message.reasoning, "Easy.");
+//! assert_eq!(message.tool_calls[0].arguments, r#"{"n": 3}"#);
+//! # Ok::<(), octet_parser::UnknownName>(())
+//! ```
+//!
+//! # What is what
+//!
+//! - **Reasoning** is what stands before `</think>`, in an answer that begins with `<think>` or whose prompt ends with it.
+//!   `</think>` anywhere else is text.
+//! - **A call** is recognised where tools were given. It is handed out once it is complete and names one of them; until
+//!   then it is held back. One that is malformed, unfinished or names another function is text, all of it: nothing
+//!   inside it is taken for a call.
+//! - **A call in the middle of the reasoning** is a call, and ends the reasoning. One that is not valid stays reasoning.
+//! - **White space.** The newlines that templates write next to tags belong to the tags: one behind `<think>` and one
+//!   before `</think>`, up to two behind it, up to two (Hermes: one) between text and a call. White space alone is neither
+//!   reasoning nor text, if a tag follows it. So a message that is rendered again is the text that the model wrote.
+//!   Text on both sides of calls keeps the white space between.
+//!
+//! # Leniency
+//!
+//! A call may lack its last `</tool_call>`: at the answer's end (where that was a stop string), or where the next call
+//! begins. In the XML syntax it may lack two more tags that models forget: an answer's call `<tool_call>`, and a value its
+//! `</parameter>`.
+
+mod coerce;
+mod format;
+mod hermes;
+mod json;
+mod message;
+mod parser;
+mod tags;
+mod xml;
+
+pub use format::{Format, ReasoningFormat, ToolSyntax, UnknownName};
+pub use message::{Delta, Message, ToolCall};
+pub use parser::{Options, Parser, Start, Tool, parse};

@@ -1,0 +1,535 @@
+//! The parser: follows an answer by characters, decides what each is, and hands out what is certain. Called by all who
+//! show or serve answers.
+//!
+//! Every decision is made at a character or a tag, never at the end of a piece, so cuts can not matter. Work is linear:
+//! what turns out to be no call is read again, but calls hardly overlap (a call's value is never searched for others).
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::format::{Format, ReasoningFormat, ToolSyntax};
+use crate::message::{Delta, Message, ToolCall};
+use crate::tags::{Found, Step, Tag, Tags, Token};
+use crate::{hermes, xml};
+
+/// A tool that the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// The function's name.
+    pub name: String,
+    /// JSON schema of its arguments; `null` where there is none.
+    pub parameters: Value,
+}
+
+/// Where an answer begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Start {
+    /// The prompt ends with `<think>`.
+    pub in_reasoning: bool,
+}
+
+/// How an answer is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Where reasoning goes.
+    pub reasoning: ReasoningFormat,
+    /// Without it the answer's first call is its last; further ones are text. The caller does well to end the answer there.
+    pub parallel_tool_calls: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { reasoning: ReasoningFormat::default(), parallel_tool_calls: true }
+    }
+}
+
+/// Parses a whole answer.
+pub fn parse(
+    format: Format,
+    start: Start,
+    tools: impl Into<Arc<[Tool]>>,
+    options: Options,
+    text: &str,
+) -> Message {
+    let mut message = Message::default();
+    let mut parser = Parser::new(format, start, tools, options);
+    parser.push(text, &mut |delta| message.add(delta));
+    parser.finish(&mut |delta| message.add(delta));
+    message
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Zone {
+    Reasoning,
+    Content,
+}
+
+#[derive(Debug)]
+enum Call {
+    Xml(xml::Scan),
+    Hermes(hermes::Scan),
+}
+
+/// What is certain and not yet handed out.
+#[derive(Debug)]
+enum Ready {
+    Text(Zone, String),
+    Call(ToolCall),
+}
+
+/// Reads one answer, given in pieces.
+#[derive(Debug)]
+pub struct Parser {
+    format: Format,
+    tools: Arc<[Tool]>,
+    options: Options,
+
+    zone: Zone,
+    /// Nothing but white space has come: `<think>` may.
+    lead: bool,
+    /// Text came since the zone began, or since the last call.
+    started: bool,
+    /// Newlines that belong to the tag before.
+    skip: u8,
+    /// A call ended the reasoning, and no text came since: `</think>` may.
+    close_due: bool,
+    /// Functions inside a call's values are skipped.
+    nesting: bool,
+    calls: usize,
+    /// There is content already.
+    content: bool,
+
+    /// White space that may belong to the next tag.
+    gap: String,
+    /// The beginning of a tag.
+    part: String,
+    /// The text of a call so far, from its first tag.
+    held: String,
+    call: Option<Call>,
+    /// The call names no tool: it is followed for its end alone, and its values are handed out as they come.
+    quoted: bool,
+    /// Texts that are to be read again, and how far they are; the last first.
+    again: Vec<(String, usize)>,
+    ready: Vec<Ready>,
+    /// Characters read, for tests.
+    steps: usize,
+}
+
+impl Parser {
+    /// A parser of one answer. Without `tools` no calls are recognised.
+    pub fn new(format: Format, start: Start, tools: impl Into<Arc<[Tool]>>, options: Options) -> Self {
+        let mut parser = Self {
+            format,
+            tools: tools.into(),
+            options,
+            zone: Zone::Content,
+            lead: !start.in_reasoning,
+            started: false,
+            skip: 0,
+            close_due: false,
+            nesting: true,
+            calls: 0,
+            content: false,
+            gap: String::new(),
+            part: String::new(),
+            held: String::new(),
+            call: None,
+            quoted: false,
+            again: Vec::new(),
+            ready: Vec::new(),
+            steps: 0,
+        };
+        if start.in_reasoning {
+            parser.enter(Zone::Reasoning);
+        }
+        parser
+    }
+
+    /// Whether what comes next is reasoning, as far as is certain.
+    pub fn in_reasoning(&self) -> bool {
+        self.zone == Zone::Reasoning
+    }
+
+    /// Takes a piece, and hands out what is certain.
+    pub fn push(&mut self, text: &str, emit: &mut impl FnMut(Delta<'_>)) {
+        for c in text.chars() {
+            self.char(c);
+            self.read_again();
+        }
+        self.hand_out(emit);
+    }
+
+    /// The answer is over: hands out the rest.
+    pub fn finish(mut self, emit: &mut impl FnMut(Delta<'_>)) {
+        loop {
+            if !self.part.is_empty() {
+                let part = std::mem::take(&mut self.part);
+                self.no_tag(part);
+            } else if self.call.is_some() {
+                self.end_call();
+            } else {
+                break;
+            }
+            self.read_again();
+        }
+        if self.started || self.calls == 0 {
+            self.emit_gap();
+        }
+        self.hand_out(emit);
+    }
+
+    fn hand_out(&mut self, emit: &mut impl FnMut(Delta<'_>)) {
+        for ready in self.ready.drain(..) {
+            match ready {
+                Ready::Text(Zone::Reasoning, _) if self.options.reasoning == ReasoningFormat::Hidden => {}
+                Ready::Text(Zone::Reasoning, text) => emit(Delta::Reasoning(&text)),
+                Ready::Text(Zone::Content, text) => emit(Delta::Content(&text)),
+                Ready::Call(call) => emit(Delta::ToolCall(call)),
+            }
+        }
+    }
+
+    /// Reads what turned out to be something else, before anything new.
+    fn read_again(&mut self) {
+        while let Some((text, at)) = self.again.last_mut() {
+            match text[*at..].chars().next() {
+                Some(c) => {
+                    *at += c.len_utf8();
+                    self.char(c);
+                }
+                None => {
+                    self.again.pop();
+                }
+            }
+        }
+    }
+
+    fn char(&mut self, c: char) {
+        self.steps += 1;
+        if self.part.is_empty() && c != '<' {
+            return self.token(Token::Char(c));
+        }
+        self.part.push(c);
+        match self.wanted().find(&self.part) {
+            Found::Part => {}
+            Found::Tag(tag) => {
+                self.part.clear();
+                self.token(Token::Tag(tag));
+            }
+            Found::Nothing => {
+                let part = std::mem::take(&mut self.part);
+                self.no_tag(part);
+            }
+        }
+    }
+
+    /// `part` begins with `<` and is no tag: that is a character like others, and the rest is read anew.
+    fn no_tag(&mut self, mut part: String) {
+        let rest = part.split_off(1);
+        if !rest.is_empty() {
+            self.again.push((rest, 0));
+        }
+        self.token(Token::Char('<'));
+    }
+
+    /// The tags that mean something here.
+    fn wanted(&self) -> Tags {
+        match &self.call {
+            Some(Call::Xml(scan)) => return scan.wanted(),
+            Some(Call::Hermes(scan)) => return scan.wanted(),
+            None => {}
+        }
+        let mut tags = Tags::NONE;
+        if self.lead && self.format.reasoning {
+            tags = tags.with(Tag::ThinkOpen);
+        }
+        if self.in_reasoning() || self.close_due {
+            tags = tags.with(Tag::ThinkClose);
+        }
+        if self.takes_calls() {
+            tags = tags.with(Tag::CallOpen);
+            if self.format.tools == ToolSyntax::Qwen3Coder && !self.in_reasoning() {
+                tags = tags.with(Tag::FunctionOpen);
+            }
+        }
+        tags
+    }
+
+    fn takes_calls(&self) -> bool {
+        let enough = self.calls > 0 && !self.options.parallel_tool_calls;
+        self.format.tools != ToolSyntax::None && !self.tools.is_empty() && !enough
+    }
+
+    fn token(&mut self, token: Token) {
+        if self.call.is_some() {
+            return self.in_call(token);
+        }
+        match token {
+            Token::Char(c) => self.text(c),
+            Token::Tag(Tag::ThinkOpen) => {
+                self.tag_of_reasoning(Tag::ThinkOpen, 0);
+                self.enter(Zone::Reasoning);
+            }
+            Token::Tag(Tag::ThinkClose) => {
+                self.tag_of_reasoning(Tag::ThinkClose, 1);
+                self.enter(Zone::Content);
+            }
+            Token::Tag(tag) => self.begin_call(tag),
+        }
+    }
+
+    /// A tag that switches zones, and `newlines` before it that belong to it.
+    fn tag_of_reasoning(&mut self, tag: Tag, newlines: usize) {
+        if self.options.reasoning == ReasoningFormat::None {
+            self.emit_gap();
+            tag.text().chars().for_each(|c| self.emit(c));
+        } else if self.started {
+            let kept = self.gap.len() - newlines.min(self.gap.len());
+            self.gap.truncate(kept);
+            self.emit_gap();
+        }
+        self.gap.clear();
+    }
+
+    fn enter(&mut self, zone: Zone) {
+        let split = self.options.reasoning != ReasoningFormat::None;
+        self.zone = zone;
+        self.lead = false;
+        self.close_due = false;
+        self.started = !split; // tags that stay in the content are content
+        self.skip = match zone {
+            _ if !split => 0,
+            Zone::Reasoning => 1,
+            Zone::Content => 2,
+        };
+    }
+
+    /// Newlines that templates write between text and a call.
+    fn newlines_before_call(&self) -> usize {
+        if self.format.tools == ToolSyntax::Qwen3Coder { 2 } else { 1 }
+    }
+
+    /// A character of reasoning or content.
+    fn text(&mut self, c: char) {
+        if self.skip > 0 && c == '\n' {
+            self.skip -= 1;
+            return;
+        }
+        self.skip = 0;
+        let space = Token::Char(c).is_space();
+        if !self.started && space && (self.calls > 0 || !self.wanted().is_empty()) {
+            self.gap.push(c);
+            return;
+        }
+        if self.started && c == '\n' && !self.wanted().is_empty() {
+            // All that is held are newlines.
+            if self.gap.len() < self.newlines_before_call() {
+                self.gap.push(c);
+            } else {
+                self.emit(c);
+            }
+            return;
+        }
+        if !self.started && self.calls > 0 && !self.content {
+            self.gap.clear(); // white space behind calls, and no text before them
+        }
+        self.emit_gap();
+        self.emit(c);
+        if !space {
+            self.started = true;
+            self.lead = false;
+            self.close_due = false;
+        }
+    }
+
+    fn emit_gap(&mut self) {
+        let gap = std::mem::take(&mut self.gap);
+        gap.chars().for_each(|c| self.emit(c));
+    }
+
+    fn emit(&mut self, c: char) {
+        let zone = match self.options.reasoning {
+            ReasoningFormat::Deepseek | ReasoningFormat::Hidden => self.zone,
+            ReasoningFormat::None => Zone::Content,
+        };
+        self.content |= zone == Zone::Content;
+        match self.ready.last_mut() {
+            Some(Ready::Text(last, text)) if *last == zone => text.push(c),
+            _ => self.ready.push(Ready::Text(zone, c.into())),
+        }
+    }
+
+    fn begin_call(&mut self, tag: Tag) {
+        self.skip = 0;
+        self.quoted = false;
+        self.held = tag.text().into();
+        self.call = Some(match self.format.tools {
+            ToolSyntax::Hermes => Call::Hermes(hermes::Scan::new(self.held.len())),
+            ToolSyntax::Qwen3Coder | ToolSyntax::None => {
+                Call::Xml(xml::Scan::new(tag, self.in_reasoning(), self.nesting))
+            }
+        });
+    }
+
+    fn in_call(&mut self, token: Token) {
+        match token {
+            Token::Char(c) => self.held.push(c),
+            Token::Tag(tag) => self.held.push_str(tag.text()),
+        }
+        let step = match &mut self.call {
+            Some(Call::Xml(scan)) => scan.step(token, self.held.len()),
+            Some(Call::Hermes(scan)) => scan.step(token, self.held.len()),
+            None => return,
+        };
+        match step {
+            Step::More => self.quote(token),
+            Step::Done { end } => self.complete(end),
+            Step::Text { end } => self.give_up(end),
+        }
+    }
+
+    /// Hands out what a call without a tool holds, while its end is not in sight.
+    fn quote(&mut self, token: Token) {
+        let Some(Call::Xml(scan)) = &self.call else { return };
+        if !scan.in_value() {
+            return;
+        }
+        if token == Token::Char('>') && !self.quoted {
+            self.quoted = self.tool(scan.name(&self.held)).is_none();
+        }
+        if self.quoted {
+            for c in std::mem::take(&mut self.held).chars() {
+                self.text(c);
+            }
+        }
+    }
+
+    fn tool(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|t| t.name == name)
+    }
+
+    /// The answer ended in a call.
+    fn end_call(&mut self) {
+        let (end, nested) = match &mut self.call {
+            Some(Call::Xml(scan)) => (scan.finish(), scan.nested()),
+            Some(Call::Hermes(scan)) => (scan.finish(), false),
+            None => return,
+        };
+        match end {
+            Some(end) => self.complete(end),
+            None if nested && self.nesting && !self.quoted => {
+                // Something in a value was taken for a function and was none. From here on, nothing is.
+                self.nesting = false;
+                self.call = None;
+                let held = std::mem::take(&mut self.held);
+                self.again.push((held, 0));
+            }
+            None => self.give_up(self.held.len()),
+        }
+    }
+
+    /// The call ends at byte `end` of the held text; the rest is read again.
+    fn complete(&mut self, end: usize) {
+        let call = match &self.call {
+            Some(Call::Xml(_)) if self.quoted => None,
+            Some(Call::Xml(scan)) => {
+                let tool = self.tool(scan.name(&self.held));
+                tool.map(|t| (t.name.clone(), scan.arguments(&self.held, &t.parameters)))
+            }
+            Some(Call::Hermes(scan)) => scan.call(&self.held).filter(|(name, _)| self.tool(name).is_some()),
+            None => return,
+        };
+        let Some((name, arguments)) = call else { return self.give_up(end) };
+        self.ready.push(Ready::Call(ToolCall { index: self.calls, name, arguments }));
+        self.calls += 1;
+        if self.in_reasoning() {
+            self.zone = Zone::Content;
+            if self.options.reasoning != ReasoningFormat::None {
+                self.gap.clear();
+                self.close_due = true;
+            }
+        }
+        self.lead = false;
+        self.started = false;
+        self.call = None;
+        self.again.push((self.held.split_off(end), 0));
+        self.held.clear();
+    }
+
+    /// The held text up to byte `end` is text; the rest is read again.
+    fn give_up(&mut self, end: usize) {
+        self.call = None;
+        let rest = self.held.split_off(end);
+        for c in std::mem::take(&mut self.held).chars() {
+            self.text(c);
+        }
+        self.again.push((rest, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Characters read, of a text that is fed by characters, per character.
+    fn work(tools: ToolSyntax, in_reasoning: bool, text: &str) -> f64 {
+        let tool = Tool { name: "f".into(), parameters: Value::Null };
+        let format = Format { reasoning: true, tools };
+        let mut parser = Parser::new(format, Start { in_reasoning }, [tool], Options::default());
+        for c in text.chars() {
+            parser.char(c);
+            parser.read_again();
+        }
+        if parser.call.is_some() {
+            parser.end_call();
+            parser.read_again();
+        }
+        parser.steps as f64 / text.chars().count() as f64
+    }
+
+    #[test]
+    fn work_is_linear() {
+        let begun = "<tool_call>\n<function=f>\n<parameter=a>\n";
+        let ended = "\n</parameter>\n</function>\n</tool_call>";
+        for piece in [
+            "<",
+            "<tool_call>",
+            "<tool_call",
+            "<tool_call> \n",
+            "<tool_call><function=f",
+            "<tool_call><function=f>",
+            "<tool_call><function=f><parameter=",
+            "<tool_call><function=f></function>",
+            "<function=f>",
+            "<function=f><parameter=a>",
+            "<function=g><parameter=a>",
+            begun,
+            &begun.replace("=f", "=g"),
+            &format!("{begun}<function=x><parameter=y>"),
+            &format!("{begun}</parameter>"),
+            &format!("{begun}</function></parameter>"),
+            &format!("{begun}<function=x><parameter=y>{ended}"),
+            ended,
+            "<tool_call>{",
+            "<tool_call>{\"a\": \"",
+            "<tool_call>{\"<tool_call>\":[{",
+            "\"<tool_call>{\":",
+            "<think>",
+            "</think>",
+            "<tool_call> </think>",
+            "\n",
+            " ",
+        ] {
+            let text = piece.repeat(20_000 / piece.len());
+            for syntax in [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes, ToolSyntax::None] {
+                for (in_reasoning, text) in
+                    [(false, text.clone()), (true, text.clone()), (true, text.clone() + "</think>")]
+                {
+                    let work = work(syntax, in_reasoning, &text);
+                    assert!(work < 5.0, "{piece:?} {syntax:?} in reasoning {in_reasoning}: {work} times");
+                }
+            }
+        }
+    }
+}

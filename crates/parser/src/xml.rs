@@ -1,0 +1,270 @@
+//! A call in Qwen3-Coder's syntax: tags around bare text. Used by `parser`.
+//!
+//! The syntax has no escapes, so a value may hold what looks like its end. It ends at the first `</parameter>` behind which
+//! the call goes on as calls do: white space, then the next parameter or the function's end, and behind that the call's
+//! end. Functions written out inside a value (code about this very syntax) are skipped whole.
+//!
+//! Models forget `</parameter>`, or garble it, above all at the end of long contexts. So a value also ends where the function
+//! and the call do, and before a line that begins a parameter which the schema knows and which is not given otherwise.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use serde_json::Value;
+
+use crate::coerce;
+use crate::tags::{Step, Tag, Tags, Token};
+
+/// How a line begins that begins a parameter.
+const LINE_OF_PARAMETER: &str = "\n<parameter=";
+
+#[derive(Debug, Clone, Copy)]
+enum At {
+    /// Behind `<tool_call>`: white space, then `<function=`.
+    Open,
+    /// In the function's name, up to `>`.
+    Name,
+    /// Behind the name: white space, then `<parameter=` or `</function>`.
+    Parameters,
+    /// In a parameter's name. With `value_end` it may yet be text of the value before.
+    Key {
+        from: usize,
+        value_end: Option<usize>,
+    },
+    Value,
+    /// In the value, behind `<function=`: a name, `>`.
+    InnerName,
+    /// In the value, behind `<function=name>`: white space, then what makes it a function.
+    InnerOpen,
+    /// In the value, behind a `</function>` at `value_end` that closes nothing in it: white space, then `</tool_call>` if it
+    /// is the value's end.
+    Unclosed {
+        value_end: usize,
+    },
+    /// Behind `</parameter>`, which begins at `value_end`: white space, then `<parameter=` or `</function>`.
+    AfterValue {
+        value_end: usize,
+    },
+    /// Behind `</function>`, which ends at `end`: white space, then `</tool_call>`.
+    Close {
+        end: usize,
+        value_end: Option<usize>,
+    },
+}
+
+/// Follows one call from behind its first tag, which is `<tool_call>` or `<function=`.
+#[derive(Debug)]
+pub struct Scan {
+    at: At,
+    /// Bytes of the first tag.
+    opened: usize,
+    /// The first tag was `<function=`.
+    bare: bool,
+    /// `</think>` ends an unfinished call.
+    in_reasoning: bool,
+    /// Skip functions inside values.
+    nesting: bool,
+    /// Functions open inside the value.
+    depth: usize,
+    /// A function was opened inside a value.
+    nested: bool,
+    name: Range<usize>,
+    key: Range<usize>,
+    value_from: usize,
+    /// Where keys and values lie in the held text.
+    parameters: Vec<(Range<usize>, Range<usize>)>,
+}
+
+impl Scan {
+    pub fn new(first: Tag, in_reasoning: bool, nesting: bool) -> Self {
+        let opened = first.text().len();
+        let bare = first == Tag::FunctionOpen;
+        Self {
+            at: if bare { At::Name } else { At::Open },
+            opened,
+            bare,
+            in_reasoning,
+            nesting,
+            depth: 0,
+            nested: false,
+            name: opened..opened,
+            key: 0..0,
+            value_from: 0,
+            parameters: Vec::new(),
+        }
+    }
+
+    pub fn wanted(&self) -> Tags {
+        let tags = [
+            Tag::CallOpen,
+            Tag::CallClose,
+            Tag::FunctionOpen,
+            Tag::FunctionClose,
+            Tag::ParameterOpen,
+            Tag::ParameterClose,
+        ];
+        let tags = tags.into_iter().fold(Tags::NONE, Tags::with);
+        if self.in_reasoning { tags.with(Tag::ThinkClose) } else { tags }
+    }
+
+    /// Takes the token that ends at byte `end` of the held text.
+    pub fn step(&mut self, token: Token, end: usize) -> Step {
+        let from = end - token.len();
+        let failed = Step::Text { end: self.opened };
+        let in_name = |c: char| !matches!(c, '<' | '>' | '\n');
+        self.at = match (self.at, token) {
+            (At::Open, _) if token.is_space() => At::Open,
+            (At::Open, Token::Tag(Tag::FunctionOpen)) => {
+                self.name = end..end;
+                At::Name
+            }
+            (At::Name, Token::Char(c)) if in_name(c) => At::Name,
+            (At::Name, Token::Char('>')) => {
+                self.name.end = from;
+                At::Parameters
+            }
+            (At::Parameters, _) if token.is_space() => At::Parameters,
+            (At::Parameters, Token::Tag(Tag::ParameterOpen)) => At::Key { from: end, value_end: None },
+            (At::Parameters, Token::Tag(Tag::FunctionClose)) => At::Close { end, value_end: None },
+            (at @ At::Key { .. }, Token::Char(c)) if in_name(c) => at,
+            (At::Key { from: key, value_end }, Token::Char('>')) if key < from => {
+                self.end_value(value_end);
+                self.key = key..from;
+                self.value_from = end;
+                self.depth = 0;
+                At::Value
+            }
+            (At::Open | At::Name | At::Parameters | At::Key { value_end: None, .. }, _) => return failed,
+            (at @ (At::InnerOpen | At::Unclosed { .. } | At::AfterValue { .. } | At::Close { .. }), _)
+                if token.is_space() =>
+            {
+                at
+            }
+            (At::InnerName, Token::Char(c)) if in_name(c) => At::InnerName,
+            (At::InnerName, Token::Char('>')) => At::InnerOpen,
+            (At::InnerOpen, Token::Tag(Tag::FunctionClose)) => At::Value,
+            (At::InnerOpen, Token::Tag(Tag::ParameterOpen)) => {
+                self.depth += 1;
+                self.nested = true;
+                At::Value
+            }
+            (At::Unclosed { value_end }, Token::Tag(Tag::CallClose)) => {
+                self.end_value(Some(value_end));
+                return Step::Done { end };
+            }
+            (At::AfterValue { value_end }, Token::Tag(Tag::ParameterOpen)) => {
+                At::Key { from: end, value_end: Some(value_end) }
+            }
+            (At::AfterValue { value_end }, Token::Tag(Tag::FunctionClose)) => {
+                At::Close { end, value_end: Some(value_end) }
+            }
+            (At::Close { value_end, .. }, Token::Tag(Tag::CallClose)) => {
+                self.end_value(value_end);
+                return Step::Done { end };
+            }
+            (At::Close { end, value_end }, Token::Tag(Tag::CallOpen | Tag::FunctionOpen)) => {
+                self.end_value(value_end);
+                return Step::Done { end };
+            }
+            (At::Close { end, value_end }, _) if self.bare => {
+                self.end_value(value_end);
+                return Step::Done { end };
+            }
+            (At::Close { value_end: None, .. }, _) => return failed,
+            // All else was, and is, text of a value.
+            (_, Token::Tag(Tag::ParameterClose)) if self.depth == 0 => At::AfterValue { value_end: from },
+            (_, Token::Tag(Tag::FunctionOpen)) if self.nesting => At::InnerName,
+            (_, Token::Tag(Tag::FunctionClose)) if self.depth == 0 => At::Unclosed { value_end: from },
+            (_, Token::Tag(Tag::FunctionClose)) => {
+                self.depth -= 1;
+                At::Value
+            }
+            (_, Token::Tag(Tag::ThinkClose)) => return Step::Text { end: from },
+            _ => At::Value,
+        };
+        Step::More
+    }
+
+    /// The last value ended here.
+    fn end_value(&mut self, end: Option<usize>) {
+        if let Some(end) = end {
+            self.parameters.push((self.key.clone(), self.value_from..end));
+        }
+    }
+
+    /// The answer is over: where the call ends, if it is complete.
+    pub fn finish(&mut self) -> Option<usize> {
+        let At::Close { end, value_end } = self.at else { return None };
+        self.end_value(value_end);
+        Some(end)
+    }
+
+    /// An unfinished call may be a finished one if functions inside values are not skipped.
+    pub fn nested(&self) -> bool {
+        self.nested
+    }
+
+    /// Whether the last token was text of a value, whatever comes.
+    pub fn in_value(&self) -> bool {
+        matches!(self.at, At::Value)
+    }
+
+    /// The function's name, once it is complete.
+    pub fn name<'a>(&self, held: &'a str) -> &'a str {
+        &held[self.name.clone()]
+    }
+
+    /// The arguments of a complete call, as a JSON object. Of parameters with one name the last counts.
+    pub fn arguments(&self, held: &str, schema: &Value) -> String {
+        let mut members: Vec<(&str, String)> = Vec::new();
+        let mut places = HashMap::new();
+        for (key, value) in self.values(held, schema) {
+            let value = coerce::argument(schema, key, value);
+            let place = *places.entry(key).or_insert(members.len());
+            match members.get_mut(place) {
+                Some(member) => member.1 = value,
+                None => members.push((key, value)),
+            }
+        }
+        let members: Vec<String> =
+            members.iter().map(|(k, v)| format!("{}: {v}", coerce::string(k))).collect();
+        format!("{{{}}}", members.join(", "))
+    }
+
+    /// Keys and values, without the newlines that are the syntax's. Values are cut where a parameter begins whose
+    /// predecessor's end was forgotten.
+    fn values<'a>(&self, held: &'a str, schema: &Value) -> Vec<(&'a str, &'a str)> {
+        let mut given: HashSet<&str> = self.parameters.iter().map(|(key, _)| &held[key.clone()]).collect();
+        let mut values = Vec::new();
+        for (key, range) in &self.parameters {
+            let (mut key, value) = (&held[key.clone()], &held[range.clone()]);
+            let closed = held[range.end..].starts_with(Tag::ParameterClose.text());
+            // Behind a `<function=` parameters are that function's.
+            let own = &value[..value.find(Tag::FunctionOpen.text()).unwrap_or(value.len())];
+            let mut from = 0;
+            for (at, _) in own.match_indices(LINE_OF_PARAMETER) {
+                let name_and_rest = &value[at + LINE_OF_PARAMETER.len()..];
+                let name_end = name_and_rest.find(['<', '>', '\n']).unwrap_or(0);
+                let (name, rest) = name_and_rest.split_at(name_end);
+                if rest.starts_with('>') && !given.contains(name) && coerce::declares(schema, name) {
+                    given.insert(name);
+                    values.push((key, bare_value(&value[from..=at], false)));
+                    key = name;
+                    from = value.len() - rest.len() + ">".len();
+                }
+            }
+            values.push((key, bare_value(&value[from..], closed)));
+        }
+        values
+    }
+}
+
+/// A value without one newline on either side; one that is not closed also without a last line that was meant to.
+fn bare_value(value: &str, closed: bool) -> &str {
+    let value = value.strip_prefix('\n').unwrap_or(value);
+    let value = value.strip_suffix('\n').unwrap_or(value);
+    match value.rsplit_once('\n') {
+        Some((value, last)) if !closed && last.starts_with("</parameter") => value,
+        _ => value,
+    }
+}

@@ -1,0 +1,45 @@
+//! An answer, how it is read and how it is cut: the cuts may not matter, arguments are JSON objects, no text is lost.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use octet_parser::{Format, Message, Options, Parser, ReasoningFormat, Start, Tool, ToolSyntax, parse};
+use serde_json::{Value, json};
+
+fuzz_target!(|data: &[u8]| {
+    // One byte of switches, one of which characters end a piece, then the answer.
+    let [switches, cut, answer @ ..] = data else { return };
+    let text = String::from_utf8_lossy(answer);
+    let syntax = match switches & 3 {
+        0 => ToolSyntax::None,
+        1 => ToolSyntax::Hermes,
+        _ => ToolSyntax::Qwen3Coder,
+    };
+    let format = Format { reasoning: switches & 4 == 0, tools: syntax };
+    let start = Start { in_reasoning: switches & 8 != 0 };
+    let whole = switches & 16 != 0;
+    let options = Options {
+        reasoning: if whole { ReasoningFormat::None } else { ReasoningFormat::Deepseek },
+        parallel_tool_calls: switches & 32 == 0,
+    };
+    let parameters = json!({"properties": {
+        "s": {"type": "string"}, "i": {"type": ["integer", "null"]}, "o": {"$ref": "#/$defs/o"},
+    }, "$defs": {"o": {"anyOf": [{"$ref": "#/$defs/o"}, {"type": "object"}]}}});
+    let tools = [Tool { name: "f".into(), parameters }, Tool { name: "g".into(), parameters: Value::Null }];
+
+    let want = parse(format, start, tools.clone(), options, &text);
+    let mut got = Message::default();
+    let mut parser = Parser::new(format, start, tools, options);
+    for piece in text.split_inclusive(|c: char| (c as u32 ^ u32::from(*cut)) % 5 == 0) {
+        parser.push(piece, &mut |delta| got.add(delta));
+    }
+    parser.finish(&mut |delta| got.add(delta));
+    assert_eq!(got, want);
+
+    for call in &want.tool_calls {
+        let arguments: Value = serde_json::from_str(&call.arguments).expect("arguments are JSON");
+        assert!(arguments.is_object());
+    }
+    if whole && want.tool_calls.is_empty() {
+        assert_eq!(want.content, text);
+    }
+});
