@@ -5,7 +5,6 @@ mod input;
 mod interrupt;
 mod json;
 mod print;
-mod reasoning;
 mod session;
 
 use std::io::IsTerminal;

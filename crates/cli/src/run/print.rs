@@ -4,7 +4,15 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 
 use super::interrupt::Interrupt;
-use super::reasoning::Kind;
+
+/// What a piece of text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What the model thinks.
+    Reasoning,
+    /// The answer.
+    Content,
+}
 
 /// How reasoning is told from the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

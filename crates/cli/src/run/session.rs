@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use octet_engine::engine::{Answer, Engine, Finish, Request};
 use octet_engine::template::ChatTemplate;
 use octet_engine::tokenizer::{Prompt, Special};
+use octet_parser::{Delta, Format, Options, Parser, Start};
 use serde_json::{Map, Value, json};
 
-use super::reasoning::{Kind, Splitter};
+use super::print::Kind;
 use crate::chat::Conversation;
 
 /// A model, and what was said.
@@ -69,27 +70,37 @@ impl Session {
         on_text: &mut dyn FnMut(Kind, &str) -> ControlFlow<()>,
     ) -> anyhow::Result<Reply> {
         let (prompt, repeated, opened) = self.prompt()?;
-        let mut splitter = Splitter::new(opened);
+        // No tools are called here: calls are shown as they are written.
+        let format = self.template.as_ref().map(|t| Format::detect(t.source())).unwrap_or_default();
+        let start = Start { in_reasoning: opened };
+        let mut parser = Parser::new(format, start, [], Options::default());
         let (mut reasoning, mut content) = (String::new(), String::new());
-        let mut emit = |kind, text: &str| {
-            match kind {
-                Kind::Reasoning => reasoning.push_str(text),
-                Kind::Content => content.push_str(text),
+        let mut emit = |delta: Delta<'_>| match delta {
+            Delta::Reasoning(text) => {
+                reasoning.push_str(text);
+                on_text(Kind::Reasoning, text)
             }
-            on_text(kind, text)
+            Delta::Content(text) => {
+                content.push_str(text);
+                on_text(Kind::Content, text)
+            }
+            Delta::ToolCall(_) => ControlFlow::Continue(()), // there are no tools
         };
         let answer = self.engine.generate(&prompt, repeated, &self.request, &mut |text| {
             let mut flow = ControlFlow::Continue(());
             let mut said = false;
-            splitter.push(text, &mut |kind, text| {
+            parser.push(text, &mut |delta| {
                 said = true;
-                flow = emit(kind, text);
+                let next = emit(delta);
+                if flow.is_continue() {
+                    flow = next;
+                }
             });
             // Even where nothing is certain yet, the listener may have had enough.
-            if said { flow } else { emit(Kind::Content, "") }
+            if said { flow } else { emit(Delta::Content("")) }
         })?;
-        splitter.finish(&mut |kind, text| {
-            let _ = emit(kind, text); // the answer is over either way
+        parser.finish(&mut |delta| {
+            let _ = emit(delta); // the answer is over either way
         });
         Ok(Reply { reasoning, content, answer })
     }
