@@ -53,6 +53,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("synth", &["weights"]),
     ("hub", &[]),
     ("parser", &[]),
+    ("grammar", &[]),
     ("cli", &["weights", "compute", "engine", "synth", "hub", "parser"]),
     ("testkit", &[]),
 ];

@@ -1,0 +1,307 @@
+//! From a constraint to a grammar that masks can be computed from. Called by the server for each request that has one, on a
+//! thread that may take its time: some milliseconds for common schemas, at worst seconds.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+
+use crate::limits::{CHOICE_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, COMPILE_TIME_MAX, COMPILING_MAX};
+use crate::matcher::{Free, Matcher};
+use crate::schema::{self, Policy};
+use crate::tools::{CALL_OPEN, Calls};
+use crate::{Constraint, Error, GrammarSpec, ToolMode, Vocabulary, lark, regex};
+
+/// A compiled constraint: makes a [`Matcher`] for each answer. Can be kept and used for many requests.
+pub struct Grammar {
+    vocabulary: Arc<Vocabulary>,
+    /// A matcher that has seen nothing.
+    fresh: llguidance::Matcher,
+    /// What comes before the grammar.
+    free: Option<Free>,
+    warnings: Vec<String>,
+}
+
+/// The grammar's text, and what is not enforced.
+struct Source {
+    grammar: TopLevelGrammar,
+    warnings: Vec<String>,
+}
+
+impl Grammar {
+    /// Compiles a constraint for a vocabulary. Runs in a thread of its own, with the stack that deep grammars need, and
+    /// gives up after some seconds.
+    pub fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Self, Error> {
+        let running = vocabulary.compiling.fetch_add(1, Ordering::AcqRel);
+        let guard = Running(vocabulary.clone());
+        if running >= COMPILING_MAX {
+            return Err(Error::TooComplex(format!(
+                "{running} constraints are being compiled, some longer than was waited for; try again later"
+            )));
+        }
+        let constraint = constraint.clone();
+        let (send, receive) = mpsc::sync_channel(1);
+        std::thread::Builder::new()
+            .name("octet-grammar".into())
+            .stack_size(COMPILE_STACK_BYTES)
+            .spawn(move || {
+                let out = compile(&guard.0, &constraint);
+                drop(constraint);
+                drop(guard);
+                // Who waited may have given up.
+                let _ = send.send(out);
+            })
+            .map_err(|e| Error::TooComplex(format!("no thread to compile it could be started: {e}")))?;
+        match receive.recv_timeout(COMPILE_TIME_MAX) {
+            Ok(out) => out,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                Err(Error::TooComplex(format!("it was not compiled after {} s", COMPILE_TIME_MAX.as_secs())))
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::TooComplex(
+                "its compilation failed in a way that it should not; please report it".into(),
+            )),
+        }
+    }
+
+    /// A matcher for a new answer.
+    pub fn matcher(&self) -> Matcher {
+        // A deep copy: caches that many answers fill would hit their bounds some day.
+        Matcher::new(self.vocabulary.clone(), self.fresh.deep_clone(), self.free)
+    }
+
+    /// What of the constraint is not enforced.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl std::fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grammar").field("free", &self.free).field("warnings", &self.warnings).finish()
+    }
+}
+
+/// Counts a compilation until it ends.
+struct Running(Arc<Vocabulary>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.compiling.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Grammar, Error> {
+    let free = free(vocabulary, constraint)?;
+    let unfree = constraint.reasoning_end.as_deref().filter(|_| free.is_none());
+    let lead = Lead { reasoning: unfree, newlines: constraint.reasoning_end.is_some() };
+    let mut first = Err(Error::TooComplex(String::new()));
+    let mut relaxed = HashSet::new();
+    // A second time, where tools that are not strict were too complex: without those.
+    for _ in 0..2 {
+        let source = source(vocabulary, &constraint.spec, &lead, &relaxed)?;
+        first = build(vocabulary, &constraint.spec, source).map(|(fresh, warnings)| Grammar {
+            vocabulary: vocabulary.clone(),
+            fresh,
+            free,
+            warnings,
+        });
+        if first.is_ok() {
+            break;
+        }
+        relaxed = too_complex(vocabulary, &constraint.spec, &lead)?;
+        if relaxed.is_empty() {
+            break;
+        }
+    }
+    first
+}
+
+/// What the answer begins with before the grammar does.
+struct Lead<'a> {
+    /// Reasoning up to this text, in a vocabulary that has no token for it.
+    reasoning: Option<&'a str>,
+    /// Up to two new lines, as models write them behind their reasoning.
+    newlines: bool,
+}
+
+impl Lead<'_> {
+    /// The rule `start`, for an answer as `body` has it.
+    fn start(&self, body: &str) -> String {
+        let newlines = if self.newlines { "/\\n{1,2}/? " } else { "" };
+        match self.reasoning {
+            None => format!("start: {newlines}{body}\n"),
+            Some(end) => {
+                format!(
+                    "start: reasoning {newlines}{body}\nreasoning[suffix={}]: /(?s:.*)/\n",
+                    lark::literal(end).trim_end()
+                )
+            }
+        }
+    }
+}
+
+/// What is free at the answer's beginning, where tokens tell its end.
+fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>, Error> {
+    let end = constraint.reasoning_end.as_deref().map(|end| {
+        if end.is_empty() {
+            Err(Error::Lark("the text that ends the reasoning is empty".into()))
+        } else {
+            Ok(vocabulary.special(end))
+        }
+    });
+    let end = end.transpose()?.flatten();
+    let GrammarSpec::ToolCalls { mode, .. } = &constraint.spec else {
+        return Ok(end.map(|end| Free { end: Some(end), call: None, may_end: false }));
+    };
+    let call = vocabulary.special(CALL_OPEN);
+    if *mode == ToolMode::Auto {
+        let Some(call) = call else {
+            return Err(Error::Tools(format!(
+                "the model has no token {CALL_OPEN}, so calls among text can not be told"
+            )));
+        };
+        return Ok(Some(Free { end: None, call: Some(call), may_end: true }));
+    }
+    // A call that begins within the reasoning ends it.
+    Ok(end.map(|end| Free { end: Some(end), call, may_end: false }))
+}
+
+fn source(
+    vocabulary: &Vocabulary,
+    spec: &GrammarSpec,
+    lead: &Lead<'_>,
+    relaxed: &HashSet<usize>,
+) -> Result<Source, Error> {
+    let with = |body: String, warnings| {
+        let grammar = TopLevelGrammar::from_lark(format!("{}{body}", lead.start("body")));
+        Ok(Source { grammar, warnings })
+    };
+    let json =
+        |prepared: schema::Prepared| with(format!("body: {}\n", lark::json(&prepared)), prepared.warnings);
+    match spec {
+        GrammarSpec::JsonObject => {
+            let any = serde_json::json!({ "type": "object" });
+            json(schema::prepare(&any, SUBJECT, Policy::Refuse { strict: false }, false)?)
+        }
+        GrammarSpec::JsonSchema { schema, strict } => {
+            json(schema::prepare(schema, SUBJECT, Policy::Refuse { strict: *strict }, false)?)
+        }
+        GrammarSpec::Regex(pattern) => {
+            let regex = regex::whole(pattern).map_err(Error::Regex)?;
+            let body = if regex.is_empty() { lark::literal("") } else { format!("/{regex}/") };
+            with(format!("body: {body}\n"), Vec::new())
+        }
+        GrammarSpec::Lark(text) => {
+            let (text, warnings) = lark::check(text)?;
+            let user = GrammarWithLexer { name: Some("user".into()), ..GrammarWithLexer::from_lark(text) };
+            let mut grammar = TopLevelGrammar::from_grammar(user);
+            if lead.newlines {
+                grammar.grammars.insert(0, GrammarWithLexer::from_lark(lead.start("@user")));
+            }
+            Ok(Source { grammar, warnings })
+        }
+        GrammarSpec::Choice(choices) => with(choice(choices)?, Vec::new()),
+        GrammarSpec::ToolCalls { syntax, tools, mode, parallel } => {
+            let calls = Calls { syntax: *syntax, tools, mode, parallel: *parallel };
+            let rules = calls.write(vocabulary, relaxed)?;
+            with(rules.text, rules.warnings)
+        }
+    }
+}
+
+/// What errors call the schema.
+const SUBJECT: &str = "the JSON schema";
+
+fn choice(choices: &[String]) -> Result<String, Error> {
+    let bytes: usize = choices.iter().map(String::len).sum();
+    if choices.is_empty() || choices.len() > CHOICES_MAX {
+        return Err(Error::Choice(format!("there are {}; expected 1 to {CHOICES_MAX}", choices.len())));
+    }
+    if bytes > CHOICE_BYTES_MAX {
+        return Err(Error::Choice(format!(
+            "they have {bytes} bytes in all; at most {CHOICE_BYTES_MAX} are taken"
+        )));
+    }
+    let texts: Vec<String> = choices.iter().filter(|c| !c.is_empty()).map(|c| lark::literal(c)).collect();
+    let nothing = texts.len() < choices.len();
+    // One terminal, so that the choices become one automaton.
+    Ok(match (texts.is_empty(), nothing) {
+        (true, _) => format!("body: {}\n", lark::literal("")),
+        (false, false) => format!("body: CHOICE\nCHOICE: {}\n", texts.join("| ")),
+        (false, true) => format!("body: CHOICE?\nCHOICE: {}\n", texts.join("| ")),
+    })
+}
+
+/// Which tools can not be compiled on their own; none of them if one that is strict can not.
+fn too_complex(
+    vocabulary: &Arc<Vocabulary>,
+    spec: &GrammarSpec,
+    lead: &Lead<'_>,
+) -> Result<HashSet<usize>, Error> {
+    let mut out = HashSet::new();
+    let GrammarSpec::ToolCalls { syntax, tools, .. } = spec else { return Ok(out) };
+    for (i, tool) in tools.iter().enumerate().filter(|(_, t)| !t.strict) {
+        let one = GrammarSpec::ToolCalls {
+            syntax: *syntax,
+            tools: vec![tool.clone()],
+            mode: ToolMode::Required,
+            parallel: false,
+        };
+        let source = source(vocabulary, &one, lead, &HashSet::new())?;
+        if build(vocabulary, &one, source).is_err() {
+            out.insert(i);
+        }
+    }
+    Ok(out)
+}
+
+fn build(
+    vocabulary: &Vocabulary,
+    spec: &GrammarSpec,
+    source: Source,
+) -> Result<(llguidance::Matcher, Vec<String>), Error> {
+    let parser = vocabulary.factory.create_parser(source.grammar).map_err(|e| error(spec, &e.to_string()))?;
+    let mut matcher = llguidance::Matcher::new(Ok(parser)).into_cancellable();
+    if let Some(e) = matcher.get_error() {
+        return Err(error(spec, &e));
+    }
+    let mut warnings = source.warnings;
+    warnings.extend(matcher.grammar_warnings());
+    Ok((matcher, warnings))
+}
+
+/// Most characters of llguidance's words that are passed on.
+const MESSAGE_CHARS_MAX: usize = 600;
+
+/// What llguidance says, as the request's sender can read it.
+fn error(spec: &GrammarSpec, said: &str) -> Error {
+    let said = said.trim_end_matches("<non-verbose/>").trim();
+    let said = match spec {
+        // Places are in the sender's own text.
+        GrammarSpec::Lark(_) => said,
+        _ => {
+            let line = said.lines().next().unwrap_or_default();
+            // "at LINE(COLUMN): ", of a text that the sender does not know.
+            let line = match line.strip_prefix("at ").and_then(|l| l.split_once("): ")) {
+                Some((place, rest)) if place.bytes().all(|b| b.is_ascii_digit() || b == b'(') => rest,
+                _ => line,
+            };
+            line.trim_start_matches("failed to compile JSON schema: ")
+        }
+    };
+    let said: String = said.chars().take(MESSAGE_CHARS_MAX).collect();
+    if let Some(panic) = said.strip_prefix("panic: ") {
+        return Error::TooComplex(format!("it can not be compiled: {panic}"));
+    }
+    match spec {
+        GrammarSpec::JsonObject | GrammarSpec::JsonSchema { .. } => {
+            Error::Schema { subject: SUBJECT.into(), path: "#".into(), what: said }
+        }
+        GrammarSpec::Regex(_) => Error::Regex(said),
+        GrammarSpec::Lark(_) => Error::Lark(said),
+        GrammarSpec::Choice(_) => Error::Choice(said),
+        GrammarSpec::ToolCalls { .. } => Error::Tools(said),
+    }
+}

@@ -1,0 +1,50 @@
+//! Structured output: which tokens may come next, so that the answer is valid JSON by a schema, matches a regular expression or
+//! a grammar, is one of some texts, or calls tools. Called by the server; needs neither the engine nor a model.
+//!
+//! The grammars are llguidance's. What stands here is what lies between it and a server: what requests bring is checked and
+//! bounded first, what is not supported is refused by name and place, computations that take too long end; and calls of
+//! tools and reasoning in front of an answer become grammars.
+//!
+//! ```
+//! use octet_grammar::{Constraint, Grammar, GrammarSpec, Token, Vocabulary};
+//!
+//! // A vocabulary of bytes, and 256 to end an answer.
+//! let bytes = (0..=255).map(|b| Token::Text(vec![b]));
+//! let tokens = bytes.chain([Token::Special("<end>".into())]);
+//! let vocabulary = Vocabulary::new(tokens, &[256], |text| Some(text.bytes().map(u32::from).collect()))?;
+//!
+//! let spec = GrammarSpec::Choice(vec!["yes".into(), "no".into()]);
+//! let grammar = Grammar::compile(&vocabulary, &Constraint { spec, reasoning_end: None })?;
+//! let mut matcher = grammar.matcher();
+//! let mut bits = vec![0; vocabulary.len().div_ceil(32)];
+//! matcher.mask(&mut bits)?;
+//! let allowed = |id: u8| bits[usize::from(id) / 32] >> (id % 32) & 1 == 1;
+//! assert!(allowed(b'y') && allowed(b'n') && !allowed(b'm'));
+//! matcher.accept(u32::from(b'n'))?;
+//! assert_eq!(matcher.forced(), [u32::from(b'o')]);
+//! # Ok::<(), octet_grammar::Error>(())
+//! ```
+//!
+//! # Costs
+//!
+//! A [`Vocabulary`] is built once a model; a [`Grammar`] once a constraint, and is worth keeping for the next request with the
+//! same; a [`Matcher`] for each answer. Masks can be computed while the model works on the token before: nothing but that
+//! token is needed.
+
+mod compile;
+mod error;
+mod lark;
+mod limits;
+mod matcher;
+mod regex;
+mod schema;
+mod spec;
+mod tools;
+mod vocabulary;
+mod watchdog;
+
+pub use compile::Grammar;
+pub use error::Error;
+pub use matcher::Matcher;
+pub use spec::{Constraint, GrammarSpec, Tool, ToolMode, ToolSyntax};
+pub use vocabulary::{Token, Vocabulary};

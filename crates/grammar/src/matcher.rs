@@ -1,0 +1,160 @@
+//! Follows one answer, token by token. Driven by the engine: a mask before each draw, then the token that was drawn.
+
+use std::sync::Arc;
+
+use llguidance::Matcher as Inner;
+
+use crate::watchdog::Watch;
+use crate::{Error, Vocabulary};
+
+/// The part of an answer before its grammar, in which the model is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Free {
+    /// The token behind which the grammar begins.
+    pub end: Option<u32>,
+    /// The token that the grammar begins with.
+    pub call: Option<u32>,
+    /// The answer may end without any of it.
+    pub may_end: bool,
+}
+
+/// The state of one answer under a constraint. A clone goes on by itself: from a common beginning to several answers, or
+/// over drafts that the model may not confirm.
+///
+/// After an error in following the constraint it stays at that error.
+pub struct Matcher {
+    vocabulary: Arc<Vocabulary>,
+    inner: Inner,
+    watch: Watch,
+    /// What the model is free in now; `None` once the grammar has begun.
+    free: Option<Free>,
+    /// The last token ended the answer.
+    ended: bool,
+}
+
+impl Matcher {
+    pub(crate) fn new(vocabulary: Arc<Vocabulary>, inner: Inner, free: Option<Free>) -> Self {
+        let watch = vocabulary.watchdog.watch(inner.cancellation_handle().unwrap_or_default());
+        Self { vocabulary, inner, watch, free, ended: false }
+    }
+
+    /// Sets the bits of the tokens that may come next, bit `id % 32` of `bits[id / 32]`, and clears all others. Where nothing
+    /// else may come these are the ends of an answer.
+    ///
+    /// Fails where the constraint can not be followed further (it got too complex).
+    pub fn mask(&mut self, bits: &mut [u32]) -> Result<(), Error> {
+        if self.ended {
+            bits.fill(0);
+            self.vocabulary.eos().iter().for_each(|&id| put(bits, id, true));
+            return Ok(());
+        }
+        if let Some(free) = self.free {
+            copy(&self.vocabulary.everything, bits);
+            self.vocabulary.eos().iter().for_each(|&id| put(bits, id, free.may_end));
+            return Ok(());
+        }
+        let inner = &mut self.inner;
+        let mask =
+            self.watch.over(|| inner.compute_mask_or_eos()).map_err(|e| self.failed(&e.to_string()))?;
+        copy(mask.as_slice(), bits);
+        Ok(())
+    }
+
+    /// Takes the token that was drawn. An error if the constraint does not allow it, which changes nothing; or if it can not
+    /// be followed further.
+    pub fn accept(&mut self, id: u32) -> Result<(), Error> {
+        let refused = |why: &str| Err(Error::Token { id, why: why.into() });
+        if self.ended {
+            return refused("the answer is over");
+        }
+        if self.vocabulary.eos().contains(&id) && self.may_end()? {
+            self.ended = true;
+            return Ok(());
+        }
+        if self.is_finished() {
+            return refused("only the end of the answer can come");
+        }
+        if let Some(free) = self.free {
+            if self.vocabulary.eos().contains(&id) {
+                return refused("the answer can not end in the reasoning");
+            }
+            if free.call != Some(id) {
+                self.free = self.free.filter(|f| f.end != Some(id));
+                return Ok(());
+            }
+        }
+        let inner = &mut self.inner;
+        let taken =
+            self.watch.over(|| inner.try_consume_tokens(&[id])).map_err(|e| self.failed(&e.to_string()))?;
+        if taken == 0 {
+            return refused("it does not go on like this");
+        }
+        self.free = None;
+        // A grammar may ask for the end itself.
+        self.ended = self.vocabulary.eos().contains(&id);
+        Ok(())
+    }
+
+    /// Whether the answer may end here: whether it is complete as it is.
+    pub fn may_end(&mut self) -> Result<bool, Error> {
+        if self.ended {
+            return Ok(true);
+        }
+        if let Some(free) = self.free {
+            return Ok(free.may_end);
+        }
+        let inner = &mut self.inner;
+        self.watch.over(|| inner.is_accepting()).map_err(|e| self.failed(&e.to_string()))
+    }
+
+    /// Whether nothing can come but the end of the answer, or it is over.
+    pub fn is_finished(&self) -> bool {
+        self.ended || self.free.is_none() && self.inner.is_stopped() && !self.inner.is_error()
+    }
+
+    /// The tokens that have to come next, whatever the model says: they can be processed at once, without a draw. The caller
+    /// tells of each by [`Matcher::accept`]. Empty where there is a choice.
+    pub fn forced(&mut self) -> Vec<u32> {
+        if self.free.is_some() || self.is_finished() {
+            return Vec::new();
+        }
+        let inner = &mut self.inner;
+        self.watch.over(|| inner.compute_ff_tokens())
+    }
+
+    fn failed(&self, said: &str) -> Error {
+        let said = said.trim_end_matches("<non-verbose/>").trim();
+        if self.inner.is_cancelled() {
+            return Error::Step("it took too long to find out which tokens may come next".into());
+        }
+        Error::Step(said.lines().next().unwrap_or_default().chars().take(300).collect())
+    }
+}
+
+impl Clone for Matcher {
+    fn clone(&self) -> Self {
+        let inner = self.inner.clone();
+        let watch = self.watch.another(inner.cancellation_handle().unwrap_or_default());
+        Self { vocabulary: self.vocabulary.clone(), inner, watch, ..*self }
+    }
+}
+
+impl std::fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Matcher").field("free", &self.free).field("ended", &self.ended).finish()
+    }
+}
+
+/// Copies a bit set; what `to` has beyond it is cleared.
+fn copy(from: &[u32], to: &mut [u32]) {
+    let len = from.len().min(to.len());
+    to[..len].copy_from_slice(&from[..len]);
+    to[len..].fill(0);
+}
+
+fn put(bits: &mut [u32], id: u32, on: bool) {
+    if let Some(word) = bits.get_mut(id as usize / 32) {
+        let bit = 1 << (id % 32);
+        *word = if on { *word | bit } else { *word & !bit };
+    }
+}

@@ -1,0 +1,188 @@
+//! Regular expressions from requests. Used by `compile` for answers, by `schema` and `tools` for patterns.
+//!
+//! llguidance's terminals match as a whole and know no anchors, while requests write `^...$`; and a schema's pattern may
+//! match anywhere. So anchors at the edges are taken off here.
+
+use llguidance::regex_to_lark;
+use regex_syntax::Parser;
+use regex_syntax::hir::{Hir, HirKind, Look};
+
+use crate::limits::REGEX_BYTES_MAX;
+
+/// Refuses what is too long.
+pub fn check_len(pattern: &str) -> Result<(), String> {
+    match pattern.len() {
+        0..=REGEX_BYTES_MAX => Ok(()),
+        len => Err(format!("a regex has {len} bytes; at most {REGEX_BYTES_MAX} are taken")),
+    }
+}
+
+/// Refuses what is no regular expression.
+pub fn check(pattern: &str) -> Result<Hir, String> {
+    check_len(pattern)?;
+    Parser::new().parse(pattern).map_err(|e| match e {
+        regex_syntax::Error::Parse(e) => wrong(e.kind(), pattern, e.span().start.offset),
+        regex_syntax::Error::Translate(e) => wrong(e.kind(), pattern, e.span().start.offset),
+        _ => "it can not be parsed".into(),
+    })
+}
+
+/// What is wrong, and where: regex-syntax itself repeats all of the pattern.
+fn wrong(kind: impl std::fmt::Display, pattern: &str, at: usize) -> String {
+    match pattern.get(at..).unwrap_or_default() {
+        "" => format!("{kind}, at its end"),
+        rest => format!("{kind}, at '{}'", rest.chars().take(40).collect::<String>().escape_debug()),
+    }
+}
+
+/// `pattern` to match as a whole, without the anchors that say so, for between slashes in a grammar.
+pub fn whole(pattern: &str) -> Result<String, String> {
+    let hir = check(pattern)?;
+    // A line's end as text may be the end of a comment, which a line's end as an escape is not.
+    if hir.properties().look_set().is_empty() && !pattern.contains('\n') {
+        return Ok(slashed(pattern));
+    }
+    let bare = match hir.into_kind() {
+        HirKind::Alternation(all) => Hir::alternation(all.into_iter().map(|h| bare(h).0).collect()),
+        kind => bare(from(kind)).0,
+    };
+    Ok(slashed(&print(bare)?))
+}
+
+/// A pattern of a JSON schema, which matches anywhere in a text, as one that matches all of it.
+pub fn search(pattern: &str) -> Result<String, String> {
+    check_len(pattern)?;
+    // JavaScript's \d and \w.
+    let hir = check(&regex_to_lark(pattern, "dw"))?;
+    let parts = match hir.into_kind() {
+        HirKind::Alternation(all) => all,
+        kind => vec![from(kind)],
+    };
+    let any = "(?s:.*)";
+    let mut out = Vec::new();
+    for part in parts {
+        let (part, start, end) = bare(part);
+        out.push(format!(
+            "{}(?:{}){}",
+            if start { "" } else { any },
+            print(part)?,
+            if end { "" } else { any }
+        ));
+    }
+    Ok(slashed(&out.join("|")))
+}
+
+/// Ready for between slashes. A lone backslash at the end, which would be lost, does not come past [`check`].
+fn slashed(pattern: &str) -> String {
+    regex_to_lark(pattern, "")
+}
+
+/// Without anchors at the edges; and whether there was one at the start, and at the end.
+fn bare(hir: Hir) -> (Hir, bool, bool) {
+    let (mut start, mut end) = (false, false);
+    let hir = match hir.into_kind() {
+        HirKind::Look(Look::Start) => {
+            start = true;
+            Hir::empty()
+        }
+        HirKind::Look(Look::End) => {
+            end = true;
+            Hir::empty()
+        }
+        HirKind::Concat(mut all) => {
+            while all.first().is_some_and(|h| *h.kind() == HirKind::Look(Look::Start)) {
+                all.remove(0);
+                start = true;
+            }
+            while all.last().is_some_and(|h| *h.kind() == HirKind::Look(Look::End)) {
+                all.pop();
+                end = true;
+            }
+            Hir::concat(all)
+        }
+        HirKind::Capture(group) => {
+            let inside = bare(*group.sub);
+            (start, end) = (inside.1, inside.2);
+            inside.0
+        }
+        kind => from(kind),
+    };
+    (hir, start, end)
+}
+
+fn from(kind: HirKind) -> Hir {
+    match kind {
+        HirKind::Empty => Hir::empty(),
+        HirKind::Literal(l) => Hir::literal(l.0),
+        HirKind::Class(c) => Hir::class(c),
+        HirKind::Look(l) => Hir::look(l),
+        HirKind::Repetition(r) => Hir::repetition(r),
+        HirKind::Capture(c) => Hir::capture(c),
+        HirKind::Concat(all) => Hir::concat(all),
+        HirKind::Alternation(all) => Hir::alternation(all),
+    }
+}
+
+fn print(hir: Hir) -> Result<String, String> {
+    match hir.properties().look_set().iter().next() {
+        None => Ok(hir.to_string()),
+        Some(Look::Start | Look::End) => Err("anchors are only supported at its start and its end".into()),
+        Some(look) => Err(format!("{look:?} is not supported: no word boundaries, no anchors of lines")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anchors_at_the_edges_are_taken_off() {
+        assert_eq!(whole("a/b").unwrap(), "a\\/b");
+        for pattern in ["^ab$", "^ab", "ab$", "^^ab$$", "(^ab$)", "^(?:ab)$"] {
+            assert_eq!(whole(pattern).unwrap(), "(?:ab)", "{pattern}");
+        }
+        assert_eq!(whole("^a|b$").unwrap(), "[ab]");
+        assert_eq!((whole("").unwrap(), whole("^$").unwrap()), (String::new(), "(?:)".into()));
+        assert_eq!(whole("(?x)a # comment\n b").unwrap(), "(?:ab)");
+    }
+
+    #[test]
+    fn a_search_matches_around() {
+        for (pattern, yes, no) in [
+            ("a", &["a", "xay", "\na\n"][..], &["b", ""][..]),
+            ("^a", &["a", "ab"], &["ba"]),
+            ("a$", &["a", "ba"], &["ab"]),
+            ("^a|b$", &["ax", "xb"], &["xax", "bx"]),
+            ("^(a|b)$", &["a", "b"], &["ab"]),
+            ("(^a|b$)", &[], &[]),
+            ("^\\d+$", &["12"], &["٣", "1a"]),
+            ("", &["", "x"], &[]),
+        ] {
+            let Ok(full) = search(pattern) else {
+                assert!(yes.is_empty(), "{pattern}");
+                continue;
+            };
+            let full = ::regex::Regex::new(&format!("^(?:{full})$")).unwrap();
+            assert!(yes.iter().all(|t| full.is_match(t)), "{pattern}: {full}");
+            assert!(!no.iter().any(|t| full.is_match(t)), "{pattern}: {full}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_supported_is_said() {
+        for (pattern, part) in [
+            ("(?=a)b", "look-around"),
+            ("(a)\\1", "backreferences"),
+            ("a^b", "start and its end"),
+            ("\\bword\\b", "WordUnicode"),
+            ("(?m)^a$", "StartLF"),
+            ("(", "unclosed group"),
+            ("a\\", "incomplete escape"),
+            ("[z-a]", "invalid character class range"),
+        ] {
+            let said = whole(pattern).unwrap_err();
+            assert!(said.contains(part), "{pattern}: {said}");
+        }
+        assert!(whole(&"a".repeat(REGEX_BYTES_MAX + 1)).unwrap_err().contains("at most"));
+    }
+}

@@ -1,0 +1,120 @@
+//! JSON schemas from requests: checked, bounded, and rewritten into what llguidance takes. Called by `compile`, `lark` and
+//! `tools`.
+//!
+//! llguidance refuses what it does not know without saying where, follows references by a path it does not unescape, and
+//! expands what a few lines can multiply to gigabytes. So each schema is walked here first: annotations are dropped,
+//! definitions gathered under `#/$defs`, each finding named with its place.
+
+mod keywords;
+mod size;
+mod strict;
+mod types;
+mod walk;
+
+use serde_json::{Map, Value};
+
+use crate::Error;
+
+pub use types::{Types, types};
+
+/// What to do about what is not supported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// Refuse it. `strict` also holds the schema to OpenAI's rules.
+    Refuse {
+        /// See there.
+        strict: bool,
+    },
+    /// Leave it out, which allows more than the schema does, and warn.
+    Relax,
+}
+
+impl Policy {
+    fn is_strict(self) -> bool {
+        self == Self::Refuse { strict: true }
+    }
+}
+
+/// A schema that llguidance takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prepared {
+    /// The schema; an object whose references all point into its own `$defs`, or a boolean.
+    pub schema: Value,
+    /// What was left out, and where.
+    pub warnings: Vec<String>,
+    /// Some object in it lists properties and allows others.
+    pub open: bool,
+}
+
+/// Prepares a whole schema. `closed`: an object at the top that does not say whether it takes other properties than those
+/// it lists takes none.
+pub fn prepare(schema: &Value, subject: &str, policy: Policy, closed: bool) -> Result<Prepared, Error> {
+    prepare_part(schema, schema, "#", subject, policy, closed)
+}
+
+/// Prepares `part` of the document `root`, at `path` in it.
+pub fn prepare_part(
+    root: &Value,
+    part: &Value,
+    path: &str,
+    subject: &str,
+    policy: Policy,
+    closed: bool,
+) -> Result<Prepared, Error> {
+    let mut walk = walk::Walk::new(root, path, subject, policy);
+    let mut schema = walk.document(part)?;
+    let walk::Outcome { definitions, pointers, mut warnings } = walk.finish();
+    if let Value::Object(s) = &mut schema {
+        if policy.is_strict()
+            && path == "#"
+            && (types(s, &definitions) != Types::OBJECT || s.contains_key("anyOf"))
+        {
+            let what = "strict: the schema has to be of type object, and no union".into();
+            return Err(Error::Schema { subject: subject.into(), path: path.into(), what });
+        }
+        if closed && types(s, &definitions) == Types::OBJECT && !s.contains_key("$ref") {
+            s.entry("additionalProperties").or_insert(Value::Bool(false));
+        }
+    }
+    let mut alternatives = types::Alternatives::new(&definitions, subject, policy, &mut warnings);
+    schema = alternatives.settle(&schema, path)?;
+    let mut settled = Map::new();
+    for (name, definition) in &definitions {
+        let at = pointers.get(name).map_or("#", String::as_str);
+        settled.insert(name.clone(), alternatives.settle(definition, at)?);
+    }
+    let definitions = settled;
+    size::check(&schema, &definitions, subject)?;
+    if let Value::Object(s) = &mut schema
+        && !definitions.is_empty()
+    {
+        s.insert("$defs".into(), Value::Object(definitions));
+    }
+    Ok(Prepared { open: is_open(&schema), schema, warnings })
+}
+
+/// Whether some object in it lists properties and allows others.
+fn is_open(schema: &Value) -> bool {
+    match schema {
+        Value::Object(s) => {
+            let listed = ["properties", "patternProperties"].iter().any(|k| s.contains_key(*k));
+            listed && s.get("additionalProperties") != Some(&Value::Bool(false)) || s.values().any(is_open)
+        }
+        Value::Array(all) => all.iter().any(is_open),
+        _ => false,
+    }
+}
+
+/// The schema that a reference of ours points to.
+fn target<'a>(reference: &Value, definitions: &'a Map<String, Value>) -> Option<&'a Value> {
+    definitions.get(reference.as_str()?.strip_prefix("#/$defs/")?)
+}
+
+/// A name in a JSON pointer.
+pub fn pointer_segment(name: &str) -> String {
+    let name: String = name.chars().take(100).collect();
+    name.replace('~', "~0").replace('/', "~1").escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! What becomes of schemas: what is refused and where, what is rewritten, what is bounded.
+
+use serde_json::{Map, Value, json};
+
+use super::{Policy, Prepared, prepare};
+use crate::Error;
+use crate::limits::{ENUM_VALUES_MAX, PROPERTIES_MAX, SCHEMA_DEPTH_MAX};
+
+const REFUSE: Policy = Policy::Refuse { strict: false };
+
+fn refuse(schema: &Value) -> Result<Prepared, Error> {
+    prepare(schema, "the schema", REFUSE, false)
+}
+
+fn said(schema: &Value) -> String {
+    refuse(schema).expect_err(&schema.to_string()).to_string()
+}
+
+#[test]
+fn unsupported_keywords_are_refused_by_name_and_place() {
+    for (name, value) in [
+        ("not", json!({})),
+        ("if", json!({})),
+        ("dependentRequired", json!({})),
+        ("dependentSchemas", json!({})),
+        ("dependencies", json!({})),
+        ("contains", json!({})),
+        ("$dynamicRef", json!("#a")),
+        ("$recursiveRef", json!("#")),
+        ("uniqueItems", json!(true)),
+        ("propertyNames", json!({"pattern": "^a"})),
+        ("unevaluatedProperties", json!(false)),
+        ("unevaluatedItems", json!(false)),
+    ] {
+        let schema = json!({"properties": {"a/b": {"items": {"type": "string", name: value}}}});
+        let said = said(&schema);
+        assert!(said.contains(&format!("'{name}' is not supported")), "{said}");
+        assert!(said.contains("'#/properties/a~1b/items'"), "{said}");
+        let relaxed = prepare(&schema, "the schema", Policy::Relax, false).unwrap();
+        assert!(relaxed.warnings.len() == 1 && relaxed.warnings[0].contains(name), "{:?}", relaxed.warnings);
+        assert_eq!(relaxed.schema["properties"]["a/b"]["items"], json!({"type": "string"}));
+    }
+}
+
+#[test]
+fn malformed_keywords_are_refused() {
+    for (schema, part) in [
+        (json!(1), "expected a schema"),
+        (json!({"type": "text"}), "'type' is 'text'"),
+        (json!({"type": ["string", 1]}), "'type' is a list"),
+        (json!({"type": []}), "'type' is a list"),
+        (json!({"enum": []}), "'enum' is not a list"),
+        (json!({"required": true}), "'required' is not a list"),
+        (json!({"minimum": "1"}), "'minimum' is not a number"),
+        (json!({"multipleOf": 0}), "'multipleOf' is not a number above 0"),
+        (json!({"multipleOf": 999_999_937}), "'multipleOf' 999999937 is too large"),
+        (json!({"multipleOf": 1e-9}), "'multipleOf' 1e-9 is too large, too small"),
+        (json!({"allOf": [{"multipleOf": 99_991}, {"multipleOf": 99_989}]}), "too much with the others"),
+        (json!({"minLength": -1}), "'minLength' is not a whole number"),
+        (json!({"maxItems": 1e99}), "'maxItems' is not a whole number"),
+        (json!({"pattern": "("}), "'pattern'"),
+        (json!({"pattern": "(?=a)"}), "'pattern'"),
+        (json!({"patternProperties": {"[": {}}}), "'[' in 'patternProperties'"),
+        (json!({"anyOf": []}), "'anyOf' is not a list of schemas"),
+        (json!({"properties": []}), "'properties' is not an object"),
+        (json!({"const": 9007199254740993u64}), "9007199254740993"),
+        (json!({"$ref": 1}), "'$ref' is not a string"),
+        (json!({"$ref": "#/nowhere"}), "points to nothing"),
+        (json!({"$ref": "#anchor"}), "anchor"),
+        (json!({"$ref": "other.json#/a"}), "another document"),
+    ] {
+        let said = said(&schema);
+        assert!(said.contains(part), "{schema}: {said}");
+    }
+}
+
+#[test]
+fn annotations_are_dropped_and_references_gathered() {
+    let prepared = refuse(&json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "T", "examples": [1],
+        "properties": {"a": {"$ref": "#/definitions/x%20y", "description": "d"}, "b": {"$ref": "#/definitions/x y"}},
+        "definitions": {"x y": {"type": "object", "properties": {"again": {"$ref": "#"}}}, "unused": {"not": {}}},
+    }))
+    .unwrap();
+    let schema = prepared.schema.as_object().unwrap();
+    assert_eq!(schema.keys().collect::<Vec<_>>(), ["properties", "type", "$defs"]);
+    assert_eq!(schema["type"], "object");
+    assert_eq!(schema["properties"]["a"], schema["properties"]["b"]);
+    assert_eq!(schema["$defs"].as_object().unwrap().len(), 2);
+    assert!(prepared.open && prepared.warnings.is_empty());
+}
+
+#[test]
+fn unknown_formats_are_annotations() {
+    let schema = json!({"type": "string", "format": "color"});
+    let prepared = refuse(&schema).unwrap();
+    assert_eq!(prepared.schema, json!({"type": "string"}));
+    assert!(prepared.warnings[0].contains("'color'"), "{:?}", prepared.warnings);
+    let strict = json!({"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": false});
+    assert!(prepare(&strict, "the schema", Policy::Refuse { strict: true }, false).is_err());
+}
+
+#[test]
+fn one_of_becomes_any_of_where_that_says_the_same() {
+    let tagged =
+        |tag: &str| json!({"type": "object", "properties": {"t": {"const": tag}}, "required": ["t"]});
+    for (alternatives, exclusive) in [
+        (json!([{"type": "string"}, {"type": "integer"}, {"type": "null"}]), true),
+        (json!([{"enum": [1, 2]}, {"enum": [3]}]), true),
+        (json!([tagged("a"), tagged("b")]), true),
+        (json!([{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]), true),
+        (json!([{"type": "number"}, {"type": "integer"}]), false),
+        (json!([tagged("a"), tagged("a")]), false),
+        (json!([{"enum": [1, 2]}, {"enum": [2]}]), false),
+        (json!([{}, {"type": "string"}]), false),
+    ] {
+        let schema = json!({"oneOf": alternatives, "$defs": {"a": tagged("a"), "b": tagged("b")}});
+        match refuse(&schema) {
+            Ok(prepared) => {
+                assert!(exclusive, "{schema}");
+                assert!(prepared.schema.get("oneOf").is_none() && prepared.schema["anyOf"].is_array());
+            }
+            Err(e) => assert!(!exclusive && e.to_string().contains("use 'anyOf'"), "{schema}: {e}"),
+        }
+    }
+}
+
+#[test]
+fn tools_take_only_what_they_list() {
+    let open = json!({"type": "object", "properties": {"a": {}}});
+    let closed = prepare(&open, "the tool", Policy::Relax, true).unwrap();
+    assert_eq!(closed.schema["additionalProperties"], json!(false));
+    assert!(!closed.open && refuse(&open).unwrap().open);
+    let said_so = json!({"type": "object", "properties": {}, "additionalProperties": true});
+    assert_eq!(
+        prepare(&said_so, "the tool", Policy::Relax, true).unwrap().schema["additionalProperties"],
+        json!(true)
+    );
+}
+
+#[test]
+fn what_is_too_large_is_refused() {
+    let nested = (0..=SCHEMA_DEPTH_MAX).fold(json!({}), |inner, _| json!({"items": inner}));
+    let wide: Map<String, Value> = (0..=PROPERTIES_MAX).map(|i| (format!("p{i}"), json!({}))).collect();
+    let values: Vec<usize> = (0..=ENUM_VALUES_MAX).collect();
+    // Twenty references, each to two of the next, with keywords beside them: a million when written out.
+    let mut laughs: Map<String, Value> = (0..20)
+        .map(|i| {
+            let next = json!({"type": "object", "$ref": format!("#/$defs/{}", i + 1)});
+            (i.to_string(), json!({"type": "object", "properties": {"a": next, "b": next}}))
+        })
+        .collect();
+    laughs.insert("20".into(), json!({"type": "object"}));
+    let product: Vec<Value> = (0..6)
+        .map(|i| json!({"anyOf": (0..10).map(|j| json!({"required": [format!("{i}{j}")]})).collect::<Vec<_>>()}))
+        .collect();
+    let patterns: Vec<Value> =
+        (0..5).map(|i| json!({"type": "string", "pattern": format!("x.*{i}")})).collect();
+    for (schema, part) in [
+        (nested, "nested more than"),
+        (json!({"properties": wide}), "entries"),
+        (json!({"enum": values}), "values"),
+        (json!({"$ref": "#/$defs/0", "$defs": laughs}), "parts"),
+        (json!({"type": "object", "allOf": product}), "parts"),
+        (json!({"allOf": patterns}), "have to be met by one string"),
+    ] {
+        let said = said(&schema);
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn circles_are_no_trouble_to_walk() {
+    for schema in [
+        json!({"$ref": "#"}),
+        json!({"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
+        json!({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        json!({"allOf": [{"$ref": "#"}]}),
+    ] {
+        // Refused or not: it ends.
+        let _ = refuse(&schema);
+    }
+}

@@ -1,0 +1,78 @@
+//! What an answer must look like. Made from a request by the server, read by `compile`.
+
+use serde_json::Value;
+
+/// A constraint on an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Constraint {
+    /// What the answer must look like.
+    pub spec: GrammarSpec,
+    /// Where the answer begins in reasoning (the prompt ends with `<think>`): the text that ends it, `</think>`. Until then
+    /// all is allowed but the end of the answer.
+    pub reasoning_end: Option<String>,
+}
+
+/// What an answer must look like, from its first byte to its last.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GrammarSpec {
+    /// A JSON object, any.
+    JsonObject,
+    /// JSON that is valid by a schema. Properties come in the schema's order.
+    JsonSchema {
+        /// The schema. What of it is not supported is refused by name.
+        schema: Value,
+        /// Hold the schema to the rules of OpenAI's strict mode: every object lists all its properties as required and
+        /// allows no others.
+        strict: bool,
+    },
+    /// Text that a regular expression matches as a whole (Rust's syntax; no look-around, no back-references).
+    Regex(String),
+    /// Text of a grammar in llguidance's variant of Lark.
+    Lark(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// Calls of tools.
+    ToolCalls {
+        /// How the model writes calls.
+        syntax: ToolSyntax,
+        /// The tools.
+        tools: Vec<Tool>,
+        /// Whether to call, and what.
+        mode: ToolMode,
+        /// Allow several calls. [`ToolMode::Named`] makes one.
+        parallel: bool,
+    },
+}
+
+/// A tool that the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// The function's name.
+    pub name: String,
+    /// JSON schema of its arguments, an object; `null` where it takes none. Arguments that it does not list are only
+    /// allowed where it says `additionalProperties`.
+    pub parameters: Value,
+    /// Refuse what of the schema can not be enforced, and hold it to the rules of OpenAI's strict mode. Otherwise that part
+    /// of the schema is left out, with a warning.
+    pub strict: bool,
+}
+
+/// How calls are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolSyntax {
+    /// `<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>`: Qwen3-Coder, Qwen3.5.
+    Qwen3Coder,
+    /// `<tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>`: Hermes, Qwen2.5, Qwen3.
+    Hermes,
+}
+
+/// Whether a tool is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolMode {
+    /// If the model likes: any text until it begins a call, which then is a valid one.
+    Auto,
+    /// The answer is a call of one of the tools, or several.
+    Required,
+    /// The answer is one call of this tool.
+    Named(String),
+}

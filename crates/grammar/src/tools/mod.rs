@@ -1,0 +1,163 @@
+//! Grammars of tool calls. Called by `compile`.
+
+mod bare;
+mod hermes;
+mod xml;
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use crate::limits::TOOLS_MAX;
+use crate::schema::Policy;
+use crate::{Error, Tool, ToolMode, ToolSyntax, Vocabulary, lark};
+
+/// The tag that begins a call: a token of its own in the models that know calls.
+pub const CALL_OPEN: &str = "<tool_call>";
+const CALL_CLOSE: &str = "</tool_call>";
+
+/// What is asked of the tools.
+pub struct Calls<'a> {
+    pub syntax: ToolSyntax,
+    pub tools: &'a [Tool],
+    pub mode: &'a ToolMode,
+    pub parallel: bool,
+}
+
+/// A grammar as it grows.
+#[derive(Debug, Default)]
+pub struct Rules {
+    /// Rules in Lark; the one for the answer is called `body`.
+    pub text: String,
+    /// What is not enforced.
+    pub warnings: Vec<String>,
+}
+
+impl Rules {
+    fn rule(&mut self, name: &str, body: &str) {
+        // Writing to a string can not fail.
+        let _ = writeln!(self.text, "{name}: {body}");
+    }
+}
+
+impl Calls<'_> {
+    /// Writes the rules. Of the tools numbered in `relaxed`, the arguments are left to the model.
+    pub fn write(&self, vocabulary: &Vocabulary, relaxed: &HashSet<usize>) -> Result<Rules, Error> {
+        let tools = self.check()?;
+        let mut rules = Rules::default();
+        let mut calls = Vec::new();
+        for (i, tool) in tools {
+            let given = (!relaxed.contains(&i)).then(|| Arguments::of(tool)).transpose()?;
+            if given.is_none() {
+                rules
+                    .warnings
+                    .push(format!("{}: is too complex; its arguments are not enforced", subject(tool)));
+            }
+            match self.syntax {
+                ToolSyntax::Hermes => hermes::write(&mut rules, i, tool, given.as_ref())?,
+                ToolSyntax::Qwen3Coder => xml::write(&mut rules, i, tool, given.as_ref())?,
+            }
+            calls.push(format!("call{i}"));
+        }
+        let tag = |name| vocabulary.special(name).map_or_else(|| lark::literal(name), lark::token);
+        let open = tag(CALL_OPEN);
+        let opened = match self.syntax {
+            ToolSyntax::Hermes => lark::literal("\n"),
+            ToolSyntax::Qwen3Coder => lark::literal("\n<function="),
+        };
+        rules.rule("one", &format!("{open}{opened}({})", calls.join(" | ")));
+        rules.rule("close", &tag(CALL_CLOSE));
+        let several = self.parallel && !matches!(self.mode, ToolMode::Named(_));
+        rules.rule("body", if several { "one (\"\\n\" one)*" } else { "one" });
+        Ok(rules)
+    }
+
+    /// The tools that may be called, with their numbers.
+    fn check(&self) -> Result<Vec<(usize, &Tool)>, Error> {
+        if self.tools.is_empty() || self.tools.len() > TOOLS_MAX {
+            return Err(Error::Tools(format!("there are {}; expected 1 to {TOOLS_MAX}", self.tools.len())));
+        }
+        let mut names = HashSet::new();
+        for tool in self.tools {
+            let name = tool.name.escape_debug();
+            if tool.name.is_empty() || tool.name.len() > 256 {
+                return Err(Error::Tools(format!(
+                    "the name '{name}' has {} bytes; expected 1 to 256",
+                    tool.name.len()
+                )));
+            }
+            if self.syntax == ToolSyntax::Qwen3Coder && !bare::is_name(&tool.name) {
+                return Err(Error::Tools(format!(
+                    "the name '{name}' can not be written in a tag: it has <, > or a new line"
+                )));
+            }
+            if !names.insert(tool.name.as_str()) {
+                return Err(Error::Tools(format!("two are called '{name}'")));
+            }
+        }
+        let all = self.tools.iter().enumerate();
+        Ok(match self.mode {
+            ToolMode::Auto | ToolMode::Required => all.collect(),
+            ToolMode::Named(name) => {
+                let found = all.into_iter().find(|(_, t)| t.name == *name);
+                vec![found.ok_or_else(|| Error::Tools(format!("none is called '{}'", name.escape_debug())))?]
+            }
+        })
+    }
+}
+
+/// The schema of a tool's arguments.
+struct Arguments<'a> {
+    /// The document that references point into.
+    root: &'a Value,
+    /// Its schema of the arguments: the root, or what it refers to.
+    schema: &'a Value,
+    path: String,
+    subject: String,
+    policy: Policy,
+}
+
+impl<'a> Arguments<'a> {
+    fn of(tool: &'a Tool) -> Result<Self, Error> {
+        let policy = if tool.strict { Policy::Refuse { strict: true } } else { Policy::Relax };
+        let (mut schema, mut path) = (&tool.parameters, "#".to_string());
+        // A schema that is nothing but a reference (some generators write that), to a bounded depth.
+        for _ in 0..8 {
+            let Some(pointer) = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#'))
+            else {
+                break;
+            };
+            let Some(target) = tool.parameters.pointer(pointer) else { break };
+            (schema, path) = (target, format!("#{}", pointer.escape_debug()));
+        }
+        let subject = subject(tool);
+        let fits = match schema {
+            Value::Null => true,
+            Value::Object(s) => s.get("type").is_none_or(|t| t == "object"),
+            _ => false,
+        };
+        if !fits {
+            let what = "the parameters of a tool are a schema of type object".into();
+            return Err(Error::Schema { subject, path, what });
+        }
+        Ok(Self { root: &tool.parameters, schema, path, subject, policy })
+    }
+
+    fn prepare(&self, part: &Value, path: &str, closed: bool) -> Result<crate::schema::Prepared, Error> {
+        crate::schema::prepare_part(self.root, part, path, &self.subject, self.policy, closed)
+    }
+}
+
+fn subject(tool: &Tool) -> String {
+    format!("the parameters of the tool '{}'", tool.name.escape_debug())
+}
+
+/// No arguments at all.
+fn nothing() -> Value {
+    Value::Object(Map::from_iter([
+        ("type".to_string(), Value::from("object")),
+        ("properties".to_string(), Value::Object(Map::new())),
+        ("additionalProperties".to_string(), Value::Bool(false)),
+    ]))
+}

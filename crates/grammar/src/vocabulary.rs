@@ -1,0 +1,164 @@
+//! A model's vocabulary as a trie of byte strings, which masks are computed on. Built once a model, at the first request
+//! that needs one, by whoever owns the tokenizer; shared by all constraints.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use llguidance::ParserFactory;
+use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+
+use crate::watchdog::Watchdog;
+use crate::{Error, limits};
+
+/// What an id of the vocabulary is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Token {
+    /// A piece of text, in bytes; may be part of a character.
+    Text(Vec<u8>),
+    /// Structure, by name: `<|im_end|>`, `<tool_call>`. Stands only where a constraint asks for this very token: text that
+    /// looks like it is spelled in other tokens.
+    Special(String),
+    /// No token: padding, or a hole.
+    Unused,
+}
+
+/// Longest token in bytes that the trie can hold. Longer ones (none are known) are never allowed.
+const TOKEN_BYTES_MAX: usize = 1000;
+/// Most ids: what the trie has bits for.
+const TOKENS_MAX: usize = 1 << 21;
+
+/// Parts of the vocabulary whose masks are kept: where a constraint takes any text of such characters, which is what most
+/// tokens are of, the mask is the part's and only the rest is walked. In strings of JSON, with and without a bound that is
+/// near; in text between tags.
+const SLICES: &[&str] = &[
+    r#"[\x20\x0A\x0D\x09]+"#,
+    r#"[^"\\<\x00-\x1F\x7F]{1,10}"#,
+    r#"[^"\\<\x00-\x1F\x7F]{1,30}"#,
+    r#"[^"\\<\x00-\x1F\x7F]+"#,
+    r#"[^<]+"#,
+];
+
+/// Turns text into the tokens that the model would see it as.
+type Encode = Box<dyn Fn(&str) -> Option<Vec<u32>> + Send + Sync>;
+
+/// A vocabulary to compile constraints for. Costs a second or two and some 100 MB for 248k tokens: share it.
+pub struct Vocabulary {
+    pub(crate) factory: ParserFactory,
+    pub(crate) watchdog: Watchdog,
+    /// How many constraints are being compiled.
+    pub(crate) compiling: AtomicUsize,
+    /// Bit set of all ids that are tokens.
+    pub(crate) everything: Vec<u32>,
+    eos: Vec<u32>,
+}
+
+impl Vocabulary {
+    /// `tokens` in the order of their ids, and the ids that end an answer. `encode` gives the tokens of plain text, without
+    /// added tokens and without anything in front; what it refuses is spelled by longest match.
+    pub fn new(
+        tokens: impl IntoIterator<Item = Token>,
+        eos: &[u32],
+        encode: impl Fn(&str) -> Option<Vec<u32>> + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, Error> {
+        let words: Vec<Vec<u8>> = tokens.into_iter().map(word).collect();
+        if words.is_empty() || words.len() > TOKENS_MAX {
+            return Err(Error::Vocabulary(format!("it has {} ids; expected 1 to {TOKENS_MAX}", words.len())));
+        }
+        if eos.is_empty() {
+            return Err(Error::Vocabulary("it names no token that ends an answer".into()));
+        }
+        if let Some(id) = eos.iter().find(|&&id| id as usize >= words.len()) {
+            return Err(Error::Vocabulary(format!(
+                "the end of an answer is {id}, beyond its {} ids",
+                words.len()
+            )));
+        }
+        let mut everything = vec![0; words.len().div_ceil(32)];
+        for (id, _) in words.iter().enumerate().filter(|(_, w)| !w.is_empty()) {
+            everything[id / 32] |= 1 << (id % 32);
+        }
+        let info = TokRxInfo::new(words.len() as u32, eos[0]);
+        let trie = TokTrie::from(&info, &words).with_eos_tokens(eos);
+        let env: TokEnv = Arc::new(Env { trie, encode: Box::new(encode) });
+        let slices: Vec<String> = SLICES.iter().map(|s| s.to_string()).collect();
+        let can = InferenceCapabilities { ff_tokens: true, ..Default::default() };
+        let mut factory =
+            ParserFactory::new(&env, can, &slices).map_err(|e| Error::Vocabulary(e.to_string()))?;
+        factory.quiet();
+        *factory.limits_mut() = limits::parser();
+        let watchdog = Watchdog::new(limits::STEP_TIME_MAX)?;
+        Ok(Arc::new(Self {
+            factory,
+            watchdog,
+            compiling: AtomicUsize::new(0),
+            everything,
+            eos: eos.to_vec(),
+        }))
+    }
+
+    /// Number of ids.
+    pub fn len(&self) -> usize {
+        self.trie().vocab_size()
+    }
+
+    /// True for no vocabulary: [`Vocabulary::new`] refuses those.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The ids that end an answer.
+    pub fn eos(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// The id of the special token of this name.
+    pub fn special(&self, name: &str) -> Option<u32> {
+        let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+        word.extend_from_slice(name.as_bytes());
+        self.trie().token_id_at_bytes(&word)
+    }
+
+    fn trie(&self) -> &TokTrie {
+        self.factory.tok_env().tok_trie()
+    }
+}
+
+impl std::fmt::Debug for Vocabulary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vocabulary").field("len", &self.len()).field("eos", &self.eos).finish()
+    }
+}
+
+/// Bytes of a token in the trie: special ones are marked with a byte that no text holds.
+fn word(token: Token) -> Vec<u8> {
+    let marker = TokTrie::SPECIAL_TOKEN_MARKER;
+    let word = match token {
+        // The byte 0xff is never part of UTF-8, so no text needs the token of it.
+        Token::Text(bytes) if bytes.first() != Some(&marker) => bytes,
+        Token::Special(name) if !name.is_empty() => [&[marker], name.as_bytes()].concat(),
+        Token::Text(_) | Token::Special(_) | Token::Unused => Vec::new(),
+    };
+    if word.len() > TOKEN_BYTES_MAX { Vec::new() } else { word }
+}
+
+struct Env {
+    trie: TokTrie,
+    encode: Encode,
+}
+
+impl TokenizerEnv for Env {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    fn tokenize_bytes(&self, s: &[u8]) -> Vec<u32> {
+        self.trie.tokenize_with_greedy_fallback(s, |text| {
+            // A normaliser may have made another text of it.
+            let same = |ids: &Vec<u32>| {
+                ids.iter().all(|&id| (id as usize) < self.trie.vocab_size())
+                    && self.trie.decode_raw(ids) == text.as_bytes()
+            };
+            (self.encode)(text).filter(same).unwrap_or_else(|| self.trie.greedy_tokenize(text.as_bytes()))
+        })
+    }
+}

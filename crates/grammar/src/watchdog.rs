@@ -1,0 +1,157 @@
+//! Ends computations that take too long. A grammar can make llguidance work for seconds on one mask, within all its limits
+//! on sizes; a thread looks at the clock and cancels. Owned by the vocabulary, used by `matcher`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use llguidance::CancellationHandle;
+
+use crate::Error;
+
+/// One matcher's computation.
+struct Slot {
+    /// When it began, in milliseconds of the watchdog's clock, plus one; 0 while there is none.
+    since: AtomicU64,
+    cancel: CancellationHandle,
+}
+
+struct Watched {
+    slots: Vec<Weak<Slot>>,
+    stop: bool,
+}
+
+struct Shared {
+    watched: Mutex<Watched>,
+    changed: Condvar,
+    start: Instant,
+    limit: Duration,
+}
+
+/// The thread, which sleeps while there is nothing to watch and ends when this is dropped.
+pub struct Watchdog(Arc<Shared>);
+
+/// A matcher's place with the watchdog.
+pub struct Watch {
+    slot: Arc<Slot>,
+    shared: Arc<Shared>,
+}
+
+impl Watchdog {
+    /// Starts the thread. Computations of `limit` are cancelled.
+    pub fn new(limit: Duration) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            watched: Mutex::new(Watched { slots: Vec::new(), stop: false }),
+            changed: Condvar::new(),
+            start: Instant::now(),
+            limit,
+        });
+        let thread = shared.clone();
+        std::thread::Builder::new()
+            .name("octet-watchdog".into())
+            .spawn(move || thread.run())
+            .map_err(|e| Error::Vocabulary(format!("no thread to watch over masks could be started: {e}")))?;
+        Ok(Self(shared))
+    }
+
+    /// A place for a matcher that `cancel` cancels.
+    pub fn watch(&self, cancel: CancellationHandle) -> Watch {
+        self.0.watch(cancel)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.0.lock().stop = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Watch {
+    /// Does `work`, which is cancelled if it takes too long.
+    pub fn over<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.slot.since.store(self.shared.now() + 1, Ordering::Relaxed);
+        let out = work();
+        self.slot.since.store(0, Ordering::Relaxed);
+        out
+    }
+
+    /// A place for another matcher.
+    pub fn another(&self, cancel: CancellationHandle) -> Self {
+        self.shared.watch(cancel)
+    }
+}
+
+impl Shared {
+    fn watch(self: &Arc<Self>, cancel: CancellationHandle) -> Watch {
+        let slot = Arc::new(Slot { since: AtomicU64::new(0), cancel });
+        self.lock().slots.push(Arc::downgrade(&slot));
+        self.changed.notify_one();
+        Watch { slot, shared: self.clone() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        // No code that holds the lock can leave a list half changed.
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    fn run(&self) {
+        let mut watched = self.lock();
+        while !watched.stop {
+            let (now, limit) = (self.now(), self.limit.as_millis() as u64);
+            watched.slots.retain(|weak| {
+                let Some(slot) = weak.upgrade() else { return false };
+                let since = slot.since.load(Ordering::Relaxed);
+                if since != 0 && now.saturating_sub(since - 1) >= limit {
+                    slot.cancel.cancel();
+                }
+                true
+            });
+            watched = if watched.slots.is_empty() {
+                self.changed.wait(watched).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.changed.wait_timeout(watched, self.limit / 4).unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_too_long_is_cancelled_and_nothing_else() {
+        let dog = Watchdog::new(Duration::from_millis(40)).unwrap();
+        let (slow, idle) = (CancellationHandle::default(), CancellationHandle::default());
+        let (watch_slow, watch_idle) = (dog.watch(slow.clone()), dog.watch(idle.clone()));
+        for _ in 0..20 {
+            watch_idle.over(|| std::thread::sleep(Duration::from_millis(1)));
+        }
+        let began = Instant::now();
+        watch_slow.over(|| {
+            while !slow.is_cancelled() && began.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        assert!(slow.is_cancelled() && !idle.is_cancelled());
+        assert!(began.elapsed() >= Duration::from_millis(39));
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_watchdog() {
+        let dog = Watchdog::new(Duration::from_millis(10)).unwrap();
+        let weak = Arc::downgrade(&dog.0);
+        drop(dog.watch(CancellationHandle::default()));
+        drop(dog);
+        let began = Instant::now();
+        while weak.strong_count() > 0 && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(weak.strong_count(), 0);
+    }
+}
