@@ -15,11 +15,17 @@ pub fn available() -> Option<u64> {
     Some(group.map_or(free, |g| free.min(g)))
 }
 
-/// Fails where a model of these limits does not fit. `smaller` says which flags make it so.
-pub fn check(report: &Report, limits: &Limits, exact: bool, smaller: &str) -> anyhow::Result<()> {
+/// Fails where a model of these limits does not fit; they are for a context of `context`. `smaller` says which flags
+/// make it so.
+pub fn check(
+    report: &Report,
+    limits: &Limits,
+    context: usize,
+    exact: bool,
+    smaller: &str,
+) -> anyhow::Result<()> {
     let Some(free) = available() else { return Ok(()) };
     let bill = report.memory(limits, exact);
-    let context = limits.pages.saturating_mul(octet_compute::batch::PAGE_TOKENS);
     anyhow::ensure!(
         bill.total() <= free,
         "{} does not fit: it takes {} ({} of weights, {} for a context of {context}) and {} are free.\n\

@@ -70,12 +70,12 @@ pub fn load_to_score(
     let report = Report::new(model)?;
     let made_for = report.config.context_length;
     let context = options.context_for(made_for);
-    let limits = options.limits(made_for)?;
+    let limits = options.limits(made_for, report.state_bytes())?;
     if context > made_for {
         note!("note: the model was made for {made_for} tokens of context; {context} may be too much for it");
     }
     if !args.memory.no_memory_check {
-        crate::memory::check(&report, &limits, options.cpu.exact, "a smaller --ctx-size")?;
+        crate::memory::check(&report, &limits, context, options.cpu.exact, "a smaller --ctx-size")?;
     }
     let bar = Bar::bytes("loading");
     Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)

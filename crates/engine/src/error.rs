@@ -28,6 +28,15 @@ pub enum Error {
     /// A sampling parameter is out of range, or no token can be chosen.
     #[error(transparent)]
     Sampler(#[from] crate::sampler::SamplerError),
+    /// A constraint can not go on: the grammar's own words.
+    #[error("the constraint on the answer failed: {0}")]
+    Constraint(String),
+    /// The engine was stopped before the request was finished.
+    #[error("the model was stopped before the answer was finished")]
+    Stopped,
+    /// The folder for cached states can not be used.
+    #[error("{path}: {what}")]
+    CacheDir { path: String, what: String },
     /// No state slot or no KV page is free.
     #[error("the cache is full: {what}")]
     CacheFull { what: String },

@@ -9,6 +9,7 @@ mod error;
 pub mod models;
 pub mod report;
 pub mod sampler;
+pub mod scheduler;
 pub mod template;
 pub mod tokenizer;
 

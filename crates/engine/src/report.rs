@@ -114,7 +114,7 @@ pub struct Memory {
     pub weights: u64,
     /// Keys and values of all pages.
     pub kv: u64,
-    /// Recurrent states of all slots.
+    /// Recurrent states of all slots and snapshots.
     pub states: u64,
     /// Activations and logits of a step; about, for backends keep a little more.
     pub activations: u64,
@@ -199,7 +199,7 @@ impl Report {
         Memory {
             weights,
             kv: per_page.saturating_mul(limits.pages as u64),
-            states: per_slot.saturating_mul(limits.slots as u64),
+            states: per_slot.saturating_mul((limits.slots as u64).saturating_add(limits.snapshots as u64)),
             activations: tokens.saturating_add(times(8 * c.vocab, limits.batch_outputs)),
         }
     }

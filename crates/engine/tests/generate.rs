@@ -22,10 +22,16 @@ fn greedy(max_tokens: usize) -> Request {
     Request { max_tokens: Some(max_tokens), sampling, ..Request::default() }
 }
 
+/// `request` of this prompt, which later ones share up to `checkpoint`.
+fn with(request: &Request, prompt: &[u32], checkpoint: usize) -> Request {
+    Request { prompt: prompt.to_vec(), checkpoints: vec![checkpoint], ..request.clone() }
+}
+
 fn run(e: &mut Engine, prompt: &[u32], checkpoint: usize, request: &Request) -> Answer {
     let mut streamed = String::new();
+    let request = with(request, prompt, checkpoint);
     let answer = e
-        .generate(prompt, checkpoint, request, &mut |text| {
+        .generate(request, &mut |text| {
             streamed.push_str(text);
             ControlFlow::Continue(())
         })
@@ -87,7 +93,7 @@ fn a_prompt_can_be_cancelled_between_its_steps_and_goes_on_from_there() {
             asked += 1;
             if asked == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let stopped = e.generate(&p, 90, &greedy(8), stop_at_the_third).expect("the request can be served");
+        let stopped = e.generate(with(&greedy(8), &p, 90), stop_at_the_third).expect("the request can be served");
         assert_eq!((stopped.finish, stopped.tokens.len()), (Finish::Cancelled, 0), "{architecture}");
         let answer = run(&mut e, &p, 90, &greedy(8));
         assert_eq!(answer.cached_tokens, 64, "{architecture}: the steps that were done");
@@ -201,7 +207,7 @@ fn scores_do_not_depend_on_how_many_are_made_at_once() {
 fn the_caller_can_end_an_answer() {
     let mut e = engine("qwen3");
     let mut calls = 0; // one before the prompt's only step, then one a token
-    let answer = e.generate(&prompt(10, 1), 0, &greedy(50), &mut |_| {
+    let answer = e.generate(with(&greedy(50), &prompt(10, 1), 0), &mut |_| {
         calls += 1;
         if calls == 4 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
@@ -213,7 +219,7 @@ fn the_caller_can_end_an_answer() {
 fn requests_that_can_not_be_served_are_refused() {
     let mut e = engine("qwen35");
     let mut refuse = |p: &[u32], r: &Request| {
-        e.generate(p, 0, r, &mut |_| ControlFlow::Continue(())).expect_err("it can not be served").to_string()
+        e.generate(with(r, p, 0), &mut |_| ControlFlow::Continue(())).expect_err("it can not be served").to_string()
     };
     assert!(refuse(&[], &greedy(1)).contains("no tokens"));
     assert!(refuse(&[1, 1_000_000], &greedy(1)).contains("1000000"));
@@ -224,11 +230,11 @@ fn requests_that_can_not_be_served_are_refused() {
     // and the engine goes on working
     assert_eq!(run(&mut e, &prompt(5, 1), 0, &greedy(3)).tokens.len(), 3);
     assert!(matches!(
-        e.generate(&prompt(299, 1), 0, &greedy(50), &mut |_| ControlFlow::Continue(())),
+        e.generate(with(&greedy(50), &prompt(299, 1), 0), &mut |_| ControlFlow::Continue(())),
         Ok(Answer { finish: Finish::Length | Finish::EndOfText, .. })
     ));
     assert!(matches!(
-        e.generate(&prompt(300, 1), 0, &greedy(50), &mut |_| ControlFlow::Continue(())),
+        e.generate(with(&greedy(50), &prompt(300, 1), 0), &mut |_| ControlFlow::Continue(())),
         Err(Error::ContextFull { .. })
     ));
 }

@@ -84,7 +84,9 @@ fn memory_follows_the_limits() {
     let m = r.memory(&limits, false);
     assert_eq!(m.weights, r.bytes - r.group(Group::Mtp).unwrap().bytes);
     assert_eq!(m.kv, 1024 * r.kv_bytes_per_position(KvType::F16));
-    assert_eq!(m.states, 2 * r.state_bytes());
+    assert_eq!(m.states, r.state_bytes());
+    let kept = r.memory(&Limits { snapshots: 3, ..limits.clone() }, false);
+    assert_eq!(kept.states, 4 * r.state_bytes());
     assert_eq!(m.total(), m.weights + m.kv + m.states + m.activations);
     let with_mtp = r.memory(&Limits { mtp: true, kv: KvType::F32, ..limits.clone() }, false);
     assert_eq!(with_mtp.weights, r.bytes);

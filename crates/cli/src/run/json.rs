@@ -26,7 +26,7 @@ pub fn write(session: &Session, reply: &Reply, shown: bool) -> anyhow::Result<()
         "content": reply.content,
         "reasoning_content": (shown && !reply.reasoning.is_empty()).then_some(&reply.reasoning),
         "finish_reason": match a.finish {
-            Finish::EndOfText | Finish::StopString => "stop",
+            Finish::EndOfText | Finish::StopString | Finish::StopToken => "stop",
             Finish::Length => "length",
             Finish::Cancelled => "cancelled",
         },

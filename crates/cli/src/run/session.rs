@@ -86,7 +86,8 @@ impl Session {
             }
             Delta::ToolCall(_) => ControlFlow::Continue(()), // there are no tools
         };
-        let answer = self.engine.generate(&prompt, repeated, &self.request, &mut |text| {
+        let request = Request { prompt, checkpoints: vec![repeated], ..self.request.clone() };
+        let answer = self.engine.generate(request, &mut |text| {
             let mut flow = ControlFlow::Continue(());
             let mut said = false;
             parser.push(text, &mut |delta| {

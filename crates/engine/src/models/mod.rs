@@ -25,8 +25,11 @@ use loader::{Loader, Progress};
 pub struct Limits {
     /// KV pages of [`PAGE_TOKENS`] positions, shared by all sequences.
     pub pages: usize,
-    /// State slots: sequences that run at once, plus snapshots.
+    /// State slots: sequences that run at once.
     pub slots: usize,
+    /// Copies of a slot that are kept beside them, in ordinary memory. Nothing is set aside for them; they are on the
+    /// bill all the same.
+    pub snapshots: usize,
     /// Tokens of one step.
     pub batch_tokens: usize,
     /// Rows of logits of one step.
@@ -42,7 +45,8 @@ impl Limits {
     pub fn single(context: usize) -> Self {
         Self {
             pages: context.div_ceil(PAGE_TOKENS),
-            slots: 2,
+            slots: 1,
+            snapshots: 0,
             batch_tokens: 512.min(context.max(1)),
             batch_outputs: 1,
             kv: KvType::F16,
@@ -68,6 +72,8 @@ pub trait Model: Send {
     fn step(&mut self, batch: &Batch) -> &[f32];
     /// The logits that the last step returned.
     fn last_logits(&self) -> &[f32];
+    /// The states after the final norm of the last step's tokens, `[tokens, hidden]`.
+    fn hidden(&mut self) -> Result<&[f32], Error>;
     /// Like `step`; `probe` sees the residual stream `[tokens, hidden]` after the embedding (0) and after each layer,
     /// and last the state after the final norm (`layers + 1`).
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error>;
@@ -126,7 +132,21 @@ pub fn load<B: Backend + Inspect>(
         None => None,
     };
     let logits = vec![0.0; limits.batch_outputs * config.vocab];
-    Ok(Box::new(Loaded { be, decoder, cache, scratch, mtp_state, logits, outputs: 0, config, shape, limits }))
+    Ok(Box::new(Loaded {
+        be,
+        decoder,
+        cache,
+        scratch,
+        mtp_state,
+        normed: None,
+        logits,
+        states: Vec::new(),
+        outputs: 0,
+        tokens: 0,
+        config,
+        shape,
+        limits,
+    }))
 }
 
 /// What a backend can tell about itself; all that the engine needs beyond the verbs.
@@ -181,6 +201,11 @@ struct Loaded<B: Backend> {
     /// `[outputs, vocab]` of the last step.
     logits: Vec<f32>,
     outputs: usize,
+    /// Tokens of the last step.
+    tokens: usize,
+    /// For [`Model::hidden`]: `[batch_tokens, hidden]`, and what was read from it.
+    normed: Option<B::Buf>,
+    states: Vec<f32>,
     config: Config,
     shape: CacheShape,
     limits: Limits,
@@ -188,7 +213,7 @@ struct Loaded<B: Backend> {
 
 impl<B: Backend + Inspect> Loaded<B> {
     fn read_logits(&mut self, batch: &Batch) -> &[f32] {
-        self.outputs = batch.outputs.len();
+        (self.outputs, self.tokens) = (batch.outputs.len(), batch.len());
         let n = self.outputs * self.config.vocab;
         self.be.read(&self.scratch.logits, &mut self.logits[..n]);
         self.last_logits()
@@ -223,6 +248,20 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn last_logits(&self) -> &[f32] {
         &self.logits[..self.outputs * self.config.vocab]
+    }
+
+    fn hidden(&mut self) -> Result<&[f32], Error> {
+        let Self { be, decoder, scratch, .. } = self;
+        let n = self.tokens;
+        let normed = match &mut self.normed {
+            Some(n) => n,
+            // few models are asked for it
+            none => none.insert(be.buf(self.limits.batch_tokens * decoder.hidden)?),
+        };
+        be.step(|be| be.norm(n, &scratch.h, &decoder.norm, decoder.eps, normed));
+        self.states.resize(n * decoder.hidden, 0.0);
+        be.read(normed, &mut self.states);
+        Ok(&self.states)
     }
 
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error> {

@@ -135,7 +135,14 @@ impl Report {
         let kv = format!("{:?}", limits.kv).to_lowercase();
         out.line("KV cache", format!("{:>9}  {} a position in {kv}", bytes(m.kv), bytes(position)));
         if m.states > 0 {
-            let slots = format!("{} slots of {}", limits.slots, bytes(self.state_bytes()));
+            let counted = |n: usize, what: &str| match n {
+                0 => String::new(),
+                1 => format!("1 {what}"),
+                n => format!("{n} {what}s"),
+            };
+            let and = if limits.snapshots > 0 { " and " } else { "" };
+            let (slots, snapshots) = (counted(limits.slots, "slot"), counted(limits.snapshots, "snapshot"));
+            let slots = format!("{slots}{and}{snapshots} of {}", bytes(self.state_bytes()));
             out.line("states", format!("{:>9}  {slots}, whatever the length", bytes(m.states)));
         }
         let step = format!("steps of up to {} tokens", limits.batch_tokens);

@@ -136,6 +136,16 @@ impl Sampler {
         Ok(Sampled { id, logprob })
     }
 
+    /// The log-probability of `id` in a row of logits `[vocab_rows]`, and in [`Sampler::top_logprobs`] those of its
+    /// likeliest rivals: what [`Sampler::sample`] would say of it, had it been chosen.
+    pub fn score(&mut self, logits: &[f32], id: u32) -> Result<f32, SamplerError> {
+        self.top_logprobs.clear();
+        if logits.len() != self.vocab_rows || id as usize >= self.vocab_rows {
+            return Err(SamplerError::Logits { got: logits.len(), expected: self.vocab_rows });
+        }
+        self.fill_logprobs(logits, id, self.params.logprobs.unwrap_or(0))
+    }
+
     /// The most probable tokens of the last step, best first; empty unless [`SamplerParams::logprobs`] asks.
     ///
     /// Log-probabilities are those of the model: the log-softmax of its logits, before biases, penalties, temperature,

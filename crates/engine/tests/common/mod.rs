@@ -32,6 +32,7 @@ pub fn limits() -> Limits {
     Limits {
         pages: 2 * CONTEXT / PAGE_TOKENS,
         slots: 4,
+        snapshots: 0,
         batch_tokens: CONTEXT,
         batch_outputs: CONTEXT,
         kv: KvType::F32,

@@ -1,0 +1,150 @@
+//! What a running sequence holds of the caches: how it gets it, grows it, shares it and gives it back.
+
+use octet_compute::batch::PAGE_TOKENS;
+
+use super::tree::NodeId;
+use super::{Cache, Found};
+use crate::models::Model;
+
+/// A sequence's page table and state slot. Given back with [`Cache::release`].
+#[derive(Debug)]
+pub struct Lease {
+    /// Page numbers; page `i` holds positions `i * PAGE_TOKENS ..`.
+    pub pages: Vec<u32>,
+    /// State slot.
+    pub slot: usize,
+    /// Tokens whose keys, values and state are there.
+    pub computed: usize,
+    /// Tokens at the last snapshot, or where the sequence resumed.
+    pub kept: usize,
+    /// Where its chain begins; `None` where nothing of it is to be kept.
+    pub(super) root: Option<NodeId>,
+    /// Nodes of its whole pages, as far as they are filed. The last one, or the root, is pinned.
+    pub(super) path: Vec<NodeId>,
+}
+
+impl Lease {
+    /// True where both sequences would find the same things.
+    pub fn shares_cache_with(&self, found: &Found) -> bool {
+        self.root.is_some() && self.root == found.root
+    }
+}
+
+impl Cache {
+    /// Starts a sequence at `found`, with room in its vectors for `capacity` tokens. `None` where no slot or page is
+    /// to be had.
+    pub fn acquire(&mut self, model: &mut dyn Model, found: &Found, capacity: usize) -> Option<Lease> {
+        let slot = self.pool.take_slot()?;
+        let mut pages = Vec::with_capacity(capacity.div_ceil(PAGE_TOKENS));
+        let mut path = Vec::with_capacity(capacity / PAGE_TOKENS);
+        for &node in &found.path {
+            if let Some((page, _)) = self.tree.nodes[node].page {
+                self.pool.retain(page);
+                pages.push(page);
+                path.push(node);
+            }
+        }
+        let last = path.last().copied().or(found.root);
+        if let Some(last) = last {
+            self.tree.nodes[last].pins += 1;
+            self.tree.touch(last);
+        }
+        let lease = Lease {
+            pages,
+            slot,
+            computed: found.position,
+            kept: found.position,
+            root: found.root,
+            path,
+        };
+        self.resume(model, found, lease)
+    }
+
+    /// The page that the sequence goes on writing to, and its state.
+    fn resume(&mut self, model: &mut dyn Model, found: &Found, mut lease: Lease) -> Option<Lease> {
+        if let Some(id) = found.snapshot
+            && let Some(s) = self.tree.snapshots.get_mut(&id)
+        {
+            s.pins += 1;
+        }
+        let mut ok = true;
+        if let Some((from, _)) = found.host.and_then(|h| self.tree.nodes[h].page) {
+            self.pool.retain(from); // it must not make way for its own copy
+            let page = self.page();
+            if let Some(to) = page {
+                model.copy_page(from as usize, to as usize);
+                lease.pages.push(to);
+            }
+            self.pool.release(from);
+            ok = page.is_some();
+        }
+        match found.snapshot.and_then(|id| self.tree.snapshots.get_mut(&id).map(|s| (id, s))) {
+            Some((id, s)) => {
+                s.pins -= 1;
+                if ok && let Some(state) = s.state.clone() {
+                    s.hits += 1;
+                    self.stats.hits += 1;
+                    model.load_slot(lease.slot, &state);
+                    self.touch_snapshot(id);
+                }
+            }
+            None => model.reset_slot(lease.slot),
+        }
+        if ok {
+            return Some(lease);
+        }
+        self.release(lease);
+        None
+    }
+
+    /// Makes room for `tokens` tokens in all; false where there is none to be had.
+    pub fn grow(&mut self, lease: &mut Lease, tokens: usize) -> bool {
+        while lease.pages.len() * PAGE_TOKENS < tokens {
+            let Some(page) = self.page() else { return false };
+            lease.pages.push(page);
+        }
+        true
+    }
+
+    /// A second sequence at the same point: shares all whole pages, and has its own copies of the rest.
+    pub fn fork(&mut self, model: &mut dyn Model, lease: &Lease) -> Option<Lease> {
+        let slot = self.pool.take_slot()?;
+        let mut pages = Vec::with_capacity(lease.pages.capacity());
+        let whole = lease.computed / PAGE_TOKENS;
+        let mut copy = None;
+        if !lease.computed.is_multiple_of(PAGE_TOKENS) {
+            let Some(page) = self.page() else {
+                self.pool.release_slot(slot);
+                return None;
+            };
+            model.copy_page(lease.pages[whole] as usize, page as usize);
+            copy = Some(page);
+        }
+        for &page in &lease.pages[..whole] {
+            self.pool.retain(page);
+            pages.push(page);
+        }
+        pages.extend(copy);
+        model.copy_slot(lease.slot, slot);
+        if let Some(last) = lease.path.last().copied().or(lease.root) {
+            self.tree.nodes[last].pins += 1;
+        }
+        Some(Lease {
+            pages,
+            slot,
+            computed: lease.computed,
+            kept: lease.kept,
+            root: lease.root,
+            path: lease.path.clone(),
+        })
+    }
+
+    /// Ends a sequence. What was kept of it stays.
+    pub fn release(&mut self, lease: Lease) {
+        lease.pages.into_iter().for_each(|p| self.pool.release(p));
+        self.pool.release_slot(lease.slot);
+        if let Some(last) = lease.path.last().copied().or(lease.root) {
+            self.tree.nodes[last].pins -= 1;
+        }
+    }
+}

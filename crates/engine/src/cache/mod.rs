@@ -1,0 +1,415 @@
+//! The prefix cache: pages of keys and values and snapshots of recurrent states, shared by all sequences of a model.
+//! Owned by the engine, and called between steps.
+//!
+//! A sequence holds a [`Lease`]. It resumes at the deepest point at which everything needed is there: for models with
+//! recurrent layers a snapshot, for others any token. Whole pages are shared; the page that a sequence goes on writing
+//! to is its own copy. What nobody uses stays until its room is needed, and then the least valuable goes first.
+//!
+//! `tree` knows what there is, `policy` what it is worth, `pool` who uses which page.
+
+mod key;
+mod lease;
+mod miss;
+mod policy;
+mod pool;
+mod tree;
+
+use std::sync::Arc;
+
+use octet_compute::batch::PAGE_TOKENS;
+
+use crate::models::Model;
+pub use key::Key;
+pub use lease::Lease;
+pub use miss::{Miss, MissReport};
+pub(crate) use policy::{TOKENS_MIN, checkpoints};
+pub use pool::{Pool, Sequence};
+use tree::{NodeId, SnapshotId, Stored, Tree};
+
+/// Nodes that are remembered beyond those that have something: 4 million tokens, some 20 MB.
+const GHOSTS_MAX: usize = 1 << 16;
+
+/// What the cache holds, and what became of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Pages in all.
+    pub pages: usize,
+    /// Pages in the tables of running sequences.
+    pub pages_used: usize,
+    /// Pages that are only kept for later.
+    pub pages_idle: usize,
+    /// Snapshots in memory.
+    pub snapshots: usize,
+    /// Their bytes.
+    pub snapshot_bytes: u64,
+    /// Snapshots taken.
+    pub taken: u64,
+    /// Snapshots from which a sequence went on.
+    pub hits: u64,
+    /// Snapshots that made way in memory.
+    pub evicted: u64,
+}
+
+/// Pages and states of one model, and what is known of them.
+pub struct Cache {
+    pool: Pool,
+    tree: Tree,
+    /// The model has layers whose state can not be cut.
+    recurrent: bool,
+    slot_bytes: usize,
+    /// Bytes that states in memory may take.
+    snapshot_bytes_max: u64,
+    snapshot_bytes: u64,
+    /// See `policy`.
+    clock: f64,
+    /// Memory of states that were dropped, for the next ones: mapping it anew costs more than copying.
+    spare: Vec<Vec<u8>>,
+    fingerprint: Key,
+    stats: CacheStats,
+}
+
+/// Where a prompt can go on from.
+#[derive(Debug)]
+pub struct Found {
+    root: Option<NodeId>,
+    /// Tokens that need not be computed.
+    pub position: usize,
+    /// Tokens that are known from earlier sequences, computed or not.
+    pub matched: usize,
+    /// Nodes of the whole pages before `position`.
+    path: Vec<NodeId>,
+    /// A node whose page has the keys and values of the rest.
+    host: Option<NodeId>,
+    snapshot: Option<SnapshotId>,
+}
+
+impl Found {
+    /// A sequence that starts from nothing and leaves nothing.
+    pub fn uncached() -> Self {
+        Self { root: None, position: 0, matched: 0, path: Vec::new(), host: None, snapshot: None }
+    }
+    /// The same, but what it computes is kept.
+    pub fn from_start(self) -> Self {
+        Self { position: 0, path: Vec::new(), host: None, snapshot: None, ..self }
+    }
+}
+
+impl Cache {
+    /// For a model that has just been loaded. `fingerprint` stands for everything that decides what the model computes.
+    pub fn new(model: &dyn Model, snapshot_bytes_max: u64, fingerprint: Key) -> Self {
+        let pool = Pool::new(model);
+        Self {
+            stats: CacheStats { pages: pool.total(), ..CacheStats::default() },
+            pool,
+            tree: Tree::default(),
+            recurrent: model.config().recurrent.contains(&true),
+            slot_bytes: model.cache_shape().slot_bytes(),
+            snapshot_bytes_max,
+            snapshot_bytes: 0,
+            clock: 0.0,
+            spare: Vec::new(),
+            fingerprint,
+        }
+    }
+
+    /// True where sequences resume from snapshots only.
+    pub fn is_recurrent(&self) -> bool {
+        self.recurrent
+    }
+    /// Who uses what.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Figures as they are now.
+    pub fn stats(&self) -> CacheStats {
+        let pages_idle = self.pool.idle_pages();
+        CacheStats {
+            pages_used: self.pool.total() - self.pool.free_pages() - pages_idle,
+            pages_idle,
+            snapshots: (self.snapshot_bytes / (self.slot_bytes as u64).max(1)) as usize,
+            snapshot_bytes: self.snapshot_bytes,
+            ..self.stats
+        }
+    }
+
+    /// Where a sequence of these tokens can go on from. Always leaves a token to compute: its logits are needed.
+    pub fn find(&mut self, salt: &str, tokens: &[u32]) -> Found {
+        let root = self.tree.root(key::root_key(&self.fingerprint, salt));
+        let walk = self.tree.walk(root, tokens);
+        let most = tokens.len() - 1;
+        let mut found = Found { root: Some(root), matched: walk.matched, ..Found::uncached() };
+        if self.recurrent {
+            self.find_snapshot(&walk, tokens, most, &mut found);
+        } else {
+            self.find_pages(&walk, tokens, most, &mut found);
+        }
+        found
+    }
+
+    fn find_snapshot(&self, walk: &tree::Walk, tokens: &[u32], most: usize, found: &mut Found) {
+        for (pages, &node) in walk.path.iter().enumerate() {
+            let at = pages * PAGE_TOKENS;
+            for id in &self.tree.nodes[node].snapshots {
+                let s = &self.tree.snapshots[id];
+                if s.state.is_some()
+                    && s.position <= most
+                    && s.position > found.position
+                    && tokens[at..].starts_with(&s.tail)
+                {
+                    found.position = s.position;
+                    found.snapshot = Some(*id);
+                    found.host = s.host;
+                    found.path = walk.path[1..=pages].to_vec();
+                }
+            }
+        }
+    }
+
+    fn find_pages(&self, walk: &tree::Walk, tokens: &[u32], most: usize, found: &mut Found) {
+        let nodes = &self.tree.nodes;
+        let resident = walk.path[1..].iter().take_while(|n| nodes[**n].is_resident()).count();
+        let pages = resident.min(most / PAGE_TOKENS);
+        found.path = walk.path[1..=pages].to_vec();
+        let at = pages * PAGE_TOKENS;
+        found.position = at;
+        for &(_, c) in &nodes[walk.path[pages]].children {
+            let rows = nodes[c].page.map_or(0, |(_, rows)| rows).min(most - at);
+            let same = tree::common(&nodes[c].tokens, &tokens[at..]).min(rows);
+            if at + same > found.position {
+                (found.position, found.host) = (at + same, Some(c));
+            }
+        }
+    }
+
+    /// Pages that a sequence needs to get to `tokens` tokens from there, and that are not in use already.
+    pub fn pages_needed(&self, found: &Found, tokens: usize) -> usize {
+        let shared = |n: &&NodeId| self.tree.nodes[**n].page.is_some_and(|(p, _)| !self.pool.is_idle(p));
+        tokens.div_ceil(PAGE_TOKENS) - found.path.iter().filter(shared).count()
+    }
+
+    /// Pages that can be had for running sequences.
+    pub fn pages_available(&self) -> usize {
+        self.pool.free_pages() + self.pool.idle_pages()
+    }
+
+    /// A free page, for which something idle makes way if need be.
+    fn page(&mut self) -> Option<u32> {
+        loop {
+            if let Some(page) = self.pool.take() {
+                return Some(page);
+            }
+            if self.pool.idle_pages() == 0 || !self.reclaim() {
+                return None;
+            }
+        }
+    }
+
+    /// Frees a page at least.
+    fn reclaim(&mut self) -> bool {
+        if self.recurrent {
+            // What makes way is a snapshot, with the pages that no other needs.
+            let choose = |s: &tree::Snapshot| s.state.is_some() && s.pins == 0;
+            let Some((id, value)) = self.tree.least_valuable(choose) else { return false };
+            self.clock = self.clock.max(value);
+            self.evict(id);
+            return true; // perhaps no page yet; then the caller asks again
+        }
+        let nodes = &self.tree.nodes;
+        let idle = |id: &NodeId| nodes[*id].page.is_some_and(|(p, _)| self.pool.is_idle(p));
+        let bare = |id: &NodeId| nodes[*id].children.iter().all(|c| nodes[c.1].page.is_none());
+        let mut tips: Vec<(u64, NodeId)> =
+            nodes.iter().map(|(id, n)| (n.used, id)).filter(|(_, id)| idle(id) && bare(id)).collect();
+        tips.sort_unstable();
+        // A few at a time: finding them looks at every node.
+        let some = tips.len().min(16);
+        tips.truncate(some);
+        for (_, id) in tips {
+            self.drop_page(id);
+        }
+        some > 0
+    }
+
+    fn drop_page(&mut self, node: NodeId) {
+        if let Some((page, _)) = self.tree.nodes[node].page.take() {
+            self.pool.let_go(page);
+        }
+    }
+
+    /// Drops a snapshot, and the pages that only it needed.
+    fn evict(&mut self, id: SnapshotId) {
+        let Some(s) = self.tree.remove_snapshot(id) else { return };
+        self.stats.evicted += 1;
+        if let Some(state) = s.state {
+            self.snapshot_bytes -= self.slot_bytes as u64;
+            self.recycle(state);
+        }
+        if let Some(host) = s.host {
+            self.drop_if_useless(host);
+        }
+        let mut at = Some(s.parent);
+        while let Some(node) = at {
+            self.drop_if_useless(node);
+            at = self.tree.nodes[node].parent;
+        }
+    }
+
+    fn drop_if_useless(&mut self, node: NodeId) {
+        if self.tree.nodes[node].need == 0 {
+            self.drop_page(node);
+        }
+    }
+
+    fn recycle(&mut self, state: Arc<Vec<u8>>) {
+        if self.spare.len() < 2
+            && let Ok(bytes) = Arc::try_unwrap(state)
+        {
+            self.spare.push(bytes);
+        }
+    }
+
+    /// Files what `lease` has computed, `tokens` up to `lease.computed`, and, for a model with recurrent layers, takes
+    /// a snapshot there unless there is one.
+    pub fn keep(&mut self, model: &mut dyn Model, lease: &mut Lease, tokens: &[u32]) {
+        let Some(root) = lease.root else { return };
+        let at = lease.computed;
+        if at == 0 || (self.recurrent && self.slot_bytes as u64 > self.snapshot_bytes_max) {
+            return;
+        }
+        let host = self.file(lease, root, &tokens[..at]);
+        lease.kept = at;
+        if !self.recurrent {
+            return;
+        }
+        let parent = lease.path.last().copied().unwrap_or(root);
+        let tail = &tokens[at - at % PAGE_TOKENS..at];
+        if let Some(id) = self.tree.snapshot_at(parent, tail) {
+            self.touch_snapshot(id);
+            return;
+        }
+        let mut state = self.spare.pop().unwrap_or_else(|| vec![0; self.slot_bytes]);
+        model.save_slot(lease.slot, &mut state);
+        let used = self.tree.now();
+        self.tree.add_snapshot(tree::Snapshot {
+            parent,
+            tail: tail.to_vec(),
+            host,
+            position: at,
+            state: Some(Arc::new(state)),
+            stored: Stored::No,
+            base: self.clock,
+            hits: 0,
+            used,
+            pins: 0,
+        });
+        self.stats.taken += 1;
+        self.snapshot_bytes += self.slot_bytes as u64;
+        while self.snapshot_bytes > self.snapshot_bytes_max {
+            let choose = |s: &tree::Snapshot| s.state.is_some() && s.pins == 0;
+            let Some((id, value)) = self.tree.least_valuable(choose) else { break };
+            self.clock = self.clock.max(value);
+            self.evict(id);
+        }
+    }
+
+    fn touch_snapshot(&mut self, id: SnapshotId) {
+        let (used, clock) = (self.tree.now(), self.clock);
+        if let Some(s) = self.tree.snapshots.get_mut(&id) {
+            (s.used, s.base) = (used, clock);
+        }
+    }
+
+    /// Files the pages of `tokens`; returns the node of the unfinished one, if there is one.
+    fn file(&mut self, lease: &mut Lease, root: NodeId, tokens: &[u32]) -> Option<NodeId> {
+        let whole = tokens.len() / PAGE_TOKENS;
+        let before = lease.path.last().copied().unwrap_or(root);
+        let mut parent = root;
+        for i in 0..whole {
+            let page = lease.pages[i];
+            match lease.path.get(i) {
+                // It may have lost its page when the snapshots there made way.
+                Some(&node) => {
+                    self.tree.give_page(node, page, PAGE_TOKENS, &mut self.pool);
+                    parent = node;
+                }
+                None => {
+                    let range = i * PAGE_TOKENS..(i + 1) * PAGE_TOKENS;
+                    parent = self.tree.file(parent, &tokens[range], page, &mut self.pool);
+                    lease.path.push(parent);
+                }
+            }
+            // Another sequence had computed the same: one copy will do.
+            if let Some((theirs, _)) = self.tree.nodes[parent].page
+                && theirs != page
+            {
+                self.pool.retain(theirs);
+                self.pool.release(page);
+                lease.pages[i] = theirs;
+            }
+        }
+        self.tree.nodes[before].pins -= 1;
+        self.tree.nodes[parent].pins += 1;
+        self.tree.touch(parent);
+        let rest = &tokens[whole * PAGE_TOKENS..];
+        let host =
+            (!rest.is_empty()).then(|| self.tree.file(parent, rest, lease.pages[whole], &mut self.pool));
+        self.tree.forget(GHOSTS_MAX + self.pool.total());
+        host
+    }
+
+    /// Forgets everything that no running sequence uses.
+    pub fn clear(&mut self) {
+        let unused: Vec<SnapshotId> =
+            self.tree.snapshots.iter().filter(|(_, s)| s.pins == 0).map(|(id, _)| *id).collect();
+        unused.into_iter().for_each(|id| self.evict(id));
+        let nodes: Vec<NodeId> = self.tree.nodes.iter().map(|(id, _)| id).collect();
+        for id in nodes {
+            if self.tree.nodes[id].need == 0 {
+                self.drop_page(id);
+            }
+        }
+        self.tree.forget(0);
+    }
+
+    /// Checks that every page is accounted for: in the table of one of `leases`, kept by a node, or free. For tests.
+    pub fn audit<'a>(&self, leases: impl Iterator<Item = &'a Lease>) -> Result<(), String> {
+        let mut refs = vec![0u32; self.pool.total()];
+        let mut slots = 0;
+        for l in leases {
+            l.pages.iter().for_each(|p| refs[*p as usize] += 1);
+            slots += 1;
+        }
+        for (id, n) in &self.tree.nodes {
+            if let Some((p, rows)) = n.page {
+                refs[p as usize] += 1;
+                if rows > n.tokens.len() || rows == 0 {
+                    return Err(format!("node {id} has {rows} rows for {} tokens", n.tokens.len()));
+                }
+            }
+        }
+        for s in self.tree.snapshots.values().filter(|s| s.state.is_some()) {
+            let mut at = Some(s.parent);
+            while let Some(n) = at {
+                if !self.tree.nodes[n].is_resident() {
+                    return Err(format!("the snapshot at {} lacks a page", s.position));
+                }
+                at = self.tree.nodes[n].parent;
+            }
+            let rows = s.host.and_then(|h| self.tree.nodes[h].page).map_or(0, |(_, rows)| rows);
+            if rows < s.tail.len() {
+                return Err(format!("the snapshot at {} lacks its last page", s.position));
+            }
+        }
+        for (page, &want) in refs.iter().enumerate() {
+            let got = self.pool.refs(page as u32);
+            if want != got {
+                return Err(format!("page {page} is used {want} times and counted {got} times"));
+            }
+        }
+        let free = refs.iter().filter(|r| **r == 0).count();
+        if free != self.pool.free_pages() || slots + self.pool.free_slots() != self.pool.total_slots() {
+            return Err(format!("{free} pages are free, {slots} slots in use; the pool says {:?}", self.pool));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! What is worth keeping: the value of a snapshot, and which positions of a prompt get one. No model, no memory.
+//!
+//! Values follow GreedyDual-Size-Frequency (Cherkasova 1998): a snapshot is worth the clock at its last use plus the tokens
+//! that it saves, and the clock advances to the value of what is evicted. So what saves much outlives what saves little,
+//! but nothing that is never used again stays for good.
+
+use super::tree::{NodeId, Snapshot, SnapshotId, Tree, common};
+
+/// A state is copied or read only to save at least so many tokens.
+pub const TOKENS_MIN: usize = 16;
+/// Tokens beyond which a snapshot is not worth more: else one long conversation that is over would stay for days.
+const TOKENS_MAX: usize = 4096;
+/// Share of its value that a snapshot keeps when the conversation has gone on past it and never parted there.
+const PASSED: f64 = 0.3;
+/// Hits that still make a snapshot worth more.
+const HITS_MAX: u32 = 4;
+/// Positions of one prompt at which its processing stops to take a snapshot.
+const CHECKPOINTS_MAX: usize = 8;
+/// Distance between those in the middle of a prompt.
+const SPACING: usize = 512;
+
+impl Tree {
+    /// Tokens between a snapshot and the next one before it that lives: what would be computed again without it.
+    pub fn saves(&self, id: SnapshotId) -> usize {
+        let s = &self.snapshots[&id];
+        let before = |parent: NodeId, tokens: &[u32]| {
+            let filed = self.nodes[parent].snapshots.iter().filter(|x| **x != id).map(|x| &self.snapshots[x]);
+            filed
+                .filter(|x| x.position < s.position && tokens.starts_with(&x.tail))
+                .map(|x| x.position)
+                .max()
+        };
+        let (mut node, mut tokens) = (s.parent, &s.tail[..]);
+        loop {
+            if let Some(position) = before(node, tokens) {
+                return s.position - position;
+            }
+            let n = &self.nodes[node];
+            let Some(parent) = n.parent else { return s.position };
+            (node, tokens) = (parent, &n.tokens);
+        }
+    }
+
+    /// In how many directions sequences went on from a snapshot, as far as snapshots still tell.
+    fn branches(&self, id: SnapshotId) -> usize {
+        let s = &self.snapshots[&id];
+        let parent = &self.nodes[s.parent];
+        let deeper = |c: NodeId| {
+            let child = &self.nodes[c];
+            let in_child = || parent.snapshots.iter().map(|x| &self.snapshots[x]).any(|x| {
+                x.tail.len() > s.tail.len() && common(&x.tail, &child.tokens) == x.tail.len()
+            });
+            child.snapshots.iter().any(|x| *x != id)
+                || child.children.iter().any(|g| self.nodes[g.1].need > 0)
+                || in_child()
+        };
+        parent.children.iter().filter(|c| self.nodes[c.1].tokens.starts_with(&s.tail) && deeper(c.1)).count()
+    }
+
+    /// What a snapshot is worth; see the top of this file.
+    pub fn value(&self, id: SnapshotId) -> f64 {
+        let s = &self.snapshots[&id];
+        let saves = self.saves(id).min(TOKENS_MAX) as f64;
+        let weight = if self.branches(id) == 1 { PASSED } else { 1.0 };
+        s.base + saves * weight * f64::from(1 + s.hits.min(HITS_MAX))
+    }
+
+    /// The least valuable of the snapshots that `choose` lets through.
+    pub fn least_valuable(&self, choose: impl Fn(&Snapshot) -> bool) -> Option<(SnapshotId, f64)> {
+        let all = self.snapshots.iter().filter(|(_, s)| choose(s));
+        all.map(|(&id, s)| (self.value(id), s.used, id))
+            .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
+            .map(|(value, _, id)| (id, value))
+    }
+}
+
+/// Positions at which processing a prompt stops to take a snapshot, descending. `resumed` tokens are cached, `matched`
+/// are known from earlier prompts, `wanted` are the request's own checkpoints (ascending).
+///
+/// Always the last of those (the next prompt goes on there) and the first (other conversations do), the place where this
+/// prompt parts from all earlier ones (where two did, a third may), and a few in between.
+pub fn checkpoints(resumed: usize, matched: usize, wanted: &[usize], prompt: usize) -> Vec<usize> {
+    let wanted = || wanted.iter().copied().filter(|&c| c >= resumed + TOKENS_MIN && c < prompt);
+    let mut out: Vec<usize> = Vec::with_capacity(CHECKPOINTS_MAX);
+    out.extend(wanted().next_back());
+    out.extend(wanted().next().filter(|first| !out.contains(first)));
+    let parts = matched >= resumed + SPACING / 4 && matched < prompt;
+    if parts && !out.iter().any(|&c| c <= matched && matched - c < TOKENS_MIN) {
+        out.push(matched);
+    }
+    for c in wanted().rev() {
+        if out.len() < CHECKPOINTS_MAX && out.iter().all(|&o| o.abs_diff(c) >= SPACING) {
+            out.push(c);
+        }
+    }
+    out.sort_unstable_by(|a, b| b.cmp(a));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::checkpoints;
+
+    #[test]
+    fn the_last_the_first_and_where_prompts_part() {
+        assert_eq!(checkpoints(0, 0, &[100, 130, 160, 900], 1000), [900, 100]);
+        assert_eq!(checkpoints(0, 0, &[100, 400, 800, 1600, 2000], 2010), [2000, 800, 100]);
+        assert!(checkpoints(950, 960, &[100, 900], 1000).is_empty());
+        // two prompts with one beginning and no message that ends there
+        assert_eq!(checkpoints(0, 500, &[800], 1000), [800, 500]);
+        assert_eq!(checkpoints(0, 500, &[490, 800], 1000), [800, 490]);
+        // it is known to the end
+        assert!(checkpoints(0, 1000, &[], 1000).is_empty());
+    }
+
+    #[test]
+    fn long_histories_get_a_few() {
+        let ends: Vec<usize> = (1..100).map(|i| i * 300).collect();
+        let got = checkpoints(0, 0, &ends, 30_000);
+        assert_eq!(got.len(), 8);
+        assert_eq!((got[0], *got.last().unwrap()), (29_700, 300));
+    }
+}

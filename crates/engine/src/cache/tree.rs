@@ -1,0 +1,335 @@
+//! Which prefixes are known: a tree of pages of tokens, and the snapshots of recurrent states on it. Says what there is
+//! and where; what is worth keeping is decided in `policy`, and moving it is up to `cache`.
+//!
+//! A node is a page of 64 tokens after its parent's, or an unfinished page without children. No node's tokens are the
+//! beginning of a sibling's: a page that grows past what was filed takes the node over. Nodes outlive their pages as
+//! ghosts, which cost a few hundred bytes: they tell where prompts part, and why one missed.
+//!
+//! A snapshot is filed at the last page border before it, with its `tail` of tokens past that border, so that it is
+//! found whatever page of the siblings there follows it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use octet_compute::batch::PAGE_TOKENS;
+use slab::Slab;
+
+use super::key::{Key, page_key};
+use super::pool::Pool;
+
+pub type NodeId = usize;
+/// Never used twice.
+pub type SnapshotId = u64;
+
+/// Whether there is a copy on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    No,
+    /// Handed to the writer.
+    Writing,
+    Yes,
+}
+
+#[derive(Debug)]
+pub struct Node {
+    pub parent: Option<NodeId>,
+    /// 1 to 64, or none for a root.
+    pub tokens: Vec<u32>,
+    /// First token and node.
+    pub children: Vec<(u32, NodeId)>,
+    /// Of full pages and roots.
+    pub key: Key,
+    /// The page with its keys and values, and how many of its rows are this node's.
+    pub page: Option<(u32, usize)>,
+    pub stored: Stored,
+    /// Tokens before this page.
+    pub start: usize,
+    /// Sequences whose path ends here.
+    pub pins: u32,
+    /// Snapshots that need this page to be of use.
+    pub need: u32,
+    /// Those of them whose state is in memory.
+    pub need_ram: u32,
+    /// When it was last on the path of a request.
+    pub used: u64,
+    /// Snapshots filed here.
+    pub snapshots: Vec<SnapshotId>,
+}
+
+impl Node {
+    /// All of its keys and values are in memory.
+    pub fn is_resident(&self) -> bool {
+        self.page.is_some_and(|(_, rows)| rows == self.tokens.len()) || self.parent.is_none()
+    }
+    pub fn is_full(&self) -> bool {
+        self.tokens.len() == PAGE_TOKENS
+    }
+    /// Tokens up to its end.
+    pub fn end(&self) -> usize {
+        self.start + self.tokens.len()
+    }
+}
+
+/// A copy of a recurrent state.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The page border before it.
+    pub parent: NodeId,
+    /// Tokens past that border, fewer than a page.
+    pub tail: Vec<u32>,
+    /// The child of `parent` whose page has the tail's keys and values; `None` without a tail, or where they are only
+    /// on disk, with the state.
+    pub host: Option<NodeId>,
+    /// Tokens of the sequence at that point.
+    pub position: usize,
+    /// The state. All pages up to `position` are in memory too.
+    pub state: Option<Arc<Vec<u8>>>,
+    pub stored: Stored,
+    /// The clock of evictions when it was last of use.
+    pub base: f64,
+    /// How often it was.
+    pub hits: u32,
+    pub used: u64,
+    /// Sequences that are just resuming from it.
+    pub pins: u32,
+}
+
+/// What is known of a prompt.
+#[derive(Debug)]
+pub struct Walk {
+    /// Nodes of whole pages, the root first.
+    pub path: Vec<NodeId>,
+    /// Tokens that are known, past the last whole page too.
+    pub matched: usize,
+    /// The child of the last node that has most of the following tokens.
+    pub child: Option<NodeId>,
+}
+
+#[derive(Debug, Default)]
+pub struct Tree {
+    pub nodes: Slab<Node>,
+    pub snapshots: BTreeMap<SnapshotId, Snapshot>,
+    pub by_key: HashMap<Key, NodeId>,
+    next_snapshot: SnapshotId,
+    clock: u64,
+}
+
+/// Length of the common beginning.
+pub fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+impl Tree {
+    pub fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn node(&mut self, parent: Option<NodeId>, start: usize, tokens: &[u32], key: Key) -> NodeId {
+        let used = self.now();
+        let id = self.nodes.insert(Node {
+            parent,
+            tokens: tokens.to_vec(),
+            children: Vec::new(),
+            key,
+            page: None,
+            stored: Stored::No,
+            start,
+            pins: 0,
+            need: 0,
+            need_ram: 0,
+            used,
+            snapshots: Vec::new(),
+        });
+        if let Some(p) = parent {
+            self.nodes[p].children.push((tokens[0], id));
+        }
+        if parent.is_none() || tokens.len() == PAGE_TOKENS {
+            self.by_key.insert(key, id);
+        }
+        id
+    }
+
+    /// The root of the chains that begin with `key`.
+    pub fn root(&mut self, key: Key) -> NodeId {
+        match self.by_key.get(&key) {
+            Some(&id) => id,
+            None => self.node(None, 0, &[], key),
+        }
+    }
+
+    /// The child with exactly these tokens.
+    fn child(&self, node: NodeId, tokens: &[u32]) -> Option<NodeId> {
+        let of_first = self.nodes[node].children.iter().filter(|c| c.0 == tokens[0]);
+        of_first.map(|c| c.1).find(|&c| self.nodes[c].tokens == tokens)
+    }
+
+    /// Follows `tokens` from `root` as far as they are known.
+    pub fn walk(&self, root: NodeId, tokens: &[u32]) -> Walk {
+        let mut path = vec![root];
+        let (mut node, mut at) = (root, 0);
+        while let Some(page) = tokens.get(at..at + PAGE_TOKENS)
+            && let Some(next) = self.child(node, page)
+        {
+            path.push(next);
+            (node, at) = (next, at + PAGE_TOKENS);
+        }
+        let (mut matched, mut child) = (at, None);
+        if let Some(&first) = tokens.get(at) {
+            for &(_, c) in self.nodes[node].children.iter().filter(|c| c.0 == first) {
+                let same = at + common(&self.nodes[c].tokens, &tokens[at..]);
+                if same > matched {
+                    (matched, child) = (same, Some(c));
+                }
+            }
+        }
+        Walk { path, matched, child }
+    }
+
+    /// The child of `parent` that holds `tokens`, at most a page, filed now if need be, with `page` as its page where it
+    /// had none as long. Rows past `tokens` of an unfinished page may be anything.
+    pub fn file(&mut self, parent: NodeId, tokens: &[u32], page: u32, pool: &mut Pool) -> NodeId {
+        let start = self.nodes[parent].end();
+        let mut found = None;
+        for &(_, c) in self.nodes[parent].children.iter().filter(|c| c.0 == tokens[0]) {
+            let n = &self.nodes[c];
+            if tokens.starts_with(&n.tokens) {
+                found = Some(c);
+            } else if n.tokens.starts_with(tokens) {
+                // Of several that go on from here, one whose page will do.
+                let has = n.page.is_some_and(|(_, rows)| rows >= tokens.len());
+                if has || found.is_none() {
+                    found = Some(c);
+                }
+            }
+        }
+        let full_key = |t: &Self| page_key(&t.nodes[parent].key, tokens);
+        let id = match found {
+            None => {
+                let key = if tokens.len() == PAGE_TOKENS { full_key(self) } else { Key::default() };
+                self.node(Some(parent), start, tokens, key)
+            }
+            Some(id) => {
+                if self.nodes[id].tokens.len() < tokens.len() {
+                    self.nodes[id].tokens = tokens.to_vec();
+                    if tokens.len() == PAGE_TOKENS {
+                        let key = full_key(self);
+                        self.nodes[id].key = key;
+                        self.by_key.insert(key, id);
+                    }
+                }
+                id
+            }
+        };
+        self.give_page(id, page, tokens.len(), pool);
+        id
+    }
+
+    /// Makes `page` the page of a node, with `rows` rows of it, unless it has one as good.
+    pub fn give_page(&mut self, id: NodeId, page: u32, rows: usize, pool: &mut Pool) {
+        let now = self.now();
+        let node = &mut self.nodes[id];
+        node.used = now;
+        match node.page {
+            Some((_, has)) if has >= rows => {}
+            Some((old, _)) if old == page => node.page = Some((page, rows)),
+            old => {
+                if let Some((old, _)) = old {
+                    pool.let_go(old);
+                }
+                pool.keep(page);
+                node.page = Some((page, rows));
+            }
+        }
+    }
+
+    /// Marks everything up to `node` as used now.
+    pub fn touch(&mut self, node: NodeId) {
+        let now = self.now();
+        let mut at = Some(node);
+        while let Some(id) = at {
+            self.nodes[id].used = now;
+            at = self.nodes[id].parent;
+        }
+    }
+
+    /// The snapshot at exactly this point.
+    pub fn snapshot_at(&self, parent: NodeId, tail: &[u32]) -> Option<SnapshotId> {
+        self.nodes[parent].snapshots.iter().copied().find(|id| self.snapshots[id].tail == tail)
+    }
+
+    /// Files a snapshot.
+    pub fn add_snapshot(&mut self, snapshot: Snapshot) -> SnapshotId {
+        self.next_snapshot += 1;
+        let id = self.next_snapshot;
+        self.nodes[snapshot.parent].snapshots.push(id);
+        self.count(&snapshot, 1, i32::from(snapshot.state.is_some()));
+        self.snapshots.insert(id, snapshot);
+        id
+    }
+
+    /// Changes how many snapshots need the pages of `s`, by `any` and, of those in memory, by `ram`.
+    pub fn count(&mut self, s: &Snapshot, any: i32, ram: i32) {
+        if let Some(host) = s.host {
+            let host = &mut self.nodes[host];
+            host.need = host.need.wrapping_add_signed(any);
+            host.need_ram = host.need_ram.wrapping_add_signed(ram);
+        }
+        let mut at = Some(s.parent);
+        while let Some(id) = at {
+            let node = &mut self.nodes[id];
+            node.need = node.need.wrapping_add_signed(any);
+            node.need_ram = node.need_ram.wrapping_add_signed(ram);
+            at = node.parent;
+        }
+    }
+
+    /// Takes a snapshot out. The pages that it needed are the caller's to look after.
+    pub fn remove_snapshot(&mut self, id: SnapshotId) -> Option<Snapshot> {
+        let s = self.snapshots.remove(&id)?;
+        self.nodes[s.parent].snapshots.retain(|x| *x != id);
+        self.count(&s, -1, -i32::from(s.state.is_some()));
+        Some(s)
+    }
+
+    /// Removes a node that nothing hangs on; returns its parent.
+    pub fn remove_leaf(&mut self, id: NodeId) -> Option<NodeId> {
+        let node = self.nodes.remove(id);
+        debug_assert!(node.children.is_empty() && node.page.is_none() && node.snapshots.is_empty());
+        if node.parent.is_none() || node.is_full() {
+            self.by_key.remove(&node.key);
+        }
+        if let Some(p) = node.parent {
+            self.nodes[p].children.retain(|c| c.1 != id);
+        }
+        node.parent
+    }
+
+    /// True for a node that only remembers.
+    pub fn is_ghost_leaf(&self, id: NodeId) -> bool {
+        let n = &self.nodes[id];
+        n.children.is_empty()
+            && n.page.is_none()
+            && n.stored == Stored::No
+            && n.pins == 0
+            && n.need == 0
+            && n.snapshots.is_empty()
+    }
+
+    /// Forgets the ghosts that were not used for longest, until at most `most` nodes are left or no ghost is.
+    pub fn forget(&mut self, most: usize) {
+        while self.nodes.len() > most {
+            let mut ghosts: Vec<(u64, NodeId)> =
+                self.nodes.iter().filter(|(id, _)| self.is_ghost_leaf(*id)).map(|(id, n)| (n.used, id)).collect();
+            if ghosts.is_empty() {
+                return;
+            }
+            ghosts.sort_unstable();
+            // A tenth at a time: finding them looks at every node.
+            let enough = (self.nodes.len() - most).max(most / 10).max(1);
+            for (_, id) in ghosts.into_iter().take(enough) {
+                self.remove_leaf(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Who runs: from the queue onto the model, and back where pages run out.
+//!
+//! Requests are admitted in their order, each when the pages of its prompt and some room for its answer can be had. The
+//! rest of an answer's room is not reserved: most end long before `max_tokens`. When pages run out all the same, the
+//! sequence that was admitted last goes back to the head of the queue. Its state is kept as a snapshot, so if that is
+//! still there when its turn comes, nothing is lost; otherwise it is computed again, to the same bits. The oldest
+//! sequence never gives way, and any one alone has room: so every request is finished.
+
+use octet_compute::batch::PAGE_TOKENS;
+
+use super::event::Event;
+use super::{Engine, Pooling, Running, Waiting};
+use crate::Error;
+use crate::cache::{Found, checkpoints};
+
+/// Tokens of an answer for which there must be room before it is begun.
+const HEADROOM: usize = 4 * PAGE_TOKENS;
+/// A prompt waits for another that is being computed if it then saves so many tokens.
+const SHARED_MIN: usize = 2 * PAGE_TOKENS;
+
+enum Admission {
+    Done,
+    /// Others behind it may go first.
+    Later,
+    NoRoom,
+}
+
+impl Engine {
+    /// Moves what fits from the queue onto the model.
+    pub(super) fn admit(&mut self) {
+        let mut i = 0;
+        while i < self.waiting.len() && self.cache.pool().free_slots() > 0 {
+            match self.admit_one(i) {
+                Admission::Done => {}
+                Admission::Later => i += 1,
+                Admission::NoRoom => return,
+            }
+        }
+    }
+
+    fn admit_one(&mut self, i: usize) -> Admission {
+        let w = &self.waiting[i];
+        let job = &self.jobs[w.job];
+        let tokens = &w.choice.tokens;
+        let mut found =
+            if job.cache { self.cache.find(&job.salt, tokens) } else { Found::uncached() };
+        // All logits, or all hidden states, of the prompt are wanted.
+        if job.prompt_logprobs.is_some() || matches!(job.pooling, Some((Pooling::Mean, _))) {
+            found = found.from_start();
+        }
+        if self.waits_for_another(i, &found) {
+            return Admission::Later;
+        }
+        let (w, running) = (&self.waiting[i], &self.running);
+        let room_for = |c: &super::Choice| c.tokens.len() + HEADROOM.min(c.limit - c.generated());
+        let reserved: usize = running
+            .iter()
+            .map(|r| room_for(&r.choice).div_ceil(PAGE_TOKENS).saturating_sub(r.lease.pages.len()))
+            .sum();
+        // With nobody to wait for, what there is must do.
+        let wanted = if running.is_empty() { 0 } else { room_for(&w.choice) };
+        if self.cache.pages_needed(&found, wanted) + reserved > self.cache.pages_available() {
+            return Admission::NoRoom;
+        }
+        let capacity = w.choice.prompt + w.choice.limit;
+        let mut lease = self.cache.acquire(&mut *self.model, &found, capacity);
+        if lease.is_none() && running.is_empty() {
+            found = found.from_start();
+            lease = self.cache.acquire(&mut *self.model, &found, capacity);
+        }
+        let Some(lease) = lease else { return Admission::NoRoom };
+        let Some(Waiting { job, choice }) = self.waiting.remove(i) else { return Admission::NoRoom };
+        self.running.push(Running { job, choice, lease, planned: 0, row: 0, rows: 0, done: false });
+        self.begin(&found);
+        Admission::Done
+    }
+
+    /// What the last of `running` starts with.
+    fn begin(&mut self, found: &Found) {
+        let Some(r) = self.running.last_mut() else { return };
+        let job = &mut self.jobs[r.job];
+        let choice = &mut r.choice;
+        if job.admitted.is_some() {
+            // Put back, and here again: what was collected of the prompt begins anew.
+            job.prompt_logprobs.as_mut().map(Vec::clear);
+            job.pooling.as_mut().map(|p| p.1.clear());
+            return;
+        }
+        job.admitted = Some(std::time::Instant::now());
+        job.cached = found.position;
+        choice.begin();
+        if job.cache {
+            self.stats.prompt_tokens += choice.prompt as u64;
+            self.stats.cached_tokens += found.position as u64;
+            if self.cache.is_recurrent() {
+                choice.checkpoints =
+                    checkpoints(found.position, found.matched, &job.checkpoints, choice.prompt);
+            }
+        }
+        let miss = if job.explain_miss {
+            self.cache.explain(&self.rules.tokenizer, &choice.tokens, found).map(Box::new)
+        } else {
+            None
+        };
+        let event = Event::Admitted { cached_tokens: found.position, seed: job.seed, miss };
+        job.closed |= job.sink.send(event).is_break();
+    }
+
+    /// True where a prompt that is being computed has a beginning in common with the `i`th in the queue that it has not
+    /// reached yet. It will leave a snapshot there.
+    fn waits_for_another(&mut self, i: usize, found: &Found) -> bool {
+        let w = &self.waiting[i];
+        let most = w.choice.tokens.len() - 1;
+        for r in &mut self.running {
+            let computing = r.lease.computed + 1 < r.choice.tokens.len();
+            if !computing || !r.lease.shares_cache_with(found) {
+                continue;
+            }
+            let (ours, theirs) = (&w.choice.tokens[..most], &r.choice.tokens[..r.choice.tokens.len() - 1]);
+            let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
+            if same < found.position + SHARED_MIN || same <= r.lease.computed {
+                continue;
+            }
+            if self.cache.is_recurrent() {
+                let c = &mut r.choice.checkpoints;
+                let near = |&c: &usize| c <= same && c + SHARED_MIN > same && c > r.lease.computed;
+                if !c.iter().any(near) {
+                    let at = c.partition_point(|&c| c > same);
+                    c.insert(at, same);
+                }
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Plans the next step and makes room for it.
+    pub(super) fn plan_step(&mut self) {
+        loop {
+            self.share_step();
+            let Some(short) = (0..self.running.len()).find(|&i| !self.make_room(i)) else { break };
+            // The last one admitted gives way, be it the one that lacks a page.
+            if self.running.len() == 1 {
+                let id = self.running[short].job;
+                let what = "a sequence alone does not find room for its next tokens".into();
+                self.fail(id, Error::CacheFull { what });
+                self.drop_closed();
+                continue;
+            }
+            self.put_back();
+        }
+        self.fill_batch();
+    }
+
+    fn share_step(&mut self) {
+        let limits = self.model.limits();
+        let budget = super::plan::Budget {
+            tokens: limits.batch_tokens,
+            mixed: self.mixed_tokens,
+            rows: limits.batch_outputs + 1 - limits.slots,
+        };
+        self.plan.wants.clear();
+        let jobs = &self.jobs;
+        self.plan.wants.extend(self.running.iter_mut().map(|r| {
+            let computed = r.lease.computed;
+            let checkpoints = &mut r.choice.checkpoints;
+            while checkpoints.last().is_some_and(|&c| c <= computed) {
+                checkpoints.pop();
+            }
+            let tokens = r.choice.tokens.len() - computed;
+            super::plan::Want {
+                tokens,
+                most: checkpoints.last().map_or(tokens, |c| c - computed),
+                scored: jobs[r.job].prompt_logprobs.is_some() && computed < r.choice.prompt,
+            }
+        }));
+        self.plan.share(budget);
+    }
+
+    fn make_room(&mut self, i: usize) -> bool {
+        let r = &mut self.running[i];
+        r.planned = self.plan.shares[i];
+        let tokens = r.lease.computed + r.planned;
+        self.cache.grow(&mut r.lease, tokens)
+    }
+
+    /// Puts the sequence that was admitted last back into the queue.
+    fn put_back(&mut self) {
+        let Some(mut r) = self.running.pop() else { return };
+        self.stats.preemptions += 1;
+        self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
+        self.cache.release(r.lease);
+        self.waiting.push_front(Waiting { job: r.job, choice: r.choice });
+    }
+
+    fn fill_batch(&mut self) {
+        self.batch.clear();
+        for r in &mut self.running {
+            if r.planned == 0 {
+                continue;
+            }
+            let computed = r.lease.computed;
+            let end = computed + r.planned;
+            let scored = self.jobs[r.job].prompt_logprobs.is_some() && computed < r.choice.prompt;
+            let outputs = match scored {
+                true => r.planned,
+                false => usize::from(end == r.choice.tokens.len()),
+            };
+            (r.row, r.rows) = (self.batch.outputs.len(), outputs);
+            let pages = &r.lease.pages[..end.div_ceil(PAGE_TOKENS)];
+            self.batch.push(&r.choice.tokens[computed..end], computed, r.lease.slot, pages, outputs);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! One answer as it grows: its sampler, its text, and what decides that it ends. Made by `Rules::prepare`, fed by
+//! the engine after each step.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::event::{Event, Finish, TokenLogprob};
+use super::request::{Constraint, Request, Rules, ThinkingBudget};
+use crate::Error;
+use crate::detokenizer::Detokenizer;
+use crate::sampler::{Sampler, StopStrings};
+use crate::tokenizer::Tokenizer;
+
+/// A constraint, and the mask that it gave for the next token.
+pub struct Masked {
+    pub constraint: Box<dyn Constraint>,
+    /// Bit set `[vocab / 32]`.
+    pub allowed: Vec<u32>,
+    /// `allowed` is for the token that comes next.
+    pub fresh: bool,
+}
+
+/// One of the answers to a request. Knows nothing of the caches: it can be taken off the model and put back.
+pub struct Choice {
+    /// Which of the request's answers.
+    pub index: u32,
+    /// Prompt and answer.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Most tokens of the answer.
+    pub limit: usize,
+    /// Positions at which snapshots are to be taken, descending; those ahead of the sequence.
+    pub checkpoints: Vec<usize>,
+    /// Snapshots that tokens of the answer may still trigger.
+    pub triggers_left: u32,
+    pub snapshot_before: Vec<u32>,
+    pub snapshot_after: Vec<u32>,
+    pub masked: Option<Box<Masked>>,
+    /// When the first token came.
+    pub first_token: Option<Instant>,
+    pub sampler: Sampler,
+    tokenizer: Arc<Tokenizer>,
+    detokenizer: Detokenizer,
+    stop: StopStrings,
+    stop_token_ids: Vec<u32>,
+    ignore_eos: bool,
+    min_tokens: usize,
+    /// All ids but those that end an answer; empty where `min_tokens` is 0.
+    endless: Vec<u32>,
+    thinking: Option<ThinkingBudget>,
+    /// Tokens that come next, whatever the model says.
+    forced: VecDeque<u32>,
+}
+
+/// Snapshots that tokens of one answer may trigger.
+const TRIGGERS_MAX: u32 = 2;
+
+impl Choice {
+    pub fn new(rules: &Rules, request: &mut Request, index: usize, limit: usize) -> Result<Self, Error> {
+        let mut sampling = request.sampling.clone();
+        let seed = sampling.seed.unwrap_or(0).wrapping_add(index as u64);
+        sampling.seed = Some(seed);
+        if limit == 0 {
+            sampling.logprobs = request.prompt_logprobs;
+        } else if let Some(n) = request.prompt_logprobs {
+            // one sampler serves prompt and answer
+            sampling.logprobs = Some(sampling.logprobs.map_or(n, |m| m.max(n)));
+        }
+        let mut sampler = Sampler::new(sampling, rules.vocab, &rules.sampleable, seed)?;
+        request.prompt.iter().for_each(|&id| sampler.accept(id));
+
+        let last = index + 1 == request.n;
+        let constraint = match &request.constraint {
+            Some(c) if !last => Some(c.fork()),
+            _ => request.constraint.take(),
+        };
+        let words = rules.vocab.div_ceil(32);
+        let masked = constraint
+            .map(|constraint| Box::new(Masked { constraint, allowed: vec![0; words], fresh: false }));
+        let mut endless = Vec::new();
+        if request.min_tokens > 0 {
+            endless = vec![u32::MAX; words];
+            let ends = rules.tokenizer.eos_ids().iter().chain(&request.stop_token_ids);
+            ends.for_each(|&id| clear(&mut endless, id));
+        }
+        let mut tokens = Vec::with_capacity(request.prompt.len() + limit);
+        tokens.extend_from_slice(&request.prompt);
+        let detokenizer = if request.continues { Detokenizer::continuing } else { Detokenizer::new };
+        Ok(Self {
+            index: index as u32,
+            prompt: tokens.len(),
+            tokens,
+            limit,
+            checkpoints: Vec::new(),
+            triggers_left: TRIGGERS_MAX,
+            snapshot_before: request.snapshot_before.clone(),
+            snapshot_after: request.snapshot_after.clone(),
+            masked,
+            first_token: None,
+            sampler,
+            detokenizer: detokenizer(Arc::clone(&rules.tokenizer), request.control_tokens),
+            tokenizer: Arc::clone(&rules.tokenizer),
+            stop: StopStrings::new(request.stop.clone())?,
+            stop_token_ids: request.stop_token_ids.clone(),
+            ignore_eos: request.ignore_eos,
+            min_tokens: request.min_tokens,
+            endless,
+            thinking: request.thinking.clone(),
+            forced: VecDeque::new(),
+        })
+    }
+
+    /// Tokens of the answer so far.
+    pub fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
+    /// The stop string that ended the answer.
+    pub fn stopped_by(&self) -> Option<&str> {
+        self.stop.matched()
+    }
+
+    /// Chooses the next token from `logits`, and makes it part of the answer. Returns its event, and why the answer
+    /// ends with it, if it does.
+    pub fn next(&mut self, logits: &[f32]) -> Result<(Event, Option<Finish>), Error> {
+        self.first_token.get_or_insert_with(Instant::now);
+        let (id, logprob) = self.choose(logits)?;
+        let top = |s: &Sampler| s.top_logprobs().to_vec();
+        let logprob = logprob.map(|logprob| TokenLogprob { id, logprob, top: top(&self.sampler) });
+        self.tokens.push(id);
+        self.sampler.accept(id);
+        let mut finish = self.ends_with(id);
+        if let Some(m) = &mut self.masked {
+            m.fresh = false;
+            if finish.is_none() {
+                m.constraint.accept(id).map_err(Error::Constraint)?;
+            }
+        }
+        let mut text = String::new();
+        if finish.is_none() {
+            finish = self.take_text(id, &mut text);
+        }
+        if finish.is_none() {
+            if self.masked.as_ref().is_some_and(|m| m.constraint.is_finished()) {
+                finish = Some(Finish::EndOfText);
+            } else if self.generated() >= self.limit {
+                finish = Some(Finish::Length);
+            }
+        }
+        match finish {
+            Some(Finish::StopString) => {}
+            Some(other) => finish = Some(self.flush_text(&mut text).unwrap_or(other)),
+            None => self.watch_thoughts(id),
+        }
+        Ok((Event::Token { choice: self.index, id, text, logprob }, finish))
+    }
+
+    fn choose(&mut self, logits: &[f32]) -> Result<(u32, Option<f32>), Error> {
+        if let Some(id) = self.forced.pop_front() {
+            let logprob = match self.sampler.params().logprobs {
+                Some(_) => Some(self.sampler.score(logits, id)?),
+                None => None,
+            };
+            return Ok((id, logprob));
+        }
+        let endless = self.generated() < self.min_tokens;
+        let allowed = match &mut self.masked {
+            Some(m) => {
+                debug_assert!(m.fresh);
+                if endless {
+                    m.allowed.iter_mut().zip(&self.endless).for_each(|(a, e)| *a &= e);
+                }
+                Some(&m.allowed[..])
+            }
+            None => endless.then_some(&self.endless[..]),
+        };
+        let sampled = self.sampler.sample(logits, allowed)?;
+        Ok((sampled.id, sampled.logprob))
+    }
+
+    /// True where the next token is chosen by the model, and a constraint has its say.
+    pub fn wants_mask(&self) -> bool {
+        self.forced.is_empty() && self.masked.as_ref().is_some_and(|m| !m.fresh)
+    }
+
+    fn ends_with(&self, id: u32) -> Option<Finish> {
+        if self.tokenizer.eos_ids().contains(&id) && !self.ignore_eos {
+            return Some(Finish::EndOfText);
+        }
+        self.stop_token_ids.contains(&id).then_some(Finish::StopToken)
+    }
+
+    /// Appends to `text` what is certain with the new token; `Some` when a stop string ends the answer.
+    fn take_text(&mut self, id: u32, text: &mut String) -> Option<Finish> {
+        let early = self.generated() <= self.min_tokens && self.min_tokens > 0;
+        let piece = self.detokenizer.push(id);
+        if early {
+            text.push_str(piece);
+            return None;
+        }
+        let found = self.stop.push(piece);
+        text.push_str(found.emit);
+        found.stopped.then_some(Finish::StopString)
+    }
+
+    /// Appends what was held back; the answer is over.
+    fn flush_text(&mut self, text: &mut String) -> Option<Finish> {
+        let found = self.stop.push(self.detokenizer.flush());
+        text.push_str(found.emit);
+        if found.stopped {
+            return Some(Finish::StopString);
+        }
+        text.push_str(self.stop.flush());
+        None
+    }
+
+    /// Ends thoughts that have used up their budget.
+    fn watch_thoughts(&mut self, id: u32) {
+        let Some(t) = &self.thinking else { return };
+        if id == t.close {
+            self.thinking = None;
+            self.forced.clear();
+        } else if self.forced.is_empty() && self.generated() >= t.max_tokens {
+            self.forced.extend(&t.end);
+        }
+    }
+
+    /// Before the first token: a model that may not think at all starts with the end of its thoughts.
+    pub fn begin(&mut self) {
+        if let Some(t) = &self.thinking
+            && t.max_tokens == 0
+            && self.generated() == 0
+            && self.forced.is_empty()
+        {
+            self.forced.extend(&t.end);
+        }
+    }
+}
+
+fn clear(bits: &mut [u32], id: u32) {
+    if let Some(word) = bits.get_mut(id as usize / 32) {
+        *word &= !(1 << (id % 32));
+    }
+}

@@ -1,0 +1,232 @@
+//! After a step: logits become tokens, tokens events, and what was computed is kept where it will be wanted again.
+
+use std::time::Instant;
+
+use super::event::{Event, Finish, Timings, TokenLogprob, Usage};
+use super::{Engine, Pooling, Running, Waiting};
+use crate::Error;
+use crate::cache::TOKENS_MIN;
+
+impl Engine {
+    /// Takes note of what the step computed.
+    pub(super) fn finish_step(&mut self) {
+        // First of all of them, whatever becomes of their requests: the states have moved on.
+        self.running.iter_mut().for_each(|r| r.lease.computed += r.planned);
+        // Answers that branch off here are appended, and were not in the step.
+        for i in 0..self.running.len() {
+            if self.running[i].planned > 0
+                && !self.jobs[self.running[i].job].closed
+                && let Err(e) = self.advance(i)
+            {
+                self.fail(self.running[i].job, e);
+            }
+        }
+        let mut i = 0;
+        while i < self.running.len() {
+            if self.running[i].done {
+                let r = self.running.remove(i);
+                self.cache.release(r.lease);
+            } else {
+                i += 1;
+            }
+        }
+        let stats = &mut self.stats;
+        self.jobs.retain(|_, job| {
+            stats.finished += u64::from(job.left == 0);
+            job.left > 0
+        });
+    }
+
+    /// Sequence `i` has computed its share of the step.
+    fn advance(&mut self, i: usize) -> Result<(), Error> {
+        let Running { lease, choice, planned, .. } = &self.running[i];
+        let (at, from) = (lease.computed, lease.computed - planned);
+        let (length, prompt) = (choice.tokens.len(), choice.prompt);
+        let in_prompt = from < prompt;
+        if in_prompt {
+            self.stats.computed_tokens += *planned as u64;
+            self.read_prompt(i, from)?;
+        }
+        if self.is_checkpoint(i) {
+            self.keep(i);
+        }
+        if at < length {
+            if in_prompt && length == prompt {
+                let done = at.min(prompt);
+                self.tell(i, Event::PromptProgress { done, total: prompt });
+            }
+            return Ok(());
+        }
+        if at == prompt {
+            self.prompt_done(i);
+        }
+        if self.running[i].choice.limit == 0 {
+            self.done(i, Finish::Length);
+            return Ok(());
+        }
+        self.next_token(i)
+    }
+
+    /// Collects what is wanted of each token of the prompt.
+    fn read_prompt(&mut self, i: usize, from: usize) -> Result<(), Error> {
+        let r = &mut self.running[i];
+        let job = &mut self.jobs[r.job];
+        let vocab = self.rules.vocab;
+        if let Some(scores) = &mut job.prompt_logprobs {
+            let rows = self.model.last_logits()[r.row * vocab..].chunks_exact(vocab).take(r.planned);
+            for (row, &id) in rows.zip(&r.choice.tokens[from + 1..r.choice.prompt.max(from + 1)]) {
+                let logprob = r.choice.sampler.score(row, id)?;
+                scores.push(TokenLogprob { id, logprob, top: r.choice.sampler.top_logprobs().to_vec() });
+            }
+        }
+        if let Some((pooling, sum)) = &mut job.pooling {
+            let first: usize = self.batch.spans.iter().find(|s| s.slot == r.lease.slot).map_or(0, |s| s.start);
+            let hidden = self.model.config().hidden;
+            let states = self.model.hidden()?;
+            let rows = states[first * hidden..].chunks_exact(hidden).take(r.planned);
+            sum.resize(hidden, 0.0);
+            for row in rows {
+                match pooling {
+                    Pooling::Last => sum.copy_from_slice(row),
+                    Pooling::Mean => sum.iter_mut().zip(row).for_each(|(s, x)| *s += x),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_checkpoint(&self, i: usize) -> bool {
+        let Running { lease, choice, .. } = &self.running[i];
+        if !self.cache.is_recurrent() {
+            // Filing pages costs next to nothing, and others may be waiting for them.
+            return lease.computed < choice.prompt;
+        }
+        let after = |id: &u32| lease.computed > choice.prompt && choice.snapshot_after.contains(id);
+        choice.checkpoints.last() == Some(&lease.computed)
+            || (after(&choice.tokens[lease.computed - 1]) && self.may_trigger(i))
+    }
+
+    fn may_trigger(&self, i: usize) -> bool {
+        let Running { lease, choice, .. } = &self.running[i];
+        choice.triggers_left > 0 && lease.computed >= lease.kept + TOKENS_MIN
+    }
+
+    /// Keeps what sequence `i` has computed.
+    fn keep(&mut self, i: usize) {
+        let r = &mut self.running[i];
+        if r.lease.computed > r.choice.prompt {
+            r.choice.triggers_left = r.choice.triggers_left.saturating_sub(1);
+        }
+        self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
+    }
+
+    /// The prompt of sequence `i` is computed.
+    fn prompt_done(&mut self, i: usize) {
+        let r = &self.running[i];
+        let total = r.choice.prompt;
+        self.tell(i, Event::PromptProgress { done: total, total });
+        let r = &mut self.running[i];
+        let job = &mut self.jobs[r.job];
+        // A prompt that is only looked at is not likely to be continued.
+        let looked_at = job.prompt_logprobs.is_some() || job.pooling.is_some();
+        if let Some(scores) = job.prompt_logprobs.take() {
+            job.closed |= job.sink.send(Event::PromptLogprobs(scores)).is_break();
+        }
+        if let Some((pooling, mut state)) = job.pooling.take() {
+            if pooling == Pooling::Mean {
+                state.iter_mut().for_each(|s| *s /= total as f32);
+            }
+            job.closed |= job.sink.send(Event::Embedding(state)).is_break();
+        }
+        if !looked_at && total > r.lease.kept {
+            self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
+        }
+        self.branch_off(i);
+    }
+
+    /// Starts the other answers to the prompt that sequence `i` has just finished.
+    fn branch_off(&mut self, i: usize) {
+        let id = self.running[i].job;
+        let row = self.running[i].last_row();
+        for mut choice in std::mem::take(&mut self.jobs[id].followers) {
+            choice.begin();
+            match self.cache.fork(&mut *self.model, &self.running[i].lease) {
+                Some(lease) => {
+                    self.running.push(Running { job: id, choice, lease, planned: 0, row, rows: 1, done: false });
+                    if let Err(e) = self.next_token(self.running.len() - 1) {
+                        self.fail(id, e);
+                    }
+                }
+                None => self.waiting.push_front(Waiting { job: id, choice }),
+            }
+        }
+    }
+
+    /// Chooses the next token of sequence `i`, whose logits are there.
+    fn next_token(&mut self, i: usize) -> Result<(), Error> {
+        let r = &mut self.running[i];
+        let choice = &mut r.choice;
+        if choice.wants_mask()
+            && let Some(masked) = &mut choice.masked
+        {
+            masked.compute().map_err(Error::Constraint)?;
+        }
+        let vocab = self.rules.vocab;
+        let row = r.last_row() * vocab;
+        let (event, finish) = r.choice.next(&self.model.last_logits()[row..row + vocab])?;
+        self.stats.generated_tokens += 1;
+        let choice = &self.running[i].choice;
+        if finish.is_none()
+            && choice.tokens.last().is_some_and(|id| choice.snapshot_before.contains(id))
+            && self.may_trigger(i)
+        {
+            self.keep(i);
+        }
+        self.tell(i, event);
+        if let Some(finish) = finish {
+            self.done(i, finish);
+        }
+        Ok(())
+    }
+
+    /// Sequence `i` is finished.
+    fn done(&mut self, i: usize, finish: Finish) {
+        let r = &mut self.running[i];
+        r.done = true;
+        // Of a few tokens more it is not worth it; pages alone cost nothing.
+        if r.lease.computed >= r.lease.kept + TOKENS_MIN || !self.cache.is_recurrent() {
+            self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
+        }
+        let choice = &r.choice;
+        let job = &mut self.jobs[r.job];
+        job.left -= 1;
+        let now = Instant::now();
+        let admitted = job.admitted.unwrap_or(now);
+        let first = choice.first_token.unwrap_or(now);
+        let old = self.stats.service_time;
+        self.stats.service_time = if old.is_zero() { now - admitted } else { (7 * old + (now - admitted)) / 8 };
+        let event = Event::Done {
+            choice: choice.index,
+            finish,
+            stop: choice.stopped_by().map(str::to_string),
+            usage: Usage {
+                prompt_tokens: choice.prompt,
+                cached_tokens: job.cached,
+                completion_tokens: choice.generated(),
+            },
+            timings: Timings {
+                queued: admitted - job.submitted,
+                prompt: first - admitted,
+                generation: now - first,
+            },
+        };
+        self.tell(i, event);
+    }
+
+    fn tell(&mut self, i: usize, event: Event) {
+        let job = &mut self.jobs[self.running[i].job];
+        if !job.closed {
+            job.closed = job.sink.send(event).is_break();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The thread on which constraints compute their masks while the model computes the logits that they are for. Started
+//! with the first constraint.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use super::choice::Masked;
+use super::{RequestId, Running};
+
+/// A constraint on its way, and what came of it.
+type Job = (usize, Box<Masked>);
+type Reply = (usize, Box<Masked>, Result<(), String>);
+
+/// The worker, and how many masks it still owes. Dropped, it is joined.
+#[derive(Default)]
+pub struct MaskWorker {
+    thread: Option<(Sender<Job>, Receiver<Reply>, JoinHandle<()>)>,
+    owed: usize,
+}
+
+impl MaskWorker {
+    /// Hands over the constraints of those that are in the step.
+    pub(super) fn send(&mut self, running: &mut [Running]) {
+        for (i, r) in running.iter_mut().enumerate() {
+            if r.planned > 0
+                && r.choice.wants_mask()
+                && let Some(masked) = r.choice.masked.take()
+            {
+                let (to, ..) = self.thread.get_or_insert_with(start);
+                match to.send((i, masked)) {
+                    Ok(()) => self.owed += 1,
+                    // The worker catches what constraints do, so it is there. If not, the mask is computed later.
+                    Err(back) => r.choice.masked = Some(back.0.1),
+                }
+            }
+        }
+    }
+
+    /// Takes the masks back, waiting for those that are not ready. Returns the requests whose constraints failed.
+    pub(super) fn receive(&mut self, running: &mut [Running]) -> Vec<(RequestId, String)> {
+        let mut failed = Vec::new();
+        if let Some((_, from, _)) = &self.thread {
+            while self.owed > 0
+                && let Ok((i, masked, result)) = from.recv()
+            {
+                self.owed -= 1;
+                if let Err(e) = result {
+                    failed.push((running[i].job, e));
+                }
+                running[i].choice.masked = Some(masked);
+            }
+        }
+        failed
+    }
+}
+
+impl Masked {
+    /// Computes the mask of the next token. A grammar is made from a request: what it does wrong must not take the
+    /// others down.
+    pub fn compute(&mut self) -> Result<(), String> {
+        let Masked { constraint, allowed, .. } = self;
+        catch_unwind(AssertUnwindSafe(|| constraint.mask(allowed)))
+            .unwrap_or_else(|_| Err("the constraint panicked".into()))?;
+        self.fresh = true;
+        Ok(())
+    }
+}
+
+fn start() -> (Sender<Job>, Receiver<Reply>, JoinHandle<()>) {
+    let (to, jobs) = channel::<Job>();
+    let (reply, from) = channel();
+    let thread = std::thread::spawn(move || {
+        for (i, mut masked) in jobs {
+            let result = masked.compute();
+            if reply.send((i, masked, result)).is_err() {
+                return;
+            }
+        }
+    });
+    (to, from, thread)
+}
+
+impl Drop for MaskWorker {
+    fn drop(&mut self) {
+        if let Some((to, from, thread)) = self.thread.take() {
+            drop((to, from));
+            // it has nothing to say that matters any more
+            let _ = thread.join();
+        }
+    }
+}

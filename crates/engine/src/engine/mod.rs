@@ -1,0 +1,473 @@
+//! The engine: a model, its caches, and the requests that it works on, one step at a time. Synchronous: `octet run` drives
+//! it from its own thread, and `scheduler` from one that it shares with everybody.
+//!
+//! Continuous batching: every step feeds each answer its last token, and spends the rest of a budget on prompts. Requests
+//! join and leave between steps. `admit` says who runs, `plan` who gets how much of a step, `finish` what becomes of the
+//! logits. Tokens do not depend on any of that: each is computed by the same operations in the same order, whatever else
+//! is in the batch, however its prompt was cut, and whatever came from the cache.
+
+mod admit;
+mod choice;
+mod event;
+mod finish;
+mod masks;
+mod plan;
+mod request;
+mod single;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use octet_compute::Batch;
+use octet_compute::backend::KvType;
+use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::cpu::{Cpu, CpuOptions};
+use slab::Slab;
+
+use crate::Error;
+use crate::cache::{Cache, CacheStats, Lease, TOKENS_MIN};
+use crate::models::{self, Limits, Model, config::CONTEXT_MAX, loader::Progress};
+use crate::sampler::SamplerParams;
+use crate::tokenizer::Tokenizer;
+use choice::Choice;
+pub use event::{Event, EventSink, Finish, Miss, MissReport, Timings, TokenLogprob, Usage};
+use masks::MaskWorker;
+pub use request::{Constraint, Pooling, Prepared, Request, Rules, SubmitError, ThinkingBudget};
+pub use single::Answer;
+
+/// How a model is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Most tokens of a sequence; `None` is what the model was made for, at most [`DEFAULT_CONTEXT`].
+    pub context: Option<usize>,
+    /// Tokens that the KV cache holds for all sequences and for what is kept of earlier ones; `None` is one context.
+    pub kv_tokens: Option<usize>,
+    /// Type of keys and values.
+    pub kv: KvType,
+    /// Sequences that run at once.
+    pub max_seqs: usize,
+    /// Most tokens of a step.
+    pub batch_tokens: usize,
+    /// How long a step may take while answers are being generated: prompts get smaller parts of a step until it does.
+    /// Never less than [`MIXED_TOKENS_MIN`] tokens, so a slow machine may take longer.
+    pub step_time_max: Duration,
+    /// Tokens of a prompt that are scored at once; each costs a row of logits.
+    pub score_tokens: usize,
+    /// Bytes for snapshots of recurrent states in memory; `None` is room for [`SNAPSHOTS_SINGLE`].
+    pub snapshot_memory: Option<u64>,
+    /// Threads and kernels.
+    pub cpu: CpuOptions,
+}
+
+/// Context of a model that was made for more, unless one is asked for.
+pub const DEFAULT_CONTEXT: usize = 16_384;
+/// Snapshots that one conversation needs: its last message, and the beginning and the end of the answer to it.
+pub const SNAPSHOTS_SINGLE: usize = 3;
+/// Least tokens of a prompt in a step that has answers too.
+pub const MIXED_TOKENS_MIN: usize = 16;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            context: None,
+            kv_tokens: None,
+            kv: KvType::F16,
+            max_seqs: 1,
+            batch_tokens: 512,
+            step_time_max: Duration::from_millis(250),
+            score_tokens: 1,
+            snapshot_memory: None,
+            cpu: CpuOptions::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Tokens of context for a model that was made for `made_for`.
+    pub fn context_for(&self, made_for: usize) -> usize {
+        self.context.unwrap_or(made_for.min(DEFAULT_CONTEXT))
+    }
+
+    /// What a model that was made for `made_for` tokens of context is loaded with, in the terms of
+    /// [`crate::report::Report::memory`]; `slot_bytes` is the size of its recurrent state. Fails for more than
+    /// [`CONTEXT_MAX`].
+    pub fn limits(&self, made_for: usize, slot_bytes: u64) -> Result<Limits, Error> {
+        let context = self.context_for(made_for);
+        let kv_tokens = self.kv_tokens.unwrap_or(context);
+        let longest = context.max(kv_tokens);
+        if longest > CONTEXT_MAX {
+            return Err(Error::ContextTooLong { context: longest, most: CONTEXT_MAX });
+        }
+        let snapshots = match (self.snapshot_memory, slot_bytes) {
+            (_, 0) => 0,
+            (None, _) => SNAPSHOTS_SINGLE,
+            (Some(bytes), slot) => (bytes / slot) as usize,
+        };
+        let slots = self.max_seqs.max(1);
+        let batch_tokens = self.batch_tokens.clamp(1, context.max(1)).max(slots);
+        Ok(Limits {
+            // One more: a sequence that resumes within a page has a copy of it.
+            pages: kv_tokens.div_ceil(PAGE_TOKENS) + 1,
+            slots,
+            snapshots,
+            batch_tokens,
+            // one row for each sequence, more for one that is scored
+            batch_outputs: slots - 1 + self.score_tokens.clamp(1, batch_tokens),
+            kv: self.kv,
+            mtp: false,
+        })
+    }
+}
+
+/// Number of a request within an engine.
+pub type RequestId = usize;
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Something was computed; there may be more to do.
+    Worked,
+    /// There is nothing to do until a request comes.
+    Idle,
+}
+
+/// Figures about an engine's work since it was opened, and its state now.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Stats {
+    /// Sequences that run, and that wait.
+    pub running: usize,
+    /// See `running`.
+    pub waiting: usize,
+    /// Pages, snapshots.
+    pub cache: CacheStats,
+    /// Tokens of prompts, cached ones included, and those of them that were cached.
+    pub prompt_tokens: u64,
+    /// See `prompt_tokens`. Both count requests that may use the cache only.
+    pub cached_tokens: u64,
+    /// Tokens of prompts that were computed.
+    pub computed_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Requests that were finished, cancelled, or failed.
+    pub finished: u64,
+    /// See `finished`.
+    pub cancelled: u64,
+    /// See `finished`.
+    pub failed: u64,
+    /// Sequences that were put back into the queue for want of pages.
+    pub preemptions: u64,
+    /// How long a sequence is on the model, the last ones counting most.
+    pub service_time: Duration,
+    /// Steps of the model, and the time that they took.
+    pub steps: u64,
+    /// See `steps`.
+    pub step_time: Duration,
+    /// The last step.
+    pub step_time_last: Duration,
+    /// The longest step that had an answer's token in it: nobody waited longer for the next word on the model's account.
+    pub decode_step_time_max: Duration,
+}
+
+/// A request, as long as one of its answers is not finished.
+struct Job {
+    sink: Box<dyn EventSink>,
+    /// The listener is gone, or has been told that it is over.
+    closed: bool,
+    failed: bool,
+    salt: String,
+    cache: bool,
+    explain_miss: bool,
+    checkpoints: Vec<usize>,
+    /// Answers besides the first; they branch off when the prompt is done.
+    followers: Vec<Box<Choice>>,
+    /// Answers that are not finished.
+    left: usize,
+    submitted: Instant,
+    admitted: Option<Instant>,
+    cached: usize,
+    seed: u64,
+    prompt_logprobs: Option<Vec<TokenLogprob>>,
+    pooling: Option<(Pooling, Vec<f32>)>,
+}
+
+/// A sequence in the queue: new, or put back.
+struct Waiting {
+    job: RequestId,
+    choice: Box<Choice>,
+}
+
+/// A sequence on the model.
+struct Running {
+    job: RequestId,
+    choice: Box<Choice>,
+    lease: Lease,
+    /// Tokens of it in the step.
+    planned: usize,
+    /// Its first row of logits, and how many it has.
+    row: usize,
+    rows: usize,
+    done: bool,
+}
+
+impl Running {
+    /// The row of logits of its last token.
+    fn last_row(&self) -> usize {
+        self.row + self.rows.max(1) - 1
+    }
+}
+
+/// A loaded model at work.
+pub struct Engine {
+    model: Box<dyn Model>,
+    cache: Cache,
+    rules: Arc<Rules>,
+    jobs: Slab<Job>,
+    waiting: VecDeque<Waiting>,
+    /// In the order in which they were admitted.
+    running: Vec<Running>,
+    batch: Batch,
+    plan: plan::Plan,
+    /// Most tokens of prompts in a step that has answers too; see [`Options::step_time_max`].
+    mixed_tokens: usize,
+    step_time_max: Duration,
+    masks: MaskWorker,
+    stats: Stats,
+}
+
+impl Engine {
+    /// Loads a model onto the CPU; `progress` is told the bytes loaded so far and in all.
+    pub fn open(
+        file: &octet_weights::Model,
+        options: &Options,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        let tokenizer = Arc::new(Tokenizer::from_metadata(&file.metadata)?);
+        let made_for = models::context_length(file)?;
+        let limits = options.limits(made_for, 0)?;
+        let model = models::load(file, Cpu::new(&options.cpu)?, limits, progress)?;
+        let context = options.context_for(made_for);
+        let sampling = SamplerParams::from_metadata(&file.metadata, SamplerParams::default())?;
+        Ok(Self::new(model, tokenizer, sampling, context, options))
+    }
+
+    fn new(
+        model: Box<dyn Model>,
+        tokenizer: Arc<Tokenizer>,
+        sampling: SamplerParams,
+        context: usize,
+        options: &Options,
+    ) -> Self {
+        let slot_bytes = model.cache_shape().slot_bytes() as u64;
+        let snapshot_memory = options.snapshot_memory.unwrap_or(SNAPSHOTS_SINGLE as u64 * slot_bytes);
+        let cache = Cache::new(&*model, snapshot_memory, [0; 32]);
+        let vocab = model.config().vocab;
+        let max_seqs = model.limits().slots;
+        let table = context.div_ceil(PAGE_TOKENS);
+        Self {
+            batch: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
+            rules: Arc::new(Rules {
+                sampleable: tokenizer.sampleable_mask(vocab),
+                tokenizer,
+                sampling,
+                vocab,
+                context,
+                capacity: cache.pool().capacity() - PAGE_TOKENS,
+                max_seqs,
+            }),
+            plan: plan::Plan::with_capacity(max_seqs),
+            running: Vec::with_capacity(max_seqs),
+            mixed_tokens: model.limits().batch_tokens.min(4 * MIXED_TOKENS_MIN),
+            step_time_max: options.step_time_max,
+            model,
+            cache,
+            jobs: Slab::new(),
+            waiting: VecDeque::new(),
+            masks: MaskWorker::default(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// What requests are checked against, to be done on other threads.
+    pub fn rules(&self) -> &Arc<Rules> {
+        &self.rules
+    }
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.rules.tokenizer
+    }
+    /// Sampling that the model's files ask for.
+    pub fn sampling(&self) -> &SamplerParams {
+        &self.rules.sampling
+    }
+    /// Most tokens of a sequence.
+    pub fn context(&self) -> usize {
+        self.rules.context
+    }
+    /// The model itself.
+    pub(crate) fn model(&mut self) -> &mut dyn Model {
+        &mut *self.model
+    }
+
+    /// Figures as they are now.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            cache: self.cache.stats(),
+            ..self.stats
+        }
+    }
+
+    /// Queues a request that has been checked by [`Rules::prepare`].
+    pub fn submit(&mut self, request: Prepared, sink: Box<dyn EventSink>) -> RequestId {
+        let mut choices = request.choices.into_iter();
+        let first = choices.next();
+        let followers: Vec<_> = choices.collect();
+        let job = self.jobs.insert(Job {
+            sink,
+            closed: false,
+            failed: false,
+            salt: request.cache_salt.unwrap_or_default(),
+            cache: request.cache,
+            explain_miss: request.explain_miss,
+            checkpoints: request.checkpoints,
+            left: 1 + followers.len(),
+            followers,
+            submitted: request.submitted,
+            admitted: None,
+            cached: 0,
+            seed: request.seed,
+            prompt_logprobs: request.prompt_logprobs.then(Vec::new),
+            pooling: request.pooling.map(|p| (p, Vec::new())),
+        });
+        self.waiting.extend(first.map(|choice| Waiting { job, choice }));
+        job
+    }
+
+    /// Cancels a request. It gets no further event.
+    pub fn cancel(&mut self, id: RequestId) {
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.closed = true;
+        }
+    }
+
+    /// Does one step of work.
+    pub fn step(&mut self) -> Step {
+        self.drop_closed();
+        self.admit();
+        if self.running.is_empty() {
+            return Step::Idle;
+        }
+        self.plan_step();
+        if self.batch.is_empty() {
+            return Step::Worked;
+        }
+        self.masks.send(&mut self.running);
+        let start = Instant::now();
+        self.model.step(&self.batch);
+        let time = start.elapsed();
+        for (id, e) in self.masks.receive(&mut self.running) {
+            self.fail(id, Error::Constraint(e));
+        }
+        self.note_time(time);
+        self.finish_step();
+        Step::Worked
+    }
+
+    /// Cancels everything; every listener hears why.
+    pub fn stop(&mut self) {
+        let ids: Vec<RequestId> = self.jobs.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.fail(id, Error::Stopped);
+        }
+        self.drop_closed();
+    }
+
+    /// Forgets everything that was processed.
+    pub fn clear(&mut self) {
+        self.cache.clear();
+    }
+
+    /// Checks that every page and slot is accounted for. For tests.
+    pub fn audit(&self) -> Result<(), String> {
+        self.cache.audit(self.running.iter().map(|r| &r.lease))
+    }
+
+    /// Tells the listener that it is over, and cancels what is left.
+    fn fail(&mut self, id: RequestId, error: Error) {
+        if let Some(job) = self.jobs.get_mut(id)
+            && !job.closed
+        {
+            (job.closed, job.failed) = (true, true);
+            // over either way
+            let _ = job.sink.send(Event::Failed(error));
+        }
+    }
+
+    /// Takes out what nobody listens to any more. What was computed of a prompt is kept: who gave up waiting for it
+    /// often asks again.
+    fn drop_closed(&mut self) {
+        let mut any = false;
+        for (_, job) in &mut self.jobs {
+            job.closed |= job.sink.is_closed();
+            any |= job.closed;
+        }
+        if !any {
+            return;
+        }
+        self.waiting.retain(|w| !self.jobs[w.job].closed);
+        let mut i = 0;
+        while i < self.running.len() {
+            if self.jobs[self.running[i].job].closed {
+                let mut r = self.running.remove(i);
+                let failed = self.jobs[r.job].failed;
+                if !failed && r.lease.computed >= r.lease.kept + TOKENS_MIN {
+                    self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
+                }
+                self.cache.release(r.lease);
+            } else {
+                i += 1;
+            }
+        }
+        let stats = &mut self.stats;
+        self.jobs.retain(|_, job| {
+            match (job.closed, job.failed) {
+                (true, true) => stats.failed += 1,
+                (true, false) => stats.cancelled += 1,
+                (false, _) => {}
+            }
+            !job.closed
+        });
+    }
+
+    /// Adapts the share of prompts in mixed steps to the time that steps take.
+    fn note_time(&mut self, time: Duration) {
+        self.stats.steps += 1;
+        self.stats.step_time += time;
+        self.stats.step_time_last = time;
+        let p = &self.plan;
+        if p.decodes == 0 {
+            return;
+        }
+        self.stats.decode_step_time_max = self.stats.decode_step_time_max.max(time);
+        if p.prefills == 0 {
+            return;
+        }
+        let (time, most) = (time.as_secs_f64().max(1e-9), self.step_time_max.as_secs_f64());
+        let batch_tokens = self.model.limits().batch_tokens;
+        if time > most {
+            let fewer = p.prefills as f64 * (most / time).max(0.25);
+            self.mixed_tokens = self.mixed_tokens.min(fewer as usize);
+        } else if p.prefills * 8 >= self.mixed_tokens * 7 && time < 0.8 * most {
+            self.mixed_tokens += self.mixed_tokens / 4 + 1;
+        }
+        self.mixed_tokens = self.mixed_tokens.clamp(MIXED_TOKENS_MIN.min(batch_tokens), batch_tokens);
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("rules", &self.rules).field("stats", &self.stats()).finish()
+    }
+}

@@ -1,0 +1,139 @@
+//! Who gets how many tokens of a step.
+//!
+//! Every answer gets its one token. Prompts share what is left of the budget: half of it goes to the one that was
+//! admitted first, so that none starves, the other half to the one that has least left, so that a short question does not
+//! wait behind a long document; what those can not use goes to the others in turn.
+
+/// A sequence that wants to be in the step.
+#[derive(Debug, Clone, Copy)]
+pub struct Want {
+    /// Tokens that are not computed yet, at least 1. One means that an answer waits for its next token.
+    pub tokens: usize,
+    /// Most of them that may be computed now: up to the next checkpoint.
+    pub most: usize,
+    /// All of its tokens need a row of logits.
+    pub scored: bool,
+}
+
+/// What a step may hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// Tokens in all.
+    pub tokens: usize,
+    /// Tokens of prompts beside answers.
+    pub mixed: usize,
+    /// Rows of logits beyond one for each sequence, shared by those that are scored.
+    pub rows: usize,
+}
+
+/// The shares of one step, in memory that is kept.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub wants: Vec<Want>,
+    /// Tokens of each sequence.
+    pub shares: Vec<usize>,
+    /// Sequences that get an answer's token.
+    pub decodes: usize,
+    /// Tokens of prompts.
+    pub prefills: usize,
+}
+
+impl Plan {
+    pub fn with_capacity(seqs: usize) -> Self {
+        Self { wants: Vec::with_capacity(seqs), shares: Vec::with_capacity(seqs), ..Self::default() }
+    }
+
+    /// Fills `shares` for `wants`, which stand in the order of admission.
+    pub fn share(&mut self, budget: Budget) {
+        let decode = |w: &Want| w.tokens == 1;
+        self.shares.clear();
+        self.shares.extend(self.wants.iter().map(|w| usize::from(decode(w))));
+        self.decodes = self.shares.iter().sum();
+        let mut left = budget.tokens.saturating_sub(self.decodes);
+        if self.decodes > 0 {
+            left = left.min(budget.mixed);
+        }
+        let mut rows = budget.rows;
+        let before = left;
+        let prefills = || self.wants.iter().enumerate().filter(|(_, w)| !decode(w)).map(|(i, _)| i);
+        let oldest = prefills().next();
+        let shortest = prefills().min_by_key(|&i| self.wants[i].tokens);
+        let half = left.div_ceil(2);
+        let first = [oldest.map(|i| (i, half)), shortest.map(|i| (i, usize::MAX))];
+        for (i, most) in first.into_iter().flatten().chain((0..self.wants.len()).map(|i| (i, usize::MAX))) {
+            let w = &self.wants[i];
+            let mut n = (w.most.min(w.tokens) - self.shares[i]).min(most).min(left);
+            if w.scored {
+                n = n.min(rows);
+                rows -= n;
+            }
+            self.shares[i] += n;
+            left -= n;
+        }
+        self.prefills = before - left;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BUDGET: Budget = Budget { tokens: 512, mixed: 64, rows: 8 };
+
+    fn shares(wants: &[usize]) -> Vec<usize> {
+        let mut plan = Plan::default();
+        plan.wants.extend(wants.iter().map(|&tokens| Want { tokens, most: tokens, scored: false }));
+        plan.share(BUDGET);
+        plan.shares
+    }
+
+    #[test]
+    fn prompts_share_what_answers_leave() {
+        assert_eq!(shares(&[1, 1]), [1, 1]);
+        assert_eq!(shares(&[2000]), [512]);
+        assert_eq!(shares(&[1, 2000]), [1, 64]);
+        // half for the oldest, the shortest first of the others
+        assert_eq!(shares(&[2000, 1000, 100]), [412, 0, 100]);
+        assert_eq!(shares(&[2000, 1000, 300]), [256, 0, 256]);
+        assert_eq!(shares(&[100, 2000, 3000]), [100, 412, 0]);
+        assert_eq!(shares(&[1, 2000, 10, 1]), [1, 54, 10, 1]);
+    }
+
+    #[test]
+    fn checkpoints_and_scores_hold_a_prompt_back() {
+        let mut plan = Plan::default();
+        plan.wants = vec![
+            Want { tokens: 900, most: 40, scored: false },
+            Want { tokens: 900, most: 900, scored: true },
+            Want { tokens: 900, most: 900, scored: false },
+        ];
+        plan.share(BUDGET);
+        assert_eq!(plan.shares, [40, 8, 464]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_step_makes_progress_within_its_budget(
+            wants in prop::collection::vec((1usize..3000, 1usize..3000, any::<bool>()), 1..20),
+            tokens in 20usize..600, mixed in 1usize..600, rows in 1usize..40,
+        ) {
+            let mut plan = Plan::default();
+            plan.wants.extend(wants.iter().map(|&(tokens, most, scored)| Want { tokens, most: most.min(tokens), scored }));
+            plan.share(Budget { tokens, mixed, rows });
+            let sum: usize = plan.shares.iter().sum();
+            prop_assert!(sum > 0 && sum <= tokens);
+            prop_assert_eq!(sum, plan.decodes + plan.prefills);
+            prop_assert!(plan.decodes == 0 || plan.prefills <= mixed);
+            let scored = plan.wants.iter().zip(&plan.shares).filter(|(w, _)| w.scored && w.tokens > 1);
+            prop_assert!(scored.map(|(_, n)| n).sum::<usize>() <= rows);
+            for (w, &n) in plan.wants.iter().zip(&plan.shares) {
+                prop_assert!(n <= w.most);
+                prop_assert!(w.tokens > 1 || n == 1);
+            }
+            // the oldest prompt always gets on
+            let oldest = plan.wants.iter().position(|w| w.tokens > 1);
+            prop_assert!(oldest.is_none_or(|i| plan.shares[i] > 0));
+        }
+    }
+}

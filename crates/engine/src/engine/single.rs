@@ -1,0 +1,148 @@
+//! One request at a time, on the caller's thread: `octet run` and `octet perplexity`.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use super::event::{Event, Finish, TokenLogprob};
+use super::{Engine, Request, RequestId, SubmitError};
+use crate::Error;
+use crate::sampler::SamplerError;
+
+/// An answer, and what it cost.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Its text, without control tokens.
+    pub text: String,
+    /// Its tokens, the one that ended it included.
+    pub tokens: Vec<u32>,
+    /// Log-probabilities of the tokens, where they were asked for.
+    pub logprobs: Vec<TokenLogprob>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// The seed that it was drawn with: the same request with this seed gives the same answer.
+    pub seed: u64,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Those of them that were not computed again.
+    pub cached_tokens: usize,
+    /// From the call to the first token of the answer.
+    pub prompt_time: Duration,
+    /// From there to the last one.
+    pub generate_time: Duration,
+}
+
+impl From<SubmitError> for Error {
+    fn from(e: SubmitError) -> Self {
+        match e {
+            SubmitError::TooLong { prompt, context, .. } => Error::ContextFull { tokens: prompt, context },
+            SubmitError::Invalid(e) => e,
+            SubmitError::QueueFull { .. } | SubmitError::Stopping => Error::Stopped,
+        }
+    }
+}
+
+impl Engine {
+    /// Answers a request, calling `on_text` with each piece of text as soon as it is certain, and with none before each
+    /// step of the prompt, so that a long one can be broken off. An answer that the context has no room for is cut.
+    pub fn generate(
+        &mut self,
+        mut request: Request,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, Error> {
+        let room = self.context().saturating_sub(request.prompt.len());
+        request.max_tokens = request.max_tokens.map(|n| n.min(room.max(1)));
+        let mut answer = Answer {
+            text: String::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            finish: Finish::Cancelled,
+            seed: 0,
+            prompt_tokens: request.prompt.len(),
+            cached_tokens: 0,
+            prompt_time: Duration::ZERO,
+            generate_time: Duration::ZERO,
+        };
+        let start = Instant::now();
+        let mut first = None;
+        self.drive(request, &mut |engine, id, event| {
+            let mut go_on = |text: &str| {
+                if on_text(text).is_break() {
+                    engine.cancel(id);
+                }
+            };
+            match event {
+                None => go_on(""),
+                Some(Event::Admitted { cached_tokens, seed, .. }) => {
+                    (answer.cached_tokens, answer.seed) = (cached_tokens, seed);
+                }
+                Some(Event::Token { id, text, logprob, .. }) => {
+                    first.get_or_insert_with(|| start.elapsed());
+                    answer.tokens.push(id);
+                    answer.logprobs.extend(logprob);
+                    answer.text.push_str(&text);
+                    go_on(&text);
+                }
+                Some(Event::Done { finish, .. }) => answer.finish = finish,
+                Some(_) => {}
+            }
+        })?;
+        answer.prompt_time = first.unwrap_or_else(|| start.elapsed());
+        answer.generate_time = start.elapsed() - answer.prompt_time;
+        Ok(answer)
+    }
+
+    /// Negative log-likelihood of each token but the first, given those before it. `tick` is told how many are done.
+    /// Fails where the model computes something that is no number.
+    pub fn score(&mut self, tokens: &[u32], tick: &mut dyn FnMut(usize)) -> Result<Vec<f32>, Error> {
+        let request = Request {
+            prompt: tokens.to_vec(),
+            max_tokens: Some(0),
+            prompt_logprobs: Some(0),
+            cache: false,
+            ..Request::default()
+        };
+        let mut nll = Vec::with_capacity(tokens.len());
+        self.drive(request, &mut |_, _, event| match event {
+            Some(Event::PromptProgress { done, total }) => tick(done.min(total - 1)),
+            Some(Event::PromptLogprobs(scores)) => nll.extend(scores.iter().map(|s| -s.logprob)),
+            _ => {}
+        })?;
+        if let Some(i) = nll.iter().position(|x| !x.is_finite()) {
+            return Err(SamplerError::NotFinite { id: tokens[i + 1], value: nll[i] }.into());
+        }
+        Ok(nll)
+    }
+
+    /// Works until `request` is finished or cancelled. `hear` is called with each event, and without one before each
+    /// step of the prompt.
+    fn drive(
+        &mut self,
+        request: Request,
+        hear: &mut dyn FnMut(&mut Engine, RequestId, Option<Event>),
+    ) -> Result<(), Error> {
+        let (send, events) = channel();
+        let prepared = self.rules.prepare(request)?;
+        let id = self.submit(prepared, Box::new(send));
+        let mut in_prompt = true;
+        let mut result = Ok(());
+        // The engine owns the sender: it is dropped with the request.
+        loop {
+            if in_prompt {
+                hear(self, id, None);
+            }
+            self.step();
+            loop {
+                match events.try_recv() {
+                    Ok(Event::Failed(e)) => result = Err(e),
+                    Ok(event) => {
+                        in_prompt &= !matches!(event, Event::Token { .. });
+                        hear(self, id, Some(event));
+                    }
+                    Err(std::sync::mpsc::TryRecvError::Empty) => break,
+                    Err(std::sync::mpsc::TryRecvError::Disconnected) => return result,
+                }
+            }
+        }
+    }
+}

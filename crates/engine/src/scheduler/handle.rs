@@ -1,0 +1,193 @@
+//! What other threads hold of a running engine.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::work::{Command, work};
+use super::{Options, RETRY, Shutdown};
+use crate::Error;
+use crate::engine::{Engine, Event, EventSink, Request, Rules, Stats, SubmitError};
+use crate::models::config::Config;
+use octet_compute::backend::CacheShape;
+
+/// What is known of a loaded model.
+#[derive(Debug, Clone)]
+pub struct ModelInfo {
+    /// Its dimensions.
+    pub config: Config,
+    /// Its caches.
+    pub cache: CacheShape,
+    /// What runs it, for people.
+    pub backend: String,
+    /// Most tokens of a step.
+    pub batch_tokens: usize,
+}
+
+/// What the engine's thread and all handles share.
+pub(super) struct Shared {
+    pub rules: Arc<Rules>,
+    pub info: ModelInfo,
+    queue: usize,
+    /// Sequences on their way to the thread.
+    pub sent: AtomicUsize,
+    /// Sequences in the engine's queue.
+    pub waiting: AtomicUsize,
+    pub draining: AtomicBool,
+    pub stop: AtomicBool,
+    stats: Mutex<Stats>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A running engine. Clones are handles to the same one; when the last is dropped, the engine finishes what it has, and
+/// ends.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    commands: Sender<Command>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Figures and a handle: a thread that panicked has not left them half-written.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Shows figures to whoever asks. A reader never holds the engine up: then they are shown next time.
+    pub fn publish(&self, stats: &Stats) {
+        self.waiting.store(stats.waiting, Ordering::Relaxed);
+        if let Ok(mut shown) = self.stats.try_lock() {
+            *shown = *stats;
+        }
+    }
+}
+
+impl Handle {
+    /// Loads a model on a thread of its own. Returns when it is loaded; `progress` is told the bytes loaded so far and in
+    /// all.
+    pub fn open(
+        file: octet_weights::Model,
+        options: &Options,
+        mut progress: impl FnMut(u64, u64) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let (commands, received) = channel();
+        let (ready, opened) = channel();
+        let queue = options.queue.max(1);
+        let options = options.engine.clone();
+        let thread = std::thread::Builder::new().name("octet-engine".into());
+        // The backend's team takes the thread that it is made on for one of its own: it must be this one.
+        let thread = thread.spawn(move || {
+            let mut engine = match Engine::open(&file, &options, &mut progress) {
+                Ok(engine) => engine,
+                Err(e) => {
+                    let _ = ready.send(Err(e)); // nobody waits: nothing to tell
+                    return;
+                }
+            };
+            drop((file, progress));
+            let shared = Arc::new(shared(&mut engine, queue));
+            if ready.send(Ok(Arc::clone(&shared))).is_ok() {
+                drop(ready);
+                work(&mut engine, &received, &shared);
+            }
+        });
+        let thread = thread.map_err(|e| Error::Request(format!("no thread for the engine: {e}")))?;
+        // No answer: it panicked while loading.
+        let shared = opened.recv().map_err(|_| Error::Stopped)??;
+        *lock(&shared.thread) = Some(thread);
+        Ok(Self { shared, commands })
+    }
+
+    /// Queues a request. Its events come through the receiver; dropping that cancels it.
+    pub fn submit(&self, request: Request) -> Result<Receiver<Event>, SubmitError> {
+        let (send, events) = channel();
+        self.submit_to(request, Box::new(send))?;
+        Ok(events)
+    }
+
+    /// Queues a request whose events go to `sink`. Checks it first, on this thread.
+    pub fn submit_to(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
+        let s = &*self.shared;
+        if s.draining.load(Ordering::Acquire) {
+            return Err(SubmitError::Stopping);
+        }
+        // Before the work of checking: a flood is cheap to refuse.
+        let room = |sent: usize| (sent + s.waiting.load(Ordering::Acquire) < s.queue).then_some(sent + 1);
+        if s.sent.fetch_update(Ordering::AcqRel, Ordering::Acquire, room).is_err() {
+            return Err(SubmitError::QueueFull { retry_after: self.retry_after() });
+        }
+        let result = s.rules.prepare(request).and_then(|prepared| {
+            let command = Command::Submit(Box::new(prepared), sink);
+            self.commands.send(command).map_err(|_| SubmitError::Stopping)
+        });
+        if result.is_err() {
+            s.sent.fetch_sub(1, Ordering::AcqRel);
+        }
+        result
+    }
+
+    fn retry_after(&self) -> std::time::Duration {
+        let stats = self.stats();
+        let turns = (stats.waiting + 1).div_ceil(self.shared.rules.max_seqs) as u32;
+        (stats.service_time * turns).clamp(*RETRY.start(), *RETRY.end())
+    }
+
+    /// What requests are checked against: tokenizer, context, vocabulary.
+    pub fn rules(&self) -> &Arc<Rules> {
+        &self.shared.rules
+    }
+    /// The model that is served.
+    pub fn info(&self) -> &ModelInfo {
+        &self.shared.info
+    }
+    /// Figures as they were after the last step or so.
+    pub fn stats(&self) -> Stats {
+        *lock(&self.shared.stats)
+    }
+
+    /// Takes no more requests, and ends. Returns at once; see [`Handle::join`]. `Now` after `Drain` cuts it short.
+    pub fn shutdown(&self, how: Shutdown) {
+        self.shared.draining.store(true, Ordering::Release);
+        self.shared.stop.fetch_or(how == Shutdown::Now, Ordering::AcqRel);
+        let _ = self.commands.send(Command::Wake); // it has ended already
+    }
+
+    /// True when the thread has ended, or panicked.
+    pub fn is_finished(&self) -> bool {
+        lock(&self.shared.thread).as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until the thread has ended. Fails if it panicked.
+    pub fn join(&self) -> Result<(), Error> {
+        let thread = lock(&self.shared.thread).take();
+        thread.map_or(Ok(()), |t| t.join().map_err(|_| Error::Stopped))
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("info", &self.shared.info).field("stats", &self.stats()).finish()
+    }
+}
+
+fn shared(engine: &mut Engine, queue: usize) -> Shared {
+    let model = engine.model();
+    let info = ModelInfo {
+        config: model.config().clone(),
+        cache: model.cache_shape().clone(),
+        backend: model.backend().describe(),
+        batch_tokens: model.limits().batch_tokens,
+    };
+    Shared {
+        rules: Arc::clone(engine.rules()),
+        info,
+        queue,
+        sent: AtomicUsize::new(0),
+        waiting: AtomicUsize::new(0),
+        draining: AtomicBool::new(false),
+        stop: AtomicBool::new(false),
+        stats: Mutex::new(engine.stats()),
+        thread: Mutex::new(None),
+    }
+}
