@@ -34,6 +34,9 @@ pub enum Error {
     /// The engine was stopped before the request was finished.
     #[error("the model was stopped before the answer was finished")]
     Stopped,
+    /// The engine's thread has panicked: a bug. No request can be served any more.
+    #[error("the engine broke down, which is a bug; start it again")]
+    Panicked,
     /// The folder for cached states can not be used.
     #[error("{path}: {what}")]
     CacheDir { path: String, what: String },

@@ -1,100 +1,29 @@
 //! The engine on its thread: many requests at once, each with the tokens that it would have got alone; those that vanish,
 //! those that can not be served, and the end.
 
-use std::collections::BTreeMap;
+mod common;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use octet_compute::cpu::CpuOptions;
+use common::drive::{CONTEXT, alone, collect, engine, finish, greedy, open, options, prompt, submit};
 use octet_engine::Error;
-use octet_engine::engine::{self, Constraint, Engine, Event, EventSink, Finish, Request, ThinkingBudget, Usage};
+use octet_engine::engine::{self, Constraint, Event, EventSink, Finish, Request, Step, ThinkingBudget};
 use octet_engine::sampler::SamplerParams;
 use octet_engine::scheduler::{Handle, Options, Shutdown, SubmitError};
 use octet_synth::{Mix, tiny};
 
-const CONTEXT: usize = 400;
-
-fn options() -> engine::Options {
-    let cpu = CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() };
-    engine::Options {
-        context: Some(CONTEXT),
-        kv_tokens: Some(4 * CONTEXT),
-        max_seqs: 4,
-        batch_tokens: 64,
-        cpu,
-        ..engine::Options::default()
-    }
-}
-
-fn open(architecture: &str, options: engine::Options) -> Handle {
-    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
-    Handle::open(file, &Options { engine: options, queue: 16 }, |_, _| {}).expect("a tiny model opens")
-}
-
-fn prompt(n: usize, salt: u32) -> Vec<u32> {
-    (0..n as u32).map(|i| (i * 37 + i * i % 11 + salt) % 256).collect()
-}
-
-fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
-    Request {
-        prompt,
-        max_tokens: Some(max_tokens),
-        sampling: SamplerParams::greedy(),
-        ignore_eos: true,
-        ..Request::default()
-    }
-}
-
-/// What came of one choice.
-#[derive(Debug, Default, PartialEq)]
-struct Got {
-    tokens: Vec<u32>,
-    text: String,
-    finish: Option<Finish>,
-    usage: Usage,
-}
-
-/// Everything until the channel is closed, by choice.
-fn collect(events: &Receiver<Event>) -> Result<BTreeMap<u32, Got>, Error> {
-    let mut all: BTreeMap<u32, Got> = BTreeMap::new();
-    for event in events {
-        match event {
-            Event::Token { choice, id, text, .. } => {
-                let got = all.entry(choice).or_default();
-                assert_eq!(got.finish, None, "no token after the end");
-                got.tokens.push(id);
-                got.text.push_str(&text);
-            }
-            Event::Done { choice, finish, usage, .. } => {
-                let got = all.entry(choice).or_default();
-                (got.finish, got.usage) = (Some(finish), usage);
-            }
-            Event::Failed(e) => return Err(e),
-            _ => {}
-        }
-    }
-    Ok(all)
-}
-
-/// The tokens of a request that runs alone on a fresh engine.
-fn alone(architecture: &str, request: &Request) -> Vec<u32> {
-    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
-    let options = engine::Options { max_seqs: 1, kv_tokens: None, ..options() };
-    let mut engine = Engine::open(&file, &options, &mut |_, _| {}).expect("a tiny model opens");
-    let request = Request { cache: false, n: 1, ..request.clone() };
-    engine.generate(request, &mut |_| ControlFlow::Continue(())).expect("it can be served").tokens
-}
-
 #[test]
 fn many_at_once_get_what_each_would_get_alone() {
     for architecture in ["qwen35moe", "llama"] {
-        let handle = open(architecture, options());
+        // sixteen at once, and more that come later
+        let handle = open(architecture, engine::Options { max_seqs: 16, ..options() });
         let shared = prompt(150, 9);
         let mut requests: Vec<Request> =
-            (0..12).map(|i| greedy(prompt(5 + i * 23, i as u32), 10 + i)).collect();
+            (0..16).map(|i| greedy(prompt(5 + i % 12 * 23, i as u32), 10 + i)).collect();
         // some share a beginning, in turn with those that do not
         for (i, r) in requests.iter_mut().enumerate().skip(6) {
             r.prompt = [&shared[..], &r.prompt[..20]].concat();
@@ -114,10 +43,10 @@ fn many_at_once_get_what_each_would_get_alone() {
             }
         }
         let stats = handle.stats();
-        assert!(stats.cached_tokens >= 5 * 150, "{stats:?}");
+        assert!(stats.cached_tokens >= 9 * 150, "{stats:?}");
         handle.shutdown(Shutdown::Drain);
         handle.join().expect("the thread ends well");
-        assert_eq!(handle.stats().finished, 12);
+        assert_eq!(handle.stats().finished, 16);
         assert!(matches!(handle.submit(greedy(prompt(3, 1), 1)), Err(SubmitError::Stopping)));
     }
 }
@@ -329,4 +258,93 @@ fn prompts_are_scored_and_pooled_the_same_however_cut() {
         assert!(one.1.iter().chain(&one.2).all(|x| x.is_finite()) && one.1 != one.2);
         assert_eq!(one, score(50, true), "{architecture}");
     }
+}
+
+/// Tokens that have come since the last look.
+fn tokens(events: &Receiver<Event>) -> usize {
+    events.try_iter().filter(|e| matches!(e, Event::Token { .. })).count()
+}
+
+#[test]
+fn a_short_prompt_does_not_wait_for_a_long_one_nor_an_answer_for_either() {
+    for architecture in ["qwen35moe", "llama"] {
+        let mut e = engine(architecture, &engine::Options { batch_tokens: 32, ..options() });
+        let (_, answering) = submit(&mut e, greedy(prompt(10, 1), 300));
+        while tokens(&answering) == 0 {
+            assert_eq!(e.step(), Step::Worked);
+        }
+        let (_, long) = submit(&mut e, greedy(prompt(380, 2), 1));
+        e.step();
+        assert_eq!(tokens(&answering), 1);
+        let (_, short) = submit(&mut e, greedy(prompt(20, 3), 1));
+        let (mut short_after, mut long_after) = (0, 0);
+        for step in 1.. {
+            assert_eq!(e.step(), Step::Worked);
+            assert_eq!(tokens(&answering), 1, "an answer has a token in every step");
+            if short_after == 0 && tokens(&short) == 1 {
+                short_after = step;
+            }
+            if tokens(&long) == 1 {
+                long_after = step;
+                break;
+            }
+        }
+        assert!((1..=3).contains(&short_after) && long_after >= 3 * short_after, "{short_after} {long_after}");
+    }
+}
+
+#[test]
+fn what_is_cancelled_is_gone_after_one_step() {
+    for architecture in ["qwen35moe", "qwen3"] {
+        let mut e = engine(architecture, &options());
+        let at_first = e.stats().cache;
+        let requests = [greedy(prompt(300, 1), 50), greedy(prompt(20, 2), 300), greedy(prompt(90, 3), 100)];
+        let n = [1, 3, 1];
+        let all: Vec<_> = (requests.into_iter().zip(n))
+            .map(|(r, n)| submit(&mut e, Request { n, cache: false, ..r }))
+            .collect();
+        (0..5).for_each(|_| drop(e.step()));
+        assert!(e.stats().running > 1);
+        all.iter().for_each(|(id, _)| e.cancel(*id));
+        assert_eq!(e.step(), Step::Idle);
+        let stats = e.stats();
+        assert_eq!((stats.running, stats.waiting, stats.cancelled), (0, 0, 3));
+        assert_eq!(stats.cache, at_first, "every page is free again");
+        e.audit().expect("every page and slot is accounted for");
+        let (_, events) = submit(&mut e, greedy(prompt(9, 3), 4));
+        finish(&mut e);
+        assert_eq!(collect(&events).expect("it can be served")[&0].tokens.len(), 4);
+    }
+}
+
+/// A listener that panics when it is told something.
+struct Faulty;
+
+impl EventSink for Faulty {
+    fn send(&mut self, _: Event) -> ControlFlow<()> {
+        panic!("a listener with a bug");
+    }
+}
+
+#[test]
+fn a_panic_is_told_to_everyone() {
+    let handle = open("llama", options());
+    let events = handle.submit(greedy(prompt(20, 1), 350)).expect("there is room");
+    while !matches!(events.recv().expect("it runs"), Event::Token { .. }) {}
+    handle.submit_to(greedy(prompt(5, 2), 5), Box::new(Faulty)).expect("there is room");
+    assert!(matches!(collect(&events), Err(Error::Panicked)));
+    assert!(matches!(handle.join(), Err(Error::Panicked)));
+    assert!(handle.is_finished());
+    assert!(matches!(handle.submit(greedy(prompt(3, 1), 1)), Err(SubmitError::Stopping)));
+}
+
+#[test]
+fn draining_finishes_what_was_accepted_and_takes_no_more() {
+    let file = tiny("qwen35moe", Mix::Q4KM).expect("a tiny model of a known architecture");
+    let handle = Handle::open(file, &Options { engine: options(), queue: 16 }, |_, _| {}).expect("it opens");
+    let all: Vec<_> = (0..8).map(|i| handle.submit(greedy(prompt(30, i), 20)).expect("there is room")).collect();
+    handle.shutdown(Shutdown::Drain);
+    assert!(matches!(handle.submit(greedy(prompt(3, 1), 1)), Err(SubmitError::Stopping)));
+    assert!(all.iter().all(|events| collect(events).expect("it was accepted")[&0].tokens.len() == 20));
+    handle.join().expect("the thread ends well");
 }

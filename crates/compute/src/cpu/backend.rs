@@ -159,6 +159,11 @@ impl Cpu {
         format!("CPU ({}, {} threads{exact})", self.isa.name(), self.team.threads())
     }
 
+    /// What decides results to the last bit: instruction set and precision. Not threads: they only share the work out.
+    pub fn numerics(&self) -> String {
+        format!("cpu {}{}", self.isa.name(), if self.exact { " exact" } else { "" })
+    }
+
     /// Time and bytes of each verb since the last call.
     pub fn take_profile(&mut self) -> Profile {
         std::mem::take(&mut self.profile)

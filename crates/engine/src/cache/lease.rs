@@ -2,6 +2,7 @@
 
 use octet_compute::batch::PAGE_TOKENS;
 
+use super::tiers::Loading;
 use super::tree::NodeId;
 use super::{Cache, Found};
 use crate::models::Model;
@@ -21,12 +22,19 @@ pub struct Lease {
     pub(super) root: Option<NodeId>,
     /// Nodes of its whole pages, as far as they are filed. The last one, or the root, is pinned.
     pub(super) path: Vec<NodeId>,
+    /// What is on its way from disk; until it is there, the sequence can not go on.
+    pub(super) loading: Option<Box<Loading>>,
 }
 
 impl Lease {
     /// True where both sequences would find the same things.
     pub fn shares_cache_with(&self, found: &Found) -> bool {
         self.root.is_some() && self.root == found.root
+    }
+
+    /// True while it waits for what comes from disk.
+    pub fn is_loading(&self) -> bool {
+        self.loading.is_some()
     }
 }
 
@@ -56,8 +64,12 @@ impl Cache {
             kept: found.position,
             root: found.root,
             path,
+            loading: None,
         };
-        self.resume(model, found, lease)
+        match &found.disk {
+            Some(on_disk) => self.load(model, found.position, on_disk, lease),
+            None => self.resume(model, found, lease),
+        }
     }
 
     /// The page that the sequence goes on writing to, and its state.
@@ -70,7 +82,7 @@ impl Cache {
         let mut ok = true;
         if let Some((from, _)) = found.host.and_then(|h| self.tree.nodes[h].page) {
             self.pool.retain(from); // it must not make way for its own copy
-            let page = self.page();
+            let page = self.page(model);
             if let Some(to) = page {
                 model.copy_page(from as usize, to as usize);
                 lease.pages.push(to);
@@ -81,10 +93,10 @@ impl Cache {
         match found.snapshot.and_then(|id| self.tree.snapshots.get_mut(&id).map(|s| (id, s))) {
             Some((id, s)) => {
                 s.pins -= 1;
-                if ok && let Some(state) = s.state.clone() {
+                if ok {
                     s.hits += 1;
                     self.stats.hits += 1;
-                    model.load_slot(lease.slot, &state);
+                    model.load_slot(lease.slot, &s.state);
                     self.touch_snapshot(id);
                 }
             }
@@ -98,9 +110,9 @@ impl Cache {
     }
 
     /// Makes room for `tokens` tokens in all; false where there is none to be had.
-    pub fn grow(&mut self, lease: &mut Lease, tokens: usize) -> bool {
+    pub fn grow(&mut self, model: &mut dyn Model, lease: &mut Lease, tokens: usize) -> bool {
         while lease.pages.len() * PAGE_TOKENS < tokens {
-            let Some(page) = self.page() else { return false };
+            let Some(page) = self.page(model) else { return false };
             lease.pages.push(page);
         }
         true
@@ -113,7 +125,7 @@ impl Cache {
         let whole = lease.computed / PAGE_TOKENS;
         let mut copy = None;
         if !lease.computed.is_multiple_of(PAGE_TOKENS) {
-            let Some(page) = self.page() else {
+            let Some(page) = self.page(model) else {
                 self.pool.release_slot(slot);
                 return None;
             };
@@ -136,6 +148,7 @@ impl Cache {
             kept: lease.kept,
             root: lease.root,
             path: lease.path.clone(),
+            loading: None,
         })
     }
 

@@ -5,26 +5,36 @@
 //! recurrent layers a snapshot, for others any token. Whole pages are shared; the page that a sequence goes on writing
 //! to is its own copy. What nobody uses stays until its room is needed, and then the least valuable goes first.
 //!
-//! `tree` knows what there is, `policy` what it is worth, `pool` who uses which page.
+//! `tree` knows what there is, `policy` what it is worth, `pool` who uses which page; `disk` keeps files of it, and
+//! `tiers` moves things between there and memory.
 
+mod disk;
+mod fingerprint;
 mod key;
 mod lease;
 mod miss;
 mod policy;
 mod pool;
+mod tiers;
 mod tree;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use octet_compute::batch::PAGE_TOKENS;
 
+use crate::Error;
 use crate::models::Model;
+use disk::Disk;
+pub use disk::{DiskOptions, DiskStats};
+pub(crate) use fingerprint::fingerprint;
 pub use key::Key;
 pub use lease::Lease;
 pub use miss::{Miss, MissReport};
 pub(crate) use policy::{TOKENS_MIN, checkpoints};
 pub use pool::{Pool, Sequence};
-use tree::{NodeId, SnapshotId, Stored, Tree};
+pub(crate) use tiers::Arrival;
+use tree::{NodeId, SnapshotId, Tree};
 
 /// Nodes that are remembered beyond those that have something: 4 million tokens, some 20 MB.
 const GHOSTS_MAX: usize = 1 << 16;
@@ -48,6 +58,8 @@ pub struct CacheStats {
     pub hits: u64,
     /// Snapshots that made way in memory.
     pub evicted: u64,
+    /// What is on disk; all 0 without a folder.
+    pub disk: DiskStats,
 }
 
 /// Pages and states of one model, and what is known of them.
@@ -65,11 +77,14 @@ pub struct Cache {
     /// Memory of states that were dropped, for the next ones: mapping it anew costs more than copying.
     spare: Vec<Vec<u8>>,
     fingerprint: Key,
+    disk: Option<Disk>,
+    /// Pages that are to be stored, those in front first.
+    unsaved: VecDeque<NodeId>,
     stats: CacheStats,
 }
 
 /// Where a prompt can go on from.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Found {
     root: Option<NodeId>,
     /// Tokens that need not be computed.
@@ -81,35 +96,50 @@ pub struct Found {
     /// A node whose page has the keys and values of the rest.
     host: Option<NodeId>,
     snapshot: Option<SnapshotId>,
+    /// What is to be read from disk to go on from there.
+    disk: Option<Box<tiers::OnDisk>>,
 }
 
 impl Found {
     /// A sequence that starts from nothing and leaves nothing.
     pub fn uncached() -> Self {
-        Self { root: None, position: 0, matched: 0, path: Vec::new(), host: None, snapshot: None }
+        Self { root: None, position: 0, matched: 0, path: Vec::new(), host: None, snapshot: None, disk: None }
     }
     /// The same, but what it computes is kept.
     pub fn from_start(self) -> Self {
-        Self { position: 0, path: Vec::new(), host: None, snapshot: None, ..self }
+        Self { position: 0, path: Vec::new(), host: None, snapshot: None, disk: None, ..self }
     }
 }
 
 impl Cache {
-    /// For a model that has just been loaded. `fingerprint` stands for everything that decides what the model computes.
-    pub fn new(model: &dyn Model, snapshot_bytes_max: u64, fingerprint: Key) -> Self {
+    /// For a model that has just been loaded. `disk` is a folder, and a key that stands for everything that decides what
+    /// the model computes.
+    pub fn new(
+        model: &dyn Model,
+        snapshot_bytes_max: u64,
+        disk: Option<(&DiskOptions, Key)>,
+    ) -> Result<Self, Error> {
         let pool = Pool::new(model);
-        Self {
+        let shape = model.cache_shape();
+        let fingerprint = disk.map_or(Key::default(), |d| d.1);
+        let disk = match disk {
+            Some((options, _)) => Some(Disk::open(options, shape.page_bytes(), shape.slot_bytes())?),
+            None => None,
+        };
+        Ok(Self {
             stats: CacheStats { pages: pool.total(), ..CacheStats::default() },
             pool,
             tree: Tree::default(),
             recurrent: model.config().recurrent.contains(&true),
-            slot_bytes: model.cache_shape().slot_bytes(),
+            slot_bytes: shape.slot_bytes(),
             snapshot_bytes_max,
             snapshot_bytes: 0,
             clock: 0.0,
             spare: Vec::new(),
             fingerprint,
-        }
+            disk,
+            unsaved: VecDeque::new(),
+        })
     }
 
     /// True where sequences resume from snapshots only.
@@ -129,6 +159,7 @@ impl Cache {
             pages_idle,
             snapshots: (self.snapshot_bytes / (self.slot_bytes as u64).max(1)) as usize,
             snapshot_bytes: self.snapshot_bytes,
+            disk: self.disk.as_ref().map_or(DiskStats::default(), Disk::stats),
             ..self.stats
         }
     }
@@ -144,6 +175,7 @@ impl Cache {
         } else {
             self.find_pages(&walk, tokens, most, &mut found);
         }
+        self.find_on_disk(root, &walk, tokens, most, &mut found);
         found
     }
 
@@ -152,8 +184,7 @@ impl Cache {
             let at = pages * PAGE_TOKENS;
             for id in &self.tree.nodes[node].snapshots {
                 let s = &self.tree.snapshots[id];
-                if s.state.is_some()
-                    && s.position <= most
+                if s.position <= most
                     && s.position > found.position
                     && tokens[at..].starts_with(&s.tail)
                 {
@@ -194,24 +225,24 @@ impl Cache {
     }
 
     /// A free page, for which something idle makes way if need be.
-    fn page(&mut self) -> Option<u32> {
+    fn page(&mut self, model: &mut dyn Model) -> Option<u32> {
         loop {
             if let Some(page) = self.pool.take() {
                 return Some(page);
             }
-            if self.pool.idle_pages() == 0 || !self.reclaim() {
+            if self.pool.idle_pages() == 0 || !self.reclaim(model) {
                 return None;
             }
         }
     }
 
     /// Frees a page at least.
-    fn reclaim(&mut self) -> bool {
+    fn reclaim(&mut self, model: &mut dyn Model) -> bool {
         if self.recurrent {
             // What makes way is a snapshot, with the pages that no other needs.
-            let choose = |s: &tree::Snapshot| s.state.is_some() && s.pins == 0;
-            let Some((id, value)) = self.tree.least_valuable(choose) else { return false };
+            let Some((id, value)) = self.tree.least_valuable(|s| s.pins == 0) else { return false };
             self.clock = self.clock.max(value);
+            self.save_snapshot(model, id);
             self.evict(id);
             return true; // perhaps no page yet; then the caller asks again
         }
@@ -240,10 +271,8 @@ impl Cache {
     fn evict(&mut self, id: SnapshotId) {
         let Some(s) = self.tree.remove_snapshot(id) else { return };
         self.stats.evicted += 1;
-        if let Some(state) = s.state {
-            self.snapshot_bytes -= self.slot_bytes as u64;
-            self.recycle(state);
-        }
+        self.snapshot_bytes -= self.slot_bytes as u64;
+        self.recycle(s.state);
         if let Some(host) = s.host {
             self.drop_if_useless(host);
         }
@@ -289,25 +318,38 @@ impl Cache {
         }
         let mut state = self.spare.pop().unwrap_or_else(|| vec![0; self.slot_bytes]);
         model.save_slot(lease.slot, &mut state);
+        self.stats.taken += 1;
+        self.add_snapshot(model, parent, tail, host, at, Arc::new(state));
+    }
+
+    /// Files a snapshot; others make way where there are too many.
+    fn add_snapshot(
+        &mut self,
+        model: &mut dyn Model,
+        parent: NodeId,
+        tail: &[u32],
+        host: Option<NodeId>,
+        position: usize,
+        state: Arc<Vec<u8>>,
+    ) {
         let used = self.tree.now();
         self.tree.add_snapshot(tree::Snapshot {
             parent,
             tail: tail.to_vec(),
             host,
-            position: at,
-            state: Some(Arc::new(state)),
-            stored: Stored::No,
+            position,
+            state,
             base: self.clock,
             hits: 0,
             used,
             pins: 0,
+            offered: false,
         });
-        self.stats.taken += 1;
         self.snapshot_bytes += self.slot_bytes as u64;
         while self.snapshot_bytes > self.snapshot_bytes_max {
-            let choose = |s: &tree::Snapshot| s.state.is_some() && s.pins == 0;
-            let Some((id, value)) = self.tree.least_valuable(choose) else { break };
+            let Some((id, value)) = self.tree.least_valuable(|s| s.pins == 0) else { break };
             self.clock = self.clock.max(value);
+            self.save_snapshot(model, id);
             self.evict(id);
         }
     }
@@ -350,6 +392,7 @@ impl Cache {
         self.tree.nodes[before].pins -= 1;
         self.tree.nodes[parent].pins += 1;
         self.tree.touch(parent);
+        self.queue_pages(&lease.path);
         let rest = &tokens[whole * PAGE_TOKENS..];
         let host =
             (!rest.is_empty()).then(|| self.tree.file(parent, rest, lease.pages[whole], &mut self.pool));
@@ -387,7 +430,7 @@ impl Cache {
                 }
             }
         }
-        for s in self.tree.snapshots.values().filter(|s| s.state.is_some()) {
+        for s in self.tree.snapshots.values() {
             let mut at = Some(s.parent);
             while let Some(n) = at {
                 if !self.tree.nodes[n].is_resident() {

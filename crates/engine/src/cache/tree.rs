@@ -21,15 +21,6 @@ pub type NodeId = usize;
 /// Never used twice.
 pub type SnapshotId = u64;
 
-/// Whether there is a copy on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stored {
-    No,
-    /// Handed to the writer.
-    Writing,
-    Yes,
-}
-
 #[derive(Debug)]
 pub struct Node {
     pub parent: Option<NodeId>,
@@ -41,15 +32,14 @@ pub struct Node {
     pub key: Key,
     /// The page with its keys and values, and how many of its rows are this node's.
     pub page: Option<(u32, usize)>,
-    pub stored: Stored,
+    /// It waits to be stored on disk.
+    pub queued: bool,
     /// Tokens before this page.
     pub start: usize,
     /// Sequences whose path ends here.
     pub pins: u32,
     /// Snapshots that need this page to be of use.
     pub need: u32,
-    /// Those of them whose state is in memory.
-    pub need_ram: u32,
     /// When it was last on the path of a request.
     pub used: u64,
     /// Snapshots filed here.
@@ -77,14 +67,12 @@ pub struct Snapshot {
     pub parent: NodeId,
     /// Tokens past that border, fewer than a page.
     pub tail: Vec<u32>,
-    /// The child of `parent` whose page has the tail's keys and values; `None` without a tail, or where they are only
-    /// on disk, with the state.
+    /// The child of `parent` whose page has the tail's keys and values; `None` without a tail.
     pub host: Option<NodeId>,
     /// Tokens of the sequence at that point.
     pub position: usize,
     /// The state. All pages up to `position` are in memory too.
-    pub state: Option<Arc<Vec<u8>>>,
-    pub stored: Stored,
+    pub state: Arc<Vec<u8>>,
     /// The clock of evictions when it was last of use.
     pub base: f64,
     /// How often it was.
@@ -92,6 +80,8 @@ pub struct Snapshot {
     pub used: u64,
     /// Sequences that are just resuming from it.
     pub pins: u32,
+    /// It was handed over to be stored.
+    pub offered: bool,
 }
 
 /// What is known of a prompt.
@@ -133,11 +123,10 @@ impl Tree {
             children: Vec::new(),
             key,
             page: None,
-            stored: Stored::No,
+            queued: false,
             start,
             pins: 0,
             need: 0,
-            need_ram: 0,
             used,
             snapshots: Vec::new(),
         });
@@ -263,23 +252,21 @@ impl Tree {
         self.next_snapshot += 1;
         let id = self.next_snapshot;
         self.nodes[snapshot.parent].snapshots.push(id);
-        self.count(&snapshot, 1, i32::from(snapshot.state.is_some()));
+        self.count(&snapshot, 1);
         self.snapshots.insert(id, snapshot);
         id
     }
 
-    /// Changes how many snapshots need the pages of `s`, by `any` and, of those in memory, by `ram`.
-    pub fn count(&mut self, s: &Snapshot, any: i32, ram: i32) {
+    /// Changes how many snapshots need the pages of `s`.
+    fn count(&mut self, s: &Snapshot, by: i32) {
         if let Some(host) = s.host {
             let host = &mut self.nodes[host];
-            host.need = host.need.wrapping_add_signed(any);
-            host.need_ram = host.need_ram.wrapping_add_signed(ram);
+            host.need = host.need.wrapping_add_signed(by);
         }
         let mut at = Some(s.parent);
         while let Some(id) = at {
             let node = &mut self.nodes[id];
-            node.need = node.need.wrapping_add_signed(any);
-            node.need_ram = node.need_ram.wrapping_add_signed(ram);
+            node.need = node.need.wrapping_add_signed(by);
             at = node.parent;
         }
     }
@@ -288,7 +275,7 @@ impl Tree {
     pub fn remove_snapshot(&mut self, id: SnapshotId) -> Option<Snapshot> {
         let s = self.snapshots.remove(&id)?;
         self.nodes[s.parent].snapshots.retain(|x| *x != id);
-        self.count(&s, -1, -i32::from(s.state.is_some()));
+        self.count(&s, -1);
         Some(s)
     }
 
@@ -310,7 +297,6 @@ impl Tree {
         let n = &self.nodes[id];
         n.children.is_empty()
             && n.page.is_none()
-            && n.stored == Stored::No
             && n.pins == 0
             && n.need == 0
             && n.snapshots.is_empty()

@@ -6,17 +6,25 @@
 //! still there when its turn comes, nothing is lost; otherwise it is computed again, to the same bits. The oldest
 //! sequence never gives way, and any one alone has room: so every request is finished.
 
+use std::time::Duration;
+
 use octet_compute::batch::PAGE_TOKENS;
 
 use super::event::Event;
 use super::{Engine, Pooling, Running, Waiting};
 use crate::Error;
-use crate::cache::{Found, checkpoints};
+use crate::cache::{Arrival, Found, checkpoints};
 
 /// Tokens of an answer for which there must be room before it is begun.
 const HEADROOM: usize = 4 * PAGE_TOKENS;
 /// A prompt waits for another that is being computed if it then saves so many tokens.
 const SHARED_MIN: usize = 2 * PAGE_TOKENS;
+
+/// Files from disk that are taken in before a step: some 20 MB beside other sequences, more where none waits.
+const FILES_BESIDE: usize = 16;
+const FILES_ALONE: usize = 256;
+/// How long to wait for the first of them; then new requests are looked for.
+const ARRIVAL_WAIT: Duration = Duration::from_millis(10);
 
 enum Admission {
     Done,
@@ -70,14 +78,58 @@ impl Engine {
         }
         let Some(lease) = lease else { return Admission::NoRoom };
         let Some(Waiting { job, choice }) = self.waiting.remove(i) else { return Admission::NoRoom };
-        self.running.push(Running { job, choice, lease, planned: 0, row: 0, rows: 0, done: false });
-        self.begin(&found);
+        let found = Box::new(found);
+        let loading = lease.is_loading();
+        self.running.push(Running {
+            job,
+            choice,
+            lease,
+            found: loading.then(|| Box::clone(&found)),
+            planned: 0,
+            row: 0,
+            rows: 0,
+            done: false,
+        });
+        if !loading {
+            self.begin(self.running.len() - 1, &found);
+        }
         Admission::Done
     }
 
-    /// What the last of `running` starts with.
-    fn begin(&mut self, found: &Found) {
-        let Some(r) = self.running.last_mut() else { return };
+    /// Takes in what has come from disk. Waits a moment for it where there is nothing else to do.
+    pub(super) fn take_arrivals(&mut self) {
+        let alone = self.running.iter().all(|r| r.lease.is_loading());
+        let (files, mut wait) = if alone { (FILES_ALONE, ARRIVAL_WAIT) } else { (FILES_BESIDE, Duration::ZERO) };
+        let mut i = 0;
+        while i < self.running.len() {
+            let r = &mut self.running[i];
+            if !r.lease.is_loading() {
+                i += 1;
+                continue;
+            }
+            let arrival =
+                self.cache.arrive(&mut *self.model, &mut r.lease, &r.choice.tokens, files, wait);
+            wait = Duration::ZERO;
+            match arrival {
+                Arrival::Pending => i += 1,
+                Arrival::Complete => {
+                    if let Some(found) = r.found.take() {
+                        self.begin(i, &found);
+                    }
+                    i += 1;
+                }
+                Arrival::Failed => {
+                    let r = self.running.remove(i);
+                    self.cache.release(r.lease);
+                    self.waiting.push_front(Waiting { job: r.job, choice: r.choice });
+                }
+            }
+        }
+    }
+
+    /// What sequence `i` starts with.
+    fn begin(&mut self, i: usize, found: &Found) {
+        let r = &mut self.running[i];
         let job = &mut self.jobs[r.job];
         let choice = &mut r.choice;
         if job.admitted.is_some() {
@@ -168,6 +220,9 @@ impl Engine {
                 checkpoints.pop();
             }
             let tokens = r.choice.tokens.len() - computed;
+            if r.lease.is_loading() {
+                return super::plan::Want { tokens: tokens.max(2), most: 0, scored: false };
+            }
             super::plan::Want {
                 tokens,
                 most: checkpoints.last().map_or(tokens, |c| c - computed),
@@ -181,7 +236,7 @@ impl Engine {
         let r = &mut self.running[i];
         r.planned = self.plan.shares[i];
         let tokens = r.lease.computed + r.planned;
-        self.cache.grow(&mut r.lease, tokens)
+        self.cache.grow(&mut *self.model, &mut r.lease, tokens)
     }
 
     /// Puts the sequence that was admitted last back into the queue.

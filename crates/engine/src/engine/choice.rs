@@ -135,7 +135,7 @@ impl Choice {
         if let Some(m) = &mut self.masked {
             m.fresh = false;
             if finish.is_none() {
-                m.constraint.accept(id).map_err(Error::Constraint)?;
+                m.accept(id).map_err(Error::Constraint)?;
             }
         }
         let mut text = String::new();

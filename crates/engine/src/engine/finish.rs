@@ -152,7 +152,7 @@ impl Engine {
             choice.begin();
             match self.cache.fork(&mut *self.model, &self.running[i].lease) {
                 Some(lease) => {
-                    self.running.push(Running { job: id, choice, lease, planned: 0, row, rows: 1, done: false });
+                    self.running.push(Running { job: id, choice, lease, found: None, planned: 0, row, rows: 1, done: false });
                     if let Err(e) = self.next_token(self.running.len() - 1) {
                         self.fail(id, e);
                     }

@@ -65,6 +65,13 @@ impl Masked {
         self.fresh = true;
         Ok(())
     }
+
+    /// The answer goes on with `id`.
+    pub fn accept(&mut self, id: u32) -> Result<(), String> {
+        self.fresh = false;
+        catch_unwind(AssertUnwindSafe(|| self.constraint.accept(id)))
+            .unwrap_or_else(|_| Err("the constraint panicked".into()))
+    }
 }
 
 fn start() -> (Sender<Job>, Receiver<Reply>, JoinHandle<()>) {

@@ -26,7 +26,8 @@ use octet_compute::cpu::{Cpu, CpuOptions};
 use slab::Slab;
 
 use crate::Error;
-use crate::cache::{Cache, CacheStats, Lease, TOKENS_MIN};
+pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
+use crate::cache::{Cache, Found, Lease, TOKENS_MIN, fingerprint};
 use crate::models::{self, Limits, Model, config::CONTEXT_MAX, loader::Progress};
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
@@ -56,6 +57,8 @@ pub struct Options {
     pub score_tokens: usize,
     /// Bytes for snapshots of recurrent states in memory; `None` is room for [`SNAPSHOTS_SINGLE`].
     pub snapshot_memory: Option<u64>,
+    /// Keep cached pages and states on disk too.
+    pub disk: Option<DiskOptions>,
     /// Threads and kernels.
     pub cpu: CpuOptions,
 }
@@ -64,6 +67,8 @@ pub struct Options {
 pub const DEFAULT_CONTEXT: usize = 16_384;
 /// Snapshots that one conversation needs: its last message, and the beginning and the end of the answer to it.
 pub const SNAPSHOTS_SINGLE: usize = 3;
+/// Pages that are copied out for the disk after a step.
+const PAGES_SAVED: usize = 8;
 /// Least tokens of a prompt in a step that has answers too.
 pub const MIXED_TOKENS_MIN: usize = 16;
 
@@ -78,6 +83,7 @@ impl Default for Options {
             step_time_max: Duration::from_millis(250),
             score_tokens: 1,
             snapshot_memory: None,
+            disk: None,
             cpu: CpuOptions::default(),
         }
     }
@@ -202,6 +208,8 @@ struct Running {
     job: RequestId,
     choice: Box<Choice>,
     lease: Lease,
+    /// Where it goes on once all has come from disk.
+    found: Option<Box<Found>>,
     /// Tokens of it in the step.
     planned: usize,
     /// Its first row of logits, and how many it has.
@@ -245,26 +253,20 @@ impl Engine {
         let tokenizer = Arc::new(Tokenizer::from_metadata(&file.metadata)?);
         let made_for = models::context_length(file)?;
         let limits = options.limits(made_for, 0)?;
-        let model = models::load(file, Cpu::new(&options.cpu)?, limits, progress)?;
-        let context = options.context_for(made_for);
-        let sampling = SamplerParams::from_metadata(&file.metadata, SamplerParams::default())?;
-        Ok(Self::new(model, tokenizer, sampling, context, options))
-    }
-
-    fn new(
-        model: Box<dyn Model>,
-        tokenizer: Arc<Tokenizer>,
-        sampling: SamplerParams,
-        context: usize,
-        options: &Options,
-    ) -> Self {
+        let mut model = models::load(file, Cpu::new(&options.cpu)?, limits, progress)?;
+        let disk = match &options.disk {
+            Some(disk) => Some((disk, fingerprint(file, &model.backend().numerics(), options.kv)?)),
+            None => None,
+        };
         let slot_bytes = model.cache_shape().slot_bytes() as u64;
         let snapshot_memory = options.snapshot_memory.unwrap_or(SNAPSHOTS_SINGLE as u64 * slot_bytes);
-        let cache = Cache::new(&*model, snapshot_memory, [0; 32]);
+        let cache = Cache::new(&*model, snapshot_memory, disk)?;
+        let context = options.context_for(made_for);
+        let sampling = SamplerParams::from_metadata(&file.metadata, SamplerParams::default())?;
         let vocab = model.config().vocab;
         let max_seqs = model.limits().slots;
         let table = context.div_ceil(PAGE_TOKENS);
-        Self {
+        Ok(Self {
             batch: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
             rules: Arc::new(Rules {
                 sampleable: tokenizer.sampleable_mask(vocab),
@@ -285,7 +287,7 @@ impl Engine {
             waiting: VecDeque::new(),
             masks: MaskWorker::default(),
             stats: Stats::default(),
-        }
+        })
     }
 
     /// What requests are checked against, to be done on other threads.
@@ -359,6 +361,7 @@ impl Engine {
         if self.running.is_empty() {
             return Step::Idle;
         }
+        self.take_arrivals();
         self.plan_step();
         if self.batch.is_empty() {
             return Step::Worked;
@@ -372,16 +375,32 @@ impl Engine {
         }
         self.note_time(time);
         self.finish_step();
+        self.cache.save_pages(&mut *self.model, PAGES_SAVED);
         Step::Worked
+    }
+
+    /// Stores a little of the cache on disk, for when there is nothing else to do. False when all is stored.
+    pub fn save_some(&mut self) -> bool {
+        self.cache.save_pages(&mut *self.model, PAGES_SAVED) || self.cache.save_next(&mut *self.model)
+    }
+
+    /// Stores the cache on disk, as far as it has a folder and room there, and waits until that is done.
+    pub fn flush(&mut self) {
+        self.cache.flush(&mut *self.model);
     }
 
     /// Cancels everything; every listener hears why.
     pub fn stop(&mut self) {
+        self.fail_all(|| Error::Stopped);
+        self.drop_closed();
+    }
+
+    /// Tells all listeners that it is over. Touches nothing else: the engine may have panicked.
+    pub(crate) fn fail_all(&mut self, error: impl Fn() -> Error) {
         let ids: Vec<RequestId> = self.jobs.iter().map(|(id, _)| id).collect();
         for id in ids {
-            self.fail(id, Error::Stopped);
+            self.fail(id, error());
         }
-        self.drop_closed();
     }
 
     /// Forgets everything that was processed.

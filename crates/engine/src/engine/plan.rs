@@ -9,7 +9,7 @@
 pub struct Want {
     /// Tokens that are not computed yet, at least 1. One means that an answer waits for its next token.
     pub tokens: usize,
-    /// Most of them that may be computed now: up to the next checkpoint.
+    /// Most of them that may be computed now: up to the next checkpoint, or none.
     pub most: usize,
     /// All of its tokens need a row of logits.
     pub scored: bool,
@@ -55,7 +55,7 @@ impl Plan {
         }
         let mut rows = budget.rows;
         let before = left;
-        let prefills = || self.wants.iter().enumerate().filter(|(_, w)| !decode(w)).map(|(i, _)| i);
+        let prefills = || self.wants.iter().enumerate().filter(|(_, w)| !decode(w) && w.most > 0).map(|(i, _)| i);
         let oldest = prefills().next();
         let shortest = prefills().min_by_key(|&i| self.wants[i].tokens);
         let half = left.div_ceil(2);

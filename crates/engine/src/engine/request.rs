@@ -193,7 +193,7 @@ pub struct Prepared {
 }
 
 /// A seed for requests that name none.
-fn entropy() -> u64 {
+pub(super) fn entropy() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
 }

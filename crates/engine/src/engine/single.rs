@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use super::request::entropy;
 use super::event::{Event, Finish, TokenLogprob};
 use super::{Engine, Request, RequestId, SubmitError};
 use crate::Error;
@@ -57,7 +58,7 @@ impl Engine {
             tokens: Vec::new(),
             logprobs: Vec::new(),
             finish: Finish::Cancelled,
-            seed: 0,
+            seed: *request.sampling.seed.get_or_insert_with(entropy),
             prompt_tokens: request.prompt.len(),
             cached_tokens: 0,
             prompt_time: Duration::ZERO,
@@ -73,9 +74,7 @@ impl Engine {
             };
             match event {
                 None => go_on(""),
-                Some(Event::Admitted { cached_tokens, seed, .. }) => {
-                    (answer.cached_tokens, answer.seed) = (cached_tokens, seed);
-                }
+                Some(Event::Admitted { cached_tokens, .. }) => answer.cached_tokens = cached_tokens,
                 Some(Event::Token { id, text, logprob, .. }) => {
                     first.get_or_insert_with(|| start.elapsed());
                     answer.tokens.push(id);

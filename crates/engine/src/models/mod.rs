@@ -153,6 +153,8 @@ pub fn load<B: Backend + Inspect>(
 pub trait Inspect {
     /// For people: backend, instruction set, threads.
     fn describe(&self) -> String;
+    /// What decides its results to the last bit: kernels and precision, not threads.
+    fn numerics(&self) -> String;
     /// Threads, where the backend has some.
     fn threads(&self) -> usize;
     /// Time and bytes of each verb since the last call, where the backend keeps count.
@@ -164,6 +166,9 @@ pub trait Inspect {
 impl Inspect for Reference {
     fn describe(&self) -> String {
         "reference (scalar)".into()
+    }
+    fn numerics(&self) -> String {
+        self.describe()
     }
     fn threads(&self) -> usize {
         1
@@ -179,6 +184,9 @@ impl Inspect for Reference {
 impl Inspect for Cpu {
     fn describe(&self) -> String {
         Cpu::describe(self)
+    }
+    fn numerics(&self) -> String {
+        Cpu::numerics(self)
     }
     fn threads(&self) -> usize {
         Cpu::threads(self)

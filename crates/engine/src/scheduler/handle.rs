@@ -94,7 +94,7 @@ impl Handle {
         });
         let thread = thread.map_err(|e| Error::Request(format!("no thread for the engine: {e}")))?;
         // No answer: it panicked while loading.
-        let shared = opened.recv().map_err(|_| Error::Stopped)??;
+        let shared = opened.recv().map_err(|_| Error::Panicked)??;
         *lock(&shared.thread) = Some(thread);
         Ok(Self { shared, commands })
     }
@@ -161,7 +161,7 @@ impl Handle {
     /// Waits until the thread has ended. Fails if it panicked.
     pub fn join(&self) -> Result<(), Error> {
         let thread = lock(&self.shared.thread).take();
-        thread.map_or(Ok(()), |t| t.join().map_err(|_| Error::Stopped))
+        thread.map_or(Ok(()), |t| t.join().map_err(|_| Error::Panicked))
     }
 }
 

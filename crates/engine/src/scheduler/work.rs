@@ -1,7 +1,9 @@
 //! The engine's thread: takes in what was submitted, does a step, and waits when there is nothing to do.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
 
 use super::handle::Shared;
 use crate::Error;
@@ -15,14 +17,28 @@ pub enum Command {
     Wake,
 }
 
-/// Works until it is told to end, or all handles are gone and everything is done.
+/// After so long without work the cache is stored: a conversation that goes on at once would pass most of it.
+const QUIET: Duration = Duration::from_secs(3);
+/// Between two parts of that.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Works until it is told to end, or all handles are gone and everything is done. Should the engine panic, everybody
+/// hears of it before the thread does so too.
 pub(super) fn work(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
-    run(engine, commands, shared);
+    let result = catch_unwind(AssertUnwindSafe(|| run(engine, commands, shared)));
+    shared.draining.store(true, Ordering::Release);
+    if result.is_err() {
+        // One of the listeners may be what panicked.
+        while catch_unwind(AssertUnwindSafe(|| engine.fail_all(|| Error::Panicked))).is_err() {}
+    }
     // What was sent too late hears of it.
     for command in commands.try_iter() {
         if let Command::Submit(_, mut sink) = command {
             let _ = sink.send(Event::Failed(Error::Stopped)); // over either way
         }
+    }
+    if let Err(panic) = result {
+        resume_unwind(panic);
     }
 }
 
@@ -48,11 +64,32 @@ fn run(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
         shared.publish(&engine.stats());
         if step == Step::Idle {
             if orphaned || shared.draining.load(Ordering::Acquire) {
+                engine.flush();
+                shared.publish(&engine.stats());
                 return;
             }
-            match commands.recv() {
+            match rest(engine, commands, shared) {
                 Ok(command) => take(engine, command, shared),
-                Err(_) => return,
+                Err(RecvError) => orphaned = true,
+            }
+        }
+    }
+}
+
+/// Waits for the next command. Where that takes long, the cache is stored meanwhile.
+fn rest(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) -> Result<Command, RecvError> {
+    let mut wait = QUIET;
+    loop {
+        match commands.recv_timeout(wait) {
+            Ok(command) => return Ok(command),
+            Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
+            Err(RecvTimeoutError::Timeout) => {
+                let more = engine.save_some();
+                shared.publish(&engine.stats());
+                if !more {
+                    return commands.recv();
+                }
+                wait = PAUSE;
             }
         }
     }

@@ -1,6 +1,8 @@
 //! What the engine's tests share: opening tiny models on every backend, and running prompts through them.
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod drive;
+
 use octet_compute::Batch;
 use octet_compute::backend::KvType;
 use octet_compute::batch::PAGE_TOKENS;

@@ -1,0 +1,111 @@
+//! The threads that touch files: one writes and deletes, one reads. The engine's thread only sends and receives, and
+//! waits for neither. Used by `disk`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::thread::JoinHandle;
+
+use super::super::key::Key;
+use super::file;
+use super::index::{Item, Name};
+
+/// What the writing thread is to do, in this order.
+pub enum Write {
+    Store { item: Item, key: Key, parts: Vec<Arc<Vec<u8>>> },
+    Delete(Item),
+}
+
+/// A file to read, in parts of these lengths.
+pub struct Wanted {
+    pub item: Item,
+    pub key: Key,
+    pub lengths: Vec<usize>,
+}
+
+/// One file, or the name of the one that can not be had.
+pub type Part = Result<Vec<Vec<u8>>, Name>;
+
+/// Files of one sequence. They come one by one, so that few are in memory at once; dropping the receiver ends it.
+pub struct Read {
+    pub wanted: Vec<Wanted>,
+    pub to: SyncSender<Part>,
+}
+
+/// Both threads. Dropped, they finish what was sent to them.
+pub struct Threads {
+    write: Option<Sender<Write>>,
+    read: Option<Sender<Read>>,
+    /// What became of each file that was to be stored.
+    pub written: Receiver<(Item, bool)>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    pub fn start(dir: &Path) -> std::io::Result<Self> {
+        let (write, writes) = channel();
+        let (read, reads) = channel();
+        let (done, written) = channel();
+        let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(f)
+        };
+        let (to_write, to_read) = (dir.to_path_buf(), dir.to_path_buf());
+        let handles = vec![
+            spawn("octet-cache-write", Box::new(move || write_all(&to_write, &writes, &done)))?,
+            spawn("octet-cache-read", Box::new(move || read_all(&to_read, &reads)))?,
+        ];
+        Ok(Self { write: Some(write), read: Some(read), written, handles })
+    }
+
+    /// False where the thread is no more.
+    pub fn write(&self, job: Write) -> bool {
+        self.write.as_ref().is_some_and(|to| to.send(job).is_ok())
+    }
+    /// False where the thread is no more.
+    pub fn read(&self, job: Read) -> bool {
+        self.read.as_ref().is_some_and(|to| to.send(job).is_ok())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.write = None;
+        self.read = None;
+        for handle in self.handles.drain(..) {
+            let _ = handle.join(); // one that panicked has nothing to say that matters any more
+        }
+    }
+}
+
+/// How files end that are being written.
+pub const TEMPORARY: &str = ".octet-cache-part";
+
+fn write_all(dir: &Path, jobs: &Receiver<Write>, done: &Sender<(Item, bool)>) {
+    // Several processes may use the folder, and several engines in one process.
+    let thread: String = format!("{:?}", std::thread::current().id()).replace(|c: char| !c.is_ascii_digit(), "");
+    let temporary = dir.join(format!("{}-{thread}{TEMPORARY}", std::process::id()));
+    for job in jobs {
+        match job {
+            Write::Store { item, key, parts } => {
+                let ok = file::write(&temporary, &dir.join(item.file()), &key, &parts).is_ok();
+                drop(parts);
+                let _ = done.send((item, ok)); // where nobody counts any more, the rest is stored all the same
+            }
+            Write::Delete(item) => {
+                let _ = std::fs::remove_file(dir.join(item.file())); // gone is gone
+            }
+        }
+    }
+}
+
+fn read_all(dir: &Path, jobs: &Receiver<Read>) {
+    for Read { wanted, to } in jobs {
+        for Wanted { item, key, lengths } in wanted {
+            let part = file::read(&dir.join(item.file()), &key, &lengths).map_err(|_| item.name);
+            let failed = part.is_err();
+            if to.send(part).is_err() || failed {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Engines over tiny models, and requests to them; used by the tests of scheduler, cache and disk.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, channel};
+
+use octet_compute::cpu::CpuOptions;
+use octet_engine::Error;
+use octet_engine::engine::{self, Engine, Event, Finish, Request, RequestId, Step, Usage};
+use octet_engine::sampler::SamplerParams;
+use octet_engine::scheduler::{Handle, Options};
+use octet_synth::{Mix, tiny};
+
+pub const CONTEXT: usize = 400;
+
+pub fn options() -> engine::Options {
+    let cpu = CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() };
+    engine::Options {
+        context: Some(CONTEXT),
+        kv_tokens: Some(4 * CONTEXT),
+        max_seqs: 4,
+        batch_tokens: 64,
+        cpu,
+        ..engine::Options::default()
+    }
+}
+
+pub fn open(architecture: &str, options: engine::Options) -> Handle {
+    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
+    Handle::open(file, &Options { engine: options, queue: 16 }, |_, _| {}).expect("a tiny model opens")
+}
+
+pub fn prompt(n: usize, salt: u32) -> Vec<u32> {
+    (0..n as u32).map(|i| (i * 37 + i * i % 11 + salt) % 256).collect()
+}
+
+pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
+    Request {
+        prompt,
+        max_tokens: Some(max_tokens),
+        sampling: SamplerParams::greedy(),
+        ignore_eos: true,
+        ..Request::default()
+    }
+}
+
+/// What came of one choice.
+#[derive(Debug, Default, PartialEq)]
+pub struct Got {
+    pub tokens: Vec<u32>,
+    pub text: String,
+    pub finish: Option<Finish>,
+    pub usage: Usage,
+}
+
+/// Everything until the channel is closed, by choice.
+pub fn collect(events: &Receiver<Event>) -> Result<BTreeMap<u32, Got>, Error> {
+    let mut all: BTreeMap<u32, Got> = BTreeMap::new();
+    for event in events {
+        match event {
+            Event::Token { choice, id, text, .. } => {
+                let got = all.entry(choice).or_default();
+                assert_eq!(got.finish, None, "no token after the end");
+                got.tokens.push(id);
+                got.text.push_str(&text);
+            }
+            Event::Done { choice, finish, usage, .. } => {
+                let got = all.entry(choice).or_default();
+                (got.finish, got.usage) = (Some(finish), usage);
+            }
+            Event::Failed(e) => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(all)
+}
+
+/// The tokens of a request that runs alone on a fresh engine.
+pub fn alone(architecture: &str, request: &Request) -> Vec<u32> {
+    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
+    let options = engine::Options { max_seqs: 1, kv_tokens: None, ..options() };
+    let mut engine = Engine::open(&file, &options, &mut |_, _| {}).expect("a tiny model opens");
+    let request = Request { cache: false, n: 1, ..request.clone() };
+    engine.generate(request, &mut |_| ControlFlow::Continue(())).expect("it can be served").tokens
+}
+
+/// An engine on this thread.
+pub fn engine(architecture: &str, options: &engine::Options) -> Engine {
+    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
+    Engine::open(&file, options, &mut |_, _| {}).expect("a tiny model opens")
+}
+
+/// Queues a request.
+pub fn submit(engine: &mut Engine, request: Request) -> (RequestId, Receiver<Event>) {
+    let (send, events) = channel();
+    let prepared = engine.rules().prepare(request).expect("it can be served");
+    (engine.submit(prepared, Box::new(send)), events)
+}
+
+/// Steps until there is nothing to do.
+pub fn finish(engine: &mut Engine) {
+    while engine.step() == Step::Worked {
+        engine.audit().expect("every page and slot is accounted for");
+    }
+}
+
+/// The tokens of a request's only answer, and how many of its prompt were cached.
+pub fn answer(engine: &mut Engine, request: Request) -> (Vec<u32>, usize) {
+    let (_, events) = submit(engine, request);
+    finish(engine);
+    let mut all = collect(&events).expect("it can be served");
+    let got = all.remove(&0).expect("it has an answer");
+    (got.tokens, got.usage.cached_tokens)
+}
