@@ -117,9 +117,10 @@ fn tokens_of_the_answer_leave_snapshots() {
 #[test]
 fn salts_keep_conversations_apart() {
     for architecture in HYBRID_AND_PLAIN {
-        let mut e = engine(architecture, &options());
+        let mut e = engine(architecture, &engine::Options { snapshot_memory: Some(states(20)), ..options() });
         let of = |salt: Option<&str>| Request {
             cache_salt: salt.map(str::to_string),
+            checkpoints: vec![100],
             ..greedy(prompt(130, 7), 5)
         };
         let cold = alone(architecture, &of(None));

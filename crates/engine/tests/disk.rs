@@ -194,9 +194,9 @@ fn other_models_and_precisions_find_nothing() {
 fn files_stay_within_their_budget() {
     for architecture in HYBRID_AND_PLAIN {
         let dir = tempfile::tempdir().expect("a folder");
-        std::fs::write(dir.path().join("notes.txt"), "not ours").expect("a file");
         store(architecture, dir.path());
         let budget = bytes(dir.path()) / 2;
+        std::fs::write(dir.path().join("notes.txt"), "not ours").expect("a file");
         for round in 0..3 {
             let mut e = engine(architecture, &with_disk(dir.path(), budget));
             for who in 0..3 {

@@ -23,7 +23,7 @@ fn many_at_once_get_what_each_would_get_alone() {
         let handle = open(architecture, engine::Options { max_seqs: 16, ..options() });
         let shared = prompt(150, 9);
         let mut requests: Vec<Request> =
-            (0..16).map(|i| greedy(prompt(5 + i % 12 * 23, i as u32), 10 + i)).collect();
+            (0..16).map(|i| greedy(prompt(25 + i % 12 * 20, i as u32), 10 + i)).collect();
         // some share a beginning, in turn with those that do not
         for (i, r) in requests.iter_mut().enumerate().skip(6) {
             r.prompt = [&shared[..], &r.prompt[..20]].concat();
@@ -134,10 +134,10 @@ fn what_can_never_be_served_is_refused_with_the_numbers() {
 #[test]
 fn pages_run_out_and_nobody_notices() {
     for architecture in ["qwen35moe", "qwen3"] {
-        // four answers of 300 tokens want 5 pages each, and there are 8
-        let small = engine::Options { kv_tokens: Some(8 * 64), ..options() };
+        // four sequences of 390 tokens want 7 pages each, and there are 12
+        let small = engine::Options { kv_tokens: Some(11 * 64), ..options() };
         let handle = open(architecture, small);
-        let requests: Vec<Request> = (0..4).map(|i| greedy(prompt(30, i), 270)).collect();
+        let requests: Vec<Request> = (0..4).map(|i| greedy(prompt(30, i), 360)).collect();
         let events: Vec<_> = requests.iter().map(|r| handle.submit(r.clone()).unwrap()).collect();
         for (r, events) in requests.iter().zip(&events) {
             let got = collect(events).expect("all are finished");

@@ -21,10 +21,17 @@ pub struct Sequence {
 /// Use of one page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Use {
-    /// Sequences that have it in their tables, plus one if it is kept.
+    /// Sequences that have it in their tables, plus `kept`.
     refs: u32,
-    /// The prefix cache has it.
-    kept: bool,
+    /// Nodes of the prefix cache that have it: more than one where a page was filed while it was not full, and the
+    /// sequence went on with other tokens than the node.
+    kept: u32,
+}
+
+impl Use {
+    fn is_idle(self) -> bool {
+        self.kept > 0 && self.refs == self.kept
+    }
 }
 
 /// Pages and slots of one model. A page may be in the tables of several sequences; who writes to it is up to them.
@@ -79,7 +86,7 @@ impl Pool {
     /// A free page, with one user.
     pub fn take(&mut self) -> Option<u32> {
         let page = self.free.pop()?;
-        self.pages[page as usize] = Use { refs: 1, kept: false };
+        self.pages[page as usize] = Use { refs: 1, kept: 0 };
         Some(page)
     }
 
@@ -87,40 +94,38 @@ impl Pool {
     pub fn retain(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         assert!(p.refs > 0, "a page in use");
-        if p.kept && p.refs == 1 {
-            self.idle -= 1;
-        }
+        self.idle -= usize::from(p.is_idle());
         p.refs += 1;
     }
 
     /// One less.
     pub fn release(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
-        assert!(p.refs > u32::from(p.kept), "a page that a sequence uses");
+        assert!(p.refs > p.kept, "a page that a sequence uses");
         p.refs -= 1;
-        match p.refs {
-            0 => self.free.push(page),
-            1 if p.kept => self.idle += 1,
-            _ => {}
+        self.idle += usize::from(p.is_idle());
+        if p.refs == 0 {
+            self.free.push(page);
         }
     }
 
-    /// The prefix cache keeps a page that a sequence uses.
+    /// A node of the prefix cache keeps a page that a sequence uses.
     pub fn keep(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
-        assert!(p.refs > 0 && !p.kept, "a page of a sequence, kept once");
-        p.kept = true;
+        assert!(p.refs > p.kept, "a page that a sequence uses");
+        p.kept += 1;
         p.refs += 1;
     }
 
-    /// The prefix cache lets go of a page.
+    /// A node of the prefix cache lets go of a page.
     pub fn let_go(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
-        assert!(p.kept, "a page of the prefix cache");
-        p.kept = false;
+        assert!(p.kept > 0, "a page of the prefix cache");
+        let was_idle = p.is_idle();
+        p.kept -= 1;
         p.refs -= 1;
         if p.refs == 0 {
-            self.idle -= 1;
+            self.idle -= usize::from(was_idle);
             self.free.push(page);
         }
     }
@@ -132,8 +137,7 @@ impl Pool {
 
     /// True where only the prefix cache has the page.
     pub fn is_idle(&self, page: u32) -> bool {
-        let p = self.pages[page as usize];
-        p.kept && p.refs == 1
+        self.pages[page as usize].is_idle()
     }
 
     /// A free slot. Its state is whatever its last user left.

@@ -265,7 +265,9 @@ impl Cache {
         if missing.len() > PAGES_AT_ONCE {
             return;
         }
-        missing.into_iter().rev().for_each(|id| drop(self.save_page(model, id)));
+        for id in missing.into_iter().rev() {
+            self.save_page(model, id);
+        }
         let page = host.and_then(|h| self.tree.nodes[h].page).map(|(page, _)| {
             let mut bytes = vec![0; model.cache_shape().page_bytes()];
             model.save_page(page as usize, &mut bytes);

@@ -220,8 +220,7 @@ impl Choice {
     fn watch_thoughts(&mut self, id: u32) {
         let Some(t) = &self.thinking else { return };
         if id == t.close {
-            self.thinking = None;
-            self.forced.clear();
+            self.thinking = None; // what is forced after it still comes
         } else if self.forced.is_empty() && self.generated() >= t.max_tokens {
             self.forced.extend(&t.end);
         }

@@ -158,7 +158,9 @@ impl Index {
                 self.states.remove(&parent);
             }
         }
-        if let Some(p) = self.entries.get_mut(&parent) {
+        if e.item.depth > 0
+            && let Some(p) = self.entries.get_mut(&parent)
+        {
             p.children.retain(|c| *c != name);
             // whoever used what followed it used it too
             p.used = p.used.max(e.used);
