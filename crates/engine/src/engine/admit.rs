@@ -141,8 +141,9 @@ impl Engine {
         job.admitted = Some(std::time::Instant::now());
         job.cached = found.position;
         choice.begin();
+        self.stats.prompt_tokens += choice.prompt as u64;
         if job.cache {
-            self.stats.prompt_tokens += choice.prompt as u64;
+            self.stats.queried_tokens += choice.prompt as u64;
             self.stats.cached_tokens += found.position as u64;
             if self.cache.is_recurrent() {
                 choice.checkpoints =

@@ -147,9 +147,11 @@ pub struct Stats {
     pub waiting: usize,
     /// Pages, snapshots.
     pub cache: CacheStats,
-    /// Tokens of prompts, cached ones included, and those of them that were cached.
+    /// Tokens of prompts, cached ones included.
     pub prompt_tokens: u64,
-    /// See `prompt_tokens`. Both count requests that may use the cache only.
+    /// Those of requests that may use the cache, and those of them that were cached.
+    pub queried_tokens: u64,
+    /// See `queried_tokens`.
     pub cached_tokens: u64,
     /// Tokens of prompts that were computed.
     pub computed_tokens: u64,
@@ -228,12 +230,13 @@ impl Running {
 /// A loaded model at work.
 pub struct Engine {
     model: Box<dyn Model>,
+    /// In the order in which they were admitted. Dropped before `cache`, whose threads may be waiting to tell them of
+    /// something that they have read.
+    running: Vec<Running>,
     cache: Cache,
     rules: Arc<Rules>,
     jobs: Slab<Job>,
     waiting: VecDeque<Waiting>,
-    /// In the order in which they were admitted.
-    running: Vec<Running>,
     batch: Batch,
     plan: plan::Plan,
     /// Most tokens of prompts in a step that has answers too; see [`Options::step_time_max`].
