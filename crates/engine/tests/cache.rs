@@ -33,8 +33,7 @@ fn a_conversation_computes_what_is_new() {
         let mut ideal = history.len() as u64;
         for turn in 0..5u32 {
             // the client names the end of its message, and where the answer's frame begins after it
-            let request =
-                Request { checkpoints: vec![history.len() - 3], ..greedy(history.clone(), 20) };
+            let request = Request { checkpoints: vec![history.len() - 3], ..greedy(history.clone(), 20) };
             let cold = alone(architecture, &request);
             let (tokens, cached) = answer(&mut e, request);
             assert_eq!(tokens, cold, "{architecture}, turn {turn}");
@@ -97,7 +96,8 @@ fn tokens_of_the_answer_leave_snapshots() {
     let base = greedy(prompt(80, 7), 60);
     let tokens = alone("qwen35moe", &base);
     // one that comes for the first time after 20 tokens
-    let at = (20..40).find(|&i| !tokens[..i].contains(&tokens[i])).expect("the made-up model says several things");
+    let at =
+        (20..40).find(|&i| !tokens[..i].contains(&tokens[i])).expect("the made-up model says several things");
     for before in [true, false] {
         e.clear();
         let mut request = base.clone();
@@ -124,7 +124,9 @@ fn salts_keep_conversations_apart() {
             ..greedy(prompt(130, 7), 5)
         };
         let cold = alone(architecture, &of(None));
-        for (salt, hit) in [(None, false), (Some("a"), false), (Some("b"), false), (Some("a"), true), (None, true)] {
+        for (salt, hit) in
+            [(None, false), (Some("a"), false), (Some("b"), false), (Some("a"), true), (None, true)]
+        {
             let (tokens, cached) = answer(&mut e, of(salt));
             assert_eq!(tokens, cold);
             assert_eq!(cached > 0, hit, "{architecture} {salt:?}");
@@ -137,7 +139,10 @@ fn salts_keep_conversations_apart() {
 fn miss(e: &mut Engine, request: Request) -> Option<Box<MissReport>> {
     let (_, events) = submit(e, Request { explain_miss: true, ..request });
     finish(e);
-    events.iter().find_map(|e| if let Event::Admitted { miss, .. } = e { Some(miss) } else { None }).expect("it ran")
+    events
+        .iter()
+        .find_map(|e| if let Event::Admitted { miss, .. } = e { Some(miss) } else { None })
+        .expect("it ran")
 }
 
 #[test]
@@ -158,7 +163,8 @@ fn misses_are_explained() {
 #[test]
 fn little_memory_costs_time_and_nothing_else() {
     for architecture in HYBRID_AND_PLAIN {
-        let small = engine::Options { kv_tokens: Some(7 * 64), snapshot_memory: Some(states(2)), ..options() };
+        let small =
+            engine::Options { kv_tokens: Some(7 * 64), snapshot_memory: Some(states(2)), ..options() };
         let mut e = engine(architecture, &small);
         for round in 0..3 {
             for who in 0..5 {
@@ -204,7 +210,14 @@ struct Open {
 #[derive(Debug, Clone)]
 enum Action {
     /// A prompt out of a family: so many tokens of a common beginning, so many of one's own, and how many to generate.
-    Submit { common: usize, own: usize, who: u32, answer: usize, n: usize, salt: bool },
+    Submit {
+        common: usize,
+        own: usize,
+        who: u32,
+        answer: usize,
+        n: usize,
+        salt: bool,
+    },
     Cancel(usize),
     Step(usize),
     Clear,

@@ -93,7 +93,8 @@ fn a_prompt_can_be_cancelled_between_its_steps_and_goes_on_from_there() {
             asked += 1;
             if asked == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let stopped = e.generate(with(&greedy(8), &p, 90), stop_at_the_third).expect("the request can be served");
+        let stopped =
+            e.generate(with(&greedy(8), &p, 90), stop_at_the_third).expect("the request can be served");
         assert_eq!((stopped.finish, stopped.tokens.len()), (Finish::Cancelled, 0), "{architecture}");
         let answer = run(&mut e, &p, 90, &greedy(8));
         assert_eq!(answer.cached_tokens, 64, "{architecture}: the steps that were done");
@@ -219,7 +220,9 @@ fn the_caller_can_end_an_answer() {
 fn requests_that_can_not_be_served_are_refused() {
     let mut e = engine("qwen35");
     let mut refuse = |p: &[u32], r: &Request| {
-        e.generate(with(r, p, 0), &mut |_| ControlFlow::Continue(())).expect_err("it can not be served").to_string()
+        e.generate(with(r, p, 0), &mut |_| ControlFlow::Continue(()))
+            .expect_err("it can not be served")
+            .to_string()
     };
     assert!(refuse(&[], &greedy(1)).contains("no tokens"));
     assert!(refuse(&[1, 1_000_000], &greedy(1)).contains("1000000"));

@@ -43,7 +43,7 @@ fn many_at_once_get_what_each_would_get_alone() {
             }
         }
         let stats = handle.stats();
-        assert!(stats.cached_tokens >= 9 * 150, "{stats:?}");
+        assert!(stats.cached_tokens >= 5 * 150, "{stats:?}");
         handle.shutdown(Shutdown::Drain);
         handle.join().expect("the thread ends well");
         assert_eq!(handle.stats().finished, 16);
@@ -289,7 +289,10 @@ fn a_short_prompt_does_not_wait_for_a_long_one_nor_an_answer_for_either() {
                 break;
             }
         }
-        assert!((1..=3).contains(&short_after) && long_after >= 3 * short_after, "{short_after} {long_after}");
+        assert!(
+            (1..=3).contains(&short_after) && long_after >= 3 * short_after,
+            "{short_after} {long_after}"
+        );
     }
 }
 
@@ -342,7 +345,8 @@ fn a_panic_is_told_to_everyone() {
 fn draining_finishes_what_was_accepted_and_takes_no_more() {
     let file = tiny("qwen35moe", Mix::Q4KM).expect("a tiny model of a known architecture");
     let handle = Handle::open(file, &Options { engine: options(), queue: 16 }, |_, _| {}).expect("it opens");
-    let all: Vec<_> = (0..8).map(|i| handle.submit(greedy(prompt(30, i), 20)).expect("there is room")).collect();
+    let all: Vec<_> =
+        (0..8).map(|i| handle.submit(greedy(prompt(30, i), 20)).expect("there is room")).collect();
     handle.shutdown(Shutdown::Drain);
     assert!(matches!(handle.submit(greedy(prompt(3, 1), 1)), Err(SubmitError::Stopping)));
     assert!(all.iter().all(|events| collect(events).expect("it was accepted")[&0].tokens.len() == 20));

@@ -184,10 +184,7 @@ impl Cache {
             let at = pages * PAGE_TOKENS;
             for id in &self.tree.nodes[node].snapshots {
                 let s = &self.tree.snapshots[id];
-                if s.position <= most
-                    && s.position > found.position
-                    && tokens[at..].starts_with(&s.tail)
-                {
+                if s.position <= most && s.position > found.position && tokens[at..].starts_with(&s.tail) {
                     found.position = s.position;
                     found.snapshot = Some(*id);
                     found.host = s.host;
@@ -451,7 +448,10 @@ impl Cache {
         }
         let free = refs.iter().filter(|r| **r == 0).count();
         if free != self.pool.free_pages() || slots + self.pool.free_slots() != self.pool.total_slots() {
-            return Err(format!("{free} pages are free, {slots} slots in use; the pool says {:?}", self.pool));
+            return Err(format!(
+                "{free} pages are free, {slots} slots in use; the pool says {:?}",
+                self.pool
+            ));
         }
         Ok(())
     }

@@ -25,10 +25,7 @@ impl Tree {
         let s = &self.snapshots[&id];
         let before = |parent: NodeId, tokens: &[u32]| {
             let filed = self.nodes[parent].snapshots.iter().filter(|x| **x != id).map(|x| &self.snapshots[x]);
-            filed
-                .filter(|x| x.position < s.position && tokens.starts_with(&x.tail))
-                .map(|x| x.position)
-                .max()
+            filed.filter(|x| x.position < s.position && tokens.starts_with(&x.tail)).map(|x| x.position).max()
         };
         let (mut node, mut tokens) = (s.parent, &s.tail[..]);
         loop {
@@ -47,9 +44,12 @@ impl Tree {
         let parent = &self.nodes[s.parent];
         let deeper = |c: NodeId| {
             let child = &self.nodes[c];
-            let in_child = || parent.snapshots.iter().map(|x| &self.snapshots[x]).any(|x| {
-                x.tail.len() > s.tail.len() && common(&x.tail, &child.tokens) == x.tail.len()
-            });
+            let in_child =
+                || {
+                    parent.snapshots.iter().map(|x| &self.snapshots[x]).any(|x| {
+                        x.tail.len() > s.tail.len() && common(&x.tail, &child.tokens) == x.tail.len()
+                    })
+                };
             child.snapshots.iter().any(|x| *x != id)
                 || child.children.iter().any(|g| self.nodes[g.1].need > 0)
                 || in_child()

@@ -291,7 +291,9 @@ impl Cache {
         }
         let nodes = &self.tree.nodes;
         let unsaved = |s: &tree::Snapshot| {
-            !s.offered && s.position >= WORTH_READING && !disk.will_have(&state_key(&nodes[s.parent].key, &s.tail))
+            !s.offered
+                && s.position >= WORTH_READING
+                && !disk.will_have(&state_key(&nodes[s.parent].key, &s.tail))
         };
         let Some((id, _)) = self.tree.least_valuable(unsaved) else { return false };
         if let Some(s) = self.tree.snapshots.get_mut(&id) {

@@ -295,18 +295,18 @@ impl Tree {
     /// True for a node that only remembers.
     pub fn is_ghost_leaf(&self, id: NodeId) -> bool {
         let n = &self.nodes[id];
-        n.children.is_empty()
-            && n.page.is_none()
-            && n.pins == 0
-            && n.need == 0
-            && n.snapshots.is_empty()
+        n.children.is_empty() && n.page.is_none() && n.pins == 0 && n.need == 0 && n.snapshots.is_empty()
     }
 
     /// Forgets the ghosts that were not used for longest, until at most `most` nodes are left or no ghost is.
     pub fn forget(&mut self, most: usize) {
         while self.nodes.len() > most {
-            let mut ghosts: Vec<(u64, NodeId)> =
-                self.nodes.iter().filter(|(id, _)| self.is_ghost_leaf(*id)).map(|(id, n)| (n.used, id)).collect();
+            let mut ghosts: Vec<(u64, NodeId)> = self
+                .nodes
+                .iter()
+                .filter(|(id, _)| self.is_ghost_leaf(*id))
+                .map(|(id, n)| (n.used, id))
+                .collect();
             if ghosts.is_empty() {
                 return;
             }

@@ -50,8 +50,7 @@ impl Engine {
         let w = &self.waiting[i];
         let job = &self.jobs[w.job];
         let tokens = &w.choice.tokens;
-        let mut found =
-            if job.cache { self.cache.find(&job.salt, tokens) } else { Found::uncached() };
+        let mut found = if job.cache { self.cache.find(&job.salt, tokens) } else { Found::uncached() };
         // All logits, or all hidden states, of the prompt are wanted.
         if job.prompt_logprobs.is_some() || matches!(job.pooling, Some((Pooling::Mean, _))) {
             found = found.from_start();
@@ -99,7 +98,8 @@ impl Engine {
     /// Takes in what has come from disk. Waits a moment for it where there is nothing else to do.
     pub(super) fn take_arrivals(&mut self) {
         let alone = self.running.iter().all(|r| r.lease.is_loading());
-        let (files, mut wait) = if alone { (FILES_ALONE, ARRIVAL_WAIT) } else { (FILES_BESIDE, Duration::ZERO) };
+        let (files, mut wait) =
+            if alone { (FILES_ALONE, ARRIVAL_WAIT) } else { (FILES_BESIDE, Duration::ZERO) };
         let mut i = 0;
         while i < self.running.len() {
             let r = &mut self.running[i];
@@ -107,8 +107,7 @@ impl Engine {
                 i += 1;
                 continue;
             }
-            let arrival =
-                self.cache.arrive(&mut *self.model, &mut r.lease, &r.choice.tokens, files, wait);
+            let arrival = self.cache.arrive(&mut *self.model, &mut r.lease, &r.choice.tokens, files, wait);
             wait = Duration::ZERO;
             match arrival {
                 Arrival::Pending => i += 1,

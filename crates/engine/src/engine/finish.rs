@@ -80,7 +80,8 @@ impl Engine {
             }
         }
         if let Some((pooling, sum)) = &mut job.pooling {
-            let first: usize = self.batch.spans.iter().find(|s| s.slot == r.lease.slot).map_or(0, |s| s.start);
+            let first: usize =
+                self.batch.spans.iter().find(|s| s.slot == r.lease.slot).map_or(0, |s| s.start);
             let hidden = self.model.config().hidden;
             let states = self.model.hidden()?;
             let rows = states[first * hidden..].chunks_exact(hidden).take(r.planned);
@@ -152,7 +153,16 @@ impl Engine {
             choice.begin();
             match self.cache.fork(&mut *self.model, &self.running[i].lease) {
                 Some(lease) => {
-                    self.running.push(Running { job: id, choice, lease, found: None, planned: 0, row, rows: 1, done: false });
+                    self.running.push(Running {
+                        job: id,
+                        choice,
+                        lease,
+                        found: None,
+                        planned: 0,
+                        row,
+                        rows: 1,
+                        done: false,
+                    });
                     if let Err(e) = self.next_token(self.running.len() - 1) {
                         self.fail(id, e);
                     }
@@ -204,7 +214,8 @@ impl Engine {
         let admitted = job.admitted.unwrap_or(now);
         let first = choice.first_token.unwrap_or(now);
         let old = self.stats.service_time;
-        self.stats.service_time = if old.is_zero() { now - admitted } else { (7 * old + (now - admitted)) / 8 };
+        self.stats.service_time =
+            if old.is_zero() { now - admitted } else { (7 * old + (now - admitted)) / 8 };
         let event = Event::Done {
             choice: choice.index,
             finish,

@@ -26,8 +26,8 @@ use octet_compute::cpu::{Cpu, CpuOptions};
 use slab::Slab;
 
 use crate::Error;
-pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
 use crate::cache::{Cache, Found, Lease, TOKENS_MIN, fingerprint};
+pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
 use crate::models::{self, Limits, Model, config::CONTEXT_MAX, loader::Progress};
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;

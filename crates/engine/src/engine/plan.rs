@@ -55,7 +55,8 @@ impl Plan {
         }
         let mut rows = budget.rows;
         let before = left;
-        let prefills = || self.wants.iter().enumerate().filter(|(_, w)| !decode(w) && w.most > 0).map(|(i, _)| i);
+        let prefills =
+            || self.wants.iter().enumerate().filter(|(_, w)| !decode(w) && w.most > 0).map(|(i, _)| i);
         let oldest = prefills().next();
         let shortest = prefills().min_by_key(|&i| self.wants[i].tokens);
         let half = left.div_ceil(2);

@@ -228,7 +228,10 @@ impl Rules {
         }
         if request.n == 0 || request.n > self.max_seqs {
             let n = request.n;
-            return Err(invalid(format!("n is {n}; expected 1 to {}, the sequences that run at once", self.max_seqs)));
+            return Err(invalid(format!(
+                "n is {n}; expected 1 to {}, the sequences that run at once",
+                self.max_seqs
+            )));
         }
         if request.n > 1 && !generates {
             return Err(invalid("n above 1 needs something to generate".into()));

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use super::request::entropy;
 use super::event::{Event, Finish, TokenLogprob};
+use super::request::entropy;
 use super::{Engine, Request, RequestId, SubmitError};
 use crate::Error;
 use crate::sampler::SamplerError;

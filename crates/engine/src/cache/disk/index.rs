@@ -232,7 +232,9 @@ mod tests {
             assert_eq!(Item::parse(&item.file()), Some(item));
         }
         let file = page(1, 2, 3).file();
-        for other in ["", "x", ".octet-cache", "a-b-page-0.octet-cache", &file[1..], &file.replace("3.", "+3.")] {
+        for other in
+            ["", "x", ".octet-cache", "a-b-page-0.octet-cache", &file[1..], &file.replace("3.", "+3.")]
+        {
             assert_eq!(Item::parse(other), None, "{other}");
         }
     }

@@ -46,9 +46,8 @@ impl Threads {
         let (write, writes) = channel();
         let (read, reads) = channel();
         let (done, written) = channel();
-        let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.into()).spawn(f)
-        };
+        let spawn =
+            |name: &str, f: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(f);
         let (to_write, to_read) = (dir.to_path_buf(), dir.to_path_buf());
         let handles = vec![
             spawn("octet-cache-write", Box::new(move || write_all(&to_write, &writes, &done)))?,
@@ -82,7 +81,8 @@ pub const TEMPORARY: &str = ".octet-cache-part";
 
 fn write_all(dir: &Path, jobs: &Receiver<Write>, done: &Sender<(Item, bool)>) {
     // Several processes may use the folder, and several engines in one process.
-    let thread: String = format!("{:?}", std::thread::current().id()).replace(|c: char| !c.is_ascii_digit(), "");
+    let thread: String =
+        format!("{:?}", std::thread::current().id()).replace(|c: char| !c.is_ascii_digit(), "");
     let temporary = dir.join(format!("{}-{thread}{TEMPORARY}", std::process::id()));
     for job in jobs {
         match job {

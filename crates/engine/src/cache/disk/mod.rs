@@ -79,7 +79,8 @@ impl Disk {
     /// Opens the folder, and takes stock. `page` and `state` are bytes of the model's pages and states.
     pub fn open(options: &DiskOptions, page: usize, state: usize) -> Result<Self, Error> {
         let dir = &options.dir;
-        let fail = |e: std::io::Error| Error::CacheDir { path: dir.display().to_string(), what: e.to_string() };
+        let fail =
+            |e: std::io::Error| Error::CacheDir { path: dir.display().to_string(), what: e.to_string() };
         make_dir(dir).map_err(fail)?;
         let mut found = scan(dir).map_err(fail)?;
         let threads = Threads::start(dir).map_err(fail)?;
@@ -302,9 +303,7 @@ fn scan(dir: &Path) -> std::io::Result<Vec<FoundFile>> {
         let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         if let Some(item) = Item::parse(name).filter(|_| metadata.is_file()) {
             found.push(FoundFile { item, bytes: metadata.len(), modified });
-        } else if name.ends_with(TEMPORARY)
-            && modified.elapsed().is_ok_and(|age| age > TEMPORARY_AGE)
-        {
+        } else if name.ends_with(TEMPORARY) && modified.elapsed().is_ok_and(|age| age > TEMPORARY_AGE) {
             let _ = std::fs::remove_file(entry.path()); // the next start tries again
         }
     }
