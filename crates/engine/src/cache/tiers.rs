@@ -21,13 +21,15 @@ const WORTH_READING: usize = PAGE_TOKENS;
 /// Pages that are copied out at once for a snapshot that makes way; where it lacks more, it is not stored.
 const PAGES_AT_ONCE: usize = 64;
 
+/// A state, and how many tokens it is past the last whole page.
+type StateKey = (Key, usize);
+
 /// What is to be read.
 #[derive(Debug, Clone)]
 pub struct OnDisk {
     /// Whole pages after those that are in memory.
     pages: Vec<Key>,
-    /// The state, and how many tokens it is past the last whole page.
-    state: Option<(Key, usize)>,
+    state: Option<StateKey>,
 }
 
 /// What a sequence is waiting for.
@@ -68,7 +70,7 @@ impl Cache {
         let nodes = &self.tree.nodes;
         let resident = walk.path[1..].iter().take_while(|n| nodes[**n].is_resident()).count();
         let mut keys = vec![nodes[root].key];
-        let mut best: Option<(usize, usize, Option<(Key, usize)>)> = None;
+        let mut best: Option<(usize, usize, Option<StateKey>)> = None;
         for pages in 0.. {
             let (at, parent) = (pages * PAGE_TOKENS, keys[pages]);
             if at > most {

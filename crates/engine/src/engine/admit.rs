@@ -133,8 +133,12 @@ impl Engine {
         let choice = &mut r.choice;
         if job.admitted.is_some() {
             // Put back, and here again: what was collected of the prompt begins anew.
-            job.prompt_logprobs.as_mut().map(Vec::clear);
-            job.pooling.as_mut().map(|p| p.1.clear());
+            if let Some(scores) = &mut job.prompt_logprobs {
+                scores.clear();
+            }
+            if let Some((_, sum)) = &mut job.pooling {
+                sum.clear();
+            }
             return;
         }
         job.admitted = Some(std::time::Instant::now());

@@ -151,6 +151,7 @@ impl Engine {
         let row = self.running[i].last_row();
         for mut choice in std::mem::take(&mut self.jobs[id].followers) {
             choice.begin();
+            let choice = Box::new(choice);
             match self.cache.fork(&mut *self.model, &self.running[i].lease) {
                 Some(lease) => {
                     self.running.push(Running {

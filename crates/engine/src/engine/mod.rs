@@ -188,7 +188,7 @@ struct Job {
     explain_miss: bool,
     checkpoints: Vec<usize>,
     /// Answers besides the first; they branch off when the prompt is done.
-    followers: Vec<Box<Choice>>,
+    followers: Vec<Choice>,
     /// Answers that are not finished.
     left: usize,
     submitted: Instant,
@@ -346,7 +346,7 @@ impl Engine {
             prompt_logprobs: request.prompt_logprobs.then(Vec::new),
             pooling: request.pooling.map(|p| (p, Vec::new())),
         });
-        self.waiting.extend(first.map(|choice| Waiting { job, choice }));
+        self.waiting.extend(first.map(|choice| Waiting { job, choice: Box::new(choice) }));
         job
     }
 

@@ -104,11 +104,11 @@ mod tests {
     #[test]
     fn checkpoints_and_scores_hold_a_prompt_back() {
         let mut plan = Plan::default();
-        plan.wants = vec![
+        plan.wants.extend([
             Want { tokens: 900, most: 40, scored: false },
             Want { tokens: 900, most: 900, scored: true },
             Want { tokens: 900, most: 900, scored: false },
-        ];
+        ]);
         plan.share(BUDGET);
         assert_eq!(plan.shares, [40, 8, 464]);
     }

@@ -180,7 +180,7 @@ pub struct Rules {
 
 /// A request that can be served, with everything that it needs allocated.
 pub struct Prepared {
-    pub(super) choices: Vec<Box<Choice>>,
+    pub(super) choices: Vec<Choice>,
     pub(super) checkpoints: Vec<usize>,
     pub(super) prompt_logprobs: bool,
     pub(super) pooling: Option<Pooling>,
@@ -248,7 +248,7 @@ impl Rules {
         let limit = if generates { request.max_tokens.map_or(room, |n| n.min(room)) } else { 0 };
         let seed = *request.sampling.seed.get_or_insert_with(entropy);
         let choices = (0..request.n)
-            .map(|k| Choice::new(self, &mut request, k, limit).map(Box::new))
+            .map(|k| Choice::new(self, &mut request, k, limit))
             .collect::<Result<_, Error>>()?;
         Ok(Prepared {
             choices,
