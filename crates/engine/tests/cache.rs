@@ -266,7 +266,11 @@ proptest! {
                 }
                 Action::Cancel(i) if i < open.len() => open.remove(i).gone.store(true, Ordering::Relaxed),
                 Action::Cancel(_) => {}
-                Action::Step(n) => (0..n).for_each(|_| drop(e.step())),
+                Action::Step(n) => {
+                    for _ in 0..n {
+                        e.step();
+                    }
+                }
                 Action::Clear => e.clear(),
             }
             prop_assert_eq!(e.audit(), Ok(()));

@@ -226,7 +226,7 @@ fn a_folder_that_can_not_be_used_is_named() {
     let file = dir.path().join("file");
     std::fs::write(&file, "").expect("a file");
     let model = tiny("qwen3", Mix::Q4KM).expect("a tiny model of a known architecture");
-    let e = Engine::open(&model, &with_disk(&file, PLENTY), &mut |_, _| {}).err().expect("it is no folder");
+    let e = Engine::open(&model, &with_disk(&file, PLENTY), &mut |_, _| {}).expect_err("it is no folder");
     assert!(matches!(e, Error::CacheDir { .. }) && e.to_string().contains("file"), "{e}");
 }
 

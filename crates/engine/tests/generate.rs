@@ -170,7 +170,7 @@ fn a_context_beyond_all_bounds_is_refused() {
     let file = tiny("llama", Mix::Q4KM).expect("a tiny model of a known architecture");
     for context in [(1 << 28) + 1, usize::MAX] {
         let options = Options { context: Some(context), ..Options::default() };
-        let e = Engine::open(&file, &options, &mut |_, _| {}).err().expect("too long");
+        let e = Engine::open(&file, &options, &mut |_, _| {}).expect_err("too long");
         assert!(matches!(e, Error::ContextTooLong { .. }) && e.to_string().contains("268435456"), "{e}");
     }
 }

@@ -306,7 +306,9 @@ fn what_is_cancelled_is_gone_after_one_step() {
         let all: Vec<_> = (requests.into_iter().zip(n))
             .map(|(r, n)| submit(&mut e, Request { n, cache: false, ..r }))
             .collect();
-        (0..5).for_each(|_| drop(e.step()));
+        for _ in 0..5 {
+            e.step();
+        }
         assert!(e.stats().running > 1);
         all.iter().for_each(|(id, _)| e.cancel(*id));
         assert_eq!(e.step(), Step::Idle);
