@@ -15,25 +15,22 @@ pub fn available() -> Option<u64> {
     Some(group.map_or(free, |g| free.min(g)))
 }
 
-/// Fails where a model of these limits does not fit; they are for a context of `context`. `smaller` says which flags
-/// make it so.
-pub fn check(
-    report: &Report,
-    limits: &Limits,
-    context: usize,
-    exact: bool,
-    smaller: &str,
-) -> anyhow::Result<()> {
+/// Fails where a model does not fit as often as it is to be loaded: with limits for a context of `context`, and `true`
+/// where in f32. `smaller` says which flags make it so.
+pub fn check(report: &Report, loads: &[(Limits, bool)], context: usize, smaller: &str) -> anyhow::Result<()> {
     let Some(free) = available() else { return Ok(()) };
-    let bill = report.memory(limits, exact);
+    let bills: Vec<_> = loads.iter().map(|(limits, exact)| report.memory(limits, *exact)).collect();
+    let total = bills.iter().map(|b| b.total()).fold(0, u64::saturating_add);
+    let weights = bills.iter().map(|b| b.weights).fold(0, u64::saturating_add);
+    let twice = if loads.len() > 1 { " (loaded with and without --exact)" } else { "" };
     anyhow::ensure!(
-        bill.total() <= free,
-        "{} does not fit: it takes {} ({} of weights, {} for a context of {context}) and {} are free.\n\
+        total <= free,
+        "{} does not fit{twice}: it takes {} ({} of weights, {} for a context of {context}) and {} are free.\n\
          Close other programs, give {smaller} or take a smaller quantisation; --no-memory-check loads it anyway",
         report.origin,
-        binary(bill.total()),
-        binary(bill.weights),
-        binary(bill.total() - bill.weights),
+        binary(total),
+        binary(weights),
+        binary(total - weights),
         binary(free),
     );
     Ok(())

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use octet_engine::engine::{Engine, Options};
 use octet_engine::report::Report;
+use octet_engine::score::Scorer;
 use octet_hub::{Hub, Reference, catalog};
 
 use crate::config::{EngineArgs, Settings};
@@ -57,26 +58,36 @@ pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Mo
 
 /// Loads a model to generate with it, if it fits.
 pub fn load(model: &octet_weights::Model, args: &EngineArgs) -> anyhow::Result<Engine> {
-    load_to_score(model, args, 1)
+    let options = args.options()?;
+    check(model, args, std::slice::from_ref(&options))?;
+    let bar = Bar::bytes("loading");
+    Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)
 }
 
-/// Loads a model to score texts with it, `score_tokens` at once, if it fits.
+/// Loads a model once for each of `variants` to score texts with them, if they fit together.
 pub fn load_to_score(
     model: &octet_weights::Model,
     args: &EngineArgs,
-    score_tokens: usize,
-) -> anyhow::Result<Engine> {
-    let options = Options { score_tokens, ..args.options()? };
+    variants: &[Options],
+) -> anyhow::Result<Vec<Scorer>> {
+    check(model, args, variants)?;
+    let bar = Bar::bytes("loading");
+    let mut open = |options| Scorer::open(model, options, &mut |done, all| bar.update(done, all));
+    Ok(variants.iter().map(&mut open).collect::<Result<_, _>>()?)
+}
+
+/// Fails where what is to be loaded does not fit.
+fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &[Options]) -> anyhow::Result<()> {
     let report = Report::new(model)?;
     let made_for = report.config.context_length;
-    let context = options.context_for(made_for);
-    let limits = options.limits(made_for, report.state_bytes())?;
+    let context = variants.first().map_or(0, |options| options.context_for(made_for));
     if context > made_for {
         note!("note: the model was made for {made_for} tokens of context; {context} may be too much for it");
     }
+    let load = |o: &Options| Ok((o.limits(made_for, report.state_bytes())?, o.cpu.exact));
+    let loads = variants.iter().map(load).collect::<anyhow::Result<Vec<_>>>()?;
     if !args.memory.no_memory_check {
-        crate::memory::check(&report, &limits, context, options.cpu.exact, "a smaller --ctx-size")?;
+        crate::memory::check(&report, &loads, context, "a smaller --ctx-size")?;
     }
-    let bar = Bar::bytes("loading");
-    Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)
+    Ok(())
 }

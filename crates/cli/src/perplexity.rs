@@ -1,12 +1,16 @@
-//! `octet perplexity`: how well a model predicts a text.
+//! `octet perplexity`: how well a model predicts a text, and how far quantised arithmetic is from exact.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use octet_engine::tokenizer::Special;
-use serde_json::json;
+use octet_engine::bench::mean_sd;
+use octet_engine::engine::Options;
+use octet_engine::score::{Divergence, Scorer, negative_log_likelihood};
+use octet_engine::tokenizer::{Special, Tokenizer};
+use serde_json::{Map, Value, json};
 
+use crate::Usage;
 use crate::config::{EngineArgs, ModelArgs, Settings};
 use crate::progress::Bar;
 
@@ -14,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   octet perplexity model.gguf -f wiki.test.raw -c 512
   octet perplexity model.gguf -f text.txt --exact          with f32 weights, as a reference
+  octet perplexity model.gguf -f text.txt --kl-divergence  what 8-bit activations change against that
 
 A text longer than the context is cut into windows of it; each begins without what went before. All
 tokens of a window but the first one count.";
@@ -27,6 +32,9 @@ pub struct PerplexityArgs {
     /// The text.
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
+    /// Also load the model as --exact does, and tell how far the probabilities of the next token are from those.
+    #[arg(long)]
+    kl_divergence: bool,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -38,47 +46,181 @@ pub struct PerplexityArgs {
 const AT_ONCE: usize = 32;
 
 pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
+    let options = Options { score_tokens: AT_ONCE, ..args.engine.options()? };
+    if args.kl_divergence && options.cpu.exact {
+        return Err(Usage("--kl-divergence compares with --exact: leave --exact out".into()).into());
+    }
     let text = crate::chat::read(&args.file)?;
     let model = crate::model::open(&args.model.name(settings)?, settings)?;
-    let mut engine = crate::model::load_to_score(&model, &args.engine, AT_ONCE)?;
-    let tokenizer = std::sync::Arc::clone(engine.tokenizer());
+    let tokenizer = Tokenizer::from_metadata(&model.metadata)?;
     let tokens = tokenizer.encode(&text, Special::Text)?;
-    let bos = tokenizer.bos();
-    // A token is predicted from one before it, be it BOS.
-    anyhow::ensure!(
-        engine.context() > 1,
-        "a context of 1 token has no room to predict anything; raise --ctx-size"
-    );
-    let window = engine.context() - usize::from(bos.is_some());
-    let scored = |w: &[u32]| w.len() - usize::from(bos.is_none());
-    let all: usize = tokens.chunks(window).map(scored).sum();
-    anyhow::ensure!(all > 0, "{}: too short to predict anything", args.file.display());
-
-    let bar = Bar::steps("tokens");
-    let mut nll = Vec::with_capacity(all);
-    for w in tokens.chunks(window) {
-        let w: Vec<u32> = bos.into_iter().chain(w.iter().copied()).collect();
-        let before = nll.len();
-        nll.extend(
-            engine
-                .score(&w, &mut |n| bar.update((before + n) as u64, all as u64))?
-                .into_iter()
-                .map(f64::from),
-        );
+    let mut variants = vec![options.clone()];
+    if args.kl_divergence {
+        let mut exact = options;
+        exact.cpu.exact = true;
+        variants.push(exact);
     }
-    drop(bar);
-    let (mean, sd) = octet_engine::bench::mean_sd(&nll);
-    let perplexity = mean.exp();
-    // Of the mean, carried through exp to first order.
-    let error = perplexity * sd / (nll.len() as f64).sqrt();
+    let mut models = crate::model::load_to_score(&model, &args.engine, &variants)?;
+    let windows = Windows::new(&tokens, tokenizer.bos(), models[0].context())?;
+    anyhow::ensure!(windows.predicted() > 0, "{}: too short to predict anything", args.file.display());
+    let measured = measure(&windows, &mut models)?;
     let mut out = std::io::stdout();
     if args.json {
-        let all = json!({"perplexity": perplexity, "error": error, "nll": mean, "tokens": nll.len(), "window": window});
-        writeln!(out, "{all:#}")?;
+        writeln!(out, "{:#}", measured.json(&windows))?;
     } else {
-        writeln!(out, "perplexity {perplexity:.4} ± {error:.4}")?;
-        writeln!(out, "NLL        {mean:.5} nats a token")?;
-        writeln!(out, "tokens     {} predicted, in windows of {window}", nll.len())?;
+        measured.write(&mut out, &windows)?;
     }
     Ok(())
+}
+
+/// A text cut into parts of the context's length.
+struct Windows<'a> {
+    tokens: &'a [u32],
+    bos: Option<u32>,
+    /// Tokens of the text in each.
+    length: usize,
+}
+
+impl<'a> Windows<'a> {
+    fn new(tokens: &'a [u32], bos: Option<u32>, context: usize) -> anyhow::Result<Self> {
+        // A token is predicted from one before it, be it BOS.
+        anyhow::ensure!(
+            context > 1,
+            "a context of 1 token has no room to predict anything; raise --ctx-size"
+        );
+        Ok(Self { tokens, bos, length: context - usize::from(bos.is_some()) })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Vec<u32>> {
+        self.tokens.chunks(self.length).map(|w| self.bos.into_iter().chain(w.iter().copied()).collect())
+    }
+
+    /// Tokens that are predicted from others.
+    fn predicted(&self) -> usize {
+        self.iter().map(|w| w.len() - 1).sum()
+    }
+}
+
+/// What was found for each predicted token.
+#[derive(Default)]
+struct Measured {
+    nll: Vec<f64>,
+    /// Against the reference, where there is one.
+    divergences: Vec<Divergence>,
+}
+
+/// Lets the models read the text side by side: the first is measured, a second is its reference.
+fn measure(windows: &Windows, models: &mut [Scorer]) -> anyhow::Result<Measured> {
+    let bar = Bar::steps("tokens");
+    let all = windows.predicted();
+    let mut m = Measured::default();
+    let (model, reference) = models.split_first_mut().expect("there is a model to measure");
+    let mut reference = reference.first_mut();
+    let (at_once, vocab) = (model.at_once(), model.vocab());
+    for w in windows.iter() {
+        model.begin();
+        reference.iter_mut().for_each(|r| r.begin());
+        let mut next = w.iter().skip(1);
+        for part in w[..w.len() - 1].chunks(at_once) {
+            let rows = model.read(part)?.chunks_exact(vocab);
+            let exact = reference.as_mut().map(|r| r.read(part)).transpose()?;
+            let mut exact = exact.map(|e| e.chunks_exact(vocab));
+            for (row, &next) in rows.zip(next.by_ref()) {
+                m.nll.push(negative_log_likelihood(row, next));
+                if let Some(exact) = exact.as_mut().and_then(Iterator::next) {
+                    m.divergences.push(Divergence::between(exact, row, next));
+                }
+            }
+            bar.update(m.nll.len() as u64, all as u64);
+        }
+    }
+    Ok(m)
+}
+
+/// Mean of some figures and the standard error of it.
+fn mean_error(x: &[f64]) -> (f64, f64) {
+    let (mean, sd) = mean_sd(x);
+    (mean, sd / (x.len() as f64).sqrt())
+}
+
+/// The `q`-quantile of ascending figures, the nearest one.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * q).round() as usize]
+}
+
+impl Measured {
+    /// Perplexity and its standard error: that of the mean, carried through exp to first order.
+    fn perplexity(&self) -> (f64, f64) {
+        let (mean, error) = mean_error(&self.nll);
+        (mean.exp(), mean.exp() * error)
+    }
+
+    /// Names and values of the comparison, in the words of llama-perplexity.
+    fn comparison(&self) -> Option<Comparison> {
+        if self.divergences.is_empty() {
+            return None;
+        }
+        let mut kl: Vec<f64> = self.divergences.iter().map(|d| d.kl).collect();
+        let (mean, error) = mean_error(&kl);
+        kl.sort_by(f64::total_cmp);
+        let n = kl.len() as f64;
+        let squares: f64 = self.divergences.iter().map(|d| d.probability * d.probability).sum();
+        Some(Comparison {
+            mean,
+            error,
+            median: quantile(&kl, 0.5),
+            p99: quantile(&kl, 0.99),
+            maximum: kl[kl.len() - 1],
+            same_top: self.divergences.iter().filter(|d| d.same_top).count() as f64 / n,
+            rms_probability: (squares / n).sqrt(),
+        })
+    }
+
+    fn json(&self, windows: &Windows) -> Value {
+        let (perplexity, error) = self.perplexity();
+        let mut all = Map::new();
+        all.insert("perplexity".into(), perplexity.into());
+        all.insert("error".into(), error.into());
+        all.insert("nll".into(), mean_error(&self.nll).0.into());
+        all.insert("tokens".into(), self.nll.len().into());
+        all.insert("window".into(), windows.length.into());
+        if let Some(c) = self.comparison() {
+            let c = json!({
+                "mean": c.mean, "error": c.error, "median": c.median, "p99": c.p99, "maximum": c.maximum,
+                "same_top": c.same_top, "rms_probability": c.rms_probability,
+            });
+            all.insert("kl_divergence".into(), c);
+        }
+        Value::Object(all)
+    }
+
+    fn write(&self, out: &mut dyn Write, windows: &Windows) -> std::io::Result<()> {
+        let (perplexity, error) = self.perplexity();
+        writeln!(out, "perplexity     {perplexity:.4} ± {error:.4}")?;
+        writeln!(out, "NLL            {:.5} nats a token", mean_error(&self.nll).0)?;
+        writeln!(out, "tokens         {} predicted, in windows of {}", self.nll.len(), windows.length)?;
+        if let Some(c) = self.comparison() {
+            writeln!(out, "against --exact:")?;
+            writeln!(out, "KL divergence  {:.6} ± {:.6} nats, mean", c.mean, c.error)?;
+            writeln!(
+                out,
+                "               {:.6} median, {:.6} 99%, {:.6} maximum",
+                c.median, c.p99, c.maximum
+            )?;
+            writeln!(out, "same top token {:.2}%", 100.0 * c.same_top)?;
+            writeln!(out, "RMS Δp         {:.3}%", 100.0 * c.rms_probability)?;
+        }
+        Ok(())
+    }
+}
+
+/// Figures over all tokens.
+struct Comparison {
+    mean: f64,
+    error: f64,
+    median: f64,
+    p99: f64,
+    maximum: f64,
+    same_top: f64,
+    rms_probability: f64,
 }

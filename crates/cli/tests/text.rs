@@ -508,8 +508,28 @@ fn perplexity_of_random_weights_is_about_the_vocabulary() {
     assert!(windows["tokens"].as_u64() < whole["tokens"].as_u64(), "the first of each window does not count");
     let text = place.octet(&["perplexity", "model.gguf", "-f", "text.txt"]).ok().stdout;
     assert!(text.starts_with("perplexity "), "{text}");
+    let both = ["perplexity", "model.gguf", "-f", "text.txt", "--json", "--kl-divergence"];
+    let kl = &json_of(&place.octet(&both).ok().stdout)["kl_divergence"];
+    assert_eq!(
+        (kl["maximum"].as_f64(), kl["same_top"].as_f64()),
+        (Some(0.0), Some(1.0)),
+        "f32 is exact: {kl}"
+    );
+    place.octet(&[&both[..], &["--exact"]].concat()).fails(2, &["--kl-divergence", "--exact"]);
     place.write("empty.txt", "");
     place.octet(&["perplexity", "model.gguf", "-f", "empty.txt"]).fails(1, &["empty.txt", "too short"]);
+}
+
+#[test]
+fn eight_bit_activations_change_little() {
+    let place = Place::with_model("qwen35moe", "q4_k_m");
+    place.write("text.txt", &"The quick brown fox jumps over the lazy dog. ".repeat(4));
+    let both = ["perplexity", "model.gguf", "-f", "text.txt", "--kl-divergence", "-c", "32"];
+    let kl = &json_of(&place.octet(&[&both[..], &["--json"]].concat()).ok().stdout)["kl_divergence"];
+    let mean = kl["mean"].as_f64().unwrap();
+    assert!(mean > 0.0 && mean < 0.01, "{kl}");
+    let text = place.octet(&both).ok().stdout;
+    assert!(text.contains("KL divergence") && text.contains("same top token"), "{text}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub mod models;
 pub mod report;
 pub mod sampler;
 pub mod scheduler;
+pub mod score;
 pub mod template;
 pub mod tokenizer;
 

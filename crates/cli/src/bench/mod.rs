@@ -225,7 +225,8 @@ fn measure(
     let mut limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
     tests.iter().for_each(|t| t.make_room(&mut limits));
     if !args.memory.no_memory_check {
-        crate::memory::check(&subject.report, &limits, context, args.kernels.exact, "smaller -p, -n or -d")?;
+        let load = (limits.clone(), args.kernels.exact);
+        crate::memory::check(&subject.report, &[load], context, "smaller -p, -n or -d")?;
     }
     let mut cpu = Cpu::new(&args.kernels.options(threads))?;
     let bandwidth = match args.no_bandwidth {
