@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Measures Octet against llama.cpp and ik_llama.cpp on this machine, in turn, and writes a report with pictures.
+
+    pip install -r benches/requirements.txt
+    cargo build --release
+    taskset -c 0,1 benches/compare.py                    everything: two hours on two cores, 50 GB of disk
+    taskset -c 0,1 benches/compare.py --only 8L smollm2  some models;  --rounds 3 for less certainty
+    benches/compare.py --report                          writes the report again from what was measured
+
+In each round every engine runs each group of tests once, in a process of its own, one engine after the other; what is
+compared is rounds, so a machine that becomes slower does so for all of them. The figures are medians over the rounds
+with the least and the largest. Models are made up (`octet synth`): real shapes and types, random weights, which are as
+fast as real ones; only routing is more uniform than a trained model's, the worst case for a cache.
+Measurements are kept in docs/performance.json; models in --models.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+
+import report
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LLAMA, RTR = "llama.cpp", "ik_llama.cpp-rtr"
+
+# name: (arguments of `octet synth`, groups of (engines, tests); each group is one process of each engine and round)
+SHAPE = "qwen3.6-35b-a3b"
+MODELS = {
+    "8L": ([SHAPE, "--layers", "8", "--quant", "q4_k_m"],
+           [([LLAMA, RTR], ["pp512", "tg64"]), ([RTR], ["pp3500"]), ([RTR], ["tg64 @ d4096"]), ([RTR], ["pp512 x4", "tg64 x4"]), ([RTR], ["tg64 x8"])]),
+    "40L": ([SHAPE, "--quant", "q4_k_m"], [([LLAMA, RTR], ["pp512", "tg64"])]),
+    "8L-q8_0": ([SHAPE, "--layers", "8", "--quant", "q8_0"], [([LLAMA, RTR], ["pp512", "tg64"])]),
+    "8L-iq4_xs": ([SHAPE, "--layers", "8", "--quant", "iq4_xs"], [([LLAMA, RTR], ["pp512", "tg64"])]),
+    "8L-q6_k": ([SHAPE, "--layers", "8", "--quant", "q6_k"], [([LLAMA, RTR], ["pp512", "tg64"])]),
+    "8L-bf16": ([SHAPE, "--layers", "8", "--quant", "bf16"], [([LLAMA, RTR], ["pp512", "tg64"])]),
+    "smollm2": (None, [([LLAMA, RTR], ["pp512", "tg128"])]),
+}
+
+
+def parse():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), help="models to measure")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--add", action="store_true", help="add the rounds to those that were measured before")
+    p.add_argument("--octet", default=ROOT / "target/release/octet", type=pathlib.Path)
+    p.add_argument("--models", default=ROOT / "target/bench-models", type=pathlib.Path, help="where made-up models are kept")
+    p.add_argument("--remove", action="store_true", help="remove each made-up model after it was measured")
+    p.add_argument("--out", default=ROOT / "docs", type=pathlib.Path)
+    p.add_argument("--report", action="store_true", help="measure nothing")
+    return p.parse_args()
+
+
+def model(args, name):
+    """The path of a model, made or fetched if it is not there."""
+    made, _ = MODELS[name]
+    if made is None:
+        return subprocess.check_output([args.octet, "pull", "smollm2:135m"], text=True).splitlines()[-1]
+    path = args.models / f"{SHAPE}-{name}.gguf"
+    if not path.exists():
+        args.models.mkdir(parents=True, exist_ok=True)
+        subprocess.check_call([args.octet, "synth", *made, "-o", path])
+    return str(path)
+
+
+def run(command):
+    """Runs a command; its last line of output, and the largest amount of memory that it had resident."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))} failed with status {status}")
+    return output, usage.ru_maxrss * 1024
+
+
+def octet(args, path, tests):
+    """One run of `octet bench` for tests of one number of sequences and one depth."""
+    kinds = [t.split(" ")[0] for t in tests]
+    flags = ["-p", ",".join(k[2:] for k in kinds if k[:2] == "pp") or "0", "-n", ",".join(k[2:] for k in kinds if k[:2] == "tg") or "0"]
+    for part in tests[0].split(" ")[1:]:
+        if part[0] == "x":
+            flags += ["--parallel", part[1:]]
+        if part[0] == "d":
+            flags += ["-d", part[1:]]
+    start = time.perf_counter()
+    output, memory = run([args.octet, "bench", path, "-r", "1", "-o", "json", *flags])
+    rows = json.loads(output)
+    spent = sum(sum(r["samples_ns"]) for r in rows) / 1e9
+    return {"version": rows[0]["octet_version"], "rates": {r["test"]: r["samples_ts"] for r in rows}, "memory": memory,
+            "rows": rows, "other_seconds": time.perf_counter() - start - spent}
+
+
+def peer(args, engine, path, tests):
+    output, memory = run([sys.executable, ROOT / "benches/peer.py", engine, path, *tests])
+    result = json.loads(output.splitlines()[-1])
+    return {"version": result["version"], "rates": result["rates"], "memory": memory, "load_seconds": result["load_seconds"]}
+
+
+def load_time(args, path):
+    """From start to the end of a step of one token: what a user waits for."""
+    start = time.perf_counter()
+    run([args.octet, "bench", path, "-p", "1", "-n", "0", "-r", "1", "--no-warmup", "--no-bandwidth", "-o", "json"])
+    return time.perf_counter() - start
+
+
+def measure(args, name, data):
+    path = model(args, name)
+    before = data["models"].get(name, {}).get("rounds", []) if args.add else []
+    entry = {"file_bytes": os.path.getsize(path), "rounds": before}
+    data["models"][name] = entry
+    for number in range(args.rounds):
+        round_ = {}
+        for engines, tests in MODELS[name][1]:
+            for engine in ["octet", *engines]:
+                result = octet(args, path, tests) if engine == "octet" else peer(args, engine, path, tests)
+                mine = round_.setdefault(engine, {"rates": {}, "memory": 0})
+                mine["rates"].update({k: v[0] for k, v in result["rates"].items()})
+                mine["memory"] = max(mine["memory"], result["memory"])
+                mine["version"] = result["version"]
+                if "load_seconds" in result:
+                    mine["load_seconds"] = result["load_seconds"]
+                for row in result.get("rows", []):
+                    keep = ["test", "bytes_per_second", "memory_bytes_per_second", "weight_bytes_per_token", "device", "n_threads", "profile"]
+                    mine.setdefault("detail", {})[row["test"]] = {k: row[k] for k in keep}
+                print(f"{name} round {number + 1}: {engine:18}", {k: round(v[0], 1) for k, v in result["rates"].items()}, flush=True)
+        round_["octet"]["load_seconds"] = load_time(args, path)
+        entry["rounds"].append(round_)
+        save(args, data)
+    if args.remove and MODELS[name][0] is not None:
+        os.remove(path)
+
+
+def machine():
+    name = platform.processor() or platform.machine()
+    with open("/proc/cpuinfo") as f:
+        name = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), name)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    commit = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], text=True).strip()
+    return {"processor": name, "cores": len(os.sched_getaffinity(0)), "memory": memory, "kernel": platform.release(),
+            "date": time.strftime("%Y-%m-%d"), "commit": commit}
+
+
+def save(args, data):
+    args.out.mkdir(parents=True, exist_ok=True)
+    temporary = args.out / "performance.json.tmp"
+    temporary.write_text(json.dumps(data, indent=1) + "\n")
+    temporary.rename(args.out / "performance.json")
+
+
+def main():
+    args = parse()
+    kept = args.out / "performance.json"
+    data = json.loads(kept.read_text()) if kept.exists() else {"models": {}}
+    if not args.report:
+        data["machine"] = machine()
+        for name in args.only:
+            measure(args, name, data)
+    report.write(data, args.out)
+
+
+if __name__ == "__main__":
+    main()
