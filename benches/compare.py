@@ -32,11 +32,11 @@ SHAPE = "qwen3.6-35b-a3b"
 MODELS = {
     "8L": ([SHAPE, "--layers", "8", "--quant", "q4_k_m"],
            [([LLAMA, RTR], ["pp512", "tg64"]), ([RTR], ["pp3500"]), ([RTR], ["tg64 @ d4096"]), ([RTR], ["pp512 x4", "tg64 x4"]), ([RTR], ["tg64 x8"])]),
-    "40L": ([SHAPE, "--quant", "q4_k_m"], [([LLAMA, RTR], ["pp512", "tg64"])]),
-    "8L-q8_0": ([SHAPE, "--layers", "8", "--quant", "q8_0"], [([LLAMA, RTR], ["pp512", "tg64"])]),
-    "8L-iq4_xs": ([SHAPE, "--layers", "8", "--quant", "iq4_xs"], [([LLAMA, RTR], ["pp512", "tg64"])]),
-    "8L-q6_k": ([SHAPE, "--layers", "8", "--quant", "q6_k"], [([LLAMA, RTR], ["pp512", "tg64"])]),
-    "8L-bf16": ([SHAPE, "--layers", "8", "--quant", "bf16"], [([LLAMA, RTR], ["pp512", "tg64"])]),
+    "40L": ([SHAPE, "--quant", "q4_k_m"], [([RTR], ["pp512", "tg64"])]),
+    "8L-q8_0": ([SHAPE, "--layers", "8", "--quant", "q8_0"], [([RTR], ["pp512", "tg64"])]),
+    "8L-iq4_xs": ([SHAPE, "--layers", "8", "--quant", "iq4_xs"], [([RTR], ["pp512", "tg64"])]),
+    "8L-q6_k": ([SHAPE, "--layers", "8", "--quant", "q6_k"], [([RTR], ["pp512", "tg64"])]),
+    "8L-bf16": ([SHAPE, "--layers", "8", "--quant", "bf16"], [([RTR], ["pp512", "tg64"])]),
     "smollm2": (None, [([LLAMA, RTR], ["pp512", "tg128"])]),
 }
 
