@@ -50,7 +50,7 @@ Models are fetched as HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OF
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Box<crate::run::RunArgs>),
-    Bench(crate::bench::BenchArgs),
+    Bench(Box<crate::bench::BenchArgs>),
     Show(crate::show::ShowArgs),
     Synth(crate::synth::SynthArgs),
     Pull(crate::library::PullArgs),
@@ -295,6 +295,11 @@ fn set(name: &str) -> Option<OsString> {
 /// The same as text.
 fn variable(name: &str) -> Result<Option<String>, Usage> {
     set(name).map(|v| v.into_string().map_err(|_| not_text(name))).transpose()
+}
+
+/// The secret in the variable that a flag names.
+pub fn secret(name: &str) -> Result<String, Usage> {
+    variable(name)?.ok_or_else(|| Usage(format!("the environment variable {name} is not set")))
 }
 
 fn not_text(name: &str) -> Usage {

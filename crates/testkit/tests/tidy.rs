@@ -54,7 +54,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("hub", &[]),
     ("parser", &[]),
     ("grammar", &[]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser"]),
+    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api"]),
     ("testkit", &[]),
 ];
 

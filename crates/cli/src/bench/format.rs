@@ -170,7 +170,7 @@ fn profile(o: &Outcome) -> Value {
 }
 
 /// A value as a cell of a CSV file (RFC 4180).
-fn cell(value: &Value) -> String {
+pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(s) => format!("\"{}\"", s.replace('"', "\"\"")),

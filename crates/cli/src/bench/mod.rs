@@ -1,5 +1,6 @@
 //! `octet bench`: how fast a model is here, in llama-bench's terms, and how near that is to what the memory gives.
 
+mod endpoint;
 mod footer;
 mod format;
 
@@ -26,11 +27,17 @@ Examples:
   octet bench model.gguf -t 1,2,4 -o csv                    which number of threads is best?
   octet bench model.gguf -p 0 -n 64 --profile               where does the time of a token go?
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    how fast would it run here?
+  octet bench --url http://127.0.0.1:8080/v1                how fast does a server answer?
+  octet bench --url http://127.0.0.1:8080/v1 --url http://127.0.0.1:9090/v1 -p 2048 --concurrency 1,4
 
 Rows are llama-bench's: pp512 processes a prompt of 512 tokens, tg128 generates 128, '@ d4096' does
 so after 4096 tokens, x4 is four sequences at once and their tokens together. Several values with
 commas make several rows. Below them: what a token reads, and how much of this machine's measured
-memory bandwidth was reached, the limit of generation.";
+memory bandwidth was reached, the limit of generation.
+
+With --url a server is measured over HTTP, as its clients see it: time to the first token (TTFT), time
+per output token after it (TPOT), time between pieces of the stream (ITL), and throughput. Tokens are
+those that the server counts (usage); where it tells none, pieces count, and the table says so.";
 
 /// Measures how fast a model processes prompts and generates.
 #[derive(Debug, Args)]
@@ -108,6 +115,9 @@ pub struct BenchArgs {
     #[command(flatten)]
     memory: MemoryArgs,
 
+    #[command(flatten)]
+    endpoint: endpoint::EndpointArgs,
+
     /// Form of the output.
     #[arg(short, long, value_enum, default_value = "md", help_heading = "Output")]
     output: Output,
@@ -162,6 +172,21 @@ struct Subject {
 }
 
 pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
+    if args.endpoint.is_given() {
+        let common = endpoint::Common {
+            n_prompt: &args.n_prompt,
+            n_gen: &args.n_gen,
+            model: args.model.by_flag(),
+            warmup: !args.no_warmup,
+            output: args.output,
+        };
+        return endpoint::run(&args.endpoint, &common);
+    }
+    if let Some(flag) = args.endpoint.idle_flag() {
+        return Err(
+            Usage(format!("{flag} is about measuring a server: give --url URL, or leave it out")).into()
+        );
+    }
     let tests = tests(args);
     if tests.is_empty() {
         return Err(Usage("nothing to measure: give a -p or a -n above 0".into()).into());

@@ -1,0 +1,256 @@
+//! One endpoint of OpenAI's kind: its models, and one measured request. Used by `load`.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::{Client, Response, Url, redirect};
+use serde_json::Value;
+
+use super::stream::{Failure, Reader, Sample, error_message, line};
+use crate::Usage;
+
+/// So much is read of a body that is no stream.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// So long an endpoint has to close a stream that is over, for its connection to be used again.
+const CLOSING: Duration = Duration::from_millis(100);
+
+/// How long to wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// For a connection.
+    pub connect: Duration,
+    /// For an answer's end.
+    pub request: Duration,
+}
+
+/// An endpoint that is measured.
+pub struct Endpoint {
+    /// The address of its API, up to `/v1`.
+    pub url: Url,
+    /// The model that is asked for.
+    pub model: String,
+    client: Client,
+    timeouts: Timeouts,
+}
+
+impl Endpoint {
+    /// Without a `model`, the first one that the endpoint lists.
+    pub async fn new(
+        url: Url,
+        model: Option<String>,
+        key: Option<String>,
+        timeouts: Timeouts,
+    ) -> anyhow::Result<Self> {
+        let mut headers = HeaderMap::new();
+        if let Some(key) = key {
+            let value = HeaderValue::try_from(format!("Bearer {key}"));
+            let mut value =
+                value.map_err(|_| Usage("the API key holds characters that no header may".into()))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        // Where that was done before, it was ring too.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder();
+        // What is not encrypted needs no certificates, which a small container may not have.
+        let client = if url.scheme() == "http" { client.tls_certs_only([]) } else { client };
+        let client = client
+            .default_headers(headers)
+            .user_agent(concat!("octet/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(timeouts.connect)
+            .redirect(redirect::Policy::none()) // the key is for this endpoint
+            .no_proxy() // the endpoint is measured, not what lies between
+            .build()
+            .context("can not start an HTTP client")?;
+        let mut endpoint = Self { url, model: String::new(), client, timeouts };
+        endpoint.model = match model {
+            Some(model) => model,
+            None => endpoint.first_model().await?,
+        };
+        Ok(endpoint)
+    }
+
+    async fn first_model(&self) -> anyhow::Result<String> {
+        let url = join(&self.url, "models");
+        let advice = "name the model with --model, or see that the address is right";
+        let failed = |Failure(why): Failure| anyhow::anyhow!("{url}: {why}; {advice}");
+        let get = async {
+            let response = self.client.get(url.clone()).send().await.map_err(not_sent)?;
+            let status = response.status();
+            if !status.is_success() {
+                return Err(refusal(response).await);
+            }
+            body(response).await
+        };
+        let got = tokio::time::timeout(self.timeouts.request, get).await;
+        let text = got.unwrap_or_else(|_| Err(self.too_late())).map_err(failed)?;
+        let Ok(list) = serde_json::from_str::<Value>(&text) else {
+            return Err(failed(Failure(format!("the list of models is {}", kind(&text)))));
+        };
+        let name = list["data"][0]["id"].as_str();
+        Ok(name.with_context(|| format!("{url} lists no model; {advice}"))?.to_string())
+    }
+
+    /// Asks for an answer with this JSON and reads it to its end.
+    pub async fn request(self: Arc<Self>, json: String) -> Result<Sample, Failure> {
+        let answer = tokio::time::timeout(self.timeouts.request, self.stream(json)).await;
+        answer.unwrap_or_else(|_| Err(self.too_late()))
+    }
+
+    fn too_late(&self) -> Failure {
+        Failure(format!("no end after {} s (--timeout)", self.timeouts.request.as_secs()))
+    }
+
+    async fn stream(&self, json: String) -> Result<Sample, Failure> {
+        let post = self.client.post(join(&self.url, "chat/completions"));
+        let post =
+            post.header(CONTENT_TYPE, "application/json").header(ACCEPT, "text/event-stream").body(json);
+        let sent = Instant::now();
+        let mut response = post.send().await.map_err(not_sent)?;
+        if !response.status().is_success() {
+            return Err(refusal(response).await);
+        }
+        let content_type = response.headers().get(CONTENT_TYPE);
+        if content_type.is_some_and(|t| !t.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream"))
+        {
+            let text = body(response).await?;
+            return Err(Failure(format!("the answer is no stream but {}", kind(&text))));
+        }
+        let mut reader = Reader::new();
+        while let Some(bytes) = response.chunk().await.map_err(broken)? {
+            if reader.push(&bytes, sent.elapsed())? {
+                let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
+                // A connection that stays open is not used again: no failure.
+                let _ = tokio::time::timeout(CLOSING, rest).await;
+                break;
+            }
+        }
+        reader.end()
+    }
+}
+
+/// The address that a user gives: up to `/v1`, or the host alone.
+pub fn base(text: &str) -> Result<Url, String> {
+    let mut url = Url::parse(text).map_err(|e| format!("{e}; expected http://HOST:PORT/v1"))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err("expected http://HOST:PORT/v1 or https://HOST/v1".into());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("a key does not belong into an address; give --api-key-env NAME".into());
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("expected an address without '?' and '#'".into());
+    }
+    let path = url.path().trim_end_matches('/');
+    let path = path.strip_suffix("/chat/completions").unwrap_or(path);
+    let path = if path.is_empty() { "/v1".to_string() } else { path.to_string() };
+    url.set_path(&path);
+    Ok(url)
+}
+
+fn join(base: &Url, path: &str) -> Url {
+    let mut url = base.clone();
+    url.set_path(&format!("{}/{path}", base.path()));
+    url
+}
+
+/// Why a request could not be sent, or its answer not begin.
+fn not_sent(e: reqwest::Error) -> Failure {
+    let what = match (e.is_connect(), e.is_timeout()) {
+        (true, true) => return Failure("no connection in time (--connect-timeout)".into()),
+        (true, false) => "no connection",
+        _ => "no answer",
+    };
+    Failure(format!("{what}: {}", cause(&e)))
+}
+
+fn broken(e: reqwest::Error) -> Failure {
+    Failure(format!("the stream broke: {}", cause(&e)))
+}
+
+/// The innermost cause, which says most.
+fn cause(e: &reqwest::Error) -> String {
+    let mut said = e.to_string();
+    let mut source = e.source();
+    while let Some(e) = source {
+        said = e.to_string();
+        source = e.source();
+    }
+    line(&said)
+}
+
+/// What an answer with a status of failure says.
+async fn refusal(response: Response) -> Failure {
+    let status = response.status();
+    let to = response.headers().get(LOCATION).and_then(|v| v.to_str().ok()).map(line);
+    if let Some(to) = to.filter(|_| status.is_redirection()) {
+        return Failure(format!("{status}: it is at {to}"));
+    }
+    let text = body(response).await.unwrap_or_default();
+    let said = serde_json::from_str(&text).ok().and_then(|v| error_message(&v));
+    Failure(match said {
+        Some(message) => format!("{status}: {message}"),
+        None if text.trim().is_empty() => status.to_string(),
+        None => format!("{status}: {}", kind(&text)),
+    })
+}
+
+/// What a body is that should be something else.
+fn kind(text: &str) -> String {
+    let start: String = text.trim_start().chars().take(14).collect::<String>().to_ascii_lowercase();
+    if start.starts_with("<!doctype html") || start.starts_with("<html") {
+        let title = text.split_once("<title>").and_then(|(_, t)| t.split_once("</title>"));
+        return title.map_or("a web page".into(), |(t, _)| format!("a web page: {}", line(t)));
+    }
+    match serde_json::from_str(text) {
+        Ok(json) => error_message(&json).map_or("JSON".into(), |m| format!("JSON: {m}")),
+        Err(_) if text.trim().is_empty() => "empty".into(),
+        Err(_) => line(text),
+    }
+}
+
+/// A body, or as much of it as anyone would read.
+async fn body(mut response: Response) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    while bytes.len() < BODY_BYTES_MAX {
+        let Some(more) = response.chunk().await.map_err(broken)? else { break };
+        bytes.extend_from_slice(&more);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_completed_or_refused() {
+        let ok = [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1"),
+            ("http://localhost:8080/", "http://localhost:8080/v1"),
+            ("https://a.example/api/v1/", "https://a.example/api/v1"),
+            ("http://[::1]:1/v1/chat/completions", "http://[::1]:1/v1"),
+        ];
+        for (given, taken) in ok {
+            assert_eq!(base(given).unwrap().as_str(), taken);
+        }
+        let bad =
+            ["localhost:8080", "ftp://a/v1", "/v1", "http://me:key@a/v1", "http://a/v1?key=x", "http://"];
+        for given in bad {
+            assert!(base(given).is_err(), "{given}");
+        }
+        assert_eq!(join(&base("http://a/v1").unwrap(), "models").as_str(), "http://a/v1/models");
+    }
+
+    #[test]
+    fn bodies_are_named() {
+        assert_eq!(kind("<!DOCTYPE html><title>Not\nhere</title>"), "a web page: Not here");
+        assert_eq!(kind("<html></html>"), "a web page");
+        assert_eq!(kind("<p>é"), "<p>é");
+        assert_eq!(kind(r#"{"detail":"no"}"#), "JSON: no");
+        assert_eq!(kind(" "), "empty");
+    }
+}

@@ -1,0 +1,249 @@
+//! Reads one streamed answer and notes when its pieces came. Used by `client`.
+
+use std::time::Duration;
+
+use octet_api::sse::SseDecoder;
+use serde_json::Value;
+
+/// Longest event that is taken.
+const EVENT_BYTES_MAX: usize = 4 << 20;
+/// Longest message that is shown.
+const MESSAGE_CHARS_MAX: usize = 200;
+
+/// Why a request has no measurement, in a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure(pub String);
+
+/// What was measured on one request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// When each piece of text came, counted from sending; there is one.
+    pub arrivals: Vec<Duration>,
+    /// Tokens of the answer: the endpoint's own count, or else the number of pieces.
+    pub tokens: u64,
+    /// The endpoint said how many tokens there are.
+    pub has_usage: bool,
+    /// Tokens of the prompt, where the endpoint says.
+    pub prompt_tokens: Option<u64>,
+    /// How many of them it had in a cache, where it says.
+    pub cached_tokens: Option<u64>,
+}
+
+impl Sample {
+    /// Time to the first token, in seconds.
+    pub fn ttft(&self) -> f64 {
+        self.arrivals.first().map_or(0.0, Duration::as_secs_f64)
+    }
+
+    /// Time to the last token, in seconds.
+    pub fn latency(&self) -> f64 {
+        self.arrivals.last().map_or(0.0, Duration::as_secs_f64)
+    }
+
+    /// Time per output token after the first, in seconds.
+    pub fn tpot(&self) -> Option<f64> {
+        (self.tokens > 1).then(|| (self.latency() - self.ttft()) / (self.tokens - 1) as f64)
+    }
+
+    /// Times between pieces, in seconds.
+    pub fn gaps(&self) -> impl Iterator<Item = f64> + '_ {
+        self.arrivals.windows(2).map(|w| w[1].saturating_sub(w[0]).as_secs_f64())
+    }
+}
+
+/// A stream that is being read.
+pub struct Reader {
+    decoder: SseDecoder,
+    arrivals: Vec<Duration>,
+    usage: Option<Value>,
+    /// A reason to finish came.
+    is_finished: bool,
+    /// `[DONE]` came.
+    is_done: bool,
+}
+
+impl Reader {
+    pub fn new() -> Self {
+        Self {
+            decoder: SseDecoder::with_limit(EVENT_BYTES_MAX),
+            arrivals: Vec::new(),
+            usage: None,
+            is_finished: false,
+            is_done: false,
+        }
+    }
+
+    /// Takes the next bytes, which came `at` that time; says whether they end the stream.
+    pub fn push(&mut self, bytes: &[u8], at: Duration) -> Result<bool, Failure> {
+        self.decoder.push(bytes);
+        while let Some(event) = self.decoder.next_event().map_err(|e| Failure(e.to_string()))? {
+            if self.is_done {
+                break;
+            }
+            if event.data.trim() == "[DONE]" {
+                self.is_done = true;
+            } else {
+                self.event(&event.data, at)?;
+            }
+        }
+        Ok(self.is_done)
+    }
+
+    fn event(&mut self, data: &str, at: Duration) -> Result<(), Failure> {
+        let no_json = |_| Failure(format!("an event of the stream is not JSON: {}", line(data)));
+        let mut event: Value = serde_json::from_str(data).map_err(no_json)?;
+        let is_error = !event["error"].is_null() || event["choices"].is_null();
+        if let Some(message) = error_message(&event).filter(|_| is_error) {
+            return Err(Failure(format!("the stream tells an error: {message}")));
+        }
+        let choices = event["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if choices.iter().any(|c| has_text(&c["delta"])) {
+            self.arrivals.push(at);
+        }
+        self.is_finished |= choices.iter().any(|c| c["finish_reason"].is_string());
+        if event["usage"].is_object() {
+            self.usage = Some(event["usage"].take());
+        }
+        Ok(())
+    }
+
+    /// The whole, when no more bytes come.
+    pub fn end(self) -> Result<Sample, Failure> {
+        if !self.is_done && !self.is_finished {
+            let pieces = self.arrivals.len();
+            return Err(Failure(format!(
+                "the stream broke off after {}",
+                crate::units::count(pieces, "piece")
+            )));
+        }
+        if self.arrivals.is_empty() {
+            return Err(Failure("the answer holds no text".into()));
+        }
+        let usage = self.usage.unwrap_or_default();
+        let told = usage["completion_tokens"].as_u64().filter(|&n| n > 0);
+        Ok(Sample {
+            tokens: told.unwrap_or(self.arrivals.len() as u64),
+            has_usage: told.is_some(),
+            prompt_tokens: usage["prompt_tokens"].as_u64(),
+            cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
+            arrivals: self.arrivals,
+        })
+    }
+}
+
+/// Whether a delta holds tokens: of the answer, of reasoning, or of a call.
+fn has_text(delta: &Value) -> bool {
+    let said = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
+    let called = |c: &Value| said(&c["function"]["arguments"]) || said(&c["function"]["name"]);
+    ["content", "reasoning_content", "reasoning", "refusal"].iter().any(|&key| said(&delta[key]))
+        || delta["tool_calls"].as_array().is_some_and(|calls| calls.iter().any(called))
+}
+
+/// What a JSON body says is wrong, in the forms of OpenAI, Ollama and FastAPI.
+pub fn error_message(body: &Value) -> Option<String> {
+    let candidates = [&body["error"]["message"], &body["error"], &body["message"], &body["detail"]];
+    let said = candidates.into_iter().find(|v| !v.is_null())?;
+    Some(line(&said.as_str().map_or_else(|| said.to_string(), String::from)))
+}
+
+/// A text from outside as one short line that no terminal obeys.
+pub fn line(text: &str) -> String {
+    let mut out = String::new();
+    for (i, word) in text.split_whitespace().enumerate() {
+        if i > 0 {
+            out.push(' ');
+        }
+        out.extend(word.chars().take(MESSAGE_CHARS_MAX).flat_map(|c| {
+            let escaped = c.is_control().then(|| c.escape_debug());
+            let plain = escaped.is_none().then_some(c);
+            escaped.into_iter().flatten().chain(plain)
+        }));
+        if out.chars().count() > MESSAGE_CHARS_MAX {
+            return out.chars().take(MESSAGE_CHARS_MAX).chain(['…']).collect();
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn read(pieces: &[(u32, &str)]) -> Result<Sample, Failure> {
+        let mut reader = Reader::new();
+        for (at, bytes) in pieces {
+            if reader.push(bytes.as_bytes(), *at * MS)? {
+                break;
+            }
+        }
+        reader.end()
+    }
+
+    fn text(s: &str) -> String {
+        format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{s}\"}}}}]}}\n\n")
+    }
+
+    #[test]
+    fn times_are_those_of_text() {
+        let role = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+        let thought = "data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"hm\"}}]}\n\n";
+        let call =
+            "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]}}]}\n\n";
+        let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+        let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":7,\
+                     \"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\ndata: [DONE]\n\n";
+        let a = text("a");
+        let s = read(&[(1, role), (10, thought), (30, &a), (40, call), (50, end), (60, usage)]).unwrap();
+        assert_eq!(s.arrivals, [10 * MS, 30 * MS, 40 * MS]);
+        assert_eq!((s.tokens, s.has_usage, s.prompt_tokens, s.cached_tokens), (7, true, Some(9), Some(4)));
+        assert_eq!((s.ttft(), s.latency()), (0.010, 0.040));
+        assert!((s.tpot().unwrap() - 0.005).abs() < 1e-12);
+        assert_eq!(s.gaps().collect::<Vec<_>>(), [0.020, 0.010]);
+    }
+
+    #[test]
+    fn without_usage_pieces_count() {
+        let s = read(&[(10, &(text("a") + &text("b"))), (20, "data: [DONE]\n\n")]).unwrap();
+        assert_eq!((s.tokens, s.has_usage, s.prompt_tokens), (2, false, None));
+    }
+
+    #[test]
+    fn streams_that_are_none_are_told() {
+        let (done, a) = ("data: [DONE]\n\n", text("a"));
+        let cases: [(&[(u32, &str)], &str); 6] = [
+            (&[(1, &a), (2, "data: {\"cho")], "broke off after 1 piece"),
+            (&[], "broke off after 0 pieces"),
+            (&[(1, done)], "no text"),
+            (&[(1, "data: <html>\n\n")], "not JSON: <html>"),
+            (&[(1, &a), (2, "data: {\"error\":{\"message\":\"out of memory\"}}\n\n")], "out of memory"),
+            (
+                &[(1, "data: 7\n\n"), (2, "data: {\"choices\":{\"a\":[]},\"usage\":3}\n\n"), (3, done)],
+                "no text",
+            ),
+        ];
+        for (pieces, words) in cases {
+            let Failure(said) = read(pieces).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_end_without_done_is_one_where_a_reason_came() {
+        let end = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"length\"}]}\n\n";
+        assert_eq!(read(&[(5, end)]).unwrap().tokens, 1);
+    }
+
+    #[test]
+    fn messages_are_found_and_are_one_line() {
+        let message = |body: &str| error_message(&serde_json::from_str(body).unwrap());
+        assert_eq!(message(r#"{"error":{"message":"a\nb\u001b[1m"}}"#).unwrap(), "a b\\u{1b}[1m");
+        assert_eq!(message(r#"{"error":"model not found"}"#).unwrap(), "model not found");
+        assert_eq!(message(r#"{"detail":[{"loc":1}]}"#).unwrap(), r#"[{"loc":1}]"#);
+        assert_eq!(message(r#"{"choices":[]}"#), None);
+        assert_eq!(message("[]"), None);
+        assert_eq!(line(&"x".repeat(5000)).chars().count(), 200);
+        assert_eq!(line(&"word ".repeat(500)).chars().count(), 201);
+    }
+}
