@@ -86,10 +86,10 @@ def octet(args, path, tests):
         if part[0] == "d":
             flags += ["-d", part[1:]]
     start = time.perf_counter()
-    output, memory = run([args.octet, "bench", path, "-r", "1", "-o", "json", *flags])
+    output, _ = run([args.octet, "bench", path, "-r", "1", "-o", "json", *flags])
     rows = json.loads(output)
     spent = sum(sum(r["samples_ns"]) for r in rows) / 1e9
-    return {"version": rows[0]["octet_version"], "rates": {r["test"]: r["samples_ts"] for r in rows}, "memory": memory,
+    return {"version": rows[0]["octet_version"], "rates": {r["test"]: r["samples_ts"] for r in rows},
             "rows": rows, "other_seconds": time.perf_counter() - start - spent}
 
 
@@ -99,11 +99,11 @@ def peer(args, engine, path, tests):
     return {"version": result["version"], "rates": result["rates"], "memory": memory, "load_seconds": result["load_seconds"]}
 
 
-def load_time(args, path):
-    """From start to the end of a step of one token: what a user waits for."""
+def load(args, path, tokens):
+    """Seconds from start to the end of a step of so many tokens, and the memory of it, without that for measuring the memory's bandwidth."""
     start = time.perf_counter()
-    run([args.octet, "bench", path, "-p", "1", "-n", "0", "-r", "1", "--no-warmup", "--no-bandwidth", "-o", "json"])
-    return time.perf_counter() - start
+    _, memory = run([args.octet, "bench", path, "-p", tokens, "-n", "0", "-r", "1", "--no-warmup", "--no-bandwidth", "-o", "json"])
+    return time.perf_counter() - start, memory
 
 
 def measure(args, name, data):
@@ -118,7 +118,8 @@ def measure(args, name, data):
                 result = octet(args, path, tests) if engine == "octet" else peer(args, engine, path, tests)
                 mine = round_.setdefault(engine, {"rates": {}, "memory": 0})
                 mine["rates"].update({k: v[0] for k, v in result["rates"].items()})
-                mine["memory"] = max(mine["memory"], result["memory"])
+                if engine != "octet":
+                    mine["memory"] = max(mine["memory"], result["memory"])
                 mine["version"] = result["version"]
                 if "load_seconds" in result:
                     mine["load_seconds"] = result["load_seconds"]
@@ -126,7 +127,8 @@ def measure(args, name, data):
                     keep = ["test", "bytes_per_second", "memory_bytes_per_second", "weight_bytes_per_token", "device", "n_threads", "profile"]
                     mine.setdefault("detail", {})[row["test"]] = {k: row[k] for k in keep}
                 print(f"{name} round {number + 1}: {engine:18}", {k: round(v[0], 1) for k, v in result["rates"].items()}, flush=True)
-        round_["octet"]["load_seconds"] = load_time(args, path)
+        round_["octet"]["load_seconds"], _ = load(args, path, "1")  # what a user waits for
+        _, round_["octet"]["memory"] = load(args, path, "512")
         entry["rounds"].append(round_)
         save(args, data)
     if args.remove and MODELS[name][0] is not None:
