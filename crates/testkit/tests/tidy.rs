@@ -54,7 +54,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("hub", &[]),
     ("parser", &[]),
     ("grammar", &[]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api"]),
+    ("serve", &["weights", "compute", "engine", "api", "grammar", "parser"]),
+    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve"]),
     ("testkit", &[]),
 ];
 

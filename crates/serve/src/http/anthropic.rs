@@ -1,0 +1,48 @@
+//! Anthropic's endpoints: messages, and how many tokens they have.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use octet_api::anthropic::{count_tokens, messages};
+use octet_api::{ApiError, ErrorKind};
+
+use super::body;
+use super::call::{Call, call};
+use super::error::json;
+use super::openai::keep_nothing;
+use super::reply::{Form, SSE, generate};
+use crate::app::App;
+use crate::pipeline::{acquire, chat_prompt};
+
+const MESSAGES: Form = Form {
+    writer: |r| Box::new(messages::MessageWriter::new(r)),
+    whole: messages::response,
+    stream_type: SSE,
+    done: keep_nothing,
+};
+
+/// `POST /v1/messages`
+pub async fn create_message(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        let parsed = body::parse(c.body, messages::parse).await?;
+        generate(c.app, c.trace, &c.headers, parsed, MESSAGES).await
+    })
+    .await
+}
+
+/// `POST /v1/messages/count_tokens`
+pub async fn count(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        let parsed = body::parse(c.body, count_tokens::parse).await?;
+        let lease = acquire(&c.app, &parsed.model, None, None).await?;
+        let model = Arc::clone(lease.model());
+        let counted = tokio::task::spawn_blocking(move || match parsed.chat() {
+            Some(chat) => Ok(chat_prompt(&model, chat)?.tokens.len()),
+            None => Err(ApiError::new(ErrorKind::Internal, "these are no messages")),
+        });
+        let tokens = counted.await.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))??;
+        Ok(json(200, count_tokens::response(tokens as u64).to_string()))
+    })
+    .await
+}

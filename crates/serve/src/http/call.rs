@@ -1,0 +1,47 @@
+//! A request with a body, as endpoints take it. Used by all of them.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::HeaderMap;
+use octet_api::ApiError;
+
+use super::{Dialect, body};
+use crate::app::App;
+use crate::ops::Trace;
+
+/// A request.
+pub struct Call {
+    /// What requests share.
+    pub app: Arc<App>,
+    /// Its name and figures.
+    pub trace: Trace,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body; JSON, or meant to be.
+    pub body: Bytes,
+}
+
+/// Reads the body and answers; what goes wrong is said in the dialect of the path.
+pub async fn call<F, R>(app: Arc<App>, request: Request, answer: F) -> Response
+where
+    F: FnOnce(Call) -> R,
+    R: Future<Output = Result<Response, ApiError>>,
+{
+    let dialect = Dialect::of(request.uri().path());
+    let trace = trace(&request);
+    let headers = request.headers().clone();
+    let result = match body::read(request, app.options.body_bytes_max).await {
+        Ok(body) => answer(Call { app, trace: trace.clone(), headers, body }).await,
+        Err(e) => Err(e),
+    };
+    result.unwrap_or_else(|e| dialect.error(&e, Some(&trace)))
+}
+
+/// The request's name, which the outermost layer has given it.
+pub fn trace(request: &Request) -> Trace {
+    request.extensions().get::<Trace>().cloned().unwrap_or_default()
+}

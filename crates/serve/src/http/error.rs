@@ -1,0 +1,71 @@
+//! Errors as answers, in the shape of the dialect that the client speaks. Used by all endpoints.
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::Response;
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use octet_api::{ApiError, anthropic, ollama, openai};
+
+use crate::ops::Trace;
+
+/// Whose clients an endpoint is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenAI's, and everything of our own.
+    OpenAi,
+    /// Anthropic's.
+    Anthropic,
+    /// Ollama's.
+    Ollama,
+}
+
+impl Dialect {
+    /// Told by the path.
+    pub fn of(path: &str) -> Self {
+        if path.starts_with("/api/") {
+            Self::Ollama
+        } else if path == "/v1/messages" || path.starts_with("/v1/messages/") {
+            Self::Anthropic
+        } else {
+            Self::OpenAi
+        }
+    }
+
+    /// The answer that is this error.
+    pub fn error(self, error: &ApiError, trace: Option<&Trace>) -> Response {
+        let body = match self {
+            Self::OpenAi => openai::error::body(error),
+            Self::Anthropic => anthropic::error::body(error, trace.map(|t| &*t.id)),
+            Self::Ollama => ollama::error::body(error),
+        };
+        let mut out = json(status(error), body.to_string());
+        if let Some(seconds) = error.retry_after_s {
+            out.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if error.status() >= 500 {
+            tracing::warn!(id = trace.map(|t| &*t.id), "{}", error.message);
+        }
+        out
+    }
+}
+
+/// Codes of errors that have a status of their own.
+pub const UNSUPPORTED_MEDIA_TYPE: &str = "unsupported_media_type";
+/// See [`UNSUPPORTED_MEDIA_TYPE`].
+pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
+
+fn status(error: &ApiError) -> u16 {
+    match error.code.as_deref() {
+        Some(UNSUPPORTED_MEDIA_TYPE) => 415,
+        Some(METHOD_NOT_ALLOWED) => 405,
+        _ => error.status(),
+    }
+}
+
+/// An answer of JSON.
+pub fn json(status: u16, body: impl Into<Body>) -> Response {
+    let mut out = Response::new(body.into());
+    *out.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    out.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    out
+}

@@ -1,0 +1,131 @@
+//! The routes: which path is answered by whom, and what every request passes first. Given to `server`.
+//!
+//! From the outside in: the access line and the request's name; CORS; keys; the endpoint.
+
+mod anthropic;
+mod body;
+mod call;
+mod error;
+mod kept;
+mod ollama;
+mod openai;
+mod reply;
+mod responses;
+mod status;
+mod tokens;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{get, post};
+use hyper::header::{HeaderName, HeaderValue};
+use octet_api::{ApiError, ErrorKind};
+use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
+
+use crate::app::App;
+use crate::ops;
+use call::trace;
+pub use error::Dialect;
+use error::METHOD_NOT_ALLOWED;
+pub use kept::Kept;
+
+/// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.
+const OPEN: &[&str] = &["/", "/health", "/ready"];
+/// How long a browser remembers what it may do.
+const CORS_AGE: Duration = Duration::from_secs(3600);
+
+/// All routes. `openapi.json` describes each (a test looks).
+pub fn routes(app: Arc<App>) -> Router {
+    let cors = cors(&app.options.cors_origins);
+    let router = Router::new()
+        .route("/v1/chat/completions", post(openai::chat_completions))
+        .route("/v1/completions", post(openai::plain_completions))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/embeddings", post(openai::embeddings_of))
+        .route("/v1/models", get(openai::list_models))
+        // Names of models may have slashes.
+        .route("/v1/models/{*id}", get(openai::one_model))
+        .route("/v1/messages", post(anthropic::create_message))
+        .route("/v1/messages/count_tokens", post(anthropic::count))
+        .route("/api/chat", post(ollama::chat_answer))
+        .route("/api/generate", post(ollama::generate_answer))
+        .route("/api/embed", post(ollama::embed_new))
+        .route("/api/embeddings", post(ollama::embed_old))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/show", post(ollama::show))
+        .route("/api/version", get(ollama::version))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
+        .route("/health", get(status::health))
+        .route("/ready", get(status::ready))
+        .route("/metrics", get(status::metrics))
+        .route("/props", get(status::props))
+        .route("/openapi.json", get(status::openapi))
+        .route("/", get(status::page))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(Arc::clone(&app), door));
+    let router = match cors {
+        Some(cors) => router.layer(cors),
+        None => router,
+    };
+    router.layer(from_fn(ops::log)).with_state(app)
+}
+
+/// Which web pages may use the server. Without any named none may: browsers ask first.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let origin = if origins.iter().any(|o| o == "*") {
+        AllowOrigin::any()
+    } else {
+        let known: Vec<HeaderValue> = origins.iter().filter_map(|o| HeaderValue::from_str(o).ok()).collect();
+        if known.is_empty() {
+            return None;
+        }
+        AllowOrigin::list(known)
+    };
+    let told = ["x-request-id", "x-octet-cache-miss", "retry-after"].map(HeaderName::from_static);
+    let layer = CorsLayer::new().allow_origin(origin).expose_headers(told).max_age(CORS_AGE);
+    Some(layer.allow_methods(AllowMethods::mirror_request()).allow_headers(AllowHeaders::mirror_request()))
+}
+
+/// Lets in who may come in.
+async fn door(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let options = &app.options;
+    if options.keys.is_empty() && ops::is_foreign(request.headers(), &options.cors_origins, options.local) {
+        let what = "this web page may not use the server; --cors-origin names those that may";
+        return Dialect::of(path).error(&ApiError::new(ErrorKind::Permission, what), Some(&trace(&request)));
+    }
+    if OPEN.contains(&path) || options.keys.admit(request.headers()) {
+        return next.run(request).await;
+    }
+    let what = "no API key, or not a known one; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
+    Dialect::of(path).error(&ApiError::new(ErrorKind::Authentication, what), Some(&trace(&request)))
+}
+
+async fn nowhere(request: Request) -> Response {
+    let path = request.uri().path();
+    let dialect = Dialect::of(path);
+    let error = if dialect == Dialect::Ollama {
+        ollama::unserved(path)
+    } else {
+        let what = format!("there is nothing at {path}; GET /openapi.json lists what there is");
+        ApiError::new(ErrorKind::NotFound, what)
+    };
+    dialect.error(&error, Some(&trace(&request)))
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let path = request.uri().path();
+    let what = format!("{} is not what {path} takes; GET /openapi.json lists what there is", request.method());
+    let error = ApiError::new(ErrorKind::InvalidRequest, what);
+    let error = ApiError { code: Some(METHOD_NOT_ALLOWED.into()), ..error };
+    Dialect::of(path).error(&error, Some(&trace(&request)))
+}

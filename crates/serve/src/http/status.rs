@@ -1,0 +1,112 @@
+//! How the server is: health, readiness, metrics, properties, its description, its page.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::response::Response;
+use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use octet_api::{ApiError, ErrorKind};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Dialect;
+use super::error::json as json_response;
+use crate::app::App;
+use crate::pipeline::unknown;
+
+/// The description of all endpoints.
+pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
+/// A chat in one page.
+const PAGE: &str = include_str!("../../assets/index.html");
+/// What the page may do: it has everything in itself, and speaks to nobody but the server that it came from.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+                           img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// `GET /health`: the process is there.
+pub async fn health() -> Response {
+    json_response(200, json!({"status": "ok"}).to_string())
+}
+
+/// `GET /ready`: requests are taken. 503 while it shuts down, and where the only model can not be loaded.
+pub async fn ready(State(app): State<Arc<App>>) -> Response {
+    let state = |i: usize| {
+        let name = app.models.name(i);
+        let mut out = json!({"model": name, "loaded": app.models.progress(i), "waiting": app.models.waiting(i)});
+        if let Some(why) = app.models.failure(i) {
+            out["error"] = why.into();
+        }
+        out
+    };
+    let all: Vec<Value> = (0..app.models.list().len()).map(state).collect();
+    let broken = all.iter().all(|m| m.get("error").is_some());
+    let (status, word) = match (app.models.is_draining(), broken) {
+        (true, _) => (503, "draining"),
+        (false, true) => (503, "failed"),
+        (false, false) => (200, "ready"),
+    };
+    json_response(status, json!({"status": word, "models": all}).to_string())
+}
+
+/// `GET /metrics`
+pub async fn metrics(State(app): State<Arc<App>>) -> Response {
+    match app.metrics.text(&app.models) {
+        Ok(text) => {
+            let mut out = Response::new(text.into());
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            out.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+            out
+        }
+        Err(e) => Dialect::OpenAi.error(&ApiError::new(ErrorKind::Internal, e.to_string()), None),
+    }
+}
+
+/// Which model is asked about.
+#[derive(Deserialize)]
+pub struct Which {
+    model: Option<String>,
+}
+
+/// `GET /props`: what llama.cpp's clients look for.
+pub async fn props(State(app): State<Arc<App>>, Query(which): Query<Which>) -> Response {
+    let name = which.model.unwrap_or_else(|| app.models.name(0).into());
+    let Some(index) = app.models.find(&name) else {
+        return Dialect::OpenAi.error(&unknown(&app, &name), None);
+    };
+    let info = app.models.info(index);
+    let loaded = app.models.loaded(index);
+    let rules = loaded.as_ref().map(|l| l.handle.rules());
+    let sampling = rules.map(|r| {
+        let s = &r.sampling;
+        json!({
+            "temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p,
+            "repeat_penalty": s.repetition_penalty, "presence_penalty": s.presence_penalty,
+            "frequency_penalty": s.frequency_penalty,
+        })
+    });
+    let out = json!({
+        "model_alias": info.id,
+        "default_generation_settings": {"n_ctx": info.context_length, "params": sampling},
+        "total_slots": rules.map(|r| r.max_seqs),
+        "chat_template": info.template,
+        "modalities": {"vision": false, "audio": false},
+        "build_info": concat!("octet ", env!("CARGO_PKG_VERSION")),
+        "backend": loaded.as_ref().map(|l| l.handle.info().backend.clone()),
+        "kv_tokens": rules.map(|r| r.capacity),
+        "is_sleeping": loaded.is_none(),
+    });
+    json_response(200, out.to_string())
+}
+
+/// `GET /openapi.json`
+pub async fn openapi() -> Response {
+    json_response(200, OPENAPI)
+}
+
+/// `GET /`
+pub async fn page() -> Response {
+    let mut out = Response::new(PAGE.into());
+    let headers = out.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
+    out
+}

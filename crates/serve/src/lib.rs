@@ -1,0 +1,18 @@
+//! The server: OpenAI's, Anthropic's and Ollama's APIs over the engine. Started by `octet serve`.
+//!
+//! A request goes down like this: `http` reads it in its dialect into a `core::GenerateRequest`; `pipeline` waits for its model
+//! (`models`), renders and tokenises its prompt, compiles its grammar, queues it, and turns the engine's events into
+//! `core::Event`s; `http` writes those in the dialect again. `ops` counts, logs and keeps the door.
+
+mod app;
+mod http;
+mod models;
+mod ops;
+mod pipeline;
+mod server;
+
+pub use app::{App, Options};
+pub use models::{BoxError, Card, FreeMemory, Memory, ModelSpec, Open};
+pub use octet_parser::{ReasoningFormat, ToolSyntax};
+pub use ops::Keys;
+pub use server::{Server, Stage};

@@ -1,0 +1,175 @@
+//! A model in memory: its engine, and what makes prompts for it and reads its answers. Made by the registry.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use octet_api::core::ContentForm;
+use octet_engine::scheduler::Handle;
+use octet_engine::template::ChatTemplate;
+use octet_engine::tokenizer::{Special, TokenKind, Tokenizer};
+use octet_grammar::{Constraint, Grammar, Matcher, Token, Vocabulary};
+use octet_parser::Format;
+use octet_weights::Metadata;
+use serde_json::{Map, Value};
+
+use super::spec::{BoxError, ModelSpec};
+
+/// The tag that ends reasoning.
+pub const THINK_END: &str = "</think>";
+
+/// How far a model is loaded.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done: AtomicU64,
+    all: AtomicU64,
+}
+
+impl Progress {
+    fn set(&self, done: u64, all: u64) {
+        self.done.store(done, Ordering::Relaxed);
+        self.all.store(all, Ordering::Relaxed);
+    }
+
+    /// From 0 to 1.
+    pub fn share(&self) -> f64 {
+        let all = self.all.load(Ordering::Relaxed);
+        if all == 0 { 0.0 } else { self.done.load(Ordering::Relaxed) as f64 / all as f64 }
+    }
+}
+
+/// A model in memory.
+pub struct Loaded {
+    /// Its engine.
+    pub handle: Handle,
+    /// Its chat template, or why there is none.
+    pub template: Result<ChatTemplate, String>,
+    /// How its answers are read.
+    pub format: Format,
+    /// How its template takes messages of several texts.
+    pub content: ContentForm,
+    /// Variables of the template, where a request does not set them.
+    pub template_kwargs: Map<String, Value>,
+    /// The token that ends reasoning.
+    pub think_end: Option<u32>,
+    /// The token that begins a call.
+    pub call_begin: Option<u32>,
+    /// How long loading took.
+    pub load_time: Duration,
+    vocabulary: OnceLock<Result<Arc<Vocabulary>, String>>,
+    grammars: Mutex<Vec<(Constraint, Grammar)>>,
+}
+
+/// Compiled constraints that are kept for the next request with the same.
+const GRAMMARS_MAX: usize = 16;
+
+impl Loaded {
+    /// Loads a model. Takes its time, on a thread of its own.
+    pub(crate) fn open(spec: &ModelSpec, progress: &Arc<Progress>) -> Result<Self, BoxError> {
+        let began = Instant::now();
+        let file = (spec.open)()?;
+        let metadata = template_metadata(&file.metadata);
+        let told = Arc::clone(progress);
+        let handle = Handle::open(file, &spec.options, move |done, all| told.set(done, all))?;
+        let tokenizer = &handle.rules().tokenizer;
+        let template = match &spec.chat_template {
+            Some(source) => ChatTemplate::new(source, &metadata, tokenizer),
+            None => ChatTemplate::from_metadata(&metadata, tokenizer),
+        };
+        let template = template.map_err(|e| e.to_string());
+        let source = template.as_ref().ok().map(ChatTemplate::source);
+        Ok(Self {
+            format: spec.format(source),
+            content: content_form(source.unwrap_or_default()),
+            think_end: tokenizer.special_id(THINK_END),
+            call_begin: tokenizer.special_id("<tool_call>"),
+            template,
+            template_kwargs: spec.template_kwargs.clone(),
+            load_time: began.elapsed(),
+            vocabulary: OnceLock::new(),
+            grammars: Mutex::new(Vec::new()),
+            handle,
+        })
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.handle.rules().tokenizer
+    }
+
+    /// Its vocabulary for constraints; built at the first call, which takes a second or two.
+    fn vocabulary(&self) -> Result<&Arc<Vocabulary>, octet_grammar::Error> {
+        let built = self.vocabulary.get_or_init(|| {
+            vocabulary(self.tokenizer(), self.handle.rules().vocab).map_err(|e| e.to_string())
+        });
+        built.as_ref().map_err(|e| octet_grammar::Error::Vocabulary(e.clone()))
+    }
+
+    /// A matcher of a constraint. Compiles it, if that was not done for an earlier request: some milliseconds, at worst seconds.
+    pub fn matcher(&self, constraint: &Constraint) -> Result<Matcher, octet_grammar::Error> {
+        let lock = || self.grammars.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock();
+        if let Some(at) = kept.iter().position(|(c, _)| c == constraint) {
+            let found = kept.remove(at);
+            let matcher = found.1.matcher();
+            kept.push(found);
+            return Ok(matcher);
+        }
+        drop(kept);
+        let grammar = Grammar::compile(self.vocabulary()?, constraint)?;
+        for warning in grammar.warnings() {
+            tracing::debug!(warning, "not enforced by the grammar");
+        }
+        let matcher = grammar.matcher();
+        let mut kept = lock();
+        if kept.len() >= GRAMMARS_MAX {
+            kept.remove(0);
+        }
+        kept.push((constraint.clone(), grammar));
+        Ok(matcher)
+    }
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+/// The keys that a chat template is made from: the file itself goes to the engine.
+fn template_metadata(metadata: &Metadata) -> Metadata {
+    let mut out = Metadata::new(metadata.file());
+    let ids = ["bos", "eos", "padding", "unknown"].map(|n| format!("tokenizer.ggml.{n}_token_id"));
+    let keys = ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"];
+    for key in keys.into_iter().chain(ids.iter().map(String::as_str)) {
+        if let Some(value) = metadata.get(key) {
+            out.insert(key, value.clone());
+        }
+    }
+    out
+}
+
+/// Templates that look at what content is take lists of parts; others write it as it stands.
+fn content_form(template: &str) -> ContentForm {
+    let takes_parts = ["content is string", "content is not string", "content is iterable", "['type']", ".type =="];
+    if takes_parts.iter().any(|t| template.contains(t)) { ContentForm::Parts } else { ContentForm::Text }
+}
+
+fn vocabulary(tokenizer: &Arc<Tokenizer>, rows: usize) -> Result<Arc<Vocabulary>, octet_grammar::Error> {
+    let tags: std::collections::HashSet<&str> = tokenizer.guarded().iter().map(|(name, _)| name.as_str()).collect();
+    let token = |id: u32| {
+        let name = tokenizer.token_text(id).unwrap_or_default();
+        match tokenizer.kind(id) {
+            TokenKind::Unused | TokenKind::Unknown => Token::Unused,
+            TokenKind::Control => Token::Special(name.into()),
+            TokenKind::UserDefined if tags.contains(name) => Token::Special(name.into()),
+            TokenKind::Normal | TokenKind::UserDefined | TokenKind::Byte => {
+                Token::Text(tokenizer.token_bytes(id).to_vec())
+            }
+        }
+    };
+    let encoder = Arc::clone(tokenizer);
+    let encode = move |text: &str| encoder.encode(text, Special::Text).ok();
+    let rows = u32::try_from(rows.min(tokenizer.vocab_len())).unwrap_or(u32::MAX);
+    Vocabulary::new((0..rows).map(token), tokenizer.eos_ids(), encode)
+}

@@ -1,0 +1,9 @@
+//! The models that are served, and when each is in memory. Used by the pipeline and by `http`.
+
+mod loaded;
+mod registry;
+mod spec;
+
+pub use loaded::{Loaded, THINK_END};
+pub use registry::{AcquireError, FreeMemory, Lease, Memory, Registry};
+pub use spec::{BoxError, Card, ModelSpec, Open};

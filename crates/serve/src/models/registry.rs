@@ -1,0 +1,531 @@
+//! The models that are served: who is in memory, who is loaded next, who has to go. Asked by the pipeline for each request.
+//!
+//! One model is loaded at a time, in a task of its own, so that a client that leaves takes nothing with it. Where memory is
+//! short the least recently used model goes; one that is in use goes when it is idle, or has had its turn: then it takes no
+//! more requests, finishes those that it has, and makes way. That is long enough for alternating requests to be answered in
+//! turns and not to swap models for each.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use octet_api::core::{self, KeepAlive, ModelInfo};
+use octet_engine::scheduler::Shutdown;
+use tokio::sync::watch;
+
+use super::loaded::{Loaded, Progress};
+use super::spec::{BoxError, Card, ModelSpec};
+
+/// Tells how many bytes may still be taken; `None` where that is not known, or does not matter.
+pub type FreeMemory = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
+
+/// What models may take together.
+#[derive(Clone)]
+pub struct Memory {
+    /// What the system has left.
+    pub free: FreeMemory,
+    /// What the user allows.
+    pub limit: Option<u64>,
+}
+
+impl Default for Memory {
+    /// All that is asked for.
+    fn default() -> Self {
+        Self { free: Arc::new(|| None), limit: None }
+    }
+}
+
+/// Why there is no model for a request.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    /// It can not be loaded.
+    #[error("the model '{name}' can not be loaded: {why}")]
+    Failed {
+        /// Which.
+        name: String,
+        /// The cause.
+        why: String,
+    },
+    /// Too many wait for it.
+    #[error("too many requests wait for the model '{name}' to be loaded")]
+    QueueFull {
+        /// Which.
+        name: String,
+    },
+    /// The server is shutting down.
+    #[error("the server is shutting down")]
+    Draining,
+}
+
+/// A model is idle for so long before it makes way for another: whoever asked it last may be about to ask again.
+const IDLE_MIN: Duration = Duration::from_millis(500);
+/// Shortest turn of a model that others wait for.
+const TURN_MIN: Duration = Duration::from_secs(5);
+/// A turn is so many times as long as loading took.
+const TURN_LOADS: u32 = 4;
+/// How often those who wait for memory look again, at the latest.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+enum Phase {
+    Idle,
+    Loading(Arc<Progress>),
+    Ready(Arc<Loaded>),
+    Unloading,
+}
+
+struct State {
+    phase: Phase,
+    /// Requests that use it, and that wait for it.
+    users: usize,
+    waiting: usize,
+    /// It takes no more requests: others wait for its memory.
+    leaving: bool,
+    last_used: Instant,
+    loaded_at: Instant,
+    /// As the last request wishes, if it did.
+    keep_alive: Option<Option<Duration>>,
+    /// How many times it was tried to load it, and how the last try failed.
+    attempt: u64,
+    failed: Option<(u64, String)>,
+}
+
+struct Entry {
+    spec: ModelSpec,
+    card: Card,
+}
+
+/// All models.
+pub struct Registry {
+    entries: Vec<Entry>,
+    names: HashMap<String, usize>,
+    states: Mutex<Vec<State>>,
+    changed: watch::Sender<()>,
+    loading: tokio::sync::Mutex<()>,
+    memory: Memory,
+    /// Requests that may wait for a model.
+    queue: usize,
+    draining: AtomicBool,
+}
+
+/// A model in memory, for as long as a request needs it.
+pub struct Lease {
+    registry: Arc<Registry>,
+    index: usize,
+    loaded: Arc<Loaded>,
+    /// How long the request waited for it.
+    pub waited: Duration,
+}
+
+impl Lease {
+    /// The model.
+    pub fn model(&self) -> &Arc<Loaded> {
+        &self.loaded
+    }
+    /// What is known of it.
+    pub fn card(&self) -> &Card {
+        &self.registry.entries[self.index].card
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut states = self.registry.lock();
+        let s = &mut states[self.index];
+        s.users -= 1;
+        s.last_used = Instant::now();
+        drop(states);
+        self.registry.tell();
+    }
+}
+
+/// Takes a waiting request off the count.
+struct Turn<'a>(&'a Registry, usize);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.lock()[self.1].waiting -= 1;
+    }
+}
+
+impl Registry {
+    /// Opens each model's file to see what it is; loads none.
+    pub fn new(specs: Vec<ModelSpec>, memory: Memory, queue: usize) -> Result<Arc<Self>, BoxError> {
+        let mut names = HashMap::new();
+        let mut entries = Vec::new();
+        for (i, spec) in specs.into_iter().enumerate() {
+            for name in std::iter::once(&spec.name).chain(&spec.aliases) {
+                if names.insert(name.clone(), i).is_some() {
+                    return Err(format!("two models are called '{name}'; give them names by --alias").into());
+                }
+            }
+            let card = Card::read(&spec)?;
+            entries.push(Entry { spec, card });
+        }
+        let now = Instant::now();
+        let state = || State {
+            phase: Phase::Idle,
+            users: 0,
+            waiting: 0,
+            leaving: false,
+            last_used: now,
+            loaded_at: now,
+            keep_alive: None,
+            attempt: 0,
+            failed: None,
+        };
+        Ok(Arc::new(Self {
+            states: Mutex::new(entries.iter().map(|_| state()).collect()),
+            entries,
+            names,
+            changed: watch::Sender::new(()),
+            loading: tokio::sync::Mutex::new(()),
+            memory,
+            queue,
+            draining: AtomicBool::new(false),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<State>> {
+        // Nothing here panics half-way through a change.
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        self.changed.send_modify(|()| {});
+    }
+
+    /// Which model a client means. Ollama's clients add a tag.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.names.get(name).or_else(|| self.names.get(name.strip_suffix(":latest")?)).copied()
+    }
+
+    /// Names of all models, for errors.
+    pub fn known(&self) -> String {
+        let names: Vec<&str> = self.entries.iter().map(|e| e.spec.name.as_str()).collect();
+        names.join(", ")
+    }
+
+    /// The name that a model is listed by.
+    pub fn name(&self, index: usize) -> &str {
+        &self.entries[index].spec.name
+    }
+
+    /// What is known of a model without loading it.
+    pub fn card(&self, index: usize) -> &Card {
+        &self.entries[index].card
+    }
+
+    /// The model, loaded if it was not.
+    pub async fn acquire(
+        self: &Arc<Self>,
+        index: usize,
+        keep_alive: Option<KeepAlive>,
+    ) -> Result<Lease, AcquireError> {
+        let began = Instant::now();
+        let mut changed = self.changed.subscribe();
+        let mut turn = None;
+        // The try to load that this request waits for.
+        let mut seen: Option<u64> = None;
+        loop {
+            changed.mark_unchanged();
+            {
+                let mut states = self.lock();
+                let s = &mut states[index];
+                if self.draining.load(Ordering::Acquire) {
+                    return Err(AcquireError::Draining);
+                }
+                if matches!(&s.phase, Phase::Ready(l) if l.handle.is_finished()) {
+                    tracing::error!(model = self.name(index), "the engine ended by itself; the model is loaded again");
+                    s.phase = Phase::Idle;
+                }
+                match &s.phase {
+                    Phase::Ready(loaded) if !s.leaving => {
+                        s.users += 1;
+                        s.last_used = Instant::now();
+                        if let Some(k) = keep_alive {
+                            s.keep_alive = Some(duration(k));
+                        }
+                        let (registry, loaded) = (Arc::clone(self), Arc::clone(loaded));
+                        return Ok(Lease { registry, index, loaded, waited: began.elapsed() });
+                    }
+                    _ => {}
+                }
+                if let (Some(seen), Some((failed, why))) = (seen, &s.failed)
+                    && *failed >= seen
+                {
+                    return Err(AcquireError::Failed { name: self.name(index).into(), why: why.clone() });
+                }
+                if turn.is_none() {
+                    if s.waiting >= self.queue {
+                        return Err(AcquireError::QueueFull { name: self.name(index).into() });
+                    }
+                    s.waiting += 1;
+                    turn = Some(Turn(self, index));
+                }
+                if matches!(s.phase, Phase::Idle) {
+                    s.attempt += 1;
+                    s.failed = None;
+                    let progress = Arc::new(Progress::default());
+                    s.phase = Phase::Loading(Arc::clone(&progress));
+                    tokio::spawn(Arc::clone(self).load(index, s.attempt, progress));
+                }
+                seen.get_or_insert(s.attempt);
+            }
+            // The sender lives as long as `self`.
+            let _ = changed.changed().await;
+        }
+    }
+
+    async fn load(self: Arc<Self>, index: usize, attempt: u64, progress: Arc<Progress>) {
+        let name = self.name(index).to_string();
+        let one_at_a_time = self.loading.lock().await;
+        let result = match self.make_room(index).await {
+            Ok(()) => {
+                tracing::info!(model = name, "loading");
+                let this = Arc::clone(&self);
+                let load = move || Loaded::open(&this.entries[index].spec, &progress).map_err(|e| e.to_string());
+                tokio::task::spawn_blocking(load).await.unwrap_or_else(|e| Err(e.to_string()))
+            }
+            Err(why) => Err(why),
+        };
+        drop(one_at_a_time);
+        let mut states = self.lock();
+        let s = &mut states[index];
+        match result {
+            Ok(loaded) => {
+                tracing::info!(model = name, seconds = loaded.load_time.as_secs_f64(), "loaded");
+                let now = Instant::now();
+                (s.last_used, s.loaded_at, s.leaving) = (now, now, false);
+                s.keep_alive = None;
+                if self.draining.load(Ordering::Acquire) {
+                    loaded.handle.shutdown(Shutdown::Drain);
+                }
+                s.phase = Phase::Ready(Arc::new(loaded));
+            }
+            Err(why) => {
+                tracing::error!(model = name, why, "can not be loaded");
+                s.failed = Some((attempt, why));
+                s.phase = Phase::Idle;
+            }
+        }
+        drop(states);
+        self.tell();
+    }
+
+    /// Unloads others until there is room for a model.
+    async fn make_room(self: &Arc<Self>, index: usize) -> Result<(), String> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            let need = self.entries[index].card.memory_bytes;
+            let Some(free) = self.free_memory(index).filter(|free| *free < need) else { return Ok(()) };
+            if self.draining.load(Ordering::Acquire) {
+                return Err("the server is shutting down".into());
+            }
+            match self.choose_victim(index) {
+                Victim::Nobody => {
+                    return Err(format!(
+                        "it takes {} MiB and {} MiB are free; give a smaller --ctx-size, --parallel or --cache-ram",
+                        need >> 20,
+                        free >> 20
+                    ));
+                }
+                Victim::Wait => {
+                    let _ = tokio::time::timeout(LOOK_AGAIN, changed.changed()).await;
+                }
+                Victim::Model(i, loaded) => self.unload(i, loaded).await,
+            }
+        }
+    }
+
+    /// What model `index` may take; `None` where that does not matter.
+    fn free_memory(&self, index: usize) -> Option<u64> {
+        let others = || -> u64 {
+            let states = self.lock();
+            let all = states.iter().zip(&self.entries).enumerate();
+            all.filter(|(i, (s, _))| *i != index && !matches!(s.phase, Phase::Idle))
+                .map(|(_, (_, e))| e.card.memory_bytes)
+                .sum()
+        };
+        let allowed = self.memory.limit.map(|limit| limit.saturating_sub(others()));
+        match ((self.memory.free)(), allowed) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Who has to go for model `index`; takes it out of use.
+    fn choose_victim(&self, index: usize) -> Victim {
+        let mut states = self.lock();
+        let mut oldest: Option<(usize, Instant)> = None;
+        for (i, s) in states.iter().enumerate().filter(|(i, _)| *i != index) {
+            if matches!(s.phase, Phase::Ready(_)) && oldest.is_none_or(|(_, t)| s.last_used < t) {
+                oldest = Some((i, s.last_used));
+            }
+        }
+        let Some((i, last_used)) = oldest else {
+            let busy = states.iter().any(|s| matches!(s.phase, Phase::Unloading));
+            return if busy { Victim::Wait } else { Victim::Nobody };
+        };
+        let s = &mut states[i];
+        let Phase::Ready(loaded) = &s.phase else { return Victim::Wait };
+        let turn = TURN_MIN.max(loaded.load_time * TURN_LOADS);
+        s.leaving |= s.loaded_at.elapsed() >= turn;
+        if s.users > 0 || !(s.leaving || last_used.elapsed() >= IDLE_MIN) {
+            return Victim::Wait;
+        }
+        let loaded = Arc::clone(loaded);
+        s.phase = Phase::Unloading;
+        Victim::Model(i, loaded)
+    }
+
+    async fn unload(self: &Arc<Self>, index: usize, loaded: Arc<Loaded>) {
+        tracing::info!(model = self.name(index), "unloading");
+        loaded.handle.shutdown(Shutdown::Drain);
+        let ended = tokio::task::spawn_blocking(move || loaded.handle.join()).await;
+        if !matches!(ended, Ok(Ok(()))) {
+            tracing::error!(model = self.name(index), "the engine ended badly");
+        }
+        let mut states = self.lock();
+        states[index].phase = Phase::Idle;
+        states[index].leaving = false;
+        drop(states);
+        self.tell();
+    }
+
+    /// Unloads what nobody has used for as long as it is to be kept. Runs as long as the server.
+    pub async fn unload_idle(self: Arc<Self>) {
+        loop {
+            let mut changed = self.changed.subscribe();
+            changed.mark_unchanged();
+            let mut next = None;
+            let mut due = Vec::new();
+            for (i, s) in self.lock().iter_mut().enumerate() {
+                let keep = s.keep_alive.unwrap_or(self.entries[i].spec.keep_alive);
+                let (Phase::Ready(loaded), Some(keep), 0) = (&s.phase, keep, s.users) else { continue };
+                match keep.checked_sub(s.last_used.elapsed()).filter(|left| !left.is_zero()) {
+                    Some(left) => next = Some(next.map_or(left, |n: Duration| n.min(left))),
+                    None => {
+                        due.push((i, Arc::clone(loaded)));
+                        s.phase = Phase::Unloading;
+                    }
+                }
+            }
+            for (i, loaded) in due {
+                self.unload(i, loaded).await;
+            }
+            let wait = async {
+                let _ = changed.changed().await;
+            };
+            match next {
+                Some(left) => {
+                    let _ = tokio::time::timeout(left, wait).await;
+                }
+                None => wait.await,
+            }
+        }
+    }
+
+    /// Sets how long a model stays, without a request; unloads it where that is no time at all.
+    pub fn keep(&self, index: usize, keep_alive: KeepAlive) {
+        self.lock()[index].keep_alive = Some(duration(keep_alive));
+        self.tell();
+    }
+
+    /// The model's engine, if it is loaded.
+    pub fn loaded(&self, index: usize) -> Option<Arc<Loaded>> {
+        match &self.lock()[index].phase {
+            Phase::Ready(loaded) => Some(Arc::clone(loaded)),
+            _ => None,
+        }
+    }
+
+    /// How far a model is loaded, from 0 to 1.
+    pub fn progress(&self, index: usize) -> f64 {
+        match &self.lock()[index].phase {
+            Phase::Ready(_) => 1.0,
+            Phase::Loading(progress) => progress.share(),
+            Phase::Idle | Phase::Unloading => 0.0,
+        }
+    }
+
+    /// How the last try to load a model failed, if it did.
+    pub fn failure(&self, index: usize) -> Option<String> {
+        self.lock()[index].failed.as_ref().map(|f| f.1.clone())
+    }
+
+    /// Requests that use a model or wait for one.
+    pub fn busy(&self) -> usize {
+        self.lock().iter().map(|s| s.users + s.waiting).sum()
+    }
+
+    /// Requests that wait for a model to be loaded.
+    pub fn waiting(&self, index: usize) -> usize {
+        self.lock()[index].waiting
+    }
+
+    /// All models as lists show them.
+    pub fn list(&self) -> Vec<ModelInfo> {
+        (0..self.entries.len()).map(|i| self.info(i)).collect()
+    }
+
+    /// One model as lists show it.
+    pub fn info(&self, index: usize) -> ModelInfo {
+        let entry = &self.entries[index];
+        let mut info = entry.card.info.clone();
+        let states = self.lock();
+        let s = &states[index];
+        if let Phase::Ready(_) = &s.phase {
+            let keep = s.keep_alive.unwrap_or(entry.spec.keep_alive);
+            let left = keep.map(|k| k.saturating_sub(s.last_used.elapsed()));
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            info.loaded = Some(core::Loaded {
+                memory_bytes: entry.card.memory_bytes,
+                accelerator_bytes: 0,
+                expires_s: left.map(|l| (now + l).as_secs()),
+            });
+        }
+        info
+    }
+
+    /// True when the server shuts down.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Lets no more requests in; those that wait for a model hear of it.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.tell();
+    }
+
+    /// Ends all engines, and waits until they have.
+    pub async fn stop(self: &Arc<Self>, how: Shutdown) {
+        self.drain();
+        let engines: Vec<Arc<Loaded>> = (0..self.entries.len()).filter_map(|i| self.loaded(i)).collect();
+        engines.iter().for_each(|l| l.handle.shutdown(how));
+        for loaded in engines {
+            let ended = tokio::task::spawn_blocking(move || loaded.handle.join()).await;
+            if !matches!(ended, Ok(Ok(()))) {
+                tracing::error!("an engine ended badly");
+            }
+        }
+    }
+}
+
+enum Victim {
+    /// There is nobody who could go.
+    Nobody,
+    /// Somebody will go soon.
+    Wait,
+    Model(usize, Arc<Loaded>),
+}
+
+fn duration(keep_alive: KeepAlive) -> Option<Duration> {
+    match keep_alive {
+        KeepAlive::Forever => None,
+        // What is too long to be counted is forever.
+        KeepAlive::Seconds(s) => Duration::try_from_secs_f64(s.max(0.0)).ok(),
+    }
+}

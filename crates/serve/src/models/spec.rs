@@ -1,0 +1,128 @@
+//! What the caller says about a model that is to be served, and what is known of it without loading it. Made by the command and
+//! by tests; read by the registry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use octet_api::core::{Abilities, ModelInfo};
+use octet_engine::engine::Pooling;
+use octet_engine::report::Report;
+use octet_engine::scheduler;
+use octet_parser::{Format, ToolSyntax};
+use serde_json::{Map, Value};
+
+/// Any error of the caller's.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Opens a model's file, as often as the model is loaded.
+pub type Open = Arc<dyn Fn() -> Result<octet_weights::Model, BoxError> + Send + Sync>;
+
+/// A model to serve.
+#[derive(Clone)]
+pub struct ModelSpec {
+    /// The name that it is listed by.
+    pub name: String,
+    /// Further names that clients may ask for it by.
+    pub aliases: Vec<String>,
+    /// Where it comes from.
+    pub open: Open,
+    /// When its file was written, in seconds since 1970 UTC.
+    pub created_s: u64,
+    /// How it is loaded.
+    pub options: scheduler::Options,
+    /// A chat template instead of its own.
+    pub chat_template: Option<String>,
+    /// Variables of the template, where a request does not set them.
+    pub template_kwargs: Map<String, Value>,
+    /// How it writes tool calls; `None` reads that off the template.
+    pub tool_syntax: Option<ToolSyntax>,
+    /// How long it stays loaded after its last request; `None` is forever.
+    pub keep_alive: Option<Duration>,
+}
+
+impl std::fmt::Debug for ModelSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelSpec").field("name", &self.name).field("aliases", &self.aliases).finish()
+    }
+}
+
+impl ModelSpec {
+    /// A model with nothing special about it.
+    pub fn new(name: impl Into<String>, open: Open) -> Self {
+        Self {
+            name: name.into(),
+            aliases: Vec::new(),
+            open,
+            created_s: 0,
+            options: scheduler::Options::default(),
+            chat_template: None,
+            template_kwargs: Map::new(),
+            tool_syntax: None,
+            keep_alive: None,
+        }
+    }
+
+    /// How the model's answers are read.
+    pub(crate) fn format(&self, template: Option<&str>) -> Format {
+        let mut format = template.map(Format::detect).unwrap_or_default();
+        if let Some(tools) = self.tool_syntax {
+            format.tools = tools;
+        }
+        format
+    }
+}
+
+/// What is known of a model without loading it.
+#[derive(Debug, Clone)]
+pub struct Card {
+    /// As lists show it; `loaded` is `None`.
+    pub info: ModelInfo,
+    /// What it takes in memory when it is loaded, caches included.
+    pub memory_bytes: u64,
+    /// How states of tokens become a vector.
+    pub pooling: Pooling,
+}
+
+impl Card {
+    /// Opens the model's file, and reads what it says about itself.
+    pub(crate) fn read(spec: &ModelSpec) -> Result<Self, BoxError> {
+        let file = (spec.open)()?;
+        let report = Report::new(&file)?;
+        let config = &report.config;
+        let engine = &spec.options.engine;
+        let limits = engine.limits(config.context_length, report.state_bytes())?;
+        let text = |key: &str| file.metadata.opt_str(key).map(|s| s.map(str::to_string));
+        let template = spec.chat_template.clone().map_or_else(|| text("tokenizer.chat_template"), |t| Ok(Some(t)))?;
+        let format = spec.format(template.as_deref());
+        let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;
+        let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();
+        Ok(Self {
+            memory_bytes: report.memory(&limits, engine.cpu.exact).total(),
+            pooling: if pooling == Some(POOLING_LAST) { Pooling::Last } else { Pooling::Mean },
+            info: ModelInfo {
+                id: spec.name.clone(),
+                created_s: spec.created_s,
+                digest: None,
+                size_bytes: report.bytes,
+                format: if is_gguf { "gguf" } else { "safetensors" }.into(),
+                family: config.architecture.name.into(),
+                parameters: report.parameters,
+                quantization: report.types.first().map(|t| t.ty.to_string()).unwrap_or_default(),
+                context_length: u32::try_from(engine.context_for(config.context_length)).unwrap_or(u32::MAX),
+                embedding_length: u32::try_from(config.hidden).unwrap_or(u32::MAX),
+                abilities: Abilities {
+                    completion: true,
+                    tools: format.tools != ToolSyntax::None,
+                    thinking: format.reasoning,
+                    embedding: true,
+                },
+                template,
+                license: text("general.license")?,
+                loaded: None,
+            },
+        })
+    }
+}
+
+/// `pooling_type` of GGUF files: the last token's state.
+const POOLING_LAST: u32 = 3;

@@ -1,0 +1,142 @@
+//! One line for each request, when its answer is over: who asked for what, and how fast it went. Written through `tracing`; the
+//! figures are filled in by the pipeline.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+use http_body::{Body as _, Frame};
+use hyper::header::HeaderValue;
+use uuid::Uuid;
+
+/// What the pipeline knows of a request.
+#[derive(Debug, Clone, Default)]
+pub struct Figures {
+    /// The model's name.
+    pub model: String,
+    /// To the first token.
+    pub ttft: Option<Duration>,
+    /// Tokens a second after that.
+    pub rate: Option<f64>,
+    /// Tokens of the prompt that came from the cache.
+    pub cached: u64,
+    /// Tokens of the prompt.
+    pub prompt: u64,
+    /// Tokens of the answer.
+    pub completion: u64,
+    /// What went wrong after the answer had begun.
+    pub error: Option<String>,
+}
+
+/// A request's name and figures, which its handlers find among its extensions.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    /// Names the request in logs, errors and answers.
+    pub id: Arc<str>,
+    figures: Arc<Mutex<Figures>>,
+    /// When it came.
+    pub began: Instant,
+}
+
+impl Default for Trace {
+    /// A new name.
+    fn default() -> Self {
+        let id = format!("req_{}", Uuid::new_v4().simple());
+        Self { id: id.into(), figures: Arc::default(), began: Instant::now() }
+    }
+}
+
+impl Trace {
+    /// Fills in figures.
+    pub fn note(&self, with: impl FnOnce(&mut Figures)) {
+        with(&mut self.figures.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// The line, written when it is dropped.
+struct Line {
+    trace: Trace,
+    method: String,
+    path: String,
+    /// `None` as long as there is no answer.
+    status: Option<u16>,
+    complete: bool,
+}
+
+/// What nginx calls a client that went away.
+const CLIENT_GONE: u16 = 499;
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let f = self.trace.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = if self.complete { self.status.unwrap_or(CLIENT_GONE) } else { CLIENT_GONE };
+        let ms = self.trace.began.elapsed().as_millis();
+        let (id, method, path) = (&*self.trace.id, &self.method, &self.path);
+        if f.prompt == 0 {
+            tracing::info!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}");
+            return;
+        }
+        let ttft = f.ttft.map_or(String::new(), |t| format!(" ttft={} ms", t.as_millis()));
+        let rate = f.rate.map_or(String::new(), |r| format!(" {r:.1} tok/s"));
+        let error = f.error.as_ref().map_or(String::new(), |e| format!(" error={e:?}"));
+        let (model, cached, prompt, completion) = (&f.model, f.cached, f.prompt, f.completion);
+        tracing::info!(
+            target: "octet_serve::access",
+            "{method} {path} {status} {ms} ms model={model}{ttft}{rate} tokens={cached}/{prompt}/{completion} id={id}{error}"
+        );
+    }
+}
+
+/// The middleware: names each request, and writes its line when the last byte is out or the client is gone.
+pub async fn log(mut request: Request, next: Next) -> Response {
+    let trace = Trace::default();
+    let mut line = Line {
+        trace: trace.clone(),
+        method: request.method().to_string(),
+        path: request.uri().path().to_string(),
+        status: None,
+        complete: false,
+    };
+    let id = HeaderValue::from_str(&trace.id);
+    request.extensions_mut().insert(trace);
+    let mut response = next.run(request).await;
+    line.status = Some(response.status().as_u16());
+    // Nobody asks for the body of these.
+    line.complete = line.method == "HEAD" || response.body().is_end_stream();
+    if let Ok(id) = id {
+        response.headers_mut().insert("x-request-id", id);
+    }
+    response.map(|inner| Body::new(Logged { inner, line }))
+}
+
+/// A body that ends with its request's line.
+struct Logged {
+    inner: Body,
+    line: Line,
+}
+
+impl http_body::Body for Logged {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.inner).poll_frame(cx);
+        if matches!(frame, Poll::Ready(None)) || self.inner.is_end_stream() {
+            self.line.complete = true;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.inner.size_hint()
+    }
+}

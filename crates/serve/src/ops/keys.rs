@@ -1,0 +1,66 @@
+//! API keys: who may use the server. Checked by a middleware before anything is read.
+
+use subtle::ConstantTimeEq;
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+
+/// The keys that are taken; without any everybody may come in. Never printed.
+#[derive(Clone, Default)]
+pub struct Keys(Vec<String>);
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keys({})", self.0.len())
+    }
+}
+
+impl Keys {
+    /// Takes these keys; empty ones are none.
+    pub fn new(keys: impl IntoIterator<Item = String>) -> Self {
+        Self(keys.into_iter().filter(|k| !k.is_empty()).collect())
+    }
+
+    /// True where everybody may come in.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a request brings one of the keys: `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send it.
+    pub fn admit(&self, headers: &HeaderMap) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let bearer = headers.get(AUTHORIZATION).and_then(|v| {
+            let (scheme, key) = v.as_bytes().split_at_checked(b"Bearer ".len())?;
+            scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
+        });
+        let sent = bearer.into_iter().chain(headers.get("x-api-key").map(|v| v.as_bytes()));
+        // All are compared, so that the time says nothing of which it is.
+        sent.fold(false, |known, key| {
+            let matches = self.0.iter().map(|k| bool::from(k.as_bytes().ct_eq(key)));
+            matches.fold(known, |a, b| a | b)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_in_two_headers() {
+        let keys = Keys::new(["one".into(), "two".into(), String::new()]);
+        let with = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            keys.admit(&headers)
+        };
+        assert!(with("authorization", "Bearer one") && with("authorization", "bearer two") && with("x-api-key", "two"));
+        for wrong in ["Bearer on", "Bearer onee", "one", "Bearer ", "Basic one", ""] {
+            assert!(!with("authorization", wrong), "{wrong}");
+        }
+        assert!(!keys.admit(&HeaderMap::new()) && Keys::default().admit(&HeaderMap::new()));
+        assert_eq!(format!("{keys:?}"), "Keys(2)");
+    }
+}

@@ -1,0 +1,304 @@
+//! What is measured, in Prometheus' text format: vLLM's names and buckets, so that dashboards made for it work, and our own as
+//! `octet:*`. Counted by `pipeline::run`; gauges are read off the engines when they are asked for.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use octet_compute::batch::PAGE_TOKENS;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry as Exposed;
+
+use crate::models::Registry;
+
+/// The model that something is counted for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Model {
+    model_name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Finished {
+    model_name: String,
+    finished_reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CacheConfig {
+    model_name: String,
+    block_size: u64,
+    num_gpu_blocks: u64,
+    cache_dtype: String,
+    enable_prefix_caching: &'static str,
+}
+
+type Count = Family<Model, Counter>;
+type Level = Family<Model, Gauge>;
+type Share = Family<Model, Gauge<f64, AtomicU64>>;
+type Times = Family<Model, Histogram, fn() -> Histogram>;
+
+const TTFT_S: [f64; 22] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
+];
+const ITL_S: [f64; 19] = [
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+];
+const E2E_S: [f64; 21] = [
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+];
+
+/// All metrics.
+pub struct Metrics {
+    exposed: Exposed,
+    running: Level,
+    waiting: Level,
+    kv_usage: Share,
+    queries: Count,
+    hits: Count,
+    prompt_tokens: Count,
+    generation_tokens: Count,
+    finished: Family<Finished, Counter>,
+    ttft: Times,
+    itl: Times,
+    e2e: Times,
+    queued: Times,
+    prefill: Times,
+    decode: Times,
+    cache_config: Family<CacheConfig, Gauge>,
+    // Ours.
+    refused: Count,
+    loaded: Share,
+    pages_idle: Level,
+    snapshots: Level,
+    snapshot_bytes: Level,
+    snapshots_taken: Level,
+    snapshot_hits: Level,
+    snapshots_evicted: Level,
+    disk_files: Level,
+    disk_bytes: Level,
+    disk_hits: Level,
+    disk_tokens: Level,
+    disk_errors: Level,
+    computed: Count,
+    preemptions: Level,
+    worst_step: Share,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut exposed = Exposed::default();
+        let mut count = |name: &str, help: &str| {
+            let family = Count::default();
+            exposed.register(name, help, family.clone());
+            family
+        };
+        let queries = count("vllm:prefix_cache_queries", "Tokens of prompts that were looked for in the cache");
+        let hits = count("vllm:prefix_cache_hits", "Tokens of prompts that were found there");
+        let prompt_tokens = count("vllm:prompt_tokens", "Tokens of prompts, cached ones included");
+        let generation_tokens = count("vllm:generation_tokens", "Tokens generated");
+        let computed = count("octet:prompt_tokens_computed", "Tokens of prompts that were computed");
+        let refused = count("octet:requests_refused", "Requests that were refused for want of room");
+        let mut level = |name: &str, help: &str| {
+            let family = Level::default();
+            exposed.register(name, help, family.clone());
+            family
+        };
+        let running = level("vllm:num_requests_running", "Sequences on the model");
+        let waiting = level("vllm:num_requests_waiting", "Sequences that wait, for the model to be loaded too");
+        let pages_idle = level("octet:kv_pages_idle", "Pages that are kept for later prompts");
+        let snapshots = level("octet:snapshots", "Snapshots of recurrent states in memory");
+        let snapshot_bytes = level("octet:snapshot_bytes", "Bytes of these");
+        let snapshots_taken = level("octet:snapshots_taken", "Snapshots taken since the model was loaded");
+        let snapshot_hits = level("octet:snapshot_hits", "Snapshots that a prompt went on from since then");
+        let snapshots_evicted = level("octet:snapshots_evicted", "Snapshots that made way since then");
+        let disk_files = level("octet:cache_disk_files", "Files of the cache's tier on disk");
+        let disk_bytes = level("octet:cache_disk_bytes", "Bytes of these");
+        let disk_hits = level("octet:cache_disk_hits", "Prompts that went on from there since the model was loaded");
+        let disk_tokens = level("octet:cache_disk_tokens", "Tokens that they did not compute");
+        let disk_errors = level("octet:cache_disk_errors", "Files that were damaged, gone or not written");
+        let preemptions = level("octet:preemptions", "Sequences put back for want of pages since then");
+        let mut share = |name: &str, help: &str| {
+            let family = Share::default();
+            exposed.register(name, help, family.clone());
+            family
+        };
+        let kv_usage = share("vllm:kv_cache_usage_perc", "Share of the KV cache that running sequences use, 0 to 1");
+        let loaded = share("octet:model_loaded", "How far the model is loaded, 0 to 1");
+        let worst_step = share("octet:decode_step_seconds_max", "The longest step that had an answer's token in it");
+        let mut times = |name: &str, help: &str, new: fn() -> Histogram| {
+            let family = Times::new_with_constructor(new);
+            exposed.register(name, help, family.clone());
+            family
+        };
+        let long: fn() -> Histogram = || Histogram::new(E2E_S);
+        let ttft = times("vllm:time_to_first_token_seconds", "From the request to the first token", || {
+            Histogram::new(TTFT_S)
+        });
+        let itl = times("vllm:inter_token_latency_seconds", "From one token to the next", || Histogram::new(ITL_S));
+        let e2e = times("vllm:e2e_request_latency_seconds", "From the request to its end", long);
+        let queued = times("vllm:request_queue_time_seconds", "In the queue", long);
+        let prefill = times("vllm:request_prefill_time_seconds", "From there to the first token", long);
+        let decode = times("vllm:request_decode_time_seconds", "From there to the last", long);
+        let finished = Family::<Finished, Counter>::default();
+        exposed.register("vllm:request_success", "Answers that came to their end", finished.clone());
+        let cache_config = Family::<CacheConfig, Gauge>::default();
+        exposed.register("vllm:cache_config_info", "The cache's shape", cache_config.clone());
+        Self {
+            exposed,
+            running,
+            waiting,
+            kv_usage,
+            queries,
+            hits,
+            prompt_tokens,
+            generation_tokens,
+            finished,
+            ttft,
+            itl,
+            e2e,
+            queued,
+            prefill,
+            decode,
+            cache_config,
+            refused,
+            loaded,
+            pages_idle,
+            snapshots,
+            snapshot_bytes,
+            snapshots_taken,
+            snapshot_hits,
+            snapshots_evicted,
+            disk_files,
+            disk_bytes,
+            disk_hits,
+            disk_tokens,
+            disk_errors,
+            computed,
+            preemptions,
+            worst_step,
+        }
+    }
+}
+
+/// What one request took, for [`Metrics::request`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Took {
+    /// Tokens of prompts, and those of them that came from the cache.
+    pub prompt_tokens: u64,
+    /// See `prompt_tokens`.
+    pub cached_tokens: u64,
+    /// In the queue.
+    pub queued: Duration,
+    /// To the first token.
+    pub prefill: Duration,
+    /// To the last.
+    pub decode: Duration,
+    /// All.
+    pub total: Duration,
+}
+
+impl Metrics {
+    /// The label of a model.
+    pub fn model(name: &str) -> Model {
+        Model { model_name: name.into() }
+    }
+
+    /// A request was refused for want of room.
+    pub fn refused(&self, model: &Model) {
+        self.refused.get_or_create(model).inc();
+    }
+
+    /// The first token of a request came.
+    pub fn first_token(&self, model: &Model, after: Duration) {
+        self.ttft.get_or_create(model).observe(after.as_secs_f64());
+        self.generation_tokens.get_or_create(model).inc();
+    }
+
+    /// Another token came, so long after the one before it.
+    pub fn token(&self, model: &Model, after: Duration) {
+        self.itl.get_or_create(model).observe(after.as_secs_f64());
+        self.generation_tokens.get_or_create(model).inc();
+    }
+
+    /// An answer came to its end.
+    pub fn finished(&self, model: &Model, finished_reason: &'static str) {
+        let labels = Finished { model_name: model.model_name.clone(), finished_reason };
+        self.finished.get_or_create(&labels).inc();
+    }
+
+    /// A request came to its end.
+    pub fn request(&self, model: &Model, took: &Took) {
+        self.prompt_tokens.get_or_create(model).inc_by(took.prompt_tokens);
+        self.queries.get_or_create(model).inc_by(took.prompt_tokens);
+        self.hits.get_or_create(model).inc_by(took.cached_tokens);
+        self.computed.get_or_create(model).inc_by(took.prompt_tokens - took.cached_tokens.min(took.prompt_tokens));
+        let seconds = [
+            (&self.e2e, took.total),
+            (&self.queued, took.queued),
+            (&self.prefill, took.prefill),
+            (&self.decode, took.decode),
+        ];
+        for (times, time) in seconds {
+            times.get_or_create(model).observe(time.as_secs_f64());
+        }
+    }
+
+    /// Everything as text.
+    pub fn text(&self, models: &Registry) -> Result<String, std::fmt::Error> {
+        for (i, info) in models.list().iter().enumerate() {
+            self.read_engine(models, i, &Self::model(&info.id));
+        }
+        let mut out = String::new();
+        encode(&mut out, &self.exposed)?;
+        Ok(out)
+    }
+
+    fn read_engine(&self, models: &Registry, index: usize, label: &Model) {
+        let loaded = models.loaded(index);
+        let stats = loaded.as_ref().map(|l| l.handle.stats()).unwrap_or_default();
+        let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let set = |level: &Level, n: usize| {
+            level.get_or_create(label).set(int(n as u64));
+        };
+        let cache = stats.cache;
+        set(&self.running, stats.running);
+        set(&self.waiting, stats.waiting + models.waiting(index));
+        set(&self.pages_idle, cache.pages_idle);
+        set(&self.snapshots, cache.snapshots);
+        set(&self.disk_files, cache.disk.files);
+        for (level, n) in [
+            (&self.snapshot_bytes, cache.snapshot_bytes),
+            (&self.snapshots_taken, cache.taken),
+            (&self.snapshot_hits, cache.hits),
+            (&self.snapshots_evicted, cache.evicted),
+            (&self.preemptions, stats.preemptions),
+            (&self.disk_bytes, cache.disk.bytes),
+            (&self.disk_hits, cache.disk.hits),
+            (&self.disk_tokens, cache.disk.tokens),
+            (&self.disk_errors, cache.disk.errors),
+        ] {
+            level.get_or_create(label).set(int(n));
+        }
+        let share = if cache.pages > 0 { cache.pages_used as f64 / cache.pages as f64 } else { 0.0 };
+        self.kv_usage.get_or_create(label).set(share);
+        self.loaded.get_or_create(label).set(models.progress(index));
+        self.worst_step.get_or_create(label).set(stats.decode_step_time_max.as_secs_f64());
+        if let Some(loaded) = loaded {
+            let block = PAGE_TOKENS as u64;
+            let config = CacheConfig {
+                model_name: label.model_name.clone(),
+                block_size: block,
+                num_gpu_blocks: loaded.handle.info().cache.pages as u64,
+                cache_dtype: format!("{:?}", loaded.handle.info().cache.kv).to_lowercase(),
+                enable_prefix_caching: "True",
+            };
+            self.cache_config.get_or_create(&config).set(1);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What runs the server well: metrics, access lines, keys. Used by `http` and the pipeline.
+
+mod access;
+mod keys;
+mod metrics;
+mod origin;
+
+pub use access::{Trace, log};
+pub use keys::Keys;
+pub use metrics::{Metrics, Model, Took};
+pub use origin::is_foreign;

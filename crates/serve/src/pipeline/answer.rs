@@ -1,0 +1,155 @@
+//! One answer as it comes from the engine, in the terms of the APIs. Fed by `run`.
+
+use octet_api::core::{Event, FinishReason, TokenLogprob, TopLogprob};
+use octet_engine::engine::{self, Finish};
+use octet_engine::tokenizer::Tokenizer;
+use octet_parser::{Delta, Parser};
+use uuid::Uuid;
+
+use super::plan::{CALL_END, Reader};
+
+/// One answer.
+pub struct Choice {
+    index: u32,
+    parser: Option<Parser>,
+    single_call: bool,
+    calls: u32,
+    /// Log-probabilities of tokens whose text is not out yet.
+    waiting: Vec<TokenLogprob>,
+    logprobs: bool,
+    /// The last token.
+    last: Option<u32>,
+    /// Tokens of reasoning.
+    pub reasoning_tokens: u64,
+    /// Why it ended, once it has.
+    pub finish: Option<FinishReason>,
+}
+
+impl Choice {
+    /// An answer that has not begun.
+    pub fn new(index: u32, reader: Option<&Reader>, logprobs: bool) -> Self {
+        let parser = reader.map(|r| Parser::new(r.format, r.start, r.tools.clone(), r.options));
+        Self {
+            index,
+            parser,
+            single_call: reader.is_some_and(|r| r.single_call),
+            calls: 0,
+            waiting: Vec::new(),
+            logprobs,
+            last: None,
+            reasoning_tokens: 0,
+            finish: None,
+        }
+    }
+
+    /// The prompt, which the answer repeats.
+    pub fn echo(&mut self, text: &str, logprobs: Vec<TokenLogprob>, out: &mut Vec<Event>) {
+        let choice = self.index;
+        if !logprobs.is_empty() {
+            out.push(Event::Logprobs { choice, tokens: logprobs });
+        }
+        out.push(Event::Text { choice, text: text.into() });
+    }
+
+    /// One more token.
+    pub fn token(
+        &mut self,
+        tokenizer: &Tokenizer,
+        id: u32,
+        text: &str,
+        logprob: Option<&engine::TokenLogprob>,
+        out: &mut Vec<Event>,
+    ) {
+        self.last = Some(id);
+        if self.parser.as_ref().is_some_and(Parser::in_reasoning) {
+            self.reasoning_tokens += 1;
+        }
+        if self.logprobs {
+            self.waiting.extend(logprob.map(|l| token_logprob(tokenizer, l)));
+        }
+        if !text.is_empty() {
+            self.text(text, out);
+        }
+    }
+
+    fn text(&mut self, text: &str, out: &mut Vec<Event>) {
+        match self.parser.take() {
+            None => self.say(text, out),
+            Some(mut parser) => {
+                parser.push(text, &mut |delta| self.delta(delta, out));
+                self.parser = Some(parser);
+            }
+        }
+    }
+
+    fn say(&mut self, text: &str, out: &mut Vec<Event>) {
+        let choice = self.index;
+        if !self.waiting.is_empty() {
+            out.push(Event::Logprobs { choice, tokens: std::mem::take(&mut self.waiting) });
+        }
+        out.push(Event::Text { choice, text: text.into() });
+    }
+
+    fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Event>) {
+        let choice = self.index;
+        match delta {
+            Delta::Content(text) => self.say(text, out),
+            Delta::Reasoning(text) => {
+                // Only what is said has log-probabilities in the APIs.
+                self.waiting.clear();
+                out.push(Event::Reasoning { choice, text: text.into() });
+            }
+            Delta::ToolCall(call) => {
+                self.waiting.clear();
+                let id = format!("call_{}", Uuid::new_v4().simple());
+                out.extend(Event::tool_call(choice, self.calls, &id, &call.name, &call.arguments));
+                self.calls += 1;
+            }
+        }
+    }
+
+    /// It is over.
+    pub fn done(&mut self, tokenizer: &Tokenizer, finish: Finish, stop: Option<String>, out: &mut Vec<Event>) {
+        // What ends an answer is not part of it.
+        if self.last.is_some_and(|id| finish == Finish::StopToken || tokenizer.eos_ids().contains(&id)) {
+            self.waiting.pop();
+        }
+        let ours = self.single_call && stop.as_deref() == Some(CALL_END);
+        if ours {
+            self.text(CALL_END, out);
+        }
+        if let Some(parser) = self.parser.take() {
+            parser.finish(&mut |delta| self.delta(delta, out));
+        }
+        let reason = match finish {
+            Finish::Length => FinishReason::Length,
+            _ if self.calls > 0 => FinishReason::ToolCalls,
+            Finish::StopString if !ours => FinishReason::StopSequence(stop.unwrap_or_default()),
+            Finish::StopString | Finish::EndOfText | Finish::StopToken | Finish::Cancelled => FinishReason::Stop,
+        };
+        out.push(Event::Finished { choice: self.index, reason: reason.clone() });
+        self.finish = Some(reason);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn token_logprob(tokenizer: &Tokenizer, l: &engine::TokenLogprob) -> TokenLogprob {
+    let bytes = tokenizer.token_bytes(l.id);
+    let top = l.top.iter().map(|(id, logprob)| {
+        let bytes = tokenizer.token_bytes(*id);
+        TopLogprob { token: text(bytes), bytes: bytes.to_vec(), logprob: *logprob }
+    });
+    TokenLogprob { token: text(bytes), bytes: bytes.to_vec(), logprob: Some(l.logprob), top: top.collect() }
+}
+
+/// Log-probabilities of a prompt, whose first token has none.
+pub fn prompt_logprobs(tokenizer: &Tokenizer, tokens: &[u32], scores: &[engine::TokenLogprob]) -> Vec<TokenLogprob> {
+    let first = tokens.first().map(|id| {
+        let bytes = tokenizer.token_bytes(*id);
+        TokenLogprob { token: text(bytes), bytes: bytes.to_vec(), logprob: None, top: Vec::new() }
+    });
+    first.into_iter().chain(scores.iter().map(|l| token_logprob(tokenizer, l))).collect()
+}

@@ -1,0 +1,130 @@
+//! What a request says about its answer's form, as a constraint that the engine follows. Called by `plan`.
+
+use octet_api::ApiError;
+use octet_api::core::{Chat, GenerateRequest, ResponseFormat, ToolChoice};
+use octet_engine::engine::Constraint as Follow;
+use octet_grammar::{Constraint, Error, GrammarSpec, Matcher, Tool, ToolMode, ToolSyntax};
+use serde_json::Value;
+
+use super::prompt::unable;
+use crate::models::{Loaded, THINK_END};
+
+/// The constraint on the answers to `request`, if it has one. `in_reasoning` where they begin with reasoning.
+pub fn constraint(
+    model: &Loaded,
+    name: &str,
+    request: &GenerateRequest,
+    in_reasoning: bool,
+) -> Result<Option<Box<dyn Follow>>, ApiError> {
+    let format = response_format(&request.response_format);
+    let tools = match request.chat() {
+        Some(chat) => tool_calls(model, name, chat, format.is_some())?,
+        None => None,
+    };
+    let reasoning_end = in_reasoning.then(|| THINK_END.to_string());
+    let matcher = |spec: GrammarSpec, param: &str| {
+        let constraint = Constraint { spec, reasoning_end: reasoning_end.clone() };
+        model.matcher(&constraint).map_err(|e| refused(param, &e))
+    };
+    let must_call = request.chat().is_some_and(|c| {
+        matches!(c.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) && !c.tools.is_empty()
+    });
+    if must_call && format.is_some() {
+        let what = "'response_format' has no effect where 'tool_choice' demands a call; leave one of them out";
+        return Err(ApiError::invalid("response_format", what));
+    }
+    let format = format.map(|f| matcher(f, "response_format")).transpose()?;
+    let tools = tools.map(|t| matcher(t, "tools")).transpose()?;
+    let matchers: Vec<Matcher> = format.into_iter().chain(tools).collect();
+    if matchers.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(Alternatives { matchers, bits: Vec::new() })))
+}
+
+fn response_format(format: &ResponseFormat) -> Option<GrammarSpec> {
+    Some(match format {
+        ResponseFormat::Text => return None,
+        ResponseFormat::JsonObject => GrammarSpec::JsonObject,
+        ResponseFormat::JsonSchema { schema, strict, .. } => {
+            GrammarSpec::JsonSchema { schema: schema.clone(), strict: strict.unwrap_or(false) }
+        }
+        ResponseFormat::Regex(regex) => GrammarSpec::Regex(regex.clone()),
+        ResponseFormat::Grammar(lark) => GrammarSpec::Lark(lark.clone()),
+        ResponseFormat::Choice(choices) => GrammarSpec::Choice(choices.clone()),
+    })
+}
+
+/// What tools demand of the answer's form; with a form that is demanded otherwise (`formatted`) a call is the alternative.
+fn tool_calls(model: &Loaded, name: &str, chat: &Chat, formatted: bool) -> Result<Option<GrammarSpec>, ApiError> {
+    if chat.tools.is_empty() || chat.tool_choice == ToolChoice::None {
+        return Ok(None);
+    }
+    let syntax = match model.format.tools {
+        octet_parser::ToolSyntax::Qwen3Coder => ToolSyntax::Qwen3Coder,
+        octet_parser::ToolSyntax::Hermes => ToolSyntax::Hermes,
+        octet_parser::ToolSyntax::None => {
+            return Err(unable("tools", name, "does not call tools: its chat template has no syntax of calls that is known here"));
+        }
+    };
+    let strict = chat.tools.iter().any(|t| t.strict == Some(true));
+    let mode = match &chat.tool_choice {
+        ToolChoice::Named(name) => ToolMode::Named(name.clone()),
+        ToolChoice::Required => ToolMode::Required,
+        ToolChoice::Auto if formatted => ToolMode::Required,
+        // The model is free, unless a call of its own accord has to be valid to the letter.
+        ToolChoice::Auto if strict => ToolMode::Auto,
+        ToolChoice::Auto | ToolChoice::None => return Ok(None),
+    };
+    let tools = chat.tools.iter().map(|t| Tool {
+        name: t.name.clone(),
+        parameters: Value::Object(t.parameters.clone()),
+        strict: t.strict.unwrap_or(false),
+    });
+    let parallel = chat.parallel_tool_calls.unwrap_or(true);
+    Ok(Some(GrammarSpec::ToolCalls { syntax, tools: tools.collect(), mode, parallel }))
+}
+
+fn refused(param: &str, e: &Error) -> ApiError {
+    ApiError::invalid(param, e.to_string())
+}
+
+/// Matchers of which an answer follows one. All of them, as long as they allow what comes.
+#[derive(Clone)]
+struct Alternatives {
+    matchers: Vec<Matcher>,
+    /// Room for the mask of one.
+    bits: Vec<u32>,
+}
+
+impl Follow for Alternatives {
+    fn mask(&mut self, allowed: &mut [u32]) -> Result<(), String> {
+        let Some((first, others)) = self.matchers.split_first_mut() else {
+            return Err("nothing is allowed".into());
+        };
+        first.mask(allowed).map_err(|e| e.to_string())?;
+        for other in others {
+            self.bits.resize(allowed.len(), 0);
+            other.mask(&mut self.bits).map_err(|e| e.to_string())?;
+            allowed.iter_mut().zip(&self.bits).for_each(|(a, b)| *a |= b);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), String> {
+        let mut refused = None;
+        self.matchers.retain_mut(|m| m.accept(id).map_err(|e| refused = Some(e.to_string())).is_ok());
+        match refused {
+            Some(why) if self.matchers.is_empty() => Err(why),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.matchers.iter().all(Matcher::is_finished)
+    }
+
+    fn fork(&self) -> Box<dyn Follow> {
+        Box::new(self.clone())
+    }
+}

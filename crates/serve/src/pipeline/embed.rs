@@ -1,0 +1,108 @@
+//! Texts to vectors. Called by the endpoints for embeddings.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use octet_api::core::{EmbedRequest, Embeddings};
+use octet_api::{ApiError, ErrorKind};
+use octet_engine::engine::{Event, EventSink, Pooling};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::plan::embedding;
+use super::run::{QUEUE_PAUSE, acquire, engine_error, submit_error, timeout};
+use crate::app::App;
+use crate::models::Lease;
+use crate::ops::Trace;
+
+struct Sink(UnboundedSender<Event>);
+
+impl EventSink for Sink {
+    fn send(&mut self, event: Event) -> ControlFlow<()> {
+        if self.0.send(event).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// The vectors of a request's texts, of length 1 unless `raw`.
+pub async fn embed(
+    app: &Arc<App>,
+    trace: &Trace,
+    request: Arc<EmbedRequest>,
+    raw: bool,
+) -> Result<Embeddings, ApiError> {
+    let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
+    let lease = acquire(app, &request.model, request.keep_alive, deadline).await?;
+    let pooling: Pooling = lease.card().pooling;
+    let mut out = Embeddings {
+        model: request.model.clone(),
+        load_ms: lease.waited.as_secs_f64() * 1e3,
+        ..Embeddings::default()
+    };
+    trace.note(|f| f.model.clone_from(&lease.card().info.id));
+    // One after the other: a list of thousands leaves room for others.
+    for i in 0..request.inputs.len() {
+        let vector = one(&lease, &request, i, pooling);
+        let (tokens, mut vector) = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline, vector).await.map_err(|_| timeout())??,
+            None => vector.await?,
+        };
+        out.prompt_tokens += tokens as u64;
+        if !raw {
+            normalise(&mut vector);
+        }
+        out.vectors.push(vector);
+        trace.note(|f| f.prompt = out.prompt_tokens);
+    }
+    if let Some(dimensions) = request.dimensions {
+        out.shorten(dimensions)?;
+    }
+    out.total_ms = trace.began.elapsed().as_secs_f64() * 1e3;
+    Ok(out)
+}
+
+/// The tokens of one text, and its vector.
+async fn one(
+    lease: &Lease,
+    request: &Arc<EmbedRequest>,
+    i: usize,
+    pooling: Pooling,
+) -> Result<(usize, Vec<f32>), ApiError> {
+    loop {
+        let (model, asked) = (Arc::clone(lease.model()), Arc::clone(request));
+        let (to, mut events) = unbounded_channel();
+        let submitted = tokio::task::spawn_blocking(move || {
+            let ours = embedding(&model, &asked.inputs[i], pooling, asked.truncate)?;
+            let tokens = ours.prompt.len();
+            model.handle.submit_to(ours, Box::new(Sink(to))).map_err(|e| submit_error(&e))?;
+            Ok::<usize, ApiError>(tokens)
+        });
+        let submitted = submitted.await.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
+        let tokens = match submitted {
+            // It was taken up to here: the rest waits for its turn.
+            Err(e) if e.kind == ErrorKind::RateLimit && i > 0 => {
+                tokio::time::sleep(QUEUE_PAUSE).await;
+                continue;
+            }
+            submitted => submitted?,
+        };
+        let mut vector = None;
+        while let Some(event) = events.recv().await {
+            match event {
+                Event::Embedding(v) => vector = Some(v),
+                Event::Failed(e) => return Err(engine_error(&e)),
+                _ => {}
+            }
+        }
+        let vector = vector.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the engine gave no vector"))?;
+        return Ok((tokens, vector));
+    }
+}
+
+fn normalise(v: &mut [f32]) {
+    let length = v.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        v.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+}

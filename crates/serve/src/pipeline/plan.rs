@@ -1,0 +1,191 @@
+//! From a request to what the engine is asked, one engine request a prompt, and how its answers are read. Called by `run` on a
+//! thread that may take its time: templates, tokenizers and grammars do.
+
+use std::sync::Arc;
+
+use octet_api::core::{Chat, GenerateRequest, Input, Sampling, ToolChoice};
+use octet_api::{ApiError, ErrorKind};
+use octet_engine::detokenizer::ControlTokens;
+use octet_engine::engine::{Pooling, Request, ThinkingBudget};
+use octet_engine::sampler::SamplerParams;
+use octet_engine::tokenizer::Special;
+use octet_parser::{Format, Options, ReasoningFormat, Start, Tool};
+use serde_json::Value;
+
+use super::constraint::constraint;
+use super::prompt::{self, Rendered, effort_budget};
+use crate::models::{Loaded, THINK_END};
+
+/// What the engine is asked, and how its answers are read.
+pub struct Plan {
+    /// One for each prompt.
+    pub requests: Vec<Request>,
+    /// Text and tokens of the prompts, where the answer repeats them.
+    pub echo: Vec<(String, Vec<u32>)>,
+    /// Of all prompts.
+    pub prompt_tokens: usize,
+    /// How a conversation's answers are read; `None` leaves text as it is.
+    pub reader: Option<Reader>,
+}
+
+/// How answers are read.
+#[derive(Clone)]
+pub struct Reader {
+    /// The syntax.
+    pub format: Format,
+    /// Where they begin.
+    pub start: Start,
+    /// What may be called.
+    pub tools: Arc<[Tool]>,
+    /// Where reasoning goes, and how many calls there may be.
+    pub options: Options,
+    /// The answer ends with its first call: the tag that ends it is a stop text of ours.
+    pub single_call: bool,
+}
+
+/// Ends the only call of an answer.
+pub const CALL_END: &str = "</tool_call>";
+
+/// What the model is made to say where it has thought for as long as it may.
+const THOUGHT_ENOUGH: &str = "\n\nThat is as long as I can think about it. I answer now.\n</think>\n\n";
+/// What it is made to say where it may not think at all.
+const THOUGHT_NOTHING: &str = "\n</think>\n\n";
+
+/// Settings of the server.
+#[derive(Debug, Clone, Copy)]
+pub struct Defaults {
+    /// Where reasoning goes.
+    pub reasoning: ReasoningFormat,
+    /// Say where prompts left the cache.
+    pub explain_miss: bool,
+}
+
+/// Plans a request.
+pub fn plan(model: &Loaded, name: &str, request: &GenerateRequest, defaults: Defaults) -> Result<Plan, ApiError> {
+    match &request.input {
+        Input::Chat(chat) => {
+            let rendered = prompt::chat(model, chat)?;
+            plan_chat(model, name, request, chat, rendered, defaults)
+        }
+        Input::Completion(completion) => {
+            let rendered = completion.prompts.iter().map(|p| prompt::plain(model, p)).collect::<Result<Vec<_>, _>>()?;
+            let prompt_tokens = rendered.iter().map(|r| r.tokens.len()).sum();
+            let echo = if completion.echo {
+                rendered.iter().map(|r| (r.text.clone(), r.tokens.clone())).collect()
+            } else {
+                Vec::new()
+            };
+            let follow = constraint(model, name, request, false)?;
+            let requests = rendered.into_iter().map(|r| {
+                let mut out = engine_request(model, request, r, defaults);
+                out.constraint.clone_from(&follow);
+                out.continues = true;
+                if completion.echo {
+                    out.prompt_logprobs = request.logprobs.map(|n| n as usize);
+                }
+                out
+            });
+            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None })
+        }
+    }
+}
+
+fn plan_chat(
+    model: &Loaded,
+    name: &str,
+    request: &GenerateRequest,
+    chat: &Chat,
+    rendered: Rendered,
+    defaults: Defaults,
+) -> Result<Plan, ApiError> {
+    let calls = chat.tool_choice != ToolChoice::None && !chat.tools.is_empty();
+    let tool = |t: &octet_api::core::Tool| Tool { name: t.name.clone(), parameters: Value::Object(t.parameters.clone()) };
+    let tools: Arc<[Tool]> = if calls { chat.tools.iter().map(tool).collect() } else { Arc::new([]) };
+    let parallel = chat.parallel_tool_calls.unwrap_or(true);
+    let reader = Reader {
+        format: model.format,
+        start: Start { in_reasoning: rendered.in_reasoning },
+        options: Options { reasoning: defaults.reasoning, parallel_tool_calls: parallel },
+        single_call: !tools.is_empty() && !parallel,
+        tools,
+    };
+    let prompt_tokens = rendered.tokens.len();
+    let follow = constraint(model, name, request, rendered.in_reasoning)?;
+    let thinking = if rendered.in_reasoning { thinking(model, chat)? } else { None };
+    let mut out = engine_request(model, request, rendered, defaults);
+    out.constraint = follow;
+    out.thinking = thinking;
+    // Clients write calls anew and leave reasoning out: later prompts part from this answer there.
+    out.snapshot_before = model.call_begin.into_iter().collect();
+    out.snapshot_after = model.think_end.into_iter().collect();
+    out.continues = chat.continue_final;
+    if reader.single_call {
+        out.stop.push(CALL_END.into());
+    }
+    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader) })
+}
+
+fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiError> {
+    let source = model.template.as_ref().map_or("", |t| t.source());
+    let reasoning = &chat.reasoning;
+    let by_effort = reasoning.effort.filter(|_| !source.contains("reasoning_effort")).and_then(effort_budget);
+    let off = reasoning.enabled == Some(false) && !source.contains("enable_thinking");
+    let budget = if off { Some(0) } else { reasoning.budget_tokens.or(by_effort) };
+    let Some(budget) = budget else { return Ok(None) };
+    let Some(close) = model.think_end else {
+        let what = format!("this model's vocabulary has no {THINK_END}, so its thinking can not be limited");
+        return Err(ApiError::invalid("thinking", what));
+    };
+    let text = if budget == 0 { THOUGHT_NOTHING } else { THOUGHT_ENOUGH };
+    let end = model.tokenizer().encode(text, Special::Parse);
+    let end = end.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
+    Ok(Some(ThinkingBudget { max_tokens: budget as usize, close, end }))
+}
+
+fn engine_request(model: &Loaded, request: &GenerateRequest, rendered: Rendered, defaults: Defaults) -> Request {
+    Request {
+        prompt: rendered.tokens,
+        checkpoints: rendered.checkpoints,
+        max_tokens: request.max_tokens.map(|n| n as usize),
+        min_tokens: request.min_tokens.unwrap_or(0) as usize,
+        sampling: sampling(&model.handle.rules().sampling, &request.sampling, request.logprobs),
+        stop: request.stop.clone(),
+        stop_token_ids: request.stop_token_ids.clone(),
+        ignore_eos: request.ignore_eos,
+        n: request.n as usize,
+        control_tokens: ControlTokens::Hide,
+        cache: request.cache.prompt.unwrap_or(true),
+        cache_salt: request.cache.salt.clone(),
+        explain_miss: defaults.explain_miss,
+        ..Request::default()
+    }
+}
+
+/// What the client says, on top of what the model's makers recommend.
+fn sampling(base: &SamplerParams, asked: &Sampling, logprobs: Option<u32>) -> SamplerParams {
+    let float = |asked: Option<f64>, base: f32| asked.map_or(base, |x| x as f32);
+    SamplerParams {
+        temperature: float(asked.temperature, base.temperature),
+        top_k: asked.top_k.unwrap_or(base.top_k),
+        top_p: float(asked.top_p, base.top_p),
+        min_p: float(asked.min_p, base.min_p),
+        repetition_penalty: float(asked.repetition_penalty, base.repetition_penalty),
+        // Below zero is all.
+        penalty_last_n: asked.penalty_last_n.map_or(base.penalty_last_n, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+        presence_penalty: float(asked.presence_penalty, base.presence_penalty),
+        frequency_penalty: float(asked.frequency_penalty, base.frequency_penalty),
+        logit_bias: asked.logit_bias.iter().map(|(id, bias)| (*id, *bias as f32)).collect(),
+        seed: asked.seed.or(base.seed),
+        logprobs: logprobs.map(|n| n as usize),
+    }
+}
+
+/// What the engine is asked for a vector. `cut` shortens what does not fit.
+pub fn embedding(model: &Loaded, prompt: &octet_api::core::Prompt, pooling: Pooling, cut: bool) -> Result<Request, ApiError> {
+    let mut rendered = prompt::plain(model, prompt)?;
+    let rules = model.handle.rules();
+    if cut {
+        rendered.tokens.truncate(rules.context.min(rules.capacity));
+    }
+    Ok(Request { prompt: rendered.tokens, pooling: Some(pooling), max_tokens: Some(0), ..Request::default() })
+}

@@ -1,0 +1,419 @@
+//! One request at work: it waits for its model, plans, submits, and gives its answer's events. Driven by `http`.
+//!
+//! The run is dropped where the client is gone; then the engine finds its listener closed, and drops the request.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use octet_api::core::{Event, FinishReason, GenerateRequest, Timings, Usage};
+use octet_api::{ApiError, ErrorKind};
+use octet_engine::engine::{self, EventSink, Request, SubmitError};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use uuid::Uuid;
+
+use super::answer::{Choice, prompt_logprobs};
+use super::plan::{Defaults, Plan, Reader, plan};
+use crate::app::App;
+use crate::models::{AcquireError, Lease};
+use crate::ops::{Metrics, Model, Took, Trace};
+
+/// Hands events of the engine's thread on; there are never more than the answer has tokens.
+struct Sink {
+    prompt: usize,
+    to: UnboundedSender<(usize, engine::Event)>,
+}
+
+impl EventSink for Sink {
+    fn send(&mut self, event: engine::Event) -> ControlFlow<()> {
+        match self.to.send((self.prompt, event)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.to.is_closed()
+    }
+}
+
+/// A request that the engine works on.
+pub struct Run {
+    app: Arc<App>,
+    lease: Lease,
+    trace: Trace,
+    label: Model,
+    /// The model's name as the client knows it.
+    name: String,
+    to: UnboundedSender<(usize, engine::Event)>,
+    events: UnboundedReceiver<(usize, engine::Event)>,
+    /// Prompts that the queue had no room for yet, and how many are with the engine.
+    later: VecDeque<(usize, Request)>,
+    with_engine: usize,
+    /// Answers, those to a prompt one after the other.
+    choices: Vec<Choice>,
+    n: usize,
+    echo: Vec<(String, Vec<u32>)>,
+    /// What is repeated of the prompts has log-probabilities.
+    scored: bool,
+    /// What is to be handed out.
+    ready: VecDeque<Event>,
+    /// Why the prompt was not found in the cache.
+    pub miss: Option<String>,
+    deadline: Option<tokio::time::Instant>,
+    usage: Usage,
+    took: Took,
+    last_token: Option<Instant>,
+    over: bool,
+}
+
+/// Most prompts of one request that are with the engine at a time, as times of what runs at once.
+const PROMPTS_AHEAD: usize = 2;
+/// How long to wait where the queue is full of others' requests.
+pub const QUEUE_PAUSE: Duration = Duration::from_millis(50);
+
+impl Run {
+    /// Waits for the model, plans the request, and queues it.
+    pub async fn start(
+        app: &Arc<App>,
+        trace: &Trace,
+        request: &Arc<GenerateRequest>,
+        explain_miss: bool,
+    ) -> Result<Self, ApiError> {
+        let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
+        let lease = acquire(app, &request.model, request.keep_alive, deadline).await?;
+        let name = lease.card().info.id.clone();
+        let label = Metrics::model(&name);
+        trace.note(|f| f.model.clone_from(&name));
+        let defaults = Defaults { reasoning: app.options.reasoning, explain_miss };
+        let (asked, model) = (Arc::clone(request), Arc::clone(lease.model()));
+        let planned = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, defaults));
+        let Plan { requests, echo, prompt_tokens, reader } = planned.await.map_err(|e| internal(&e.to_string()))??;
+        let n = request.n as usize;
+        let choice = |i: usize| {
+            Choice::new(u32::try_from(i).unwrap_or(u32::MAX), reader.as_ref(), request.logprobs.is_some())
+        };
+        let choices = (0..requests.len() * n).map(choice).collect();
+        let (to, events) = unbounded_channel();
+        let mut run = Self {
+            app: Arc::clone(app),
+            trace: trace.clone(),
+            label,
+            name: request.model.clone(),
+            to,
+            events,
+            later: requests.into_iter().enumerate().collect(),
+            with_engine: 0,
+            choices,
+            n,
+            scored: !echo.is_empty() && request.logprobs.is_some(),
+            echo,
+            ready: VecDeque::new(),
+            miss: None,
+            deadline,
+            usage: Usage {
+                prompt_tokens: prompt_tokens as u64,
+                cached_tokens: Some(0),
+                reasoning_tokens: reader.as_ref().filter(|r| reasons(r)).map(|_| 0),
+                ..Usage::default()
+            },
+            took: Took::default(),
+            last_token: None,
+            over: false,
+            lease,
+        };
+        run.trace.note(|f| f.prompt = prompt_tokens as u64);
+        run.submit()?;
+        Ok(run)
+    }
+
+    /// Queues prompts as far as there is room. Fails where there is none for the first.
+    fn submit(&mut self) -> Result<(), ApiError> {
+        let handle = &self.lease.model().handle;
+        let ahead = PROMPTS_AHEAD * handle.rules().max_seqs;
+        while self.with_engine < ahead
+            && let Some((prompt, request)) = self.later.pop_front()
+        {
+            // Asked for again where the queue is full.
+            let again = (prompt > 0).then(|| request.clone());
+            match handle.submit_to(request, Box::new(Sink { prompt, to: self.to.clone() })) {
+                Ok(()) => self.with_engine += 1,
+                Err(SubmitError::QueueFull { .. }) if prompt > 0 => {
+                    if let Some(request) = again {
+                        self.later.push_front((prompt, request));
+                    }
+                    return Ok(());
+                }
+                Err(e) => {
+                    if matches!(e, SubmitError::QueueFull { .. }) {
+                        self.app.metrics.refused(&self.label);
+                    }
+                    return Err(submit_error(&e));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the engine has taken the request up: then `miss` is known.
+    pub async fn admitted(&mut self) {
+        while self.ready.is_empty() && !self.over {
+            self.pump().await;
+        }
+    }
+
+    /// The next event; `None` after the last. Can be given up and called again.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.over {
+                return None;
+            }
+            self.pump().await;
+        }
+    }
+
+    /// The next event, if it is there already.
+    pub fn try_next(&mut self) -> Option<Event> {
+        while self.ready.is_empty() && !self.over {
+            match self.events.try_recv() {
+                Ok((prompt, event)) => self.take(prompt, event),
+                Err(_) => break,
+            }
+        }
+        self.ready.pop_front()
+    }
+
+    async fn pump(&mut self) {
+        // With nothing of ours in the engine nobody will tell that there is room.
+        if self.with_engine == 0 && !self.later.is_empty() {
+            tokio::time::sleep(QUEUE_PAUSE).await;
+            if self.deadline.is_some_and(|d| tokio::time::Instant::now() >= d) {
+                return self.fail(timeout());
+            }
+            return self.submit().unwrap_or_else(|e| self.fail(e));
+        }
+        let next = match self.deadline {
+            Some(deadline) => match tokio::time::timeout_at(deadline, self.events.recv()).await {
+                Ok(next) => next,
+                Err(_) => return self.fail(timeout()),
+            },
+            None => self.events.recv().await,
+        };
+        match next {
+            Some((prompt, event)) => self.take(prompt, event),
+            // We hold a sender ourselves.
+            None => self.fail(internal("the engine does not answer")),
+        }
+    }
+
+    fn take(&mut self, prompt: usize, event: engine::Event) {
+        let model = Arc::clone(self.lease.model());
+        let tokenizer = model.tokenizer();
+        let mut out = Vec::new();
+        match event {
+            engine::Event::Admitted { cached_tokens, miss, .. } => {
+                self.usage.cached_tokens = Some(self.usage.cached_tokens.unwrap_or(0) + cached_tokens as u64);
+                if let Some(report) = miss {
+                    tracing::debug!(id = &*self.trace.id, "{}", report.line());
+                    self.miss = Some(report.line());
+                }
+                if prompt == 0 {
+                    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                    out.push(Event::Started {
+                        id: Uuid::new_v4().simple().to_string(),
+                        model: self.name.clone(),
+                        created_s: created.as_secs(),
+                        usage: Some(self.usage),
+                    });
+                }
+                if let Some((text, _)) = self.echo.get(prompt)
+                    && !self.scored
+                {
+                    let text = text.clone();
+                    for choice in &mut self.choices[prompt * self.n..(prompt + 1) * self.n] {
+                        choice.echo(&text, Vec::new(), &mut out);
+                    }
+                }
+            }
+            engine::Event::PromptLogprobs(scores) => {
+                if let Some((text, tokens)) = self.echo.get(prompt) {
+                    let logprobs = prompt_logprobs(tokenizer, tokens, &scores);
+                    for choice in &mut self.choices[prompt * self.n..(prompt + 1) * self.n] {
+                        choice.echo(text, logprobs.clone(), &mut out);
+                    }
+                }
+            }
+            engine::Event::PromptProgress { .. } | engine::Event::Embedding(_) => {}
+            engine::Event::Token { choice, id, text, logprob } => {
+                self.count_token();
+                self.choices[prompt * self.n + choice as usize].token(tokenizer, id, &text, logprob.as_ref(), &mut out);
+            }
+            engine::Event::Done { choice, finish, stop, usage, timings } => {
+                let c = &mut self.choices[prompt * self.n + choice as usize];
+                c.done(tokenizer, finish, stop, &mut out);
+                self.app.metrics.finished(&self.label, c.finish.as_ref().map_or("abort", finish_name));
+                if let Some(n) = &mut self.usage.reasoning_tokens {
+                    *n += c.reasoning_tokens;
+                }
+                self.usage.completion_tokens += usage.completion_tokens as u64;
+                self.took.queued = self.took.queued.max(timings.queued);
+                self.took.prefill = self.took.prefill.max(timings.prompt);
+                self.took.decode = self.took.decode.max(timings.generation);
+                if self.choices[prompt * self.n..(prompt + 1) * self.n].iter().all(|c| c.finish.is_some()) {
+                    self.with_engine -= 1;
+                }
+            }
+            engine::Event::Failed(e) => {
+                self.ready.extend(out);
+                return self.fail(engine_error(&e));
+            }
+        }
+        self.ready.extend(out);
+        if self.choices.iter().all(|c| c.finish.is_some()) {
+            self.finish();
+        } else if !self.later.is_empty()
+            && let Err(e) = self.submit()
+        {
+            self.fail(e);
+        }
+    }
+
+    fn count_token(&mut self) {
+        let now = Instant::now();
+        match self.last_token.replace(now) {
+            None => {
+                let after = now - self.trace.began;
+                self.app.metrics.first_token(&self.label, after);
+                self.trace.note(|f| f.ttft = Some(after));
+            }
+            Some(last) => self.app.metrics.token(&self.label, now - last),
+        }
+    }
+
+    fn finish(&mut self) {
+        self.over = true;
+        let total = self.trace.began.elapsed();
+        let ms = |d: Duration| d.as_secs_f64() * 1e3;
+        let cached = self.usage.cached_tokens.unwrap_or(0);
+        let timings = Timings {
+            cache_n: cached,
+            prompt_n: self.usage.prompt_tokens.saturating_sub(cached),
+            prompt_ms: ms(self.took.prefill),
+            predicted_n: self.usage.completion_tokens,
+            predicted_ms: ms(self.took.decode),
+            load_ms: ms(self.lease.waited),
+            total_ms: ms(total),
+            draft: None,
+        };
+        self.took = Took { prompt_tokens: self.usage.prompt_tokens, cached_tokens: cached, total, ..self.took };
+        self.app.metrics.request(&self.label, &self.took);
+        self.trace.note(|f| {
+            f.cached = cached;
+            f.completion = self.usage.completion_tokens;
+            // The first token comes with the prompt.
+            let seconds = self.took.decode.as_secs_f64();
+            let after_first = self.usage.completion_tokens.saturating_sub(self.choices.len() as u64);
+            f.rate = (after_first > 0 && seconds > 0.0).then(|| after_first as f64 / seconds);
+        });
+        self.ready.push_back(Event::Usage(self.usage));
+        self.ready.push_back(Event::Timings(timings));
+    }
+
+    fn fail(&mut self, error: ApiError) {
+        self.over = true;
+        self.trace.note(|f| f.error = Some(error.message.clone()));
+        self.ready.push_back(Event::Error(error));
+        // Nobody listens to what may still come.
+        self.events.close();
+    }
+}
+
+fn reasons(reader: &Reader) -> bool {
+    reader.format.reasoning
+}
+
+fn finish_name(reason: &FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop | FinishReason::StopSequence(_) => "stop",
+        FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
+        FinishReason::ContentFilter => "abort",
+    }
+}
+
+/// The model that a client asks for.
+pub async fn acquire(
+    app: &Arc<App>,
+    name: &str,
+    keep_alive: Option<octet_api::core::KeepAlive>,
+    deadline: Option<tokio::time::Instant>,
+) -> Result<Lease, ApiError> {
+    let index = app.models.find(name).ok_or_else(|| unknown(app, name))?;
+    let lease = app.models.acquire(index, keep_alive);
+    let lease = match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline, lease).await.map_err(|_| timeout())?,
+        None => lease.await,
+    };
+    lease.map_err(|e| {
+        let error = |kind| ApiError::new(kind, e.to_string());
+        match &e {
+            AcquireError::Failed { .. } => error(ErrorKind::Internal),
+            AcquireError::QueueFull { .. } => {
+                app.metrics.refused(&Metrics::model(app.models.name(index)));
+                ApiError { retry_after_s: Some(RETRY_LOADING_S), ..error(ErrorKind::RateLimit) }
+            }
+            AcquireError::Draining => draining(),
+        }
+    })
+}
+
+/// When a request may come again whose model is being loaded.
+const RETRY_LOADING_S: u64 = 10;
+/// When one may that came while the server shuts down: another has taken its place by then.
+const RETRY_DRAINING_S: u64 = 5;
+
+/// There is no such model.
+pub fn unknown(app: &App, name: &str) -> ApiError {
+    let what = format!("there is no model '{name}' here; there are: {}", app.models.known());
+    ApiError { param: Some("model".into()), code: Some("model_not_found".into()), ..ApiError::new(ErrorKind::NotFound, what) }
+}
+
+/// The server shuts down.
+pub fn draining() -> ApiError {
+    let what = "the server is shutting down";
+    ApiError { retry_after_s: Some(RETRY_DRAINING_S), ..ApiError::new(ErrorKind::Overloaded, what) }
+}
+
+/// Why a request was not taken, for its client.
+pub fn submit_error(e: &SubmitError) -> ApiError {
+    match e {
+        SubmitError::QueueFull { retry_after } => ApiError {
+            retry_after_s: Some(retry_after.as_secs().max(1)),
+            ..ApiError::new(ErrorKind::RateLimit, e.to_string())
+        },
+        SubmitError::TooLong { .. } => ApiError::new(ErrorKind::ContextLength, e.to_string()),
+        SubmitError::Stopping => draining(),
+        SubmitError::Invalid(_) => ApiError::new(ErrorKind::InvalidRequest, e.to_string()),
+    }
+}
+
+/// Why a request was not finished, for its client.
+pub fn engine_error(e: &octet_engine::Error) -> ApiError {
+    match e {
+        octet_engine::Error::Stopped => draining(),
+        other => internal(&other.to_string()),
+    }
+}
+
+fn internal(what: &str) -> ApiError {
+    ApiError::new(ErrorKind::Internal, what)
+}
+
+/// It took too long.
+pub fn timeout() -> ApiError {
+    ApiError::new(ErrorKind::Timeout, "the request took longer than the server allows; --timeout sets how long that is")
+}

@@ -1,0 +1,191 @@
+"""Asks a running server through a real client library. Run by clients.rs: clients.py LIBRARY URL."""
+
+import json
+import sys
+
+LIBRARY, URL = sys.argv[1], sys.argv[2]
+MODEL = "tiny"
+HELLO = [{"role": "user", "content": "Hello"}]
+NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
+PARAMETERS = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["room", "on"],
+    "properties": {"room": {"type": "string", "enum": ["kitchen", "hall"]}, "on": {"type": "boolean"}},
+}
+FUNCTION = {"name": "set_light", "description": "Switches a light.", "parameters": PARAMETERS}
+TOOL = {"type": "function", "function": FUNCTION}
+
+
+def check_arguments(arguments):
+    assert arguments["room"] in ("kitchen", "hall") and isinstance(arguments["on"], bool), arguments
+
+
+def openai():
+    import openai
+    from pydantic import BaseModel
+
+    client = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
+    assert MODEL in [m.id for m in client.models.list()]
+    chat = client.chat.completions
+    plain = {"model": MODEL, "messages": HELLO, "temperature": 0, "max_tokens": 12, "extra_body": NO_THINKING}
+    whole = chat.create(**plain)
+    assert whole.choices[0].finish_reason == "length" and whole.usage.completion_tokens == 12
+    pieces = list(chat.create(**plain, stream=True, stream_options={"include_usage": True}))
+    text = "".join(p.choices[0].delta.content or "" for p in pieces if p.choices)
+    assert text == whole.choices[0].message.content, (text, whole)
+    assert pieces[-1].usage.completion_tokens == 12
+
+    called = chat.create(**plain | {"max_tokens": 300}, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+    call = called.choices[0].message.tool_calls[0]
+    assert call.function.name == "set_light"
+    check_arguments(json.loads(call.function.arguments))
+    streamed = ""
+    for piece in chat.create(**plain | {"max_tokens": 300}, tools=[TOOL], tool_choice="required", stream=True, parallel_tool_calls=False):
+        for part in piece.choices[0].delta.tool_calls or [] if piece.choices else []:
+            streamed += part.function.arguments or ""
+    check_arguments(json.loads(streamed))
+
+    class Light(BaseModel):
+        on: bool
+
+    parsed = chat.parse(**plain | {"max_tokens": 100}, response_format=Light)
+    assert isinstance(parsed.choices[0].message.parsed.on, bool)
+
+    asked = {"model": MODEL, "input": "Hello", "max_output_tokens": 12, "temperature": 0, "reasoning": {"effort": "none"}}
+    response = client.responses.create(**asked, store=True)
+    assert response.output_text
+    assert client.responses.retrieve(response.id).output_text == response.output_text
+    following = client.responses.create(**asked, previous_response_id=response.id)
+    assert following.usage.input_tokens > response.usage.input_tokens
+    with client.responses.stream(**asked) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output_text == response.output_text
+
+    scored = client.completions.create(model=MODEL, prompt="abc", echo=True, logprobs=1, max_tokens=1)
+    assert scored.choices[0].text.startswith("abc") and scored.choices[0].logprobs.token_logprobs[0] is None
+    assert len(client.embeddings.create(model=MODEL, input="abc").data[0].embedding) == 256
+    try:
+        chat.create(**plain | {"model": "other"})
+        raise AssertionError("there is no such model")
+    except openai.NotFoundError as e:
+        assert "tiny" in e.message
+    try:
+        chat.create(**plain | {"max_tokens": 100_000})
+        raise AssertionError("it does not fit")
+    except openai.BadRequestError as e:
+        assert e.code == "context_length_exceeded"
+
+
+def anthropic():
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
+    plain = {"model": MODEL, "messages": HELLO, "max_tokens": 12, "thinking": {"type": "disabled"}}
+    whole = client.messages.create(**plain)
+    assert whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 12
+    with client.messages.stream(**plain) as stream:
+        text = "".join(stream.text_stream)
+        assert stream.get_final_message().content[0].text == text
+    tool = {"name": "set_light", "input_schema": PARAMETERS}
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    called = client.messages.create(**plain | {"max_tokens": 300}, tools=[tool], tool_choice=choice)
+    block = called.content[-1]
+    assert called.stop_reason == "tool_use" and block.type == "tool_use"
+    check_arguments(block.input)
+    answer = {"type": "tool_result", "tool_use_id": block.id, "content": "done"}
+    turns = HELLO + [{"role": "assistant", "content": called.content}, {"role": "user", "content": [answer]}]
+    client.messages.create(**plain | {"messages": turns}, tools=[tool])
+    thinking = client.messages.create(model=MODEL, messages=HELLO, max_tokens=40)
+    assert thinking.content[0].type == "thinking"
+    counted = client.messages.count_tokens(model=MODEL, messages=HELLO, thinking={"type": "disabled"})
+    assert counted.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+    try:
+        client.messages.create(**plain | {"model": "other"})
+        raise AssertionError("there is no such model")
+    except anthropic.NotFoundError as e:
+        assert "tiny" in str(e)
+
+
+def ollama():
+    import ollama
+
+    client = ollama.Client(host=URL)
+    assert [m.model for m in client.list().models] == [MODEL]
+    options = {"temperature": 0, "num_predict": 12}
+    plain = {"model": MODEL, "messages": HELLO, "options": options, "think": False}
+    whole = client.chat(**plain)
+    assert whole.done_reason == "length" and whole.eval_count == 12
+    pieces = list(client.chat(**plain, stream=True))
+    assert "".join(p.message.content for p in pieces) == whole.message.content
+    client.chat(**plain, tools=[TOOL])
+    schema = {"type": "object", "additionalProperties": False, "required": ["on"], "properties": {"on": {"type": "boolean"}}}
+    formatted = client.chat(**plain | {"options": options | {"num_predict": 100}}, format=schema)
+    assert isinstance(json.loads(formatted.message.content)["on"], bool)
+    assert client.generate(MODEL, "Hello", options=options, think=False).response == whole.message.content
+    thought = client.chat(**plain | {"think": True})
+    assert thought.message.thinking
+    assert len(client.embed(MODEL, ["one", "two"]).embeddings) == 2
+    assert client.show(MODEL).details.family == "qwen35moe"
+    assert [m.model for m in client.ps().models] == [MODEL]
+    try:
+        client.chat(**plain | {"model": "other"})
+        raise AssertionError("there is no such model")
+    except ollama.ResponseError as e:
+        assert e.status_code == 404
+
+
+def litellm():
+    import litellm
+
+    litellm.suppress_debug_info = True
+    plain = {"messages": HELLO, "max_tokens": 12, "temperature": 0, "num_retries": 0}
+    openai = plain | {"model": "openai/" + MODEL, "api_base": URL + "/v1", "api_key": "none", "extra_body": NO_THINKING}
+    whole = litellm.completion(**openai)
+    assert whole.choices[0].finish_reason == "length"
+    text = "".join(p.choices[0].delta.content or "" for p in litellm.completion(**openai, stream=True))
+    assert text == whole.choices[0].message.content
+    called = litellm.completion(**openai | {"max_tokens": 300}, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+    check_arguments(json.loads(called.choices[0].message.tool_calls[0].function.arguments))
+    claude = plain | {"model": "anthropic/" + MODEL, "api_base": URL, "api_key": "none"}
+    assert litellm.completion(**claude).usage.completion_tokens == 12
+    chat = plain | {"model": "ollama_chat/" + MODEL, "api_base": URL}
+    assert litellm.completion(**chat, think=False).choices[0].message.content
+
+
+def langchain():
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+    from pydantic import BaseModel
+    from typing import Literal
+
+    model = ChatOpenAI(
+        base_url=URL + "/v1", api_key="none", model=MODEL, temperature=0, max_tokens=100, max_retries=0, extra_body=NO_THINKING
+    )
+    whole = model.invoke("Hello")
+    assert whole.content and whole.usage_metadata["output_tokens"] > 0
+    assert "".join(p.content for p in model.stream("Hello")) == whole.content
+
+    class Light(BaseModel):
+        room: Literal["kitchen", "hall"]
+        on: bool
+
+    light = model.with_structured_output(Light, method="json_schema").invoke("Light!")
+    assert light.room in ("kitchen", "hall")
+
+    @tool
+    def set_light(room: Literal["kitchen", "hall"], on: bool) -> str:
+        """Switches a light."""
+        return "done"
+
+    long = model.bind(max_tokens=400)
+    called = long.bind_tools([set_light], tool_choice="set_light").invoke("Light!") if hasattr(long, "bind_tools") else None
+    called = called or model.bind_tools([set_light], tool_choice="set_light", parallel_tool_calls=False).invoke("Light!")
+    check_arguments(called.tool_calls[0]["args"])
+    vectors = OpenAIEmbeddings(base_url=URL + "/v1", api_key="none", model=MODEL, check_embedding_ctx_length=False)
+    assert len(vectors.embed_query("one")) == 256
+
+
+{"openai": openai, "anthropic": anthropic, "ollama": ollama, "litellm": litellm, "langchain-openai": langchain}[LIBRARY]()
+print("fine")

@@ -1,0 +1,72 @@
+//! Real client libraries against a real server, each in its own small test: they are fetched from the network, so that
+//! `OCTET_TEST_NETWORK` has to be set, and need python3.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Fixture, model};
+use octet_serve::Options;
+
+/// A virtual environment with one library, made once.
+fn python(library: &str) -> Option<PathBuf> {
+    if std::env::var_os("OCTET_TEST_NETWORK").is_none() {
+        octet_testkit::skipped(&format!("fetches {library} from the network; set OCTET_TEST_NETWORK=1 to run it"));
+        return None;
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("venv-{library}"));
+    let python = dir.join("bin/python");
+    let done = dir.join("installed");
+    if !done.exists() {
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", library]));
+        std::fs::write(done, library).expect("a file can be written");
+    }
+    Some(python)
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("python3 can be run");
+    assert!(
+        output.status.success(),
+        "{command:?}\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+async fn speaks(library: &'static str) {
+    let python = tokio::task::spawn_blocking(move || python(library)).await.expect("pip ran");
+    let Some(python) = python else { return };
+    let f = Fixture::with(Options::new(vec![model("tiny")])).await;
+    let url = f.url("");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients.py");
+    let asked = tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).args([library, &url])));
+    asked.await.expect("the client is content");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openai() {
+    speaks("openai").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anthropic() {
+    speaks("anthropic").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ollama() {
+    speaks("ollama").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn litellm() {
+    speaks("litellm").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn langchain_openai() {
+    speaks("langchain-openai").await;
+}
