@@ -27,7 +27,8 @@ pub struct ChatArgs {
     no_think: bool,
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, String> {
+/// A JSON object as it is typed.
+pub fn object(text: &str) -> Result<Map<String, Value>, String> {
     match serde_json::from_str(text) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(format!("expected a JSON object, got {other}")),

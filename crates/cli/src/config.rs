@@ -35,6 +35,7 @@ const TOP_HELP: &str = "\
 Examples:
   octet run smollm2:135m 'Why is the sky blue?'            fetches the model once, and answers
   octet run model.gguf                                     a chat in the terminal
+  octet serve smollm2:135m                                 an API for clients, at 127.0.0.1:8080
   octet show model.gguf                                    what is in it, and what memory it takes
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m   how fast would it run here?
 
@@ -50,6 +51,7 @@ Models are fetched as HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OF
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Box<crate::run::RunArgs>),
+    Serve(Box<crate::serve::ServeArgs>),
     Bench(Box<crate::bench::BenchArgs>),
     Show(crate::show::ShowArgs),
     Synth(crate::synth::SynthArgs),
@@ -268,6 +270,8 @@ pub struct Settings {
     /// `OCTET_DATA_DIR`, or the system's folder for a user's data: what was typed in chats is kept there. `None` where
     /// there is no home directory.
     pub data: Option<PathBuf>,
+    /// `RUST_LOG`: what the server writes to its log.
+    pub log: Option<String>,
 }
 
 impl Settings {
@@ -317,6 +321,7 @@ pub fn parse() -> Result<(Command, Settings), Usage> {
     let settings = Settings {
         model: variable("OCTET_MODEL")?,
         data: set("OCTET_DATA_DIR").map(PathBuf::from).or_else(data),
+        log: variable("RUST_LOG")?,
     };
     Ok((cli.command, settings))
 }
@@ -348,9 +353,10 @@ pub fn command() -> clap::Command {
     mirrored(Cli::command(), &|_| true)
 }
 
-/// The flags that have mirrors: those of the groups here that several commands share, and of sampling.
+/// The flags that have mirrors: those of the groups here that several commands share, of sampling, and of the server.
 fn shared() -> BTreeSet<String> {
     let all = SamplingArgs::augment_args(EngineArgs::augment_args(clap::Command::new("shared")));
+    let all = crate::serve::ServerArgs::augment_args(all);
     all.get_arguments().filter_map(|a| a.get_long()).map(String::from).collect()
 }
 

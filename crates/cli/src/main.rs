@@ -13,6 +13,7 @@ mod perplexity;
 mod progress;
 mod run;
 mod sampling;
+mod serve;
 mod show;
 mod stderr;
 mod synth;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => return run::run(&args, settings),
+        Command::Serve(args) => serve::run(&args, settings)?,
         Command::Bench(args) => bench::run(&args, settings)?,
         Command::Show(args) => show::run(&args, settings)?,
         Command::Synth(args) => synth::run(&args)?,

@@ -1,0 +1,199 @@
+//! The flags of `octet serve`, each with a mirror in the environment.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use octet_serve::{Keys, ReasoningFormat, ToolSyntax};
+use serde_json::{Map, Value};
+
+use crate::chat::{object, read};
+use crate::config::positive;
+
+/// What is served to whom, and how.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Address to listen at. 0.0.0.0 is all of this machine's: give an --api-key then.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", help_heading = "Server")]
+    pub host: IpAddr,
+    /// Port to listen at; 0 takes any that is free.
+    #[arg(long, value_name = "N", default_value_t = 8080, help_heading = "Server")]
+    pub port: u16,
+    /// A key that clients must send; may be given several times. Other users of this machine see flags: prefer
+    /// --api-key-file or OCTET_API_KEY.
+    #[arg(long, value_name = "KEY", help_heading = "Server")]
+    api_key: Vec<String>,
+    /// A file with such keys, one a line.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    api_key_file: Option<PathBuf>,
+    /// Let web pages of this origin use the server (https://chat.example.com); * is all. May be given several times.
+    #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
+    pub cors_origin: Vec<String>,
+    /// Longest time of a request in seconds; 0 is any.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, help_heading = "Server")]
+    timeout: u64,
+    /// Longest body of a request: 32MiB, 500K.
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = size, help_heading = "Server")]
+    pub max_body: u64,
+    /// Most connections at once.
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = positive, help_heading = "Server")]
+    pub max_connections: usize,
+
+    /// The name that clients ask for the (first) model by; further names after commas. Without it: as it is named
+    /// here.
+    #[arg(long, visible_alias = "served-model-name", value_name = "NAMES", value_delimiter = ',', help_heading = "Models")]
+    pub alias: Vec<String>,
+    /// Unload a model that nobody has used for so long: 5m, 1h30m, 90 (seconds); -1 is never.
+    #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive, help_heading = "Models")]
+    pub keep_alive: KeepAlive,
+    /// What all models may take together: 24GiB. Without it: what is free.
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Models")]
+    pub memory_limit: Option<u64>,
+    /// Requests that may wait for a model to be loaded.
+    #[arg(long, value_name = "N", default_value = "64", value_parser = positive, help_heading = "Models")]
+    pub load_queue: usize,
+
+    /// Answers that are generated at once. Also -np.
+    #[arg(long, visible_alias = "max-num-seqs", value_name = "N", default_value = "4", value_parser = positive, help_heading = "Requests")]
+    pub parallel: usize,
+    /// Answers that may wait for their turn; more are refused with 429.
+    #[arg(long, value_name = "N", default_value = "128", value_parser = positive, help_heading = "Requests")]
+    pub max_queue: usize,
+    /// Tokens that the KV cache holds, of all requests and of what is kept for later ones. Without it: enough for
+    /// four full contexts, less where memory is short.
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Cache")]
+    pub kv_tokens: Option<usize>,
+    /// Memory for snapshots of recurrent states: 2GiB; a plain number counts MiB. Without it: 2 GiB, less where memory
+    /// is short.
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes, help_heading = "Cache")]
+    pub cache_ram: Option<u64>,
+    /// Keep the cache in this folder too: it survives a restart, and holds what memory has no room for.
+    #[arg(long, alias = "slot-save-path", value_name = "DIR", help_heading = "Cache")]
+    pub cache_disk: Option<PathBuf>,
+    /// What the files in it may take together.
+    #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = size, help_heading = "Cache")]
+    pub cache_disk_size: u64,
+
+    /// Where reasoning goes: apart from the answer (deepseek), nowhere (hidden), or it stays in the answer (none).
+    #[arg(long, value_name = "FORMAT", default_value = "deepseek", value_parser = reasoning, help_heading = "Answers")]
+    pub reasoning_format: ReasoningFormat,
+    /// How the models write tool calls: qwen3_coder, hermes, none. Without it: as their templates say.
+    #[arg(long, value_name = "NAME", value_parser = tools, help_heading = "Answers")]
+    pub tool_call_parser: Option<ToolSyntax>,
+    /// A Jinja chat template instead of the (first) model's own.
+    #[arg(long, value_name = "FILE", help_heading = "Answers")]
+    chat_template: Option<PathBuf>,
+    /// Variables of the chat template where a request does not set them, as a JSON object: '{"enable_thinking": false}'.
+    #[arg(long, alias = "default-chat-template-kwargs", value_name = "JSON", value_parser = object, help_heading = "Answers")]
+    chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+impl ServerArgs {
+    /// The keys of the flags and of the file.
+    pub fn keys(&self) -> anyhow::Result<Keys> {
+        let mut keys = self.api_key.clone();
+        if let Some(path) = &self.api_key_file {
+            let text = read(path).context("the API keys can not be read")?;
+            let before = keys.len();
+            keys.extend(text.lines().map(|l| l.trim().to_string()).filter(|l| !l.is_empty() && !l.starts_with('#')));
+            anyhow::ensure!(keys.len() > before, "{}: holds no key", path.display());
+        }
+        Ok(Keys::new(keys))
+    }
+
+    /// The source of the template that is to be used.
+    pub fn template(&self) -> anyhow::Result<Option<String>> {
+        self.chat_template.as_deref().map(read).transpose()
+    }
+
+    /// The template's variables.
+    pub fn template_kwargs(&self) -> Map<String, Value> {
+        self.chat_template_kwargs.clone().unwrap_or_default()
+    }
+
+    /// Longest time of a request.
+    pub fn timeout(&self) -> Option<Duration> {
+        (self.timeout > 0).then(|| Duration::from_secs(self.timeout))
+    }
+}
+
+fn reasoning(name: &str) -> Result<ReasoningFormat, String> {
+    name.parse().map_err(|e| format!("{e}"))
+}
+
+fn tools(name: &str) -> Result<ToolSyntax, String> {
+    name.parse().map_err(|e| format!("{e}"))
+}
+
+/// `32MiB`, `500K`, `1.5G`, or bytes. Units are of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u32); 5] = [("", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+    let wrong = || format!("expected a size like 24GiB or 500M, got '{text}'");
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let unit = unit.trim().to_ascii_uppercase();
+    let unit = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
+    let (_, bits) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let bytes = number * (1u64 << bits) as f64;
+    // More than any machine has; below, f64 counts exactly enough.
+    if bytes < (1u64 << 50) as f64 { Ok(bytes as u64) } else { Err(wrong()) }
+}
+
+/// A size whose plain numbers are MiB: llama.cpp's `--cache-ram`.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    if text.bytes().all(|b| b.is_ascii_digit()) { size(&format!("{text}M")) } else { size(text) }
+}
+
+/// How long a model stays; a type of its own, for clap takes an `Option` for a flag that may be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepAlive(pub Option<Duration>);
+
+/// `5m`, `1h30m`, seconds; below zero is forever.
+fn keep_alive(text: &str) -> Result<KeepAlive, String> {
+    let wrong = || format!("expected a time like 5m, 1h30m, 90 (seconds) or -1 (never), got '{text}'");
+    if text.starts_with('-') || text == "never" {
+        return Ok(KeepAlive(None));
+    }
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Ok(KeepAlive(Some(Duration::from_secs(seconds.into()))));
+    }
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let count: u32 = rest[..end].parse().map_err(|_| wrong())?;
+        let unit = match rest[end..].chars().next() {
+            Some('s') => 1,
+            Some('m') => 60,
+            Some('h') => 3600,
+            _ => return Err(wrong()),
+        };
+        total += Duration::from_secs(u64::from(count) * unit);
+        rest = &rest[end + 1..];
+    }
+    if text.is_empty() { Err(wrong()) } else { Ok(KeepAlive(Some(total))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times() {
+        assert_eq!(size("32MiB"), Ok(32 << 20));
+        assert_eq!((size("1.5g"), size("500K"), size("7")), (Ok(3 << 29), Ok(500 << 10), Ok(7)));
+        assert_eq!((mebibytes("2048"), mebibytes("2GiB")), (Ok(2 << 30), Ok(2 << 30)));
+        for wrong in ["", "x", "5X", "-1", "1e30", "9999999999T"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        let seconds = |n| Ok(KeepAlive(Some(Duration::from_secs(n))));
+        assert_eq!((keep_alive("5m"), keep_alive("1h30m"), keep_alive("90")), (seconds(300), seconds(5400), seconds(90)));
+        assert_eq!((keep_alive("-1"), keep_alive("0")), (Ok(KeepAlive(None)), seconds(0)));
+        for wrong in ["", "m", "5d", "5m3"] {
+            assert!(keep_alive(wrong).is_err(), "{wrong}");
+        }
+    }
+}
