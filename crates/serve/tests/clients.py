@@ -58,10 +58,11 @@ def openai():
     assert client.responses.retrieve(response.id).output_text == response.output_text
     following = client.responses.create(**asked, previous_response_id=response.id)
     assert following.usage.input_tokens > response.usage.input_tokens
-    with client.responses.stream(**asked) as stream:
-        for _ in stream:
-            pass
-        assert stream.get_final_response().output_text == response.output_text
+    form = {"type": "json_schema", "name": "light", "schema": PARAMETERS, "strict": True}
+    with client.responses.stream(**asked | {"max_output_tokens": 100}, text={"format": form}) as stream:
+        text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        assert stream.get_final_response().output_text == text
+    check_arguments(json.loads(text))
 
     scored = client.completions.create(model=MODEL, prompt="abc", echo=True, logprobs=1, max_tokens=1)
     assert scored.choices[0].text.startswith("abc") and scored.choices[0].logprobs.token_logprobs[0] is None

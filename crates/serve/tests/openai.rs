@@ -66,7 +66,7 @@ async fn a_conversation_goes_on_from_the_cache() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reasoning_is_told_from_the_answer_and_limited() {
     let f = Fixture::start().await;
-    let thinking = json!({"max_tokens": 60, "chat_template_kwargs": {}, "thinking": {"type": "enabled", "budget_tokens": 5}});
+    let thinking = json!({"max_tokens": 60, "chat_template_kwargs": {}, "thinking_token_budget": 5});
     let asked = with(&chat("Hello"), thinking);
     let (status, whole) = f.post("/v1/chat/completions", &asked).await;
     assert_eq!(status, 200, "{whole}");

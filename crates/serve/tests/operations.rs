@@ -43,8 +43,11 @@ async fn too_many_are_told_when_to_come_back() {
     let f = Fixture::with(Options::new(vec![spec])).await;
     let mut running = f.send(CHAT, &long()).await;
     running.chunk().await.unwrap();
+    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    f.until("one runs", || stats().running == 1 && stats().waiting == 0).await;
     let waiting = f.send(CHAT, &long()).await;
     assert_eq!(waiting.status(), 200);
+    f.until("one waits", || stats().waiting == 1).await;
     let refused = f.send(CHAT, &long()).await;
     assert_eq!(refused.status(), 429);
     assert!(refused.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
