@@ -16,7 +16,10 @@ fn message() -> Value {
 async fn messages_are_the_same_whole_and_streamed() {
     let f = Fixture::start().await;
     let whole = f.ok("/v1/messages", &message()).await;
-    assert_eq!((&whole["type"], &whole["role"], &whole["stop_reason"]), (&json!("message"), &json!("assistant"), &json!("max_tokens")));
+    assert_eq!(
+        (&whole["type"], &whole["role"], &whole["stop_reason"]),
+        (&json!("message"), &json!("assistant"), &json!("max_tokens"))
+    );
     let text = whole["content"][0]["text"].as_str().unwrap();
     let events = f.events("/v1/messages", &with(&message(), json!({"stream": true}))).await;
     let names: Vec<&str> = events.iter().map(|(n, _)| n.as_str()).filter(|n| *n != "ping").collect();
@@ -26,7 +29,10 @@ async fn messages_are_the_same_whole_and_streamed() {
     let streamed: String = events.iter().filter_map(|(_, e)| e["delta"]["text"].as_str()).collect();
     assert_eq!(streamed, text);
     let end = &events[events.len() - 2].1;
-    assert_eq!((&end["delta"]["stop_reason"], &end["usage"]["output_tokens"]), (&json!("max_tokens"), &json!(10)));
+    assert_eq!(
+        (&end["delta"]["stop_reason"], &end["usage"]["output_tokens"]),
+        (&json!("max_tokens"), &json!(10))
+    );
     // what was counted before is what was computed and cached
     let counted = with(&message(), json!({}));
     let mut counted = counted.as_object().unwrap().clone();
@@ -45,7 +51,8 @@ async fn thinking_and_tools_are_blocks() {
     let f = Fixture::start().await;
     let function = &tool()["function"];
     let tool = json!({"name": function["name"], "input_schema": function["parameters"]});
-    let asked = json!({"tools": [tool], "tool_choice": {"type": "tool", "name": "set_light"}, "max_tokens": 400});
+    let asked =
+        json!({"tools": [tool], "tool_choice": {"type": "tool", "name": "set_light"}, "max_tokens": 400});
     let answer = f.ok("/v1/messages", &with(&message(), asked.clone())).await;
     assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
     let block = answer["content"].as_array().unwrap().last().unwrap();
@@ -55,7 +62,8 @@ async fn thinking_and_tools_are_blocks() {
     let input: String = events.iter().filter_map(|(_, e)| e["delta"]["partial_json"].as_str()).collect();
     assert_eq!(serde_json::from_str::<Value>(&input).unwrap(), block["input"]);
 
-    let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100, "temperature": 1});
+    let thinking =
+        json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100, "temperature": 1});
     let (status, answer) = f.post("/v1/messages", &with(&message(), thinking)).await;
     // a context of 1024 tokens has no room for that many
     assert!(status == 400 && answer["error"]["message"].as_str().unwrap().contains("1024"), "{answer}");
@@ -65,11 +73,15 @@ async fn thinking_and_tools_are_blocks() {
 async fn errors_have_anthropics_shape() {
     let f = Fixture::start().await;
     let (status, body) = f.post("/v1/messages", &with(&message(), json!({"model": "opus"}))).await;
-    assert_eq!((status, &body["type"], &body["error"]["type"]), (404, &json!("error"), &json!("not_found_error")));
+    assert_eq!(
+        (status, &body["type"], &body["error"]["type"]),
+        (404, &json!("error"), &json!("not_found_error"))
+    );
     assert!(body["request_id"].as_str().unwrap().starts_with("req_"));
     let (status, body) = f.post("/v1/messages", &with(&message(), json!({"frobnicate": 1}))).await;
     assert!(status == 400 && body["error"]["message"].as_str().unwrap().contains("frobnicate"));
-    let list = f.client.get(f.url("/v1/models")).header("anthropic-version", "2023-06-01").send().await.unwrap();
+    let list =
+        f.client.get(f.url("/v1/models")).header("anthropic-version", "2023-06-01").send().await.unwrap();
     let (_, list) = common::read(list).await;
     assert_eq!((&list["data"][0]["id"], &list["data"][0]["type"]), (&json!("tiny"), &json!("model")));
 }

@@ -12,7 +12,9 @@ use octet_serve::Options;
 /// A virtual environment with one library, made once.
 fn python(library: &str) -> Option<PathBuf> {
     if std::env::var_os("OCTET_TEST_NETWORK").is_none() {
-        octet_testkit::skipped(&format!("fetches {library} from the network; set OCTET_TEST_NETWORK=1 to run it"));
+        octet_testkit::skipped(&format!(
+            "fetches {library} from the network; set OCTET_TEST_NETWORK=1 to run it"
+        ));
         return None;
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("venv-{library}"));

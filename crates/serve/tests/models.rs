@@ -47,7 +47,10 @@ async fn many_ask_at_once_and_it_is_loaded_once() {
     assert_eq!(count.load(Ordering::Relaxed), 2);
     assert!(f.app.models.loaded(1).is_none(), "nobody asked for it");
     let (_, list) = f.get("/v1/models").await;
-    assert_eq!((list["data"][0]["id"].as_str(), list["data"][1]["id"].as_str()), (Some("tiny"), Some("second")));
+    assert_eq!(
+        (list["data"][0]["id"].as_str(), list["data"][1]["id"].as_str()),
+        (Some("tiny"), Some("second"))
+    );
     assert_eq!(f.get("/v1/models/second").await.0, 200);
     assert_eq!(f.get("/v1/models/third").await.0, 404);
 }
@@ -95,7 +98,12 @@ async fn one_that_can_not_be_loaded_says_why_and_may_be_asked_again() {
     let mut spec = model("tiny");
     let (open, broken) = (Arc::clone(&spec.open), Arc::new(AtomicBool::new(false)));
     let is_broken = Arc::clone(&broken);
-    spec.open = Arc::new(move || if is_broken.load(Ordering::Relaxed) { Err("the disk is on fire".into()) } else { open() });
+    spec.open =
+        Arc::new(
+            move || {
+                if is_broken.load(Ordering::Relaxed) { Err("the disk is on fire".into()) } else { open() }
+            },
+        );
     let f = Fixture::with(Options::new(vec![spec, model("good")])).await;
     broken.store(true, Ordering::Relaxed);
     let (status, body) = f.post(CHAT, &ask("tiny")).await;

@@ -17,7 +17,10 @@ async fn chat_is_the_same_whole_and_streamed() {
     assert_eq!(whole["object"], "chat.completion");
     assert!(whole["id"].as_str().unwrap().starts_with("chatcmpl-"));
     let choice = &whole["choices"][0];
-    assert_eq!((&choice["finish_reason"], &choice["message"]["role"]), (&json!("length"), &json!("assistant")));
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["role"]),
+        (&json!("length"), &json!("assistant"))
+    );
     assert_eq!(whole["usage"]["completion_tokens"], 12);
     assert_eq!(whole["timings"]["predicted_n"], 12);
     let content = choice["message"]["content"].as_str().unwrap();
@@ -50,7 +53,8 @@ async fn a_conversation_goes_on_from_the_cache() {
     messages.push(json!({"role": "user", "content": "And then?"}));
     let asked = f.request("/v1/chat/completions", &next).header("x-octet-explain-cache", "1");
     let answer = asked.send().await.unwrap();
-    let miss = answer.headers().get("x-octet-cache-miss").expect("it is explained").to_str().unwrap().to_string();
+    let miss =
+        answer.headers().get("x-octet-cache-miss").expect("it is explained").to_str().unwrap().to_string();
     assert!(miss.contains("cached"), "{miss}");
     assert!(answer.headers()["x-request-id"].to_str().unwrap().starts_with("req_"));
     let (_, second) = common::read(answer).await;
@@ -93,7 +97,9 @@ async fn several_answers_stops_and_probabilities() {
     let before = content.split(middle.as_str()).next().unwrap();
     assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("stop"), &json!(before)));
 
-    let scored = f.ok("/v1/chat/completions", &with(&chat("Hello"), json!({"logprobs": true, "top_logprobs": 2}))).await;
+    let scored = f
+        .ok("/v1/chat/completions", &with(&chat("Hello"), json!({"logprobs": true, "top_logprobs": 2})))
+        .await;
     let tokens = scored["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(tokens.len(), 12);
     for t in tokens {
@@ -120,7 +126,10 @@ async fn completions_echo_and_score() {
     let n = logprobs["tokens"].as_array().unwrap().len();
     assert_eq!(scored["usage"]["prompt_tokens"], n);
     assert!(logprobs["token_logprobs"][0].is_null() && logprobs["token_logprobs"][1].as_f64().unwrap() < 0.0);
-    assert_eq!(logprobs["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect::<String>(), "abc def");
+    assert_eq!(
+        logprobs["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect::<String>(),
+        "abc def"
+    );
 
     // token ids, several prompts, an answer behind each
     let ids = f.ok("/tokenize", &json!({"content": "abc def"})).await["tokens"].clone();
@@ -150,7 +159,8 @@ async fn forms_are_kept_to() {
         "type": "object", "additionalProperties": false, "required": ["ok", "color"],
         "properties": {"ok": {"type": "boolean"}, "color": {"enum": ["red", "green"]}},
     });
-    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": true}});
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": true}});
     let asked = with(&chat("Hello"), json!({"response_format": format, "max_tokens": 100}));
     let answer = f.ok("/v1/chat/completions", &asked).await;
     let choice = &answer["choices"][0];
@@ -168,7 +178,10 @@ async fn forms_are_kept_to() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_are_called_where_they_must_be() {
     let f = Fixture::start().await;
-    let asked = with(&chat("Light!"), json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 300, "parallel_tool_calls": false}));
+    let asked = with(
+        &chat("Light!"),
+        json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 300, "parallel_tool_calls": false}),
+    );
     let answer = f.ok("/v1/chat/completions", &asked).await;
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
@@ -178,7 +191,8 @@ async fn tools_are_called_where_they_must_be() {
     assert!(arguments["on"].is_boolean() && arguments["room"].is_string());
 
     let streamed = f.events("/v1/chat/completions", &with(&asked, json!({"stream": true}))).await;
-    let deltas: Vec<&Value> = streamed.iter().map(|(_, e)| &e["choices"][0]["delta"]["tool_calls"][0]).collect();
+    let deltas: Vec<&Value> =
+        streamed.iter().map(|(_, e)| &e["choices"][0]["delta"]["tool_calls"][0]).collect();
     assert!(deltas.iter().any(|d| d["function"]["name"] == "set_light" && d["id"].is_string()));
     let streamed: String = deltas.iter().filter_map(|d| d["function"]["arguments"].as_str()).collect();
     assert_eq!(serde_json::from_str::<Value>(&streamed).unwrap(), arguments);
@@ -199,7 +213,9 @@ async fn tools_are_called_where_they_must_be() {
     let either = with(&asked, json!({"tool_choice": "auto", "response_format": format}));
     let answer = f.ok("/v1/chat/completions", &either).await;
     let message = &answer["choices"][0]["message"];
-    let fits = message["content"].as_str().is_some_and(|c| serde_json::from_str::<Value>(c).is_ok_and(|v| v["ok"].is_boolean()));
+    let fits = message["content"]
+        .as_str()
+        .is_some_and(|c| serde_json::from_str::<Value>(c).is_ok_and(|v| v["ok"].is_boolean()));
     assert!(fits || message["tool_calls"].is_array(), "{answer}");
 }
 
@@ -230,7 +246,10 @@ async fn responses_are_streamed_kept_and_forgotten() {
     assert!(names.contains(&"response.output_text.delta"));
     let numbers: Vec<u64> = events.iter().filter_map(|(_, e)| e["sequence_number"].as_u64()).collect();
     assert!(numbers.len() == events.len() && numbers.is_sorted());
-    assert_eq!(f.get(&format!("/v1/responses/{}", events[0].1["response"]["id"].as_str().unwrap())).await.0, 404);
+    assert_eq!(
+        f.get(&format!("/v1/responses/{}", events[0].1["response"]["id"].as_str().unwrap())).await.0,
+        404
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,7 +269,9 @@ async fn embeddings_have_length_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_is_named() {
     let f = Fixture::start().await;
-    let error = |(status, body): (u16, Value)| (status, body["error"]["message"].as_str().unwrap_or_default().to_string());
+    let error = |(status, body): (u16, Value)| {
+        (status, body["error"]["message"].as_str().unwrap_or_default().to_string())
+    };
     let chat_path = "/v1/chat/completions";
     let (status, what) = error(f.post(chat_path, &with(&chat("x"), json!({"model": "gpt-9"}))).await);
     assert!(status == 404 && what.contains("gpt-9") && what.contains("tiny"), "{what}");
@@ -260,7 +281,10 @@ async fn what_is_wrong_is_named() {
     assert!(status == 400 && what.contains("temperature"), "{what}");
     let (status, body) = f.post(chat_path, &chat(&"long ".repeat(CONTEXT))).await;
     let what = body["error"]["message"].as_str().unwrap();
-    assert!(status == 400 && body["error"]["code"] == "context_length_exceeded" && what.contains("1024"), "{body}");
+    assert!(
+        status == 400 && body["error"]["code"] == "context_length_exceeded" && what.contains("1024"),
+        "{body}"
+    );
     let (status, what) = error(f.post(chat_path, &with(&chat("x"), json!({"max_tokens": 5000}))).await);
     assert!(status == 400 && what.contains("5000"), "{what}");
     let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]);

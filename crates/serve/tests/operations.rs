@@ -52,7 +52,12 @@ async fn too_many_are_told_when_to_come_back() {
     assert_eq!(refused.status(), 429);
     assert!(refused.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
     assert_eq!(read(refused).await.1["error"]["type"], "rate_limit_error");
-    let (status, body) = f.post("/v1/messages", &json!({"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]})).await;
+    let (status, body) = f
+        .post(
+            "/v1/messages",
+            &json!({"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}),
+        )
+        .await;
     assert_eq!((status, &body["error"]["type"]), (429, &json!("rate_limit_error")));
     drop((running, waiting));
     f.until("there is room", || f.app.models.busy() == 0).await;
@@ -66,11 +71,15 @@ async fn keys_open_the_door() {
     let (status, body) = f.post(CHAT, &chat("x")).await;
     assert!(status == 401 && body["error"]["code"] == "invalid_api_key", "{body}");
     assert_eq!(f.post("/v1/messages", &json!({})).await.1["error"]["type"], "authentication_error");
-    let ask = |name: &'static str, value: &'static str| f.request(CHAT, &chat("x")).header(name, value).send();
+    let ask =
+        |name: &'static str, value: &'static str| f.request(CHAT, &chat("x")).header(name, value).send();
     assert_eq!(ask("authorization", "Bearer wrong").await.unwrap().status(), 401);
     assert_eq!(ask("authorization", "Bearer secret").await.unwrap().status(), 200);
     assert_eq!(ask("x-api-key", "secret").await.unwrap().status(), 200);
-    assert_eq!((f.get("/health").await.0, f.get("/ready").await.0, f.get("/metrics").await.0), (200, 200, 401));
+    assert_eq!(
+        (f.get("/health").await.0, f.get("/ready").await.0, f.get("/metrics").await.0),
+        (200, 200, 401)
+    );
     assert!(f.text("/").await.contains("<html"));
 }
 
@@ -86,14 +95,23 @@ async fn bodies_and_origins_are_limited() {
     assert!(status == 413 && body["error"]["message"].as_str().unwrap().contains("2000"), "{body}");
     let preflight = |origin: &'static str| {
         let r = f.client.request(reqwest::Method::OPTIONS, f.url(CHAT)).header("origin", origin);
-        r.header("access-control-request-method", "POST").header("access-control-request-headers", "content-type").send()
+        r.header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "content-type")
+            .send()
     };
     let ours = preflight("https://chat.example.com").await.unwrap();
     assert_eq!(ours.headers()["access-control-allow-origin"], "https://chat.example.com");
     let page = |origin: &'static str| f.request(CHAT, &chat("x")).header("origin", origin).send();
     assert_eq!(page("https://evil.example.com").await.unwrap().status(), 403);
     assert_eq!(page("https://chat.example.com").await.unwrap().status(), 200);
-    assert!(preflight("https://evil.example.com").await.unwrap().headers().get("access-control-allow-origin").is_none());
+    assert!(
+        preflight("https://evil.example.com")
+            .await
+            .unwrap()
+            .headers()
+            .get("access-control-allow-origin")
+            .is_none()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +122,8 @@ async fn what_happens_is_measured() {
     }
     let text = f.text("/metrics").await;
     let value = |name: &str| -> f64 {
-        let line = text.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name} is not in\n{text}"));
+        let line =
+            text.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name} is not in\n{text}"));
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
     assert_eq!(value("vllm:generation_tokens_total{model_name=\"tiny\"}"), 24.0);
@@ -136,7 +155,10 @@ async fn texts_and_tokens() {
     assert_eq!(f.post("/detokenize", &json!({"tokens": [99999]})).await.0, 400);
     assert_eq!(f.post("/tokenize", &json!({"content": "x", "frob": 1})).await.0, 400);
     let (status, props) = f.get("/props").await;
-    assert_eq!((status, &props["default_generation_settings"]["n_ctx"], &props["total_slots"]), (200, &json!(1024), &json!(4)));
+    assert_eq!(
+        (status, &props["default_generation_settings"]["n_ctx"], &props["total_slots"]),
+        (200, &json!(1024), &json!(4))
+    );
     assert_eq!(f.get("/props?model=no").await.0, 404);
 }
 
@@ -176,7 +198,8 @@ async fn endpoints_are_described() {
     assert!(status == 200 && description["openapi"].as_str().unwrap().starts_with("3."));
     let paths = description["paths"].as_object().unwrap();
     let source = include_str!("../src/http/mod.rs");
-    let routes: Vec<&str> = source.lines().filter_map(|l| l.trim().strip_prefix(".route(\"")?.split('"').next()).collect();
+    let routes: Vec<&str> =
+        source.lines().filter_map(|l| l.trim().strip_prefix(".route(\"")?.split('"').next()).collect();
     assert!(routes.len() > 20);
     for route in &routes {
         assert!(paths.contains_key(&route.replace("{*", "{")), "{route} is not described");

@@ -43,7 +43,13 @@ pub struct ServerArgs {
 
     /// The name that clients ask for the (first) model by; further names after commas. Without it: as it is named
     /// here.
-    #[arg(long, visible_alias = "served-model-name", value_name = "NAMES", value_delimiter = ',', help_heading = "Models")]
+    #[arg(
+        long,
+        visible_alias = "served-model-name",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        help_heading = "Models"
+    )]
     pub alias: Vec<String>,
     /// Unload a model that nobody has used for so long: 5m, 1h30m, 90 (seconds); -1 is never.
     #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive, help_heading = "Models")]
@@ -97,7 +103,9 @@ impl ServerArgs {
         if let Some(path) = &self.api_key_file {
             let text = read(path).context("the API keys can not be read")?;
             let before = keys.len();
-            keys.extend(text.lines().map(|l| l.trim().to_string()).filter(|l| !l.is_empty() && !l.starts_with('#')));
+            keys.extend(
+                text.lines().map(|l| l.trim().to_string()).filter(|l| !l.is_empty() && !l.starts_with('#')),
+            );
             anyhow::ensure!(keys.len() > before, "{}: holds no key", path.display());
         }
         Ok(Keys::new(keys))
@@ -190,7 +198,10 @@ mod tests {
             assert!(size(wrong).is_err(), "{wrong}");
         }
         let seconds = |n| Ok(KeepAlive(Some(Duration::from_secs(n))));
-        assert_eq!((keep_alive("5m"), keep_alive("1h30m"), keep_alive("90")), (seconds(300), seconds(5400), seconds(90)));
+        assert_eq!(
+            (keep_alive("5m"), keep_alive("1h30m"), keep_alive("90")),
+            (seconds(300), seconds(5400), seconds(90))
+        );
         assert_eq!((keep_alive("-1"), keep_alive("0")), (Ok(KeepAlive(None)), seconds(0)));
         for wrong in ["", "m", "5d", "5m3"] {
             assert!(keep_alive(wrong).is_err(), "{wrong}");

@@ -43,7 +43,8 @@ impl Bill {
     /// Fails where it does not fit the memory.
     pub fn check(&self, report: &Report) -> anyhow::Result<()> {
         let smaller = "a smaller --ctx-size, --parallel, --kv-tokens or --cache-ram";
-        crate::memory::check(report, &self.limits, self.context, self.options.cpu.exact, smaller)
+        let load = (self.limits.clone(), self.options.cpu.exact);
+        crate::memory::check(report, &[load], self.context, smaller)
     }
 
     /// The bill, for people.
@@ -68,7 +69,10 @@ impl Bill {
                 binary(slot),
                 of(self.limits.snapshots),
                 self.limits.snapshots,
-                self.options.disk.as_ref().map_or(String::new(), |d| format!(", and {} on disk", binary(d.bytes))),
+                self.options
+                    .disk
+                    .as_ref()
+                    .map_or(String::new(), |d| format!(", and {} on disk", binary(d.bytes))),
             );
         }
         out += &format!(

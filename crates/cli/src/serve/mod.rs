@@ -162,7 +162,8 @@ fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Vec<ModelSpec
         given.extend(settings.model.clone());
     }
     if given.is_empty() {
-        let what = "no model is named; give a file or a name (`octet list` shows those here), or set OCTET_MODEL";
+        let what =
+            "no model is named; give a file or a name (`octet list` shows those here), or set OCTET_MODEL";
         return Err(Usage(what.into()).into());
     }
     let mut models = Vec::with_capacity(given.len());
@@ -175,7 +176,9 @@ fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Vec<ModelSpec
 /// `NAME=MODEL`, unless all of it is a file.
 fn split_name(given: &str) -> (Option<&str>, &str) {
     match given.split_once('=') {
-        Some((name, model)) if !name.is_empty() && !name.contains(['/', '\\', '.']) && !Path::new(given).exists() => {
+        Some((name, model))
+            if !name.is_empty() && !name.contains(['/', '\\', '.']) && !Path::new(given).exists() =>
+        {
             (Some(name), model)
         }
         _ => (None, given),

@@ -48,7 +48,10 @@ fn is_limit(e: &axum::Error) -> bool {
 }
 
 fn too_large(bytes_max: usize) -> ApiError {
-    ApiError::new(ErrorKind::TooLarge, format!("the body is longer than the {bytes_max} bytes that the server takes"))
+    ApiError::new(
+        ErrorKind::TooLarge,
+        format!("the body is longer than the {bytes_max} bytes that the server takes"),
+    )
 }
 
 /// What says that it is anything but JSON is refused: web pages send such to any address without asking the browser's leave. There are
@@ -62,7 +65,8 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_json {
         return Ok(());
     }
-    let what = format!("the content type is '{sent}'; send JSON, with the header 'content-type: application/json'");
+    let what =
+        format!("the content type is '{sent}'; send JSON, with the header 'content-type: application/json'");
     let error = ApiError::new(ErrorKind::InvalidRequest, what);
     Err(ApiError { code: Some(UNSUPPORTED_MEDIA_TYPE.into()), ..error })
 }

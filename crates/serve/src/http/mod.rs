@@ -124,7 +124,8 @@ async fn nowhere(request: Request) -> Response {
 
 async fn wrong_method(request: Request) -> Response {
     let path = request.uri().path();
-    let what = format!("{} is not what {path} takes; GET /openapi.json lists what there is", request.method());
+    let what =
+        format!("{} is not what {path} takes; GET /openapi.json lists what there is", request.method());
     let error = ApiError::new(ErrorKind::InvalidRequest, what);
     let error = ApiError { code: Some(METHOD_NOT_ALLOWED.into()), ..error };
     Dialect::of(path).error(&error, Some(&trace(&request)))

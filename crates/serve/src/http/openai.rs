@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use octet_api::core::{EmbedRequest, GenerateRequest, Answer};
+use octet_api::core::{Answer, EmbedRequest, GenerateRequest};
 use octet_api::openai::{chat, completions, embeddings, models};
-use octet_api::{anthropic, ApiError};
+use octet_api::{ApiError, anthropic};
 
 use super::call::{Call, call, trace};
 use super::error::json;

@@ -59,8 +59,11 @@ pub async fn generate(
         run.admitted().await;
     }
     let miss = run.miss.take().and_then(|line| HeaderValue::from_str(&line).ok());
-    let mut response =
-        if request.stream { stream(app, run, request, form) } else { whole(&app, run, &request, form).await? };
+    let mut response = if request.stream {
+        stream(app, run, request, form)
+    } else {
+        whole(&app, run, &request, form).await?
+    };
     if let Some(miss) = miss {
         response.headers_mut().insert(MISS, miss);
     }

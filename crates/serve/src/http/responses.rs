@@ -14,8 +14,12 @@ use super::reply::{Form, SSE, generate};
 use super::{Dialect, body};
 use crate::app::App;
 
-const FORM: Form =
-    Form { writer: |r| Box::new(ResponseWriter::new(r)), whole: responses::response, stream_type: SSE, done: keep };
+const FORM: Form = Form {
+    writer: |r| Box::new(ResponseWriter::new(r)),
+    whole: responses::response,
+    stream_type: SSE,
+    done: keep,
+};
 
 fn keep(app: &App, request: &GenerateRequest, answer: &Answer) {
     if request.store {
@@ -30,7 +34,9 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
         let mut parsed = body::parse(c.body, responses::parse).await?;
         if let Some(id) = &parsed.previous_response_id {
             let Some(kept) = c.app.kept.get(id) else {
-                let what = format!("the response '{id}' is not kept (any more); send its items, or 'store' the next one");
+                let what = format!(
+                    "the response '{id}' is not kept (any more); send its items, or 'store' the next one"
+                );
                 let error = ApiError::invalid("previous_response_id", what);
                 return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
             };

@@ -31,7 +31,8 @@ pub async fn health() -> Response {
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     let state = |i: usize| {
         let name = app.models.name(i);
-        let mut out = json!({"model": name, "loaded": app.models.progress(i), "waiting": app.models.waiting(i)});
+        let mut out =
+            json!({"model": name, "loaded": app.models.progress(i), "waiting": app.models.waiting(i)});
         if let Some(why) = app.models.failure(i) {
             out["error"] = why.into();
         }

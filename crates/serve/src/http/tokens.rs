@@ -12,9 +12,9 @@ use octet_engine::tokenizer::Special;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::body;
 use super::call::{Call, call};
 use super::error::json as json_response;
-use super::body;
 use crate::app::App;
 use crate::models::Lease;
 use crate::pipeline::{acquire, chat_prompt};
@@ -107,7 +107,8 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
 /// `POST /detokenize`
 pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let asked: Detokenize = body::parse(c.body, |b| serde_json::from_slice(b).map_err(|e| wrong(&e))).await?;
+        let asked: Detokenize =
+            body::parse(c.body, |b| serde_json::from_slice(b).map_err(|e| wrong(&e))).await?;
         let lease = model(&c.app, asked.model.as_deref()).await?;
         let known = lease.model().handle.rules().vocab;
         if let Some(id) = asked.tokens.iter().find(|id| **id as usize >= known) {

@@ -151,12 +151,14 @@ fn template_metadata(metadata: &Metadata) -> Metadata {
 
 /// Templates that look at what content is take lists of parts; others write it as it stands.
 fn content_form(template: &str) -> ContentForm {
-    let takes_parts = ["content is string", "content is not string", "content is iterable", "['type']", ".type =="];
+    let takes_parts =
+        ["content is string", "content is not string", "content is iterable", "['type']", ".type =="];
     if takes_parts.iter().any(|t| template.contains(t)) { ContentForm::Parts } else { ContentForm::Text }
 }
 
 fn vocabulary(tokenizer: &Arc<Tokenizer>, rows: usize) -> Result<Arc<Vocabulary>, octet_grammar::Error> {
-    let tags: std::collections::HashSet<&str> = tokenizer.guarded().iter().map(|(name, _)| name.as_str()).collect();
+    let tags: std::collections::HashSet<&str> =
+        tokenizer.guarded().iter().map(|(name, _)| name.as_str()).collect();
     let token = |id: u32| {
         let name = tokenizer.token_text(id).unwrap_or_default();
         match tokenizer.kind(id) {

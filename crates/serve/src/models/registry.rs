@@ -236,7 +236,10 @@ impl Registry {
                     return Err(AcquireError::Draining);
                 }
                 if matches!(&s.phase, Phase::Ready(l) if l.handle.is_finished()) {
-                    tracing::error!(model = self.name(index), "the engine ended by itself; the model is loaded again");
+                    tracing::error!(
+                        model = self.name(index),
+                        "the engine ended by itself; the model is loaded again"
+                    );
                     s.phase = Phase::Idle;
                 }
                 match &s.phase {
@@ -284,7 +287,8 @@ impl Registry {
             Ok(()) => {
                 tracing::info!(model = name, "loading");
                 let this = Arc::clone(&self);
-                let load = move || Loaded::open(&this.entries[index].spec, &progress).map_err(|e| e.to_string());
+                let load =
+                    move || Loaded::open(&this.entries[index].spec, &progress).map_err(|e| e.to_string());
                 tokio::task::spawn_blocking(load).await.unwrap_or_else(|e| Err(e.to_string()))
             }
             Err(why) => Err(why),

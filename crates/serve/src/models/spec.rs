@@ -92,7 +92,8 @@ impl Card {
         let engine = &spec.options.engine;
         let limits = engine.limits(config.context_length, report.state_bytes())?;
         let text = |key: &str| file.metadata.opt_str(key).map(|s| s.map(str::to_string));
-        let template = spec.chat_template.clone().map_or_else(|| text("tokenizer.chat_template"), |t| Ok(Some(t)))?;
+        let template =
+            spec.chat_template.clone().map_or_else(|| text("tokenizer.chat_template"), |t| Ok(Some(t)))?;
         let format = spec.format(template.as_deref());
         let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;
         let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();

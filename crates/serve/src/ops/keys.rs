@@ -56,7 +56,11 @@ mod tests {
             headers.insert(name, value.parse().unwrap());
             keys.admit(&headers)
         };
-        assert!(with("authorization", "Bearer one") && with("authorization", "bearer two") && with("x-api-key", "two"));
+        assert!(
+            with("authorization", "Bearer one")
+                && with("authorization", "bearer two")
+                && with("x-api-key", "two")
+        );
         for wrong in ["Bearer on", "Bearer onee", "one", "Bearer ", "Basic one", ""] {
             assert!(!with("authorization", wrong), "{wrong}");
         }

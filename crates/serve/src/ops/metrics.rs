@@ -42,15 +42,15 @@ type Share = Family<Model, Gauge<f64, AtomicU64>>;
 type Times = Family<Model, Histogram, fn() -> Histogram>;
 
 const TTFT_S: [f64; 22] = [
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
 ];
 const ITL_S: [f64; 19] = [
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
 const E2E_S: [f64; 21] = [
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
 ];
 
 /// All metrics.
@@ -98,7 +98,8 @@ impl Default for Metrics {
             exposed.register(name, help, family.clone());
             family
         };
-        let queries = count("vllm:prefix_cache_queries", "Tokens of prompts that were looked for in the cache");
+        let queries =
+            count("vllm:prefix_cache_queries", "Tokens of prompts that were looked for in the cache");
         let hits = count("vllm:prefix_cache_hits", "Tokens of prompts that were found there");
         let prompt_tokens = count("vllm:prompt_tokens", "Tokens of prompts, cached ones included");
         let generation_tokens = count("vllm:generation_tokens", "Tokens generated");
@@ -110,7 +111,8 @@ impl Default for Metrics {
             family
         };
         let running = level("vllm:num_requests_running", "Sequences on the model");
-        let waiting = level("vllm:num_requests_waiting", "Sequences that wait, for the model to be loaded too");
+        let waiting =
+            level("vllm:num_requests_waiting", "Sequences that wait, for the model to be loaded too");
         let pages_idle = level("octet:kv_pages_idle", "Pages that are kept for later prompts");
         let snapshots = level("octet:snapshots", "Snapshots of recurrent states in memory");
         let snapshot_bytes = level("octet:snapshot_bytes", "Bytes of these");
@@ -119,7 +121,8 @@ impl Default for Metrics {
         let snapshots_evicted = level("octet:snapshots_evicted", "Snapshots that made way since then");
         let disk_files = level("octet:cache_disk_files", "Files of the cache's tier on disk");
         let disk_bytes = level("octet:cache_disk_bytes", "Bytes of these");
-        let disk_hits = level("octet:cache_disk_hits", "Prompts that went on from there since the model was loaded");
+        let disk_hits =
+            level("octet:cache_disk_hits", "Prompts that went on from there since the model was loaded");
         let disk_tokens = level("octet:cache_disk_tokens", "Tokens that they did not compute");
         let disk_errors = level("octet:cache_disk_errors", "Files that were damaged, gone or not written");
         let preemptions = level("octet:preemptions", "Sequences put back for want of pages since then");
@@ -128,9 +131,11 @@ impl Default for Metrics {
             exposed.register(name, help, family.clone());
             family
         };
-        let kv_usage = share("vllm:kv_cache_usage_perc", "Share of the KV cache that running sequences use, 0 to 1");
+        let kv_usage =
+            share("vllm:kv_cache_usage_perc", "Share of the KV cache that running sequences use, 0 to 1");
         let loaded = share("octet:model_loaded", "How far the model is loaded, 0 to 1");
-        let worst_step = share("octet:decode_step_seconds_max", "The longest step that had an answer's token in it");
+        let worst_step =
+            share("octet:decode_step_seconds_max", "The longest step that had an answer's token in it");
         let mut times = |name: &str, help: &str, new: fn() -> Histogram| {
             let family = Times::new_with_constructor(new);
             exposed.register(name, help, family.clone());
@@ -140,7 +145,8 @@ impl Default for Metrics {
         let ttft = times("vllm:time_to_first_token_seconds", "From the request to the first token", || {
             Histogram::new(TTFT_S)
         });
-        let itl = times("vllm:inter_token_latency_seconds", "From one token to the next", || Histogram::new(ITL_S));
+        let itl =
+            times("vllm:inter_token_latency_seconds", "From one token to the next", || Histogram::new(ITL_S));
         let e2e = times("vllm:e2e_request_latency_seconds", "From the request to its end", long);
         let queued = times("vllm:request_queue_time_seconds", "In the queue", long);
         let prefill = times("vllm:request_prefill_time_seconds", "From there to the first token", long);
@@ -237,7 +243,9 @@ impl Metrics {
         self.prompt_tokens.get_or_create(model).inc_by(took.prompt_tokens);
         self.queries.get_or_create(model).inc_by(took.prompt_tokens);
         self.hits.get_or_create(model).inc_by(took.cached_tokens);
-        self.computed.get_or_create(model).inc_by(took.prompt_tokens - took.cached_tokens.min(took.prompt_tokens));
+        self.computed
+            .get_or_create(model)
+            .inc_by(took.prompt_tokens - took.cached_tokens.min(took.prompt_tokens));
         let seconds = [
             (&self.e2e, took.total),
             (&self.queued, took.queued),

@@ -62,7 +62,10 @@ mod tests {
         for origin in ["http://evil.example.com:8080", "null", "http://localhost.evil.example.com"] {
             assert!(ask(origin, "evil.example.com:8080", true), "{origin}");
         }
-        assert!(!ask("http://box.lan:8080", "box.lan:8080", false), "a server that others may reach has a name");
+        assert!(
+            !ask("http://box.lan:8080", "box.lan:8080", false),
+            "a server that others may reach has a name"
+        );
         assert!(ask("http://evil.example.com", "box.lan:8080", false));
         assert!(!is_foreign(&HeaderMap::new(), &[], true), "no browser");
     }

@@ -109,7 +109,13 @@ impl Choice {
     }
 
     /// It is over.
-    pub fn done(&mut self, tokenizer: &Tokenizer, finish: Finish, stop: Option<String>, out: &mut Vec<Event>) {
+    pub fn done(
+        &mut self,
+        tokenizer: &Tokenizer,
+        finish: Finish,
+        stop: Option<String>,
+        out: &mut Vec<Event>,
+    ) {
         // What ends an answer is not part of it.
         if self.last.is_some_and(|id| finish == Finish::StopToken || tokenizer.eos_ids().contains(&id)) {
             self.waiting.pop();
@@ -125,7 +131,9 @@ impl Choice {
             Finish::Length => FinishReason::Length,
             _ if self.calls > 0 => FinishReason::ToolCalls,
             Finish::StopString if !ours => FinishReason::StopSequence(stop.unwrap_or_default()),
-            Finish::StopString | Finish::EndOfText | Finish::StopToken | Finish::Cancelled => FinishReason::Stop,
+            Finish::StopString | Finish::EndOfText | Finish::StopToken | Finish::Cancelled => {
+                FinishReason::Stop
+            }
         };
         out.push(Event::Finished { choice: self.index, reason: reason.clone() });
         self.finish = Some(reason);
@@ -146,7 +154,11 @@ fn token_logprob(tokenizer: &Tokenizer, l: &engine::TokenLogprob) -> TokenLogpro
 }
 
 /// Log-probabilities of a prompt, whose first token has none.
-pub fn prompt_logprobs(tokenizer: &Tokenizer, tokens: &[u32], scores: &[engine::TokenLogprob]) -> Vec<TokenLogprob> {
+pub fn prompt_logprobs(
+    tokenizer: &Tokenizer,
+    tokens: &[u32],
+    scores: &[engine::TokenLogprob],
+) -> Vec<TokenLogprob> {
     let first = tokens.first().map(|id| {
         let bytes = tokenizer.token_bytes(*id);
         TokenLogprob { token: text(bytes), bytes: bytes.to_vec(), logprob: None, top: Vec::new() }

@@ -30,7 +30,8 @@ pub fn constraint(
         matches!(c.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) && !c.tools.is_empty()
     });
     if must_call && format.is_some() {
-        let what = "'response_format' has no effect where 'tool_choice' demands a call; leave one of them out";
+        let what =
+            "'response_format' has no effect where 'tool_choice' demands a call; leave one of them out";
         return Err(ApiError::invalid("response_format", what));
     }
     let format = format.map(|f| matcher(f, "response_format")).transpose()?;
@@ -56,7 +57,12 @@ fn response_format(format: &ResponseFormat) -> Option<GrammarSpec> {
 }
 
 /// What tools demand of the answer's form; with a form that is demanded otherwise (`formatted`) a call is the alternative.
-fn tool_calls(model: &Loaded, name: &str, chat: &Chat, formatted: bool) -> Result<Option<GrammarSpec>, ApiError> {
+fn tool_calls(
+    model: &Loaded,
+    name: &str,
+    chat: &Chat,
+    formatted: bool,
+) -> Result<Option<GrammarSpec>, ApiError> {
     if chat.tools.is_empty() || chat.tool_choice == ToolChoice::None {
         return Ok(None);
     }
@@ -64,7 +70,11 @@ fn tool_calls(model: &Loaded, name: &str, chat: &Chat, formatted: bool) -> Resul
         octet_parser::ToolSyntax::Qwen3Coder => ToolSyntax::Qwen3Coder,
         octet_parser::ToolSyntax::Hermes => ToolSyntax::Hermes,
         octet_parser::ToolSyntax::None => {
-            return Err(unable("tools", name, "does not call tools: its chat template has no syntax of calls that is known here"));
+            return Err(unable(
+                "tools",
+                name,
+                "does not call tools: its chat template has no syntax of calls that is known here",
+            ));
         }
     };
     let strict = chat.tools.iter().any(|t| t.strict == Some(true));

@@ -61,14 +61,20 @@ pub struct Defaults {
 }
 
 /// Plans a request.
-pub fn plan(model: &Loaded, name: &str, request: &GenerateRequest, defaults: Defaults) -> Result<Plan, ApiError> {
+pub fn plan(
+    model: &Loaded,
+    name: &str,
+    request: &GenerateRequest,
+    defaults: Defaults,
+) -> Result<Plan, ApiError> {
     match &request.input {
         Input::Chat(chat) => {
             let rendered = prompt::chat(model, chat)?;
             plan_chat(model, name, request, chat, rendered, defaults)
         }
         Input::Completion(completion) => {
-            let rendered = completion.prompts.iter().map(|p| prompt::plain(model, p)).collect::<Result<Vec<_>, _>>()?;
+            let rendered =
+                completion.prompts.iter().map(|p| prompt::plain(model, p)).collect::<Result<Vec<_>, _>>()?;
             let prompt_tokens = rendered.iter().map(|r| r.tokens.len()).sum();
             let echo = if completion.echo {
                 rendered.iter().map(|r| (r.text.clone(), r.tokens.clone())).collect()
@@ -99,7 +105,10 @@ fn plan_chat(
     defaults: Defaults,
 ) -> Result<Plan, ApiError> {
     let calls = chat.tool_choice != ToolChoice::None && !chat.tools.is_empty();
-    let tool = |t: &octet_api::core::Tool| Tool { name: t.name.clone(), parameters: Value::Object(t.parameters.clone()) };
+    let tool = |t: &octet_api::core::Tool| Tool {
+        name: t.name.clone(),
+        parameters: Value::Object(t.parameters.clone()),
+    };
     let tools: Arc<[Tool]> = if calls { chat.tools.iter().map(tool).collect() } else { Arc::new([]) };
     let parallel = chat.parallel_tool_calls.unwrap_or(true);
     let reader = Reader {
@@ -142,7 +151,12 @@ fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiEr
     Ok(Some(ThinkingBudget { max_tokens: budget as usize, close, end }))
 }
 
-fn engine_request(model: &Loaded, request: &GenerateRequest, rendered: Rendered, defaults: Defaults) -> Request {
+fn engine_request(
+    model: &Loaded,
+    request: &GenerateRequest,
+    rendered: Rendered,
+    defaults: Defaults,
+) -> Request {
     Request {
         prompt: rendered.tokens,
         checkpoints: rendered.checkpoints,
@@ -171,7 +185,9 @@ fn sampling(base: &SamplerParams, asked: &Sampling, logprobs: Option<u32>) -> Sa
         min_p: float(asked.min_p, base.min_p),
         repetition_penalty: float(asked.repetition_penalty, base.repetition_penalty),
         // Below zero is all.
-        penalty_last_n: asked.penalty_last_n.map_or(base.penalty_last_n, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+        penalty_last_n: asked
+            .penalty_last_n
+            .map_or(base.penalty_last_n, |n| usize::try_from(n).unwrap_or(usize::MAX)),
         presence_penalty: float(asked.presence_penalty, base.presence_penalty),
         frequency_penalty: float(asked.frequency_penalty, base.frequency_penalty),
         logit_bias: asked.logit_bias.iter().map(|(id, bias)| (*id, *bias as f32)).collect(),
@@ -181,7 +197,12 @@ fn sampling(base: &SamplerParams, asked: &Sampling, logprobs: Option<u32>) -> Sa
 }
 
 /// What the engine is asked for a vector. `cut` shortens what does not fit.
-pub fn embedding(model: &Loaded, prompt: &octet_api::core::Prompt, pooling: Pooling, cut: bool) -> Result<Request, ApiError> {
+pub fn embedding(
+    model: &Loaded,
+    prompt: &octet_api::core::Prompt,
+    pooling: Pooling,
+    cut: bool,
+) -> Result<Request, ApiError> {
     let mut rendered = prompt::plain(model, prompt)?;
     let rules = model.handle.rules();
     if cut {

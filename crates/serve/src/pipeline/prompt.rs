@@ -38,7 +38,8 @@ pub fn chat(model: &Loaded, chat: &Chat) -> Result<Rendered, ApiError> {
     let prompt = template.render(&input).map_err(|e| refused(&e))?;
     let mut text = prompt.text.clone();
     let tokenizer = model.tokenizer();
-    let mut tokens = tokenizer.encode_prompt(&prompt).map_err(|e| ApiError::invalid("messages", e.to_string()))?;
+    let mut tokens =
+        tokenizer.encode_prompt(&prompt).map_err(|e| ApiError::invalid("messages", e.to_string()))?;
     if chat.continue_final {
         reopen(tokenizer, &mut tokens, &mut text);
     }
@@ -93,7 +94,10 @@ pub fn plain(model: &Loaded, prompt: &Prompt) -> Result<Rendered, ApiError> {
         }
     };
     if tokens.is_empty() {
-        return Err(ApiError::invalid("prompt", "the prompt is empty, and this model has no token to begin with"));
+        return Err(ApiError::invalid(
+            "prompt",
+            "the prompt is empty, and this model has no token to begin with",
+        ));
     }
     let text = match prompt {
         Prompt::Text(text) => text.clone(),
@@ -114,5 +118,8 @@ pub fn effort_budget(effort: Effort) -> Option<u32> {
 
 /// The error of a request that asks for what its model can not do.
 pub fn unable(param: &str, model: &str, what: &str) -> ApiError {
-    ApiError { param: Some(param.into()), ..ApiError::new(ErrorKind::InvalidRequest, format!("the model '{model}' {what}")) }
+    ApiError {
+        param: Some(param.into()),
+        ..ApiError::new(ErrorKind::InvalidRequest, format!("the model '{model}' {what}"))
+    }
 }

@@ -41,7 +41,9 @@ impl EventSink for Sink {
 /// A request that the engine works on.
 pub struct Run {
     app: Arc<App>,
-    lease: Lease,
+    /// Given back as soon as the engine is done: a client may take its time to read.
+    lease: Option<Lease>,
+    waited: Duration,
     trace: Trace,
     label: Model,
     /// The model's name as the client knows it.
@@ -65,6 +67,8 @@ pub struct Run {
     usage: Usage,
     took: Took,
     last_token: Option<Instant>,
+    /// The answer has begun, and come to its end.
+    started: bool,
     over: bool,
 }
 
@@ -89,7 +93,8 @@ impl Run {
         let defaults = Defaults { reasoning: app.options.reasoning, explain_miss };
         let (asked, model) = (Arc::clone(request), Arc::clone(lease.model()));
         let planned = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, defaults));
-        let Plan { requests, echo, prompt_tokens, reader } = planned.await.map_err(|e| internal(&e.to_string()))??;
+        let Plan { requests, echo, prompt_tokens, reader } =
+            planned.await.map_err(|e| internal(&e.to_string()))??;
         let n = request.n as usize;
         let choice = |i: usize| {
             Choice::new(u32::try_from(i).unwrap_or(u32::MAX), reader.as_ref(), request.logprobs.is_some())
@@ -121,7 +126,9 @@ impl Run {
             took: Took::default(),
             last_token: None,
             over: false,
-            lease,
+            started: false,
+            waited: lease.waited,
+            lease: Some(lease),
         };
         run.trace.note(|f| f.prompt = prompt_tokens as u64);
         run.submit()?;
@@ -130,7 +137,8 @@ impl Run {
 
     /// Queues prompts as far as there is room. Fails where there is none for the first.
     fn submit(&mut self) -> Result<(), ApiError> {
-        let handle = &self.lease.model().handle;
+        let Some(lease) = &self.lease else { return Ok(()) };
+        let handle = &lease.model().handle;
         let ahead = PROMPTS_AHEAD * handle.rules().max_seqs;
         while self.with_engine < ahead
             && let Some((prompt, request)) = self.later.pop_front()
@@ -211,7 +219,8 @@ impl Run {
     }
 
     fn take(&mut self, prompt: usize, event: engine::Event) {
-        let model = Arc::clone(self.lease.model());
+        let Some(lease) = &self.lease else { return };
+        let model = Arc::clone(lease.model());
         let tokenizer = model.tokenizer();
         let mut out = Vec::new();
         match event {
@@ -221,7 +230,7 @@ impl Run {
                     tracing::debug!(id = &*self.trace.id, "{}", report.line());
                     self.miss = Some(report.line());
                 }
-                if prompt == 0 {
+                if !std::mem::replace(&mut self.started, true) {
                     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                     out.push(Event::Started {
                         id: Uuid::new_v4().simple().to_string(),
@@ -250,7 +259,13 @@ impl Run {
             engine::Event::PromptProgress { .. } | engine::Event::Embedding(_) => {}
             engine::Event::Token { choice, id, text, logprob } => {
                 self.count_token();
-                self.choices[prompt * self.n + choice as usize].token(tokenizer, id, &text, logprob.as_ref(), &mut out);
+                self.choices[prompt * self.n + choice as usize].token(
+                    tokenizer,
+                    id,
+                    &text,
+                    logprob.as_ref(),
+                    &mut out,
+                );
             }
             engine::Event::Done { choice, finish, stop, usage, timings } => {
                 let c = &mut self.choices[prompt * self.n + choice as usize];
@@ -296,6 +311,7 @@ impl Run {
 
     fn finish(&mut self) {
         self.over = true;
+        self.lease = None;
         let total = self.trace.began.elapsed();
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         let cached = self.usage.cached_tokens.unwrap_or(0);
@@ -305,11 +321,12 @@ impl Run {
             prompt_ms: ms(self.took.prefill),
             predicted_n: self.usage.completion_tokens,
             predicted_ms: ms(self.took.decode),
-            load_ms: ms(self.lease.waited),
+            load_ms: ms(self.waited),
             total_ms: ms(total),
             draft: None,
         };
-        self.took = Took { prompt_tokens: self.usage.prompt_tokens, cached_tokens: cached, total, ..self.took };
+        self.took =
+            Took { prompt_tokens: self.usage.prompt_tokens, cached_tokens: cached, total, ..self.took };
         self.app.metrics.request(&self.label, &self.took);
         self.trace.note(|f| {
             f.cached = cached;
@@ -325,6 +342,7 @@ impl Run {
 
     fn fail(&mut self, error: ApiError) {
         self.over = true;
+        self.lease = None;
         self.trace.note(|f| f.error = Some(error.message.clone()));
         self.ready.push_back(Event::Error(error));
         // Nobody listens to what may still come.
@@ -379,7 +397,11 @@ const RETRY_DRAINING_S: u64 = 5;
 /// There is no such model.
 pub fn unknown(app: &App, name: &str) -> ApiError {
     let what = format!("there is no model '{name}' here; there are: {}", app.models.known());
-    ApiError { param: Some("model".into()), code: Some("model_not_found".into()), ..ApiError::new(ErrorKind::NotFound, what) }
+    ApiError {
+        param: Some("model".into()),
+        code: Some("model_not_found".into()),
+        ..ApiError::new(ErrorKind::NotFound, what)
+    }
 }
 
 /// The server shuts down.
@@ -415,5 +437,8 @@ fn internal(what: &str) -> ApiError {
 
 /// It took too long.
 pub fn timeout() -> ApiError {
-    ApiError::new(ErrorKind::Timeout, "the request took longer than the server allows; --timeout sets how long that is")
+    ApiError::new(
+        ErrorKind::Timeout,
+        "the request took longer than the server allows; --timeout sets how long that is",
+    )
 }

@@ -107,7 +107,11 @@ impl Fixture {
         decoder.push(&answer.bytes().await.expect("a stream that ends well"));
         let mut out = Vec::new();
         while let Some(event) = decoder.next_event().expect("a stream of events") {
-            let data = if event.data == "[DONE]" { json!("[DONE]") } else { serde_json::from_str(&event.data).unwrap() };
+            let data = if event.data == "[DONE]" {
+                json!("[DONE]")
+            } else {
+                serde_json::from_str(&event.data).unwrap()
+            };
             out.push((event.name, data));
         }
         out
