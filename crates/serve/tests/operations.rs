@@ -120,6 +120,9 @@ async fn what_happens_is_measured() {
     for _ in 0..2 {
         f.ok(CHAT, &chat(&"word ".repeat(40))).await;
     }
+    // Figures are shown after the step that the answer came with.
+    f.until("the engine rests", || f.app.models.loaded(0).is_some_and(|l| l.handle.stats().running == 0))
+        .await;
     let text = f.text("/metrics").await;
     let value = |name: &str| -> f64 {
         let line =

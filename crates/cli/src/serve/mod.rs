@@ -3,6 +3,7 @@
 mod args;
 mod bill;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -103,6 +104,7 @@ fn log(verbose: bool, settings: &Settings) -> anyhow::Result<()> {
         None => EnvFilter::new(if verbose { "info,octet_serve=debug,octet_engine=debug" } else { "info" }),
     };
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal()).with_target(false);
     subscriber.compact().try_init().map_err(anyhow::Error::from_boxed)
 }
 
