@@ -302,8 +302,8 @@ fn where_nothing_works_it_fails() {
         std::thread::sleep(Duration::from_secs(20));
         Ok(())
     });
-    let args = ["bench", "--url", &stuck.url, "--timeout", "1"];
-    place.octet(&args).fails(1, &["no end after 1 s (--timeout)"]);
+    let args = ["bench", "--url", &stuck.url, "--request-timeout", "1"];
+    place.octet(&args).fails(1, &["no end after 1 s (--request-timeout)"]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Real client libraries against a real server, each in its own small test: they are fetched from the network, so that
-//! `OCTET_TEST_NETWORK` has to be set, and need python3.
+//! `OCTET_TEST_NETWORK` has to be set, and need python3. Versions are those that the tests were written with.
 
 mod common;
 
@@ -10,11 +10,15 @@ use common::{Fixture, model};
 use octet_serve::Options;
 
 /// A virtual environment with one library, made once.
-fn python(library: &str) -> Option<PathBuf> {
+fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
     if std::env::var_os("OCTET_TEST_NETWORK").is_none() {
         octet_testkit::skipped(&format!(
             "fetches {library} from the network; set OCTET_TEST_NETWORK=1 to run it"
         ));
+        return None;
+    }
+    if Command::new("python3").arg("--version").output().is_err() {
+        octet_testkit::skipped(&format!("runs {library}, and there is no python3"));
         return None;
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("venv-{library}"));
@@ -22,11 +26,9 @@ fn python(library: &str) -> Option<PathBuf> {
     let done = dir.join("installed");
     if !done.exists() {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
-        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", library];
-        // litellm imports it where tools are given, and does not ask for it.
-        let more = (library == "litellm").then_some("mcp");
-        run(Command::new(&python).args(pip).args(more));
-        std::fs::write(done, library).expect("a file can be written");
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        run(Command::new(&python).args(pip).args(packages));
+        std::fs::write(done, packages.join("\n")).expect("a file can be written");
     }
     Some(python)
 }
@@ -41,8 +43,8 @@ fn run(command: &mut Command) {
     );
 }
 
-async fn speaks(library: &'static str) {
-    let python = tokio::task::spawn_blocking(move || python(library)).await.expect("pip ran");
+async fn speaks(library: &'static str, packages: &'static [&'static str]) {
+    let python = tokio::task::spawn_blocking(move || python(library, packages)).await.expect("pip ran");
     let Some(python) = python else { return };
     let f = Fixture::with(Options::new(vec![model("tiny")])).await;
     let url = f.url("");
@@ -57,25 +59,26 @@ async fn speaks(library: &'static str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openai() {
-    speaks("openai").await;
+    speaks("openai", &["openai==3.54.0"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn anthropic() {
-    speaks("anthropic").await;
+    speaks("anthropic", &["anthropic==2.12.0"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ollama() {
-    speaks("ollama").await;
+    speaks("ollama", &["ollama==0.6.3"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn litellm() {
-    speaks("litellm").await;
+    // litellm imports mcp where tools are given, and does not ask for it.
+    speaks("litellm", &["litellm==1.106.2", "mcp==2.3.0"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn langchain_openai() {
-    speaks("langchain-openai").await;
+    speaks("langchain-openai", &["langchain-openai==1.7.3"]).await;
 }

@@ -61,6 +61,8 @@ impl Fixture {
         let app = Arc::clone(server.app());
         let (stage, stages) = watch::channel(Stage::Run);
         let task = tokio::spawn(server.run(stages));
+        // Built together with the command line, reqwest speaks TLS, and wants to be told by what even where it does not.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().timeout(Duration::from_secs(120)).build().expect("a client");
         Self { address, app, stage, task, client }
     }

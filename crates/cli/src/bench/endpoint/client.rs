@@ -101,7 +101,7 @@ impl Endpoint {
     }
 
     fn too_late(&self) -> Failure {
-        Failure(format!("no end after {} s (--timeout)", self.timeouts.request.as_secs()))
+        Failure(format!("no end after {} s (--request-timeout)", self.timeouts.request.as_secs()))
     }
 
     async fn stream(&self, json: String) -> Result<Sample, Failure> {

@@ -52,7 +52,7 @@ pub struct EndpointArgs {
     api_key_env: Option<String>,
     /// Seconds until an answer must be complete. Without it: 600.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
-    timeout: Option<usize>,
+    request_timeout: Option<usize>,
     /// Seconds until there must be a connection. Without it: 10.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     connect_timeout: Option<usize>,
@@ -102,7 +102,7 @@ impl EndpointArgs {
             (self.shared_prefix.is_some(), "--shared-prefix"),
             (self.extra_body.is_some(), "--extra-body"),
             (self.api_key_env.is_some(), "--api-key-env"),
-            (self.timeout.is_some(), "--timeout"),
+            (self.request_timeout.is_some(), "--request-timeout"),
             (self.connect_timeout.is_some(), "--connect-timeout"),
         ];
         given.into_iter().find(|(is, _)| *is && !self.is_given()).map(|(_, flag)| flag)
@@ -188,7 +188,7 @@ async fn connect(args: &EndpointArgs, model: Option<&str>) -> anyhow::Result<Vec
     let seconds = |given: Option<usize>, or: usize| Duration::from_secs(given.unwrap_or(or) as u64);
     let timeouts = Timeouts {
         connect: seconds(args.connect_timeout, CONNECT_TIMEOUT_S),
-        request: seconds(args.timeout, TIMEOUT_S),
+        request: seconds(args.request_timeout, TIMEOUT_S),
     };
     let models = for_each(model, args.url.len(), "--model")?;
     let keys = for_each(args.api_key_env.as_deref(), args.url.len(), "--api-key-env")?;
