@@ -1,7 +1,7 @@
 //! Made-up models: the tensors, types and metadata of a published model with random weights. Measure before you
 //! download, and test without reference data. Called by `octet synth`, `octet bench --synthetic` and tests.
 //!
-//! [`synthetic`] gives an [`octet_weights::Model`] whose tensors are made when they are asked for, in memory; [`write`]
+//! [`synthetic`] gives an [`octet_weights::Model`] whose tensors are made when they are asked for, in memory; [`fn@write`]
 //! makes a GGUF file of it (of any model, in fact) that other engines load too. The same shape, types and seed give
 //! the same bytes on every machine.
 

@@ -28,7 +28,7 @@ pub struct ServerArgs {
     /// A file with such keys, one a line.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
-    /// Let web pages of this origin use the server (https://chat.example.com); * is all. May be given several times.
+    /// Let web pages of this origin (scheme, host and port) use the server; * is all. May be given several times.
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     pub cors_origin: Vec<String>,
     /// Longest time of a request in seconds; 0 is any.

@@ -8,7 +8,7 @@
 //! |-------|---------------------|-----------------------------------------------------------|
 //! | quads | 4, 8 or 2           | low 4 (8, 2) bits of the quants                           |
 //! | high  | 0, 1 or 2           | the fifth (third; fifth and sixth) bits                   |
-//! | scale | see [`Planes`]      | scales of the sub-blocks of all rows                      |
+//! | scale | see `Planes`      | scales of the sub-blocks of all rows                      |
 //! | head  | (once a block)      | `d`, then `dmin` where the type has it, f16 of each row   |
 //!
 //! A *quad* is four consecutive columns, `j` of 8 in a sub-block. A *vector* holds one quad of 32 rows, `[row][4]`: a load
