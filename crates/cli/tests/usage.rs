@@ -205,3 +205,9 @@ fn completions_are_printed() {
         assert!(place.octet(&["completions", shell]).ok().stdout.contains("ubatch-size"));
     }
 }
+
+#[test]
+fn an_empty_key_does_not_open_the_server() {
+    let place = Place::with_model("qwen3", "q8_0");
+    place.octet(&["serve", "model.gguf", "--api-key", ""]).fails(2, &["--api-key is empty"]);
+}

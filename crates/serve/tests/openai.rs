@@ -170,9 +170,11 @@ async fn forms_are_kept_to() {
     let choices = with(&chat("Hello"), json!({"structured_outputs": {"choice": ["yes", "no"]}}));
     let answer = f.ok("/v1/chat/completions", &choices).await;
     assert!(["yes", "no"].contains(&answer["choices"][0]["message"]["content"].as_str().unwrap()));
-    let wrong = with(&chat("Hello"), json!({"structured_outputs": {"regex": "("}}));
-    let (status, body) = f.post("/v1/chat/completions", &wrong).await;
-    assert_eq!((status, &body["error"]["type"]), (400, &json!("invalid_request_error")), "{body}");
+    for form in [json!({"regex": "("}), json!({"grammar": "start: start"})] {
+        let wrong = with(&chat("Hello"), json!({ "structured_outputs": form }));
+        let (status, body) = f.post("/v1/chat/completions", &wrong).await;
+        assert_eq!((status, &body["error"]["type"]), (400, &json!("invalid_request_error")), "{body}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,6 +9,7 @@ use clap::Args;
 use octet_serve::{Keys, ReasoningFormat, ToolSyntax};
 use serde_json::{Map, Value};
 
+use crate::Usage;
 use crate::chat::{object, read};
 use crate::config::positive;
 
@@ -100,6 +101,10 @@ impl ServerArgs {
     /// The keys of the flags and of the file.
     pub fn keys(&self) -> anyhow::Result<Keys> {
         let mut keys = self.api_key.clone();
+        // An unset variable in a shell must not open the server to everybody.
+        if keys.iter().any(String::is_empty) {
+            return Err(Usage("--api-key is empty: give a key, or leave it out".into()).into());
+        }
         if let Some(path) = &self.api_key_file {
             let text = read(path).context("the API keys can not be read")?;
             let before = keys.len();

@@ -77,12 +77,13 @@ impl Tree {
 /// Positions at which processing a prompt stops to take a snapshot, descending. `resumed` tokens are cached, `matched`
 /// are known from earlier prompts, `wanted` are the request's own checkpoints (ascending).
 ///
-/// Always the last of those (the next prompt goes on there) and the first (other conversations do), the place where this
-/// prompt parts from all earlier ones (where two did, a third may), and a few in between.
+/// Always the last of those (the next prompt goes on there), the one before it (another prompt does whose last message was
+/// edited) and the first (other conversations do), the place where this prompt parts from all earlier ones (where two did,
+/// a third may), and a few in between.
 pub fn checkpoints(resumed: usize, matched: usize, wanted: &[usize], prompt: usize) -> Vec<usize> {
     let wanted = || wanted.iter().copied().filter(|&c| c >= resumed + TOKENS_MIN && c < prompt);
     let mut out: Vec<usize> = Vec::with_capacity(CHECKPOINTS_MAX);
-    out.extend(wanted().next_back());
+    out.extend(wanted().rev().take(2));
     out.extend(wanted().next().filter(|first| !out.contains(first)));
     let parts = matched >= resumed + SPACING / 4 && matched < prompt;
     if parts && !out.iter().any(|&c| c <= matched && matched - c < TOKENS_MIN) {
@@ -103,8 +104,8 @@ mod tests {
 
     #[test]
     fn the_last_the_first_and_where_prompts_part() {
-        assert_eq!(checkpoints(0, 0, &[100, 130, 160, 900], 1000), [900, 100]);
-        assert_eq!(checkpoints(0, 0, &[100, 400, 800, 1600, 2000], 2010), [2000, 800, 100]);
+        assert_eq!(checkpoints(0, 0, &[100, 130, 160, 900], 1000), [900, 160, 100]);
+        assert_eq!(checkpoints(0, 0, &[100, 400, 1000, 1900, 2000], 2010), [2000, 1900, 1000, 100]);
         assert!(checkpoints(950, 960, &[100, 900], 1000).is_empty());
         // two prompts with one beginning and no message that ends there
         assert_eq!(checkpoints(0, 500, &[800], 1000), [800, 500]);

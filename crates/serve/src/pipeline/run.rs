@@ -427,6 +427,8 @@ pub fn submit_error(e: &SubmitError) -> ApiError {
 pub fn engine_error(e: &octet_engine::Error) -> ApiError {
     match e {
         octet_engine::Error::Stopped => draining(),
+        // A grammar that leads nowhere, or is too much work: the client's to mend.
+        octet_engine::Error::Constraint(_) => ApiError::new(ErrorKind::InvalidRequest, e.to_string()),
         other => internal(&other.to_string()),
     }
 }
