@@ -193,7 +193,7 @@ fn nobody_needs_to_listen_to_notes() {
         command.output().unwrap()
     };
     assert_eq!(run(&["run", "missing.gguf", "Hi"]).status.code(), Some(1));
-    let answer = run(&["run", "model.gguf", "Hi", "-v", "-n", "3", "-t", "1"]);
+    let answer = run(&["run", "model.gguf", "Hi", "-v", "-n", "12", "-t", "1", "--temp", "0"]);
     assert_eq!(answer.status.code(), Some(0));
     assert!(!answer.stdout.is_empty());
 }
