@@ -26,6 +26,7 @@ import report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LLAMA, RTR = "llama.cpp", "ik_llama.cpp-rtr"
+BUFFER = bytearray(4 << 20)
 
 # name: (arguments of `octet synth`, groups of (engines, tests); each group is one process of each engine and round)
 SHAPE = "qwen3.6-35b-a3b"
@@ -99,6 +100,13 @@ def peer(args, engine, path, tests):
     return {"version": result["version"], "rates": result["rates"], "memory": memory, "load_seconds": result["load_seconds"]}
 
 
+def warm(path):
+    """Reads the file, so that whoever loads it next finds it in the system's cache as far as it fits there."""
+    with open(path, "rb", buffering=0) as f:
+        while f.readinto(BUFFER):
+            pass
+
+
 def load(args, path, tokens):
     """Seconds from start to the end of a step of so many tokens, and the memory of it, without that for measuring the memory's bandwidth."""
     start = time.perf_counter()
@@ -115,6 +123,7 @@ def measure(args, name, data):
         round_ = {}
         for engines, tests in MODELS[name][1]:
             for engine in ["octet", *engines]:
+                warm(path)
                 result = octet(args, path, tests) if engine == "octet" else peer(args, engine, path, tests)
                 mine = round_.setdefault(engine, {"rates": {}, "memory": 0})
                 mine["rates"].update({k: v[0] for k, v in result["rates"].items()})
@@ -127,6 +136,7 @@ def measure(args, name, data):
                     keep = ["test", "bytes_per_second", "memory_bytes_per_second", "weight_bytes_per_token", "device", "n_threads", "profile"]
                     mine.setdefault("detail", {})[row["test"]] = {k: row[k] for k in keep}
                 print(f"{name} round {number + 1}: {engine:18}", {k: round(v[0], 1) for k, v in result["rates"].items()}, flush=True)
+        warm(path)
         round_["octet"]["load_seconds"], _ = load(args, path, "1")  # what a user waits for
         _, round_["octet"]["memory"] = load(args, path, "512")
         entry["rounds"].append(round_)

@@ -20,6 +20,8 @@ pub(crate) struct Mapped {
     pub name: String,
     pub bytes: Bytes,
     map: Option<Arc<Mmap>>,
+    /// The file, where what was read of it makes way in the system's cache too.
+    drops: Option<File>,
 }
 
 /// Keeps the mapping alive for as long as any slice of it.
@@ -51,12 +53,18 @@ impl Mapped {
         // A hint only, so a refusal does not matter.
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::Sequential);
-        Ok(Self { name, bytes: Bytes::from_owner(Pages(map.clone())), map: Some(map) })
+        Ok(Self { name, bytes: Bytes::from_owner(Pages(map.clone())), map: Some(map), drops: Some(file) })
     }
 
     /// Bytes at hand as if they were a file called `name`.
     pub fn in_memory(name: &str, bytes: Bytes) -> Self {
-        Self { name: name.into(), bytes, map: None }
+        Self { name: name.into(), bytes, map: None, drops: None }
+    }
+
+    /// Keeps what is read in the system's cache, for the next start. Without it released pages leave that too: where
+    /// memory has no room for a file and its packed weights, the kernel would throw out first what is read last.
+    pub fn keep_cached(&mut self) {
+        self.drops = None;
     }
 
     /// `range` is about to be read: starts reading it ahead of the page faults.
@@ -80,6 +88,11 @@ impl Mapped {
             let _ = unsafe {
                 map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, pages.start, pages.len())
             };
+            #[cfg(target_os = "linux")]
+            if let Some(file) = &self.drops {
+                let length = std::num::NonZeroU64::new(pages.len() as u64);
+                let _ = rustix::fs::fadvise(file, pages.start as u64, length, rustix::fs::Advice::DontNeed); // a hint only
+            }
         }
         #[cfg(not(unix))]
         let _ = pages;

@@ -38,10 +38,22 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub fn new(files: Vec<Mapped>, tensors: Vec<(TensorInfo, Place)>, ignored: Vec<String>) -> Self {
+    pub fn new(mut files: Vec<Mapped>, tensors: Vec<(TensorInfo, Place)>, ignored: Vec<String>) -> Self {
+        // Packed weights are as large as the files.
+        let twice = files.iter().map(|f| f.bytes.len() as u64).fold(0, u64::saturating_add).saturating_mul(2);
+        if memory_bytes().is_none_or(|all| twice < all) {
+            files.iter_mut().for_each(Mapped::keep_cached);
+        }
         let (infos, places) = tensors.into_iter().unzip();
         Self { files, infos, places, ignored }
     }
+}
+
+/// The machine's memory, where the system says.
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;
+    kib.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 impl Source for Files {

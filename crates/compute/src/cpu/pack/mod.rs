@@ -243,7 +243,9 @@ impl Layout {
     pub fn pack_group(&self, m: &Matrix, group: usize, out: &mut [u8]) {
         assert!(m.ty == self.ty && m.rows == self.rows && m.cols == self.cols, "packed by another layout");
         assert!(group < self.groups() && out.len() == self.group_bytes, "a group of this layout");
-        let rows: Vec<&[u8]> = (group * ROWS..m.rows.min((group + 1) * ROWS)).map(|r| m.row(r)).collect();
+        // A copy of its own, made from front to back: reading 32 rows of a file at once is twice as slow.
+        let rows = m.slice_rows(group * ROWS, m.rows.min((group + 1) * ROWS)).data.to_vec();
+        let rows: Vec<&[u8]> = rows.chunks_exact(m.row_bytes().max(1)).collect();
         if rows.len() < ROWS || self.kind.planes().is_none() {
             out.fill(0);
         }

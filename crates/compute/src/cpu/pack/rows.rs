@@ -55,21 +55,18 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
+    /// `N` words, one into each of the vectors from `at` on. One slice with a known length: one check of bounds.
     #[inline(always)]
-    fn word(&mut self, at: usize, w: u32) {
-        self.out[at + 4 * self.r..][..4].copy_from_slice(&w.to_le_bytes());
-    }
-    /// Vector `v` of sub-block `i` in the quads plane.
-    #[inline(always)]
-    fn quad(&mut self, i: usize, v: usize, w: u32) {
-        self.word(i * self.planes.quads + VECTOR * v, w);
+    fn words<const N: usize>(&mut self, at: usize, words: [u32; N]) {
+        let out = &mut self.out[at + 4 * self.r..][..VECTOR * (N - 1) + 4];
+        for (v, w) in words.into_iter().enumerate() {
+            out[VECTOR * v..][..4].copy_from_slice(&w.to_le_bytes());
+        }
     }
     /// The 16 packed bytes of 32 four-bit quants.
     #[inline(always)]
     fn nibbles(&mut self, i: usize, packed: u128) {
-        for v in 0..4 {
-            self.quad(i, v, (packed >> (32 * v)) as u32);
-        }
+        self.words(i * self.planes.quads, std::array::from_fn::<_, 4, _>(|v| (packed >> (32 * v)) as u32));
     }
     /// Bit `shift` of each of 32 bytes.
     #[inline(always)]
@@ -78,7 +75,7 @@ impl Block<'_> {
         for (j, w) in words.into_iter().enumerate() {
             packed |= (w >> shift & 0x0101_0101) << j;
         }
-        self.word(self.planes.high_at(self.n) + i * self.planes.high, packed);
+        self.words(self.planes.high_at(self.n) + i * self.planes.high, [packed]);
     }
     /// Bits `shift..` of each of 32 bytes, two of each, into two vectors of the plane at `at`.
     #[inline(always)]
@@ -87,8 +84,7 @@ impl Block<'_> {
         for (j, w) in words.into_iter().enumerate() {
             packed[j / 4] |= (w >> shift & 0x0303_0303) << (2 * (j % 4));
         }
-        self.word(at, packed[0]);
-        self.word(at + VECTOR, packed[1]);
+        self.words(at, packed);
     }
     /// An f16 as it stands in the file, in the scale plane.
     #[inline(always)]
@@ -104,10 +100,11 @@ impl Block<'_> {
     }
     /// Bytes `[first..][row]` of the scale plane.
     #[inline(always)]
-    fn scale_bytes(&mut self, first: usize, bytes: &[u8]) {
+    fn scale_bytes<const N: usize>(&mut self, first: usize, bytes: [u8; N]) {
         let at = self.planes.scale_at(self.n) + ROWS * first + self.r;
-        for (i, b) in bytes.iter().enumerate() {
-            self.out[at + ROWS * i] = *b;
+        let out = &mut self.out[at..][..ROWS * (N - 1) + 1];
+        for (i, b) in bytes.into_iter().enumerate() {
+            out[ROWS * i] = b;
         }
     }
 }
@@ -157,14 +154,12 @@ fn integers(kind: Kind, src: &[u8], b: &mut Block) {
             b.f16_scale(i, 1, &s[2..4]);
         }),
         Kind::Q8_0 => each::<34>(src, |i, s| {
-            for (j, w) in words(&s[2..]).into_iter().enumerate() {
-                b.quad(i, j, w);
-            }
+            b.words(i * b.planes.quads, words(&s[2..]));
             b.f16_scale(i, 0, &s[..2]);
         }),
         Kind::MXFP4 => each::<17>(src, |i, s| {
             b.nibbles(i, u128_at(s, 1));
-            b.scale_bytes(i, &s[..1]);
+            b.scale_bytes(i, [s[0]]);
         }),
         Kind::Q4_K => each::<144>(src, |_, s| q4_k(s, b)),
         Kind::Q5_K => each::<176>(src, |_, s| q5_k(s, b)),
@@ -218,11 +213,11 @@ fn k_scales(s: &[u8], b: &mut Block) {
     let word = |i: usize| u32::from_le_bytes(s.as_chunks().0[i]);
     let (scales, mins, both) = (word(0), word(1), word(2));
     let (low, bits) = (0x0f0f_0f0f, 0x0303_0303);
-    b.scale_bytes(0, &(scales & low | (mins & low) << 4).to_le_bytes());
-    b.scale_bytes(4, &both.to_le_bytes());
+    b.scale_bytes(0, (scales & low | (mins & low) << 4).to_le_bytes());
+    b.scale_bytes(4, both.to_le_bytes());
     let first = scales >> 4 & bits | (mins >> 4 & bits) << 2;
     let second = scales >> 6 & bits | (mins >> 6 & bits) << 2;
-    b.scale_bytes(8, &(first | second << 4).to_le_bytes());
+    b.scale_bytes(8, (first | second << 4).to_le_bytes());
 }
 
 /// 128 bytes of low nibbles, 64 of upper bits, 16 scales, `d`; values in halves of 128.
@@ -235,7 +230,7 @@ fn q6_k(s: &[u8; 210], b: &mut Block) {
             b.two_bits(b.planes.high_at(SUBS) + i * b.planes.high, qh, 2 * k);
         }
     }
-    b.scale_bytes(0, &s[192..208]);
+    b.scale_bytes::<16>(0, s[192..].as_chunks().0[0]);
     b.head(0, &s[208..210]);
 }
 
@@ -244,7 +239,7 @@ fn q2_k(s: &[u8; 84], b: &mut Block) {
     for i in 0..SUBS {
         b.two_bits(i * b.planes.quads, words(&s[16 + 32 * (i / 4)..]), 2 * (i % 4));
     }
-    b.scale_bytes(0, &s[..16]);
+    b.scale_bytes::<16>(0, s.as_chunks().0[0]);
     b.head(0, &s[80..82]);
     b.head(1, &s[82..84]);
 }
@@ -257,7 +252,7 @@ fn q3_k(s: &[u8; 110], b: &mut Block) {
         b.high_bits(i, high, i);
     }
     // The file's nibbles and upper bits lie as the plane's do.
-    b.scale_bytes(0, &s[96..108]);
+    b.scale_bytes::<12>(0, s[96..].as_chunks().0[0]);
     b.head(0, &s[108..110]);
 }
 
@@ -271,6 +266,6 @@ fn iq4_xs(s: &[u8; 136], b: &mut Block) {
         let bits = (u16::from_le_bytes([s[2], s[3]]) >> (2 * i)) as u8 & 3;
         upper[i % 2] |= bits << (2 * (i / 2));
     }
-    b.scale_bytes(0, &low);
-    b.scale_bytes(4, &upper);
+    b.scale_bytes(0, low);
+    b.scale_bytes(4, upper);
 }
