@@ -167,7 +167,7 @@ async fn answers_are_as_described() {
     let thinking =
         json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8});
     c.post(at, thinking).await;
-    let calls = json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 200, "parallel_tool_calls": false});
+    let calls = json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 300, "parallel_tool_calls": false});
     let called = c.post(at, with(&chat("Light!"), calls.clone())).await;
     assert!(called["choices"][0]["message"]["tool_calls"].is_array());
     let scored =
@@ -181,7 +181,7 @@ async fn answers_are_as_described() {
         "include": ["message.output_text.logprobs"], "reasoning": {"effort": "none"}, "tools": [function.clone()],
     });
     let kept = c.post(at, asked.clone()).await["id"].as_str().expect("an id").to_string();
-    let called = json!({"tool_choice": "required", "max_output_tokens": 200, "parallel_tool_calls": false});
+    let called = json!({"tool_choice": "required", "max_output_tokens": 300, "parallel_tool_calls": false});
     c.post(at, with(&asked, called)).await;
     c.post(at, json!({"model": "tiny", "input": "Hello", "max_output_tokens": 8})).await;
     let (status, again) = f.get(&format!("/v1/responses/{kept}")).await;
@@ -199,7 +199,7 @@ async fn answers_are_as_described() {
     let asked = json!({"model": "tiny", "messages": hello, "max_tokens": 8});
     c.post("/v1/messages", asked.clone()).await;
     let claude = json!({
-        "tools": [{"name": "set_light", "input_schema": tool()["function"]["parameters"]}], "max_tokens": 200,
+        "tools": [{"name": "set_light", "input_schema": tool()["function"]["parameters"]}], "max_tokens": 300,
         "tool_choice": {"type": "any", "disable_parallel_tool_use": true}, "thinking": {"type": "disabled"},
     });
     assert_eq!(c.post("/v1/messages", with(&asked, claude)).await["stop_reason"], "tool_use");

@@ -14,7 +14,7 @@ use octet_engine::engine::{DiskOptions, Options as EngineOptions};
 use octet_engine::report::Report;
 use octet_engine::scheduler;
 use octet_hub::Reference;
-use octet_serve::{Memory, ModelSpec, Options, Reserved, Server, Stage};
+use octet_serve::{Keys, Memory, ModelSpec, Options, Reserved, Server, Stage};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
@@ -69,10 +69,14 @@ const BLOCKING_THREADS: usize = 16;
 
 pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     log(args.verbose, settings)?;
+    if let Some(dir) = &args.server.cache_disk {
+        check_folder(dir)?;
+    }
+    let keys = args.server.keys()?;
     let address = SocketAddr::new(args.server.host, args.server.port);
     // Before anything is fetched or counted.
     let reserved = Reserved::new(address).map_err(anyhow::Error::from_boxed)?;
-    let options = options(args, settings)?;
+    let options = options(args, settings, keys)?;
     let open = !args.server.host.is_loopback() && options.keys.is_empty();
     let single = options.models.len() == 1;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -134,12 +138,8 @@ fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
     Ok(stage)
 }
 
-fn options(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Options> {
+fn options(args: &ServeArgs, settings: &Settings, keys: Keys) -> anyhow::Result<Options> {
     let s = &args.server;
-    if let Some(dir) = &s.cache_disk {
-        check_folder(dir)?;
-    }
-    let keys = s.keys()?;
     let models = models(args, settings)?;
     let mut options = Options {
         memory: Memory {
