@@ -2,7 +2,7 @@
 //! neutral form ([`core`]). The server runs that on its engine; the gateway hands it on to a provider in the provider's
 //! own dialect. No engine, no HTTP, no async: bytes in, bytes out.
 //!
-//! Requests are read strictly: what is unknown or not supported is refused by name, with its path. Providers' answers are read
+//! Requests are read strictly: what is unknown, not supported or there twice is refused by name, with its path. Providers' answers are read
 //! leniently: they may say more than we know.
 //!
 //! # What a server calls
@@ -24,6 +24,7 @@
 //! | `GET /api/tags`, `/api/ps`, `/api/version` | | [`ollama::models::tags`], [`ollama::models::ps`], [`ollama::models::version`] | |
 //! | `POST /api/show` | [`ollama::models::parse_show`] | [`ollama::models::show`] | |
 //! | other `/api/...` | | [`ollama::error::unserved`] | |
+//! | `POST /tokenize`, `/detokenize`, `/apply-template` | [`tokens::tokenize`], [`tokens::detokenize`], [`tokens::apply_template`] | | |
 //!
 //! A parser gives a [`core::GenerateRequest`] (Ollama's a [`ollama::Call`], which may be to load a model; embeddings a
 //! [`core::EmbedRequest`]) or an [`ApiError`]. [`core::Chat::template`] makes of a conversation what a chat template takes, and is
@@ -47,5 +48,7 @@ pub mod ollama;
 pub mod openai;
 pub mod sse;
 mod time;
+pub mod tokens;
 
 pub use error::{ApiError, ErrorKind};
+pub use json::shortened;

@@ -51,6 +51,9 @@ fn what_is_wrong_is_named() {
     let embedded = |fields: Value| embed::parse(fields.to_string().as_bytes()).unwrap_err().message;
     assert!(embedded(json!({"model": "m", "input": []})).contains("at least one"));
     assert!(embedded(json!({"model": "m", "input": ["a", 5]})).contains("'input[1]'"));
+    let truncates = |fields: Value| embed::parse(fields.to_string().as_bytes()).unwrap().truncate;
+    assert!(truncates(json!({"model": "m", "input": "a"})), "as it does where this dialect comes from");
+    assert!(!truncates(json!({"model": "m", "input": "a", "truncate": false})));
 }
 
 #[test]

@@ -120,6 +120,12 @@ fn null_is_absent() {
 #[test]
 fn what_is_wrong_is_named() {
     refused(json!({"foo": 1}), "foo", "not a known field");
+    refused(
+        json!({"stream_options": {"include_usage": true}}),
+        "stream_options",
+        "needs 'stream' to be true",
+    );
+    refused(json!({"stream_options": {}, "stream": false}), "stream_options", "needs 'stream'");
     refused(json!({"audio": {"voice": "x"}}), "audio", "answers are text");
     refused(json!({"functions": []}), "functions", "replaced by 'tools'");
     refused(

@@ -21,6 +21,7 @@ fn refused(fields: Value, param: &str, message: &str) {
 #[test]
 fn what_is_wrong_is_named() {
     refused(json!({"input": []}), "input", "at least one item");
+    refused(json!({"stream_options": {}}), "stream_options", "needs 'stream'");
     refused(json!({"input": [{"type": "web_search_call"}]}), "input[0].type", "not supported");
     refused(
         json!({"input": [{"type": "item_reference", "id": "x"}]}),

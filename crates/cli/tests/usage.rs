@@ -211,3 +211,30 @@ fn an_empty_key_does_not_open_the_server() {
     let place = Place::with_model("qwen3", "q8_0");
     place.octet(&["serve", "model.gguf", "--api-key", ""]).fails(2, &["--api-key is empty"]);
 }
+
+#[test]
+fn flags_of_the_server_that_make_no_sense_are_refused() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let file = place.write("afile", "x");
+    for (flag, value) in [
+        ("--max-body", "0"),
+        ("--cache-disk-size", "0"),
+        ("--cors-origin", "bad"),
+        ("--cors-origin", "https://chat.example.com/"),
+        ("--cache-disk", file.to_str().unwrap()),
+    ] {
+        let ran = place.octet(&["serve", "model.gguf", "--port", "0", flag, value]).fails(2, &[flag]);
+        assert!(!ran.stderr.contains("listening"), "{flag}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_before_a_model_is_looked_at() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let ran = place
+        .octet(&["serve", "missing.gguf", "--port", &port])
+        .fails(1, &["can not listen at", &port, "--port"]);
+    assert!(!ran.stderr.contains("missing.gguf"), "{}", ran.stderr);
+}

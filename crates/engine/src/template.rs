@@ -89,6 +89,8 @@ pub struct ChatTemplate {
 struct Compiled {
     env: Environment<'static>,
     source: String,
+    /// What it reads and does not set itself, sorted.
+    reads: Vec<String>,
 }
 
 impl ChatTemplate {
@@ -130,6 +132,29 @@ impl ChatTemplate {
     /// The template's source.
     pub fn source(&self) -> &str {
         &self.default.source
+    }
+
+    /// Whether a variable of this name can change anything; why not, where it can not: it is the renderer's own, a function's
+    /// name, or the template does not mention it (a misspelt one would be ignored without a word).
+    pub fn check_variable(&self, name: &str) -> Result<(), String> {
+        let all = || std::iter::once(&self.default).chain(&self.tool_use);
+        let is_function = |c: &Compiled| c.env.globals().any(|(global, _)| global == name);
+        if RESERVED.contains(&name) || all().any(is_function) {
+            return Err("can not be set: templates have something else of that name".into());
+        }
+        if all().any(|c| mentions(&c.source, name)) {
+            return Ok(());
+        }
+        let given =
+            |n: &String| RESERVED.contains(&n.as_str()) || self.special.iter().any(|(s, _)| *s == n.as_str());
+        let mut reads: Vec<&str> =
+            all().flat_map(|c| &c.reads).filter(|n| !given(*n)).map(|n| &**n).collect();
+        reads.sort_unstable();
+        reads.dedup();
+        Err(match reads.as_slice() {
+            [] => "is not known to the model's chat template, which takes no variables".into(),
+            some => format!("is not known to the model's chat template; it takes {}", some.join(", ")),
+        })
     }
 
     /// The prompt. Control tokens count where the template writes them; in messages, tools and variables they stay
@@ -233,9 +258,26 @@ fn speaks_tags(message: &Value) -> bool {
 fn compile(source: &str) -> Result<Compiled, TemplateError> {
     let syntax = |what| TemplateError::Syntax { what };
     bounds::check_source(source).map_err(syntax)?;
-    let env = bounds::apart(|| jinja::environment(source).map_err(|e| in_words(&e)));
-    let env = env.and_then(|env| env).map_err(syntax)?;
-    Ok(Compiled { env, source: source.into() })
+    let compiled = bounds::apart(|| {
+        let env = jinja::environment(source).map_err(|e| in_words(&e))?;
+        let reads = env.get_template(jinja::NAME).map_err(|e| in_words(&e))?.undeclared_variables(false);
+        let functions: Vec<&str> = env.globals().map(|(name, _)| name).collect();
+        let mut reads: Vec<String> = reads.into_iter().filter(|n| !functions.contains(&n.as_str())).collect();
+        reads.sort_unstable();
+        Ok((env, reads))
+    });
+    let (env, reads) = compiled.and_then(|c| c).map_err(syntax)?;
+    Ok(Compiled { env, source: source.into(), reads })
+}
+
+/// Whether a word stands in a text by itself.
+fn mentions(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    !word.is_empty()
+        && text.match_indices(word).any(|(at, _)| {
+            let after = &text[at + word.len()..];
+            !text[..at].ends_with(is_part) && !after.starts_with(is_part)
+        })
 }
 
 fn run(compiled: &Compiled, context: minijinja::Value) -> Result<String, TemplateError> {

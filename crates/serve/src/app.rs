@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use octet_parser::ReasoningFormat;
 
-use crate::http::Kept;
+use crate::http::{BodyRoom, Kept};
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::{Keys, Metrics};
 
@@ -24,13 +24,13 @@ pub struct Options {
     pub cors_origins: Vec<String>,
     /// It listens to its own machine only. ([`crate::Server::bind`] knows.)
     pub local: bool,
-    /// Longest body of a request.
+    /// Longest body of a request; all that come at a time may take eight times as much.
     pub body_bytes_max: usize,
     /// Longest time of a request, from its last byte to the last of its answer; `None` is any.
     pub timeout: Option<Duration>,
     /// Where reasoning goes.
     pub reasoning: ReasoningFormat,
-    /// Connections at once.
+    /// Connections at once. Further ones are told so.
     pub connections_max: usize,
 }
 
@@ -62,6 +62,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Responses that clients asked to keep.
     pub kept: Kept,
+    /// What bodies of requests may take together while they come.
+    pub bodies: BodyRoom,
 }
 
 impl App {
@@ -72,6 +74,7 @@ impl App {
         }
         let specs = std::mem::take(&mut options.models);
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
-        Ok(Arc::new(Self { options, models, metrics: Metrics::default(), kept: Kept::default() }))
+        let bodies = BodyRoom::new(options.body_bytes_max);
+        Ok(Arc::new(Self { options, models, metrics: Metrics::default(), kept: Kept::default(), bodies }))
     }
 }

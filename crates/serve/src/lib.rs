@@ -6,6 +6,7 @@
 
 mod app;
 mod http;
+mod linger;
 mod models;
 mod ops;
 mod pipeline;
@@ -15,4 +16,4 @@ pub use app::{App, Options};
 pub use models::{BoxError, Card, FreeMemory, Memory, ModelSpec, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
 pub use ops::Keys;
-pub use server::{Server, Stage};
+pub use server::{Reserved, Server, Stage};

@@ -188,5 +188,24 @@ def langchain():
     assert len(vectors.embed_query("one")) == 256
 
 
-{"openai": openai, "anthropic": anthropic, "ollama": ollama, "litellm": litellm, "langchain-openai": langchain}[LIBRARY]()
+def schemathesis():
+    """Asks everything that the description offers, right and wrong: nothing may be the server's fault, and each answer as described."""
+    import os
+    import pathlib
+    import subprocess
+
+    from openapi_spec_validator import validate_url
+
+    validate_url(URL + "/openapi.json")
+    checks = ["not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance", "response_schema_conformance"]
+    command = [str(pathlib.Path(sys.executable).with_name("schemathesis")), "--no-color", "run", URL + "/openapi.json", "--url", URL]
+    command += ["--checks", ",".join(checks), "--phases", "examples,coverage,fuzzing", "--max-examples", "6", "--seed", "1"]
+    command += ["--generation-database", "none", "--suppress-health-check", "all", "--request-timeout", "60"]
+    here = pathlib.Path(__file__).parent
+    ran = subprocess.run(command, cwd=here, env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks"})
+    assert ran.returncode == 0, "see above"
+
+
+CLIENTS = {"openai": openai, "anthropic": anthropic, "ollama": ollama, "litellm": litellm, "langchain-openai": langchain, "schemathesis": schemathesis}
+CLIENTS[LIBRARY]()
 print("fine")

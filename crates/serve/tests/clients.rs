@@ -82,3 +82,8 @@ async fn litellm() {
 async fn langchain_openai() {
     speaks("langchain-openai", &["langchain-openai==1.7.3"]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn schemathesis() {
+    speaks("schemathesis", &["schemathesis==4.32.5", "openapi-spec-validator==0.9.0"]).await;
+}

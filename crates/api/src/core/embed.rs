@@ -14,7 +14,7 @@ pub struct EmbedRequest {
     pub dimensions: Option<u32>,
     /// How they are written.
     pub encoding: VectorEncoding,
-    /// The client explicitly wants what does not fit the context to be cut at its end. Otherwise it is refused.
+    /// What does not fit the context is cut at its end, as the client or its dialect has it. Otherwise it is refused.
     pub truncate: bool,
     /// How long the model stays loaded afterwards.
     pub keep_alive: Option<KeepAlive>,

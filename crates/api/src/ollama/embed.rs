@@ -20,7 +20,8 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     if inputs.is_empty() {
         return Err(wrong);
     }
-    let truncate = o.read("truncate", Field::bool)?.unwrap_or(false);
+    // This dialect's own default: clients that say nothing count on it.
+    let truncate = o.read("truncate", Field::bool)?.unwrap_or(true);
     let dimensions = o.read("dimensions", |f| f.count(0..=u32::MAX))?.filter(|n| *n > 0);
     let r = request(&mut o, inputs)?;
     o.finish(&[("prompt", "it belongs to /api/embeddings; send 'input'")])?;

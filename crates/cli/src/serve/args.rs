@@ -30,13 +30,13 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
     /// Let web pages of this origin (scheme, host and port) use the server; * is all. May be given several times.
-    #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
+    #[arg(long, value_name = "ORIGIN", value_parser = origin, help_heading = "Server")]
     pub cors_origin: Vec<String>,
     /// Longest time of a request in seconds; 0 is any.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, help_heading = "Server")]
     timeout: u64,
     /// Longest body of a request: 32MiB, 500K.
-    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = size, help_heading = "Server")]
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = some, help_heading = "Server")]
     pub max_body: u64,
     /// Most connections at once.
     #[arg(long, value_name = "N", default_value = "1024", value_parser = positive, help_heading = "Server")]
@@ -80,7 +80,7 @@ pub struct ServerArgs {
     #[arg(long, alias = "slot-save-path", value_name = "DIR", help_heading = "Cache")]
     pub cache_disk: Option<PathBuf>,
     /// What the files in it may take together.
-    #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = size, help_heading = "Cache")]
+    #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = some, help_heading = "Cache")]
     pub cache_disk_size: u64,
 
     /// Where reasoning goes: apart from the answer (deepseek), nowhere (hidden), or it stays in the answer (none).
@@ -155,6 +155,35 @@ fn size(text: &str) -> Result<u64, String> {
     if bytes < (1u64 << 50) as f64 { Ok(bytes as u64) } else { Err(wrong()) }
 }
 
+/// A size above nothing.
+fn some(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("must be more than 0".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// `https://chat.example.com`, `http://box.lan:3000`, `vscode-webview://id`, or `*`: as browsers send it, or it would never match.
+fn origin(text: &str) -> Result<String, String> {
+    let wrong = || {
+        format!(
+            "expected an origin as browsers send it, like https://chat.example.com or http://box.lan:3000, or *; got '{text}'"
+        )
+    };
+    if text == "*" {
+        return Ok(text.into());
+    }
+    let (scheme, host) = text.split_once("://").ok_or_else(wrong)?;
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_lowercase())
+        && scheme.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b));
+    // Lower case, no path, no user, no spaces; names of other scripts come as punycode.
+    let is_host = !host.is_empty()
+        && host.bytes().all(|b| b.is_ascii_graphic() && !b.is_ascii_uppercase() && !b"/?#@,\"'".contains(&b));
+    let default_port =
+        matches!((scheme, host.rsplit_once(':')), ("http", Some((_, "80"))) | ("https", Some((_, "443"))));
+    if is_scheme && is_host && !default_port { Ok(text.into()) } else { Err(wrong()) }
+}
+
 /// A size whose plain numbers are MiB: llama.cpp's `--cache-ram`.
 fn mebibytes(text: &str) -> Result<u64, String> {
     if text.bytes().all(|b| b.is_ascii_digit()) { size(&format!("{text}M")) } else { size(text) }
@@ -202,6 +231,7 @@ mod tests {
         for wrong in ["", "x", "5X", "-1", "1e30", "9999999999T"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
+        assert_eq!((some("1"), some("0").is_err(), some("0GiB").is_err()), (Ok(1), true, true));
         let seconds = |n| Ok(KeepAlive(Some(Duration::from_secs(n))));
         assert_eq!(
             (keep_alive("5m"), keep_alive("1h30m"), keep_alive("90")),
@@ -210,6 +240,37 @@ mod tests {
         assert_eq!((keep_alive("-1"), keep_alive("0")), (Ok(KeepAlive(None)), seconds(0)));
         for wrong in ["", "m", "5d", "5m3"] {
             assert!(keep_alive(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn origins_are_what_browsers_send() {
+        for right in [
+            "*",
+            "https://chat.example.com",
+            "http://box.lan:3000",
+            "http://[::1]:8080",
+            "vscode-webview://1a-b",
+        ] {
+            assert_eq!(origin(right).as_deref(), Ok(right));
+        }
+        for wrong in [
+            "",
+            "bad",
+            "chat.example.com",
+            "https://",
+            "https://a.b/",
+            "https://a.b/c",
+            "HTTPS://a.b",
+            "https://A.b",
+            "https://a.b:443",
+            "https://u@a.b",
+            "https://a.b, https://c.d",
+            "https://a b",
+            "://a.b",
+            "null",
+        ] {
+            assert!(origin(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -14,7 +14,7 @@ use octet_engine::engine::{DiskOptions, Options as EngineOptions};
 use octet_engine::report::Report;
 use octet_engine::scheduler;
 use octet_hub::Reference;
-use octet_serve::{Memory, ModelSpec, Options, Server, Stage};
+use octet_serve::{Keys, Memory, ModelSpec, Options, Reserved, Server, Stage};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
@@ -69,17 +69,23 @@ const BLOCKING_THREADS: usize = 16;
 
 pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     log(args.verbose, settings)?;
-    let options = options(args, settings)?;
+    if let Some(dir) = &args.server.cache_disk {
+        check_folder(dir)?;
+    }
+    let keys = args.server.keys()?;
+    let address = SocketAddr::new(args.server.host, args.server.port);
+    // Before anything is fetched or counted.
+    let reserved = Reserved::new(address).map_err(anyhow::Error::from_boxed)?;
+    let options = options(args, settings, keys)?;
     let open = !args.server.host.is_loopback() && options.keys.is_empty();
     let single = options.models.len() == 1;
-    let address = SocketAddr::new(args.server.host, args.server.port);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SERVING_THREADS)
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let server = Server::bind(address, options).await.map_err(anyhow::Error::from_boxed)?;
+        let server = Server::listen(reserved, options).map_err(anyhow::Error::from_boxed)?;
         let stage = signals()?;
         if single {
             server.preload().await.map_err(anyhow::Error::from_boxed)?;
@@ -132,7 +138,7 @@ fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
     Ok(stage)
 }
 
-fn options(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Options> {
+fn options(args: &ServeArgs, settings: &Settings, keys: Keys) -> anyhow::Result<Options> {
     let s = &args.server;
     let models = models(args, settings)?;
     let mut options = Options {
@@ -145,7 +151,7 @@ fn options(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Options> {
             limit: s.memory_limit,
         },
         load_queue: s.load_queue,
-        keys: s.keys()?,
+        keys,
         cors_origins: s.cors_origin.clone(),
         body_bytes_max: usize::try_from(s.max_body).unwrap_or(usize::MAX),
         timeout: s.timeout(),
@@ -173,6 +179,19 @@ fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Vec<ModelSpec
         models.push(model(i == 0, given, args, settings)?);
     }
     Ok(models)
+}
+
+/// The cache makes a folder that is not there.
+fn check_folder(dir: &Path) -> anyhow::Result<()> {
+    // A link that leads nowhere is no place for one either.
+    if dir.symlink_metadata().is_ok() && !dir.is_dir() {
+        let what = format!(
+            "--cache-disk {}: is not a folder; name one, or a place where one can be made",
+            dir.display()
+        );
+        return Err(Usage(what).into());
+    }
+    Ok(())
 }
 
 /// `NAME=MODEL`, unless all of it is a file.

@@ -17,6 +17,9 @@ use crate::{Error, Tool, ToolMode, ToolSyntax, Vocabulary, lark};
 pub const CALL_OPEN: &str = "<tool_call>";
 const CALL_CLOSE: &str = "</tool_call>";
 
+/// Characters of a tool's name that errors show.
+const NAME_SHOWN_MAX: usize = 60;
+
 /// What is asked of the tools.
 pub struct Calls<'a> {
     pub syntax: ToolSyntax,
@@ -80,7 +83,7 @@ impl Calls<'_> {
         }
         let mut names = HashSet::new();
         for tool in self.tools {
-            let name = tool.name.escape_debug();
+            let name: String = tool.name.escape_debug().take(NAME_SHOWN_MAX).collect();
             if tool.name.is_empty() || tool.name.len() > 256 {
                 return Err(Error::Tools(format!(
                     "the name '{name}' has {} bytes; expected 1 to 256",
@@ -150,7 +153,8 @@ impl<'a> Arguments<'a> {
 }
 
 fn subject(tool: &Tool) -> String {
-    format!("the parameters of the tool '{}'", tool.name.escape_debug())
+    let name: String = tool.name.escape_debug().take(NAME_SHOWN_MAX).collect();
+    format!("the parameters of the tool '{name}'")
 }
 
 /// No arguments at all.

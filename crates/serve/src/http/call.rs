@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::Request;
 use axum::response::Response;
 use hyper::HeaderMap;
 use octet_api::ApiError;
 
-use super::{Dialect, body};
+use super::Dialect;
+use super::body::{self, Held};
 use crate::app::App;
 use crate::ops::Trace;
 
@@ -22,7 +22,7 @@ pub struct Call {
     /// Its headers.
     pub headers: HeaderMap,
     /// Its body; JSON, or meant to be.
-    pub body: Bytes,
+    pub body: Held,
 }
 
 /// Reads the body and answers; what goes wrong is said in the dialect of the path.
@@ -34,7 +34,7 @@ where
     let dialect = Dialect::of(request.uri().path());
     let trace = trace(&request);
     let headers = request.headers().clone();
-    let result = match body::read(request, app.options.body_bytes_max).await {
+    let result = match body::read(request, app.options.body_bytes_max, &app.bodies).await {
         Ok(body) => answer(Call { app, trace: trace.clone(), headers, body }).await,
         Err(e) => Err(e),
     };

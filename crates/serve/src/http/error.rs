@@ -1,10 +1,12 @@
 //! Errors as answers, in the shape of the dialect that the client speaks. Used by all endpoints.
 
 use axum::body::Body;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::StatusCode;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use octet_api::{ApiError, anthropic, ollama, openai};
+use octet_api::{ApiError, ErrorKind, anthropic, ollama, openai};
 
 use crate::ops::Trace;
 
@@ -60,6 +62,12 @@ fn status(error: &ApiError) -> u16 {
         Some(METHOD_NOT_ALLOWED) => 405,
         _ => error.status(),
     }
+}
+
+/// A name that is part of the path.
+pub fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    let read = path.map(|Path(name)| name);
+    read.map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the path can not be read: {e}")))
 }
 
 /// An answer of JSON.

@@ -1,6 +1,7 @@
 //! The routes: which path is answered by whom, and what every request passes first. Given to `server`.
 //!
-//! From the outside in: the access line and the request's name; CORS; keys; the endpoint.
+//! From the outside in: the access line and the request's name; the end of connections whose requests were not read to their
+//! end; CORS; keys; the endpoint.
 
 mod anthropic;
 mod body;
@@ -23,11 +24,12 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use hyper::header::{HeaderName, HeaderValue};
-use octet_api::{ApiError, ErrorKind};
+use octet_api::{ApiError, ErrorKind, shortened};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
 use crate::app::App;
 use crate::ops;
+pub use body::BodyRoom;
 use call::trace;
 pub use error::Dialect;
 use error::METHOD_NOT_ALLOWED;
@@ -35,12 +37,13 @@ pub use kept::Kept;
 
 /// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.
 const OPEN: &[&str] = &["/", "/health", "/ready"];
+/// When a client may come again for whom there was no connection.
+const RETRY_FULL_S: u64 = 1;
 /// How long a browser remembers what it may do.
 const CORS_AGE: Duration = Duration::from_secs(3600);
 
 /// All routes. `openapi.json` describes each (a test looks).
 pub fn routes(app: Arc<App>) -> Router {
-    let cors = cors(&app.options.cors_origins);
     let router = Router::new()
         .route("/v1/chat/completions", post(openai::chat_completions))
         .route("/v1/completions", post(openai::plain_completions))
@@ -70,13 +73,28 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/openapi.json", get(status::openapi))
         .route("/", get(status::page))
         .fallback(nowhere)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(Arc::clone(&app), door));
+        .method_not_allowed_fallback(wrong_method);
+    layered(router, app)
+}
+
+/// What those are told whose connection is one too many. Whoever looks after the server still sees how it is.
+pub fn full(app: Arc<App>) -> Router {
+    let router = Router::new()
+        .route("/health", get(status::health))
+        .route("/metrics", get(status::metrics))
+        .fallback(no_room);
+    layered(router, app)
+}
+
+/// What every request passes first.
+fn layered(router: Router<Arc<App>>, app: Arc<App>) -> Router {
+    let cors = cors(&app.options.cors_origins);
+    let router = router.layer(from_fn_with_state(Arc::clone(&app), door));
     let router = match cors {
         Some(cors) => router.layer(cors),
         None => router,
     };
-    router.layer(from_fn(ops::log)).with_state(app)
+    router.layer(from_fn(body::part)).layer(from_fn(ops::log)).with_state(app)
 }
 
 /// Which web pages may use the server. Without any named none may: browsers ask first.
@@ -90,7 +108,8 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         }
         AllowOrigin::list(known)
     };
-    let told = ["x-request-id", "x-octet-cache-miss", "retry-after"].map(HeaderName::from_static);
+    let told =
+        ["x-request-id", "x-octet-cache-miss", "x-octet-warning", "retry-after"].map(HeaderName::from_static);
     let layer = CorsLayer::new().allow_origin(origin).expose_headers(told).max_age(CORS_AGE);
     Some(layer.allow_methods(AllowMethods::mirror_request()).allow_headers(AllowHeaders::mirror_request()))
 }
@@ -116,16 +135,26 @@ async fn nowhere(request: Request) -> Response {
     let error = if dialect == Dialect::Ollama {
         ollama::unserved(path)
     } else {
-        let what = format!("there is nothing at {path}; GET /openapi.json lists what there is");
+        let what = format!("there is nothing at {}; GET /openapi.json lists what there is", shortened(path));
         ApiError::new(ErrorKind::NotFound, what)
     };
     dialect.error(&error, Some(&trace(&request)))
 }
 
+async fn no_room(State(app): State<Arc<App>>, request: Request) -> Response {
+    let what = format!(
+        "all {} connections that the server takes are in use (--max-connections); try again",
+        app.options.connections_max
+    );
+    let error = ApiError { retry_after_s: Some(RETRY_FULL_S), ..ApiError::new(ErrorKind::Overloaded, what) };
+    Dialect::of(request.uri().path()).error(&error, Some(&trace(&request)))
+}
+
 async fn wrong_method(request: Request) -> Response {
     let path = request.uri().path();
+    let method = shortened(request.method().as_str());
     let what =
-        format!("{} is not what {path} takes; GET /openapi.json lists what there is", request.method());
+        format!("{method} is not what {} takes; GET /openapi.json lists what there is", shortened(path));
     let error = ApiError::new(ErrorKind::InvalidRequest, what);
     let error = ApiError { code: Some(METHOD_NOT_ALLOWED.into()), ..error };
     Dialect::of(path).error(&error, Some(&trace(&request)))

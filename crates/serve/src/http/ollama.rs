@@ -36,7 +36,7 @@ const GENERATE: Form = Form {
 /// `POST /api/chat`
 pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        match body::parse(c.body.clone(), chat::parse).await? {
+        match body::parse(c.body, chat::parse).await? {
             Asked::Generate(parsed) => generate(c.app, c.trace, &c.headers, *parsed, CHAT).await,
             Asked::Load(load) => load_model(&c.app, &load, true).await,
         }
@@ -47,7 +47,7 @@ pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Respo
 /// `POST /api/generate`
 pub async fn generate_answer(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        match body::parse(c.body.clone(), text::parse).await? {
+        match body::parse(c.body, text::parse).await? {
             Asked::Generate(parsed) => generate(c.app, c.trace, &c.headers, *parsed, GENERATE).await,
             Asked::Load(load) => load_model(&c.app, &load, false).await,
         }

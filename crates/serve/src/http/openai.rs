@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
+use octet_api::anthropic;
 use octet_api::core::{Answer, EmbedRequest, GenerateRequest};
 use octet_api::openai::{chat, completions, embeddings, models};
-use octet_api::{ApiError, anthropic};
 
 use super::call::{Call, call, trace};
-use super::error::json;
+use super::error::{json, named};
 use super::reply::{Form, SSE, generate};
 use super::{Dialect, body};
 use crate::app::App;
@@ -74,14 +75,20 @@ pub async fn list_models(State(app): State<Arc<App>>, request: Request) -> Respo
 }
 
 /// `GET /v1/models/{id}`
-pub async fn one_model(State(app): State<Arc<App>>, Path(name): Path<String>, request: Request) -> Response {
+pub async fn one_model(
+    State(app): State<Arc<App>>,
+    name: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Response {
     let is_anthropic = is_anthropic(&request);
-    let Some(index) = app.models.find(&name) else {
-        let e: ApiError = unknown(&app, &name);
-        let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
-        return dialect.error(&e, Some(&trace(&request)));
+    let found = named(name).and_then(|name| app.models.find(&name).ok_or_else(|| unknown(&app, &name)));
+    let info = match found {
+        Ok(index) => app.models.info(index),
+        Err(e) => {
+            let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
+            return dialect.error(&e, Some(&trace(&request)));
+        }
     };
-    let info = app.models.info(index);
     let one = if is_anthropic { anthropic::models::one(&info) } else { models::one(&info) };
     json(200, one.to_string())
 }

@@ -43,6 +43,10 @@ pub const NDJSON: &str = "application/x-ndjson";
 /// The header that asks why a prompt was not found in the cache, and the one that tells.
 const EXPLAIN: &str = "x-octet-explain-cache";
 const MISS: &str = "x-octet-cache-miss";
+/// The header that says what the answer does not keep to.
+const WARNING: &str = "x-octet-warning";
+/// Characters of a header.
+const HEADER_CHARS_MAX: usize = 1000;
 
 /// Answers a request.
 pub async fn generate(
@@ -59,6 +63,9 @@ pub async fn generate(
         run.admitted().await;
     }
     let miss = run.miss.take().and_then(|line| HeaderValue::from_str(&line).ok());
+    let unenforced = std::mem::take(&mut run.unenforced).join("; ");
+    let warning = Some(&unenforced).filter(|w| !w.is_empty());
+    let warning = warning.and_then(|w| HeaderValue::from_str(&header_text(w)).ok());
     let mut response = if request.stream {
         stream(app, run, request, form)
     } else {
@@ -67,7 +74,20 @@ pub async fn generate(
     if let Some(miss) = miss {
         response.headers_mut().insert(MISS, miss);
     }
+    if let Some(warning) = warning {
+        response.headers_mut().insert(WARNING, warning);
+    }
     Ok(response)
+}
+
+/// A text as a header can hold it, cut where it is long.
+fn header_text(text: &str) -> String {
+    let may_stand = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+    let mut out: String = text.chars().take(HEADER_CHARS_MAX).map(may_stand).collect();
+    if text.chars().nth(HEADER_CHARS_MAX).is_some() {
+        out += "...";
+    }
+    out
 }
 
 async fn whole(app: &App, mut run: Run, request: &GenerateRequest, form: Form) -> Result<Response, ApiError> {

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use octet_api::core::{Answer, GenerateRequest};
 use octet_api::openai::responses::{self, ResponseWriter};
-use octet_api::{ApiError, ErrorKind};
+use octet_api::{ApiError, ErrorKind, shortened};
 
 use super::call::{Call, call, trace};
-use super::error::json;
+use super::error::{json, named};
 use super::reply::{Form, SSE, generate};
 use super::{Dialect, body};
 use crate::app::App;
@@ -35,7 +36,8 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
         if let Some(id) = &parsed.previous_response_id {
             let Some(kept) = c.app.kept.get(id) else {
                 let what = format!(
-                    "the response '{id}' is not kept (any more); send its items, or 'store' the next one"
+                    "the response '{}' is not kept (any more); send its items, or 'store' the next one",
+                    shortened(id)
                 );
                 let error = ApiError::invalid("previous_response_id", what);
                 return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
@@ -48,22 +50,32 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 fn missing(id: &str) -> ApiError {
-    ApiError::new(ErrorKind::NotFound, format!("the response '{id}' is not kept, or not any more"))
+    let what = format!("the response '{}' is not kept, or not any more", shortened(id));
+    ApiError::new(ErrorKind::NotFound, what)
 }
 
 /// `GET /v1/responses/{id}`
-pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
-    match app.kept.get(&id) {
-        Some(kept) => json(200, kept.body.clone()),
-        None => Dialect::OpenAi.error(&missing(&id), Some(&trace(&request))),
+pub async fn get(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Response {
+    let kept = named(id).and_then(|id| app.kept.get(&id).ok_or_else(|| missing(&id)));
+    match kept {
+        Ok(kept) => json(200, kept.body.clone()),
+        Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
     }
 }
 
 /// `DELETE /v1/responses/{id}`
-pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
-    if app.kept.remove(&id) {
-        json(200, responses::deleted(&id).to_string())
-    } else {
-        Dialect::OpenAi.error(&missing(&id), Some(&trace(&request)))
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Response {
+    let removed = named(id).and_then(|id| if app.kept.remove(&id) { Ok(id) } else { Err(missing(&id)) });
+    match removed {
+        Ok(id) => json(200, responses::deleted(&id).to_string()),
+        Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use octet_api::{ApiError, ErrorKind};
@@ -10,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Dialect;
+use super::call::trace;
 use super::error::json as json_response;
 use crate::app::App;
 use crate::pipeline::unknown;
@@ -66,11 +68,23 @@ pub struct Which {
     model: Option<String>,
 }
 
+fn unreadable(e: &QueryRejection) -> ApiError {
+    ApiError::new(ErrorKind::InvalidRequest, format!("the query can not be read: {}", e.body_text()))
+}
+
 /// `GET /props`: what llama.cpp's clients look for.
-pub async fn props(State(app): State<Arc<App>>, Query(which): Query<Which>) -> Response {
-    let name = which.model.unwrap_or_else(|| app.models.name(0).into());
-    let Some(index) = app.models.find(&name) else {
-        return Dialect::OpenAi.error(&unknown(&app, &name), None);
+pub async fn props(
+    State(app): State<Arc<App>>,
+    which: Result<Query<Which>, QueryRejection>,
+    request: Request,
+) -> Response {
+    let found = which.map_err(|e| unreadable(&e)).and_then(|Query(which)| {
+        let name = which.model.unwrap_or_else(|| app.models.name(0).into());
+        app.models.find(&name).ok_or_else(|| unknown(&app, &name))
+    });
+    let index = match found {
+        Ok(index) => index,
+        Err(e) => return Dialect::OpenAi.error(&e, Some(&trace(&request))),
     };
     let info = app.models.info(index);
     let loaded = app.models.loaded(index);

@@ -4,58 +4,18 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use octet_api::core::{Chat, Input};
-use octet_api::openai::chat;
+use octet_api::core::{Chat, GenerateRequest, Input};
+use octet_api::tokens::{self, Tokenize};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::tokenizer::Special;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::body;
 use super::call::{Call, call};
 use super::error::json as json_response;
 use crate::app::App;
-use crate::models::Lease;
 use crate::pipeline::{acquire, chat_prompt};
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Tokenize {
-    model: Option<String>,
-    /// vLLM's name for it is `prompt`.
-    #[serde(alias = "prompt")]
-    content: String,
-    /// Put the model's own first token in front; vLLM's name is `add_special_tokens`.
-    #[serde(default, alias = "add_special_tokens")]
-    add_special: bool,
-    /// Take control tokens in the text for what they look like.
-    #[serde(default = "yes")]
-    parse_special: bool,
-    /// Give each token's text, too.
-    #[serde(default, alias = "return_token_strs")]
-    with_pieces: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Detokenize {
-    model: Option<String>,
-    tokens: Vec<u32>,
-}
-
-fn wrong(e: &serde_json::Error) -> ApiError {
-    ApiError::new(ErrorKind::InvalidRequest, format!("the body can not be read: {e}"))
-}
-
-/// The model that is asked for, or the first.
-async fn model(app: &Arc<App>, name: Option<&str>) -> Result<Lease, ApiError> {
-    acquire(app, name.unwrap_or_else(|| app.models.name(0)), None, None).await
-}
 
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -67,25 +27,29 @@ async fn apart<T: Send + 'static>(
 /// `POST /tokenize`
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let asked: Value = body::parse(c.body, |b| serde_json::from_slice(b).map_err(|e| wrong(&e))).await?;
-        let (lease, tokens, pieces) = if asked.get("messages").is_some() {
-            let (lease, chat) = conversation(&c.app, asked).await?;
-            let model = Arc::clone(lease.model());
-            let tokens = apart(move || Ok(chat_prompt(&model, &chat)?.tokens)).await?;
-            (lease, tokens, false)
-        } else {
-            let asked: Tokenize = serde_json::from_value(asked).map_err(|e| wrong(&e))?;
-            let lease = model(&c.app, asked.model.as_deref()).await?;
-            let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
-            let tokens = apart(move || {
-                let tokenizer = loaded.tokenizer();
-                let special = if asked.parse_special { Special::Parse } else { Special::Text };
-                let mut ids: Vec<u32> = tokenizer.bos().filter(|_| asked.add_special).into_iter().collect();
-                let encoded = tokenizer.encode(&asked.content, special);
-                ids.extend(encoded.map_err(|e| ApiError::invalid("content", e.to_string()))?);
-                Ok(ids)
-            });
-            (lease, tokens.await?, pieces)
+        let default = c.app.models.name(0).to_string();
+        let asked = body::parse(c.body, move |b| tokens::tokenize(b, &default)).await?;
+        let (lease, tokens, pieces) = match asked {
+            Tokenize::Chat(asked) => {
+                let lease = acquire(&c.app, &asked.model, None, None).await?;
+                let model = Arc::clone(lease.model());
+                let tokens = apart(move || Ok(chat_prompt(&model, &conversation(*asked)?)?.tokens)).await?;
+                (lease, tokens, false)
+            }
+            Tokenize::Text(asked) => {
+                let lease = acquire(&c.app, &asked.model, None, None).await?;
+                let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
+                let tokens = apart(move || {
+                    let tokenizer = loaded.tokenizer();
+                    let special = if asked.parse_special { Special::Parse } else { Special::Text };
+                    let mut ids: Vec<u32> =
+                        tokenizer.bos().filter(|_| asked.add_special).into_iter().collect();
+                    let encoded = tokenizer.encode(&asked.content, special);
+                    ids.extend(encoded.map_err(|e| ApiError::invalid("content", e.to_string()))?);
+                    Ok(ids)
+                });
+                (lease, tokens.await?, pieces)
+            }
         };
         let tokenizer = lease.model().tokenizer();
         let piece = |id: u32| match std::str::from_utf8(tokenizer.token_bytes(id)) {
@@ -107,9 +71,9 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
 /// `POST /detokenize`
 pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let asked: Detokenize =
-            body::parse(c.body, |b| serde_json::from_slice(b).map_err(|e| wrong(&e))).await?;
-        let lease = model(&c.app, asked.model.as_deref()).await?;
+        let default = c.app.models.name(0).to_string();
+        let asked = body::parse(c.body, move |b| tokens::detokenize(b, &default)).await?;
+        let lease = acquire(&c.app, &asked.model, None, None).await?;
         let known = lease.model().handle.rules().vocab;
         if let Some(id) = asked.tokens.iter().find(|id| **id as usize >= known) {
             let what = format!("the token id {id} is not in the vocabulary of {known}");
@@ -125,29 +89,20 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 /// `POST /apply-template`
 pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let asked: Value = body::parse(c.body, |b| serde_json::from_slice(b).map_err(|e| wrong(&e))).await?;
-        let (lease, chat) = conversation(&c.app, asked).await?;
+        let default = c.app.models.name(0).to_string();
+        let asked = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
+        let lease = acquire(&c.app, &asked.model, None, None).await?;
         let model = Arc::clone(lease.model());
-        let text = apart(move || Ok(chat_prompt(&model, &chat)?.text)).await?;
+        let text = apart(move || Ok(chat_prompt(&model, &conversation(asked)?)?.text)).await?;
         Ok(json_response(200, json!({"prompt": text}).to_string()))
     })
     .await
 }
 
-/// A chat request, of which only the conversation counts; the model may be left out.
-async fn conversation(app: &Arc<App>, asked: Value) -> Result<(Lease, Chat), ApiError> {
-    let Value::Object(mut asked) = asked else {
-        return Err(ApiError::new(ErrorKind::InvalidRequest, "the body must be an object"));
-    };
-    default_model(app, &mut asked);
-    let parsed = chat::parse(Value::Object(asked).to_string().as_bytes())?;
-    let lease = model(app, Some(&parsed.model)).await?;
-    match parsed.input {
-        Input::Chat(chat) => Ok((lease, chat)),
+/// What counts of a chat request here.
+fn conversation(asked: GenerateRequest) -> Result<Chat, ApiError> {
+    match asked.input {
+        Input::Chat(chat) => Ok(chat),
         Input::Completion(_) => Err(ApiError::invalid("messages", "'messages' is missing")),
     }
-}
-
-fn default_model(app: &App, asked: &mut Map<String, Value>) {
-    asked.entry("model").or_insert_with(|| app.models.name(0).into());
 }

@@ -77,6 +77,11 @@ impl Loaded {
             None => ChatTemplate::from_metadata(&metadata, tokenizer),
         };
         let template = template.map_err(|e| e.to_string());
+        for name in spec.template_kwargs.keys() {
+            if let Some(why) = template.as_ref().ok().and_then(|t| t.check_variable(name).err()) {
+                tracing::warn!("{}: --chat-template-kwargs: '{name}' {why}", spec.name);
+            }
+        }
         let source = template.as_ref().ok().map(ChatTemplate::source);
         Ok(Self {
             format: spec.format(source),
@@ -106,21 +111,19 @@ impl Loaded {
     }
 
     /// A matcher of a constraint. Compiles it, if that was not done for an earlier request: some milliseconds, at worst seconds.
-    pub fn matcher(&self, constraint: &Constraint) -> Result<Matcher, octet_grammar::Error> {
+    /// With it comes what of the constraint it does not enforce.
+    pub fn matcher(&self, constraint: &Constraint) -> Result<(Matcher, Vec<String>), octet_grammar::Error> {
         let lock = || self.grammars.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = lock();
         if let Some(at) = kept.iter().position(|(c, _)| c == constraint) {
             let found = kept.remove(at);
-            let matcher = found.1.matcher();
+            let matcher = (found.1.matcher(), found.1.warnings().to_vec());
             kept.push(found);
             return Ok(matcher);
         }
         drop(kept);
         let grammar = Grammar::compile(self.vocabulary()?, constraint)?;
-        for warning in grammar.warnings() {
-            tracing::debug!(warning, "not enforced by the grammar");
-        }
-        let matcher = grammar.matcher();
+        let matcher = (grammar.matcher(), grammar.warnings().to_vec());
         let mut kept = lock();
         if kept.len() >= GRAMMARS_MAX {
             kept.remove(0);

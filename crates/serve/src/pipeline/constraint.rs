@@ -9,22 +9,34 @@ use serde_json::Value;
 use super::prompt::unable;
 use crate::models::{Loaded, THINK_END};
 
-/// The constraint on the answers to `request`, if it has one. `in_reasoning` where they begin with reasoning.
+/// What answers have to follow.
+#[derive(Default)]
+pub struct Form {
+    /// The constraint, if there is one.
+    pub follow: Option<Box<dyn Follow>>,
+    /// What was asked for and is not enforced: parts of schemas that no grammar can hold.
+    pub unenforced: Vec<String>,
+}
+
+/// The form of the answers to `request`. `in_reasoning` where they begin with reasoning.
 pub fn constraint(
     model: &Loaded,
     name: &str,
     request: &GenerateRequest,
     in_reasoning: bool,
-) -> Result<Option<Box<dyn Follow>>, ApiError> {
+) -> Result<Form, ApiError> {
     let format = response_format(&request.response_format);
     let tools = match request.chat() {
         Some(chat) => tool_calls(model, name, chat, format.is_some())?,
         None => None,
     };
     let reasoning_end = in_reasoning.then(|| THINK_END.to_string());
-    let matcher = |spec: GrammarSpec, param: &str| {
+    let mut unenforced = Vec::new();
+    let mut matcher = |spec: GrammarSpec, param: &str| -> Result<Matcher, ApiError> {
         let constraint = Constraint { spec, reasoning_end: reasoning_end.clone() };
-        model.matcher(&constraint).map_err(|e| refused(param, &e))
+        let (matcher, warnings) = model.matcher(&constraint).map_err(|e| refused(param, &e))?;
+        unenforced.extend(warnings);
+        Ok(matcher)
     };
     let must_call = request.chat().is_some_and(|c| {
         matches!(c.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) && !c.tools.is_empty()
@@ -38,9 +50,9 @@ pub fn constraint(
     let tools = tools.map(|t| matcher(t, "tools")).transpose()?;
     let matchers: Vec<Matcher> = format.into_iter().chain(tools).collect();
     if matchers.is_empty() {
-        return Ok(None);
+        return Ok(Form::default());
     }
-    Ok(Some(Box::new(Alternatives { matchers, bits: Vec::new() })))
+    Ok(Form { follow: Some(Box::new(Alternatives { matchers, bits: Vec::new() })), unenforced })
 }
 
 fn response_format(format: &ResponseFormat) -> Option<GrammarSpec> {

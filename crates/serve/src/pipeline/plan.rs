@@ -12,7 +12,7 @@ use octet_engine::tokenizer::Special;
 use octet_parser::{Format, Options, ReasoningFormat, Start, Tool};
 use serde_json::Value;
 
-use super::constraint::constraint;
+use super::constraint::{Form, constraint};
 use super::prompt::{self, Rendered, effort_budget};
 use crate::models::{Loaded, THINK_END};
 
@@ -26,6 +26,8 @@ pub struct Plan {
     pub prompt_tokens: usize,
     /// How a conversation's answers are read; `None` leaves text as it is.
     pub reader: Option<Reader>,
+    /// What of the answers' form was asked for and is not enforced.
+    pub unenforced: Vec<String>,
 }
 
 /// How answers are read.
@@ -67,21 +69,24 @@ pub fn plan(
     request: &GenerateRequest,
     defaults: Defaults,
 ) -> Result<Plan, ApiError> {
+    check(model, request)?;
     match &request.input {
         Input::Chat(chat) => {
             let rendered = prompt::chat(model, chat)?;
+            check_room(model, request, &rendered)?;
             plan_chat(model, name, request, chat, rendered, defaults)
         }
         Input::Completion(completion) => {
             let rendered =
                 completion.prompts.iter().map(|p| prompt::plain(model, p)).collect::<Result<Vec<_>, _>>()?;
+            rendered.iter().try_for_each(|r| check_room(model, request, r))?;
             let prompt_tokens = rendered.iter().map(|r| r.tokens.len()).sum();
             let echo = if completion.echo {
                 rendered.iter().map(|r| (r.text.clone(), r.tokens.clone())).collect()
             } else {
                 Vec::new()
             };
-            let follow = constraint(model, name, request, false)?;
+            let Form { follow, unenforced } = constraint(model, name, request, false)?;
             let requests = rendered.into_iter().map(|r| {
                 let mut out = engine_request(model, request, r, defaults);
                 out.constraint.clone_from(&follow);
@@ -91,8 +96,50 @@ pub fn plan(
                 }
                 out
             });
-            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None })
+            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None, unenforced })
         }
+    }
+}
+
+/// What the engine would refuse as well, but without the names of this request's fields.
+fn check(model: &Loaded, request: &GenerateRequest) -> Result<(), ApiError> {
+    let rules = model.handle.rules();
+    if request.n as usize > rules.max_seqs {
+        let what = format!(
+            "'n' is {}, but the server generates {} answers at once (--parallel); ask for at most that",
+            request.n, rules.max_seqs
+        );
+        return Err(ApiError::invalid("n", what));
+    }
+    let known = |id: u32| (id as usize) < rules.vocab;
+    let unknown = |param: &str, id: u32| {
+        let what =
+            format!("'{param}' has the token id {id}, which is not in the vocabulary of {}", rules.vocab);
+        Err(ApiError::invalid(param, what))
+    };
+    if let Some(id) = request.stop_token_ids.iter().find(|id| !known(**id)) {
+        return unknown("stop_token_ids", *id);
+    }
+    if let Some((id, _)) = request.sampling.logit_bias.iter().find(|(id, _)| !known(*id)) {
+        return unknown("logit_bias", *id);
+    }
+    Ok(())
+}
+
+/// An answer that must be longer than there is room for would end at the context's end, short of what was asked.
+fn check_room(model: &Loaded, request: &GenerateRequest, rendered: &Rendered) -> Result<(), ApiError> {
+    let rules = model.handle.rules();
+    let (prompt, context) = (rendered.tokens.len(), rules.context.min(rules.capacity));
+    // A prompt that leaves no room at all is refused by the engine, with the numbers.
+    let room = context.saturating_sub(prompt);
+    match request.min_tokens {
+        Some(min) if room > 0 && min as usize > room => {
+            let what = format!(
+                "'min_tokens' is {min}, but the context of {context} tokens has room for {room} behind the prompt's {prompt}"
+            );
+            Err(ApiError::invalid("min_tokens", what))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -119,7 +166,7 @@ fn plan_chat(
         tools,
     };
     let prompt_tokens = rendered.tokens.len();
-    let follow = constraint(model, name, request, rendered.in_reasoning)?;
+    let Form { follow, unenforced } = constraint(model, name, request, rendered.in_reasoning)?;
     let thinking = if rendered.in_reasoning { thinking(model, chat)? } else { None };
     let mut out = engine_request(model, request, rendered, defaults);
     out.constraint = follow;
@@ -131,7 +178,7 @@ fn plan_chat(
     if reader.single_call {
         out.stop.push(CALL_END.into());
     }
-    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader) })
+    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader), unenforced })
 }
 
 fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiError> {

@@ -2,7 +2,7 @@
 //! thread that may take its time.
 
 use octet_api::core::{Chat, Effort, Prompt};
-use octet_api::{ApiError, ErrorKind};
+use octet_api::{ApiError, ErrorKind, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, TemplateError};
 use octet_engine::tokenizer::{Special, Tokenizer};
@@ -25,6 +25,11 @@ pub struct Rendered {
 /// A conversation's prompt.
 pub fn chat(model: &Loaded, chat: &Chat) -> Result<Rendered, ApiError> {
     let template = model.template.as_ref().map_err(|why| ApiError::invalid("messages", why.clone()))?;
+    for name in chat.template_kwargs.keys() {
+        let param = format!("chat_template_kwargs.{}", shortened(name));
+        let checked = template.check_variable(name);
+        checked.map_err(|why| ApiError::invalid(param.clone(), format!("'{param}' {why}")))?;
+    }
     let from = chat.template(model.content)?;
     let mut variables = model.template_kwargs.clone();
     variables.extend(from.variables);
@@ -35,7 +40,7 @@ pub fn chat(model: &Loaded, chat: &Chat) -> Result<Rendered, ApiError> {
         variables,
         now_s: None,
     };
-    let prompt = template.render(&input).map_err(|e| refused(&e))?;
+    let prompt = template.render(&input).map_err(|e| refused(chat, &e))?;
     let mut text = prompt.text.clone();
     let tokenizer = model.tokenizer();
     let mut tokens =
@@ -63,8 +68,9 @@ fn reopen(tokenizer: &Tokenizer, tokens: &mut Vec<u32>, text: &mut String) {
 }
 
 /// A template's refusal is the client's to mend.
-fn refused(e: &TemplateError) -> ApiError {
-    ApiError::invalid("messages", e.to_string())
+fn refused(chat: &Chat, e: &TemplateError) -> ApiError {
+    let by_variables = matches!(e, TemplateError::Failed { .. }) && !chat.template_kwargs.is_empty();
+    ApiError::invalid(if by_variables { "chat_template_kwargs" } else { "messages" }, e.to_string())
 }
 
 /// Positions before the tokens that end messages: the first of them is the end of instructions and tools. A prompt that goes on

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use octet_api::core::{Event, FinishReason, GenerateRequest, Timings, Usage};
-use octet_api::{ApiError, ErrorKind};
+use octet_api::{ApiError, ErrorKind, shortened};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use uuid::Uuid;
@@ -63,6 +63,8 @@ pub struct Run {
     ready: VecDeque<Event>,
     /// Why the prompt was not found in the cache.
     pub miss: Option<String>,
+    /// What of the answer's form was asked for and is not enforced.
+    pub unenforced: Vec<String>,
     deadline: Option<tokio::time::Instant>,
     usage: Usage,
     took: Took,
@@ -93,7 +95,7 @@ impl Run {
         let defaults = Defaults { reasoning: app.options.reasoning, explain_miss };
         let (asked, model) = (Arc::clone(request), Arc::clone(lease.model()));
         let planned = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, defaults));
-        let Plan { requests, echo, prompt_tokens, reader } =
+        let Plan { requests, echo, prompt_tokens, reader, unenforced } =
             planned.await.map_err(|e| internal(&e.to_string()))??;
         let n = request.n as usize;
         let choice = |i: usize| {
@@ -116,6 +118,7 @@ impl Run {
             echo,
             ready: VecDeque::new(),
             miss: None,
+            unenforced,
             deadline,
             usage: Usage {
                 prompt_tokens: prompt_tokens as u64,
@@ -396,7 +399,7 @@ const RETRY_DRAINING_S: u64 = 5;
 
 /// There is no such model.
 pub fn unknown(app: &App, name: &str) -> ApiError {
-    let what = format!("there is no model '{name}' here; there are: {}", app.models.known());
+    let what = format!("there is no model '{}' here; there are: {}", shortened(name), app.models.known());
     ApiError {
         param: Some("model".into()),
         code: Some("model_not_found".into()),

@@ -13,7 +13,7 @@ pub(crate) use messages::{arguments, image_source};
 pub(crate) use reader::unreadable;
 pub use reader::{ChunkReader, events};
 pub use request::parse;
-pub(crate) use request::stream_options;
+pub(crate) use request::{request, stream_options};
 pub use response::response;
 pub use stream::ChunkWriter;
 

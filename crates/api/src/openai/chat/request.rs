@@ -11,7 +11,11 @@ use crate::json::{self, Field, Object, Result};
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
-    let mut o = json::parse(body)?;
+    request(json::parse(body)?)
+}
+
+/// The same of an object that has been read.
+pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     let model = o.require("model")?.name()?;
     let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
     if let Some(f) = o.take("tools") {
@@ -85,6 +89,9 @@ fn logprobs(o: &mut Object) -> Result<Option<u32>> {
 /// Whether a stream ends with a count of tokens.
 pub(crate) fn stream_options(o: &mut Object) -> Result<bool> {
     let Some(f) = o.take("stream_options") else { return Ok(false) };
+    if !o.is_on("stream") {
+        return Err(f.error("needs 'stream' to be true"));
+    }
     let mut options = f.object()?;
     let include_usage = options.read("include_usage", Field::bool)?.unwrap_or(false);
     // Padding against listeners who measure lengths; a request to leave it away is met, one to have it is harmless.

@@ -5,6 +5,8 @@
 //! (a string or a list of parts) give "did not match any variant", and `deny_unknown_fields` can not say why a field
 //! that exists elsewhere is not supported here.
 
+mod strict;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -52,7 +54,7 @@ impl fmt::Display for Path {
 }
 
 /// At most 60 characters of something that a client wrote.
-pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
+pub fn shortened(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {
         None => text.into(),
         Some((end, _)) => format!("{}...", &text[..end]).into(),
@@ -73,10 +75,7 @@ pub(crate) fn describe(value: &Value) -> String {
 
 /// A body that is to be one JSON object.
 pub(crate) fn parse(body: &[u8]) -> Result<Object> {
-    let value: Value = serde_json::from_slice(body).map_err(|e| {
-        ApiError::new(ErrorKind::InvalidRequest, format!("the body can not be read as JSON: {e}"))
-    })?;
-    match value {
+    match strict::value(body)? {
         Value::Object(map) => Ok(Object { path: Path(None), map }),
         other => Err(ApiError::new(
             ErrorKind::InvalidRequest,
@@ -104,6 +103,18 @@ impl Object {
     /// Whether it says anything about a field.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|v| !v.is_null())
+    }
+
+    /// Whether a switch is on.
+    pub(crate) fn is_on(&self, key: &str) -> bool {
+        self.map.get(key) == Some(&Value::Bool(true))
+    }
+
+    /// Sets a field that the client has not set.
+    pub(crate) fn set_default(&mut self, key: &str, value: Value) {
+        if !self.has(key) {
+            self.map.insert(key.into(), value);
+        }
     }
 
     /// Takes a field; `None` if it is absent or null.

@@ -1,0 +1,98 @@
+//! `/tokenize`, `/detokenize` and `/apply-template`, as llama.cpp's and vLLM's clients know them. Called by the server.
+
+use serde_json::Value;
+
+use crate::core::GenerateRequest;
+use crate::json::{self, Accepted, Field, Object, Result};
+use crate::openai::chat;
+
+/// What is to be cut into tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Tokenize {
+    /// A text.
+    Text(Text),
+    /// The prompt of a conversation.
+    Chat(Box<GenerateRequest>),
+}
+
+/// A text that is to be cut into tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Text {
+    /// The model's name as the client knows it.
+    pub model: String,
+    /// The text.
+    pub content: String,
+    /// Put the model's own first token in front.
+    pub add_special: bool,
+    /// Take control tokens in the text for what they look like.
+    pub parse_special: bool,
+    /// Give each token's text, too.
+    pub with_pieces: bool,
+}
+
+/// Tokens whose text is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Detokenize {
+    /// The model's name as the client knows it.
+    pub model: String,
+    /// Their ids.
+    pub tokens: Vec<u32>,
+}
+
+const NO_TEXT: &[Accepted] = &[("text", "send 'content', or a conversation as 'messages'")];
+
+/// Reads the body of a `POST /tokenize`: `content`, or `messages` and what else a chat has. A `model` that it does not
+/// name is `default`.
+///
+/// # Errors
+/// Fields that are unknown or of the wrong type, by name.
+pub fn tokenize(body: &[u8], default: &str) -> Result<Tokenize> {
+    let mut o = named(body, default)?;
+    if o.has("messages") {
+        return chat::request(o).map(Box::new).map(Tokenize::Chat);
+    }
+    let model = o.require("model")?.name()?;
+    let content = match o.take_any(&["content", "prompt"])? {
+        Some(f) => f.string()?,
+        None => o.require("content")?.string()?,
+    };
+    let mut switch = |names: &[&'static str], default: bool| -> Result<bool> {
+        o.take_any(names)?.map_or(Ok(default), Field::bool)
+    };
+    // The second names are vLLM's.
+    let text = Text {
+        model,
+        content,
+        add_special: switch(&["add_special", "add_special_tokens"], false)?,
+        parse_special: switch(&["parse_special"], true)?,
+        with_pieces: switch(&["with_pieces", "return_token_strs"], false)?,
+    };
+    o.finish(NO_TEXT)?;
+    Ok(Tokenize::Text(text))
+}
+
+/// Reads the body of a `POST /detokenize`.
+///
+/// # Errors
+/// Fields that are unknown or of the wrong type, by name.
+pub fn detokenize(body: &[u8], default: &str) -> Result<Detokenize> {
+    let mut o = named(body, default)?;
+    let model = o.require("model")?.name()?;
+    let tokens = o.require("tokens")?.list(|f: Field| f.count(0..=u32::MAX))?;
+    o.finish(&[])?;
+    Ok(Detokenize { model, tokens })
+}
+
+/// Reads the body of a `POST /apply-template`: a chat, of which only the conversation counts.
+///
+/// # Errors
+/// Fields that are unknown, not supported, of the wrong type or out of range, by name.
+pub fn apply_template(body: &[u8], default: &str) -> Result<GenerateRequest> {
+    chat::request(named(body, default)?)
+}
+
+fn named(body: &[u8], default: &str) -> Result<Object> {
+    let mut o = json::parse(body)?;
+    o.set_default("model", Value::from(default));
+    Ok(o)
+}

@@ -1,0 +1,45 @@
+//! Variables that a chat sets for its template: those that change nothing are known beforehand.
+
+use octet_engine::template::ChatTemplate;
+use octet_engine::tokenizer::Tokenizer;
+use octet_weights::{Metadata, Value};
+
+const SOURCE: &str = "{%- set ns = namespace(n=0) %}{%- macro say(m) %}{{ m.role }}{% endmacro %}\
+    {%- for m in messages %}{{ bos_token }}{{ say(m) }}{% endfor %}\
+    {%- if enable_thinking is defined and not enable_thinking %}off{% endif %}\
+    {%- if style %}{{ style }}{% endif %}{% if add_generation_prompt %}:{% endif %}";
+
+fn template(source: &str) -> ChatTemplate {
+    let mut m = Metadata::new("test");
+    m.insert("tokenizer.ggml.model", Value::Str("llama".into()));
+    m.insert("tokenizer.ggml.tokens", Value::Strs(vec!["<unk>".into(), "a".into()]));
+    m.insert("tokenizer.ggml.token_type", Value::Ints(vec![2, 1]));
+    m.insert("tokenizer.ggml.scores", Value::Floats(vec![0.0, 0.0]));
+    m.insert("tokenizer.ggml.bos_token_id", Value::U64(1));
+    let t = Tokenizer::from_metadata(&m).unwrap();
+    ChatTemplate::new(source, &m, &t).unwrap()
+}
+
+#[test]
+fn what_a_template_does_not_mention_is_named_with_what_it_takes() {
+    let template = template(SOURCE);
+    assert_eq!(template.check_variable("enable_thinking"), Ok(()));
+    assert_eq!(template.check_variable("style"), Ok(()));
+    for wrong in ["enable_thinkng", "enable", "thinking", "styles", ""] {
+        let why = template.check_variable(wrong).unwrap_err();
+        assert_eq!(
+            why, "is not known to the model's chat template; it takes enable_thinking, style",
+            "{wrong}"
+        );
+    }
+    for own in ["messages", "tools", "add_generation_prompt", "namespace", "raise_exception", "range"] {
+        let why = template.check_variable(own).unwrap_err();
+        assert!(why.starts_with("can not be set"), "{own}: {why}");
+    }
+}
+
+#[test]
+fn there_may_be_none() {
+    let template = template("{% for m in messages %}{{ m.content }}{% endfor %}");
+    assert!(template.check_variable("enable_thinking").unwrap_err().ends_with("takes no variables"));
+}
