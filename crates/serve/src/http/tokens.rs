@@ -1,6 +1,7 @@
 //! Texts and tokens: `/tokenize`, `/detokenize`, `/apply-template`, as llama.cpp's and vLLM's clients know them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -17,7 +18,7 @@ use super::call::{Call, call};
 use super::error::json as json_response;
 use crate::app::App;
 use crate::models::Lease;
-use crate::pipeline::{acquire, chat_prompt};
+use crate::pipeline::{Job, Purpose, acquire, chat_prompt, text_tokens};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,11 +58,9 @@ async fn model(app: &Arc<App>, name: Option<&str>) -> Result<Lease, ApiError> {
     acquire(app, name.unwrap_or_else(|| app.models.name(0)), None, None).await
 }
 
-async fn apart<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?
+/// These count, whatever they are asked for.
+fn job(gone: &AtomicBool) -> Job<'_> {
+    Job { purpose: Purpose::Count, gone }
 }
 
 /// `POST /tokenize`
@@ -71,18 +70,19 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
         let (lease, tokens, pieces) = if asked.get("messages").is_some() {
             let (lease, chat) = conversation(&c.app, asked).await?;
             let model = Arc::clone(lease.model());
-            let tokens = apart(move || Ok(chat_prompt(&model, &chat)?.tokens)).await?;
+            let counted =
+                c.app.apart.run_unqueued(move |gone| Ok(chat_prompt(&model, &chat, job(gone))?.tokens));
+            let tokens = counted.await?;
             (lease, tokens, false)
         } else {
             let asked: Tokenize = serde_json::from_value(asked).map_err(|e| wrong(&e))?;
             let lease = model(&c.app, asked.model.as_deref()).await?;
             let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
-            let tokens = apart(move || {
-                let tokenizer = loaded.tokenizer();
+            let tokens = c.app.apart.run_unqueued(move |gone| {
                 let special = if asked.parse_special { Special::Parse } else { Special::Text };
-                let mut ids: Vec<u32> = tokenizer.bos().filter(|_| asked.add_special).into_iter().collect();
-                let encoded = tokenizer.encode(&asked.content, special);
-                ids.extend(encoded.map_err(|e| ApiError::invalid("content", e.to_string()))?);
+                let bos = loaded.tokenizer().bos().filter(|_| asked.add_special);
+                let mut ids: Vec<u32> = bos.into_iter().collect();
+                ids.extend(text_tokens(&loaded, "content", &asked.content, special, job(gone))?);
                 Ok(ids)
             });
             (lease, tokens.await?, pieces)
@@ -128,7 +128,8 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
         let asked: Value = body::parse(c.body, |b| serde_json::from_slice(b).map_err(|e| wrong(&e))).await?;
         let (lease, chat) = conversation(&c.app, asked).await?;
         let model = Arc::clone(lease.model());
-        let text = apart(move || Ok(chat_prompt(&model, &chat)?.text)).await?;
+        let rendered = c.app.apart.run_unqueued(move |gone| Ok(chat_prompt(&model, &chat, job(gone))?.text));
+        let text = rendered.await?;
         Ok(json_response(200, json!({"prompt": text}).to_string()))
     })
     .await
