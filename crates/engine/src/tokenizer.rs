@@ -9,16 +9,20 @@
 
 mod added;
 mod bpe;
+mod chunk;
 mod gguf;
 mod huggingface;
 mod pre;
 mod spm;
 mod vocab;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use octet_weights::{Error, Metadata};
 
-use added::{Added, Class, Finder, Found};
+use added::{Added, Class, Finder};
 use bpe::Bpe;
+pub use chunk::{CHUNK_BYTES, WORD_BYTES_MAX};
 use spm::Spm;
 pub use vocab::TokenKind;
 use vocab::Vocab;
@@ -46,9 +50,41 @@ pub struct Prompt {
 }
 
 /// Why a text could not become tokens.
-#[derive(Debug, thiserror::Error)]
-#[error("the text can not be tokenized: {0}")]
-pub struct EncodeError(String);
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// The vocabulary can not spell it.
+    #[error("the text can not be tokenized: {0}")]
+    Text(String),
+    /// A bounded text holds what no tokenizer cuts.
+    #[error("the text can not be tokenized: no word ends within {WORD_BYTES_MAX} bytes from byte {from} on")]
+    Word {
+        /// Where that begins.
+        from: usize,
+    },
+    /// Nobody wants the tokens any more.
+    #[error("tokenizing the text was given up")]
+    Cancelled,
+}
+
+/// How much work a text may be. Looked at after every [`CHUNK_BYTES`] or so of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds<'a> {
+    /// Soon after more tokens than these the work ends; the rest of the text is not looked at.
+    pub tokens_max: usize,
+    /// Set by another thread where the tokens are not wanted any more.
+    pub cancelled: &'a AtomicBool,
+    /// [`CHUNK_BYTES`]; tests take less.
+    pub chunk_bytes: usize,
+}
+
+/// What became of a bounded text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// Tokens of its beginning, or all.
+    pub tokens: Vec<u32>,
+    /// Bytes that were not looked at: 0 unless there are more than [`Bounds::tokens_max`] tokens.
+    pub rest: usize,
+}
 
 /// Text to tokens, for one model. Immutable, and shared between threads.
 pub struct Tokenizer {
@@ -67,6 +103,8 @@ pub struct Tokenizer {
     eos: Vec<u32>,
     /// The first space of a text is an artefact of the vocabulary, and is dropped when text is decoded.
     strip_first_space: bool,
+    /// Most bytes of text that one token stands for; `None` where that is not bounded.
+    token_bytes_max: Option<usize>,
 }
 
 enum Model {
@@ -138,6 +176,7 @@ impl Tokenizer {
             add_bos: metadata.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(parts.add_bos),
             eos,
             strip_first_space: parts.strip_first_space,
+            token_bytes_max: token_bytes_max(&parts),
             vocab: parts.vocab,
             model: parts.model,
         })
@@ -145,15 +184,41 @@ impl Tokenizer {
 
     /// The tokens of `text`. Adds nothing in front: see [`Tokenizer::bos`].
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, EncodeError> {
-        self.run(text, &[], special)
+        Ok(self.run(text, &[], special, None)?.tokens)
+    }
+
+    /// The same, with bounds on the work.
+    pub fn encode_within(
+        &self,
+        text: &str,
+        special: Special,
+        bounds: Bounds<'_>,
+    ) -> Result<Encoded, EncodeError> {
+        self.run(text, &[], special, Some(bounds))
     }
 
     /// The tokens of a rendered chat prompt: control tokens of the template's own text count, those in messages do not.
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, EncodeError> {
-        self.run(&prompt.text, &prompt.barriers, Special::Parse)
+        Ok(self.run(&prompt.text, &prompt.barriers, Special::Parse, None)?.tokens)
     }
 
-    fn run(&self, text: &str, barriers: &[usize], special: Special) -> Result<Vec<u32>, EncodeError> {
+    /// The same, with bounds on the work.
+    pub fn encode_prompt_within(&self, prompt: &Prompt, bounds: Bounds<'_>) -> Result<Encoded, EncodeError> {
+        self.run(&prompt.text, &prompt.barriers, Special::Parse, Some(bounds))
+    }
+
+    /// A text of more bytes has more tokens than `tokens`. `None` where a token may stand for any number of bytes.
+    pub fn bytes_max(&self, tokens: usize) -> Option<usize> {
+        Some(self.token_bytes_max?.saturating_mul(tokens))
+    }
+
+    fn run(
+        &self,
+        text: &str,
+        barriers: &[usize],
+        special: Special,
+        bounds: Option<Bounds<'_>>,
+    ) -> Result<Encoded, EncodeError> {
         let barred = |start: usize, end: usize| {
             let first = barriers.partition_point(|&b| b <= start);
             barriers.get(first).is_some_and(|&b| b < end)
@@ -162,21 +227,36 @@ impl Tokenizer {
             Special::Text => (&self.text_only, &self.text_only_normalized),
             Special::Parse => (&self.all, &self.all_normalized),
         };
-        let mut out = Vec::with_capacity(text.len() / 4 + 8);
-        match &self.model {
-            Model::Bpe(bpe) => bpe.encode(text, raw, normalized, &barred, &mut out),
-            Model::Spm(spm) => (|| {
-                let mut done = 0;
-                for Found { start, end, id } in raw.find(text, barred) {
-                    spm.encode(&text[done..start], &mut out)?;
-                    out.push(id);
-                    done = end;
+        let all = raw.find(text, barred);
+        let tokens_max = bounds.map_or(usize::MAX, |b| b.tokens_max);
+        let word_max = bounds.map_or(usize::MAX, |_| WORD_BYTES_MAX);
+        let chunk_bytes = bounds.map_or(CHUNK_BYTES, |b| b.chunk_bytes);
+        let mut tokens = Vec::with_capacity((text.len() / 4 + 8).min(tokens_max.saturating_add(CHUNK_BYTES)));
+        let mut from = 0;
+        while from < text.len() {
+            if tokens.len() > tokens_max {
+                break;
+            }
+            if bounds.is_some_and(|b| b.cancelled.load(Ordering::Relaxed)) {
+                return Err(EncodeError::Cancelled);
+            }
+            let ends = |left: &str, right: &str| match &self.model {
+                Model::Bpe(bpe) => bpe.ends_word(left, right, normalized),
+                Model::Spm(spm) => spm.ends_word(left, right),
+            };
+            let end = chunk::end(text, from, chunk_bytes, word_max, &all, ends)
+                .map_err(|e| EncodeError::Word { from: e.from })?;
+            let found = &all[all.partition_point(|f| f.start < from)..all.partition_point(|f| f.start < end)];
+            match &self.model {
+                Model::Bpe(bpe) => {
+                    bpe.encode(&text[from..end], from, found, normalized, &barred, &mut tokens)
                 }
-                spm.encode(&text[done..], &mut out)
-            })(),
+                Model::Spm(spm) => spm.encode(&text[from..end], from, found, &mut tokens),
+            }
+            .map_err(EncodeError::Text)?;
+            from = end;
         }
-        .map_err(EncodeError)?;
-        Ok(out)
+        Ok(Encoded { tokens, rest: text.len() - from })
     }
 
     /// The bytes that `id` stands for; empty for an id that is not a token. May be part of a character.
@@ -258,6 +338,22 @@ impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokenizer").field("vocab_len", &self.vocab_len()).field("eos", &self.eos).finish()
     }
+}
+
+/// Most bytes of text that one token stands for.
+fn token_bytes_max(parts: &Parts) -> Option<usize> {
+    if parts.added.iter().any(|a| a.lstrip || a.rstrip) {
+        return None;
+    }
+    let longest = parts.vocab.ids().map(|id| parts.vocab.bytes(id).len()).max();
+    let added = parts.added.iter().map(|a| a.text.len()).max();
+    // An unknown token stands for a character.
+    let longest = longest.max(added).unwrap_or(0).max(char::MAX.len_utf8());
+    let shrinks = match &parts.model {
+        Model::Bpe(bpe) => bpe.shrinks_to()?,
+        Model::Spm(_) => 1,
+    };
+    Some(longest * shrinks)
 }
 
 /// The token that the file names as the first of a text. (Ids of padding and the like are not looked at: real files name

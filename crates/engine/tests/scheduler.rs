@@ -115,6 +115,32 @@ fn the_queue_is_bounded_and_stopping_tells_everyone() {
 }
 
 #[test]
+fn a_burst_finds_all_places() {
+    let handle = open("qwen3", engine::Options { max_seqs: 4, ..options() });
+    let mut taken = Vec::new();
+    let mut places = Vec::new();
+    for i in 0..30 {
+        // half of them make their prompts later
+        if i % 2 == 0 {
+            places.extend(handle.reserve());
+        } else {
+            taken.extend(handle.submit(greedy(prompt(30, 1), 350)));
+        }
+    }
+    // four run, and sixteen wait
+    assert_eq!((taken.len(), places.len()), (10, 10));
+    assert!(matches!(handle.reserve(), Err(SubmitError::QueueFull { .. })));
+    drop(places.pop());
+    let (send, events) = channel();
+    let place = handle.reserve().expect("one was given back");
+    handle.submit_in(place, greedy(prompt(5, 1), 3), Box::new(send)).expect("it has a place");
+    drop((taken, places));
+    assert_eq!(collect(&events).expect("its turn comes")[&0].tokens.len(), 3);
+    handle.shutdown(Shutdown::Drain);
+    assert!(matches!(handle.reserve(), Err(SubmitError::Stopping)));
+}
+
+#[test]
 fn what_can_never_be_served_is_refused_with_the_numbers() {
     let handle = open("qwen35moe", options());
     let refuse = |r: Request| handle.submit(r).expect_err("it can not be served").to_string();

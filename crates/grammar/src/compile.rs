@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 
 use crate::limits::{CHOICE_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, COMPILE_TIME_MAX, COMPILING_MAX};
-use crate::matcher::{Free, Matcher};
+use crate::matcher::{Free, Matcher, NOTHING};
 use crate::schema::{self, Policy};
 use crate::tools::{CALL_OPEN, Calls};
 use crate::{Constraint, Error, GrammarSpec, ToolMode, Vocabulary, lark, regex};
@@ -257,8 +257,25 @@ fn too_complex(
     Ok(out)
 }
 
+/// Computes the first mask, so that a constraint that nothing meets, or that is too much work, is refused before anything is
+/// generated.
+fn check_first(
+    vocabulary: &Arc<Vocabulary>,
+    spec: &GrammarSpec,
+    fresh: &llguidance::Matcher,
+) -> Result<(), Error> {
+    let mut first = Matcher::new(vocabulary.clone(), fresh.deep_clone(), None);
+    let mut bits = vec![0; vocabulary.everything.len()];
+    match first.mask(&mut bits) {
+        Ok(()) if bits.iter().any(|word| *word != 0) => Ok(()),
+        Ok(()) => Err(error(spec, NOTHING)),
+        Err(Error::Step(said)) => Err(error(spec, &said)),
+        Err(other) => Err(other),
+    }
+}
+
 fn build(
-    vocabulary: &Vocabulary,
+    vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
     source: Source,
 ) -> Result<(llguidance::Matcher, Vec<String>), Error> {
@@ -267,6 +284,7 @@ fn build(
     if let Some(e) = matcher.get_error() {
         return Err(error(spec, &e));
     }
+    check_first(vocabulary, spec, &matcher)?;
     let mut warnings = source.warnings;
     warnings.extend(matcher.grammar_warnings());
     Ok((matcher, warnings))

@@ -7,6 +7,11 @@ use llguidance::Matcher as Inner;
 use crate::watchdog::Watch;
 use crate::{Error, Vocabulary};
 
+/// What is said where a grammar has come to a dead end.
+pub(crate) const NOTHING: &str = "nothing matches it: no token may come next, and it may not end either";
+/// llguidance's word for that.
+const DEAD_END: &str = "NoExtensionBias";
+
 /// The part of an answer before its grammar, in which the model is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Free {
@@ -126,6 +131,9 @@ impl Matcher {
         let said = said.trim_end_matches("<non-verbose/>").trim();
         if self.inner.is_cancelled() {
             return Error::Step("it took too long to find out which tokens may come next".into());
+        }
+        if said.contains(DEAD_END) {
+            return Error::Step(NOTHING.into());
         }
         Error::Step(said.lines().next().unwrap_or_default().chars().take(300).collect())
     }

@@ -8,6 +8,7 @@ use octet_parser::ReasoningFormat;
 use crate::http::{BodyRoom, Kept};
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::{Keys, Metrics};
+use crate::pipeline::Apart;
 
 /// How to serve.
 #[derive(Clone)]
@@ -32,6 +33,8 @@ pub struct Options {
     pub reasoning: ReasoningFormat,
     /// Connections at once. Further ones are told so.
     pub connections_max: usize,
+    /// Prompts that are rendered and tokenized at once, of all requests; the rest of the processors is the models'.
+    pub prompts_at_once: usize,
 }
 
 impl Options {
@@ -48,6 +51,7 @@ impl Options {
             timeout: Some(Duration::from_secs(3600)),
             reasoning: ReasoningFormat::default(),
             connections_max: 1024,
+            prompts_at_once: std::thread::available_parallelism().map_or(1, |n| n.get() / 2).max(1),
         }
     }
 }
@@ -64,6 +68,8 @@ pub struct App {
     pub kept: Kept,
     /// What bodies of requests may take together while they come.
     pub bodies: BodyRoom,
+    /// Does what takes a processor for a while.
+    pub apart: Apart,
 }
 
 impl App {
@@ -75,6 +81,7 @@ impl App {
         let specs = std::mem::take(&mut options.models);
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
         let bodies = BodyRoom::new(options.body_bytes_max);
-        Ok(Arc::new(Self { options, models, metrics: Metrics::default(), kept: Kept::default(), bodies }))
+        let apart = Apart::new(options.prompts_at_once);
+        Ok(Arc::new(Self { options, models, metrics: Metrics::default(), kept: Kept::default(), bodies, apart }))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Fixture, chat, model, with};
-use octet_serve::{Memory, ModelSpec, Options};
+use octet_serve::{Memory, ModelSpec, Options, Server};
 use serde_json::json;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -112,9 +112,47 @@ async fn one_that_can_not_be_loaded_says_why_and_may_be_asked_again() {
     f.ok(CHAT, &ask("good")).await;
     broken.store(false, Ordering::Relaxed);
     f.ok(CHAT, &ask("tiny")).await;
-    // one that never fits
-    let memory = Memory { limit: Some(1000), ..Memory::default() };
+    // where the system has no memory left
+    let memory = Memory { free: Arc::new(|| Some(1 << 20)), ..Memory::default() };
     let f = Fixture::with(Options { memory, ..Options::new(vec![model("tiny")]) }).await;
     let (status, body) = f.post(CHAT, &ask("tiny")).await;
-    assert!(status == 500 && body["error"]["message"].as_str().unwrap().contains("MiB"), "{body}");
+    assert!(
+        status == 500 && body["error"]["message"].as_str().unwrap().contains("has 1.0 MiB free"),
+        "{body}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_larger_than_the_limit_is_refused_at_the_start() {
+    let memory = Memory { limit: Some(1 << 20), ..Memory::default() };
+    let options = Options { memory, ..Options::new(vec![model("tiny")]) };
+    let any = ([127, 0, 0, 1], 0).into();
+    let Err(e) = Server::bind(any, options).await else { panic!("it can not fit") };
+    let e = e.to_string();
+    assert!(e.contains("'tiny' takes") && e.contains("--memory-limit is 1.0 MiB"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_that_do_not_fit_together_are_all_answered() {
+    let specs = ["a", "b", "c"].map(model);
+    let probe = Fixture::with(Options::new(vec![specs[0].clone()])).await;
+    let bytes = probe.app.models.card(0).memory_bytes;
+    // room for one, then for two
+    for limit in [bytes + bytes / 2, 2 * bytes + bytes / 2] {
+        let memory = Memory { limit: Some(limit), ..Memory::default() };
+        let f = Fixture::with(Options { memory, ..Options::new(specs.to_vec()) }).await;
+        let clients = ["a", "a", "b", "b", "c"].map(|name| {
+            let requests: Vec<_> = (0..3).map(|_| f.request(CHAT, &ask(name))).collect();
+            tokio::spawn(async move {
+                for request in requests {
+                    let answer = request.send().await.unwrap();
+                    let status = answer.status();
+                    assert_eq!(status, 200, "{}", answer.text().await.unwrap());
+                }
+            })
+        });
+        for client in clients {
+            tokio::time::timeout(Duration::from_secs(100), client).await.expect("its turn comes").unwrap();
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! What a served model takes in memory: sized to what is free where the user does not say, and printed before it is loaded.
+//! What a served model takes in memory: sized to what is free and allowed where the user does not say, and printed before it is
+//! loaded.
 
 use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::Options;
@@ -7,8 +8,9 @@ use octet_engine::report::Report;
 
 use crate::units::{binary, parameters};
 
-/// Contexts' worth of KV cache, and bytes of snapshots, that are tried in turn where the user does not say.
-const TRIED: [(usize, Option<u64>); 3] = [(4, Some(2 << 30)), (2, Some(1 << 30)), (1, None)];
+/// Contexts' worth of KV cache, and bytes of snapshots, that are tried in turn where the user does not say. At last snapshots
+/// take what is left, at least what one conversation needs.
+const TRIED: [(usize, u64); 3] = [(4, 2 << 30), (2, 1 << 30), (1, 1 << 30)];
 
 /// A model's options and what they cost.
 pub struct Bill {
@@ -16,28 +18,47 @@ pub struct Bill {
     pub options: Options,
     limits: Limits,
     context: usize,
+    /// What it was made smaller to fit.
+    shrunk: Option<u64>,
 }
 
 impl Bill {
-    /// Fills in what `options` leave open. `free` is `None` where memory is not to be looked at.
-    pub fn new(report: &Report, options: &Options, free: Option<u64>) -> anyhow::Result<Self> {
+    /// Fills in what `options` leave open. `room` is what it may take; `None` where memory is not to be looked at.
+    pub fn new(report: &Report, options: &Options, room: Option<u64>) -> anyhow::Result<Self> {
         let made_for = report.config.context_length;
         let context = options.context_for(made_for);
-        let mut bill = None;
-        for (contexts, snapshots) in TRIED {
+        let with = |contexts: usize, snapshots: Option<u64>| -> anyhow::Result<(Self, u64)> {
             let options = Options {
                 kv_tokens: options.kv_tokens.or(Some(context * contexts.min(options.max_seqs))),
                 snapshot_memory: options.snapshot_memory.or(snapshots),
                 ..options.clone()
             };
             let limits = options.limits(made_for, report.state_bytes())?;
-            let fits = free.is_none_or(|f| report.memory(&limits, options.cpu.exact).total() <= f);
-            bill = Some(Self { options, limits, context });
-            if fits {
-                break;
+            let total = report.memory(&limits, options.cpu.exact).total();
+            Ok((Self { options, limits, context, shrunk: None }, total))
+        };
+        for (i, (contexts, snapshots)) in TRIED.into_iter().enumerate() {
+            let (bill, total) = with(contexts, Some(snapshots))?;
+            if room.is_none_or(|room| total <= room) {
+                return Ok(Self { shrunk: room.filter(|_| i > 0), ..bill });
             }
         }
-        bill.ok_or_else(|| anyhow::anyhow!("nothing was tried"))
+        let (least, total) = with(1, None)?;
+        let slot = report.state_bytes();
+        let own = slot.saturating_mul(least.limits.snapshots as u64);
+        let left = room.unwrap_or(0).saturating_sub(total).saturating_add(own).min(TRIED[2].1);
+        let more = left / slot.max(1) > least.limits.snapshots as u64;
+        let (bill, _) = with(1, more.then_some(left))?;
+        Ok(Self { shrunk: room, ..bill })
+    }
+
+    /// Whether it fits what it was made for.
+    pub fn fits(&self, report: &Report) -> bool {
+        self.shrunk.is_none_or(|room| self.total(report) <= room)
+    }
+
+    fn total(&self, report: &Report) -> u64 {
+        report.memory(&self.limits, self.options.cpu.exact).total()
     }
 
     /// Fails where it does not fit the memory.
@@ -82,6 +103,12 @@ impl Bill {
             self.context,
             self.limits.slots,
         );
+        if let Some(room) = self.shrunk {
+            out += &format!(
+                "\n  KV cache and snapshots, where no flag says, were made smaller to fit {}",
+                binary(room)
+            );
+        }
         out
     }
 }
@@ -102,6 +129,14 @@ mod tests {
         assert_eq!((tight.options.kv_tokens, tight.options.snapshot_memory), (Some(1000), None));
         let text = roomy.text("tiny", &report);
         assert!(text.contains("4032 tokens") && text.contains("4 such at once, 8 answers"), "{text}");
+        // What is left is the snapshots'.
+        let least = tight.total(&report);
+        let room = least + 10 * report.state_bytes() + 1;
+        let some = bill(Some(room));
+        assert_eq!((some.options.kv_tokens, some.limits.snapshots), (Some(1000), 3 + 10));
+        assert!(some.total(&report) <= room && some.fits(&report) && !tight.fits(&report));
+        let text = some.text("tiny", &report);
+        assert!(text.contains("made smaller to fit"), "{text}");
         let own = Options { kv_tokens: Some(2000), snapshot_memory: Some(1), ..options.clone() };
         let own = Bill::new(&report, &own, Some(0)).unwrap().options;
         assert_eq!((own.kv_tokens, own.snapshot_memory), (Some(2000), Some(1)));

@@ -174,9 +174,10 @@ fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Vec<ModelSpec
             "no model is named; give a file or a name (`octet list` shows those here), or set OCTET_MODEL";
         return Err(Usage(what.into()).into());
     }
-    let mut models = Vec::with_capacity(given.len());
+    let of = given.len();
+    let mut models = Vec::with_capacity(of);
     for (i, given) in given.iter().enumerate() {
-        models.push(model(i == 0, given, args, settings)?);
+        models.push(model((i, of), given, args, settings)?);
     }
     Ok(models)
 }
@@ -218,9 +219,15 @@ fn default_name(model: &str) -> anyhow::Result<String> {
     })
 }
 
-/// One model. It is fetched if it is not here, and its memory is counted; nothing is loaded.
-fn model(first: bool, given: &str, args: &ServeArgs, settings: &Settings) -> anyhow::Result<ModelSpec> {
+/// Model `i` of so many. It is fetched if it is not here, and its memory is counted; nothing is loaded.
+fn model(
+    (i, of): (usize, usize),
+    given: &str,
+    args: &ServeArgs,
+    settings: &Settings,
+) -> anyhow::Result<ModelSpec> {
     let s = &args.server;
+    let first = i == 0;
     let (name, model) = split_name(given);
     let mut names: Vec<String> = if first { s.alias.clone() } else { Vec::new() };
     names.extend(name.map(String::from));
@@ -239,7 +246,12 @@ fn model(first: bool, given: &str, args: &ServeArgs, settings: &Settings) -> any
         ..args.engine.options()?
     };
     let check = !args.engine.memory.no_memory_check;
-    let bill = Bill::new(&report, &engine, crate::memory::available().filter(|_| check))?;
+    let free = crate::memory::available().filter(|_| check);
+    // Its share of the limit, so that all stay in memory together; where that is too little, all of it.
+    let mut bill = Bill::new(&report, &engine, least(free, s.memory_limit.map(|l| l / of as u64)))?;
+    if !bill.fits(&report) {
+        bill = Bill::new(&report, &engine, least(free, s.memory_limit))?;
+    }
     if check {
         bill.check(&report)?;
     }
@@ -257,6 +269,13 @@ fn model(first: bool, given: &str, args: &ServeArgs, settings: &Settings) -> any
         keep_alive: s.keep_alive.0,
         ..ModelSpec::new(name, Arc::new(open))
     })
+}
+
+fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,25 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::choice::Masked;
 use super::{RequestId, Running};
 
 /// A constraint on its way, and what came of it.
 type Job = (usize, Box<Masked>);
-type Reply = (usize, Box<Masked>, Result<(), String>);
+type Reply = (usize, Box<Masked>, Result<(), String>, Duration);
+
+/// What the masks of a step cost.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cost {
+    /// How many there were.
+    pub masks: usize,
+    /// How long they were computed.
+    pub computed: Duration,
+    /// How long the step waited for them when the logits were there.
+    pub waited: Duration,
+}
 
 /// The worker, and how many masks it still owes. Dropped, it is joined.
 #[derive(Default)]
@@ -38,20 +50,26 @@ impl MaskWorker {
     }
 
     /// Takes the masks back, waiting for those that are not ready. Returns the requests whose constraints failed.
-    pub(super) fn receive(&mut self, running: &mut [Running]) -> Vec<(RequestId, String)> {
-        let mut failed = Vec::new();
-        if let Some((_, from, _)) = &self.thread {
+    pub(super) fn receive(&mut self, running: &mut [Running]) -> (Vec<(RequestId, String)>, Cost) {
+        let (mut failed, mut cost) = (Vec::new(), Cost::default());
+        if let Some((_, from, _)) = &self.thread
+            && self.owed > 0
+        {
+            let began = Instant::now();
             while self.owed > 0
-                && let Ok((i, masked, result)) = from.recv()
+                && let Ok((i, masked, result, time)) = from.recv()
             {
                 self.owed -= 1;
+                cost.masks += 1;
+                cost.computed += time;
                 if let Err(e) = result {
                     failed.push((running[i].job, e));
                 }
                 running[i].choice.masked = Some(masked);
             }
+            cost.waited = began.elapsed();
         }
-        failed
+        (failed, cost)
     }
 }
 
@@ -79,8 +97,9 @@ fn start() -> (Sender<Job>, Receiver<Reply>, JoinHandle<()>) {
     let (reply, from) = channel();
     let thread = std::thread::spawn(move || {
         for (i, mut masked) in jobs {
+            let began = Instant::now();
             let result = masked.compute();
-            if reply.send((i, masked, result)).is_err() {
+            if reply.send((i, masked, result, began.elapsed())).is_err() {
                 return;
             }
         }

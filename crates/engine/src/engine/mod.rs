@@ -175,6 +175,14 @@ pub struct Stats {
     pub step_time_last: Duration,
     /// The longest step that had an answer's token in it: nobody waited longer for the next word on the model's account.
     pub decode_step_time_max: Duration,
+    /// Steps that had constrained answers, and the time that these took with their masks.
+    pub masked_steps: u64,
+    /// See `masked_steps`.
+    pub masked_step_time: Duration,
+    /// How long masks were computed, beside the steps' own work.
+    pub mask_time: Duration,
+    /// How long steps waited for masks when the logits were there: what constraints cost.
+    pub mask_wait_time: Duration,
 }
 
 /// A request, as long as one of its answers is not finished.
@@ -373,10 +381,17 @@ impl Engine {
         let start = Instant::now();
         self.model.step(&self.batch);
         let time = start.elapsed();
-        for (id, e) in self.masks.receive(&mut self.running) {
+        let (failed, masks) = self.masks.receive(&mut self.running);
+        for (id, e) in failed {
             self.fail(id, Error::Constraint(e));
         }
         self.note_time(time);
+        if masks.masks > 0 {
+            self.stats.masked_steps += 1;
+            self.stats.masked_step_time += time + masks.waited;
+            self.stats.mask_time += masks.computed;
+            self.stats.mask_wait_time += masks.waited;
+        }
         self.finish_step();
         self.cache.save_pages(&mut *self.model, PAGES_SAVED);
         Step::Worked

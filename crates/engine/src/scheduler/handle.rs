@@ -29,11 +29,12 @@ pub struct ModelInfo {
 pub(super) struct Shared {
     pub rules: Arc<Rules>,
     pub info: ModelInfo,
-    queue: usize,
-    /// Sequences on their way to the thread.
+    /// Sequences that may be here: those that run, and those that wait.
+    places: usize,
+    /// Places that are taken, but not with the engine yet.
     pub sent: AtomicUsize,
-    /// Sequences in the engine's queue.
-    pub waiting: AtomicUsize,
+    /// Sequences that are with the engine.
+    held: AtomicUsize,
     pub draining: AtomicBool,
     pub stop: AtomicBool,
     stats: Mutex<Stats>,
@@ -56,10 +57,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// Shows figures to whoever asks. A reader never holds the engine up: then they are shown next time.
     pub fn publish(&self, stats: &Stats) {
-        self.waiting.store(stats.waiting, Ordering::Relaxed);
+        self.held.store(stats.waiting + stats.running, Ordering::Release);
         if let Ok(mut shown) = self.stats.try_lock() {
             *shown = *stats;
         }
+    }
+}
+
+/// A place in the queue, taken before the work of making a prompt: a flood is cheap to refuse. Dropped, it is free again.
+pub struct Place(Arc<Shared>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.sent.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").finish_non_exhaustive()
     }
 }
 
@@ -106,25 +122,34 @@ impl Handle {
         Ok(events)
     }
 
-    /// Queues a request whose events go to `sink`. Checks it first, on this thread.
-    pub fn submit_to(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
-        let s = &*self.shared;
+    /// Takes a place in the queue for a request that is yet to be made. There are as many as may run and wait together.
+    pub fn reserve(&self) -> Result<Place, SubmitError> {
+        let s = &self.shared;
         if s.draining.load(Ordering::Acquire) {
             return Err(SubmitError::Stopping);
         }
-        // Before the work of checking: a flood is cheap to refuse.
-        let room = |sent: usize| (sent + s.waiting.load(Ordering::Acquire) < s.queue).then_some(sent + 1);
-        if s.sent.fetch_update(Ordering::AcqRel, Ordering::Acquire, room).is_err() {
-            return Err(SubmitError::QueueFull { retry_after: self.retry_after() });
+        let room = |sent: usize| (sent + s.held.load(Ordering::Acquire) < s.places).then_some(sent + 1);
+        match s.sent.fetch_update(Ordering::AcqRel, Ordering::Acquire, room) {
+            Ok(_) => Ok(Place(Arc::clone(s))),
+            Err(_) => Err(SubmitError::QueueFull { retry_after: self.retry_after() }),
         }
-        let result = s.rules.prepare(request).and_then(|prepared| {
-            let command = Command::Submit(Box::new(prepared), sink);
-            self.commands.send(command).map_err(|_| SubmitError::Stopping)
-        });
-        if result.is_err() {
-            s.sent.fetch_sub(1, Ordering::AcqRel);
-        }
-        result
+    }
+
+    /// Queues a request whose events go to `sink`. Checks it first, on this thread.
+    pub fn submit_to(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
+        self.submit_in(self.reserve()?, request, sink)
+    }
+
+    /// The same, with a place that was taken before.
+    pub fn submit_in(
+        &self,
+        place: Place,
+        request: Request,
+        sink: Box<dyn EventSink>,
+    ) -> Result<(), SubmitError> {
+        let prepared = self.shared.rules.prepare(request)?;
+        let command = Command::Submit(Box::new(prepared), sink, place);
+        self.commands.send(command).map_err(|_| SubmitError::Stopping)
     }
 
     fn retry_after(&self) -> std::time::Duration {
@@ -182,9 +207,9 @@ fn shared(engine: &mut Engine, queue: usize) -> Shared {
     Shared {
         rules: Arc::clone(engine.rules()),
         info,
-        queue,
+        places: queue.saturating_add(engine.rules().max_seqs),
         sent: AtomicUsize::new(0),
-        waiting: AtomicUsize::new(0),
+        held: AtomicUsize::new(0),
         draining: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         stats: Mutex::new(engine.stats()),

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crate::engine;
 pub use crate::engine::{Event, EventSink, Request, Rules, SubmitError};
-pub use handle::{Handle, ModelInfo};
+pub use handle::{Handle, ModelInfo, Place};
 
 /// How a model is served.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The model and its caches.
     pub engine: engine::Options,
-    /// Most sequences that may wait; at least 1. More are refused with [`SubmitError::QueueFull`].
+    /// Most sequences that may wait, besides those that run; at least 1. More are refused with [`SubmitError::QueueFull`].
     pub queue: usize,
 }
 

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-use super::handle::Shared;
+use super::handle::{Place, Shared};
 use crate::Error;
 use crate::engine::{Engine, Event, EventSink, Prepared, Step};
 
 /// What handles send.
 pub enum Command {
     /// A request that has been checked.
-    Submit(Box<Prepared>, Box<dyn EventSink>),
+    Submit(Box<Prepared>, Box<dyn EventSink>, Place),
     /// Look at the flags.
     Wake,
 }
@@ -33,7 +33,7 @@ pub(super) fn work(engine: &mut Engine, commands: &Receiver<Command>, shared: &S
     }
     // What was sent too late hears of it.
     for command in commands.try_iter() {
-        if let Command::Submit(_, mut sink) = command {
+        if let Command::Submit(_, mut sink, _) = command {
             let _ = sink.send(Event::Failed(Error::Stopped)); // over either way
         }
     }
@@ -96,10 +96,10 @@ fn rest(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) -> R
 }
 
 fn take(engine: &mut Engine, command: Command, shared: &Shared) {
-    if let Command::Submit(request, sink) = command {
+    if let Command::Submit(request, sink, place) = command {
         engine.submit(*request, sink);
         // Counted there before it is not counted here, so that the queue is never longer than it may be.
         shared.publish(&engine.stats());
-        shared.sent.fetch_sub(1, Ordering::AcqRel);
+        drop(place);
     }
 }

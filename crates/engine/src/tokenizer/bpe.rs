@@ -4,6 +4,7 @@
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::tokenizer::normalizer::Range;
 use tokenizers::tokenizer::pre_tokenizer::{OffsetType, Split};
 use tokenizers::{
@@ -11,7 +12,7 @@ use tokenizers::{
     Token,
 };
 
-use super::added::Finder;
+use super::added::{Finder, Found};
 use super::vocab::spell_byte;
 
 /// The merges and what runs before them.
@@ -21,7 +22,15 @@ pub(super) struct Bpe {
     merges: BPE,
     /// Bytes of UTF-8 that the vocabulary can not spell (byte-level vocabularies only; most have none).
     missing: Vec<u8>,
+    byte_level: bool,
 }
+
+/// Goes before a piece of text that is not the first, in the place of an added token: some steps treat the beginning of a text
+/// in their own way.
+const STAND_IN: &str = "\0";
+
+/// Bytes of text that may become one in Unicode's composed form (of the Kelvin sign, and of Hangul's letters).
+const NFC_SHRINKS: usize = 3;
 
 /// What a file says about merging.
 #[derive(Default)]
@@ -82,38 +91,114 @@ impl Bpe {
             builder = builder.end_of_word_suffix(s);
         }
         let merges = builder.build().map_err(|e| e.to_string())?;
-        Ok(Self { normalizer: spec.normalizer, pre_tokenizer: spec.pre_tokenizer, merges, missing })
+        Ok(Self {
+            normalizer: spec.normalizer,
+            pre_tokenizer: spec.pre_tokenizer,
+            merges,
+            missing,
+            byte_level: spec.byte_level,
+        })
     }
 
-    /// Appends the tokens of `text`. `raw` and `normalized` are the added tokens to find before and after the normaliser;
-    /// none may span a range of the original text that is `barred`.
+    /// Appends the tokens of `piece`, which begins at byte `at` of the text. `found` are the added tokens that were found in it
+    /// as it stands, `normalized` those to find after the normaliser; none of them may span a range of the text that is `barred`.
     pub(super) fn encode(
         &self,
-        text: &str,
-        raw: &Finder,
+        piece: &str,
+        at: usize,
+        found: &[Found],
         normalized: &Finder,
         barred: &impl Fn(usize, usize) -> bool,
         out: &mut Vec<u32>,
     ) -> Result<(), String> {
-        let fail = |e: tokenizers::Error| e.to_string();
-        let mut work = PreTokenizedString::from(text);
-        if !raw.is_empty() {
-            work.split(|_, s| cut(s, raw, barred)).map_err(fail)?;
-        }
-        if let Some(n) = &self.normalizer {
-            work.normalize(|s| n.normalize(s)).map_err(fail)?;
-        }
-        if !normalized.is_empty() {
-            work.split(|_, s| cut(s, normalized, barred)).map_err(fail)?;
-        }
-        if let Some(p) = &self.pre_tokenizer {
-            p.pre_tokenize(&mut work).map_err(fail)?;
-        }
-        work.tokenize(|s| self.words(s.get())).map_err(fail)?;
-        for (_, _, tokens) in work.get_splits(OffsetReferential::Original, OffsetType::None) {
+        let mut work = self.cut_words(piece, at, found, normalized, barred).map_err(|e| e.to_string())?;
+        work.tokenize(|s| self.words(s.get())).map_err(|e| e.to_string())?;
+        let splits = work.get_splits(OffsetReferential::Original, OffsetType::None);
+        for (_, _, tokens) in splits.iter().skip(usize::from(at > 0)) {
             out.extend(tokens.iter().flatten().map(|t| t.id));
         }
         Ok(())
+    }
+
+    /// Everything up to the merges. A piece that is not the first has [`STAND_IN`] in front.
+    fn cut_words(
+        &self,
+        piece: &str,
+        at: usize,
+        found: &[Found],
+        normalized: &Finder,
+        barred: &impl Fn(usize, usize) -> bool,
+    ) -> tokenizers::Result<PreTokenizedString> {
+        let lead = if at > 0 { STAND_IN } else { "" };
+        let mut work = PreTokenizedString::from(format!("{lead}{piece}"));
+        if at > 0 || !found.is_empty() {
+            let stand_in = (at > 0).then_some(Found { start: 0, end: lead.len(), id: 0 });
+            let here = |f: &Found| Found {
+                start: f.start - at + lead.len(),
+                end: f.end - at + lead.len(),
+                id: f.id,
+            };
+            let found: Vec<Found> = stand_in.into_iter().chain(found.iter().map(here)).collect();
+            work.split(|_, s| cut(s, &found))?;
+        }
+        if let Some(n) = &self.normalizer {
+            work.normalize(|s| n.normalize(s))?;
+        }
+        if !normalized.is_empty() {
+            work.split(|_, s| {
+                let origin = s.offsets_original().0;
+                let found = normalized.find(s.get(), |start, end| {
+                    let range = s.convert_offsets(Range::Normalized(start..end));
+                    range.is_some_and(|r| {
+                        let there = |here: usize| origin + here + at - lead.len();
+                        barred(there(r.start), there(r.end))
+                    })
+                });
+                cut(s, &found)
+            })?;
+        }
+        if let Some(p) = &self.pre_tokenizer {
+            p.pre_tokenize(&mut work)?;
+        }
+        Ok(work)
+    }
+
+    /// Whether a word ends between `left` and `right`: cut apart, they are the same words as together.
+    pub(super) fn ends_word(&self, left: &str, right: &str, normalized: &Finder) -> bool {
+        let words = |text: &str, at: usize| {
+            let work = self.cut_words(text, at, &[], normalized, &|_, _| false).ok()?;
+            let splits = work.get_splits(OffsetReferential::Original, OffsetType::None);
+            let words = splits.iter().skip(usize::from(at > 0));
+            let word = |(text, _, tokens): &(&str, _, &Option<Vec<Token>>)| {
+                (text.to_string(), tokens.iter().flatten().map(|t| t.id).collect::<Vec<_>>())
+            };
+            Some(words.map(word).collect::<Vec<_>>())
+        };
+        let (Some(mut apart), Some(second)) = (words(left, 0), words(right, left.len())) else {
+            return false;
+        };
+        apart.extend(second);
+        words(&format!("{left}{right}"), 0).is_some_and(|together| together == apart)
+    }
+
+    /// How many bytes of text may become one of what tokens spell; `None` where that is not bounded.
+    pub(super) fn shrinks_to(&self) -> Option<usize> {
+        fn drops(p: &PreTokenizerWrapper) -> bool {
+            match p {
+                PreTokenizerWrapper::Sequence(all) => all.as_ref().iter().any(drops),
+                PreTokenizerWrapper::Split(s) => s.behavior == SplitDelimiterBehavior::Removed,
+                _ => false,
+            }
+        }
+        // Others may skip what they do not know.
+        if !self.byte_level || self.pre_tokenizer.as_ref().is_some_and(drops) {
+            return None;
+        }
+        match &self.normalizer {
+            None => Some(1),
+            Some(NormalizerWrapper::NFC(_)) => Some(NFC_SHRINKS),
+            Some(_) => None,
+        }
     }
 
     /// What the normaliser makes of `text`.
@@ -134,16 +219,7 @@ impl Bpe {
 }
 
 /// Cuts the added tokens out of a stretch of text.
-fn cut(
-    s: NormalizedString,
-    finder: &Finder,
-    barred: &impl Fn(usize, usize) -> bool,
-) -> tokenizers::Result<Vec<Split>> {
-    let origin = s.offsets_original().0;
-    let found = finder.find(s.get(), |start, end| {
-        s.convert_offsets(Range::Normalized(start..end))
-            .is_some_and(|r| barred(origin + r.start, origin + r.end))
-    });
+fn cut(s: NormalizedString, found: &[Found]) -> tokenizers::Result<Vec<Split>> {
     let slice = |start: usize, end: usize| {
         s.slice(Range::Normalized(start..end)).ok_or("an added token was found off a character's edge")
     };

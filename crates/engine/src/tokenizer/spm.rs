@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
+use super::added::Found;
 use super::vocab::{TokenKind, Vocab, byte_of};
 
 /// The merge table.
@@ -16,6 +17,8 @@ pub(super) struct Spm {
     unknown: Option<u32>,
     /// Put a space in front of each text that follows the start or an added token.
     add_space_prefix: bool,
+    /// No piece has a space behind another character, so words never merge.
+    has_words: bool,
 }
 
 /// A pair of neighbours that could be merged.
@@ -75,16 +78,39 @@ impl Spm {
                 _ => {}
             }
         }
-        Ok(Self { pieces, bytes, unknown, add_space_prefix })
+        let has_words = pieces.keys().all(|p: &Box<str>| !p.trim_start_matches('▁').contains('▁'));
+        Ok(Self { pieces, bytes, unknown, add_space_prefix, has_words })
     }
 
-    /// Appends the tokens of one stretch of text.
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+    /// Appends the tokens of `piece`, which begins at byte `at` of the text; `found` are the added tokens in it.
+    pub(super) fn encode(
+        &self,
+        piece: &str,
+        at: usize,
+        found: &[Found],
+        out: &mut Vec<u32>,
+    ) -> Result<(), String> {
+        let mut done = at;
+        for Found { start, end, id } in found {
+            self.stretch(&piece[done - at..start - at], at == 0 || done > at, out)?;
+            out.push(*id);
+            done = *end;
+        }
+        self.stretch(&piece[done - at..], at == 0 || done > at, out)
+    }
+
+    /// Whether a word ends between `left` and `right`.
+    pub(super) fn ends_word(&self, left: &str, right: &str) -> bool {
+        self.has_words && right.starts_with(' ') && !left.ends_with([' ', '▁'])
+    }
+
+    /// Appends the tokens of one stretch of text; one that is `first` follows the start or an added token.
+    fn stretch(&self, text: &str, first: bool, out: &mut Vec<u32>) -> Result<(), String> {
         if text.is_empty() {
             return Ok(());
         }
         let mut spelled = String::with_capacity(text.len() + text.len() / 2 + 3);
-        if self.add_space_prefix {
+        if self.add_space_prefix && first {
             spelled.push('▁');
         }
         spelled.extend(text.chars().map(|c| if c == ' ' { '▁' } else { c }));
@@ -181,7 +207,7 @@ mod tests {
         let s = spm(&tokens);
         let encode = |s: &Spm, t: &str| {
             let mut out = Vec::new();
-            s.encode(t, &mut out).unwrap();
+            s.encode(t, 0, &[], &mut out).unwrap();
             out
         };
         assert_eq!(encode(&s, "abc"), [7, 6]);
@@ -191,6 +217,8 @@ mod tests {
         tokens.extend([("<0xC3>", 0.0, Byte), ("<0xA9>", 0.0, Byte)]);
         assert_eq!(encode(&spm(&tokens), "aé"), [7, 8, 9]);
         let mut none = Vec::new();
-        assert!(spm(&[("a", 0.0, Normal)]).encode("x", &mut none).unwrap_err().contains("no token for"));
+        assert!(
+            spm(&[("a", 0.0, Normal)]).encode("x", 0, &[], &mut none).unwrap_err().contains("no token for")
+        );
     }
 }

@@ -13,7 +13,7 @@ use super::error::json;
 use super::openai::keep_nothing;
 use super::reply::{Form, SSE, generate};
 use crate::app::App;
-use crate::pipeline::{acquire, chat_prompt};
+use crate::pipeline::{Job, Purpose, acquire, chat_prompt};
 
 const MESSAGES: Form = Form {
     writer: |r| Box::new(messages::MessageWriter::new(r)),
@@ -37,11 +37,11 @@ pub async fn count(State(app): State<Arc<App>>, request: Request) -> Response {
         let parsed = body::parse(c.body, count_tokens::parse).await?;
         let lease = acquire(&c.app, &parsed.model, None, None).await?;
         let model = Arc::clone(lease.model());
-        let counted = tokio::task::spawn_blocking(move || match parsed.chat() {
-            Some(chat) => Ok(chat_prompt(&model, chat)?.tokens.len()),
+        let counted = c.app.apart.run_unqueued(move |gone| match parsed.chat() {
+            Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
             None => Err(ApiError::new(ErrorKind::Internal, "these are no messages")),
         });
-        let tokens = counted.await.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))??;
+        let tokens = counted.await?;
         Ok(json(200, count_tokens::response(tokens as u64).to_string()))
     })
     .await

@@ -1,12 +1,13 @@
 //! Texts and tokens: `/tokenize`, `/detokenize`, `/apply-template`, as llama.cpp's and vLLM's clients know them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use octet_api::ApiError;
 use octet_api::core::{Chat, GenerateRequest, Input};
 use octet_api::tokens::{self, Tokenize};
-use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::tokenizer::Special;
 use serde_json::{Value, json};
@@ -15,13 +16,11 @@ use super::body;
 use super::call::{Call, call};
 use super::error::json as json_response;
 use crate::app::App;
-use crate::pipeline::{acquire, chat_prompt};
+use crate::pipeline::{Job, Purpose, acquire, chat_prompt, text_tokens};
 
-async fn apart<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?
+/// These count, whatever they are asked for.
+fn job(gone: &AtomicBool) -> Job<'_> {
+    Job { purpose: Purpose::Count, gone }
 }
 
 /// `POST /tokenize`
@@ -33,19 +32,19 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
             Tokenize::Chat(asked) => {
                 let lease = acquire(&c.app, &asked.model, None, None).await?;
                 let model = Arc::clone(lease.model());
-                let tokens = apart(move || Ok(chat_prompt(&model, &conversation(*asked)?)?.tokens)).await?;
-                (lease, tokens, false)
+                let chat = conversation(*asked)?;
+                let counted =
+                    c.app.apart.run_unqueued(move |gone| Ok(chat_prompt(&model, &chat, job(gone))?.tokens));
+                (lease, counted.await?, false)
             }
             Tokenize::Text(asked) => {
                 let lease = acquire(&c.app, &asked.model, None, None).await?;
                 let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
-                let tokens = apart(move || {
-                    let tokenizer = loaded.tokenizer();
+                let tokens = c.app.apart.run_unqueued(move |gone| {
                     let special = if asked.parse_special { Special::Parse } else { Special::Text };
-                    let mut ids: Vec<u32> =
-                        tokenizer.bos().filter(|_| asked.add_special).into_iter().collect();
-                    let encoded = tokenizer.encode(&asked.content, special);
-                    ids.extend(encoded.map_err(|e| ApiError::invalid("content", e.to_string()))?);
+                    let bos = loaded.tokenizer().bos().filter(|_| asked.add_special);
+                    let mut ids: Vec<u32> = bos.into_iter().collect();
+                    ids.extend(text_tokens(&loaded, "content", &asked.content, special, job(gone))?);
                     Ok(ids)
                 });
                 (lease, tokens.await?, pieces)
@@ -93,7 +92,9 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
         let asked = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
         let lease = acquire(&c.app, &asked.model, None, None).await?;
         let model = Arc::clone(lease.model());
-        let text = apart(move || Ok(chat_prompt(&model, &conversation(asked)?)?.text)).await?;
+        let chat = conversation(asked)?;
+        let rendered = c.app.apart.run_unqueued(move |gone| Ok(chat_prompt(&model, &chat, job(gone))?.text));
+        let text = rendered.await?;
         Ok(json_response(200, json!({"prompt": text}).to_string()))
     })
     .await

@@ -3,7 +3,8 @@
 //! One model is loaded at a time, in a task of its own, so that a client that leaves takes nothing with it. Where memory is
 //! short the least recently used model goes; one that is in use goes when it is idle, or has had its turn: then it takes no
 //! more requests, finishes those that it has, and makes way. That is long enough for alternating requests to be answered in
-//! turns and not to swap models for each.
+//! turns and not to swap models for each. Models in memory are billed, and the one that is being loaded; those that only wait
+//! for that are not.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,6 +70,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 enum Phase {
     Idle,
+    /// Its turn to be loaded has not come: it takes no memory, and none is kept for it.
+    Queued,
+    /// One at a time. It makes room, and is read.
     Loading(Arc<Progress>),
     Ready(Arc<Loaded>),
     Unloading,
@@ -149,7 +153,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Registry {
-    /// Opens each model's file to see what it is; loads none.
+    /// Opens each model's file to see what it is; loads none. Fails where one is larger than the limit by itself: no other's
+    /// leaving would help it.
     pub fn new(specs: Vec<ModelSpec>, memory: Memory, queue: usize) -> Result<Arc<Self>, BoxError> {
         let mut names = HashMap::new();
         let mut entries = Vec::new();
@@ -160,6 +165,16 @@ impl Registry {
                 }
             }
             let card = Card::read(&spec)?;
+            if let Some(limit) = memory.limit.filter(|limit| card.memory_bytes > *limit) {
+                return Err(format!(
+                    "the model '{}' takes {} and --memory-limit is {}; raise that, or give a smaller --ctx-size, --parallel, \
+                     --kv-tokens or --cache-ram",
+                    spec.name,
+                    mebibytes(card.memory_bytes),
+                    mebibytes(limit),
+                )
+                .into());
+            }
             entries.push(Entry { spec, card });
         }
         let now = Instant::now();
@@ -269,9 +284,8 @@ impl Registry {
                 if matches!(s.phase, Phase::Idle) {
                     s.attempt += 1;
                     s.failed = None;
-                    let progress = Arc::new(Progress::default());
-                    s.phase = Phase::Loading(Arc::clone(&progress));
-                    tokio::spawn(Arc::clone(self).load(index, s.attempt, progress));
+                    s.phase = Phase::Queued;
+                    tokio::spawn(Arc::clone(self).load(index, s.attempt));
                 }
                 seen.get_or_insert(s.attempt);
             }
@@ -280,10 +294,16 @@ impl Registry {
         }
     }
 
-    async fn load(self: Arc<Self>, index: usize, attempt: u64, progress: Arc<Progress>) {
+    async fn load(self: Arc<Self>, index: usize, attempt: u64) {
         let name = self.name(index).to_string();
         let one_at_a_time = self.loading.lock().await;
-        let result = match self.make_room(index).await {
+        let progress = Arc::new(Progress::default());
+        self.lock()[index].phase = Phase::Loading(Arc::clone(&progress));
+        let room = self.make_room(index).await;
+        // There is room, or will not be: who was asked to go and has not may stay.
+        self.lock().iter_mut().for_each(|s| s.leaving &= matches!(s.phase, Phase::Unloading));
+        self.tell();
+        let result = match room {
             Ok(()) => {
                 tracing::info!(model = name, "loading");
                 let this = Arc::clone(&self);
@@ -330,9 +350,10 @@ impl Registry {
             match self.choose_victim(index) {
                 Victim::Nobody => {
                     return Err(format!(
-                        "it takes {} MiB and {} MiB are free; give a smaller --ctx-size, --parallel or --cache-ram",
-                        need >> 20,
-                        free >> 20
+                        "it takes {} and the system has {} free; close other programs, or give a smaller --ctx-size, \
+                         --parallel, --kv-tokens or --cache-ram",
+                        mebibytes(need),
+                        mebibytes(free),
                     ));
                 }
                 Victim::Wait => {
@@ -343,12 +364,12 @@ impl Registry {
         }
     }
 
-    /// What model `index` may take; `None` where that does not matter.
+    /// What model `index` may take, which is being loaded; `None` where that does not matter.
     fn free_memory(&self, index: usize) -> Option<u64> {
         let others = || -> u64 {
             let states = self.lock();
             let all = states.iter().zip(&self.entries).enumerate();
-            all.filter(|(i, (s, _))| *i != index && !matches!(s.phase, Phase::Idle))
+            all.filter(|(i, (s, _))| *i != index && !matches!(s.phase, Phase::Idle | Phase::Queued))
                 .map(|(_, (_, e))| e.card.memory_bytes)
                 .sum()
         };
@@ -362,13 +383,11 @@ impl Registry {
     /// Who has to go for model `index`; takes it out of use.
     fn choose_victim(&self, index: usize) -> Victim {
         let mut states = self.lock();
-        let mut oldest: Option<(usize, Instant)> = None;
-        for (i, s) in states.iter().enumerate().filter(|(i, _)| *i != index) {
-            if matches!(s.phase, Phase::Ready(_)) && oldest.is_none_or(|(_, t)| s.last_used < t) {
-                oldest = Some((i, s.last_used));
-            }
-        }
-        let Some((i, last_used)) = oldest else {
+        // One that was asked to go is waited for: a second need not go as well.
+        let ready =
+            states.iter().enumerate().filter(|(i, s)| *i != index && matches!(s.phase, Phase::Ready(_)));
+        let first = ready.min_by_key(|(_, s)| (!s.leaving, s.users > 0, s.last_used));
+        let Some((i, last_used)) = first.map(|(i, s)| (i, s.last_used)) else {
             let busy = states.iter().any(|s| matches!(s.phase, Phase::Unloading));
             return if busy { Victim::Wait } else { Victim::Nobody };
         };
@@ -450,7 +469,7 @@ impl Registry {
         match &self.lock()[index].phase {
             Phase::Ready(_) => 1.0,
             Phase::Loading(progress) => progress.share(),
-            Phase::Idle | Phase::Unloading => 0.0,
+            Phase::Idle | Phase::Queued | Phase::Unloading => 0.0,
         }
     }
 
@@ -516,6 +535,11 @@ impl Registry {
             }
         }
     }
+}
+
+/// A size as errors tell it: exact enough to see which of two is larger.
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 enum Victim {

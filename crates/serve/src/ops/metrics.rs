@@ -87,7 +87,13 @@ pub struct Metrics {
     disk_errors: Level,
     computed: Count,
     preemptions: Level,
+    steps: Level,
+    masked_steps: Level,
     worst_step: Share,
+    step_seconds: Share,
+    masked_step_seconds: Share,
+    mask_seconds: Share,
+    mask_wait_seconds: Share,
 }
 
 impl Default for Metrics {
@@ -126,6 +132,8 @@ impl Default for Metrics {
         let disk_tokens = level("octet:cache_disk_tokens", "Tokens that they did not compute");
         let disk_errors = level("octet:cache_disk_errors", "Files that were damaged, gone or not written");
         let preemptions = level("octet:preemptions", "Sequences put back for want of pages since then");
+        let steps = level("octet:steps", "Steps of the model since then");
+        let masked_steps = level("octet:masked_steps", "Those that had constrained answers");
         let mut share = |name: &str, help: &str| {
             let family = Share::default();
             exposed.register(name, help, family.clone());
@@ -136,6 +144,15 @@ impl Default for Metrics {
         let loaded = share("octet:model_loaded", "How far the model is loaded, 0 to 1");
         let worst_step =
             share("octet:decode_step_seconds_max", "The longest step that had an answer's token in it");
+        let step_seconds = share("octet:step_seconds", "Time that all steps took since the model was loaded");
+        let masked_step_seconds = share(
+            "octet:masked_step_seconds",
+            "Time that those with constrained answers took, masks included",
+        );
+        let mask_seconds =
+            share("octet:mask_seconds", "Time that masks were computed, beside the steps' own work");
+        let mask_wait_seconds =
+            share("octet:mask_wait_seconds", "Time that steps waited for masks: what constraints cost");
         let mut times = |name: &str, help: &str, new: fn() -> Histogram| {
             let family = Times::new_with_constructor(new);
             exposed.register(name, help, family.clone());
@@ -187,7 +204,13 @@ impl Default for Metrics {
             disk_errors,
             computed,
             preemptions,
+            steps,
+            masked_steps,
             worst_step,
+            step_seconds,
+            masked_step_seconds,
+            mask_seconds,
+            mask_wait_seconds,
         }
     }
 }
@@ -286,6 +309,8 @@ impl Metrics {
             (&self.snapshot_hits, cache.hits),
             (&self.snapshots_evicted, cache.evicted),
             (&self.preemptions, stats.preemptions),
+            (&self.steps, stats.steps),
+            (&self.masked_steps, stats.masked_steps),
             (&self.disk_bytes, cache.disk.bytes),
             (&self.disk_hits, cache.disk.hits),
             (&self.disk_tokens, cache.disk.tokens),
@@ -296,7 +321,15 @@ impl Metrics {
         let share = if cache.pages > 0 { cache.pages_used as f64 / cache.pages as f64 } else { 0.0 };
         self.kv_usage.get_or_create(label).set(share);
         self.loaded.get_or_create(label).set(models.progress(index));
-        self.worst_step.get_or_create(label).set(stats.decode_step_time_max.as_secs_f64());
+        for (share, time) in [
+            (&self.worst_step, stats.decode_step_time_max),
+            (&self.step_seconds, stats.step_time),
+            (&self.masked_step_seconds, stats.masked_step_time),
+            (&self.mask_seconds, stats.mask_time),
+            (&self.mask_wait_seconds, stats.mask_wait_time),
+        ] {
+            share.get_or_create(label).set(time.as_secs_f64());
+        }
         if let Some(loaded) = loaded {
             let block = PAGE_TOKENS as u64;
             let config = CacheConfig {

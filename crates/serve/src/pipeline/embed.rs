@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use octet_api::core::{EmbedRequest, Embeddings};
 use octet_api::{ApiError, ErrorKind};
-use octet_engine::engine::{Event, EventSink, Pooling};
+use octet_engine::engine::{Event, EventSink, Pooling, SubmitError};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::plan::embedding;
@@ -43,7 +43,7 @@ pub async fn embed(
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
     // One after the other: a list of thousands leaves room for others.
     for i in 0..request.inputs.len() {
-        let vector = one(&lease, &request, i, pooling);
+        let vector = one(app, &lease, &request, i, pooling);
         let (tokens, mut vector) = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline, vector).await.map_err(|_| timeout())??,
             None => vector.await?,
@@ -64,40 +64,39 @@ pub async fn embed(
 
 /// The tokens of one text, and its vector.
 async fn one(
+    app: &Arc<App>,
     lease: &Lease,
     request: &Arc<EmbedRequest>,
     i: usize,
     pooling: Pooling,
 ) -> Result<(usize, Vec<f32>), ApiError> {
-    loop {
-        let (model, asked) = (Arc::clone(lease.model()), Arc::clone(request));
-        let (to, mut events) = unbounded_channel();
-        let submitted = tokio::task::spawn_blocking(move || {
-            let ours = embedding(&model, &asked.inputs[i], pooling, asked.truncate)?;
-            let tokens = ours.prompt.len();
-            model.handle.submit_to(ours, Box::new(Sink(to))).map_err(|e| submit_error(&e))?;
-            Ok::<usize, ApiError>(tokens)
-        });
-        let submitted = submitted.await.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
-        let tokens = match submitted {
+    let place = loop {
+        match lease.model().handle.reserve() {
+            Ok(place) => break place,
             // It was taken up to here: the rest waits for its turn.
-            Err(e) if e.kind == ErrorKind::RateLimit && i > 0 => {
-                tokio::time::sleep(QUEUE_PAUSE).await;
-                continue;
-            }
-            submitted => submitted?,
-        };
-        let mut vector = None;
-        while let Some(event) = events.recv().await {
-            match event {
-                Event::Embedding(v) => vector = Some(v),
-                Event::Failed(e) => return Err(engine_error(&e)),
-                _ => {}
-            }
+            Err(SubmitError::QueueFull { .. }) if i > 0 => tokio::time::sleep(QUEUE_PAUSE).await,
+            Err(e) => return Err(submit_error(&e)),
         }
-        let vector = vector.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the engine gave no vector"))?;
-        return Ok((tokens, vector));
+    };
+    let (model, asked) = (Arc::clone(lease.model()), Arc::clone(request));
+    let (to, mut events) = unbounded_channel();
+    let submitted = app.apart.run(move |gone| {
+        let ours = embedding(&model, &asked.inputs[i], pooling, asked.truncate, gone)?;
+        let tokens = ours.prompt.len();
+        model.handle.submit_in(place, ours, Box::new(Sink(to))).map_err(|e| submit_error(&e))?;
+        Ok(tokens)
+    });
+    let tokens = submitted.await?;
+    let mut vector = None;
+    while let Some(event) = events.recv().await {
+        match event {
+            Event::Embedding(v) => vector = Some(v),
+            Event::Failed(e) => return Err(engine_error(&e)),
+            _ => {}
+        }
     }
+    let vector = vector.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the engine gave no vector"))?;
+    Ok((tokens, vector))
 }
 
 fn normalise(v: &mut [f32]) {

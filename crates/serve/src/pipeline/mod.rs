@@ -1,12 +1,14 @@
 //! From a request in no dialect to the events of its answer. Called by `http`; knows the engine, and no dialect.
 
 mod answer;
+mod apart;
 mod constraint;
 mod embed;
 mod plan;
 mod prompt;
 mod run;
 
+pub use apart::Apart;
 pub use embed::embed;
-pub use prompt::chat as chat_prompt;
+pub use prompt::{Job, Purpose, chat as chat_prompt, text as text_tokens};
 pub use run::{Run, acquire, unknown};

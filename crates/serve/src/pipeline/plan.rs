@@ -2,6 +2,7 @@
 //! thread that may take its time: templates, tokenizers and grammars do.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use octet_api::core::{Chat, GenerateRequest, Input, Sampling, ToolChoice};
 use octet_api::{ApiError, ErrorKind};
@@ -13,7 +14,7 @@ use octet_parser::{Format, Options, ReasoningFormat, Start, Tool};
 use serde_json::Value;
 
 use super::constraint::{Form, constraint};
-use super::prompt::{self, Rendered, effort_budget};
+use super::prompt::{self, Job, Purpose, Rendered, effort_budget};
 use crate::models::{Loaded, THINK_END};
 
 /// What the engine is asked, and how its answers are read.
@@ -62,23 +63,38 @@ pub struct Defaults {
     pub explain_miss: bool,
 }
 
-/// Plans a request.
+/// The prompts of a request. `gone` is set where its client is.
+pub fn render(
+    model: &Loaded,
+    request: &GenerateRequest,
+    gone: &AtomicBool,
+) -> Result<Vec<Rendered>, ApiError> {
+    check(model, request)?;
+    let job = Job { purpose: Purpose::Prompt, gone };
+    match &request.input {
+        Input::Chat(chat) => Ok(vec![prompt::chat(model, chat, job)?]),
+        Input::Completion(completion) => {
+            completion.prompts.iter().map(|p| prompt::plain(model, p, job)).collect()
+        }
+    }
+}
+
+/// Plans a request whose prompts are rendered.
 pub fn plan(
     model: &Loaded,
     name: &str,
     request: &GenerateRequest,
+    rendered: Vec<Rendered>,
     defaults: Defaults,
 ) -> Result<Plan, ApiError> {
-    check(model, request)?;
     match &request.input {
         Input::Chat(chat) => {
-            let rendered = prompt::chat(model, chat)?;
+            // It has one.
+            let rendered = rendered.into_iter().next().unwrap_or_default();
             check_room(model, request, &rendered)?;
             plan_chat(model, name, request, chat, rendered, defaults)
         }
         Input::Completion(completion) => {
-            let rendered =
-                completion.prompts.iter().map(|p| prompt::plain(model, p)).collect::<Result<Vec<_>, _>>()?;
             rendered.iter().try_for_each(|r| check_room(model, request, r))?;
             let prompt_tokens = rendered.iter().map(|r| r.tokens.len()).sum();
             let echo = if completion.echo {
@@ -249,8 +265,10 @@ pub fn embedding(
     prompt: &octet_api::core::Prompt,
     pooling: Pooling,
     cut: bool,
+    gone: &AtomicBool,
 ) -> Result<Request, ApiError> {
-    let mut rendered = prompt::plain(model, prompt)?;
+    let purpose = if cut { Purpose::CutPrompt } else { Purpose::Prompt };
+    let mut rendered = prompt::plain(model, prompt, Job { purpose, gone })?;
     let rules = model.handle.rules();
     if cut {
         rendered.tokens.truncate(rules.context.min(rules.capacity));

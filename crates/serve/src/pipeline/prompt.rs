@@ -1,12 +1,15 @@
 //! From a conversation to the tokens of its prompt, and the places in it that are worth a snapshot. Called by `plan`, on a
 //! thread that may take its time.
 
+use std::sync::atomic::AtomicBool;
+
 use octet_api::core::{Chat, Effort, Prompt};
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, TemplateError};
-use octet_engine::tokenizer::{Special, Tokenizer};
+use octet_engine::tokenizer::{Bounds, CHUNK_BYTES, EncodeError, Encoded, Special, Tokenizer};
 
+use super::apart::given_up;
 use crate::models::Loaded;
 
 /// The tokens of a prompt, and what the answer to it begins with.
@@ -22,8 +25,87 @@ pub struct Rendered {
     pub in_reasoning: bool,
 }
 
+/// What tokens are wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The model is to process them: refused where they do not fit.
+    Prompt,
+    /// The same, and what does not fit is not looked at.
+    CutPrompt,
+    /// To see what they are, and how many.
+    Count,
+}
+
+/// Texts for counting may be so many times as long as the context, and have at least so many tokens: who counts wants to know
+/// by how much it is too long.
+const COUNTED_CONTEXTS: usize = 4;
+/// See [`COUNTED_CONTEXTS`].
+const COUNTED_MIN: usize = 64 << 10;
+
+/// Making tokens for somebody.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// What for.
+    pub purpose: Purpose,
+    /// Set where nobody waits for it any more.
+    pub gone: &'a AtomicBool,
+}
+
+impl Job<'_> {
+    /// The tokens of a text of so many bytes. The work is bounded by what is wanted of it, not by the text.
+    fn tokens(
+        &self,
+        model: &Loaded,
+        param: &str,
+        bytes: usize,
+        encode: impl FnOnce(Bounds<'_>) -> Result<Encoded, EncodeError>,
+    ) -> Result<Vec<u32>, ApiError> {
+        let rules = model.handle.rules();
+        let fits = rules.context.min(rules.capacity);
+        let tokens_max = match self.purpose {
+            Purpose::Prompt | Purpose::CutPrompt => fits,
+            Purpose::Count => (fits.saturating_mul(COUNTED_CONTEXTS)).max(COUNTED_MIN),
+        };
+        let too_long = || {
+            let what = match self.purpose {
+                Purpose::Count => "no more are counted",
+                Purpose::Prompt | Purpose::CutPrompt => "no more fit",
+            };
+            let what = format!(
+                "a text of {bytes} bytes has more than {tokens_max} tokens, and {what}; the context holds {} and the KV cache {}",
+                rules.context, rules.capacity
+            );
+            ApiError { param: Some(param.into()), ..ApiError::new(ErrorKind::ContextLength, what) }
+        };
+        let cuts = self.purpose == Purpose::CutPrompt;
+        if !cuts && model.tokenizer().bytes_max(tokens_max).is_some_and(|most| bytes > most) {
+            return Err(too_long());
+        }
+        let bounds = Bounds { tokens_max, cancelled: self.gone, chunk_bytes: CHUNK_BYTES };
+        let encoded = encode(bounds).map_err(|e| match e {
+            EncodeError::Cancelled => given_up(),
+            e => ApiError::invalid(param, e.to_string()),
+        })?;
+        if encoded.rest > 0 && !cuts {
+            return Err(too_long());
+        }
+        Ok(encoded.tokens)
+    }
+}
+
+/// The tokens of a text as it stands.
+pub fn text(
+    model: &Loaded,
+    param: &str,
+    text: &str,
+    special: Special,
+    job: Job<'_>,
+) -> Result<Vec<u32>, ApiError> {
+    job.tokens(model, param, text.len(), |bounds| model.tokenizer().encode_within(text, special, bounds))
+}
+
 /// A conversation's prompt.
-pub fn chat(model: &Loaded, chat: &Chat) -> Result<Rendered, ApiError> {
+pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiError> {
     let template = model.template.as_ref().map_err(|why| ApiError::invalid("messages", why.clone()))?;
     for name in chat.template_kwargs.keys() {
         let param = format!("chat_template_kwargs.{}", shortened(name));
@@ -43,8 +125,9 @@ pub fn chat(model: &Loaded, chat: &Chat) -> Result<Rendered, ApiError> {
     let prompt = template.render(&input).map_err(|e| refused(chat, &e))?;
     let mut text = prompt.text.clone();
     let tokenizer = model.tokenizer();
-    let mut tokens =
-        tokenizer.encode_prompt(&prompt).map_err(|e| ApiError::invalid("messages", e.to_string()))?;
+    let mut tokens = job.tokens(model, "messages", prompt.text.len(), |bounds| {
+        tokenizer.encode_prompt_within(&prompt, bounds)
+    })?;
     if chat.continue_final {
         reopen(tokenizer, &mut tokens, &mut text);
     }
@@ -81,7 +164,7 @@ fn ends_of_messages(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
 }
 
 /// A prompt as it stands: the model's own first token, then the text.
-pub fn plain(model: &Loaded, prompt: &Prompt) -> Result<Rendered, ApiError> {
+pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, ApiError> {
     let tokenizer = model.tokenizer();
     let tokens = match prompt {
         Prompt::Tokens(ids) => {
@@ -92,10 +175,9 @@ pub fn plain(model: &Loaded, prompt: &Prompt) -> Result<Rendered, ApiError> {
             }
             ids.clone()
         }
-        Prompt::Text(text) => {
+        Prompt::Text(asked) => {
             let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
-            let encoded = tokenizer.encode(text, Special::Parse);
-            ids.extend(encoded.map_err(|e| ApiError::invalid("prompt", e.to_string()))?);
+            ids.extend(text(model, "prompt", asked, Special::Parse, job)?);
             ids
         }
     };

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use octet_api::core::{Event, FinishReason, GenerateRequest, Timings, Usage};
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
+use octet_engine::scheduler::Place;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use uuid::Uuid;
 
 use super::answer::{Choice, prompt_logprobs};
-use super::plan::{Defaults, Plan, Reader, plan};
+use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::app::App;
 use crate::models::{AcquireError, Lease};
 use crate::ops::{Metrics, Model, Took, Trace};
@@ -50,6 +51,8 @@ pub struct Run {
     name: String,
     to: UnboundedSender<(usize, engine::Event)>,
     events: UnboundedReceiver<(usize, engine::Event)>,
+    /// The first prompt's place in the queue, until that is there.
+    place: Option<Place>,
     /// Prompts that the queue had no room for yet, and how many are with the engine.
     later: VecDeque<(usize, Request)>,
     with_engine: usize,
@@ -93,10 +96,26 @@ impl Run {
         let label = Metrics::model(&name);
         trace.note(|f| f.model.clone_from(&name));
         let defaults = Defaults { reasoning: app.options.reasoning, explain_miss };
+        let place = lease.model().handle.reserve().map_err(|e| {
+            if matches!(e, SubmitError::QueueFull { .. }) {
+                app.metrics.refused(&label);
+            }
+            submit_error(&e)
+        })?;
         let (asked, model) = (Arc::clone(request), Arc::clone(lease.model()));
-        let planned = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, defaults));
-        let Plan { requests, echo, prompt_tokens, reader, unenforced } =
-            planned.await.map_err(|e| internal(&e.to_string()))??;
+        let planned = async {
+            let (to_render, of) = (Arc::clone(&asked), Arc::clone(&model));
+            let rendered = app.apart.run(move |gone| render(&of, &to_render, gone)).await?;
+            // Not among that work: others need not wait while a grammar is compiled. Such have a bound of their own.
+            let planned =
+                tokio::task::spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
+            planned.await.map_err(|e| internal(&e.to_string()))?
+        };
+        let planned = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline, planned).await.map_err(|_| timeout())?,
+            None => planned.await,
+        };
+        let Plan { requests, echo, prompt_tokens, reader, unenforced } = planned?;
         let n = request.n as usize;
         let choice = |i: usize| {
             Choice::new(u32::try_from(i).unwrap_or(u32::MAX), reader.as_ref(), request.logprobs.is_some())
@@ -110,6 +129,7 @@ impl Run {
             name: request.model.clone(),
             to,
             events,
+            place: Some(place),
             later: requests.into_iter().enumerate().collect(),
             with_engine: 0,
             choices,
@@ -138,31 +158,21 @@ impl Run {
         Ok(run)
     }
 
-    /// Queues prompts as far as there is room. Fails where there is none for the first.
+    /// Queues prompts as far as there is room.
     fn submit(&mut self) -> Result<(), ApiError> {
         let Some(lease) = &self.lease else { return Ok(()) };
         let handle = &lease.model().handle;
         let ahead = PROMPTS_AHEAD * handle.rules().max_seqs;
-        while self.with_engine < ahead
-            && let Some((prompt, request)) = self.later.pop_front()
-        {
-            // Asked for again where the queue is full.
-            let again = (prompt > 0).then(|| request.clone());
-            match handle.submit_to(request, Box::new(Sink { prompt, to: self.to.clone() })) {
-                Ok(()) => self.with_engine += 1,
-                Err(SubmitError::QueueFull { .. }) if prompt > 0 => {
-                    if let Some(request) = again {
-                        self.later.push_front((prompt, request));
-                    }
-                    return Ok(());
-                }
-                Err(e) => {
-                    if matches!(e, SubmitError::QueueFull { .. }) {
-                        self.app.metrics.refused(&self.label);
-                    }
-                    return Err(submit_error(&e));
-                }
-            }
+        while self.with_engine < ahead && !self.later.is_empty() {
+            let place = match self.place.take().map_or_else(|| handle.reserve(), Ok) {
+                // Asked for again.
+                Err(SubmitError::QueueFull { .. }) => return Ok(()),
+                place => place.map_err(|e| submit_error(&e))?,
+            };
+            let Some((prompt, request)) = self.later.pop_front() else { return Ok(()) };
+            let sink = Box::new(Sink { prompt, to: self.to.clone() });
+            handle.submit_in(place, request, sink).map_err(|e| submit_error(&e))?;
+            self.with_engine += 1;
         }
         Ok(())
     }

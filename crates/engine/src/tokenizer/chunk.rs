@@ -1,0 +1,119 @@
+//! Where a long text is cut, so that it is tokenized a piece at a time: memory stays small, and the work can end early. Used by
+//! `encode`.
+//!
+//! A cut must change no token. Words end between a letter or a digit and something else, or before a space; that one does at a
+//! place is asked of the tokenizer itself, which looks at the text around it.
+
+use super::added::Found;
+
+/// Bytes of a piece, about: what is tokenized between two looks at [`super::Bounds`].
+pub const CHUNK_BYTES: usize = 64 << 10;
+/// Longest stretch of a bounded text without a place to cut it. (A word takes a hundred times its size, and can not be left
+/// half-way.)
+pub const WORD_BYTES_MAX: usize = 1 << 20;
+/// Bytes on each side of a cut that are looked at.
+const AROUND: usize = 128;
+/// Places that are tried for one cut: a tokenizer that makes no words refuses all.
+const TRIES_MAX: usize = 64;
+
+/// A text that can not be cut, from byte `from` on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Uncut {
+    pub from: usize,
+}
+
+#[derive(PartialEq)]
+enum Class {
+    Letter,
+    Number,
+    Space,
+    Other,
+}
+
+fn class(c: char) -> Class {
+    if c.is_alphabetic() {
+        Class::Letter
+    } else if c.is_numeric() {
+        Class::Number
+    } else if c.is_whitespace() {
+        Class::Space
+    } else {
+        Class::Other
+    }
+}
+
+/// A word may end between these two: what is on one side says nothing about how the other is cut.
+fn may_end(left: char, right: char) -> bool {
+    match class(left) {
+        Class::Letter | Class::Number => class(left) != class(right),
+        Class::Other => right == ' ',
+        Class::Space => false,
+    }
+}
+
+/// The end of the piece that begins at `from`, after about `bytes` of them. `found` are added tokens, which stay whole; `ends`
+/// tells whether a word ends between two texts.
+pub(super) fn end(
+    text: &str,
+    from: usize,
+    bytes: usize,
+    word_max: usize,
+    found: &[Found],
+    ends: impl Fn(&str, &str) -> bool,
+) -> Result<usize, Uncut> {
+    let left = text.len() - from;
+    let start = text.ceil_char_boundary(from + bytes.max(1).min(left));
+    let mut before = text[..start].chars().next_back();
+    let mut tries = 0;
+    for (i, c) in text[start..].char_indices() {
+        let at = start + i;
+        if at - from > word_max || tries == TRIES_MAX {
+            break;
+        }
+        if before.is_some_and(|b| may_end(b, c)) && !within(found, at) {
+            tries += 1;
+            let around =
+                text.floor_char_boundary(at.saturating_sub(AROUND))..text.ceil_char_boundary(at + AROUND);
+            if ends(&text[around.start..at], &text[at..around.end]) {
+                return Ok(at);
+            }
+        }
+        before = Some(c);
+    }
+    if left <= word_max { Ok(text.len()) } else { Err(Uncut { from }) }
+}
+
+/// An added token spans `at`, or ends there.
+fn within(found: &[Found], at: usize) -> bool {
+    let next = found.partition_point(|f| f.end < at);
+    found.get(next).is_some_and(|f| f.start < at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_are_at_the_ends_of_words() {
+        let cut = |text: &str, bytes| end(text, 0, bytes, usize::MAX, &[], |_, _| true).unwrap();
+        assert_eq!(cut("some words", 2), 4);
+        assert_eq!(cut("some words", 4), 4);
+        assert_eq!(cut("some words", 5), 10);
+        assert_eq!(cut("中文，中文", 1), 6);
+        assert_eq!(cut("...  ... x", 1), 3);
+        assert_eq!(cut("12 ab34cd", 3), 5);
+        assert_eq!(cut("", 3), 0);
+    }
+
+    #[test]
+    fn what_may_not_be_cut_is_not() {
+        let text = "aaaa bbbb cccc";
+        let cut = |word_max, found: &[Found], ends: bool| end(text, 0, 2, word_max, found, |_, _| ends);
+        assert_eq!(cut(14, &[], false), Ok(14));
+        assert_eq!(cut(13, &[], false), Err(Uncut { from: 0 }));
+        assert_eq!(cut(13, &[Found { start: 2, end: 6, id: 0 }], true), Ok(9));
+        // not behind an added token, but before one
+        assert_eq!(cut(13, &[Found { start: 2, end: 4, id: 0 }], true), Ok(9));
+        assert_eq!(cut(13, &[Found { start: 4, end: 6, id: 0 }], true), Ok(4));
+    }
+}

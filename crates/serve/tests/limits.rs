@@ -1,0 +1,127 @@
+//! What a request may cost before anything is generated: long texts are refused soon and with the numbers, and a form that nothing
+//! meets is refused before the first token.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Fixture, chat, with};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+/// What each of these takes, with much room for a machine that has other work. (Tokenizing it all would take minutes.)
+const SOON: Duration = Duration::from_secs(60);
+
+fn message(body: &Value) -> &str {
+    body["error"]["message"].as_str().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_far_too_long_are_refused_soon() {
+    let f = Fixture::start().await;
+    f.ok(CHAT, &chat("Hello")).await;
+    let began = Instant::now();
+    // one word without end, and words that could be cut
+    for text in ["x".repeat(8_000_000), "some words, and more. ".repeat(400_000)] {
+        for body in [
+            chat(&text),
+            json!({"model": "tiny", "prompt": text, "max_tokens": 1}),
+            json!({"model": "tiny", "input": [text]}),
+            json!({"content": text}),
+        ] {
+            let path = match &body {
+                b if b.get("messages").is_some() => CHAT,
+                b if b.get("prompt").is_some() => "/v1/completions",
+                b if b.get("input").is_some() => "/v1/embeddings",
+                _ => "/tokenize",
+            };
+            let (status, body) = f.post(path, &body).await;
+            assert_eq!(
+                (status, &body["error"]["code"]),
+                (400, &json!("context_length_exceeded")),
+                "{path}: {body}"
+            );
+            let message = message(&body);
+            assert!(
+                message.contains("bytes has more than") && message.contains("context holds 1024"),
+                "{message}"
+            );
+        }
+        let counted = with(&chat(&text), json!({"messages": [{"role": "user", "content": text}]}));
+        let counted = json!({"model": "tiny", "messages": counted["messages"]});
+        let (status, body) = f.post("/v1/messages/count_tokens", &counted).await;
+        assert_eq!((status, &body["error"]["type"]), (400, &json!("invalid_request_error")), "{body}");
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    // Nothing is left in the queue of what was refused.
+    assert_eq!(f.app.models.busy(), 0);
+    f.ok(CHAT, &chat("Hello")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_counted_may_be_longer_than_the_context() {
+    let f = Fixture::start().await;
+    let text = "some words, and more. ".repeat(700);
+    let counted = f.ok("/tokenize", &json!({"content": text})).await;
+    let tokens = counted["count"].as_u64().unwrap();
+    assert!(tokens > 2000 && counted["max_model_len"] == 1024, "{tokens}");
+    let messages = json!([{"role": "user", "content": text}]);
+    let counted = f.ok("/v1/messages/count_tokens", &json!({"model": "tiny", "messages": messages})).await;
+    assert!(counted["input_tokens"].as_u64().unwrap() > tokens);
+    // but not by any length
+    let (status, body) =
+        f.post("/tokenize", &json!({"content": "some words, and more. ".repeat(150_000)})).await;
+    assert!(
+        status == 400 && message(&body).contains("more than 65536 tokens, and no more are counted"),
+        "{body}"
+    );
+    // a prompt of as many is refused with its exact length
+    let (status, body) =
+        f.post("/v1/completions", &json!({"model": "tiny", "prompt": text, "max_tokens": 1})).await;
+    assert!(status == 400 && message(&body).contains(&format!("the prompt has {tokens} tokens")), "{body}");
+    // Ollama's `truncate` cuts it
+    let cut = json!({"model": "tiny", "input": "some words, and more. ".repeat(100_000), "truncate": true});
+    let out = f.ok("/api/embed", &cut).await;
+    assert_eq!(out["prompt_eval_count"], 1024);
+    assert_eq!(f.post("/api/embed", &with(&cut, json!({"truncate": false}))).await.0, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
+    let f = Fixture::start().await;
+    for form in [
+        json!({"grammar": "start: start"}),
+        json!({"grammar": "start: \"a\" start | start \"b\""}),
+        json!({"regex": "[^\\x00-\\U0010ffff]"}),
+        json!({"regex": "("}),
+    ] {
+        let asked = with(&chat("Hello"), json!({"structured_outputs": form}));
+        for asked in [
+            asked.clone(),
+            // No stream begins.
+            with(&asked, json!({"stream": true})),
+            // What is wrong shows although the answer would begin with thoughts.
+            with(&asked, json!({"chat_template_kwargs": {}})),
+        ] {
+            let (status, body) = f.post(CHAT, &asked).await;
+            assert_eq!(
+                (status, &body["error"]["type"]),
+                (400, &json!("invalid_request_error")),
+                "{form}: {body}"
+            );
+            assert_eq!(body["error"]["param"], "response_format", "{form}: {body}");
+            assert!(message(&body).contains("can not be used"), "{form}: {body}");
+        }
+    }
+    let generated = f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    assert_eq!((generated.generated_tokens, generated.steps), (0, 0));
+    // nothing at all is an answer
+    let nothing = with(&chat("Hello"), json!({"structured_outputs": {"regex": "a?"}}));
+    let answer = f.ok(CHAT, &nothing).await;
+    assert!(
+        ["", "a"].contains(&answer["choices"][0]["message"]["content"].as_str().unwrap_or("")),
+        "{answer}"
+    );
+    let stats = f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    assert!(stats.masked_steps > 0 && stats.mask_wait_time <= stats.masked_step_time, "{stats:?}");
+}
