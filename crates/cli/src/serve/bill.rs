@@ -21,6 +21,7 @@ pub struct Bill {
 impl Bill {
     /// Fills in what `options` leave open. `free` is `None` where memory is not to be looked at.
     pub fn new(report: &Report, options: &Options, free: Option<u64>) -> anyhow::Result<Self> {
+        report.check_kv(options.kv)?;
         let made_for = report.config.context_length;
         let context = options.context_for(made_for);
         let mut bill = None;
@@ -54,11 +55,12 @@ impl Bill {
         let kv_tokens = (self.limits.pages - 1) * PAGE_TOKENS;
         let at_once = self.limits.slots.min(kv_tokens / self.context.max(1)).max(1);
         let mut out = format!(
-            "{name}: {} with {} parameters\n  weights      {:>12}\n  KV cache     {:>12}  {kv_tokens} tokens\n",
+            "{name}: {} with {} parameters\n  weights      {:>12}\n  KV cache     {:>12}  {kv_tokens} tokens in {}\n",
             report.config.architecture.name,
             parameters(report.parameters),
             binary(m.weights),
             binary(m.kv),
+            self.limits.kv,
         );
         if slot > 0 {
             let of = |n: usize| binary(slot.saturating_mul(n as u64));
@@ -101,7 +103,7 @@ mod tests {
         assert_eq!(roomy.options.kv_tokens, Some(4000));
         assert_eq!((tight.options.kv_tokens, tight.options.snapshot_memory), (Some(1000), None));
         let text = roomy.text("tiny", &report);
-        assert!(text.contains("4032 tokens") && text.contains("4 such at once, 8 answers"), "{text}");
+        assert!(text.contains("4032 tokens in f16") && text.contains("4 such at once, 8 answers"), "{text}");
         let own = Options { kv_tokens: Some(2000), snapshot_memory: Some(1), ..options.clone() };
         let own = Bill::new(&report, &own, Some(0)).unwrap().options;
         assert_eq!((own.kv_tokens, own.snapshot_memory), (Some(2000), Some(1)));

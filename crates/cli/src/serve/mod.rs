@@ -217,7 +217,7 @@ fn model(first: bool, given: &str, args: &ServeArgs, settings: &Settings) -> any
         kv_tokens: s.kv_tokens,
         snapshot_memory: s.cache_ram,
         disk: s.cache_disk.clone().map(|dir| DiskOptions { dir, bytes: s.cache_disk_size }),
-        ..args.engine.options()?
+        ..args.engine.options()
     };
     let check = !args.engine.memory.no_memory_check;
     let bill = Bill::new(&report, &engine, crate::memory::available().filter(|_| check))?;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::Dialect;
 use super::error::json as json_response;
 use crate::app::App;
+use crate::ops;
 use crate::pipeline::unknown;
 
 /// The description of all endpoints.
@@ -94,6 +95,24 @@ pub async fn props(State(app): State<Arc<App>>, Query(which): Query<Which>) -> R
         "kv_tokens": rules.map(|r| r.capacity),
         "is_sleeping": loaded.is_none(),
     });
+    json_response(200, out.to_string())
+}
+
+/// `GET /experts`: which experts the model's tokens went to since it was loaded. A dense model has no layers there, nor has
+/// one that is not loaded.
+pub async fn experts(State(app): State<Arc<App>>, Query(which): Query<Which>) -> Response {
+    let name = which.model.unwrap_or_else(|| app.models.name(0).into());
+    let Some(index) = app.models.find(&name) else {
+        return Dialect::OpenAi.error(&unknown(&app, &name), None);
+    };
+    let loaded = app.models.loaded(index);
+    let usage = loaded.as_ref().and_then(|l| l.handle.experts());
+    let mut out = match usage {
+        Some(usage) => ops::experts_json(&usage),
+        None => json!({"experts": 0, "experts_per_token": 0, "coverage": [], "layers": []}),
+    };
+    out["model"] = app.models.name(index).into();
+    out["is_sleeping"] = loaded.is_none().into();
     json_response(200, out.to_string())
 }
 
