@@ -531,7 +531,7 @@ fn eight_bit_activations_change_little() {
     let kv = [&both[..], &["--json", "--exact", "-ctk", "q8_0", "-ctv", "q8_0"]].concat();
     let kl = &json_of(&place.octet(&kv).ok().stdout)["kl_divergence"];
     let mean = kl["mean"].as_f64().unwrap();
-    assert!(mean > 0.0 && mean < 1e-3, "quantised keys and values alone: {kl}");
+    assert!(mean > 0.0 && mean < 2e-3, "quantised keys and values alone: {kl}");
     let text = place.octet(&both).ok().stdout;
     assert!(text.contains("KL divergence") && text.contains("same top token"), "{text}");
 }
