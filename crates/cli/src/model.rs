@@ -58,7 +58,7 @@ pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Mo
 
 /// Loads a model to generate with it, if it fits.
 pub fn load(model: &octet_weights::Model, args: &EngineArgs) -> anyhow::Result<Engine> {
-    let options = args.options()?;
+    let options = args.options();
     check(model, args, std::slice::from_ref(&options))?;
     let bar = Bar::bytes("loading");
     Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)

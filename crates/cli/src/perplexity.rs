@@ -4,8 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use octet_compute::backend::{KvType, KvTypes};
+use octet_compute::cpu::CpuOptions;
 use octet_engine::bench::mean_sd;
 use octet_engine::engine::Options;
+use octet_engine::experts::ExpertUsage;
 use octet_engine::score::{Divergence, Scorer, negative_log_likelihood};
 use octet_engine::tokenizer::{Special, Tokenizer};
 use serde_json::{Map, Value, json};
@@ -19,6 +22,9 @@ Examples:
   octet perplexity model.gguf -f wiki.test.raw -c 512
   octet perplexity model.gguf -f text.txt --exact          with f32 weights, as a reference
   octet perplexity model.gguf -f text.txt --kl-divergence  what 8-bit activations change against that
+  octet perplexity model.gguf -f text.txt --kl-divergence --exact -ctk q8_0 -ctv q8_0
+                                                           what these keys and values alone change
+  octet perplexity model.gguf -f text.txt --experts --json > usage.json
 
 A text longer than the context is cut into windows of it; each begins without what went before. All
 tokens of a window but the first one count.";
@@ -32,9 +38,13 @@ pub struct PerplexityArgs {
     /// The text.
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Also load the model as --exact does, and tell how far the probabilities of the next token are from those.
+    /// Also load the model as --exact does, with keys and values in f16 where they are quantised, and tell how far the
+    /// probabilities of the next token are from those.
     #[arg(long)]
     kl_divergence: bool,
+    /// Also tell which experts of each layer the text's tokens went to; with --json how often each was chosen.
+    #[arg(long)]
+    experts: bool,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -46,31 +56,52 @@ pub struct PerplexityArgs {
 const AT_ONCE: usize = 32;
 
 pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
-    let options = Options { score_tokens: AT_ONCE, ..args.engine.options()? };
-    if args.kl_divergence && options.cpu.exact {
-        return Err(Usage("--kl-divergence compares with --exact: leave --exact out".into()).into());
+    let options = Options { score_tokens: AT_ONCE, ..args.engine.options() };
+    let exact = reference(&options);
+    if args.kl_divergence && options.cpu.exact && options.kv == exact.kv {
+        let what = "--kl-divergence compares with --exact: leave --exact out, or quantise keys and values (-ctk, -ctv)";
+        return Err(Usage(what.into()).into());
     }
     let text = crate::chat::read(&args.file)?;
     let model = crate::model::open(&args.model.name(settings)?, settings)?;
     let tokenizer = Tokenizer::from_metadata(&model.metadata)?;
     let tokens = tokenizer.encode(&text, Special::Text)?;
-    let mut variants = vec![options.clone()];
+    let mut variants = vec![options];
     if args.kl_divergence {
-        let mut exact = options;
-        exact.cpu.exact = true;
         variants.push(exact);
     }
     let mut models = crate::model::load_to_score(&model, &args.engine, &variants)?;
     let windows = Windows::new(&tokens, tokenizer.bos(), models[0].context())?;
     anyhow::ensure!(windows.predicted() > 0, "{}: too short to predict anything", args.file.display());
+    anyhow::ensure!(
+        !args.experts || models[0].experts().is_some(),
+        "{}: the model has no experts; leave --experts out",
+        model.origin
+    );
     let measured = measure(&windows, &mut models)?;
+    let usage = models[0].experts().filter(|_| args.experts);
     let mut out = std::io::stdout();
     if args.json {
-        writeln!(out, "{:#}", measured.json(&windows))?;
+        let mut all = measured.json(&windows);
+        if let Some(usage) = &usage {
+            all.insert("experts".into(), octet_serve::experts_json(usage));
+        }
+        writeln!(out, "{:#}", Value::Object(all))?;
     } else {
         measured.write(&mut out, &windows)?;
+        if let Some(usage) = &usage {
+            write_experts(&mut out, usage)?;
+        }
     }
     Ok(())
+}
+
+/// What a divergence is measured against: f32 weights and activations, and no quantised keys and values.
+fn reference(options: &Options) -> Options {
+    let plain = |ty| if ty == KvType::F32 { ty } else { KvType::F16 };
+    let KvTypes { keys, values } = options.kv;
+    let kv = KvTypes { keys: plain(keys), values: plain(values) };
+    Options { kv, cpu: CpuOptions { exact: true, ..options.cpu.clone() }, ..options.clone() }
 }
 
 /// A text cut into parts of the context's length.
@@ -176,7 +207,7 @@ impl Measured {
         })
     }
 
-    fn json(&self, windows: &Windows) -> Value {
+    fn json(&self, windows: &Windows) -> Map<String, Value> {
         let (perplexity, error) = self.perplexity();
         let mut all = Map::new();
         all.insert("perplexity".into(), perplexity.into());
@@ -191,7 +222,7 @@ impl Measured {
             });
             all.insert("kl_divergence".into(), c);
         }
-        Value::Object(all)
+        all
     }
 
     fn write(&self, out: &mut dyn Write, windows: &Windows) -> std::io::Result<()> {
@@ -212,6 +243,32 @@ impl Measured {
         }
         Ok(())
     }
+}
+
+/// A line for each layer: what its most used experts take, and how many there are in effect.
+fn write_experts(out: &mut dyn Write, usage: &ExpertUsage) -> std::io::Result<()> {
+    let n = usage.experts();
+    let parts = [n.div_ceil(32), n.div_ceil(8), n.div_ceil(2)];
+    let [few, some, half] = parts.map(|n| format!("top {n}"));
+    let what = format!("{n} experts, {} for a token", usage.per_token);
+    writeln!(out, "\n{what}: shares of the most used of each layer")?;
+    writeln!(out, "layer {few:>8} {some:>8} {half:>8} {:>11} {:>8}", "effective", "unused")?;
+    for l in &usage.layers {
+        let [few, some, half] = parts.map(|n| format!("{:.1}%", 100.0 * l.top_share(n)));
+        writeln!(
+            out,
+            "{:5} {few:>8} {some:>8} {half:>8} {:>11.1} {:>8}",
+            l.layer,
+            l.effective(),
+            l.unused()
+        )?;
+    }
+    let all = n * usage.layers.len();
+    let covered = [10, 25, 50].map(|p| {
+        let experts = (all * p).div_ceil(100);
+        format!("{p}% of them take {:.1}%", 100.0 * usage.coverage(experts))
+    });
+    writeln!(out, "of all {all}: {}", covered.join(", "))
 }
 
 /// Figures over all tokens.

@@ -38,7 +38,8 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let model = crate::model::open(&args.model.name(settings)?, settings)?;
     let report = Report::new(&model)?;
     let context = args.ctx_size.unwrap_or(CONTEXT.min(report.config.context_length));
-    let limits = Limits { kv: args.kv.kv()?, ..Limits::single(context) };
+    let limits = Limits { kv: args.kv.kv(), ..Limits::single(context) };
+    report.check_kv(limits.kv)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{:#}", as_json(&report, &limits, context))?;

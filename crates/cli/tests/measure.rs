@@ -29,7 +29,7 @@ fn show_tells_what_a_model_is_made_of() {
 }
 
 #[test]
-fn keys_and_values_in_f32_take_twice_the_memory() {
+fn keys_and_values_take_the_memory_of_their_types() {
     let place = Place::with_model("qwen3", "f32");
     let kv = |args: &[&str]| {
         let ran = place.octet(&[&["show", "model.gguf", "--json"], args].concat()).ok();
@@ -37,8 +37,18 @@ fn keys_and_values_in_f32_take_twice_the_memory() {
     };
     assert_eq!(kv(&["-ctk", "f32", "-ctv", "f32"]), 2 * kv(&[]));
     assert_eq!(kv(&["--kv-cache-dtype", "f32"]), 2 * kv(&["--kv-cache-dtype=auto"]));
-    place.octet(&["show", "model.gguf", "-ctk", "f32", "-ctv", "f16"]).fails(2, &["-ctk", "the same"]);
-    place.octet(&["show", "model.gguf", "-ctk", "q4_0"]).fails(2, &["q4_0", "f16"]);
+    // 34 bytes for 32 values, and each flag for itself
+    let f16 = kv(&[]);
+    assert_eq!(kv(&["--kv-cache-dtype", "q8_0"]), f16 / 64 * 34);
+    assert_eq!(kv(&["-ctk", "q8_0", "-ctv", "q8_0"]), f16 / 64 * 34);
+    assert_eq!(kv(&["-ctk", "q8_0"]), f16 / 128 * (34 + 64));
+    assert_eq!(kv(&["-ctk", "f32", "-ctv=q8_0"]), f16 / 128 * (128 + 34));
+    place.octet(&["show", "model.gguf", "-ctk", "q4_0"]).fails(2, &["q4_0", "f16", "q8_0"]);
+    let text = place.octet(&["show", "model.gguf", "-ctv", "q8_0"]).ok().stdout;
+    assert!(text.contains("a position in f16/q8_0"), "{text}");
+    let ran = bench(&place, &["-o", "jsonl", "-ctk", "q8_0"]).stdout;
+    let row: Value = serde_json::from_str(ran.lines().next().unwrap()).unwrap();
+    assert_eq!((&row["type_k"], &row["type_v"]), (&"q8_0".into(), &"f16".into()));
 }
 
 #[test]

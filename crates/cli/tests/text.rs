@@ -528,8 +528,37 @@ fn eight_bit_activations_change_little() {
     let kl = &json_of(&place.octet(&[&both[..], &["--json"]].concat()).ok().stdout)["kl_divergence"];
     let mean = kl["mean"].as_f64().unwrap();
     assert!(mean > 0.0 && mean < 0.01, "{kl}");
+    let kv = [&both[..], &["--json", "--exact", "-ctk", "q8_0", "-ctv", "q8_0"]].concat();
+    let kl = &json_of(&place.octet(&kv).ok().stdout)["kl_divergence"];
+    let mean = kl["mean"].as_f64().unwrap();
+    assert!(mean > 0.0 && mean < 2e-3, "quantised keys and values alone: {kl}");
     let text = place.octet(&both).ok().stdout;
     assert!(text.contains("KL divergence") && text.contains("same top token"), "{text}");
+}
+
+#[test]
+fn perplexity_counts_experts() {
+    let place = Place::with_model("qwen35moe", "q4_k_m");
+    place.write("text.txt", &"The quick brown fox jumps over the lazy dog. ".repeat(4));
+    let args = ["perplexity", "model.gguf", "-f", "text.txt", "-c", "32", "--experts"];
+    let json = json_of(&place.octet(&[&args[..], &["--json"]].concat()).ok().stdout);
+    let experts = &json["experts"];
+    assert_eq!((&experts["experts"], &experts["experts_per_token"]), (&8.into(), &3.into()));
+    let layers = experts["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 4);
+    for l in layers {
+        // every predicted token is computed from one that was read; the last of each window is not
+        let counts: u64 = l["counts"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
+        assert_eq!(
+            (l["tokens"].as_u64(), counts),
+            (json["tokens"].as_u64(), 3 * json["tokens"].as_u64().unwrap())
+        );
+    }
+    let text = place.octet(&args).ok().stdout;
+    assert!(text.contains("8 experts, 3 for a token") && text.contains("of all 32: "), "{text}");
+    let dense = Place::with_model("qwen3", "f32");
+    dense.write("text.txt", "The quick brown fox");
+    dense.octet(&args).fails(1, &["model.gguf", "no experts"]);
 }
 
 #[test]

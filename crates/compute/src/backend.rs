@@ -8,9 +8,9 @@
 //! Every verb computes each token's result independently of what else is in the batch, in the same order of
 //! floating-point operations. That makes greedy output the same whatever the batch, the chunking or the cache hit.
 
-use octet_weights::Matrix;
+use octet_weights::{GgmlType, Matrix};
 
-use crate::Batch;
+use crate::{Batch, ExpertCounts};
 
 /// Why weights can not be loaded into a backend, or memory not be had.
 #[derive(Debug, thiserror::Error)]
@@ -35,21 +35,77 @@ pub enum HeadOrder {
     Tiled,
 }
 
-/// Type of the keys and values in the cache.
+/// Type of keys or of values in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum KvType {
     F32,
     F16,
+    /// Blocks of 32 values of a head, quantised as ggml does: an f16 scale, then signed bytes.
+    Q8_0,
 }
 
 impl KvType {
-    /// Bytes of one value.
-    pub fn bytes(self) -> usize {
+    /// The same among the types of tensors, which says how a block lies in memory.
+    pub const fn tensor_type(self) -> GgmlType {
         match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
+            Self::F32 => GgmlType::F32,
+            Self::F16 => GgmlType::F16,
+            Self::Q8_0 => GgmlType::Q8_0,
         }
+    }
+    /// Bytes of one head of `head_dim` values, which are whole blocks.
+    pub const fn row_bytes(self, head_dim: usize) -> usize {
+        let ty = self.tensor_type();
+        head_dim.div_ceil(ty.block_len()) * ty.block_bytes()
+    }
+}
+
+impl std::fmt::Display for KvType {
+    /// As it is typed: `q8_0`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(&self.tensor_type().name().to_ascii_lowercase())
+    }
+}
+
+/// Types of the keys and of the values in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct KvTypes {
+    pub keys: KvType,
+    pub values: KvType,
+}
+
+impl KvTypes {
+    /// Fails where heads of `head_dim` values are not whole blocks of both types.
+    pub fn check(self, head_dim: usize) -> Result<(), Error> {
+        for (what, ty) in [("keys", self.keys), ("values", self.values)] {
+            let block = ty.tensor_type().block_len();
+            if !head_dim.is_multiple_of(block) {
+                return Err(Error(format!(
+                    "{what} of type {ty} need heads of a multiple of {block} values, and this model's have {head_dim}; \
+                     f16 and f32 take any"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<KvType> for KvTypes {
+    /// Both of one type.
+    fn from(ty: KvType) -> Self {
+        Self { keys: ty, values: ty }
+    }
+}
+
+impl std::fmt::Display for KvTypes {
+    /// `f16`, or keys and values: `q8_0/f16`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.keys == self.values {
+            return self.keys.fmt(f);
+        }
+        f.pad(&format!("{}/{}", self.keys, self.values))
     }
 }
 
@@ -170,7 +226,7 @@ pub struct SharedExpert<B: Backend> {
 /// What a layer keeps between steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerCache {
-    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` each.
+    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` each, rows of a head in blocks of their type.
     Kv {
         /// Key/value heads.
         kv_heads: usize,
@@ -194,14 +250,18 @@ pub enum LayerCache {
 }
 
 impl LayerCache {
-    /// Bytes of one page (KV layers; 0 for others).
-    pub fn page_bytes(self, kv: KvType) -> usize {
+    /// Bytes of the keys of one page, and of its values (KV layers; 0 for others).
+    pub fn page_parts(self, kv: KvTypes) -> [usize; 2] {
         match self {
             Self::Kv { kv_heads, head_dim } => {
-                2 * kv_heads * head_dim * crate::batch::PAGE_TOKENS * kv.bytes()
+                [kv.keys, kv.values].map(|ty| kv_heads * crate::batch::PAGE_TOKENS * ty.row_bytes(head_dim))
             }
-            Self::Gdn { .. } => 0,
+            Self::Gdn { .. } => [0, 0],
         }
+    }
+    /// Bytes of one page (KV layers; 0 for others).
+    pub fn page_bytes(self, kv: KvTypes) -> usize {
+        self.page_parts(kv).iter().sum()
     }
     /// Bytes of one state slot (Gated DeltaNet layers; 0 for others).
     pub fn slot_bytes(self) -> usize {
@@ -223,11 +283,18 @@ pub struct CacheShape {
     pub pages: usize,
     /// State slots: one for each running sequence.
     pub slots: usize,
-    /// Type of keys and values.
-    pub kv: KvType,
+    /// Types of keys and values.
+    pub kv: KvTypes,
 }
 
 impl CacheShape {
+    /// Fails where a layer's heads can not be held in the types of keys and values.
+    pub fn check(&self) -> Result<(), Error> {
+        self.layers.iter().try_for_each(|l| match *l {
+            LayerCache::Kv { head_dim, .. } => self.kv.check(head_dim),
+            LayerCache::Gdn { .. } => Ok(()),
+        })
+    }
     /// Bytes of one page over all layers.
     pub fn page_bytes(&self) -> usize {
         self.layers.iter().map(|l| l.page_bytes(self.kv)).sum()
@@ -378,8 +445,8 @@ pub trait Backend: Send + Sized + 'static {
 
     /// `h[t] += sum_e p_e expert_e(y) + sigmoid(shared.router . y) * shared(y)` with `y = rms_norm(h[t])` and `p` the
     /// softmax of `router . y` over all experts, of which the `top_k` largest count (the lower index first on a tie),
-    /// divided by their sum.
-    fn moe(&mut self, n: usize, m: &Moe<Self>, h: &mut Self::Buf);
+    /// divided by their sum. Each token counts once for each of its experts in `layer` of `counts`.
+    fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Self::Buf);
 
     /// `out[i] = head . rms_norm(h[outputs[i]], norm, eps)`, `[outputs, vocabulary]`.
     fn logits(

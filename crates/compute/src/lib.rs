@@ -3,7 +3,9 @@
 pub mod backend;
 pub mod batch;
 pub mod cpu;
+mod experts;
 pub mod reference;
 
 pub use backend::{Backend, Error};
 pub use batch::Batch;
+pub use experts::ExpertCounts;

@@ -1,7 +1,8 @@
 //! The scalar oracle: every verb as plain loops that read like the formulas. Slow on purpose; tests compare with it.
 
-use octet_weights::Matrix;
+use octet_weights::{Matrix, quant};
 
+use crate::ExpertCounts;
 use crate::backend::*;
 use crate::batch::{Batch, PAGE_TOKENS, Span};
 
@@ -36,8 +37,8 @@ impl Dense {
 
 /// The cache of one layer.
 enum LayerStore {
-    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]`.
-    Kv { kv_heads: usize, head_dim: usize, keys: Vec<f32>, values: Vec<f32>, ty: KvType },
+    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]`, as read back from their types.
+    Kv { kv_heads: usize, head_dim: usize, keys: Vec<f32>, values: Vec<f32>, ty: KvTypes },
     /// Convolution inputs `[slots, conv_rows * channels]` and states `[slots, v_heads * k_dim * v_dim]`.
     Gdn { conv: Vec<f32>, conv_len: usize, state: Vec<f32>, state_len: usize },
 }
@@ -102,12 +103,16 @@ fn norm_and_rotate(x: &mut [f32], norm: Option<&Vec<f32>>, a: &Attention<Referen
     }
 }
 
-/// Stores one value as the cache's type would.
-fn round_to(ty: KvType, x: f32) -> f32 {
-    match ty {
-        KvType::F32 => x,
-        KvType::F16 => half::f16::from_f32(x).to_f32(),
-    }
+/// A head's row as the cache keeps it, byte by byte.
+fn encode(ty: KvType, x: &[f32]) -> Vec<u8> {
+    let mut out = vec![0; ty.row_bytes(x.len())];
+    quant::quantize(ty.tensor_type(), x, &mut out).expect("types of keys and values have a quantiser");
+    out
+}
+
+/// What such a row says.
+fn decode(ty: KvType, row: &[u8], out: &mut [f32]) {
+    ty.tensor_type().dequantize(row, out);
 }
 
 impl Reference {
@@ -183,6 +188,7 @@ impl Backend for Reference {
         Ok(m.clone())
     }
     fn cache(&mut self, shape: &CacheShape, _: StepShape) -> Result<Cache, Error> {
+        shape.check()?;
         let layer = |l: &LayerCache| match *l {
             LayerCache::Kv { kv_heads, head_dim } => {
                 let len = shape.pages * kv_heads * PAGE_TOKENS * head_dim;
@@ -260,34 +266,30 @@ impl Backend for Reference {
         }
     }
     fn save_page(&mut self, cache: &Cache, page: usize, out: &mut [u8]) {
-        let mut at = 0;
+        let mut rest = out;
         for l in &cache.layers {
-            if let LayerStore::Kv { kv_heads, head_dim, keys, values, ty } = l {
-                let n = kv_heads * PAGE_TOKENS * head_dim;
-                for x in keys[page * n..][..n].iter().chain(&values[page * n..][..n]) {
-                    match ty {
-                        KvType::F32 => out[at..at + 4].copy_from_slice(&x.to_le_bytes()),
-                        KvType::F16 => {
-                            out[at..at + 2].copy_from_slice(&half::f16::from_f32(*x).to_le_bytes());
-                        }
-                    }
-                    at += ty.bytes();
+            let LayerStore::Kv { kv_heads, head_dim, keys, values, ty } = l else { continue };
+            let n = kv_heads * PAGE_TOKENS * head_dim;
+            for (all, ty) in [(keys, ty.keys), (values, ty.values)] {
+                for row in all[page * n..][..n].chunks_exact(*head_dim) {
+                    // what was read from the type is written to it without a loss
+                    let row = encode(ty, row);
+                    rest[..row.len()].copy_from_slice(&row);
+                    rest = &mut rest[row.len()..];
                 }
             }
         }
     }
     fn load_page(&mut self, cache: &mut Cache, page: usize, data: &[u8]) {
-        let mut at = 0;
+        let mut rest = data;
         for l in &mut cache.layers {
-            if let LayerStore::Kv { kv_heads, head_dim, keys, values, ty } = l {
-                let n = *kv_heads * PAGE_TOKENS * *head_dim;
-                for x in keys[page * n..][..n].iter_mut().chain(&mut values[page * n..][..n]) {
-                    let b = &data[at..at + ty.bytes()];
-                    *x = match ty {
-                        KvType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-                        KvType::F16 => half::f16::from_le_bytes([b[0], b[1]]).to_f32(),
-                    };
-                    at += ty.bytes();
+            let LayerStore::Kv { kv_heads, head_dim, keys, values, ty } = l else { continue };
+            let n = *kv_heads * PAGE_TOKENS * *head_dim;
+            for (all, ty) in [(keys, ty.keys), (values, ty.values)] {
+                for row in all[page * n..][..n].chunks_exact_mut(*head_dim) {
+                    let (now, later) = rest.split_at(ty.row_bytes(row.len()));
+                    decode(ty, now, row);
+                    rest = later;
                 }
             }
         }
@@ -347,10 +349,9 @@ impl Backend for Reference {
                     let k = &mut k[(t * a.kv_heads + h) * d..][..d];
                     norm_and_rotate(k, a.qk_norm.as_ref().map(|n| &n.1), a, position);
                     let at = ((page * a.kv_heads + h) * PAGE_TOKENS + row) * d;
-                    for i in 0..d {
-                        keys[at + i] = round_to(*ty, k[i]);
-                        values[at + i] = round_to(*ty, v[(t * a.kv_heads + h) * d + i]);
-                    }
+                    let v = &v[(t * a.kv_heads + h) * d..][..d];
+                    decode(ty.keys, &encode(ty.keys, k), &mut keys[at..at + d]);
+                    decode(ty.values, &encode(ty.values, v), &mut values[at..at + d]);
                 }
             }
         }
@@ -431,7 +432,7 @@ impl Backend for Reference {
         }
     }
 
-    fn moe(&mut self, n: usize, m: &Moe<Self>, h: &mut Vec<f32>) {
+    fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Vec<f32>) {
         for h in h.chunks_exact_mut(m.router.cols).take(n) {
             let x = rms_norm(h, &m.norm, m.eps);
             let logits = m.router.apply(&x);
@@ -442,6 +443,7 @@ impl Backend for Reference {
             order.truncate(m.top_k);
             let sum: f32 = order.iter().map(|&e| p[e]).sum();
             for &e in &order {
+                counts.add(layer, e, 1);
                 add(h, &swiglu(&m.gate[e], &m.up[e], &m.down[e], &x), p[e] / sum);
             }
             if let Some(s) = &m.shared {

@@ -6,6 +6,7 @@ pub mod cache;
 pub mod detokenizer;
 pub mod engine;
 mod error;
+pub mod experts;
 pub mod models;
 pub mod report;
 pub mod sampler;

@@ -6,13 +6,13 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use octet_compute::backend::{KvType, LayerCache};
+use octet_compute::backend::{KvTypes, LayerCache};
 use octet_compute::batch::PAGE_TOKENS;
 use octet_weights::{GgmlType, Metadata, TensorInfo};
 
 use crate::Error;
-use crate::models::Limits;
 use crate::models::config::Config;
+use crate::models::{self, Limits};
 use crate::sampler::SamplingDefaults;
 
 pub use group::Group;
@@ -158,8 +158,13 @@ impl Report {
         self.groups.iter().find(|g| g.group == group)
     }
 
+    /// Fails where the model's heads can not be held in these types.
+    pub fn check_kv(&self, kv: KvTypes) -> Result<(), Error> {
+        models::check_kv(&self.origin, &self.config, kv)
+    }
+
     /// Bytes of keys and values of one position.
-    pub fn kv_bytes_per_position(&self, kv: KvType) -> u64 {
+    pub fn kv_bytes_per_position(&self, kv: KvTypes) -> u64 {
         self.caches.iter().map(|c| (c.page_bytes(kv) / PAGE_TOKENS) as u64).sum()
     }
 
@@ -170,7 +175,7 @@ impl Report {
 
     /// All bytes that decoding one token moves when `depth` tokens went before: weights, keys and values of every
     /// position, and the state, which is read and written.
-    pub fn traffic_per_token(&self, depth: usize, kv: KvType) -> u64 {
+    pub fn traffic_per_token(&self, depth: usize, kv: KvTypes) -> u64 {
         let kv = self.kv_bytes_per_position(kv).saturating_mul(depth as u64);
         kv.saturating_add(self.bytes_per_token + 2 * self.state_bytes())
     }

@@ -7,6 +7,7 @@ use octet_compute::cpu::Cpu;
 
 use crate::Error;
 use crate::engine::Options;
+use crate::experts::ExpertUsage;
 use crate::models::loader::Progress;
 use crate::models::{self, Model};
 use crate::sampler::SamplerError;
@@ -49,6 +50,11 @@ impl Scorer {
     /// Size of a row of logits.
     pub fn vocab(&self) -> usize {
         self.model.config().vocab
+    }
+
+    /// Which experts the tokens went to that it has read; `None` for a dense model.
+    pub fn experts(&self) -> Option<ExpertUsage> {
+        ExpertUsage::read(self.model.config(), self.model.expert_counts())
     }
 
     /// Begins a new text.

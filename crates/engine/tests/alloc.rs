@@ -37,13 +37,14 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn a_decode_step_allocates_nothing() {
-    for architecture in octet_synth::TINY_ARCHITECTURES {
+    let types = [KvType::F16, KvType::Q8_0];
+    for (i, architecture) in octet_synth::TINY_ARCHITECTURES.iter().enumerate() {
         let file = octet_synth::tiny(architecture, octet_synth::Mix::Q4KM)
             .expect("a tiny model of a known architecture");
         let context = 20 * PAGE_TOKENS;
         let cpu =
             Cpu::new(&CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() }).expect("a CPU");
-        let limits = Limits { kv: KvType::F16, slots: 4, ..Limits::single(context) };
+        let limits = Limits { kv: types[i % 2].into(), slots: 4, ..Limits::single(context) };
         let mut model = models::load(&file, cpu, limits, &mut |_, _| {}).expect("a tiny model loads");
         let mut pool = Pool::new(&*model);
         let mut seq = pool.sequence(&mut *model, context).expect("room");

@@ -19,7 +19,7 @@ const HYBRID_AND_PLAIN: [&str; 2] = ["qwen35moe", "qwen3"];
 
 /// Bytes of so many states of the tiny model.
 fn states(n: u64) -> u64 {
-    let mut e = engine("qwen35moe", &engine::Options { kv: KvType::F16, ..options() });
+    let mut e = engine("qwen35moe", &engine::Options { kv: KvType::F16.into(), ..options() });
     answer(&mut e, greedy(prompt(40, 1), 1));
     let stats = e.stats().cache;
     n * stats.snapshot_bytes / stats.snapshots as u64

@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::drive::{alone, answer, collect, engine, greedy, options, prompt};
-use octet_compute::backend::KvType;
+use octet_compute::backend::{KvType, KvTypes};
 use octet_compute::cpu::CpuOptions;
 use octet_engine::Error;
 use octet_engine::engine::{self, DiskOptions, Engine, Request};
@@ -182,8 +182,12 @@ fn other_models_and_precisions_find_nothing() {
     assert_eq!(cached("qwen35moe", Mix::Q4KM, &base, Some("x")), 0);
     assert_eq!(cached("qwen35", Mix::Q4KM, &base, None), 0);
     assert_eq!(cached("qwen35moe", "q8_0".parse().expect("a mix"), &base, None), 0);
-    let kv = engine::Options { kv: KvType::F32, ..base.clone() };
-    assert_eq!(cached("qwen35moe", Mix::Q4KM, &kv, None), 0);
+    for ty in [KvType::F32, KvType::Q8_0] {
+        for kv in [ty.into(), KvTypes { keys: ty, values: KvType::F16 }] {
+            let other = engine::Options { kv, ..base.clone() };
+            assert_eq!(cached("qwen35moe", Mix::Q4KM, &other, None), 0, "{kv}");
+        }
+    }
     let exact = engine::Options { cpu: CpuOptions { exact: true, ..base.cpu.clone() }, ..base.clone() };
     assert_eq!(cached("qwen35moe", Mix::Q4KM, &exact, None), 0);
     let threads = engine::Options { cpu: CpuOptions { threads: Some(1), ..base.cpu.clone() }, ..base };

@@ -37,11 +37,15 @@ fn the_35b_reads_two_gigabytes_a_token() {
         "34.66 2.95"
     );
     // 10 layers, keys and values, 2 heads of 256
-    assert_eq!(r.kv_bytes_per_position(KvType::F16), 20_480);
-    assert_eq!(r.kv_bytes_per_position(KvType::F32), 40_960);
+    assert_eq!(r.kv_bytes_per_position(KvType::F16.into()), 20_480);
+    assert_eq!(r.kv_bytes_per_position(KvType::F32.into()), 40_960);
+    assert_eq!(r.kv_bytes_per_position(KvType::Q8_0.into()), 20_480 / 64 * 34);
     // 30 layers: the state of 32 heads of 128 x 128 and three inputs of the convolution, in f32
     assert_eq!(r.state_bytes(), 30 * 4 * (32 * 128 * 128 + 3 * 8192));
-    assert_eq!(r.traffic_per_token(100, KvType::F16), r.bytes_per_token + 100 * 20_480 + 2 * r.state_bytes());
+    assert_eq!(
+        r.traffic_per_token(100, KvType::F16.into()),
+        r.bytes_per_token + 100 * 20_480 + 2 * r.state_bytes()
+    );
 }
 
 /// Counted tensor by tensor from a file of eight layers.
@@ -83,12 +87,12 @@ fn memory_follows_the_limits() {
     let limits = Limits::single(1024);
     let m = r.memory(&limits, false);
     assert_eq!(m.weights, r.bytes - r.group(Group::Mtp).unwrap().bytes);
-    assert_eq!(m.kv, 1024 * r.kv_bytes_per_position(KvType::F16));
+    assert_eq!(m.kv, 1024 * r.kv_bytes_per_position(KvType::F16.into()));
     assert_eq!(m.states, r.state_bytes());
     let kept = r.memory(&Limits { snapshots: 3, ..limits.clone() }, false);
     assert_eq!(kept.states, 4 * r.state_bytes());
     assert_eq!(m.total(), m.weights + m.kv + m.states + m.activations);
-    let with_mtp = r.memory(&Limits { mtp: true, kv: KvType::F32, ..limits.clone() }, false);
+    let with_mtp = r.memory(&Limits { mtp: true, kv: KvType::F32.into(), ..limits.clone() }, false);
     assert_eq!(with_mtp.weights, r.bytes);
     assert_eq!(with_mtp.kv, 2 * 2 * m.kv); // twice the bytes, and one layer more beside the one
     let endless = r.memory(&Limits::single(usize::MAX), false);

@@ -15,5 +15,5 @@ mod server;
 pub use app::{App, Options};
 pub use models::{BoxError, Card, FreeMemory, Memory, ModelSpec, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
-pub use ops::Keys;
+pub use ops::{Keys, experts_json};
 pub use server::{Reserved, Server, Stage};

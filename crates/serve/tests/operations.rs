@@ -143,6 +143,37 @@ async fn what_happens_is_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn experts_are_counted() {
+    let f = Fixture::start().await;
+    for text in ["word ".repeat(40), "other ".repeat(30)] {
+        f.ok(CHAT, &chat(&text)).await;
+    }
+    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    f.until("the engine rests", || stats().running == 0).await;
+    let (status, usage) = f.get("/experts?model=tiny").await;
+    assert_eq!((status, &usage["model"], &usage["is_sleeping"]), (200, &json!("tiny"), &json!(false)));
+    assert_eq!((&usage["experts"], &usage["experts_per_token"]), (&json!(8), &json!(3)));
+    let layers = usage["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 4);
+    // What is generated is computed when it is fed back: all but the last of each answer.
+    let computed = stats().computed_tokens + stats().generated_tokens - 2;
+    for l in layers {
+        let counts: Vec<u64> = l["counts"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+        assert_eq!((l["tokens"].as_u64(), counts.iter().sum::<u64>()), (Some(computed), 3 * computed));
+        let most = *counts.iter().max().unwrap() as f64 / (3 * computed) as f64;
+        assert_eq!(l["most_used"][0], json!({"experts": 1, "share": most}));
+        let metrics = f.text("/metrics").await;
+        let labels = format!("{{model_name=\"tiny\",layer=\"{}\",most_used=\"1\"}}", l["layer"]);
+        let line = metrics.lines().find(|m| m.starts_with(&format!("octet:expert_usage_share{labels}")));
+        assert_eq!(line.and_then(|l| l.rsplit(' ').next()?.parse().ok()), Some(most), "{metrics}");
+        let effective = format!("octet:experts_effective{{model_name=\"tiny\",layer=\"{}\"}}", l["layer"]);
+        assert!(metrics.contains(&effective), "{metrics}");
+    }
+    assert_eq!(usage["coverage"].as_array().unwrap().len(), 6);
+    assert_eq!(f.get("/experts?model=no").await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn texts_and_tokens() {
     let f = Fixture::start().await;
     let out = f.ok("/tokenize", &json!({"content": "abc <|im_end|>", "with_pieces": true})).await;

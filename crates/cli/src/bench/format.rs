@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use octet_compute::backend::KvType;
 use octet_compute::cpu::profile::Verb;
 use octet_engine::bench::{Kind, Outcome, mean_sd};
 use serde_json::{Map, Value, json};
@@ -111,10 +110,6 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
         Kind::Prompt(n) => (n, 0),
         Kind::Generate(n) => (0, n),
     };
-    let kv = match row.kv {
-        KvType::F32 => "f32",
-        KvType::F16 => "f16",
-    };
     let fields = json!({
         "octet_version": env!("CARGO_PKG_VERSION"),
         "model_filename": r.origin,
@@ -126,8 +121,8 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
         "device": subject.backend,
         "n_threads": row.threads,
         "n_ubatch": row.ubatch,
-        "type_k": kv,
-        "type_v": kv,
+        "type_k": row.kv.keys.to_string(),
+        "type_v": row.kv.values.to_string(),
         "n_prompt": n_prompt,
         "n_gen": n_gen,
         "n_depth": o.test.depth,

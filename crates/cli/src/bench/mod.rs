@@ -7,7 +7,7 @@ mod format;
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
-use octet_compute::backend::KvType;
+use octet_compute::backend::KvTypes;
 use octet_compute::cpu::Cpu;
 use octet_engine::bench::{self, Kind, Outcome, Test};
 use octet_engine::models::{self, Limits};
@@ -146,7 +146,7 @@ struct Row {
     outcome: Outcome,
     threads: usize,
     ubatch: usize,
-    kv: KvType,
+    kv: KvTypes,
     /// Bytes per second that this many threads read from memory, where it was measured.
     bandwidth: Option<f64>,
 }
@@ -246,7 +246,7 @@ fn measure(
     ubatch: usize,
 ) -> anyhow::Result<Vec<Row>> {
     let context = tests.iter().map(Test::context).max().unwrap_or(1);
-    let kv = args.kv.kv()?;
+    let kv = args.kv.kv();
     let mut limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
     tests.iter().for_each(|t| t.make_room(&mut limits));
     if !args.memory.no_memory_check {

@@ -25,6 +25,7 @@ pub struct Bill {
 impl Bill {
     /// Fills in what `options` leave open. `room` is what it may take; `None` where memory is not to be looked at.
     pub fn new(report: &Report, options: &Options, room: Option<u64>) -> anyhow::Result<Self> {
+        report.check_kv(options.kv)?;
         let made_for = report.config.context_length;
         let context = options.context_for(made_for);
         let with = |contexts: usize, snapshots: Option<u64>| -> anyhow::Result<(Self, u64)> {
@@ -75,11 +76,12 @@ impl Bill {
         let kv_tokens = (self.limits.pages - 1) * PAGE_TOKENS;
         let at_once = self.limits.slots.min(kv_tokens / self.context.max(1)).max(1);
         let mut out = format!(
-            "{name}: {} with {} parameters\n  weights      {:>12}\n  KV cache     {:>12}  {kv_tokens} tokens\n",
+            "{name}: {} with {} parameters\n  weights      {:>12}\n  KV cache     {:>12}  {kv_tokens} tokens in {}\n",
             report.config.architecture.name,
             parameters(report.parameters),
             binary(m.weights),
             binary(m.kv),
+            self.limits.kv,
         );
         if slot > 0 {
             let of = |n: usize| binary(slot.saturating_mul(n as u64));
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(roomy.options.kv_tokens, Some(4000));
         assert_eq!((tight.options.kv_tokens, tight.options.snapshot_memory), (Some(1000), None));
         let text = roomy.text("tiny", &report);
-        assert!(text.contains("4032 tokens") && text.contains("4 such at once, 8 answers"), "{text}");
+        assert!(text.contains("4032 tokens in f16") && text.contains("4 such at once, 8 answers"), "{text}");
         // What is left is the snapshots'.
         let least = tight.total(&report);
         let room = least + 10 * report.state_bytes() + 1;

@@ -243,7 +243,7 @@ fn model(
         kv_tokens: s.kv_tokens,
         snapshot_memory: s.cache_ram,
         disk: s.cache_disk.clone().map(|dir| DiskOptions { dir, bytes: s.cache_disk_size }),
-        ..args.engine.options()?
+        ..args.engine.options()
     };
     let check = !args.engine.memory.no_memory_check;
     let free = crate::memory::available().filter(|_| check);

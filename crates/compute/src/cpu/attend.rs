@@ -4,7 +4,7 @@ use super::backend::{Cpu, LayerStore, Scratch};
 use super::huge::HugeVec;
 use super::team::{Shards, Team};
 use super::vector::{KvData, KvPages, QueryTile, VectorKernels, attend_chunks, partial_len, rope_angles};
-use crate::backend::{Attention, KvType};
+use crate::backend::{Attention, KvType, KvTypes};
 use crate::batch::{Batch, PAGE_TOKENS, Span};
 
 /// Spans of fewer tokens have their context shared out among threads; longer ones are shared out by tokens.
@@ -104,6 +104,7 @@ fn kv_data(bytes: &HugeVec, ty: KvType) -> KvData<'_> {
         match ty {
             KvType::F32 => KvData::F32(std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / 4)),
             KvType::F16 => KvData::F16(std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / 2)),
+            KvType::Q8_0 => KvData::Q8_0(bytes),
         }
     }
 }
@@ -120,6 +121,7 @@ fn store(vector: &VectorKernels, ty: KvType, x: &[f32], out: &mut [u8]) {
             // SAFETY: the cache is aligned to 64 bytes, and heads start at multiples of their own size in values.
             vector.to_f16(x, unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), x.len()) });
         }
+        KvType::Q8_0 => vector.to_q8_0(x, out),
     }
 }
 
@@ -128,7 +130,7 @@ pub(super) fn rope_store(
     vector: &VectorKernels,
     batch: &Batch,
     a: &Attention<Cpu>,
-    ty: KvType,
+    ty: KvTypes,
     layer: &mut LayerStore,
     q: &mut [f32],
     k: &mut [f32],
@@ -158,12 +160,12 @@ pub(super) fn rope_store(
                 // SAFETY: as above.
                 let head = unsafe { k.part((t * a.kv_heads + h) * d, d) };
                 vector.norm_rope(head, a.qk_norm.as_ref().map(|n| &n.1[..]), a.eps, cos, sin, a.rope_pairing);
-                let (at, len) =
-                    (((page * a.kv_heads + h) * PAGE_TOKENS + row) * d * ty.bytes(), d * ty.bytes());
-                // SAFETY: tokens of a batch have places of their own in the cache.
-                unsafe {
-                    store(vector, ty, head, keys.part(at, len));
-                    store(vector, ty, &v[(t * a.kv_heads + h) * d..][..d], values.part(at, len));
+                let value = &v[(t * a.kv_heads + h) * d..][..d];
+                let row = (page * a.kv_heads + h) * PAGE_TOKENS + row;
+                for (ty, x, all) in [(ty.keys, &*head, &keys), (ty.values, value, &values)] {
+                    let len = ty.row_bytes(d);
+                    // SAFETY: tokens of a batch have places of their own in the cache.
+                    store(vector, ty, x, unsafe { all.part(row * len, len) });
                 }
             }
         }
@@ -181,7 +183,7 @@ pub(super) fn attend(
     scratch: &mut Scratch,
     batch: &Batch,
     a: &Attention<Cpu>,
-    ty: KvType,
+    ty: KvTypes,
     layer: &LayerStore,
     q: &[f32],
     out: &mut [f32],
@@ -204,8 +206,8 @@ pub(super) fn attend(
             let item = &plan.items[i];
             let span = &batch.spans[item.span];
             let kv = KvPages {
-                keys: kv_data(keys, ty),
-                values: kv_data(values, ty),
+                keys: kv_data(keys, ty.keys),
+                values: kv_data(values, ty.values),
                 kv_heads: a.kv_heads,
                 head_dim: d,
                 table: &batch.pages[span.pages..],
@@ -251,7 +253,8 @@ pub(super) fn attend(
 }
 
 /// Bytes of keys and values that one call reads.
-pub(super) fn bytes(batch: &Batch, a: &Attention<Cpu>, ty: KvType) -> usize {
+pub(super) fn bytes(batch: &Batch, a: &Attention<Cpu>, ty: KvTypes) -> usize {
     let positions: usize = batch.spans.iter().map(|s| s.past + s.len).sum();
-    2 * positions * a.kv_heads * a.head_dim * ty.bytes()
+    let row = ty.keys.row_bytes(a.head_dim) + ty.values.row_bytes(a.head_dim);
+    positions * a.kv_heads * row
 }

@@ -15,6 +15,7 @@ use super::team::{Shards, Team};
 use super::topology::Topology;
 use super::vector::{VectorKernels, attend_scratch_len, gdn_scratch_len, partial_len};
 use super::{attend, delta, linear, moe};
+use crate::ExpertCounts;
 use crate::backend::*;
 use crate::batch::Batch;
 
@@ -78,8 +79,8 @@ pub struct Weight {
 
 /// The cache of one layer.
 pub(super) enum LayerStore {
-    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]`, f32 or f16 bits.
-    Kv { keys: HugeVec, values: HugeVec, page: usize },
+    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` in their types, and the bytes of a page of each.
+    Kv { keys: HugeVec, values: HugeVec, page: [usize; 2] },
     /// See [`LayerCache::Gdn`].
     Gdn { conv: Buf, conv_len: usize, state: Buf, state_len: usize },
 }
@@ -87,7 +88,7 @@ pub(super) enum LayerStore {
 /// All layers' caches.
 pub struct Cache {
     pub(super) layers: Vec<LayerStore>,
-    pub(super) kv: KvType,
+    pub(super) kv: KvTypes,
 }
 
 /// Working memory of the verbs, allocated once for the largest step.
@@ -280,17 +281,18 @@ impl Backend for Cpu {
         Ok(m.clone())
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
+        shape.check()?;
         self.scratch = Some(self.allocate(shape, step)?);
         let layer = |l: &LayerCache| match *l {
             LayerCache::Kv { .. } => {
-                let page = l.page_bytes(shape.kv) / 2;
-                let zeroed = || {
+                let page = l.page_parts(shape.kv);
+                let zeroed = |page: usize| {
                     let bytes =
                         page.checked_mul(shape.pages).ok_or_else(|| Error("a cache too large".into()))?;
                     HugeVec::zeroed(bytes)
                         .map_err(|e| Error(format!("no memory for {bytes} bytes of cache: {e}")))
                 };
-                Ok(LayerStore::Kv { keys: zeroed()?, values: zeroed()?, page })
+                Ok(LayerStore::Kv { keys: zeroed(page[0])?, values: zeroed(page[1])?, page })
             }
             LayerCache::Gdn { conv_rows, channels, v_heads, k_dim, v_dim } => {
                 let (conv_len, state_len) = (conv_rows * channels, v_heads * k_dim * v_dim);
@@ -324,8 +326,9 @@ impl Backend for Cpu {
     fn copy_page(&mut self, cache: &mut Cache, from: usize, to: usize) {
         for l in &mut cache.layers {
             if let LayerStore::Kv { keys, values, page } = l {
-                keys.copy_within(from * *page..(from + 1) * *page, to * *page);
-                values.copy_within(from * *page..(from + 1) * *page, to * *page);
+                for (buf, page) in [(keys, page[0]), (values, page[1])] {
+                    buf.copy_within(from * page..(from + 1) * page, to * page);
+                }
             }
         }
     }
@@ -353,8 +356,8 @@ impl Backend for Cpu {
     }
     fn save_page(&mut self, cache: &Cache, page: usize, mut out: &mut [u8]) {
         for l in &cache.layers {
-            if let LayerStore::Kv { keys, values, page: len } = l {
-                for buf in [keys, values] {
+            if let LayerStore::Kv { keys, values, page: [k, v] } = l {
+                for (buf, len) in [(keys, k), (values, v)] {
                     let (now, rest) = out.split_at_mut(*len);
                     now.copy_from_slice(&buf[page * len..(page + 1) * len]);
                     out = rest;
@@ -364,8 +367,8 @@ impl Backend for Cpu {
     }
     fn load_page(&mut self, cache: &mut Cache, page: usize, mut data: &[u8]) {
         for l in &mut cache.layers {
-            if let LayerStore::Kv { keys, values, page: len } = l {
-                for buf in [keys, values] {
+            if let LayerStore::Kv { keys, values, page: [k, v] } = l {
+                for (buf, len) in [(keys, k), (values, v)] {
                     let (now, rest) = data.split_at(*len);
                     buf[page * *len..(page + 1) * *len].copy_from_slice(now);
                     data = rest;
@@ -496,10 +499,11 @@ impl Backend for Cpu {
         self.profile.add(Verb::Mlp, start, bytes);
     }
 
-    fn moe(&mut self, n: usize, m: &Moe<Self>, h: &mut Buf) {
+    fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Buf) {
         let start = Instant::now();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
         moe::moe(&mut self.team, &self.kernels, &self.vector, s, n, m, h);
+        s.routes.count(layer, counts);
         let bytes = moe::bytes(s, m);
         self.profile.add(Verb::Moe, start, bytes);
     }

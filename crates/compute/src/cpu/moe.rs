@@ -10,6 +10,7 @@ use super::linear::{
 use super::pack::ROWS;
 use super::team::{Shards, Team};
 use super::vector::VectorKernels;
+use crate::ExpertCounts;
 use crate::backend::{MAX_EXPERTS, MAX_TOP_K, Mlp, Moe, SharedExpert};
 
 /// Where the tokens of a step go.
@@ -71,6 +72,13 @@ impl Routes {
     /// Assignments of an expert.
     fn of(&self, expert: u32) -> std::ops::Range<usize> {
         self.starts[expert as usize] as usize..self.starts[expert as usize + 1] as usize
+    }
+
+    /// Adds the last step's tokens to what was counted before.
+    pub fn count(&self, layer: usize, counts: &ExpertCounts) {
+        for &e in &self.used {
+            counts.add(layer, e as usize, self.of(e).len());
+        }
     }
 
     /// Experts with at least one token in the last step.

@@ -1,7 +1,7 @@
 //! What decides what a model computes, as a key: states may only be used again where all of it is the same. Made when a
 //! model is opened with a folder for its cache.
 
-use octet_compute::backend::KvType;
+use octet_compute::backend::KvTypes;
 use octet_weights::{Metadata, Model, Value};
 
 use super::key::Key;
@@ -16,11 +16,11 @@ const VERSION: u32 = 1;
 const SAMPLE: usize = 4096;
 
 /// `numerics` names kernels and precision.
-pub fn fingerprint(model: &Model, numerics: &str, kv: KvType) -> Result<Key, Error> {
+pub fn fingerprint(model: &Model, numerics: &str, kv: KvTypes) -> Result<Key, Error> {
     let mut h = blake3::Hasher::new();
     h.update(b"octet model").update(&VERSION.to_le_bytes());
     text(&mut h, numerics);
-    text(&mut h, &format!("{kv:?}"));
+    text(&mut h, &kv.to_string());
     metadata(&mut h, &model.metadata);
     for t in model.tensors() {
         text(&mut h, &t.name);

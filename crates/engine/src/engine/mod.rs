@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use octet_compute::Batch;
-use octet_compute::backend::KvType;
+use octet_compute::backend::{KvType, KvTypes};
 use octet_compute::batch::PAGE_TOKENS;
 use octet_compute::cpu::{Cpu, CpuOptions};
 use slab::Slab;
@@ -28,6 +28,7 @@ use slab::Slab;
 use crate::Error;
 use crate::cache::{Cache, Found, Lease, TOKENS_MIN, fingerprint};
 pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
+use crate::experts::ExpertUsage;
 use crate::models::{self, Limits, Model, config::CONTEXT_MAX, loader::Progress};
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
@@ -44,8 +45,8 @@ pub struct Options {
     pub context: Option<usize>,
     /// Tokens that the KV cache holds for all sequences and for what is kept of earlier ones; `None` is one context.
     pub kv_tokens: Option<usize>,
-    /// Type of keys and values.
-    pub kv: KvType,
+    /// Types of keys and values.
+    pub kv: KvTypes,
     /// Sequences that run at once.
     pub max_seqs: usize,
     /// Most tokens of a step.
@@ -77,7 +78,7 @@ impl Default for Options {
         Self {
             context: None,
             kv_tokens: None,
-            kv: KvType::F16,
+            kv: KvType::F16.into(),
             max_seqs: 1,
             batch_tokens: 512,
             step_time_max: Duration::from_millis(250),
@@ -330,6 +331,11 @@ impl Engine {
             cache: self.cache.stats(),
             ..self.stats
         }
+    }
+
+    /// Which experts its tokens went to since it was opened; `None` for a dense model.
+    pub fn experts(&self) -> Option<ExpertUsage> {
+        ExpertUsage::read(self.model.config(), self.model.expert_counts())
     }
 
     /// Queues a request that has been checked by [`Rules::prepare`].

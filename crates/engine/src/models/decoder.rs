@@ -1,8 +1,8 @@
 //! The forward pass: a pre-norm decoder whose layers mix by attention or Gated DeltaNet and then feed forward, dense
 //! or by experts. Every architecture is a description in these terms (its own file beside this one).
 
-use octet_compute::backend::{Attention, Backend, CacheShape, Gdn, KvType, LayerCache, Mlp, Moe};
-use octet_compute::{Batch, Error as BackendError};
+use octet_compute::backend::{Attention, Backend, CacheShape, Gdn, KvTypes, LayerCache, Mlp, Moe};
+use octet_compute::{Batch, Error as BackendError, ExpertCounts};
 
 /// How a layer mixes tokens, with the norm in front of it.
 pub enum Mixer<B: Backend> {
@@ -109,6 +109,7 @@ impl<B: Backend> Layer<B> {
         be: &mut B,
         s: &mut Scratch<B>,
         cache: &mut B::Cache,
+        counts: &ExpertCounts,
         index: usize,
         eps: f32,
         batch: &Batch,
@@ -130,7 +131,7 @@ impl<B: Backend> Layer<B> {
         }
         match &self.feed_forward {
             FeedForward::Dense(mlp) => be.mlp(n, mlp, &mut s.h),
-            FeedForward::Experts(moe) => be.moe(n, moe, &mut s.h),
+            FeedForward::Experts(moe) => be.moe(n, moe, index, counts, &mut s.h),
         }
     }
 
@@ -153,8 +154,13 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// The cache for `pages` pages and `slots` running sequences.
-    pub fn cache_shape(&self, pages: usize, slots: usize, kv: KvType) -> CacheShape {
+    pub fn cache_shape(&self, pages: usize, slots: usize, kv: KvTypes) -> CacheShape {
         CacheShape { layers: self.all_layers().map(Layer::cache).collect(), pages, slots, kv }
+    }
+
+    /// Counts for all layers, of `experts` each.
+    pub fn expert_counts(&self, experts: usize) -> ExpertCounts {
+        ExpertCounts::new(self.all_layers().count(), experts)
     }
 
     /// Room for `tokens` tokens and `outputs` rows of logits.
@@ -186,13 +192,14 @@ impl<B: Backend> Decoder<B> {
         be: &mut B,
         s: &mut Scratch<B>,
         cache: &mut B::Cache,
+        counts: &ExpertCounts,
         batch: &Batch,
         probe: &mut dyn FnMut(&mut B, usize, &B::Buf),
     ) {
         be.embed(&self.embedding, &batch.tokens, &mut s.h);
         probe(be, 0, &s.h);
         for (i, layer) in self.layers.iter().enumerate() {
-            layer.forward(be, s, cache, i, self.eps, batch);
+            layer.forward(be, s, cache, counts, i, self.eps, batch);
             probe(be, i + 1, &s.h);
         }
         if !batch.outputs.is_empty() {
@@ -209,6 +216,7 @@ impl<B: Backend> Decoder<B> {
         be: &mut B,
         s: &mut Scratch<B>,
         cache: &mut B::Cache,
+        counts: &ExpertCounts,
         batch: &Batch,
         hidden: &B::Buf,
         work: &mut B::Buf,
@@ -218,7 +226,7 @@ impl<B: Backend> Decoder<B> {
         be.norm_linear(n, work, &mtp.embed_norm, self.eps, [&mtp.fc_embed], [&mut s.h]);
         be.norm(n, hidden, &mtp.hidden_norm, self.eps, work);
         be.linear_add(n, work, &mtp.fc_hidden, &mut s.h);
-        mtp.layer.forward(be, s, cache, self.layers.len(), self.eps, batch);
+        mtp.layer.forward(be, s, cache, counts, self.layers.len(), self.eps, batch);
         be.logits(batch, &s.h, &mtp.norm, self.eps, &self.head, &mut s.logits);
         be.norm(n, &s.h, &mtp.norm, self.eps, work);
     }

@@ -9,11 +9,13 @@ pub mod rope;
 
 pub use architectures::{ARCHITECTURES, Architecture};
 
-use octet_compute::backend::{Backend, CacheShape, KvType, StepShape};
+use std::sync::Arc;
+
+use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, StepShape};
 use octet_compute::cpu::Cpu;
 use octet_compute::cpu::profile::Profile;
 use octet_compute::reference::Reference;
-use octet_compute::{Batch, batch::PAGE_TOKENS};
+use octet_compute::{Batch, ExpertCounts, batch::PAGE_TOKENS};
 
 use crate::Error;
 use config::Config;
@@ -34,8 +36,8 @@ pub struct Limits {
     pub batch_tokens: usize,
     /// Rows of logits of one step.
     pub batch_outputs: usize,
-    /// Type of keys and values.
-    pub kv: KvType,
+    /// Types of keys and values.
+    pub kv: KvTypes,
     /// Load the multi-token-prediction block, where the file has one.
     pub mtp: bool,
 }
@@ -49,7 +51,7 @@ impl Limits {
             snapshots: 0,
             batch_tokens: 512.min(context.max(1)),
             batch_outputs: 1,
-            kv: KvType::F16,
+            kv: KvType::F16.into(),
             mtp: false,
         }
     }
@@ -63,6 +65,9 @@ pub trait Model: Send {
     fn cache_shape(&self) -> &CacheShape;
     /// Limits that it was loaded with.
     fn limits(&self) -> &Limits;
+    /// Tokens that each expert of each layer was chosen for since it was loaded; with 0 experts for a dense model. What
+    /// is counted shows while steps run.
+    fn expert_counts(&self) -> &Arc<ExpertCounts>;
     /// What runs it.
     fn backend(&mut self) -> &mut dyn Inspect;
     /// Runs one step and returns the logits of `batch.outputs`, `[outputs, vocab]`.
@@ -101,6 +106,12 @@ pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
     Ok(Config::read(model)?.context_length)
 }
 
+/// Fails where the model's heads can not be held in these types.
+pub(crate) fn check_kv(origin: &str, config: &Config, kv: KvTypes) -> Result<(), Error> {
+    let named = |e| octet_compute::Error(format!("{origin}: {e}"));
+    Ok(kv.check(config.head_dim).map_err(named)?)
+}
+
 /// Loads a model into `be`. Fails where the file has tensors that nothing here computes with: the model would run, and
 /// give other text than it was made to.
 pub fn load<B: Backend + Inspect>(
@@ -110,6 +121,8 @@ pub fn load<B: Backend + Inspect>(
     progress: Progress<'_>,
 ) -> Result<Box<dyn Model>, Error> {
     let config = Config::read(model)?;
+    // Here already, before gigabytes are packed.
+    check_kv(&model.origin, &config, limits.kv)?;
     if limits.pages > u32::MAX as usize {
         let what = format!("a cache of {} pages is more than can be numbered", limits.pages);
         return Err(octet_compute::Error(what).into());
@@ -131,12 +144,14 @@ pub fn load<B: Backend + Inspect>(
         Some(_) => Some(be.buf(limits.batch_tokens * config.hidden)?),
         None => None,
     };
+    let counts = Arc::new(decoder.expert_counts(config.moe.map_or(0, |m| m.experts)));
     let logits = vec![0.0; limits.batch_outputs * config.vocab];
     Ok(Box::new(Loaded {
         be,
         decoder,
         cache,
         scratch,
+        counts,
         mtp_state,
         normed: None,
         logits,
@@ -204,6 +219,7 @@ struct Loaded<B: Backend> {
     decoder: Decoder<B>,
     cache: B::Cache,
     scratch: Scratch<B>,
+    counts: Arc<ExpertCounts>,
     /// The multi-token-prediction block's own state `[tokens, hidden]`, where it is loaded.
     mtp_state: Option<B::Buf>,
     /// `[outputs, vocab]` of the last step.
@@ -243,14 +259,17 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     fn limits(&self) -> &Limits {
         &self.limits
     }
+    fn expert_counts(&self) -> &Arc<ExpertCounts> {
+        &self.counts
+    }
     fn backend(&mut self) -> &mut dyn Inspect {
         &mut self.be
     }
 
     fn step(&mut self, batch: &Batch) -> &[f32] {
         self.check(batch);
-        let Self { be, decoder, cache, scratch, .. } = self;
-        be.step(|be| decoder.forward(be, scratch, cache, batch, &mut |_, _, _| {}));
+        let Self { be, decoder, cache, scratch, counts, .. } = self;
+        be.step(|be| decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {}));
         self.read_logits(batch)
     }
 
@@ -274,11 +293,11 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error> {
         self.check(batch);
-        let Self { be, decoder, cache, scratch, .. } = self;
+        let Self { be, decoder, cache, scratch, counts, .. } = self;
         let mut normed = be.buf(batch.len() * decoder.hidden)?;
         let mut row = vec![0.0; batch.len() * decoder.hidden];
         be.step(|be| {
-            decoder.forward(be, scratch, cache, batch, &mut |be, layer, h| {
+            decoder.forward(be, scratch, cache, counts, batch, &mut |be, layer, h| {
                 be.read(h, &mut row);
                 probe(layer, &row);
             });
@@ -291,10 +310,10 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Result<Option<&[f32]>, Error> {
         self.check(batch);
-        let Self { be, decoder, cache, scratch, mtp_state, .. } = self;
+        let Self { be, decoder, cache, scratch, counts, mtp_state, .. } = self;
         let (Some(mtp), Some(state)) = (&decoder.mtp, mtp_state) else { return Ok(None) };
         let hidden = be.vector(hidden)?;
-        be.step(|be| decoder.forward_mtp(mtp, be, scratch, cache, batch, &hidden, state));
+        be.step(|be| decoder.forward_mtp(mtp, be, scratch, cache, counts, batch, &hidden, state));
         Ok(Some(self.read_logits(batch)))
     }
 

@@ -132,8 +132,7 @@ impl Report {
         out.title(&format!("memory for a context of {context}"));
         out.line("weights", format!("{:>9}", bytes(m.weights)));
         let position = self.kv_bytes_per_position(limits.kv);
-        let kv = format!("{:?}", limits.kv).to_lowercase();
-        out.line("KV cache", format!("{:>9}  {} a position in {kv}", bytes(m.kv), bytes(position)));
+        out.line("KV cache", format!("{:>9}  {} a position in {}", bytes(m.kv), bytes(position), limits.kv));
         if m.states > 0 {
             let counted = |n: usize, what: &str| match n {
                 0 => String::new(),

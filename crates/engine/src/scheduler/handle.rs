@@ -9,7 +9,9 @@ use super::work::{Command, work};
 use super::{Options, RETRY, Shutdown};
 use crate::Error;
 use crate::engine::{Engine, Event, EventSink, Request, Rules, Stats, SubmitError};
+use crate::experts::ExpertUsage;
 use crate::models::config::Config;
+use octet_compute::ExpertCounts;
 use octet_compute::backend::CacheShape;
 
 /// What is known of a loaded model.
@@ -38,6 +40,7 @@ pub(super) struct Shared {
     pub draining: AtomicBool,
     pub stop: AtomicBool,
     stats: Mutex<Stats>,
+    experts: Arc<ExpertCounts>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -171,6 +174,11 @@ impl Handle {
         *lock(&self.shared.stats)
     }
 
+    /// Which experts its tokens went to since it was loaded; `None` for a dense model. The engine is not held up.
+    pub fn experts(&self) -> Option<ExpertUsage> {
+        ExpertUsage::read(&self.shared.info.config, &self.shared.experts)
+    }
+
     /// Takes no more requests, and ends. Returns at once; see [`Handle::join`]. `Now` after `Drain` cuts it short.
     pub fn shutdown(&self, how: Shutdown) {
         self.shared.draining.store(true, Ordering::Release);
@@ -204,6 +212,7 @@ fn shared(engine: &mut Engine, queue: usize) -> Shared {
         backend: model.backend().describe(),
         batch_tokens: model.limits().batch_tokens,
     };
+    let experts = Arc::clone(model.expert_counts());
     Shared {
         rules: Arc::clone(engine.rules()),
         info,
@@ -213,6 +222,7 @@ fn shared(engine: &mut Engine, queue: usize) -> Shared {
         draining: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         stats: Mutex::new(engine.stats()),
+        experts,
         thread: Mutex::new(None),
     }
 }

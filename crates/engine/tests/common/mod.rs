@@ -37,7 +37,7 @@ pub fn limits() -> Limits {
         snapshots: 0,
         batch_tokens: CONTEXT,
         batch_outputs: CONTEXT,
-        kv: KvType::F32,
+        kv: KvType::F32.into(),
         mtp: true,
     }
 }

@@ -70,6 +70,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/ready", get(status::ready))
         .route("/metrics", get(status::metrics))
         .route("/props", get(status::props))
+        .route("/experts", get(status::experts))
         .route("/openapi.json", get(status::openapi))
         .route("/", get(status::page))
         .fallback(nowhere)

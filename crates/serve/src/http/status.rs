@@ -14,6 +14,7 @@ use super::Dialect;
 use super::call::trace;
 use super::error::json as json_response;
 use crate::app::App;
+use crate::ops;
 use crate::pipeline::unknown;
 
 /// The description of all endpoints.
@@ -72,17 +73,20 @@ fn unreadable(e: &QueryRejection) -> ApiError {
     ApiError::new(ErrorKind::InvalidRequest, format!("the query can not be read: {}", e.body_text()))
 }
 
+/// The model that is asked about, or the first.
+fn find(app: &App, which: Result<Query<Which>, QueryRejection>) -> Result<usize, ApiError> {
+    let Query(which) = which.map_err(|e| unreadable(&e))?;
+    let name = which.model.unwrap_or_else(|| app.models.name(0).into());
+    app.models.find(&name).ok_or_else(|| unknown(app, &name))
+}
+
 /// `GET /props`: what llama.cpp's clients look for.
 pub async fn props(
     State(app): State<Arc<App>>,
     which: Result<Query<Which>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let found = which.map_err(|e| unreadable(&e)).and_then(|Query(which)| {
-        let name = which.model.unwrap_or_else(|| app.models.name(0).into());
-        app.models.find(&name).ok_or_else(|| unknown(&app, &name))
-    });
-    let index = match found {
+    let index = match find(&app, which) {
         Ok(index) => index,
         Err(e) => return Dialect::OpenAi.error(&e, Some(&trace(&request))),
     };
@@ -108,6 +112,28 @@ pub async fn props(
         "kv_tokens": rules.map(|r| r.capacity),
         "is_sleeping": loaded.is_none(),
     });
+    json_response(200, out.to_string())
+}
+
+/// `GET /experts`: which experts the model's tokens went to since it was loaded. A dense model has no layers there, nor has
+/// one that is not loaded.
+pub async fn experts(
+    State(app): State<Arc<App>>,
+    which: Result<Query<Which>, QueryRejection>,
+    request: Request,
+) -> Response {
+    let index = match find(&app, which) {
+        Ok(index) => index,
+        Err(e) => return Dialect::OpenAi.error(&e, Some(&trace(&request))),
+    };
+    let loaded = app.models.loaded(index);
+    let usage = loaded.as_ref().and_then(|l| l.handle.experts());
+    let mut out = match usage {
+        Some(usage) => ops::experts_json(&usage),
+        None => json!({"experts": 0, "experts_per_token": 0, "coverage": [], "layers": []}),
+    };
+    out["model"] = app.models.name(index).into();
+    out["is_sleeping"] = loaded.is_none().into();
     json_response(200, out.to_string())
 }
 

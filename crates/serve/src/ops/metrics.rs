@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Exposed;
 
+use super::experts::ExpertMetrics;
 use crate::models::Registry;
 
 /// The model that something is counted for.
@@ -94,6 +95,7 @@ pub struct Metrics {
     masked_step_seconds: Share,
     mask_seconds: Share,
     mask_wait_seconds: Share,
+    experts: ExpertMetrics,
 }
 
 impl Default for Metrics {
@@ -172,6 +174,7 @@ impl Default for Metrics {
         exposed.register("vllm:request_success", "Answers that came to their end", finished.clone());
         let cache_config = Family::<CacheConfig, Gauge>::default();
         exposed.register("vllm:cache_config_info", "The cache's shape", cache_config.clone());
+        let experts = ExpertMetrics::new(&mut exposed);
         Self {
             exposed,
             running,
@@ -211,6 +214,7 @@ impl Default for Metrics {
             masked_step_seconds,
             mask_seconds,
             mask_wait_seconds,
+            experts,
         }
     }
 }
@@ -336,10 +340,13 @@ impl Metrics {
                 model_name: label.model_name.clone(),
                 block_size: block,
                 num_gpu_blocks: loaded.handle.info().cache.pages as u64,
-                cache_dtype: format!("{:?}", loaded.handle.info().cache.kv).to_lowercase(),
+                cache_dtype: loaded.handle.info().cache.kv.to_string(),
                 enable_prefix_caching: "True",
             };
             self.cache_config.get_or_create(&config).set(1);
+            if let Some(usage) = loaded.handle.experts() {
+                self.experts.show(&label.model_name, &usage);
+            }
         }
     }
 }

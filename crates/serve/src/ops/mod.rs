@@ -1,11 +1,13 @@
 //! What runs the server well: metrics, access lines, keys. Used by `http` and the pipeline.
 
 mod access;
+mod experts;
 mod keys;
 mod metrics;
 mod origin;
 
 pub use access::{Trace, log};
+pub use experts::experts_json;
 pub use keys::Keys;
 pub use metrics::{Metrics, Model, Took};
 pub use origin::is_foreign;

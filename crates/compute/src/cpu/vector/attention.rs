@@ -7,7 +7,9 @@
 //! of operations of its own, whatever else the tile holds, and positions past a query's own are never touched.
 
 use super::math::{exp, exp1, sigmoid};
+use super::rows::{Q8_0_BYTES, Q8_0_LEN};
 use super::simd::{MAX_LANES, Simd, aligned, padded};
+use crate::backend::KvType;
 use crate::batch::PAGE_TOKENS;
 
 /// Positions of a chunk.
@@ -24,6 +26,8 @@ pub enum KvData<'a> {
     F32(&'a [f32]),
     /// Bits of half-precision values.
     F16(&'a [u16]),
+    /// Blocks of ggml's Q8_0: an f16 scale, then 32 signed bytes.
+    Q8_0(&'a [u8]),
 }
 
 /// One layer's cache as one sequence sees it.
@@ -314,6 +318,21 @@ fn load_rows<S: Simd>(s: S, data: KvData, first: usize, t: Shape, out: &mut [f32
                     // SAFETY: the array has room for the lanes of every instruction set.
                     s.write(out, unsafe { s.load_f16(tail.as_ptr()) });
                     tail.fill(0);
+                }
+            }
+        }
+        KvData::Q8_0(x) => {
+            let row = KvType::Q8_0.row_bytes(t.head_dim);
+            let x = &x[first * row..][..ROWS * row];
+            for (x, out) in x.chunks_exact(row).zip(rows) {
+                let (blocks, _) = x.as_chunks::<Q8_0_BYTES>();
+                let (values, _) = out.as_chunks_mut::<Q8_0_LEN>();
+                for (block, out) in blocks.iter().zip(values) {
+                    let d = s.splat(s.widen_f16(u16::from_le_bytes([block[0], block[1]])));
+                    for (q, out) in block[2..].chunks_exact(S::LANES).zip(out.chunks_exact_mut(S::LANES)) {
+                        // SAFETY: the chunk has LANES values.
+                        s.write(out, s.mul(d, unsafe { s.load_i8(q.as_ptr().cast()) }));
+                    }
                 }
             }
         }

@@ -138,6 +138,8 @@ kernels! {
         fn gated_rms_norm(x: &[f32], w: &[f32], eps: f32, z: &[f32], out: &mut [f32]) = rows::gated_rms_norm;
         /// `out[i] = x[i]` in half precision (nearest, ties to even); too large values become the largest finite one.
         fn to_f16(x: &[f32], out: &mut [u16]) = rows::to_f16;
+        /// `out` = `x`, whole blocks, as ggml's Q8_0; a scale too large for f16 becomes the largest finite one.
+        fn to_q8_0(x: &[f32], out: &mut [u8]) = rows::to_q8_0;
         /// Normalises a query or key head `[head_dim]` (where there is a weight `[head_dim]`) and rotates its leading
         /// `2 * cos.len()` dimensions, in place; `cos` and `sin` come from [`rope_angles`].
         fn norm_rope(

@@ -1,5 +1,7 @@
 //! Elementwise steps and reductions of one row. Called through `VectorKernels` by the verbs of the CPU backend.
 
+use octet_weights::GgmlType;
+
 use super::math::{exp, sigmoid, silu, softplus};
 use super::simd::Simd;
 
@@ -137,4 +139,32 @@ pub(super) fn to_f16<S: Simd>(s: S, x: &[f32], out: &mut [u16]) {
     // SAFETY: the array has room for the lanes of every instruction set.
     unsafe { s.store_f16(tail.as_mut_ptr(), s.min(max, s.max(min, s.read_part(x)))) };
     out.copy_from_slice(&tail[..x.len()]);
+}
+
+/// Values and bytes of a block of ggml's Q8_0: an f16 scale `d`, then 32 signed bytes `q`; the values are `d * q`.
+pub(super) const Q8_0_LEN: usize = GgmlType::Q8_0.block_len();
+pub(super) const Q8_0_BYTES: usize = GgmlType::Q8_0.block_bytes();
+
+/// `x`, whole blocks, in Q8_0: the bytes of ggml's reference quantiser on every instruction set, but that a scale too
+/// large for f16 becomes the largest finite one.
+#[inline(always)]
+pub(super) fn to_q8_0<S: Simd>(s: S, x: &[f32], out: &mut [u8]) {
+    let (x, odd) = x.as_chunks::<Q8_0_LEN>();
+    let (out, odd_bytes) = out.as_chunks_mut::<Q8_0_BYTES>();
+    assert!(odd.is_empty() && odd_bytes.is_empty() && x.len() == out.len(), "whole blocks");
+    for (x, out) in x.iter().zip(out) {
+        let mut most = s.splat(0.0);
+        for x in x.chunks_exact(S::LANES) {
+            let x = s.read(x);
+            most = s.max(s.max(x, s.sub(s.splat(0.0), x)), most);
+        }
+        let d = s.max_lane(most) / 127.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        let (scale, quants) = out.split_at_mut(2);
+        let d = half::f16::from_f32(d.min(half::f16::MAX.to_f32_const()));
+        scale.copy_from_slice(&d.to_le_bytes());
+        for (q, x) in quants.iter_mut().zip(x) {
+            *q = (x * inverse).round() as i8 as u8;
+        }
+    }
 }

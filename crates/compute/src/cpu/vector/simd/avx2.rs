@@ -62,6 +62,16 @@ impl Simd for Avx2 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> __m256 {
+        // SAFETY: the caller's.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
+    }
+    #[inline(always)]
+    fn widen_f16(self, bits: u16) -> f32 {
+        // SAFETY: Self is the proof.
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, v: __m256) {
         // SAFETY: the caller's.
         unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }

@@ -64,6 +64,13 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// They can be read.
     unsafe fn load_f16(self, p: *const u16) -> Self::V;
+    /// `LANES` signed bytes from `p`.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn load_i8(self, p: *const i8) -> Self::V;
+    /// The half-precision value with these bits.
+    fn widen_f16(self, bits: u16) -> f32;
     /// Writes `LANES` values to `p`, rounded to half precision (nearest, ties to even).
     ///
     /// # Safety

@@ -52,6 +52,15 @@ impl Simd for Portable {
         h.map(|h| f16::from_bits(h).to_f32())
     }
     #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> Self::V {
+        // SAFETY: the caller's; bytes have no alignment.
+        unsafe { p.cast::<[i8; N]>().read() }.map(f32::from)
+    }
+    #[inline(always)]
+    fn widen_f16(self, bits: u16) -> f32 {
+        f16::from_bits(bits).to_f32()
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, v: Self::V) {
         // SAFETY: the caller's; an unaligned write of as many values.
         unsafe { p.cast::<[u16; N]>().write_unaligned(v.map(|x| f16::from_f32(x).to_bits())) }

@@ -1,9 +1,12 @@
 //! Tests of `attention.rs`.
 
 use half::f16;
+use octet_weights::GgmlType;
+use octet_weights::quant::quantize;
 use proptest::prelude::*;
 
 use super::{Values, all, bits, close, sigmoid};
+use crate::backend::{KvType, KvTypes};
 use crate::batch::PAGE_TOKENS;
 use crate::cpu::vector::{
     CHUNK, KvData, KvPages, QueryTile, VectorKernels, attend_chunks, attend_scratch_len, partial_len,
@@ -16,16 +19,67 @@ struct Case {
     kv_heads: usize,
     head_dim: usize,
     gated: bool,
-    half: bool,
     /// Positions before the queries, and number of queries.
     past: usize,
     tokens: usize,
     q: Vec<f32>,
     table: Vec<u32>,
+    /// Of these the oracle makes use: what can be read back from the data.
     keys: Vec<f32>,
     values: Vec<f32>,
-    half_keys: Vec<u16>,
-    half_values: Vec<u16>,
+    key_data: Data,
+    value_data: Data,
+}
+
+/// Keys or values as the cache has them.
+#[derive(Debug)]
+enum Data {
+    F32(Vec<f32>),
+    F16(Vec<u16>),
+    Q8_0(Vec<u8>),
+}
+
+impl Data {
+    /// Encodes `x`, whole blocks, and makes it what can be read back.
+    fn new(ty: KvType, x: &mut [f32]) -> Self {
+        match ty {
+            KvType::F32 => Self::F32(x.to_vec()),
+            KvType::F16 => {
+                let bits: Vec<u16> = x.iter().map(|x| f16::from_f32(*x).to_bits()).collect();
+                x.iter_mut().zip(&bits).for_each(|(x, b)| *x = f16::from_bits(*b).to_f32());
+                Self::F16(bits)
+            }
+            KvType::Q8_0 => {
+                let mut bytes = vec![0; x.len() / 32 * 34];
+                quantize(GgmlType::Q8_0, x, &mut bytes).expect("Q8_0 has a quantiser");
+                for (block, x) in bytes.chunks_exact_mut(34).zip(x.chunks_exact(32)) {
+                    if x[0].is_nan() {
+                        block.fill(0xff); // a scale that is NaN
+                    }
+                }
+                GgmlType::Q8_0.dequantize(&bytes, x);
+                Self::Q8_0(bytes)
+            }
+        }
+    }
+
+    fn view(&self) -> KvData<'_> {
+        match self {
+            Self::F32(x) => KvData::F32(x),
+            Self::F16(x) => KvData::F16(x),
+            Self::Q8_0(x) => KvData::Q8_0(x),
+        }
+    }
+}
+
+/// Types of keys and values for heads of `head_dim`.
+fn types(head_dim: usize, choice: u32) -> KvTypes {
+    let of = |choice: u32| match choice % 3 {
+        0 => KvType::F32,
+        2 if head_dim.is_multiple_of(32) => KvType::Q8_0,
+        _ => KvType::F16,
+    };
+    KvTypes { keys: of(choice), values: of(choice / 3) }
 }
 
 impl Case {
@@ -33,7 +87,7 @@ impl Case {
         (kv_heads, group, head_dim): (usize, usize, usize),
         (past, tokens): (usize, usize),
         gated: bool,
-        half: bool,
+        types: KvTypes,
         seed: u64,
     ) -> Self {
         let mut r = Values(seed);
@@ -54,39 +108,14 @@ impl Case {
                 values[at..at + head_dim].copy_from_slice(&r.take(head_dim, 1.0));
             }
         }
-        let bits = |x: &f32| f16::from_f32(*x).to_bits();
-        let (half_keys, half_values): (Vec<u16>, Vec<u16>) =
-            (keys.iter().map(bits).collect(), values.iter().map(bits).collect());
-        if half {
-            let back = |x: &u16| f16::from_bits(*x).to_f32();
-            keys = half_keys.iter().map(back).collect();
-            values = half_values.iter().map(back).collect();
-        }
+        let (key_data, value_data) = (Data::new(types.keys, &mut keys), Data::new(types.values, &mut values));
         let q = r.take(tokens * heads * head_dim * if gated { 2 } else { 1 }, 2.0);
         table.truncate(pages);
-        Self {
-            heads,
-            kv_heads,
-            head_dim,
-            gated,
-            half,
-            past,
-            tokens,
-            q,
-            table,
-            keys,
-            values,
-            half_keys,
-            half_values,
-        }
+        Self { heads, kv_heads, head_dim, gated, past, tokens, q, table, keys, values, key_data, value_data }
     }
 
     fn kv(&self) -> KvPages<'_> {
-        let (keys, values) = if self.half {
-            (KvData::F16(&self.half_keys), KvData::F16(&self.half_values))
-        } else {
-            (KvData::F32(&self.keys), KvData::F32(&self.values))
-        };
+        let (keys, values) = (self.key_data.view(), self.value_data.view());
         KvPages { keys, values, kv_heads: self.kv_heads, head_dim: self.head_dim, table: &self.table }
     }
 
@@ -211,10 +240,11 @@ proptest! {
         past in 0usize..150,
         tokens in 1usize..40,
         gated: bool,
-        half: bool,
+        choice in 0u32..9,
         seed: u64,
     ) {
-        check(&Case::new((kv_heads, group, head_dim), (past, tokens), gated, half, seed));
+        let types = types(head_dim, choice);
+        check(&Case::new((kv_heads, group, head_dim), (past, tokens), gated, types, seed));
     }
 
     #[test]
@@ -222,14 +252,18 @@ proptest! {
         past in prop_oneof![CHUNK - 20..CHUNK + 1, 2 * CHUNK - 20..2 * CHUNK + 100],
         tokens in 1usize..30,
         group in 1usize..4,
-        half: bool,
+        head_dim in prop_oneof![Just(24usize), Just(32)],
+        choice in 0u32..9,
         seed: u64,
     ) {
-        check(&Case::new((1, group, 24), (past, tokens), false, half, seed));
+        let types = types(head_dim, choice);
+        check(&Case::new((1, group, head_dim), (past, tokens), false, types, seed));
     }
 }
 
 #[test]
 fn the_shape_of_the_real_model() {
-    check(&Case::new((2, 8, 256), (1000, 40), true, true, 7));
+    for ty in [KvType::F16, KvType::Q8_0] {
+        check(&Case::new((2, 8, 256), (1000, 40), true, ty.into(), 7));
+    }
 }

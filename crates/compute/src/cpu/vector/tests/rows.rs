@@ -1,6 +1,8 @@
 //! Tests of `math.rs`, `rows.rs`, `rope.rs` and `route.rs`.
 
 use half::f16;
+use octet_weights::GgmlType;
+use octet_weights::quant::quantize;
 use proptest::prelude::*;
 
 use super::{Values, all, close, sigmoid, silu, wide};
@@ -85,6 +87,30 @@ proptest! {
     }
 
     #[test]
+    fn quantised_rows_are_ggmls_bytes(
+        blocks in 0usize..9,
+        scale in prop_oneof![Just(1.0f32), Just(127.0), Just(1e-7), Just(1e-38), Just(60000.0)],
+        coarse: bool,
+        seed: u64,
+    ) {
+        let mut x = Values(seed).take(32 * blocks, scale);
+        if coarse {
+            // many values right between two steps
+            for x in x.chunks_exact_mut(32) {
+                x.iter_mut().for_each(|x| *x = (2.0 * *x).round() / 2.0);
+                x[7] = 127.0;
+            }
+        }
+        let mut want = vec![0; 34 * blocks];
+        quantize(GgmlType::Q8_0, &x, &mut want).expect("Q8_0 has a quantiser");
+        for k in all() {
+            let mut out = vec![0xff; 34 * blocks];
+            k.to_q8_0(&x, &mut out);
+            prop_assert_eq!(&out, &want, "{}", k.isa().name());
+        }
+    }
+
+    #[test]
     fn rotation(
         pairs in 1usize..40, rest in 0usize..40, position in 0u32..300_000, scale in 0.5f32..2.0, norm: bool,
         adjacent: bool, seed: u64
@@ -159,6 +185,20 @@ fn half_precision_never_overflows() {
         let (max, min) = (f16::MAX.to_bits(), f16::MIN.to_bits());
         assert_eq!(out[..4], [max, min, max, min]);
         assert!(f16::from_bits(out[4]).is_nan());
+    }
+}
+
+#[test]
+fn quantised_rows_are_always_finite() {
+    for k in all() {
+        for bad in [1e9, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let (mut x, mut out, mut back) = ([1.0; 64], [0; 68], [0.0; 64]);
+            x[40] = bad;
+            k.to_q8_0(&x, &mut out);
+            GgmlType::Q8_0.dequantize(&out, &mut back);
+            assert!(back.iter().all(|x| x.is_finite()), "{}: {bad}", k.isa().name());
+            assert!((back[3] - 1.0).abs() < 1e-3, "another block is not touched");
+        }
     }
 }
 
