@@ -55,10 +55,11 @@ pub async fn generate(
     let request = Arc::new(request);
     let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
     let mut run = Run::start(&app, &trace, &request, explain).await?;
+    let mut miss = None;
     if explain {
         run.admitted().await;
+        miss = run.miss.take().and_then(|line| HeaderValue::from_str(&line).ok());
     }
-    let miss = run.miss.take().and_then(|line| HeaderValue::from_str(&line).ok());
     let mut response = if request.stream {
         stream(app, run, request, form)
     } else {

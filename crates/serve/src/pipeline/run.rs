@@ -90,6 +90,7 @@ impl Run {
         let name = lease.card().info.id.clone();
         let label = Metrics::model(&name);
         trace.note(|f| f.model.clone_from(&name));
+        let explain_miss = explain_miss || tracing::enabled!(tracing::Level::DEBUG);
         let defaults = Defaults { reasoning: app.options.reasoning, explain_miss };
         let (asked, model) = (Arc::clone(request), Arc::clone(lease.model()));
         let planned = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, defaults));
