@@ -13,7 +13,7 @@ use octet_compute::batch::PAGE_TOKENS;
 use super::disk::{Disk, Reading};
 use super::key::{Key, page_key, state_key};
 use super::tree::{self, NodeId, SnapshotId};
-use super::{Cache, Found, Lease};
+use super::{Cache, Found, Lease, TOKENS_MIN};
 use crate::models::Model;
 
 /// Tokens that reading from disk must save beyond what is in memory.
@@ -248,14 +248,15 @@ impl Cache {
         true
     }
 
-    /// Stores a snapshot with what it lacks of its pages, if it is worth it. False where the disk does not take it.
+    /// Stores a snapshot with what it lacks of its pages, if it is worth it: not one a few tokens after another, as at the
+    /// end of a prompt after its last message. False where the disk does not take it.
     fn save_snapshot(&mut self, model: &mut dyn Model, id: SnapshotId) -> bool {
         let Some(disk) = &mut self.disk else { return true };
         disk.poll();
         let s = &self.tree.snapshots[&id];
         let (parent, host) = (s.parent, s.host);
         let key = state_key(&self.tree.nodes[parent].key, &s.tail);
-        if disk.will_have(&key) || s.position < WORTH_READING {
+        if disk.will_have(&key) || s.position < WORTH_READING || self.tree.saves(id) < TOKENS_MIN {
             return true;
         }
         if !disk.takes_more() {

@@ -260,7 +260,7 @@ impl Disk {
         self.writing_bytes = self.writing_bytes.saturating_sub(bytes);
         match result {
             Ok(()) => {
-                self.trouble.wrote();
+                self.trouble.wrote(Instant::now());
                 if self.index.insert(item, bytes) {
                     self.stats.writes += 1;
                     return;

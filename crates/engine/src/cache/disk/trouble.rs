@@ -61,9 +61,11 @@ impl Trouble {
         self.until = None;
     }
 
-    /// Something was written.
-    pub fn wrote(&mut self) {
-        (self.wait, self.until) = (WAIT_MIN, None);
+    /// Something was written; what was on its way when another failed does not count.
+    pub fn wrote(&mut self, now: Instant) {
+        if !self.holds_off(now) {
+            (self.wait, self.until) = (WAIT_MIN, None);
+        }
     }
 
     /// Something could not be written; what there is to say, if it was not said before.
@@ -90,11 +92,12 @@ impl Trouble {
     pub fn not_read(&mut self, e: &io::Error) -> Option<String> {
         let kind = Kind::of(e);
         let todo = match kind {
+            // another process that shares the folder needed the room
+            Kind::Gone => return None,
             Kind::Denied => "let this user read them, or give another folder (--cache-disk)",
-            Kind::Gone => "leave the files in it to octet",
             _ => "if it happens again, look after that disk",
         };
-        let what = format!("has a file that can not be read: {e}; it is computed again. {todo}");
+        let what = format!("has a file that can not be read: {e}; what it held is computed again; {todo}");
         self.say(false, kind, what)
     }
 
@@ -127,13 +130,15 @@ mod tests {
             assert!(!trouble.holds_off(now), "{seconds}");
             assert_eq!(trouble.not_written(&full(), now), None);
         }
-        trouble.wrote();
-        assert!(!trouble.holds_off(now));
+        trouble.wrote(now);
+        assert!(trouble.holds_off(now), "it was on its way");
+        now += WAIT_MAX;
+        trouble.wrote(now);
         assert!(trouble.not_written(&ErrorKind::ReadOnlyFilesystem.into(), now).is_some());
         assert!(trouble.holds_off(now) && !trouble.holds_off(now + WAIT_MIN));
         // reading is another matter
         assert!(trouble.not_read(&ErrorKind::UnexpectedEof.into()).is_some());
         assert_eq!(trouble.not_read(&ErrorKind::InvalidData.into()), None);
-        assert!(trouble.not_read(&ErrorKind::NotFound.into()).is_some());
+        assert_eq!(trouble.not_read(&ErrorKind::NotFound.into()), None);
     }
 }
