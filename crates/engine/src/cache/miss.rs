@@ -44,6 +44,7 @@ impl MissReport {
         let Self { miss, cached, shared, before, prompt, earlier } = self;
         let what = match miss {
             Miss::Unknown => "nothing alike is known".into(),
+            Miss::Differs if earlier.is_empty() => format!("new after {shared} tokens"),
             Miss::Differs => format!("differs after {shared} tokens"),
             Miss::Gone => format!("{shared} tokens are known, what was computed for them is not"),
         };

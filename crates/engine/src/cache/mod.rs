@@ -239,7 +239,7 @@ impl Cache {
             // What makes way is a snapshot, with the pages that no other needs.
             let Some((id, value)) = self.tree.least_valuable(|s| s.pins == 0) else { return false };
             self.clock = self.clock.max(value);
-            self.save_snapshot(model, id);
+            self.save_last_time(model, id);
             self.evict(id);
             return true; // perhaps no page yet; then the caller asks again
         }
@@ -346,7 +346,7 @@ impl Cache {
         while self.snapshot_bytes > self.snapshot_bytes_max {
             let Some((id, value)) = self.tree.least_valuable(|s| s.pins == 0) else { break };
             self.clock = self.clock.max(value);
-            self.save_snapshot(model, id);
+            self.save_last_time(model, id);
             self.evict(id);
         }
     }

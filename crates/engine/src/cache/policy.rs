@@ -15,7 +15,10 @@ const PASSED: f64 = 0.3;
 /// Hits that still make a snapshot worth more.
 const HITS_MAX: u32 = 4;
 /// Positions of one prompt at which its processing stops to take a snapshot.
-const CHECKPOINTS_MAX: usize = 8;
+const CHECKPOINTS_MAX: usize = 10;
+/// Of those, the last ones that are taken however near they are to each other. Clients drop thoughts and write calls anew some
+/// turns late, and then a prompt parts from the earlier ones at the message before that answer.
+const RECENT: usize = 5;
 /// Distance between those in the middle of a prompt.
 const SPACING: usize = 512;
 
@@ -78,22 +81,25 @@ impl Tree {
 /// are known from earlier prompts, `wanted` are the request's own checkpoints (ascending).
 ///
 /// Always the last of those (the next prompt goes on there), the one before it (another prompt does whose last message was
-/// edited) and the first (other conversations do), the place where this prompt parts from all earlier ones (where two did,
-/// a third may), and a few in between.
+/// edited) and the first two (other conversations do: the end of the tools, and of the instructions), the place where this
+/// prompt parts from all earlier ones (where two did, a third may), a few more at the end, and some in between.
 pub fn checkpoints(resumed: usize, matched: usize, wanted: &[usize], prompt: usize) -> Vec<usize> {
-    let wanted = || wanted.iter().copied().filter(|&c| c >= resumed + TOKENS_MIN && c < prompt);
-    let mut out: Vec<usize> = Vec::with_capacity(CHECKPOINTS_MAX);
-    out.extend(wanted().rev().take(2));
-    out.extend(wanted().next().filter(|first| !out.contains(first)));
+    let fits = |c: &usize| *c >= resumed + TOKENS_MIN && *c < prompt;
+    let latest = || wanted.iter().rev().copied().filter(fits);
+    let first = wanted.iter().copied().filter(|&c| c >= TOKENS_MIN).take(2).filter(fits);
+    let mut out: Vec<usize> = latest().take(2).collect();
+    let add = |out: &mut Vec<usize>, c: usize, apart: usize| {
+        if out.len() < CHECKPOINTS_MAX && out.iter().all(|&o| o.abs_diff(c) >= apart) {
+            out.push(c);
+        }
+    };
+    first.for_each(|c| add(&mut out, c, TOKENS_MIN));
     let parts = matched >= resumed + SPACING / 4 && matched < prompt;
     if parts && !out.iter().any(|&c| c <= matched && matched - c < TOKENS_MIN) {
         out.push(matched);
     }
-    for c in wanted().rev() {
-        if out.len() < CHECKPOINTS_MAX && out.iter().all(|&o| o.abs_diff(c) >= SPACING) {
-            out.push(c);
-        }
-    }
+    latest().take(RECENT).for_each(|c| add(&mut out, c, TOKENS_MIN));
+    latest().for_each(|c| add(&mut out, c, SPACING));
     out.sort_unstable_by(|a, b| b.cmp(a));
     out
 }
@@ -104,8 +110,13 @@ mod tests {
 
     #[test]
     fn the_last_the_first_and_where_prompts_part() {
-        assert_eq!(checkpoints(0, 0, &[100, 130, 160, 900], 1000), [900, 160, 100]);
-        assert_eq!(checkpoints(0, 0, &[100, 400, 1000, 1900, 2000], 2010), [2000, 1900, 1000, 100]);
+        assert_eq!(checkpoints(0, 0, &[100, 130, 160, 900], 1000), [900, 160, 130, 100]);
+        // the end of the tools, and of the instructions
+        assert_eq!(checkpoints(0, 0, &[700, 800, 2000], 2010), [2000, 800, 700]);
+        assert_eq!(checkpoints(700, 0, &[700, 800, 2000], 2010), [2000, 800]);
+        // nothing is gained so near to the beginning, or to each other
+        assert_eq!(checkpoints(0, 0, &[3, 700, 710, 1500, 2000], 2010), [2000, 1500, 700]);
+        assert_eq!(checkpoints(0, 0, &[700, 710, 1500, 1510, 2000], 2010), [2000, 1510, 700]);
         assert!(checkpoints(950, 960, &[100, 900], 1000).is_empty());
         // two prompts with one beginning and no message that ends there
         assert_eq!(checkpoints(0, 500, &[800], 1000), [800, 500]);
@@ -118,7 +129,16 @@ mod tests {
     fn long_histories_get_a_few() {
         let ends: Vec<usize> = (1..100).map(|i| i * 300).collect();
         let got = checkpoints(0, 0, &ends, 30_000);
-        assert_eq!(got.len(), 8);
-        assert_eq!((got[0], *got.last().unwrap()), (29_700, 300));
+        assert_eq!(got.len(), 10);
+        assert_eq!(got[..6], [29_700, 29_400, 29_100, 28_800, 28_500, 27_900]);
+        assert_eq!(got[8..], [600, 300]);
+    }
+
+    /// A client drops thoughts three turns late, when all that follows was computed anew a turn before.
+    #[test]
+    fn the_last_messages_have_one_each() {
+        let ends = [11_000, 11_500, 22_300, 22_552, 22_825, 23_131, 25_300, 25_365];
+        let got = checkpoints(22_282, 22_289, &ends, 25_374);
+        assert_eq!(got, [25_365, 25_300, 23_131, 22_825, 22_552]);
     }
 }

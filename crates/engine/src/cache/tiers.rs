@@ -13,7 +13,7 @@ use octet_compute::batch::PAGE_TOKENS;
 use super::disk::{Disk, Reading};
 use super::key::{Key, page_key, state_key};
 use super::tree::{self, NodeId, SnapshotId};
-use super::{Cache, Found, Lease};
+use super::{Cache, Found, Lease, TOKENS_MIN};
 use crate::models::Model;
 
 /// Tokens that reading from disk must save beyond what is in memory.
@@ -94,6 +94,8 @@ impl Cache {
             }
             keys.push(key);
         }
+        // Pages without a state tell where prompts part, across restarts too.
+        found.matched = found.matched.max((keys.len() - 1) * PAGE_TOKENS);
         let Some((position, pages, state)) = best else { return };
         if position < found.position + WORTH_READING {
             return;
@@ -214,7 +216,7 @@ impl Cache {
         }
     }
 
-    /// Stores some of the pages that wait for it, at most `most`. True where more are left that could be.
+    /// Stores some of the pages that wait for it, at most `most`. True where more are left that can be.
     pub(crate) fn save_pages(&mut self, model: &mut dyn Model, most: usize) -> bool {
         let Some(disk) = &mut self.disk else { return false };
         disk.poll();
@@ -229,7 +231,7 @@ impl Cache {
             }
             saved += usize::from(self.save_page(model, id));
         }
-        !self.unsaved.is_empty()
+        !self.unsaved.is_empty() && !self.disk.as_ref().is_some_and(Disk::holds_off)
     }
 
     /// Stores the page of a node; false where it has none, or it is stored already.
@@ -246,15 +248,19 @@ impl Cache {
         true
     }
 
-    /// Stores a snapshot with what it lacks of its pages, if the disk keeps up and it is worth it.
-    pub(super) fn save_snapshot(&mut self, model: &mut dyn Model, id: SnapshotId) {
-        let Some(disk) = &mut self.disk else { return };
+    /// Stores a snapshot with what it lacks of its pages, if it is worth it: not one a few tokens after another, as at the
+    /// end of a prompt after its last message. False where the disk does not take it.
+    fn save_snapshot(&mut self, model: &mut dyn Model, id: SnapshotId) -> bool {
+        let Some(disk) = &mut self.disk else { return true };
         disk.poll();
         let s = &self.tree.snapshots[&id];
         let (parent, host) = (s.parent, s.host);
         let key = state_key(&self.tree.nodes[parent].key, &s.tail);
-        if !disk.takes_more() || disk.will_have(&key) || s.position < WORTH_READING {
-            return;
+        if disk.will_have(&key) || s.position < WORTH_READING || self.tree.saves(id) < TOKENS_MIN {
+            return true;
+        }
+        if !disk.takes_more() {
+            return false;
         }
         let mut missing = Vec::new();
         let mut at = parent;
@@ -265,7 +271,7 @@ impl Cache {
             at = up;
         }
         if missing.len() > PAGES_AT_ONCE {
-            return;
+            return false;
         }
         for id in missing.into_iter().rev() {
             self.save_page(model, id);
@@ -276,20 +282,27 @@ impl Cache {
             bytes
         });
         let s = &self.tree.snapshots[&id];
+        let Some(disk) = &mut self.disk else { return true };
+        let parent = &self.tree.nodes[parent];
+        let depth = parent.end() / PAGE_TOKENS;
+        disk.store_state(key, &parent.key, depth, s.tail.len(), Arc::clone(&s.state), page)
+    }
+
+    /// The same for a snapshot that makes way: what the disk does not take is lost, and counted.
+    pub(super) fn save_last_time(&mut self, model: &mut dyn Model, id: SnapshotId) {
+        let saved = self.save_snapshot(model, id);
         if let Some(disk) = &mut self.disk {
-            let parent = &self.tree.nodes[parent];
-            let depth = parent.end() / PAGE_TOKENS;
-            disk.store_state(key, &parent.key, depth, s.tail.len(), Arc::clone(&s.state), page);
+            disk.stats.dropped += u64::from(!saved);
         }
     }
 
     /// Stores a snapshot that is not stored yet; the least valuable one, so that the others are the last to make way on
-    /// disk. False where there is none.
+    /// disk. False where there is none, or the disk takes none.
     pub(crate) fn save_next(&mut self, model: &mut dyn Model) -> bool {
         let Some(disk) = &mut self.disk else { return false };
         disk.poll();
         if !disk.takes_more() {
-            return true;
+            return !disk.holds_off();
         }
         let nodes = &self.tree.nodes;
         let unsaved = |s: &tree::Snapshot| {
@@ -305,8 +318,13 @@ impl Cache {
         true
     }
 
-    /// Stores everything that is worth it, and waits until it is written.
+    /// Stores everything that is worth it, and waits until it is written, or can not be.
     pub(crate) fn flush(&mut self, model: &mut dyn Model) {
+        if let Some(disk) = &mut self.disk {
+            disk.try_again();
+            // what could not be written then perhaps can be now
+            self.tree.snapshots.values_mut().for_each(|s| s.offered = false);
+        }
         loop {
             let pages = self.save_pages(model, usize::MAX);
             let Some(disk) = &mut self.disk else { return };

@@ -59,10 +59,11 @@ pub async fn generate(
     let request = Arc::new(request);
     let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
     let mut run = Run::start(&app, &trace, &request, explain).await?;
+    let mut miss = None;
     if explain {
         run.admitted().await;
+        miss = run.miss.take().and_then(|line| HeaderValue::from_str(&line).ok());
     }
-    let miss = run.miss.take().and_then(|line| HeaderValue::from_str(&line).ok());
     let unenforced = std::mem::take(&mut run.unenforced).join("; ");
     let warning = Some(&unenforced).filter(|w| !w.is_empty());
     let warning = warning.and_then(|w| HeaderValue::from_str(&header_text(w)).ok());

@@ -86,6 +86,7 @@ pub struct Metrics {
     disk_hits: Level,
     disk_tokens: Level,
     disk_errors: Level,
+    disk_dropped: Level,
     computed: Count,
     preemptions: Level,
     steps: Level,
@@ -133,6 +134,7 @@ impl Default for Metrics {
             level("octet:cache_disk_hits", "Prompts that went on from there since the model was loaded");
         let disk_tokens = level("octet:cache_disk_tokens", "Tokens that they did not compute");
         let disk_errors = level("octet:cache_disk_errors", "Files that were damaged, gone or not written");
+        let disk_dropped = level("octet:cache_disk_dropped", "States that were to be stored there and were not");
         let preemptions = level("octet:preemptions", "Sequences put back for want of pages since then");
         let steps = level("octet:steps", "Steps of the model since then");
         let masked_steps = level("octet:masked_steps", "Those that had constrained answers");
@@ -205,6 +207,7 @@ impl Default for Metrics {
             disk_hits,
             disk_tokens,
             disk_errors,
+            disk_dropped,
             computed,
             preemptions,
             steps,
@@ -319,6 +322,7 @@ impl Metrics {
             (&self.disk_hits, cache.disk.hits),
             (&self.disk_tokens, cache.disk.tokens),
             (&self.disk_errors, cache.disk.errors),
+            (&self.disk_dropped, cache.disk.dropped),
         ] {
             level.get_or_create(label).set(int(n));
         }

@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicBool;
 use octet_api::core::{Chat, Effort, Prompt};
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
-use octet_engine::template::{ChatInput, TemplateError};
+use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
 use octet_engine::tokenizer::{Bounds, CHUNK_BYTES, EncodeError, Encoded, Special, Tokenizer};
+use serde_json::json;
 
 use super::apart::given_up;
 use crate::models::Loaded;
@@ -131,8 +132,10 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     if chat.continue_final {
         reopen(tokenizer, &mut tokens, &mut text);
     }
+    let mut checkpoints = ends_of_messages(tokenizer, &tokens);
+    checkpoints.extend(end_of_tools(template, tokenizer, &input, &tokens));
     Ok(Rendered {
-        checkpoints: ends_of_messages(tokenizer, &tokens),
+        checkpoints,
         in_reasoning: model.format.reasoning && text.trim_end().ends_with("<think>"),
         text,
         tokens,
@@ -156,11 +159,54 @@ fn refused(chat: &Chat, e: &TemplateError) -> ApiError {
     ApiError::invalid(if by_variables { "chat_template_kwargs" } else { "messages" }, e.to_string())
 }
 
-/// Positions before the tokens that end messages: the first of them is the end of instructions and tools. A prompt that goes on
+/// Positions before the tokens that end messages: the first of them is the end of the instructions. A prompt that goes on
 /// with one of these messages finds the snapshot as well as one that goes on behind it. The cache chooses among them.
+///
+/// Of a long conversation those count that an answer follows, for prompts part where a client changes an answer (it drops
+/// thoughts, or writes calls anew), and the last two. What follows them begins like what ends the prompt.
 fn ends_of_messages(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
     let is_end = |id: &u32| tokenizer.eos_ids().contains(id);
-    tokens.iter().enumerate().filter(|(_, id)| is_end(id)).map(|(i, _)| i).collect()
+    let all: Vec<usize> = tokens.iter().enumerate().filter(|(_, id)| is_end(id)).map(|(i, _)| i).collect();
+    let Some((&last, before)) = all.split_last() else { return all };
+    let alike: Vec<usize> = before.iter().map(|&at| common(&tokens[at..], &tokens[last..])).collect();
+    let least = alike.iter().copied().min().unwrap_or(0);
+    if alike.iter().all(|&n| n == least) {
+        return all; // nothing tells them apart
+    }
+    let kept = |i: usize| i == 0 || i + 2 >= all.len() || alike[i] > least;
+    (0..all.len()).filter(|&i| kept(i)).map(|i| all[i]).collect()
+}
+
+/// Stands for instructions that begin unlike all others: no character, and none of those that mark what stays text.
+const OTHER: &str = "\u{ffff}";
+
+/// Where the instructions' own text begins, behind the tools where the template writes those first: clients put a date or
+/// a number into it, and keep their tools. Found by rendering other instructions; where that fails there is no such place.
+fn end_of_tools(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    input: &ChatInput,
+    tokens: &[u32],
+) -> Option<usize> {
+    let instructed = input.messages.first().is_some_and(|m| m["role"] == "system");
+    if !instructed || input.tools.as_ref().is_none_or(Vec::is_empty) {
+        return None;
+    }
+    let message = |role: &str| json!({"role": role, "content": OTHER});
+    let other = ChatInput {
+        messages: vec![message("system"), message("user")],
+        tools: input.tools.clone(),
+        add_generation_prompt: input.add_generation_prompt,
+        variables: input.variables.clone(),
+        now_s: input.now_s,
+    };
+    let other = tokenizer.encode_prompt(&template.render(&other).ok()?).ok()?;
+    Some(common(tokens, &other))
+}
+
+/// Length of the common beginning.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// A prompt as it stands: the model's own first token, then the text.

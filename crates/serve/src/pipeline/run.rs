@@ -95,6 +95,7 @@ impl Run {
         let name = lease.card().info.id.clone();
         let label = Metrics::model(&name);
         trace.note(|f| f.model.clone_from(&name));
+        let explain_miss = explain_miss || tracing::enabled!(tracing::Level::DEBUG);
         let defaults = Defaults { reasoning: app.options.reasoning, explain_miss };
         let place = lease.model().handle.reserve().map_err(|e| {
             if matches!(e, SubmitError::QueueFull { .. }) {

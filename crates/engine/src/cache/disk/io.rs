@@ -1,7 +1,8 @@
 //! The threads that touch files: one writes and deletes, one reads. The engine's thread only sends and receives, and
 //! waits for neither. Used by `disk`.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::thread::JoinHandle;
@@ -23,8 +24,11 @@ pub struct Wanted {
     pub lengths: Vec<usize>,
 }
 
-/// One file, or the name of the one that can not be had.
-pub type Part = Result<Vec<Vec<u8>>, Name>;
+/// One file, or the name of the one that can not be had, and why.
+pub type Part = Result<Vec<Vec<u8>>, (Name, io::Error)>;
+
+/// Writes a file: the temporary name, the name that it gets then, its key and its parts.
+pub type Writer = fn(&Path, &Path, &Key, &[Arc<Vec<u8>>]) -> io::Result<()>;
 
 /// Files of one sequence. They come one by one, so that few are in memory at once; dropping the receiver ends it.
 pub struct Read {
@@ -37,12 +41,12 @@ pub struct Threads {
     write: Option<Sender<Write>>,
     read: Option<Sender<Read>>,
     /// What became of each file that was to be stored.
-    pub written: Receiver<(Item, bool)>,
+    pub written: Receiver<(Item, io::Result<()>)>,
     handles: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
-    pub fn start(dir: &Path) -> std::io::Result<Self> {
+    pub fn start(dir: &Path, writer: Writer) -> io::Result<Self> {
         let (write, writes) = channel();
         let (read, reads) = channel();
         let (done, written) = channel();
@@ -50,7 +54,7 @@ impl Threads {
             |name: &str, f: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(f);
         let (to_write, to_read) = (dir.to_path_buf(), dir.to_path_buf());
         let handles = vec![
-            spawn("octet-cache-write", Box::new(move || write_all(&to_write, &writes, &done)))?,
+            spawn("octet-cache-write", Box::new(move || write_all(&to_write, writer, &writes, &done)))?,
             spawn("octet-cache-read", Box::new(move || read_all(&to_read, &reads)))?,
         ];
         Ok(Self { write: Some(write), read: Some(read), written, handles })
@@ -79,17 +83,22 @@ impl Drop for Threads {
 /// How files end that are being written.
 pub const TEMPORARY: &str = ".octet-cache-part";
 
-fn write_all(dir: &Path, jobs: &Receiver<Write>, done: &Sender<(Item, bool)>) {
-    // Several processes may use the folder, and several engines in one process.
+/// The name of a file that the calling thread is writing: several processes may use the folder, and several engines in
+/// one process.
+pub fn temporary(dir: &Path) -> PathBuf {
     let thread: String =
         format!("{:?}", std::thread::current().id()).replace(|c: char| !c.is_ascii_digit(), "");
-    let temporary = dir.join(format!("{}-{thread}{TEMPORARY}", std::process::id()));
+    dir.join(format!("{}-{thread}{TEMPORARY}", std::process::id()))
+}
+
+fn write_all(dir: &Path, writer: Writer, jobs: &Receiver<Write>, done: &Sender<(Item, io::Result<()>)>) {
+    let temporary = temporary(dir);
     for job in jobs {
         match job {
             Write::Store { item, key, parts } => {
-                let ok = file::write(&temporary, &dir.join(item.file()), &key, &parts).is_ok();
+                let result = writer(&temporary, &dir.join(item.file()), &key, &parts);
                 drop(parts);
-                let _ = done.send((item, ok)); // where nobody counts any more, the rest is stored all the same
+                let _ = done.send((item, result)); // where nobody counts any more, the rest is stored all the same
             }
             Write::Delete(item) => {
                 let _ = std::fs::remove_file(dir.join(item.file())); // gone is gone
@@ -101,7 +110,7 @@ fn write_all(dir: &Path, jobs: &Receiver<Write>, done: &Sender<(Item, bool)>) {
 fn read_all(dir: &Path, jobs: &Receiver<Read>) {
     for Read { wanted, to } in jobs {
         for Wanted { item, key, lengths } in wanted {
-            let part = file::read(&dir.join(item.file()), &key, &lengths).map_err(|_| item.name);
+            let part = file::read(&dir.join(item.file()), &key, &lengths).map_err(|e| (item.name, e));
             let failed = part.is_err();
             if to.send(part).is_err() || failed {
                 break;

@@ -2,23 +2,28 @@
 //!
 //! Names are chained hashes (`key`) of the model, everything that decides what it computes, the salt and all tokens: a
 //! file that is found under one's name is what would be computed, or it is damaged and its checksum says so. Files are
-//! written and read on threads of their own; a file that can not be read is a miss, and is deleted.
+//! written and read on threads of their own; a file that can not be read is a miss, and is deleted. Where files can not be
+//! written that is said once, and tried again ever more seldom; a full disk lowers the budget.
 
 mod file;
 mod index;
 mod io;
+#[cfg(test)]
+mod tests;
+mod trouble;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::key::Key;
 use crate::Error;
 pub use index::Item;
 use index::{Index, Name, name_of};
-use io::{Part, TEMPORARY, Threads, Wanted};
+use io::{Part, TEMPORARY, Threads, Wanted, Writer, temporary};
+use trouble::{Kind, Trouble};
 
 /// Where cached pages and states are kept when memory has no room for them, and until the next start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,15 +51,23 @@ pub struct DiskStats {
     pub evicted: u64,
     /// Files that were damaged or gone, and those that could not be written.
     pub errors: u64,
+    /// States that should have been stored and were not: the disk did not keep up, could not be written, or had no room.
+    pub dropped: u64,
 }
 
 /// Files that are read ahead of the engine.
 const READ_AHEAD: usize = 4;
+/// After so long on a full disk all of the budget is tried again.
+const LOWERED: Duration = Duration::from_secs(600);
+/// Bytes that must go into the folder when it is opened.
+const PROBE: usize = 4096;
 /// Leftovers of another process are its own for so long.
 const TEMPORARY_AGE: Duration = Duration::from_secs(3600);
 
 pub struct Disk {
     budget: u64,
+    /// What was stored when the disk was found full, and when that was: the budget until it is tried again.
+    lowered: Option<(u64, Instant)>,
     /// Bytes of a page and of a state.
     page: usize,
     state: usize,
@@ -63,6 +76,7 @@ pub struct Disk {
     writing: HashMap<Name, u64>,
     writing_bytes: u64,
     threads: Threads,
+    trouble: Trouble,
     pub stats: DiskStats,
 }
 
@@ -78,20 +92,30 @@ pub struct Reading {
 impl Disk {
     /// Opens the folder, and takes stock. `page` and `state` are bytes of the model's pages and states.
     pub fn open(options: &DiskOptions, page: usize, state: usize) -> Result<Self, Error> {
+        Self::open_with(options, page, state, file::write)
+    }
+
+    /// The same with another way to write files, for tests.
+    fn open_with(options: &DiskOptions, page: usize, state: usize, writer: Writer) -> Result<Self, Error> {
         let dir = &options.dir;
-        let fail =
-            |e: std::io::Error| Error::CacheDir { path: dir.display().to_string(), what: e.to_string() };
+        let fail = |e: std::io::Error| Error::CacheDir {
+            path: dir.display().to_string(),
+            what: format!("cached prompts can not be kept there: {e}; give a folder that can be written to"),
+        };
         make_dir(dir).map_err(fail)?;
         let mut found = scan(dir).map_err(fail)?;
-        let threads = Threads::start(dir).map_err(fail)?;
+        let full = probe(dir, writer).map_err(fail)?;
+        let threads = Threads::start(dir, writer).map_err(fail)?;
         let mut disk = Self {
             budget: options.bytes,
+            lowered: None,
             page,
             state,
             index: Index::default(),
             writing: HashMap::new(),
             writing_bytes: 0,
             threads,
+            trouble: Trouble::new(dir.clone()),
             stats: DiskStats::default(),
         };
         found.sort_by_key(|f| f.item.depth);
@@ -103,6 +127,10 @@ impl Disk {
         found.sort_by_key(|f| f.modified);
         found.iter().for_each(|f| disk.index.touch(std::iter::once(f.item.name)));
         disk.shrink(0);
+        if let Some(e) = full {
+            disk.not_written(&e);
+            disk.trouble.try_again(); // there may be something to make way
+        }
         Ok(disk)
     }
 
@@ -129,17 +157,26 @@ impl Disk {
         tails
     }
 
-    /// True where the writing thread keeps up.
+    /// True where the writing thread keeps up, and what it writes gets there.
     pub fn takes_more(&self) -> bool {
-        self.writing_bytes < (4 * self.state + 64 * self.page) as u64
+        self.writing_bytes < (4 * self.state + 64 * self.page) as u64 && !self.holds_off()
+    }
+    /// True while nothing is written, since it failed a moment ago.
+    pub fn holds_off(&self) -> bool {
+        self.trouble.holds_off(Instant::now())
+    }
+    /// Tries to write although it failed a moment ago.
+    pub fn try_again(&mut self) {
+        self.trouble.try_again();
     }
 
     /// Has a page written. Not without the one before it.
-    pub fn store_page(&mut self, key: Key, parent: &Key, depth: usize, bytes: Vec<u8>) {
-        self.store(key, parent, depth, None, vec![Arc::new(bytes)]);
+    pub fn store_page(&mut self, key: Key, parent: &Key, depth: usize, bytes: Vec<u8>) -> bool {
+        self.store(key, parent, depth, None, vec![Arc::new(bytes)])
     }
 
-    /// Has a state written, `tail` tokens after `parent`, with the page that has their keys and values.
+    /// Has a state written, `tail` tokens after `parent`, with the page that has their keys and values. False where
+    /// there is no room for it.
     pub fn store_state(
         &mut self,
         key: Key,
@@ -148,16 +185,26 @@ impl Disk {
         tail: usize,
         state: Arc<Vec<u8>>,
         page: Option<Vec<u8>>,
-    ) {
+    ) -> bool {
         let parts = std::iter::once(state).chain(page.map(Arc::new)).collect();
-        self.store(key, parent, depth, u8::try_from(tail).ok(), parts);
+        self.store(key, parent, depth, u8::try_from(tail).ok(), parts)
     }
 
-    fn store(&mut self, key: Key, parent: &Key, depth: usize, tail: Option<u8>, parts: Vec<Arc<Vec<u8>>>) {
+    fn store(
+        &mut self,
+        key: Key,
+        parent: &Key,
+        depth: usize,
+        tail: Option<u8>,
+        parts: Vec<Arc<Vec<u8>>>,
+    ) -> bool {
         let item = Item { name: name_of(&key), parent: name_of(parent), depth: depth as u32, tail };
         let bytes = file::file_bytes(parts.iter().map(|p| p.len()).sum());
-        if self.will_have(&key) || (depth > 0 && !self.will_have(parent)) {
-            return;
+        if self.will_have(&key) {
+            return true;
+        }
+        if depth > 0 && !self.will_have(parent) {
+            return false;
         }
         // What it follows must not make way for it.
         let mut at = self.index.item(&item.parent);
@@ -168,20 +215,29 @@ impl Disk {
         }
         self.index.touch(path.into_iter());
         self.shrink(bytes);
-        if self.index.bytes() + self.writing_bytes + bytes > self.budget
+        if self.index.bytes() + self.writing_bytes + bytes > self.limit()
             || (depth > 0 && !self.will_have(parent))
             || !self.threads.write(io::Write::Store { item, key, parts })
         {
-            return;
+            return false;
         }
         self.writing.insert(item.name, bytes);
         self.writing_bytes += bytes;
+        true
+    }
+
+    /// Bytes that files may take now.
+    fn limit(&self) -> u64 {
+        match self.lowered {
+            Some((bytes, since)) if since.elapsed() < LOWERED => bytes.min(self.budget),
+            _ => self.budget,
+        }
     }
 
     /// Takes note of what was written.
     pub fn poll(&mut self) {
-        while let Ok((item, ok)) = self.threads.written.try_recv() {
-            self.note(item, ok);
+        while let Ok((item, result)) = self.threads.written.try_recv() {
+            self.note(item, result);
         }
     }
 
@@ -189,7 +245,7 @@ impl Disk {
     pub fn flush(&mut self) {
         while !self.writing.is_empty() {
             match self.threads.written.recv() {
-                Ok((item, ok)) => self.note(item, ok),
+                Ok((item, result)) => self.note(item, result),
                 Err(_) => {
                     // the thread is gone, and what it was to write
                     self.writing.clear();
@@ -199,20 +255,40 @@ impl Disk {
         }
     }
 
-    fn note(&mut self, item: Item, ok: bool) {
+    fn note(&mut self, item: Item, result: std::io::Result<()>) {
         let bytes = self.writing.remove(&item.name).unwrap_or(0);
         self.writing_bytes = self.writing_bytes.saturating_sub(bytes);
-        match ok {
-            true if self.index.insert(item, bytes) => self.stats.writes += 1,
-            // what it follows has made way meanwhile
-            true => self.delete(vec![item]),
-            false => self.stats.errors += 1,
+        match result {
+            Ok(()) => {
+                self.trouble.wrote(Instant::now());
+                if self.index.insert(item, bytes) {
+                    self.stats.writes += 1;
+                    return;
+                }
+                // what it follows has made way meanwhile, or could not be written
+                self.delete(vec![item]);
+            }
+            Err(e) => {
+                self.stats.errors += 1;
+                self.not_written(&e);
+            }
+        }
+        self.stats.dropped += u64::from(item.tail.is_some());
+    }
+
+    fn not_written(&mut self, e: &std::io::Error) {
+        let now = Instant::now();
+        if Kind::of(e) == Kind::Full {
+            self.lowered = Some((self.index.bytes(), now));
+        }
+        if let Some(what) = self.trouble.not_written(e, now) {
+            tracing::warn!("{what}");
         }
     }
 
     /// Makes room for so many more bytes.
     fn shrink(&mut self, more: u64) {
-        let most = self.budget.saturating_sub(self.writing_bytes.saturating_add(more));
+        let most = self.limit().saturating_sub(self.writing_bytes.saturating_add(more));
         let gone = self.index.shrink(most);
         self.stats.evicted += gone.len() as u64;
         self.delete(gone);
@@ -249,18 +325,20 @@ impl Disk {
             Err(TryRecvError::Empty) => match reading.parts.recv_timeout(wait) {
                 Ok(part) => part,
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return Ok(None),
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Err(reading.names[reading.done]),
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Err(reading.given_up()),
             },
-            // the thread is gone
-            Err(TryRecvError::Disconnected) => Err(reading.names[reading.done]),
+            Err(TryRecvError::Disconnected) => Err(reading.given_up()),
         };
         match part {
             Ok(parts) => {
                 reading.done += 1;
                 Ok(Some(parts))
             }
-            Err(name) => {
+            Err((name, e)) => {
                 self.stats.errors += 1;
+                if let Some(what) = self.trouble.not_read(&e) {
+                    tracing::warn!("{what}");
+                }
                 let gone = self.index.remove(name);
                 self.delete(gone);
                 Err(())
@@ -274,6 +352,11 @@ impl Reading {
     pub fn is_done(&self) -> bool {
         self.done == self.names.len()
     }
+
+    /// What the next file is to one who waits for a thread that is gone.
+    fn given_up(&self) -> (Name, std::io::Error) {
+        (self.names[self.done], std::io::Error::other("the thread that reads it has ended"))
+    }
 }
 
 /// A folder that nobody else can look into.
@@ -283,6 +366,17 @@ fn make_dir(dir: &Path) -> std::io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(dir)
+}
+
+/// Writes a file into the folder, and removes it. A full disk is no failure: it is what comes back.
+fn probe(dir: &Path, writer: Writer) -> std::io::Result<Option<std::io::Error>> {
+    let (from, to) = (temporary(dir), temporary(dir).with_extension("probe.octet-cache-part"));
+    let result = writer(&from, &to, &Key::default(), &[Arc::new(vec![0; PROBE])]);
+    let removed = if result.is_ok() { std::fs::remove_file(to) } else { Ok(()) };
+    match result.and(removed) {
+        Err(e) if Kind::of(&e) == Kind::Full => Ok(Some(e)),
+        other => other.map(|()| None),
+    }
 }
 
 struct FoundFile {

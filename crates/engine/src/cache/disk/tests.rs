@@ -1,0 +1,136 @@
+//! A folder that fails: writers that say so, and a disk that is full.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+const STATE: usize = 5000;
+
+fn key(n: usize) -> Key {
+    let mut key = Key::default();
+    key[..8].copy_from_slice(&n.to_le_bytes());
+    key
+}
+
+fn open(dir: &Path, bytes: u64, writer: Writer) -> Result<Disk, Error> {
+    Disk::open_with(&DiskOptions { dir: dir.into(), bytes }, 1000, STATE, writer)
+}
+
+/// Has the `n`th state written, and waits.
+fn store(disk: &mut Disk, n: usize) -> bool {
+    let taken = disk.takes_more()
+        && disk.store_state(key(n), &key(1000), 0, 3, Arc::new(vec![n as u8; STATE]), Some(vec![7; 1000]));
+    disk.flush();
+    taken
+}
+
+fn read(disk: &mut Disk, n: usize) -> Result<Option<Vec<Vec<u8>>>, ()> {
+    let mut reading = disk.read(&[], Some((key(n), 3))).ok_or(())?;
+    disk.next(&mut reading, Duration::from_secs(10))
+}
+
+fn stored(dir: &Path) -> u64 {
+    std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().metadata().unwrap().len()).sum()
+}
+
+/// As `file::write`, in a folder that has room for three states: like a small disk.
+fn small(temporary: &Path, path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> std::io::Result<()> {
+    let bytes: usize = parts.iter().map(|p| p.len()).sum();
+    let room = 3 * file::file_bytes(STATE + 1000);
+    match stored(path.parent().unwrap()) + file::file_bytes(bytes) <= room {
+        true => file::write(temporary, path, key, parts),
+        false => Err(std::io::ErrorKind::StorageFull.into()),
+    }
+}
+
+#[test]
+fn on_a_full_disk_the_least_used_makes_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut disk = open(dir.path(), 1 << 30, small).unwrap();
+    for n in 0..3 {
+        assert!(store(&mut disk, n));
+    }
+    assert!(!disk.holds_off());
+    assert!(store(&mut disk, 3), "it is tried");
+    assert_eq!((disk.stats.errors, disk.stats.dropped, disk.stats.writes), (1, 1, 3));
+    assert!(disk.holds_off() && !store(&mut disk, 4), "and for a while nothing is");
+    assert_eq!(disk.stats.errors, 1);
+    // what there is can be read meanwhile, which keeps it
+    assert!(read(&mut disk, 0).is_ok_and(|parts| parts.is_some_and(|p| p[0] == vec![0; STATE])));
+    disk.try_again();
+    for n in 4..8 {
+        assert!(store(&mut disk, n), "{n}");
+        assert!(disk.has(&key(n)) && !disk.holds_off());
+    }
+    assert_eq!((disk.stats.errors, disk.stats.evicted, disk.index.len()), (1, 4, 3));
+    // the disk has more room some time later
+    disk.lowered = disk.lowered.map(|(bytes, since)| (bytes, since - LOWERED));
+    assert_eq!(disk.limit(), 1 << 30);
+    drop(disk);
+    // it is full at the next start too, which is no reason not to use it
+    let mut disk = open(dir.path(), 1 << 30, small).unwrap();
+    assert!(disk.lowered.is_some() && !disk.holds_off());
+    assert!(read(&mut disk, 7).is_ok_and(|parts| parts.is_some()));
+    assert!(store(&mut disk, 9) && disk.has(&key(9)));
+    assert_eq!(disk.stats.errors, 0);
+}
+
+#[test]
+fn a_folder_that_can_not_be_written_to_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in [std::io::ErrorKind::ReadOnlyFilesystem, std::io::ErrorKind::PermissionDenied] {
+        let writer: Writer = match kind {
+            std::io::ErrorKind::ReadOnlyFilesystem => {
+                |_, _, _, _| Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+            }
+            _ => |_, _, _, _| Err(std::io::ErrorKind::PermissionDenied.into()),
+        };
+        let e = open(dir.path(), 1 << 30, writer).map(drop).unwrap_err().to_string();
+        assert!(e.contains(dir.path().to_str().unwrap()) && e.contains("can be written to"), "{e}");
+    }
+    let disk = open(dir.path(), 1 << 30, file::write).unwrap();
+    assert_eq!(stored(dir.path()), 0, "trying leaves nothing behind");
+    drop(disk);
+}
+
+#[test]
+fn a_folder_that_fails_later_is_left_alone_for_a_while() {
+    static WRITES: AtomicUsize = AtomicUsize::new(0);
+    let dir = tempfile::tempdir().unwrap();
+    let mut disk = open(dir.path(), 1 << 30, |temporary, path, key, parts| {
+        match WRITES.fetch_add(1, Ordering::Relaxed) {
+            0..2 => file::write(temporary, path, key, parts), // the first is the one at the start
+            _ => Err(std::io::Error::other("an unlucky disk")),
+        }
+    })
+    .unwrap();
+    assert!(store(&mut disk, 0) && store(&mut disk, 1));
+    for n in 2..5 {
+        assert!(!store(&mut disk, n));
+    }
+    assert_eq!(WRITES.load(Ordering::Relaxed), 3);
+    assert_eq!((disk.stats.writes, disk.stats.errors, disk.stats.dropped), (1, 1, 1));
+    // the budget has nothing to do with it
+    assert_eq!((disk.limit(), disk.has(&key(0)), disk.has(&key(1))), (1 << 30, true, false));
+    std::thread::sleep(Duration::from_millis(1050));
+    assert!(store(&mut disk, 5), "it is tried again");
+    assert!(disk.holds_off());
+}
+
+#[test]
+fn what_can_not_be_read_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut disk = open(dir.path(), 1 << 30, file::write).unwrap();
+    (0..3).for_each(|n| assert!(store(&mut disk, n)));
+    for (n, file) in std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().path()).enumerate() {
+        match n {
+            0 => std::fs::write(file, "short").unwrap(),
+            1 => std::fs::remove_file(file).unwrap(),
+            _ => {}
+        }
+    }
+    let read: Vec<bool> = (0..3).map(|n| read(&mut disk, n).is_ok()).collect();
+    assert_eq!(read.iter().filter(|ok| **ok).count(), 1);
+    assert_eq!((disk.stats.errors, disk.index.len()), (2, 1));
+    assert!(!disk.holds_off(), "files can still be written");
+}
