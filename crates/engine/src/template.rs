@@ -147,8 +147,7 @@ impl ChatTemplate {
         }
         let given =
             |n: &String| RESERVED.contains(&n.as_str()) || self.special.iter().any(|(s, _)| *s == n.as_str());
-        let mut reads: Vec<&str> =
-            all().flat_map(|c| &c.reads).filter(|n| !given(*n)).map(|n| &**n).collect();
+        let mut reads: Vec<&str> = all().flat_map(|c| &c.reads).filter(|n| !given(n)).map(|n| &**n).collect();
         reads.sort_unstable();
         reads.dedup();
         Err(match reads.as_slice() {

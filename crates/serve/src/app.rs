@@ -82,6 +82,13 @@ impl App {
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
         let bodies = BodyRoom::new(options.body_bytes_max);
         let apart = Apart::new(options.prompts_at_once);
-        Ok(Arc::new(Self { options, models, metrics: Metrics::default(), kept: Kept::default(), bodies, apart }))
+        Ok(Arc::new(Self {
+            options,
+            models,
+            metrics: Metrics::default(),
+            kept: Kept::default(),
+            bodies,
+            apart,
+        }))
     }
 }

@@ -78,7 +78,8 @@ impl Spm {
                 _ => {}
             }
         }
-        let has_words = pieces.keys().all(|p: &Box<str>| !p.trim_start_matches('▁').contains('▁'));
+        let has_words =
+            !pieces.keys().map(AsRef::<str>::as_ref).any(|p| p.trim_start_matches('▁').contains('▁'));
         Ok(Self { pieces, bytes, unknown, add_space_prefix, has_words })
     }
 
