@@ -1,0 +1,214 @@
+//! The keys of `model_list`: LiteLLM's, and those of models that run in this process.
+
+use crate::keys::{Key, Kind, Section, key};
+
+/// An entry of `model_list`.
+pub static MODEL: Section = Section {
+    name: "model_list",
+    doc: "a deployment",
+    keys: &[
+        key("model_name", Kind::Text, "what clients ask for; * stands for any text"),
+        key("litellm_params", Kind::Section(&PARAMS), "who answers, and how"),
+        key("model_info", Kind::Section(&MODEL_INFO), "what is known about the model"),
+    ],
+    warned: &[(&["tpm", "rpm"], "it counts under litellm_params")],
+    refused: &[],
+    open: false,
+};
+
+/// `litellm_params`.
+pub static PARAMS: Section = Section {
+    name: "litellm_params",
+    doc: "who answers, and how",
+    keys: &[
+        key("model", Kind::Text, "provider/model; octet/PATH-or-name runs it here, process/ID starts a server"),
+        key("api_base", Kind::Text, "where the API begins").or(&["base_url"]),
+        key("api_key", Kind::Secret, "the key; without one the provider's variable counts"),
+        key("api_version", Kind::Text, "Azure's"),
+        key("organization", Kind::Text, "OpenAI's"),
+        key("custom_llm_provider", Kind::Text, "the provider, where model does not begin with it"),
+        key("litellm_credential_name", Kind::Text, "an entry of credential_list"),
+        key("weight", Kind::Number, "share of the group's requests"),
+        key("order", Kind::Count, "lower ones first; higher ones only where no lower one can answer"),
+        key("rpm", Kind::Count, "most requests in a minute"),
+        key("tpm", Kind::Count, "most tokens in a minute"),
+        key("max_parallel_requests", Kind::Count, "most requests at once"),
+        key("timeout", Kind::Seconds, "longest time of an attempt"),
+        key("stream_timeout", Kind::Seconds, "longest time to a stream's first piece"),
+        key("cooldown_time", Kind::Seconds, "how long it rests after failures"),
+        key("num_retries", Kind::Count, "further attempts").or(&["max_retries"]),
+        key("silent_model", Kind::Text, "a group that gets a copy of each request"),
+        key("silent_share", Kind::Number, "share of the requests that are copied, 0 to 1"),
+        key("extra_headers", Kind::TextMap, "headers that are sent along").or(&["headers"]),
+        key("extra_body", Kind::Json, "merged into the body"),
+        key("chat_template_kwargs", Kind::Json, "variables of the chat template: {enable_thinking: false}"),
+        key("drop_params", Kind::Bool, "leave out parameters that the provider can not take"),
+        key("additional_drop_params", Kind::Texts, "parameters that are left out").or(&["drop"]),
+        key("rename_params", Kind::TextMap, "parameters that go by another name: {old: new}"),
+        key("set_params", Kind::Json, "parameters as they are here, whatever the client says"),
+        key("input_cost_per_token", Kind::Number, "USD; also in model_info"),
+        key("output_cost_per_token", Kind::Number, "USD; also in model_info"),
+        key("cache_read_input_token_cost", Kind::Number, "USD; also in model_info"),
+        // Parameters of requests that do not give them.
+        key("temperature", Kind::Number, "default"),
+        key("top_p", Kind::Number, "default"),
+        key("top_k", Kind::Count, "default"),
+        key("min_p", Kind::Number, "default"),
+        key("max_tokens", Kind::Count, "default"),
+        key("max_completion_tokens", Kind::Count, "default"),
+        key("presence_penalty", Kind::Number, "default"),
+        key("frequency_penalty", Kind::Number, "default"),
+        key("repetition_penalty", Kind::Number, "default"),
+        key("seed", Kind::Count, "default"),
+        key("stop", Kind::Texts, "default"),
+        key("n", Kind::Count, "default"),
+        key("logit_bias", Kind::Json, "default"),
+        key("logprobs", Kind::Bool, "default"),
+        key("top_logprobs", Kind::Count, "default"),
+        key("reasoning_effort", Kind::Text, "default"),
+        key("thinking", Kind::Json, "default (Anthropic's)"),
+        key("response_format", Kind::Json, "default"),
+        key("tools", Kind::Any, "default"),
+        key("tool_choice", Kind::Any, "default"),
+        key("parallel_tool_calls", Kind::Bool, "default"),
+        key("stream_options", Kind::Json, "default"),
+        key("service_tier", Kind::Text, "default"),
+        key("user", Kind::Text, "default"),
+        key("metadata", Kind::Json, "default"),
+        key("verbosity", Kind::Text, "default"),
+        key("dimensions", Kind::Count, "default, for embeddings"),
+        key("encoding_format", Kind::Text, "default, for embeddings"),
+        key("num_ctx", Kind::Count, "tokens of context, of models in this process and of Ollama's"),
+        // Models in this process: the flags of `octet serve`.
+        key("ctx_size", Kind::Count, "tokens of context").or(&["max_model_len"]),
+        key("ubatch_size", Kind::Count, "tokens of a prompt that are processed at once"),
+        key("batch_size", Kind::Count, "the same; the smaller one counts"),
+        key("kv_cache_dtype", Kind::OneOf(&["f16", "f32"]), "type of the keys and values"),
+        key("threads", Kind::Count, "threads"),
+        key("isa", Kind::OneOf(&["portable", "avx2", "avx512"]), "instruction set"),
+        key("no_pin", Kind::Bool, "let the system move threads between processors"),
+        key("exact", Kind::Bool, "f32 weights and activations"),
+        key("no_memory_check", Kind::Bool, "load it even where it seems larger than the free memory"),
+        key("parallel", Kind::Count, "answers that are generated at once").or(&["max_num_seqs"]),
+        key("max_queue", Kind::Count, "answers that may wait for their turn"),
+        key("kv_tokens", Kind::Count, "tokens that the KV cache holds"),
+        key("cache_ram", Kind::Size, "memory for snapshots; a plain number counts MiB"),
+        key("cache_disk", Kind::Text, "a folder in which the cache is kept too").or(&["slot_save_path"]),
+        key("cache_disk_size", Kind::Size, "what the files in it may take"),
+        key("keep_alive", Kind::Seconds, "how long it stays loaded unused; -1 is for good"),
+        key("reasoning_format", Kind::OneOf(&["deepseek", "hidden", "none"]), "where reasoning goes"),
+        key("tool_call_parser", Kind::OneOf(&["qwen3_coder", "hermes", "none"]), "how the model writes tool calls"),
+        key("chat_template", Kind::Text, "a file with a Jinja template instead of the model's own"),
+    ],
+    warned: &[
+        (&["tags"], "deployments are not chosen by tags here: give them model_names of their own"),
+        (
+            &["configurable_clientside_auth_params", "use_in_pass_through", "use_litellm_proxy"],
+            "clients can not change where a request goes, and there is no pass-through",
+        ),
+        (&["allowed_openai_params"], "every parameter of OpenAI's is passed on here"),
+        (&["merge_reasoning_content_in_choices"], "reasoning comes in reasoning_content"),
+        (&["cache_control_injection_points"], "cache_control is passed on where the client sends it, and not added"),
+        (&["max_budget", "budget_duration"], "budgets are for keys and for all requests together, not for one deployment"),
+        (&["guardrails", "prompt_id", "prompt_variables", "prompt_label", "prompt_version"], "there are no guardrails and stored prompts here"),
+        (&["stream"], "whether an answer is streamed is the client's choice"),
+        (&["input_cost_per_second", "output_cost_per_second", "input_cost_per_pixel", "output_cost_per_image"], "costs are counted by tokens here"),
+        (&["default_api_key_tpm_limit", "default_api_key_rpm_limit"], "limits of keys are set with the key"),
+        (&["model_info", "litellm_trace_id", "litellm_call_id", "caching", "cache"], "it does nothing here"),
+    ],
+    refused: &[
+        (
+            &["mock_response", "mock_testing_fallbacks", "mock_timeout"],
+            "answers are never made up; point api_base to a test server instead",
+        ),
+        (
+            &[
+                "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "aws_region_name", "aws_role_name",
+                "aws_session_name", "aws_profile_name", "aws_web_identity_token", "aws_bedrock_runtime_endpoint",
+                "aws_sts_endpoint", "vertex_project", "vertex_location", "vertex_credentials", "vertex_ai_project",
+                "vertex_ai_location", "vertex_ai_credentials", "watsonx_region_name", "region_name",
+            ],
+            "Bedrock, Vertex AI and watsonx sign requests in ways of their own; use their OpenAI-compatible addresses with api_base and api_key",
+        ),
+        (
+            &["azure_ad_token", "azure_ad_token_provider", "tenant_id", "client_id", "client_secret", "azure_username", "azure_password", "azure_scope"],
+            "Azure is reached with api_key; tokens of Entra ID are not fetched here",
+        ),
+        (&["ssl_verify", "ssl_certificate"], "certificates are always checked; add yours to the system's (SSL_CERT_FILE)"),
+        (&["model_config", "router_config"], "routing is set for all requests in router_settings"),
+    ],
+    open: false,
+};
+
+/// Parameters that stand in for those that a request does not give.
+pub const SAMPLING: &[&str] = &[
+    "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "seed", "stop", "n", "logit_bias", "logprobs", "top_logprobs", "reasoning_effort", "thinking",
+    "response_format", "tools", "tool_choice", "parallel_tool_calls", "stream_options", "service_tier", "user", "metadata",
+    "verbosity", "dimensions", "encoding_format",
+];
+
+/// Keys of models in this process.
+pub const ENGINE_KEYS: &[&str] = &[
+    "ctx_size", "ubatch_size", "batch_size", "kv_cache_dtype", "threads", "isa", "no_pin", "exact", "no_memory_check", "parallel",
+    "max_queue", "kv_tokens", "cache_ram", "cache_disk", "cache_disk_size", "keep_alive", "reasoning_format", "tool_call_parser",
+    "chat_template",
+];
+
+/// What all may stand in `model_info`.
+const INFO_KEYS: &[Key] = &[
+    key("id", Kind::Text, "the deployment's name in logs and metrics; without one it is made from the entry"),
+    key("mode", Kind::OneOf(&["chat", "responses", "completion", "embedding"]), "what the model is for"),
+    key("base_model", Kind::Text, "the model, where its name does not tell"),
+    key("max_input_tokens", Kind::Count, "the window for prompts"),
+    key("max_output_tokens", Kind::Count, "the longest answer").or(&["max_tokens"]),
+    key("input_cost_per_token", Kind::Number, "USD"),
+    key("cache_read_input_token_cost", Kind::Number, "USD, for tokens that the provider's cache held"),
+    key("output_cost_per_token", Kind::Number, "USD"),
+    key("supports_vision", Kind::Bool, "whether it takes images"),
+    key("supports_function_calling", Kind::Bool, "whether it takes tools"),
+    key("supports_reasoning", Kind::Bool, "whether it reasons"),
+    key("access_groups", Kind::Texts, "names by which virtual keys may use it"),
+];
+
+/// `model_info`.
+pub static MODEL_INFO: Section = Section {
+    name: "model_info",
+    doc: "what is known about the model; other keys are passed on to clients that ask",
+    keys: INFO_KEYS,
+    warned: &[],
+    refused: &[],
+    open: true,
+};
+
+/// An entry of `credential_list`.
+pub static CREDENTIAL: Section = Section {
+    name: "credential_list",
+    doc: "keys and addresses with a name",
+    keys: &[
+        key("credential_name", Kind::Text, "its name"),
+        key("credential_values", Kind::Section(&CREDENTIAL_VALUES), "what litellm_params would say"),
+        key("credential_info", Kind::Json, "for people"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
+};
+
+/// `credential_values`.
+pub static CREDENTIAL_VALUES: Section = Section {
+    name: "credential_values",
+    doc: "what litellm_params would say",
+    keys: &[
+        key("api_base", Kind::Text, "where the API begins").or(&["base_url"]),
+        key("api_key", Kind::Secret, "the key"),
+        key("api_version", Kind::Text, "Azure's"),
+        key("organization", Kind::Text, "OpenAI's"),
+    ],
+    warned: &[],
+    refused: &[(
+        &["aws_access_key_id", "aws_secret_access_key", "aws_region_name", "vertex_project", "vertex_location", "vertex_credentials"],
+        "Bedrock and Vertex AI are not supported; use their OpenAI-compatible addresses with api_base and api_key",
+    )],
+    open: false,
+};
