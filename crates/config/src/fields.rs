@@ -28,7 +28,10 @@ impl<'a> Fields<'a> {
             Value::Null => &[],
             other => {
                 let found = other.describe();
-                reader.wrong(&node.span, format!("{} is a mapping of keys to values, not {found}", section.name));
+                reader.wrong(
+                    &node.span,
+                    format!("{} is a mapping of keys to values, not {found}", section.name),
+                );
                 return None;
             }
         };
@@ -45,7 +48,10 @@ impl<'a> Fields<'a> {
         if let Some(key) = section.key(name) {
             let twice = self.entries.iter().find(|e| key.is(&e.key)).filter(|e| e.key != name);
             if let Some(other) = twice {
-                self.reader.wrong(&entry.span, format!("'{name}' is the same key as '{}': keep one of them", other.key));
+                self.reader.wrong(
+                    &entry.span,
+                    format!("'{name}' is the same key as '{}': keep one of them", other.key),
+                );
             }
         } else if let Some(why) = section.warning(name) {
             self.reader.note(&entry.span, path, why);
@@ -65,7 +71,11 @@ impl<'a> Fields<'a> {
 
     /// What stands there; `null` is nothing.
     pub fn get(&self, name: &'static str) -> Option<&'a Node> {
-        debug_assert!(self.section.keys.iter().any(|k| k.name == name), "{}.{name} is declared", self.section.name);
+        debug_assert!(
+            self.section.keys.iter().any(|k| k.name == name),
+            "{}.{name} is declared",
+            self.section.name
+        );
         self.reader.ask(self.section.name, name);
         let key = self.section.key(name)?;
         self.entries.iter().find(|e| key.is(&e.key)).map(|e| &e.node).filter(|n| n.value != Value::Null)
@@ -85,7 +95,8 @@ impl<'a> Fields<'a> {
     /// A complaint about a value.
     pub fn wrong(&self, name: &str, node: &Node, expected: &str) {
         let found = node.value.describe();
-        self.reader.wrong(&node.span, format!("{}.{name}: expected {expected}, found {found}", self.section.name));
+        self.reader
+            .wrong(&node.span, format!("{}.{name}: expected {expected}, found {found}", self.section.name));
     }
 
     /// A text. A number is none: `1.10` would lose its last digit.
@@ -170,8 +181,10 @@ impl<'a> Fields<'a> {
         let node = self.get(name)?;
         let number = self.number_of(name, node, "a number")?;
         if !(least..=most).contains(&number) {
-            let range = if most == f64::MAX { format!("{least} or more") } else { format!("from {least} to {most}") };
-            self.reader.wrong(&node.span, format!("{}.{name} is {number}; it has to be {range}", self.section.name));
+            let range =
+                if most == f64::MAX { format!("{least} or more") } else { format!("from {least} to {most}") };
+            self.reader
+                .wrong(&node.span, format!("{}.{name} is {number}; it has to be {range}", self.section.name));
             return None;
         }
         Some(number)
@@ -188,10 +201,12 @@ impl<'a> Fields<'a> {
         // Exactly representable, and more than anything here counts.
         const MOST: f64 = (1u64 << 53) as f64;
         let number = self.number_of(name, node, "a whole number")?;
-        let whole = (number.fract() == 0.0 && number >= least as f64 && number <= MOST).then_some(number as u64);
+        let whole =
+            (number.fract() == 0.0 && number >= least as f64 && number <= MOST).then_some(number as u64);
         let count = whole.and_then(|n| T::try_from(n).ok());
         if count.is_none() {
-            let text = format!("{}.{name}: {number} is not a whole number from {least} on", self.section.name);
+            let text =
+                format!("{}.{name}: {number} is not a whole number from {least} on", self.section.name);
             self.reader.wrong(&node.span, text);
         }
         count
@@ -217,7 +232,13 @@ impl<'a> Fields<'a> {
         let time = self.time(name)?;
         if time.is_zero() {
             let span = self.get(name).map_or(self.span, |n| &n.span);
-            self.reader.wrong(span, format!("{}.{name} is 0: nothing is answered in no time; leave it out for the default", self.section.name));
+            self.reader.wrong(
+                span,
+                format!(
+                    "{}.{name} is 0: nothing is answered in no time; leave it out for the default",
+                    self.section.name
+                ),
+            );
             return None;
         }
         Some(time)
@@ -244,8 +265,14 @@ impl<'a> Fields<'a> {
         if found.is_none() {
             let span = self.get(name).map_or(self.span, |n| &n.span);
             let all: Vec<&str> = words.iter().map(|(w, _)| *w).collect();
-            let near = nearest(&text, all.iter().copied()).map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
-            let text = format!("{}.{name} is {}; it is one of {}{near}", self.section.name, quoted(&text), all.join(", "));
+            let near = nearest(&text, all.iter().copied())
+                .map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+            let text = format!(
+                "{}.{name} is {}; it is one of {}{near}",
+                self.section.name,
+                quoted(&text),
+                all.join(", ")
+            );
             self.reader.wrong(span, text);
         }
         found

@@ -8,7 +8,7 @@ use crate::read;
 use crate::reader::{Reader, folder};
 use crate::source::Source;
 use crate::yaml::{self, Entry, Node, Value};
-use crate::{Config, Problem, Problems, Span};
+use crate::{Config, Note, Problem, Problems, Span};
 
 /// Files that include each other, at most.
 const FILES_MAX: usize = 64;
@@ -44,6 +44,21 @@ impl Config {
     }
 }
 
+/// What there is to say about a file, right or wrong. For imports.
+pub(crate) fn look(
+    file: &str,
+    text: &str,
+    source: &dyn Source,
+) -> Result<(Vec<Problem>, Vec<Note>), Problems> {
+    let span: Arc<str> = file.into();
+    yaml::parse(&span, text).map_err(|problem| Problems(vec![problem]))?;
+    let reader = Reader::new(source);
+    if let Some(root) = gather(&reader, span, text, &mut Vec::new()) {
+        read::config(&reader, &root);
+    }
+    Ok(reader.finish())
+}
+
 /// A file with those that it includes.
 fn gather(reader: &Reader, file: Arc<str>, text: &str, files: &mut Vec<PathBuf>) -> Option<Node> {
     files.push(PathBuf::from(&*file));
@@ -57,14 +72,20 @@ fn gather(reader: &Reader, file: Arc<str>, text: &str, files: &mut Vec<PathBuf>)
     let Value::Map(entries) = &mut root.value else {
         // An empty file is told what it lacks, like one without models.
         if root.value != Value::Null {
-            reader.wrong(&root.span, format!("a configuration is a mapping of keys to values, not {}", root.value.describe()));
+            reader.wrong(
+                &root.span,
+                format!("a configuration is a mapping of keys to values, not {}", root.value.describe()),
+            );
             return None;
         }
         return Some(root);
     };
     for (span, name) in included(reader, entries) {
         if name.contains("://") {
-            reader.wrong(&span, format!("include: {} is not on this machine; only files are included", quoted(&name)));
+            reader.wrong(
+                &span,
+                format!("include: {} is not on this machine; only files are included", quoted(&name)),
+            );
             continue;
         }
         let path = folder(&span).join(&name);
@@ -100,7 +121,10 @@ fn included(reader: &Reader, entries: &[Entry]) -> Vec<(Span, String)> {
     let name = |item: &Node| match &item.value {
         Value::Text(t) => Some((item.span.clone(), t.clone())),
         other => {
-            reader.wrong(&item.span, format!("include: expected the name of a file, found {}", other.describe()));
+            reader.wrong(
+                &item.span,
+                format!("include: expected the name of a file, found {}", other.describe()),
+            );
             None
         }
     };

@@ -60,6 +60,9 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     }
     let plain = |s: &str| s.to_lowercase().replace(['-', '.', ' '], "_");
     let name = plain(name);
-    let scored = known.into_iter().filter(|k| k.len() <= NAME_MAX).map(|k| (strsim::jaro_winkler(&name, &plain(k)), k));
+    let scored = known
+        .into_iter()
+        .filter(|k| k.len() <= NAME_MAX)
+        .map(|k| (strsim::jaro_winkler(&name, &plain(k)), k));
     scored.filter(|(score, _)| *score > 0.85).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, k)| k)
 }

@@ -75,7 +75,10 @@ impl<'a> Reader<'a> {
     pub fn lacks(&self, span: &Span, name: &str) {
         match &mut *self.missing.borrow_mut() {
             Some(missing) => missing.push(name.to_string()),
-            None => self.wrong(span, format!("the environment variable {name} is not set: set it, or write a value here")),
+            None => self.wrong(
+                span,
+                format!("the environment variable {name} is not set: set it, or write a value here"),
+            ),
         }
     }
 
@@ -135,7 +138,10 @@ impl<'a> Reader<'a> {
         };
         let secret = Secret::new(&text);
         if secret.is_none() {
-            self.wrong(span, "the key is empty: write os.environ/NAME, file:PATH or the key, or leave it out");
+            self.wrong(
+                span,
+                "the key is empty: write os.environ/NAME, file:PATH or the key, or leave it out",
+            );
         }
         secret
     }

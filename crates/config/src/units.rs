@@ -76,6 +76,9 @@ mod tests {
         ] {
             assert_eq!(time(text), expected, "{text}");
         }
-        assert_eq!((size("32MiB"), size("1.5g"), size("7"), size("x")), (Some(32 << 20), Some(3 << 29), Some(7), None));
+        assert_eq!(
+            (size("32MiB"), size("1.5g"), size("7"), size("x")),
+            (Some(32 << 20), Some(3 << 29), Some(7), None)
+        );
     }
 }

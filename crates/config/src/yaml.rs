@@ -171,7 +171,14 @@ fn node(raw: Spanned<Raw>, file: &Arc<str>, budget: &mut usize) -> Result<Node, 
     let span = Span { file: file.clone(), line, column };
     *budget = match budget.checked_sub(1) {
         Some(left) => left,
-        None => return Err(Problem { span, text: format!("the file has more than {NODES_MAX} values, those that aliases repeat included") }),
+        None => {
+            return Err(Problem {
+                span,
+                text: format!(
+                    "the file has more than {NODES_MAX} values, those that aliases repeat included"
+                ),
+            });
+        }
     };
     let value = match raw.value {
         Raw::Null => Value::Null,

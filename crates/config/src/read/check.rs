@@ -11,7 +11,9 @@ pub(crate) fn names(reader: &Reader, root: &Node, config: &Config) {
     let routes = Routes::new(config);
     if config.deployments.is_empty() {
         let why = match config.skipped.first() {
-            Some(skipped) => format!("no model is left: '{}' is left out, for {}", skipped.group, skipped.reason),
+            Some(skipped) => {
+                format!("no model is left: '{}' is left out, for {}", skipped.group, skipped.reason)
+            }
             None => "there is no model: write model_list (or processes)".into(),
         };
         reader.wrong(&at(&["model_list"]), why);
@@ -19,7 +21,8 @@ pub(crate) fn names(reader: &Reader, root: &Node, config: &Config) {
     }
     let target = |span: &Span, key: &str, name: &str| {
         if !routes.is_known(name) {
-            let near = nearest(name, routes.names()).map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+            let near =
+                nearest(name, routes.names()).map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
             reader.wrong(span, format!("{key}: there is no model_name {}{near}", quoted(name)));
         }
     };
@@ -28,12 +31,19 @@ pub(crate) fn names(reader: &Reader, root: &Node, config: &Config) {
         let span = at(&["router_settings", "model_group_alias", &alias.name]);
         let key = format!("the alias '{}'", alias.name);
         if router.aliases.iter().any(|other| other.name == alias.group) {
-            reader.wrong(&span, format!("{key} means '{}', which is an alias too: name the group", alias.group));
+            reader.wrong(
+                &span,
+                format!("{key} means '{}', which is an alias too: name the group", alias.group),
+            );
         } else {
             target(&span, &key, &alias.group);
         }
         if config.deployments.iter().any(|d| d.group.as_str() == alias.name) {
-            reader.note(&span, "model_group_alias", format!("'{}' is a model_name too, and that counts", alias.name));
+            reader.note(
+                &span,
+                "model_group_alias",
+                format!("'{}' is a model_name too, and that counts", alias.name),
+            );
         }
     }
     let lists: [(&str, &[Fallback]); 3] = [
@@ -42,7 +52,11 @@ pub(crate) fn names(reader: &Reader, root: &Node, config: &Config) {
         ("content_policy_fallbacks", &router.content_policy_fallbacks),
     ];
     for (key, list) in lists {
-        let section = if span_of(root, &["router_settings", key]).is_some() { "router_settings" } else { "litellm_settings" };
+        let section = if span_of(root, &["router_settings", key]).is_some() {
+            "router_settings"
+        } else {
+            "litellm_settings"
+        };
         let span = at(&[section, key]);
         for fallback in list {
             fallback.to.iter().for_each(|to| target(&span, key, to));
@@ -52,18 +66,29 @@ pub(crate) fn names(reader: &Reader, root: &Node, config: &Config) {
             }
         }
     }
-    let section = if span_of(root, &["router_settings", "default_fallbacks"]).is_some() { "router_settings" } else { "litellm_settings" };
+    let section = if span_of(root, &["router_settings", "default_fallbacks"]).is_some() {
+        "router_settings"
+    } else {
+        "litellm_settings"
+    };
     for to in &router.default_fallbacks {
         target(&at(&[section, "default_fallbacks"]), "default_fallbacks", to);
     }
     for (group, _) in &router.group_retry_policy {
-        target(&at(&["router_settings", "model_group_retry_policy", group]), "model_group_retry_policy", group);
+        target(
+            &at(&["router_settings", "model_group_retry_policy", group]),
+            "model_group_retry_policy",
+            group,
+        );
     }
     for deployment in &config.deployments {
         if let Some(shadow) = &deployment.shadow {
             target(&deployment.span, "silent_model", &shadow.group);
             if deployment.group.matches(&shadow.group) && !deployment.group.is_wildcard() {
-                reader.wrong(&deployment.span, format!("silent_model: '{}' would copy its requests to itself", shadow.group));
+                reader.wrong(
+                    &deployment.span,
+                    format!("silent_model: '{}' would copy its requests to itself", shadow.group),
+                );
             }
         }
     }
@@ -75,12 +100,21 @@ fn cascades(reader: &Reader, config: &Config, routes: &Routes, target: &dyn Fn(&
         for (key, group) in [("fast", &cascade.fast), ("strong", &cascade.strong)] {
             target(&cascade.span, &format!("the cascade '{}': {key}", cascade.name), group);
             if config.cascades.iter().any(|c| c.name == *group) {
-                reader.wrong(&cascade.span, format!("the cascade '{}': {key} is a cascade too; name a group", cascade.name));
+                reader.wrong(
+                    &cascade.span,
+                    format!("the cascade '{}': {key} is a cascade too; name a group", cascade.name),
+                );
             }
         }
         let twice = config.cascades[..i].iter().any(|c| c.name == cascade.name);
         if twice || routes.groups.contains(&cascade.name.as_str()) {
-            reader.wrong(&cascade.span, format!("'{}' is the name of something else already: take another for the cascade", cascade.name));
+            reader.wrong(
+                &cascade.span,
+                format!(
+                    "'{}' is the name of something else already: take another for the cascade",
+                    cascade.name
+                ),
+            );
         }
     }
 }
@@ -94,7 +128,11 @@ struct Routes<'a> {
 
 impl<'a> Routes<'a> {
     fn new(config: &'a Config) -> Self {
-        let groups = config.deployments.iter().map(|d| d.group.as_str()).chain(config.skipped.iter().map(|s| s.group.as_str()));
+        let groups = config
+            .deployments
+            .iter()
+            .map(|d| d.group.as_str())
+            .chain(config.skipped.iter().map(|s| s.group.as_str()));
         Self { config, groups: groups.collect() }
     }
 

@@ -12,7 +12,10 @@ use crate::problem::quoted;
 use crate::reader::{Reader, folder};
 use crate::sections::{MODEL, MODEL_INFO, PARAMS, SAMPLING};
 use crate::yaml::{Node, Value};
-use crate::{Changes, Deployment, Edits, GroupName, Local, ModelInfo, Process, ProcessTarget, Provider, Remote, Secret, Shadow, Skipped, Target};
+use crate::{
+    Changes, Deployment, Edits, GroupName, Local, ModelInfo, Process, ProcessTarget, Provider, Remote,
+    Secret, Shadow, Skipped, Target,
+};
 
 /// What holds for all entries, and what they may name.
 pub(crate) struct Defaults<'a> {
@@ -89,16 +92,22 @@ fn entry(reader: &Reader, node: &Node, defaults: &Defaults) -> Option<Result<Dep
     read.map(Ok)
 }
 
-fn deployment(params: &Fields, group: GroupName, target: Target, id: String, info: ModelInfo, defaults: &Defaults) -> Deployment {
+fn deployment(
+    params: &Fields,
+    group: GroupName,
+    target: Target,
+    id: String,
+    info: ModelInfo,
+    defaults: &Defaults,
+) -> Deployment {
     let process = match &target {
         Target::Process(p) => defaults.processes.iter().find(|known| known.id == p.process),
         _ => None,
     };
     let limit = process.map(|p| p.concurrency_limit.unwrap_or(PROCESS_REQUESTS));
-    let shadow = params.name("silent_model").map(|group| Shadow {
-        group,
-        share: params.number("silent_share", 0.0, 1.0).unwrap_or(1.0),
-    });
+    let shadow = params
+        .name("silent_model")
+        .map(|group| Shadow { group, share: params.number("silent_share", 0.0, 1.0).unwrap_or(1.0) });
     if shadow.is_none() && params.has("silent_share") {
         params.reader.wrong(params.span, "silent_share needs a silent_model: who gets the copies");
     }
@@ -181,8 +190,11 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
         let found = defaults.processes.iter().find(|p| p.id == id);
         if found.is_none() {
             let known = defaults.processes.iter().map(|p| p.id.as_str());
-            let near = crate::problem::nearest(id, known).map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
-            params.reader.wrong(span, format!("there is no process {} under processes.models{near}", quoted(id)));
+            let near = crate::problem::nearest(id, known)
+                .map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+            params
+                .reader
+                .wrong(span, format!("there is no process {} under processes.models{near}", quoted(id)));
         }
         return found.map(|process| Target::Process(process_target(process, changes)));
     }
@@ -191,9 +203,20 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
 
 /// Keys that mean nothing for a model that is not elsewhere.
 fn refuse_remote(params: &Fields) {
-    for name in ["api_base", "api_key", "api_version", "organization", "custom_llm_provider", "litellm_credential_name", "extra_headers"] {
+    for name in [
+        "api_base",
+        "api_key",
+        "api_version",
+        "organization",
+        "custom_llm_provider",
+        "litellm_credential_name",
+        "extra_headers",
+    ] {
         if let Some(node) = params.get(name) {
-            params.reader.wrong(&node.span, format!("litellm_params.{name} is for models on other servers; remove it"));
+            params.reader.wrong(
+                &node.span,
+                format!("litellm_params.{name} is for models on other servers; remove it"),
+            );
         }
     }
 }
@@ -218,7 +241,10 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
         .or_else(|| known.base.map(String::from));
     let Some(base) = base else {
         let variable = known.base_variables.first().map_or(String::new(), |v| format!(" (or set {v})"));
-        reader.wrong(span, format!("{}/{model} needs an api_base: where its API begins{variable}", known.prefix));
+        reader.wrong(
+            span,
+            format!("{}/{model} needs an api_base: where its API begins{variable}", known.prefix),
+        );
         return None;
     };
     let api_base = address(params, &base)?;
@@ -228,7 +254,11 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
         own_key
     } else {
         let found = known.key_variables.iter().find_map(|v| reader.variable(v)).and_then(|k| Secret::new(&k));
-        if let (None, Some(first), true) = (&found, known.key_variables.first(), known.base.is_some() || known.provider == Provider::AzureOpenAi) {
+        if let (None, Some(first), true) = (
+            &found,
+            known.key_variables.first(),
+            known.base.is_some() || known.provider == Provider::AzureOpenAi,
+        ) {
             reader.lacks(params.span, first);
         }
         found
@@ -247,7 +277,10 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
                 options.entry("num_ctx").or_insert(tokens.into());
             }
         } else {
-            reader.wrong(&node.span, "litellm_params.num_ctx is for models that run here and for Ollama's; remove it");
+            reader.wrong(
+                &node.span,
+                "litellm_params.num_ctx is for models that run here and for Ollama's; remove it",
+            );
         }
     }
     Some(Remote {
@@ -256,7 +289,11 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
         api_base,
         api_key,
         organization: params.text("organization").or_else(|| credential?.organization.clone()),
-        api_version: if provider == Provider::AzureOpenAi { Some(api_version.unwrap_or_else(azure)) } else { api_version },
+        api_version: if provider == Provider::AzureOpenAi {
+            Some(api_version.unwrap_or_else(azure))
+        } else {
+            api_version
+        },
         extra_headers: headers(params),
         changes,
     })
@@ -282,9 +319,13 @@ fn address(params: &Fields, base: &str) -> Option<String> {
         None
     };
     match url::Url::parse(base) {
-        Ok(url) if !matches!(url.scheme(), "http" | "https") => wrong("begins with neither http:// nor https://"),
+        Ok(url) if !matches!(url.scheme(), "http" | "https") => {
+            wrong("begins with neither http:// nor https://")
+        }
         // Not quoted: it holds a password.
-        Ok(url) if !url.username().is_empty() || url.password().is_some() => wrong("holds a password, which belongs in api_key"),
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            wrong("holds a password, which belongs in api_key")
+        }
         Ok(url) if url.query().is_some() || url.fragment().is_some() => wrong("has a '?' or '#' in it"),
         Ok(url) => Some(url.as_str().trim_end_matches('/').to_string()),
         Err(e) => wrong(&format!("is no address ({e})")),
@@ -309,7 +350,13 @@ fn headers(params: &Fields) -> Vec<(String, Secret)> {
             }
         };
         if value.as_ref().is_some_and(|v| v.expose().chars().any(char::is_control)) {
-            params.reader.wrong(&entry.node.span, format!("the value of {} has a line break or another control character in it", quoted(&entry.key)));
+            params.reader.wrong(
+                &entry.node.span,
+                format!(
+                    "the value of {} has a line break or another control character in it",
+                    quoted(&entry.key)
+                ),
+            );
         } else if let Some(value) = value {
             out.push((entry.key.clone(), value));
         }
@@ -323,7 +370,10 @@ fn changes(params: &Fields, defaults: &Defaults) -> Changes {
         Some(Json::Object(kwargs)) => kwargs,
         None | Some(Json::Null) => Map::new(),
         Some(_) => {
-            params.reader.wrong(params.span, "extra_body.chat_template_kwargs is a mapping, like {enable_thinking: false}");
+            params.reader.wrong(
+                params.span,
+                "extra_body.chat_template_kwargs is a mapping, like {enable_thinking: false}",
+            );
             Map::new()
         }
     };
@@ -399,7 +449,10 @@ fn unique_ids(reader: &Reader, deployments: &mut [Deployment]) {
             deployment.id = format!("{own}-{count}");
         }
         if count > 1 {
-            let text = format!("another deployment has the id '{own}' (or is the same); this one is called '{}'", deployment.id);
+            let text = format!(
+                "another deployment has the id '{own}' (or is the same); this one is called '{}'",
+                deployment.id
+            );
             reader.note(&deployment.span, "model_info.id", text);
         }
     }

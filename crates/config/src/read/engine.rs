@@ -6,8 +6,10 @@ use crate::yaml::Value;
 use crate::{EngineSettings, KeepAlive};
 
 /// Words of the flags of the same names.
-const KV_TYPES: &[(&str, &str)] = &[("f16", "f16"), ("f32", "f32"), ("auto", "f16"), ("fp16", "f16"), ("fp32", "f32")];
-const ISAS: &[(&str, &str)] = &[("portable", "portable"), ("avx2", "avx2"), ("avx512", "avx512"), ("avx512-vnni", "avx512")];
+const KV_TYPES: &[(&str, &str)] =
+    &[("f16", "f16"), ("f32", "f32"), ("auto", "f16"), ("fp16", "f16"), ("fp32", "f32")];
+const ISAS: &[(&str, &str)] =
+    &[("portable", "portable"), ("avx2", "avx2"), ("avx512", "avx512"), ("avx512-vnni", "avx512")];
 const REASONING: &[(&str, &str)] = &[("deepseek", "deepseek"), ("hidden", "hidden"), ("none", "none")];
 const TOOLS: &[(&str, &str)] = &[("qwen3_coder", "qwen3_coder"), ("hermes", "hermes"), ("none", "none")];
 
@@ -58,7 +60,8 @@ fn keep_alive(params: &Fields) -> Option<KeepAlive> {
 pub(crate) fn refuse(params: &Fields) {
     for name in ENGINE_KEYS {
         if let Some(node) = params.get(name) {
-            let text = format!("litellm_params.{name} is for models that run here (model: octet/...); remove it");
+            let text =
+                format!("litellm_params.{name} is for models that run here (model: octet/...); remove it");
             params.reader.wrong(&node.span, text);
         }
     }

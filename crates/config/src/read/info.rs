@@ -20,7 +20,8 @@ pub(crate) fn read(info: Option<&Fields>, params: &Fields, mode: Mode) -> ModelI
         let of = |f: &Fields| f.number(name, 0.0, f64::MAX);
         info.and_then(of).or_else(|| of(params))
     };
-    let costs = (cost("input_cost_per_token"), cost("cache_read_input_token_cost"), cost("output_cost_per_token"));
+    let costs =
+        (cost("input_cost_per_token"), cost("cache_read_input_token_cost"), cost("output_cost_per_token"));
     let (input_cost_per_token, cached_input_cost_per_token, output_cost_per_token) = costs;
     let base = ModelInfo {
         mode,

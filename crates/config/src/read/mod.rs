@@ -9,6 +9,8 @@ mod processes;
 mod providers;
 mod proxy;
 mod router;
+#[cfg(test)]
+mod tests;
 
 use crate::fields::Fields;
 use crate::reader::Reader;
@@ -40,7 +42,9 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
     let defaults = deployments::Defaults {
         credentials: &credentials,
         drop_params: litellm.as_ref().and_then(|l| l.bool("drop_params")).unwrap_or(false),
-        max_parallel_requests: router_fields.as_ref().and_then(|r| r.count("default_max_parallel_requests", 1)),
+        max_parallel_requests: router_fields
+            .as_ref()
+            .and_then(|r| r.count("default_max_parallel_requests", 1)),
         processes: &processes,
     };
     let (deployments, skipped) = deployments::read(&fields, &defaults);
@@ -106,7 +110,11 @@ fn credentials(fields: &Fields) -> Vec<Credential> {
             organization: values.text("organization"),
         });
         for variable in missing {
-            fields.reader.note(&node.span, "credential_list", format!("the environment variable {variable} is not set"));
+            fields.reader.note(
+                &node.span,
+                "credential_list",
+                format!("the environment variable {variable} is not set"),
+            );
         }
         out.push(credential);
     }

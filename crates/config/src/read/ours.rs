@@ -3,7 +3,10 @@
 use crate::fields::Fields;
 use crate::sections::{CASCADE, CONFIDENCE, KEY_PARAMS, KEYS, RULE, SERVER};
 use crate::yaml::Value;
-use crate::{Cascade, Condition, Confidence, HeaderMatch, KeyDefaults, KeysSettings, Pattern, Rule, Secret, ServerSettings, Side};
+use crate::{
+    Cascade, Condition, Confidence, HeaderMatch, KeyDefaults, KeysSettings, Pattern, Rule, Secret,
+    ServerSettings, Side,
+};
 
 /// `cascades`.
 pub(crate) fn cascades(fields: &Fields) -> Vec<Cascade> {
@@ -31,7 +34,10 @@ pub(crate) fn cascades(fields: &Fields) -> Vec<Cascade> {
             .collect();
         let confidence = entry.section("confidence", &CONFIDENCE).and_then(|c| confidence(&c));
         if rules.is_empty() && confidence.is_none() && !entry.has("rules") && !entry.has("confidence") {
-            entry.reader.wrong(&node.span, "a cascade needs rules or confidence: without them the fast model answers everything");
+            entry.reader.wrong(
+                &node.span,
+                "a cascade needs rules or confidence: without them the fast model answers everything",
+            );
         }
         if let (Some(name), Some(fast), Some(strong)) = names {
             out.push(Cascade { name, fast, strong, rules, confidence, span: node.span.clone() });
@@ -75,7 +81,9 @@ fn compiled(fields: &Fields, name: &str, text: &str, span: &crate::Span) -> Opti
         Ok(pattern) => Some(pattern),
         Err(why) => {
             let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_string();
-            fields.reader.wrong(span, format!("{}.{name} is no regular expression: {why}", fields.section.name));
+            fields
+                .reader
+                .wrong(span, format!("{}.{name} is no regular expression: {why}", fields.section.name));
             None
         }
     }
@@ -112,7 +120,10 @@ fn confidence(fields: &Fields) -> Option<Confidence> {
         skip_thoughts: fields.bool("skip_thoughts").unwrap_or(true),
     };
     if confidence.window > WINDOW_MAX {
-        fields.reader.wrong(fields.span, format!("confidence.window is {}; at most {WINDOW_MAX} tokens are held back", confidence.window));
+        fields.reader.wrong(
+            fields.span,
+            format!("confidence.window is {}; at most {WINDOW_MAX} tokens are held back", confidence.window),
+        );
     }
     if !fields.has("mean_logprob") && !fields.has("margin") {
         fields.reader.wrong(fields.span, "confidence needs a threshold: mean_logprob, margin or both");

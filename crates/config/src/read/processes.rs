@@ -6,7 +6,9 @@ use crate::fields::Fields;
 use crate::problem::quoted;
 use crate::sections::{FILTERS, GROUP, HOOKS, ON_STARTUP, PROCESS, PROCESSES};
 use crate::yaml::{Node, Value};
-use crate::{Alias, PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings, RouterSettings, Secret, Span};
+use crate::{
+    Alias, PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings, RouterSettings, Secret, Span,
+};
 
 /// llama-swap waits at least so long.
 const HEALTH_CHECK_MIN_S: u64 = 15;
@@ -22,13 +24,15 @@ pub(crate) fn read(root: &Fields, router: &mut RouterSettings) -> (Vec<Process>,
     for entry in fields.map("models").unwrap_or_default() {
         let Some(model) = Fields::new(root.reader, &PROCESS, &entry.node) else { continue };
         if let Some(process) = process(&model, &entry.key, &entry.span, &macros, global_ttl) {
-            let alias = |name: &String| Alias { name: name.clone(), group: process.id.clone(), hidden: false };
+            let alias =
+                |name: &String| Alias { name: name.clone(), group: process.id.clone(), hidden: false };
             router.aliases.extend(process.aliases.iter().map(alias));
             processes.push(process);
         }
     }
     let d = ProcessSettings::default();
-    let timeout = fields.count("healthCheckTimeout", 0).map(|s: u64| Duration::from_secs(s.max(HEALTH_CHECK_MIN_S)));
+    let timeout =
+        fields.count("healthCheckTimeout", 0).map(|s: u64| Duration::from_secs(s.max(HEALTH_CHECK_MIN_S)));
     let on_startup = fields.section("hooks", &HOOKS).and_then(|h| h.section("on_startup", &ON_STARTUP));
     let settings = ProcessSettings {
         health_check_timeout: timeout.unwrap_or(d.health_check_timeout),
@@ -37,12 +41,20 @@ pub(crate) fn read(root: &Fields, router: &mut RouterSettings) -> (Vec<Process>,
         groups: groups(&fields, &processes),
     };
     for id in settings.preload.iter().filter(|id| !processes.iter().any(|p| p.id == **id)) {
-        fields.reader.wrong(fields.span, format!("hooks.on_startup.preload: there is no process {}", quoted(id)));
+        fields
+            .reader
+            .wrong(fields.span, format!("hooks.on_startup.preload: there is no process {}", quoted(id)));
     }
     (processes, settings)
 }
 
-fn process(f: &Fields, id: &str, span: &Span, global: &[(String, String)], global_ttl: u64) -> Option<Process> {
+fn process(
+    f: &Fields,
+    id: &str,
+    span: &Span,
+    global: &[(String, String)],
+    global_ttl: u64,
+) -> Option<Process> {
     let mut known: Vec<(String, String)> = global.to_vec();
     known.extend(macros(f));
     let expander = Expander { fields: f, macros: &known, id };
@@ -59,13 +71,17 @@ fn process(f: &Fields, id: &str, span: &Span, global: &[(String, String)], globa
     // A port is a number: 1 stands in for it.
     match url::Url::parse(&proxy.replace("${PORT}", "1")) {
         Ok(url) if matches!(url.scheme(), "http" | "https") => {}
-        _ => f.reader.wrong(span, format!("the process {}: proxy is an address like http://127.0.0.1:${{PORT}}", quoted(id))),
+        _ => f.reader.wrong(
+            span,
+            format!("the process {}: proxy is an address like http://127.0.0.1:${{PORT}}", quoted(id)),
+        ),
     }
     let port = proxy.contains("${PORT}") || cmd.iter().any(|w| w.contains("${PORT}"));
-    let filters = f.section("filters", &FILTERS).map_or(ProcessFilters::default(), |filters| ProcessFilters {
-        strip_params: strip_params(&filters),
-        set_params: filters.json_map("setParams").unwrap_or_default(),
-    });
+    let filters =
+        f.section("filters", &FILTERS).map_or(ProcessFilters::default(), |filters| ProcessFilters {
+            strip_params: strip_params(&filters),
+            set_params: filters.json_map("setParams").unwrap_or_default(),
+        });
     // -1 is llama-swap's "not said", and 0 is for good.
     let ttl = f.number("ttl", -1.0, 1e9).filter(|t| *t >= 0.0).unwrap_or(global_ttl as f64);
     Some(Process {
@@ -109,7 +125,8 @@ fn words(f: &Fields, name: &'static str, command: &str) -> Option<Vec<String>> {
     let words = shlex::split(&joined.join(" ")).filter(|w| !w.is_empty());
     if words.is_none() {
         let span = f.get(name).map_or(f.span, |n| &n.span);
-        f.reader.wrong(span, format!("{name}: this is no command: it is empty, or a quote in it is not closed"));
+        f.reader
+            .wrong(span, format!("{name}: this is no command: it is empty, or a quote in it is not closed"));
     }
     words
 }
@@ -145,7 +162,10 @@ fn macros(f: &Fields) -> Vec<(String, String)> {
             }
         };
         if matches!(entry.key.as_str(), "PORT" | "PID" | "MODEL_ID") || entry.key.starts_with("env.") {
-            f.reader.wrong(&entry.span, format!("macros: {} is filled in by the router; take another name", quoted(&entry.key)));
+            f.reader.wrong(
+                &entry.span,
+                format!("macros: {} is filled in by the router; take another name", quoted(&entry.key)),
+            );
             continue;
         }
         out.push((entry.key.clone(), value));
@@ -161,9 +181,18 @@ fn groups(f: &Fields, processes: &[Process]) -> Vec<ProcessGroup> {
         let at = group.get("members").map_or(&entry.span, |n: &Node| &n.span);
         for member in &members {
             if !processes.iter().any(|p| p.id == *member) {
-                f.reader.wrong(at, format!("the group '{}': there is no process {}", entry.key, quoted(member)));
+                f.reader
+                    .wrong(at, format!("the group '{}': there is no process {}", entry.key, quoted(member)));
             } else if let Some(other) = out.iter().find(|g| g.members.contains(member)) {
-                f.reader.wrong(at, format!("{} is in the groups '{}' and '{}'; it can be in one", quoted(member), other.id, entry.key));
+                f.reader.wrong(
+                    at,
+                    format!(
+                        "{} is in the groups '{}' and '{}'; it can be in one",
+                        quoted(member),
+                        other.id,
+                        entry.key
+                    ),
+                );
             }
         }
         out.push(ProcessGroup {

@@ -23,7 +23,11 @@ const fn cloud(prefix: &'static str, base: &'static str, key_variables: &'static
     Known { prefix, provider: Compatible, base: Some(base), base_variables: &[], key_variables }
 }
 
-const fn own(prefix: &'static str, base_variables: &'static [&'static str], key_variables: &'static [&'static str]) -> Known {
+const fn own(
+    prefix: &'static str,
+    base_variables: &'static [&'static str],
+    key_variables: &'static [&'static str],
+) -> Known {
     Known { prefix, provider: Compatible, base: None, base_variables, key_variables }
 }
 
@@ -87,8 +91,16 @@ pub(crate) const KNOWN: &[Known] = &[
     cloud("mistral", "https://api.mistral.ai/v1", &["MISTRAL_API_KEY"]),
     cloud("deepseek", "https://api.deepseek.com/v1", &["DEEPSEEK_API_KEY"]),
     cloud("openrouter", "https://openrouter.ai/api/v1", &["OPENROUTER_API_KEY"]),
-    cloud("together_ai", "https://api.together.xyz/v1", &["TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_API_KEY"]),
-    cloud("fireworks_ai", "https://api.fireworks.ai/inference/v1", &["FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY"]),
+    cloud(
+        "together_ai",
+        "https://api.together.xyz/v1",
+        &["TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_API_KEY"],
+    ),
+    cloud(
+        "fireworks_ai",
+        "https://api.fireworks.ai/inference/v1",
+        &["FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY"],
+    ),
     cloud("xai", "https://api.x.ai/v1", &["XAI_API_KEY"]),
     cloud("perplexity", "https://api.perplexity.ai", &["PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"]),
     cloud("nvidia_nim", "https://integrate.api.nvidia.com/v1", &["NVIDIA_NIM_API_KEY"]),
@@ -108,9 +120,34 @@ pub(crate) const OPENAI: &str = "https://api.openai.com/v1";
 
 /// Providers of LiteLLM's that have an API of their own, which is not spoken here.
 const OTHERS: &[&str] = &[
-    "bedrock", "bedrock_converse", "sagemaker", "sagemaker_chat", "vertex_ai", "vertex_ai_beta", "cohere", "cohere_chat", "huggingface",
-    "replicate", "watsonx", "databricks", "azure_ai", "cloudflare", "predibase", "triton", "snowflake", "github_copilot", "voyage",
-    "ai21", "nlp_cloud", "aleph_alpha", "baseten", "oci", "petals", "clarifai", "gradient_ai", "text-completion-openai",
+    "bedrock",
+    "bedrock_converse",
+    "sagemaker",
+    "sagemaker_chat",
+    "vertex_ai",
+    "vertex_ai_beta",
+    "cohere",
+    "cohere_chat",
+    "huggingface",
+    "replicate",
+    "watsonx",
+    "databricks",
+    "azure_ai",
+    "cloudflare",
+    "predibase",
+    "triton",
+    "snowflake",
+    "github_copilot",
+    "voyage",
+    "ai21",
+    "nlp_cloud",
+    "aleph_alpha",
+    "baseten",
+    "oci",
+    "petals",
+    "clarifai",
+    "gradient_ai",
+    "text-completion-openai",
 ];
 
 /// The provider of this name.
@@ -135,7 +172,8 @@ pub(crate) fn split<'a>(model: &'a str, stated: Option<&str>) -> Result<(&'stati
                 let example = "model_name: openai/*, model: openai/*";
                 return format!("'*' says no provider: write an entry for each ({example})");
             }
-            let here = "octet/NAME for a model that runs here, hosted_vllm/NAME with api_base for a server of yours";
+            let here =
+                "octet/NAME for a model that runs here, hosted_vllm/NAME with api_base for a server of yours";
             format!("'{model}' says no provider: write openai/{model}, {here}")
         }),
     }

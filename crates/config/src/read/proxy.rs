@@ -25,11 +25,18 @@ pub(crate) fn callbacks(litellm: Option<&Fields>) {
                 "prometheus" | "prometheus_system" => {}
                 module if module.contains('.') => {
                     let module = crate::problem::quoted(module);
-                    fields.reader.wrong(&node.span, format!("{path}: {module} is Python, which is not run here: remove it"));
+                    fields.reader.wrong(
+                        &node.span,
+                        format!("{path}: {module} is Python, which is not run here: remove it"),
+                    );
                 }
                 service => {
                     let service = crate::problem::quoted(service);
-                    fields.reader.note(&node.span, path, format!("nothing is sent to {service}; /metrics has the figures"));
+                    fields.reader.note(
+                        &node.span,
+                        path,
+                        format!("nothing is sent to {service}; /metrics has the figures"),
+                    );
                 }
             }
         }

@@ -26,7 +26,8 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
     let mut lists = |name: &'static str| {
         let section = [router, litellm].into_iter().flatten().find(|f| f.has(name));
         // Both are looked at, so that a mistake in the one that does not count is told too.
-        let unused = [router, litellm].into_iter().flatten().filter(|f| section.is_none_or(|s| !std::ptr::eq(s, *f)));
+        let unused =
+            [router, litellm].into_iter().flatten().filter(|f| section.is_none_or(|s| !std::ptr::eq(s, *f)));
         for fields in unused {
             let _ = fallbacks(fields, name, &mut Vec::new());
         }
@@ -36,7 +37,8 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
     let context_window_fallbacks = lists("context_window_fallbacks");
     let content_policy_fallbacks = lists("content_policy_fallbacks");
     let texts = |f: &Fields| f.texts("default_fallbacks");
-    let mut default_fallbacks = router.and_then(texts).or_else(|| litellm.and_then(texts)).unwrap_or_default();
+    let mut default_fallbacks =
+        router.and_then(texts).or_else(|| litellm.and_then(texts)).unwrap_or_default();
     default_fallbacks.extend(generic);
     let args = router.and_then(|r| r.section("routing_strategy_args", &STRATEGY_ARGS));
     let of_litellm = |name: &'static str| litellm.and_then(|l| l.limit(name));
@@ -63,11 +65,19 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
             router.and_then(of).or_else(|| litellm.and_then(of)).unwrap_or(d.cooldown_time)
         },
         disable_cooldowns: router.and_then(|r| r.bool("disable_cooldowns")).unwrap_or(false),
-        timeout: router.and_then(|r| r.limit("timeout")).or_else(|| of_litellm("request_timeout")).unwrap_or(d.timeout),
-        stream_timeout: router.and_then(|r| r.limit("stream_timeout")).or_else(|| of_litellm("stream_timeout")),
+        timeout: router
+            .and_then(|r| r.limit("timeout"))
+            .or_else(|| of_litellm("request_timeout"))
+            .unwrap_or(d.timeout),
+        stream_timeout: router
+            .and_then(|r| r.limit("stream_timeout"))
+            .or_else(|| of_litellm("stream_timeout")),
         enable_pre_call_checks: router.and_then(|r| r.bool("enable_pre_call_checks")).unwrap_or(false),
         sticky: router.and_then(|r| r.section("sticky", &STICKY)).map(|s| sticky(&s)),
-        latency_buffer: args.as_ref().and_then(|a| a.number("lowest_latency_buffer", 0.0, 100.0)).unwrap_or(d.latency_buffer),
+        latency_buffer: args
+            .as_ref()
+            .and_then(|a| a.number("lowest_latency_buffer", 0.0, 100.0))
+            .unwrap_or(d.latency_buffer),
         latency_ttl: args.as_ref().and_then(|a| a.limit("ttl")).unwrap_or(d.latency_ttl),
     }
 }
@@ -110,7 +120,10 @@ fn aliases(fields: &Fields) -> Vec<Alias> {
             Value::Map(entries) => {
                 let find = |key: &str| entries.iter().find(|e| e.key == key).map(|e| &e.node);
                 if let Some(odd) = entries.iter().find(|e| !matches!(e.key.as_str(), "model" | "hidden")) {
-                    fields.reader.wrong(&odd.span, format!("an alias has the keys model and hidden, not '{}'", odd.key));
+                    fields.reader.wrong(
+                        &odd.span,
+                        format!("an alias has the keys model and hidden, not '{}'", odd.key),
+                    );
                 }
                 let hidden = match find("hidden").map(|n: &Node| &n.value) {
                     Some(Value::Bool(b)) => *b,
@@ -126,9 +139,11 @@ fn aliases(fields: &Fields) -> Vec<Alias> {
                     None => fields.wrong("model_group_alias", &entry.node, "a mapping with a model"),
                 }
             }
-            _ => out.extend(
-                fields.text_of("model_group_alias", &entry.node).map(|group| Alias { name, group, hidden: false }),
-            ),
+            _ => out.extend(fields.text_of("model_group_alias", &entry.node).map(|group| Alias {
+                name,
+                group,
+                hidden: false,
+            })),
         }
     }
     out
@@ -136,7 +151,8 @@ fn aliases(fields: &Fields) -> Vec<Alias> {
 
 fn group_policies(fields: &Fields) -> Vec<(String, ErrorCounts)> {
     let entries = fields.map("model_group_retry_policy").unwrap_or_default();
-    let read = |e: &Entry| Some((e.key.clone(), retries(&Fields::new(fields.reader, &RETRY_POLICY, &e.node)?)));
+    let read =
+        |e: &Entry| Some((e.key.clone(), retries(&Fields::new(fields.reader, &RETRY_POLICY, &e.node)?)));
     entries.iter().filter_map(read).collect()
 }
 

@@ -17,7 +17,15 @@ pub static PROCESSES: Section = Section {
     ],
     warned: &[
         (
-            &["logLevel", "logTimeFormat", "logToStdout", "logRequests", "metricsMaxInMemory", "captureBuffer", "performance"],
+            &[
+                "logLevel",
+                "logTimeFormat",
+                "logToStdout",
+                "logRequests",
+                "metricsMaxInMemory",
+                "captureBuffer",
+                "performance",
+            ],
             "RUST_LOG says how much the log has",
         ),
         (&["sendLoadingState"], "nothing is put into an answer while a server starts"),
@@ -73,7 +81,10 @@ pub static FILTERS: Section = Section {
         key("setParams", Kind::Json, "parameters as they are here"),
     ],
     warned: &[],
-    refused: &[(&["setParamsByID"], "make an entry of model_list for each name, with model: process/ID and set_params")],
+    refused: &[(
+        &["setParamsByID"],
+        "make an entry of model_list for each name, with model: process/ID and set_params",
+    )],
     open: false,
 };
 
