@@ -244,6 +244,13 @@ fn yaml_is_bounded() {
         bomb += &format!("x{i}: &x{i} [{}]\n", vec![format!("*x{}", i - 1); 9].join(", "));
     }
     assert!(read(&bomb).is_err());
+    // Aliases of aliases nest deeper than the text does.
+    let nest = |inner: &str| format!("{}{inner}{}", "[".repeat(28), "]".repeat(28));
+    let mut deep = format!("y0: &y0 {}\n", nest("1"));
+    for i in 1..60 {
+        deep += &format!("y{i}: &y{i} {}\n", nest(&format!("*y{}", i - 1)));
+    }
+    assert!(read(&deep).is_err());
     let long = format!("# {}\n", "x".repeat(5 << 20));
     assert!(read(&long).unwrap_err().to_string().contains("at most"));
     // Anchors and merges work as far as a person uses them.

@@ -78,7 +78,7 @@ model_list:
         (key(4).as_deref(), key(5), key(6).as_deref()),
         (Some("key-of-AZURE_API_KEY"), None, Some("none"))
     );
-    assert_eq!(key(8), None);
+    assert_eq!(key(8).as_deref(), Some("key-of-OPENAI_LIKE_API_KEY"));
 }
 
 #[test]

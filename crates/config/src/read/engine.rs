@@ -15,7 +15,9 @@ const TOOLS: &[(&str, &str)] = &[("qwen3_coder", "qwen3_coder"), ("hermes", "her
 
 /// Reads them.
 pub(crate) fn settings(params: &Fields) -> EngineSettings {
-    let word = |name, words| params.one_of(name, words).map(String::from);
+    let word = |name: &'static str, words: &[(&'static str, &'static str)]| {
+        params.one_of(name, words).map(String::from)
+    };
     let path = |name: &'static str| {
         let span = params.get(name).map_or(params.span, |n| &n.span);
         params.name(name).map(|p| params.reader.path(span, &p))

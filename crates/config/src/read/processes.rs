@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::fields::Fields;
 use crate::problem::quoted;
 use crate::sections::{FILTERS, GROUP, HOOKS, ON_STARTUP, PROCESS, PROCESSES};
-use crate::yaml::{Node, Value};
+use crate::yaml::Value;
 use crate::{
     Alias, PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings, RouterSettings, Secret, Span,
 };
@@ -178,7 +178,7 @@ fn groups(f: &Fields, processes: &[Process]) -> Vec<ProcessGroup> {
     for entry in f.map("groups").unwrap_or_default() {
         let Some(group) = Fields::new(f.reader, &GROUP, &entry.node) else { continue };
         let members = group.texts("members").unwrap_or_default();
-        let at = group.get("members").map_or(&entry.span, |n: &Node| &n.span);
+        let at = group.get("members").map_or(&entry.span, |n| &n.span);
         for member in &members {
             if !processes.iter().any(|p| p.id == *member) {
                 f.reader

@@ -2,7 +2,7 @@
 
 use crate::fields::Fields;
 use crate::sections::{ALLOWED_FAILS_POLICY, RETRY_POLICY, STICKY, STRATEGY_ARGS};
-use crate::yaml::{Entry, Node, Value};
+use crate::yaml::{Entry, Value};
 use crate::{Alias, ErrorCounts, Fallback, GroupName, RouterSettings, SessionKey, Sticky, Strategy};
 
 const STRATEGIES: &[(&str, Strategy)] = &[
@@ -125,7 +125,7 @@ fn aliases(fields: &Fields) -> Vec<Alias> {
                         format!("an alias has the keys model and hidden, not '{}'", odd.key),
                     );
                 }
-                let hidden = match find("hidden").map(|n: &Node| &n.value) {
+                let hidden = match find("hidden").map(|n| &n.value) {
                     Some(Value::Bool(b)) => *b,
                     None => false,
                     Some(other) => {
