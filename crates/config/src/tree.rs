@@ -102,7 +102,8 @@ fn shares(tier: &[&Deployment], strategy: Strategy) -> Vec<Option<f64>> {
         rpm.or_else(|| all(|d| d.tpm.map(|n| n as f64))).unwrap_or_else(|| vec![1.0; tier.len()])
     };
     let total: f64 = weights.iter().sum();
-    weights.iter().map(|w| Some(if total > 0.0 { w / total } else { 0.0 })).collect()
+    // Where all are 0, nobody is preferred.
+    weights.iter().map(|w| Some(if total > 0.0 { w / total } else { 1.0 / tier.len() as f64 })).collect()
 }
 
 fn target(target: &Target) -> String {
