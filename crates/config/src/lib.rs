@@ -12,7 +12,7 @@
 //! let problems = Config::parse("octet.yaml", text, &Disk(|_: &str| None)).unwrap_err();
 //! assert_eq!(
 //!     problems.to_string(),
-//!     "octet.yaml:2:63: litellm_params has no key 'timeot': did you mean 'timeout'?"
+//!     "octet.yaml:2:61: litellm_params has no key 'timeot': did you mean 'timeout'?"
 //! );
 //! ```
 

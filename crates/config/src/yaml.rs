@@ -66,6 +66,9 @@ pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<Node, Problem> {
         let text = format!("the file has {} bytes; at most {FILE_BYTES_MAX} are read", text.len());
         return Err(Problem { span: at(1, 1), text });
     }
+    if text.lines().all(|l| l.trim().is_empty() || l.trim_start().starts_with('#')) {
+        return Ok(Node { span: at(1, 1), value: Value::Null });
+    }
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_nodes: NODES_MAX,

@@ -83,7 +83,7 @@ fn names_have_to_be_those_of_something() {
     refused("router_settings: {fallbacks: [{a: [clod]}]}\n", &["fallbacks: there is no model_name 'clod'"]);
     refused(
         "router_settings: {model_group_alias: {gpt: ab}}\n",
-        &["1:37: the alias 'gpt': there is no model_name 'ab'"],
+        &["1:39: the alias 'gpt': there is no model_name 'ab'"],
     );
     refused("router_settings: {model_group_alias: {x: y, y: a}}\n", &["which is an alias too"]);
     refused(

@@ -99,7 +99,7 @@ fn cascades(reader: &Reader, config: &Config, routes: &Routes, target: &dyn Fn(&
     for (i, cascade) in config.cascades.iter().enumerate() {
         for (key, group) in [("fast", &cascade.fast), ("strong", &cascade.strong)] {
             target(&cascade.span, &format!("the cascade '{}': {key}", cascade.name), group);
-            if config.cascades.iter().any(|c| c.name == *group) {
+            if config.cascades.iter().any(|c| c.name == *group) && !routes.groups.contains(&group.as_str()) {
                 reader.wrong(
                     &cascade.span,
                     format!("the cascade '{}': {key} is a cascade too; name a group", cascade.name),

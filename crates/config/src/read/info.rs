@@ -18,7 +18,8 @@ pub(crate) fn mode(info: Option<&Fields>) -> Result<Mode, String> {
 pub(crate) fn read(info: Option<&Fields>, params: &Fields, mode: Mode) -> ModelInfo {
     let cost = |name: &'static str| {
         let of = |f: &Fields| f.number(name, 0.0, f64::MAX);
-        info.and_then(of).or_else(|| of(params))
+        let (own, general) = (info.and_then(of), of(params));
+        own.or(general)
     };
     let costs =
         (cost("input_cost_per_token"), cost("cache_read_input_token_cost"), cost("output_cost_per_token"));

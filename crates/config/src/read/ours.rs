@@ -65,6 +65,10 @@ fn rule(fields: &Fields, number: usize) -> Option<Rule> {
     }
     let name = fields.name("name").unwrap_or_else(|| format!("rule {number}"));
     if when.is_empty() {
+        // A pattern that can not be understood has been told.
+        if ["header", "system", "user"].into_iter().any(|name| fields.has(name)) {
+            return None;
+        }
         fields.reader.wrong(fields.span, "a rule needs a condition, like min_tokens: 4000 or tools: true");
         return None;
     }

@@ -18,10 +18,7 @@ const STRATEGIES: &[(&str, Strategy)] = &[
 /// Reads them. What both sections say is `router_settings`' to say.
 pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> RouterSettings {
     let d = RouterSettings::default();
-    let count = |name: &'static str| {
-        let of = |f: &Fields| f.count(name, 0);
-        router.and_then(of).or_else(|| litellm.and_then(of))
-    };
+    let count = |name: &'static str| either(router, litellm, |f| f.count(name, 0));
     let mut generic = Vec::new();
     let mut lists = |name: &'static str| {
         let section = [router, litellm].into_iter().flatten().find(|f| f.has(name));
@@ -36,12 +33,12 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
     let fallbacks = lists("fallbacks");
     let context_window_fallbacks = lists("context_window_fallbacks");
     let content_policy_fallbacks = lists("content_policy_fallbacks");
-    let texts = |f: &Fields| f.texts("default_fallbacks");
-    let mut default_fallbacks =
-        router.and_then(texts).or_else(|| litellm.and_then(texts)).unwrap_or_default();
+    let texts = either(router, litellm, |f| f.texts("default_fallbacks"));
+    let mut default_fallbacks = texts.unwrap_or_default();
     default_fallbacks.extend(generic);
     let args = router.and_then(|r| r.section("routing_strategy_args", &STRATEGY_ARGS));
-    let of_litellm = |name: &'static str| litellm.and_then(|l| l.limit(name));
+    // The same goes by two names.
+    let timeout = (router.and_then(|r| r.limit("timeout")), litellm.and_then(|l| l.limit("request_timeout")));
     RouterSettings {
         strategy: router.and_then(|r| r.one_of("routing_strategy", STRATEGIES)).unwrap_or_default(),
         aliases: router.map_or(Vec::new(), aliases),
@@ -60,18 +57,10 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
         allowed_fails_policy: router
             .and_then(|r| r.section("allowed_fails_policy", &ALLOWED_FAILS_POLICY))
             .map_or(ErrorCounts::default(), |p| fails(&p)),
-        cooldown_time: {
-            let of = |f: &Fields| f.time("cooldown_time");
-            router.and_then(of).or_else(|| litellm.and_then(of)).unwrap_or(d.cooldown_time)
-        },
+        cooldown_time: either(router, litellm, |f| f.time("cooldown_time")).unwrap_or(d.cooldown_time),
         disable_cooldowns: router.and_then(|r| r.bool("disable_cooldowns")).unwrap_or(false),
-        timeout: router
-            .and_then(|r| r.limit("timeout"))
-            .or_else(|| of_litellm("request_timeout"))
-            .unwrap_or(d.timeout),
-        stream_timeout: router
-            .and_then(|r| r.limit("stream_timeout"))
-            .or_else(|| of_litellm("stream_timeout")),
+        timeout: timeout.0.or(timeout.1).unwrap_or(d.timeout),
+        stream_timeout: either(router, litellm, |f| f.limit("stream_timeout")),
         enable_pre_call_checks: router.and_then(|r| r.bool("enable_pre_call_checks")).unwrap_or(false),
         sticky: router.and_then(|r| r.section("sticky", &STICKY)).map(|s| sticky(&s)),
         latency_buffer: args
@@ -80,6 +69,16 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
             .unwrap_or(d.latency_buffer),
         latency_ttl: args.as_ref().and_then(|a| a.limit("ttl")).unwrap_or(d.latency_ttl),
     }
+}
+
+/// What the first section says, or else the second. Both are read, so that a mistake in the one that does not count is told too.
+fn either<T>(
+    first: Option<&Fields>,
+    second: Option<&Fields>,
+    of: impl Fn(&Fields) -> Option<T>,
+) -> Option<T> {
+    let (first, second) = (first.and_then(&of), second.and_then(&of));
+    first.or(second)
 }
 
 /// `[{a: [b, c]}, {d: [e]}]`. Names without a group (`[b, c]`) go to `generic`: they are for all groups.
