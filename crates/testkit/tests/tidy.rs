@@ -54,8 +54,9 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("hub", &[]),
     ("parser", &[]),
     ("grammar", &[]),
+    ("config", &[]),
     ("serve", &["weights", "compute", "engine", "api", "grammar", "parser"]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve"]),
+    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve", "config"]),
     ("testkit", &[]),
 ];
 
