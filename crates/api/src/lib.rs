@@ -41,6 +41,7 @@ pub mod anthropic;
 pub mod core;
 pub mod dialect;
 mod error;
+pub mod gemini;
 mod json;
 pub mod ndjson;
 pub mod ollama;
