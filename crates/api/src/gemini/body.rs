@@ -83,7 +83,11 @@ fn thinking(b: &mut Body, chat: &Chat, provider: Provider) -> Option<Value> {
     b.drop_if(others, "chat_template_kwargs");
     if r.enabled == Some(false) {
         // Gemini 3 always thinks; this is the least.
-        return Some(if provider.levels { json!({"thinkingLevel": "low"}) } else { json!({"thinkingBudget": 0}) });
+        return Some(if provider.levels {
+            json!({"thinkingLevel": "low"})
+        } else {
+            json!({"thinkingBudget": 0})
+        });
     }
     if r.enabled.is_none() && r.effort.is_none() && r.budget_tokens.is_none() {
         return None;
@@ -198,7 +202,8 @@ fn part(p: &Part) -> Option<Value> {
 fn tool_result(m: &Message, called: &HashMap<&str, &str>) -> Vec<Value> {
     let id = m.tool_call_id.as_deref().unwrap_or("");
     let name = called.get(id).copied().or(m.name.as_deref()).unwrap_or(id);
-    let texts = m.content.iter().filter_map(|p| if let Part::Text { text, .. } = p { Some(text) } else { None });
+    let texts =
+        m.content.iter().filter_map(|p| if let Part::Text { text, .. } = p { Some(text) } else { None });
     let text = texts.map(String::as_str).collect::<Vec<_>>().join("\n");
     let response = match serde_json::from_str(&text) {
         Ok(Value::Object(object)) if !m.is_error => object.into(),

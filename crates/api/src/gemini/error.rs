@@ -60,10 +60,30 @@ mod tests {
     #[test]
     fn shapes_of_the_documentation() {
         let cases = [
-            (400, r#"{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"API_KEY_INVALID","domain":"googleapis.com"}]}}"#, ErrorKind::Authentication, None),
-            (400, r#"{"error":{"code":400,"message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}"#, ErrorKind::ContextLength, None),
-            (429, r#"[{"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34.07s"}]}}]"#, ErrorKind::RateLimit, Some(35)),
-            (503, r#"{"error":{"code":503,"message":"The model is overloaded.","status":"UNAVAILABLE"}}"#, ErrorKind::Overloaded, None),
+            (
+                400,
+                r#"{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"API_KEY_INVALID","domain":"googleapis.com"}]}}"#,
+                ErrorKind::Authentication,
+                None,
+            ),
+            (
+                400,
+                r#"{"error":{"code":400,"message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}"#,
+                ErrorKind::ContextLength,
+                None,
+            ),
+            (
+                429,
+                r#"[{"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34.07s"}]}}]"#,
+                ErrorKind::RateLimit,
+                Some(35),
+            ),
+            (
+                503,
+                r#"{"error":{"code":503,"message":"The model is overloaded.","status":"UNAVAILABLE"}}"#,
+                ErrorKind::Overloaded,
+                None,
+            ),
             (404, "<html>", ErrorKind::NotFound, None),
         ];
         for (status, text, kind, retry) in cases {

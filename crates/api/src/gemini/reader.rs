@@ -154,7 +154,9 @@ impl Translator {
         if let Some(e) = w.error {
             return Err(error::from_value(&serde_json::json!({ "error": e }), None));
         }
-        if let Some(reason) = w.prompt_feedback.and_then(|f| f.block_reason).filter(|_| w.candidates.is_empty()) {
+        if let Some(reason) =
+            w.prompt_feedback.and_then(|f| f.block_reason).filter(|_| w.candidates.is_empty())
+        {
             let what = format!("the provider refuses the prompt: {reason}");
             return Err(ApiError { code: Some(reason), ..ApiError::new(ErrorKind::ContentPolicy, what) });
         }

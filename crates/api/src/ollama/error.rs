@@ -32,6 +32,12 @@ pub fn parse(status: u16, body: &[u8]) -> ApiError {
     }
 }
 
+/// An error within a stream, or one that has the status of success.
+pub fn in_stream(json: &[u8]) -> ApiError {
+    let value: Value = serde_json::from_slice(json).unwrap_or_default();
+    said(value["error"].as_str().unwrap_or("the provider failed and does not say why").into(), None)
+}
+
 /// An error of an answer, or of a stream (where there is no status).
 pub(super) fn said(message: String, status: Option<u16>) -> ApiError {
     // There are no codes in this dialect.
