@@ -278,6 +278,10 @@ impl Watch {
             // The last line may lack its end.
             self.push(Bytes::from_static(b"\n"), out)?;
         }
+        // And so may the word that there is nothing more.
+        if self.form == Form::Chunks && self.carry.trim_ascii() == b"data: [DONE]" {
+            self.push(Bytes::from_static(b"\n\n"), out)?;
+        }
         // There are servers that do not say `[DONE]`.
         let complete =
             self.is_over || (self.form == Form::Chunks && self.choices_left == 0 && self.carry.is_empty());
