@@ -95,8 +95,20 @@ impl Client {
         body: Option<Bytes>,
         stream: bool,
     ) -> Result<Answer, Failure> {
+        self.send_with(endpoint, operation, body, stream, HeaderMap::new()).await
+    }
+
+    /// The same with headers of the client's. The endpoint's own win.
+    pub(crate) async fn send_with(
+        &self,
+        endpoint: &Endpoint,
+        operation: Operation,
+        body: Option<Bytes>,
+        stream: bool,
+        headers: HeaderMap,
+    ) -> Result<Answer, Failure> {
         let clock = Clock::start(endpoint.settings().timeouts, stream);
-        let answer = self.exchange(endpoint, operation, body, clock).await;
+        let answer = self.exchange(endpoint, operation, body, headers, clock).await;
         answer.map_err(|e| e.without_keys(endpoint))
     }
 
@@ -105,14 +117,15 @@ impl Client {
         endpoint: &Endpoint,
         operation: Operation,
         body: Option<Bytes>,
+        headers: HeaderMap,
         clock: Clock,
     ) -> Result<Answer, Failure> {
         let response = match clock.first() {
             Some((until, late)) => {
-                let sending = self.request(endpoint, operation, body);
+                let sending = self.request(endpoint, operation, body, headers);
                 tokio::time::timeout_at(until, sending).await.map_err(|_| late)??
             }
-            None => self.request(endpoint, operation, body).await?,
+            None => self.request(endpoint, operation, body, headers).await?,
         };
         let (head, incoming) = response.into_parts();
         let status = head.status;
@@ -136,14 +149,22 @@ impl Client {
         endpoint: &Endpoint,
         operation: Operation,
         body: Option<Bytes>,
+        mut headers: HeaderMap,
     ) -> Result<Response<Incoming>, Failure> {
         let uri = endpoint.uri(operation)?;
+        if headers.is_empty() {
+            headers.clone_from(endpoint.headers());
+        } else {
+            for (name, value) in endpoint.headers() {
+                headers.insert(name, value.clone());
+            }
+        }
         let mut again = true;
         loop {
             let mut request = Request::new(Full::new(body.clone().unwrap_or_default()));
             *request.method_mut() = if body.is_some() { Method::POST } else { Method::GET };
             *request.uri_mut() = uri.clone();
-            *request.headers_mut() = endpoint.headers().clone();
+            *request.headers_mut() = headers.clone();
             let result = if endpoint.is_tls() {
                 self.tls()?.request(request).await
             } else {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use octet_api::core::Usage;
 use octet_config::Provider;
 
@@ -22,6 +22,8 @@ use crate::watch::{self, Watch};
 pub struct Forward<'a> {
     /// What it is written in.
     pub dialect: Dialect,
+    /// Its headers: those that have a meaning for the provider go with it (`anthropic-beta`, `traceparent`, ...), and no others.
+    pub headers: &'a HeaderMap,
     /// Its JSON.
     pub body: &'a [u8],
     /// Whether the answer is to be a stream, as the body says.
@@ -55,6 +57,25 @@ const NOT_OPENAI: &[&str] = &[
     "guided_grammar",
 ];
 
+/// Headers of clients that mean something to providers. Keys are not among them.
+const PASSING: [HeaderName; 6] = [
+    HeaderName::from_static("anthropic-beta"),
+    HeaderName::from_static("openai-beta"),
+    HeaderName::from_static("idempotency-key"),
+    HeaderName::from_static("x-client-request-id"),
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+];
+
+/// Those of a client's headers that go with its request.
+fn passing(headers: &HeaderMap) -> HeaderMap {
+    let mut out = HeaderMap::new();
+    for name in &PASSING {
+        headers.get_all(name).iter().for_each(|value| drop(out.append(name, value.clone())));
+    }
+    out
+}
+
 impl Client {
     /// Hands a client's request on, with the endpoint's model and changes in it. Returns when the answer has begun; a whole
     /// answer is there by then, and is JSON.
@@ -63,7 +84,7 @@ impl Client {
     /// Everything that goes wrong before; [`FailureKind::BadRequest`] for a dialect that the endpoint does not
     /// [speak](Endpoint::speaks), and for a body that is no JSON object.
     pub async fn forward(&self, endpoint: &Endpoint, request: Forward<'_>) -> Result<Raw, Failure> {
-        let Forward { dialect, body, stream, usage } = request;
+        let Forward { dialect, headers, body, stream, usage } = request;
         if !endpoint.speaks(dialect) {
             let what = format!("{} does not speak {dialect:?}", endpoint.provider().name());
             return Err(Failure::new(FailureKind::BadRequest, what));
@@ -80,7 +101,8 @@ impl Client {
         };
         let sent = rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))?;
         let operation = Operation::Dialect(dialect);
-        let answer = self.send(endpoint, operation, Some(sent.json.into()), stream).await?;
+        let body = Some(sent.json.into());
+        let answer = self.send_with(endpoint, operation, body, stream, passing(headers)).await?;
         answer.check_content_type()?;
         let whole = answer.content_type() == "application/json";
         if stream && !(whole && endpoint.provider() != Provider::Ollama) {

@@ -114,6 +114,15 @@ impl Rewrite<'_> {
             rest.insert(OPTIONS.into(), counting(options));
         }
         rest.extend(kwargs.map(|client| (KWARGS.to_string(), client)));
+        let nothing = edits.set.is_empty()
+            && self.defaults.is_empty()
+            && self.changes.extra_body.is_empty()
+            && self.changes.chat_template_kwargs.is_empty();
+        if nothing {
+            rest.iter().for_each(|(name, value)| out.value(name, value));
+            out.json.push(b'}');
+            return out.json;
+        }
         let changes = Changes {
             edits: octet_config::Edits { set: edits.set.clone(), ..Default::default() },
             extra_body: self.changes.extra_body.clone(),

@@ -175,7 +175,7 @@ impl Watch {
         match self.form {
             Form::Lines => self.judge_line(event.trim_ascii()),
             Form::Chunks => {
-                for line in event.split(|b| *b == b'\n') {
+                for line in lines(event) {
                     let verdict = match line.strip_prefix(b"data:") {
                         Some(data) => self.judge_chunk(data.trim_ascii()),
                         // llama.cpp has had errors under a name of their own.
@@ -191,7 +191,7 @@ impl Watch {
             }
             Form::Responses | Form::Messages => {
                 let (mut name, mut data) = (&b""[..], &b""[..]);
-                for line in event.split(|b| *b == b'\n') {
+                for line in lines(event) {
                     if let Some(value) = line.strip_prefix(b"event:") {
                         name = value.trim_ascii();
                     } else if let Some(value) = line.strip_prefix(b"data:") {
@@ -315,6 +315,17 @@ impl Watch {
             sse::EVENT_BYTES_MAX
         )))
     }
+}
+
+/// The lines of an event, each of which has its end.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = memchr(b'\n', rest)?;
+        let line = &rest[..end];
+        rest = &rest[end + 1..];
+        Some(line)
+    })
 }
 
 /// The first byte of what follows a field's colon.

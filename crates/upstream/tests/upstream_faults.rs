@@ -6,6 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
+use http::HeaderMap;
 use octet_api::core::Event;
 use octet_config::Provider;
 use octet_upstream::{Client, Dialect, Endpoint, Failure, FailureKind, Forward, Limits, Settings, Timeouts};
@@ -14,11 +15,15 @@ use serde_json::json;
 const COMPATIBLE: Provider = Provider::OpenAiCompatible;
 
 const FIRST: &str = "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hel\"}}]}\n\n";
-const LAST: &str = "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+const LAST: &str =
+    "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
 fn text(events: &[Event]) -> String {
-    events.iter().filter_map(|e| if let Event::Text { text, .. } = e { Some(text.as_str()) } else { None }).collect()
+    events
+        .iter()
+        .filter_map(|e| if let Event::Text { text, .. } = e { Some(text.as_str()) } else { None })
+        .collect()
 }
 
 /// The failure of a script, in all four ways, none of which may hand anything on before it.
@@ -101,8 +106,7 @@ async fn silence_before_and_after_the_head() {
     for steps in [vec![Step::Hang], vec![send(stream_head("text/event-stream")), Step::Hang]] {
         let server = Server::start(vec![steps]).await;
         let mut settings = Settings::new(remote(COMPATIBLE, &server.base));
-        settings.timeouts =
-            Timeouts { first_chunk: Some(Duration::from_millis(100)), ..Timeouts::default() };
+        settings.timeouts = Timeouts { first_chunk: Some(Duration::from_millis(100)), ..Timeouts::default() };
         let endpoint = Endpoint::new(settings).unwrap();
         for failure in [generate(&endpoint, &request(true)).await.1, forward(&endpoint, true).await.1] {
             let failure = failure.unwrap();
@@ -179,7 +183,8 @@ async fn an_error_within_a_stream() {
 async fn too_many_requests() {
     let body = r#"{"error":{"message":"slow down, sk-very-secret-key","type":"rate_limit_error"}}"#;
     let with = |header: &str| {
-        let head = format!("HTTP/1.1 429 Too Many Requests\r\n{header}content-length: {}\r\n\r\n", body.len());
+        let head =
+            format!("HTTP/1.1 429 Too Many Requests\r\n{header}content-length: {}\r\n\r\n", body.len());
         vec![send(head + body)]
     };
     for failure in fails(with("Retry-After: 7\r\n"), FailureKind::RateLimited, "slow down, ***").await {
@@ -197,7 +202,9 @@ async fn too_many_requests() {
 
 #[tokio::test]
 async fn errors_are_told_apart_by_status_and_code() {
-    let error = |code: &str| json!({"error": {"message": "m", "type": "invalid_request_error", "code": code}}).to_string();
+    let error = |code: &str| {
+        json!({"error": {"message": "m", "type": "invalid_request_error", "code": code}}).to_string()
+    };
     for (status, body, kind) in [
         ("400 Bad Request", error("unknown_parameter"), FailureKind::BadRequest),
         ("400 Bad Request", error("context_length_exceeded"), FailureKind::ContextWindow),
@@ -230,23 +237,28 @@ async fn the_body_of_an_error_is_cut() {
 #[tokio::test]
 async fn html_with_the_status_of_success() {
     let page = "<!doctype html><title>Sign in</title>";
-    fails(vec![send(answer("200 OK", "text/html; charset=utf-8", page))], FailureKind::Protocol, "text/html").await;
+    fails(vec![send(answer("200 OK", "text/html; charset=utf-8", page))], FailureKind::Protocol, "text/html")
+        .await;
     // And where it says that it is something else.
     fails(vec![send(answer("200 OK", "application/json", page))], FailureKind::Protocol, "<title>").await;
 }
 
 #[tokio::test]
 async fn json_that_is_none_or_no_answer() {
-    fails(vec![send(answer("200 OK", "application/json", "{\"choices\": [}"))], FailureKind::Protocol, "").await;
+    fails(vec![send(answer("200 OK", "application/json", "{\"choices\": [}"))], FailureKind::Protocol, "")
+        .await;
     fails(vec![send(answer("200 OK", "application/json", ""))], FailureKind::Protocol, "").await;
     let said = json!({"error": {"message": "in disguise", "type": "server_error"}}).to_string();
-    fails(vec![send(answer("200 OK", "application/json", &said))], FailureKind::Protocol, "in disguise").await;
+    fails(vec![send(answer("200 OK", "application/json", &said))], FailureKind::Protocol, "in disguise")
+        .await;
 }
 
 #[tokio::test]
 async fn a_length_that_is_wrong() {
     let body = "{\"choices\":[";
-    let head = |n: usize| format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {n}\r\n\r\n");
+    let head = |n: usize| {
+        format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {n}\r\n\r\n")
+    };
     // Shorter than it says, longer than it says, and no number.
     fails(vec![send(head(100) + body), Step::Close], FailureKind::Protocol, "broke off").await;
     fails(vec![send(head(5) + body), Step::Close], FailureKind::Protocol, "can not be read").await;
@@ -341,7 +353,13 @@ async fn connections_are_used_again_after_streams_and_errors() {
     let client = client();
     let endpoint = endpoint(COMPATIBLE, &server.base);
     let body = br#"{"messages":[],"stream":true}"#;
-    let call = Forward { dialect: Dialect::OpenAiChat, body, stream: true, usage: false };
+    let call = Forward {
+        dialect: Dialect::OpenAiChat,
+        headers: &HeaderMap::new(),
+        body,
+        stream: true,
+        usage: false,
+    };
     for _ in 0..2 {
         let mut events = client.generate(&endpoint, &request(true)).await.unwrap();
         while let Some(event) = events.next().await {

@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use http::HeaderMap;
 use octet_api::core::Usage;
 use octet_config::{Edits, Provider};
 use octet_upstream::{Dialect, Endpoint, FailureKind, Forward, Raw, Settings};
@@ -26,7 +27,7 @@ async fn pass(
     steps: Vec<Step>,
 ) -> (String, Option<Usage>, Seen) {
     let server = Server::start(vec![steps]).await;
-    let request = Forward { dialect, body: body.as_bytes(), stream, usage: true };
+    let request = Forward { dialect, headers: &HeaderMap::new(), body: body.as_bytes(), stream, usage: true };
     let raw = client().forward(&endpoint(provider, &server.base), request).await.expect("an answer");
     let (text, usage) = all(raw).await;
     (text, usage, server.last())
@@ -39,7 +40,8 @@ fn counts(usage: Option<Usage>) -> Option<(u64, u64)> {
 #[tokio::test]
 async fn a_whole_answer_passes_to_the_byte() {
     let whole = "{ \"id\":\"x\", \"choices\":[{\"n\":1.50}],\n\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}";
-    let body = r#"{"model":"ours","messages":[{"role":"user","content":"\u00e9"}],"seed":12345678901234567890}"#;
+    let body =
+        r#"{"model":"ours","messages":[{"role":"user","content":"\u00e9"}],"seed":12345678901234567890}"#;
     let steps = vec![send(answer("200 OK", "application/json", whole))];
     let (text, usage, seen) = pass(Provider::OpenAiCompatible, Dialect::OpenAiChat, body, false, steps).await;
     assert_eq!((text.as_str(), counts(usage)), (whole, Some((3, 2))));
@@ -50,7 +52,8 @@ async fn a_whole_answer_passes_to_the_byte() {
 #[tokio::test]
 async fn counts_that_the_client_did_not_ask_for_are_taken_out() {
     let first = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n";
-    let last = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}],\"usage\":null}\r\n\r\n";
+    let last =
+        "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}],\"usage\":null}\r\n\r\n";
     let count = "data: {\"choices\":[],\"usage\": {\"prompt_tokens\":3,\"completion_tokens\":2}}\n\n";
     let done = "data: [DONE]\n\n";
     for (options, shown) in [("", false), (r#","stream_options":{"include_usage":true}"#, true)] {
@@ -80,11 +83,48 @@ async fn anthropic_passes_to_anthropic() {
     // An error is not for the client yet: someone else may answer.
     let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
     let server = Server::start(vec![stream_of("text/event-stream", &[error])]).await;
-    let request =
-        Forward { dialect: Dialect::AnthropicMessages, body: body.as_bytes(), stream: true, usage: false };
+    let request = Forward {
+        dialect: Dialect::AnthropicMessages,
+        headers: &HeaderMap::new(),
+        body: body.as_bytes(),
+        stream: true,
+        usage: false,
+    };
     let mut raw = client().forward(&endpoint(Provider::Anthropic, &server.base), request).await.unwrap();
     let failure = raw.next().await.unwrap().unwrap_err();
-    assert_eq!((failure.kind, failure.message.as_str(), failure.sent_any), (FailureKind::Server, "Overloaded", false));
+    assert_eq!(
+        (failure.kind, failure.message.as_str(), failure.sent_any),
+        (FailureKind::Server, "Overloaded", false)
+    );
+}
+
+#[tokio::test]
+async fn of_a_client_s_headers_only_those_for_providers_pass() {
+    let server = Server::start(vec![json_answer(&json!({"content": []}))]).await;
+    let mut headers = HeaderMap::new();
+    for (name, value) in [
+        ("anthropic-beta", "a"),
+        ("anthropic-beta", "b"),
+        ("authorization", "Bearer client-key"),
+        ("x-api-key", "client-key"),
+        ("cookie", "c"),
+    ] {
+        headers.append(name, value.parse().unwrap());
+    }
+    let request = Forward {
+        dialect: Dialect::AnthropicMessages,
+        headers: &headers,
+        body: b"{}",
+        stream: false,
+        usage: false,
+    };
+    all(client().forward(&endpoint(Provider::Anthropic, &server.base), request).await.unwrap()).await;
+    let seen = server.last();
+    assert!(!format!("{:?}", seen.headers).contains("client-key") && seen.header("cookie").is_none());
+    assert_eq!(seen.header("x-api-key"), Some("sk-very-secret-key"));
+    let betas: Vec<&str> =
+        seen.headers.iter().filter(|(n, _)| n == "anthropic-beta").map(|(_, v)| v.as_str()).collect();
+    assert_eq!(betas, ["a", "b"]);
 }
 
 #[tokio::test]
@@ -141,7 +181,13 @@ async fn a_configuration_changes_what_passes() {
     changes.extra_body = map(json!({"metadata": {"a": 1}}));
     let endpoint = Endpoint::new(settings).unwrap();
     let body = br#"{"model":"ours","user":"me","max_tokens":7,"temperature":1,"top_k":3,"metadata":{"b":2},"seed":9}"#;
-    let request = Forward { dialect: Dialect::OpenAiChat, body, stream: false, usage: false };
+    let request = Forward {
+        dialect: Dialect::OpenAiChat,
+        headers: &HeaderMap::new(),
+        body,
+        stream: false,
+        usage: false,
+    };
     all(client().forward(&endpoint, request).await.unwrap()).await;
     let expected = json!({
         "model": "their-model", "max_completion_tokens": 7, "temperature": 1, "top_p": 0.5, "seed": 1,
@@ -165,9 +211,20 @@ async fn what_can_not_pass_is_refused_unsent() {
     for (provider, dialect, body, said) in [
         (Provider::Anthropic, Dialect::OpenAiChat, "{}", "does not speak OpenAiChat"),
         (Provider::Gemini, Dialect::OpenAiChat, "{}", "does not speak"),
-        (Provider::OpenAi, Dialect::OpenAiChat, "[]", "the body is no JSON object: '{' is missing (at byte 0)"),
+        (
+            Provider::OpenAi,
+            Dialect::OpenAiChat,
+            "[]",
+            "the body is no JSON object: '{' is missing (at byte 0)",
+        ),
     ] {
-        let request = Forward { dialect, body: body.as_bytes(), stream: false, usage: false };
+        let request = Forward {
+            dialect,
+            headers: &HeaderMap::new(),
+            body: body.as_bytes(),
+            stream: false,
+            usage: false,
+        };
         let failure = client().forward(&endpoint(provider, &server.base), request).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::BadRequest);
         assert!(failure.message.contains(said), "{failure}");
@@ -178,14 +235,22 @@ async fn what_can_not_pass_is_refused_unsent() {
 #[tokio::test]
 async fn a_stream_without_done_is_whole_if_all_choices_ended() {
     let end = |choice: u32| {
-        format!("data: {{\"choices\":[{{\"index\":{choice},\"delta\":{{}},\"finish_reason\": \"stop\"}}]}}\n\n")
+        format!(
+            "data: {{\"choices\":[{{\"index\":{choice},\"delta\":{{}},\"finish_reason\": \"stop\"}}]}}\n\n"
+        )
     };
     let steps = stream_of("text/event-stream", &[&end(0), &end(1)]);
     let body = r#"{"n":2,"stream":true}"#;
     let (text, ..) = pass(Provider::OpenAiCompatible, Dialect::OpenAiChat, body, true, steps.clone()).await;
     assert_eq!(text, end(0) + &end(1));
     let server = Server::start(vec![steps]).await;
-    let request = Forward { dialect: Dialect::OpenAiChat, body: br#"{"n":3}"#, stream: true, usage: false };
+    let request = Forward {
+        dialect: Dialect::OpenAiChat,
+        headers: &HeaderMap::new(),
+        body: br#"{"n":3}"#,
+        stream: true,
+        usage: false,
+    };
     let endpoint = endpoint(Provider::OpenAiCompatible, &server.base);
     let mut raw = client().forward(&endpoint, request).await.unwrap();
     let mut failure = None;

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::HeaderMap;
 use octet_api::core::{Answer, Chat, Event, GenerateRequest, Input, Message, Role};
 use octet_config::{Changes, Provider, Remote, Secret};
 use octet_upstream::{Client, Dialect, Endpoint, Failure, Forward, Limits, Settings};
@@ -91,7 +92,12 @@ impl Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, connection: usize, answers: Vec<Vec<Step>>, all: Arc<Mutex<Vec<Seen>>>) {
+async fn serve(
+    mut stream: TcpStream,
+    connection: usize,
+    answers: Vec<Vec<Step>>,
+    all: Arc<Mutex<Vec<Seen>>>,
+) {
     while let Some(seen) = read(&mut stream, connection).await {
         let number = {
             let mut all = all.lock().expect("no panic");
@@ -135,7 +141,8 @@ async fn read(stream: &mut TcpStream, connection: usize) -> Option<Seen> {
         .filter_map(|l| l.split_once(": "))
         .map(|(name, value)| (name.to_lowercase(), value.to_string()))
         .collect();
-    let length = headers.iter().find(|(n, _)| n == "content-length").map_or(0, |(_, v)| v.parse().expect("a number"));
+    let length =
+        headers.iter().find(|(n, _)| n == "content-length").map_or(0, |(_, v)| v.parse().expect("a number"));
     while all.len() < head + length {
         let n = stream.read(&mut buffer).await.ok().filter(|n| *n > 0)?;
         all.extend_from_slice(&buffer[..n]);
@@ -151,7 +158,8 @@ pub async fn nobody() -> String {
 
 /// An answer with a length.
 pub fn answer(status: &str, kind: &str, body: &str) -> Vec<u8> {
-    format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into()
+    format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        .into()
 }
 
 pub fn json_answer(body: &Value) -> Vec<Step> {
@@ -238,7 +246,13 @@ pub async fn answered(e: &Endpoint, r: &GenerateRequest) -> Answer {
 /// What came through of a chat, and what ended it.
 pub async fn forward(e: &Endpoint, stream: bool) -> (String, Option<Failure>) {
     let body = json!({"model": "ours", "messages": [], "stream": stream}).to_string();
-    let request = Forward { dialect: Dialect::OpenAiChat, body: body.as_bytes(), stream, usage: true };
+    let request = Forward {
+        dialect: Dialect::OpenAiChat,
+        headers: &HeaderMap::new(),
+        body: body.as_bytes(),
+        stream,
+        usage: true,
+    };
     let mut raw = match client().forward(e, request).await {
         Ok(raw) => raw,
         Err(failure) => return (String::new(), Some(failure)),
