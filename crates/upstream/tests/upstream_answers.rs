@@ -300,16 +300,22 @@ async fn vectors_and_lists() {
     ], "model": "m", "usage": {"prompt_tokens": 4, "total_tokens": 4}});
     let ollama_answer = json!({"model": "m", "embeddings": [[1.0, 2.0], [3.0, 4.0]], "total_duration": 1, "prompt_eval_count": 4});
     let gemini_answer = json!({"embeddings": [{"values": [1.0, 2.0]}, {"values": [3.0, 4.0]}]});
-    for (provider, answer, path, tokens) in [
-        (Provider::OpenAiCompatible, &openai_answer, "/v1/embeddings", 4),
-        (Provider::Ollama, &ollama_answer, "/api/embed", 4),
-        (Provider::Gemini, &gemini_answer, "/v1beta/models/their-model:batchEmbedContents", 0),
+    for (provider, answer, path, dimensions, tokens) in [
+        (Provider::OpenAiCompatible, &openai_answer, "/v1/embeddings", "/dimensions", 4),
+        (Provider::Ollama, &ollama_answer, "/api/embed", "/dimensions", 4),
+        (
+            Provider::Gemini,
+            &gemini_answer,
+            "/v1beta/models/their-model:batchEmbedContents",
+            "/requests/0/outputDimensionality",
+            0,
+        ),
     ] {
         let server = Server::start(vec![json_answer(answer)]).await;
         let got = client().embed(&endpoint(provider, &server.base), &embed).await.unwrap();
         assert_eq!((got.vectors, got.prompt_tokens), (vec![vec![1.0, 2.0], vec![3.0, 4.0]], tokens));
         assert_eq!(server.last().path(), path);
-        assert!(server.last().json().to_string().contains("2"), "dimensions");
+        assert_eq!(server.last().json().pointer(dimensions), Some(&json!(2)));
     }
     let server = Server::start(vec![json_answer(&json!({"embeddings": [[1.0]]}))]).await;
     let failure = client().embed(&endpoint(Provider::Ollama, &server.base), &embed).await.unwrap_err();

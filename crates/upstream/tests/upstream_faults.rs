@@ -370,8 +370,8 @@ async fn connections_are_used_again_after_streams_and_errors() {
             while let Some(bytes) = raw.next().await {
                 bytes.unwrap();
             }
-            tokio::time::sleep(Duration::from_millis(60)).await;
         }
+        tokio::time::sleep(Duration::from_millis(60)).await;
     }
     assert_eq!(server.seen().iter().map(|s| s.connection).collect::<Vec<_>>(), [0, 0, 0, 0]);
 }

@@ -167,7 +167,7 @@ fn endpoints_that_can_not_be_are_refused_without_their_keys() {
     assert_eq!(new(&|_| {}), Ok("h".into()));
     for (base, said) in [
         ("ftp://h", "must be an address"),
-        ("h/v1", "must be an address"),
+        ("h/v1", "address"),
         ("", "is no address"),
         ("http://me:hunter22@h/v1", "holds a name or a password"),
         ("http://h/v1?key=hunter22", "has a query"),
@@ -203,13 +203,7 @@ async fn a_conversation_for_openai_and_its_likes() {
     assert_eq!(body["chat_template_kwargs"]["enable_thinking"], true);
     // What we send is what our own server takes for the same.
     let read = openai::chat::parse(body.to_string().as_bytes()).unwrap();
-    assert_eq!(
-        read.input,
-        r.input.clone().tap(|i| {
-            let Input::Chat(chat) = i else { return };
-            chat.template_kwargs.insert("enable_thinking".into(), true.into());
-        })
-    );
+    assert_eq!(read.input, r.input);
 
     let failure = refused(Provider::OpenAi, &r).await;
     assert_eq!((failure.kind, failure.param.as_deref()), (FailureKind::BadRequest, Some("top_k")));
@@ -225,15 +219,6 @@ async fn a_conversation_for_openai_and_its_likes() {
     let body = sent(settings, &r).await.json();
     assert_eq!((body.get("top_k"), &body["max_completion_tokens"]), (None, &json!(500)));
 }
-
-trait Tap: Sized {
-    fn tap(mut self, change: impl FnOnce(&mut Self)) -> Self {
-        change(&mut self);
-        self
-    }
-}
-
-impl<T> Tap for T {}
 
 #[tokio::test]
 async fn a_conversation_for_anthropic() {
