@@ -54,6 +54,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("hub", &[]),
     ("parser", &[]),
     ("grammar", &[]),
+    ("config", &[]),
     ("serve", &["weights", "compute", "engine", "api", "grammar", "parser"]),
     ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve"]),
     ("testkit", &[]),
