@@ -51,6 +51,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("engine", &["weights", "compute"]),
     ("api", &[]),
     ("synth", &["weights"]),
+    ("upstream", &["api"]),
     ("hub", &[]),
     ("parser", &[]),
     ("grammar", &[]),

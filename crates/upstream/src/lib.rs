@@ -1,0 +1,23 @@
+//! HTTP clients of the providers behind the router. Called by `router`; knows nothing of choices, retries and budgets.
+//!
+//! [`Client`] has the connections, an [`Endpoint`] says where a model is and what is changed in requests for it, a
+//! [`Failure`] says what went wrong in the words that the router decides by.
+//!
+//! Two ways lead to a provider. [`Client::generate`] takes a request in no dialect and gives events in none: any client
+//! reaches any provider. [`Client::forward`] is for a client and a provider that speak the same: the client's bytes go out
+//! with another model's name in them, the provider's bytes come back as they are, and nothing more is read of them than
+//! tells a whole answer from a broken one, and its count of tokens.
+//!
+//! Keys stand in headers alone: no error, log or `Debug` shows one, and no redirect is followed with one.
+
+mod edit;
+mod endpoint;
+mod failure;
+mod secret;
+
+pub use edit::Edits;
+pub use endpoint::{
+    ANSWER_BYTES_MAX, Dialect, Endpoint, InvalidEndpoint, MAX_TOKENS, Provider, Settings, Timeouts,
+};
+pub use failure::{Failure, FailureKind};
+pub use secret::Secret;
