@@ -1,130 +1,125 @@
-//! Easy requests to a fast group, hard ones to a strong one: by what a request looks like, and by how sure the fast one is
-//! of its first tokens (`confidence`). Called by `dispatch`.
+//! Easy requests to a fast group, hard ones to a strong one, by what a request looks like. (By how sure the fast one is:
+//! `confidence`.) Called by `dispatch`.
+
+use std::sync::Arc;
 
 use octet_api::core::GenerateRequest;
-use regex::Regex;
+use octet_config::{Cascade, Condition, Rule, Side};
+use tokio::time::Instant;
 
-use crate::confidence::Confidence;
-use crate::size::{Size, has_code, has_images, system_text};
-
-/// A name behind which two groups stand.
-#[derive(Debug, Clone)]
-pub struct Cascade {
-    /// What clients ask for.
-    pub name: String,
-    /// The group that answers if nothing speaks against it.
-    pub fast: String,
-    /// The group that answers otherwise.
-    pub strong: String,
-    /// The first that applies decides.
-    pub rules: Vec<Rule>,
-    /// Where no rule applies: how sure the fast group has to be. `None` trusts it.
-    pub confidence: Option<Confidence>,
-}
-
-/// If all conditions hold, a group answers.
-#[derive(Debug, Clone)]
-pub struct Rule {
-    /// At least one.
-    pub when: Vec<Condition>,
-    /// The group's name.
-    pub to: String,
-}
-
-/// Something about a request.
-#[derive(Debug, Clone)]
-pub enum Condition {
-    /// Its prompt is at least so many tokens: counted where the fast group can count, else a token for 4 bytes.
-    TokensMin(u64),
-    /// Its prompt is at most so many tokens.
-    TokensMax(u64),
-    /// Its text is at least so many bytes.
-    BytesMin(u64),
-    /// Its text is at most so many bytes.
-    BytesMax(u64),
-    /// It has tools, or none.
-    Tools(bool),
-    /// A question has a fence of code, or none.
-    Code(bool),
-    /// It has pictures, or none.
-    Images(bool),
-    /// A header is there, with a value that matches.
-    Header {
-        /// In small letters.
-        name: String,
-        /// `None` takes any.
-        value: Option<Regex>,
-    },
-    /// The instructions match.
-    System(Regex),
-}
-
-impl Condition {
-    fn name(&self) -> String {
-        match self {
-            Self::TokensMin(n) => format!("tokens>={n}"),
-            Self::TokensMax(n) => format!("tokens<={n}"),
-            Self::BytesMin(n) => format!("bytes>={n}"),
-            Self::BytesMax(n) => format!("bytes<={n}"),
-            Self::Tools(yes) => format!("tools={yes}"),
-            Self::Code(yes) => format!("code={yes}"),
-            Self::Images(yes) => format!("images={yes}"),
-            Self::Header { name, .. } => format!("header={name}"),
-            Self::System(_) => "system".into(),
-        }
-    }
-}
+use crate::attempt::{Miss, Opened};
+use crate::dispatch::Job;
+use crate::size::{Size, has_code, has_images, last_user_text, system_text};
+use crate::table::{Resolved, Table};
+use crate::target::Target;
+use crate::trace::Step;
 
 /// What conditions look at.
 #[derive(Debug, Clone, Copy)]
-pub struct Look<'a> {
+struct Look<'a> {
     /// The request.
-    pub request: &'a GenerateRequest,
+    request: &'a GenerateRequest,
     /// Its size.
-    pub size: Size,
+    size: Size,
     /// Its prompt's tokens, where they were counted.
-    pub tokens: Option<u64>,
+    tokens: Option<u64>,
     /// Names in small letters, and values.
-    pub headers: &'a [(String, String)],
+    headers: &'a [(String, String)],
 }
 
 impl Look<'_> {
     fn holds(&self, condition: &Condition) -> bool {
         let tokens = self.tokens.unwrap_or(self.size.tokens());
+        let messages = self.request.chat().map_or(1, |c| c.messages.len());
         match condition {
-            Condition::TokensMin(n) => tokens >= *n,
-            Condition::TokensMax(n) => tokens <= *n,
-            Condition::BytesMin(n) => self.size.bytes >= *n,
-            Condition::BytesMax(n) => self.size.bytes <= *n,
+            Condition::MinTokens(n) => tokens >= *n,
+            Condition::MaxTokens(n) => tokens <= *n,
+            Condition::MinMessages(n) => messages >= *n as usize,
+            Condition::MaxMessages(n) => messages <= *n as usize,
             Condition::Tools(yes) => self.request.chat().is_some_and(|c| !c.tools.is_empty()) == *yes,
             Condition::Code(yes) => has_code(self.request) == *yes,
             Condition::Images(yes) => has_images(self.request) == *yes,
-            Condition::Header { name, value } => self
-                .headers
-                .iter()
-                .any(|(n, v)| n == name && value.as_ref().is_none_or(|wanted| wanted.is_match(v))),
+            Condition::Header(wanted) => {
+                let fits = |v: &str| wanted.value.as_ref().is_none_or(|p| p.is_match(v));
+                self.headers.iter().any(|(n, v)| *n == wanted.name && fits(v))
+            }
             Condition::System(wanted) => wanted.is_match(&system_text(self.request)),
+            Condition::User(wanted) => wanted.is_match(&last_user_text(self.request)),
         }
     }
 }
 
-impl Cascade {
-    /// The groups that it names.
-    pub fn groups(&self) -> impl Iterator<Item = &str> {
-        [&self.fast, &self.strong].into_iter().chain(self.rules.iter().map(|r| &r.to)).map(String::as_str)
+/// Whether a rule asks for tokens.
+fn counts_tokens(cascade: &Cascade) -> bool {
+    let mut all = cascade.rules.iter().flat_map(|r| &r.when);
+    all.any(|c| matches!(c, Condition::MinTokens(_) | Condition::MaxTokens(_)))
+}
+
+/// The first rule all of whose conditions hold.
+fn rule<'a>(cascade: &'a Cascade, look: &Look<'_>) -> Option<&'a Rule> {
+    cascade.rules.iter().find(|r| !r.when.is_empty() && r.when.iter().all(|c| look.holds(c)))
+}
+
+impl<T: Target> Job<T> {
+    /// A fast group or a strong one.
+    pub(crate) async fn cascade(&mut self, table: &Arc<Table<T>>, cascade: &Cascade) -> Result<Opened<T>, Miss> {
+        let (side, watch) = self.rule(table, cascade).await;
+        if side == Side::Strong {
+            return self.groups(table, &cascade.strong).await;
+        }
+        let Resolved::Group { group, name, .. } = table.resolve(&cascade.fast) else {
+            return self.groups(table, &cascade.strong).await;
+        };
+        // What is measured is the one answer.
+        self.watch = cascade.confidence.filter(|_| watch && self.request.n == 1);
+        let result = self.group(table, group, name, false).await;
+        self.watch = None;
+        let measured = self.meter.take();
+        if let Some(meter) = measured.filter(|_| !matches!(result, Err(Miss::Failed(_)))) {
+            self.trace.step(Step::Confidence {
+                tokens: meter.tokens(),
+                logprob: meter.mean_logprob(),
+                margin: meter.mean_margin(),
+                verdict: meter.verdict().name(),
+            });
+        }
+        let why = match &result {
+            Ok(_) => return result,
+            Err(Miss::Unsure) => None,
+            Err(Miss::Failed(failure)) => {
+                self.fallback(&cascade.fast, &cascade.strong, failure.kind.name());
+                Some(failure.clone())
+            }
+        };
+        let strong = self.groups(table, &cascade.strong).await;
+        match (strong, why) {
+            // An unsure answer is better than none.
+            (Err(Miss::Failed(failure)), None) if Instant::now() < self.deadline => {
+                self.fallback(&cascade.strong, &cascade.fast, failure.kind.name());
+                self.group(table, group, name, true).await
+            }
+            (other, _) => other,
+        }
     }
 
-    /// Whether a rule asks for tokens.
-    pub fn counts_tokens(&self) -> bool {
-        let mut all = self.rules.iter().flat_map(|r| &r.when);
-        all.any(|c| matches!(c, Condition::TokensMin(_) | Condition::TokensMax(_)))
-    }
-
-    /// The first rule that applies: what it looks at, and whom it names.
-    pub fn rule(&self, look: &Look<'_>) -> Option<(String, &str)> {
-        let applies = |rule: &&Rule| !rule.when.is_empty() && rule.when.iter().all(|c| look.holds(c));
-        let rule = self.rules.iter().find(applies)?;
-        let names: Vec<String> = rule.when.iter().map(Condition::name).collect();
-        Some((names.join("&"), &rule.to))
+    /// What the rules say: which side, and whether the fast one is watched.
+    pub(crate) async fn rule(&mut self, table: &Arc<Table<T>>, cascade: &Cascade) -> (Side, bool) {
+        let mut tokens = None;
+        if counts_tokens(cascade)
+            && let Resolved::Group { group, .. } = table.resolve(&cascade.fast)
+            && let Some(d) = group.deployments.first()
+        {
+            tokens = d.target.count_tokens(&self.request).await;
+            if let Some(n) = tokens {
+                self.counts.insert(d.id().to_string(), n);
+            }
+        }
+        let (request, headers) = (&*self.call.request, &self.call.headers[..]);
+        let Some(rule) = rule(cascade, &Look { request, size: self.size, tokens, headers }) else {
+            return (Side::Fast, true);
+        };
+        let to = if rule.to == Side::Fast { &cascade.fast } else { &cascade.strong };
+        self.trace.step(Step::Rule { rule: rule.name.clone(), to: to.clone() });
+        (rule.to, rule.check)
     }
 }

@@ -1,29 +1,11 @@
 //! Which deployment of a group gets a request: a pure function of what is known of them, the request, and a source of
 //! chance. Called by `dispatch`, and by `octet route explain`.
 
+use octet_config::Strategy;
 use serde::Serialize;
 
 use crate::hash;
 use crate::state::{Availability, Limits, Live, over_tokens};
-
-/// How one of several deployments that could answer is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Strategy {
-    /// By chance, in proportion to weights; a session stays where it was.
-    #[default]
-    Shuffle,
-    /// The fewest requests at work.
-    LeastBusy,
-    /// The shortest time to the first event (streams), or per token (whole answers).
-    Latency,
-    /// The fewest tokens within the last minute, as a share of the limit where all have one.
-    Usage,
-    /// The cheapest.
-    Cost,
-    /// Where the beginning of the prompt most likely is in the cache.
-    PrefixAffinity,
-}
 
 /// What does not change about a deployment while a configuration holds.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -71,6 +53,8 @@ pub struct Demand<'a> {
     pub tokens_min: u64,
     /// The answer comes in pieces.
     pub stream: bool,
+    /// Latencies that are longer than the least by less than this share are as good.
+    pub latency_buffer: f64,
     /// Requests with the same key stay together.
     pub session: Option<&'a str>,
     /// Names the beginning of the prompt.
@@ -100,7 +84,7 @@ pub enum Unfit {
     /// It got as many requests within the last minute as it may.
     Rpm {
         /// How many.
-        limit: u32,
+        limit: u64,
     },
     /// The request would take it over its tokens a minute.
     Tpm {
@@ -118,6 +102,8 @@ pub enum Unfit {
     Tried,
     /// It can not go on with what another began.
     CannotContinue,
+    /// Others are being answered, and this is but a copy.
+    NotIdle,
 }
 
 impl Unfit {
@@ -125,7 +111,11 @@ impl Unfit {
     pub fn passes(self) -> bool {
         matches!(
             self,
-            Self::Cooling { .. } | Self::OnTrial | Self::Parallel { .. } | Self::Rpm { .. } | Self::Tpm { .. }
+            Self::Cooling { .. }
+                | Self::OnTrial
+                | Self::Parallel { .. }
+                | Self::Rpm { .. }
+                | Self::Tpm { .. }
         )
     }
 
@@ -142,6 +132,7 @@ impl Unfit {
             }
             Self::Tried => "it failed".into(),
             Self::CannotContinue => "it can not go on with a broken answer".into(),
+            Self::NotIdle => "not idle".into(),
         }
     }
 }
@@ -176,7 +167,7 @@ pub fn choose(
     let all: Vec<&Candidate<'_>> = fit.iter().map(|i| &candidates[*i]).collect();
     let weights = weights(&all);
     let (at, why) = match demand.strategy {
-        Strategy::Shuffle => match demand.session {
+        Strategy::SimpleShuffle => match demand.session {
             Some(session) => {
                 let key = hash::hash(&[session.as_bytes()]);
                 (highest(&all, |i| hash::score(key, &all[i].terms.id, weights[i])), "session")
@@ -184,11 +175,11 @@ pub fn choose(
             None => (by_weight(&weights, rng), "weight"),
         },
         Strategy::LeastBusy => (lowest(&all, &weights, rng, 0.0, |c| f64::from(busy(c))), "least busy"),
-        Strategy::Latency => {
+        Strategy::LatencyBased => {
             let latency = |c: &Candidate<'_>| latency(c, demand.stream);
-            (lowest(&all, &weights, rng, LATENCY_ALIKE, latency), "latency")
+            (lowest(&all, &weights, rng, demand.latency_buffer, latency), "latency")
         }
-        Strategy::Usage => {
+        Strategy::UsageBased => {
             let limited = all.iter().all(|c| c.terms.limits.tpm.is_some());
             let used = |c: &Candidate<'_>| match c.terms.limits.tpm {
                 Some(most) if limited => c.live.tokens as f64 / most.max(1) as f64,
@@ -196,7 +187,7 @@ pub fn choose(
             };
             (lowest(&all, &weights, rng, 0.0, used), "usage")
         }
-        Strategy::Cost => {
+        Strategy::CostBased => {
             (lowest(&all, &weights, rng, 0.0, |c| c.terms.cost.unwrap_or(f64::INFINITY)), "cost")
         }
         Strategy::PrefixAffinity => by_prefix(&all, &weights, demand, rng),
@@ -229,15 +220,12 @@ pub fn unfit(c: &Candidate<'_>, demand: &Demand<'_>) -> Option<Unfit> {
     if let Some(limit) = limits.max_parallel.filter(|most| c.live.in_flight >= *most) {
         return Some(Unfit::Parallel { limit });
     }
-    if let Some(limit) = limits.rpm.filter(|most| c.live.requests >= *most) {
+    if let Some(limit) = limits.rpm.filter(|most| u64::from(c.live.requests) >= *most) {
         return Some(Unfit::Rpm { limit });
     }
     let tokens = c.prompt_tokens.unwrap_or(0).max(demand.tokens);
     limits.tpm.filter(|most| over_tokens(c.live.tokens, tokens, *most)).map(|limit| Unfit::Tpm { limit })
 }
-
-/// Latencies that differ by less than this share are alike.
-const LATENCY_ALIKE: f64 = 0.1;
 
 /// The shares of a group's members.
 fn weights(all: &[&Candidate<'_>]) -> Vec<f64> {
@@ -246,7 +234,7 @@ fn weights(all: &[&Candidate<'_>]) -> Vec<f64> {
     let mut out: Vec<f64> = if given.iter().any(Option::is_some) {
         given.into_iter().map(|w| w.unwrap_or(1.0)).collect()
     } else {
-        let rpm: Option<Vec<f64>> = of(&|t| t.limits.rpm.map(f64::from)).into_iter().collect();
+        let rpm: Option<Vec<f64>> = of(&|t| t.limits.rpm.map(|n| n as f64)).into_iter().collect();
         let tpm: Option<Vec<f64>> = of(&|t| t.limits.tpm.map(|n| n as f64)).into_iter().collect();
         rpm.or(tpm).unwrap_or_else(|| vec![1.0; all.len()])
     };

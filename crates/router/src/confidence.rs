@@ -1,34 +1,15 @@
 //! How sure a model is of its first tokens: they are held back and measured, and an answer that begins unsurely is dropped.
 //! Used by `attempt`; thresholds are found with `calibrate`.
 //!
-//! A token's log-probability says how likely it was; the margin, how much likelier than the next best. Means over a window
-//! of tokens are compared with thresholds, and the worst window counts: a model that is lost is so at one place.
+//! A token's log-probability says how likely it was; the margin, how much likelier than the next best.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use octet_api::core::{Event, TokenLogprob};
+use octet_config::Confidence;
 
-/// What is asked of the first tokens.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Confidence {
-    /// So many tokens are held back and measured; at least 1.
-    pub tokens: usize,
-    /// Means are of so many tokens in a row; at least 1, at most `tokens`.
-    pub window: usize,
-    /// The mean log-probability of no window may be less.
-    pub logprob_min: Option<f64>,
-    /// The mean margin of no window may be less, in nats.
-    pub margin_min: Option<f64>,
-    /// Nothing is held back for longer than this after the first token; then the answer is kept.
-    pub hold_max: Duration,
-}
-
-impl Default for Confidence {
-    fn default() -> Self {
-        Self { tokens: 24, window: 8, logprob_min: None, margin_min: None, hold_max: Duration::from_secs(5) }
-    }
-}
+/// An answer is held back for no longer than this after its first event; then it is kept.
+pub const HOLD_MAX: Duration = Duration::from_secs(60);
 
 /// What is known so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,13 +40,13 @@ impl Verdict {
 #[derive(Debug, Clone)]
 pub struct Meter {
     rules: Confidence,
-    last: VecDeque<(f64, Option<f64>)>,
-    /// Tokens measured.
-    pub tokens: usize,
-    /// Of the worst window.
-    pub logprob: Option<f64>,
-    /// Of the worst window.
-    pub margin: Option<f64>,
+    /// Log-probabilities whose text has not come yet: (of the token, margin).
+    waiting: Vec<(f64, Option<f64>)>,
+    tokens: u32,
+    logprobs: f64,
+    /// Over the tokens that had a second choice.
+    margins: f64,
+    margin_tokens: u32,
     verdict: Verdict,
 }
 
@@ -73,11 +54,12 @@ impl Meter {
     /// Nothing is measured yet.
     pub fn new(rules: &Confidence) -> Self {
         Self {
-            rules: rules.clone(),
-            last: VecDeque::new(),
+            rules: *rules,
+            waiting: Vec::new(),
             tokens: 0,
-            logprob: None,
-            margin: None,
+            logprobs: 0.0,
+            margins: 0.0,
+            margin_tokens: 0,
             verdict: Verdict::Watching,
         }
     }
@@ -87,9 +69,19 @@ impl Meter {
         self.verdict
     }
 
-    /// How long the answer may be held back.
-    pub fn hold_max(&self) -> Duration {
-        self.rules.hold_max
+    /// Tokens measured.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    /// Mean log-probability of the tokens so far.
+    pub fn mean_logprob(&self) -> Option<f64> {
+        (self.tokens > 0).then(|| self.logprobs / f64::from(self.tokens))
+    }
+
+    /// Mean margin of the tokens so far, in nats.
+    pub fn mean_margin(&self) -> Option<f64> {
+        (self.margin_tokens > 0).then(|| self.margins / f64::from(self.margin_tokens))
     }
 
     /// The next event of the answer.
@@ -98,12 +90,20 @@ impl Meter {
             return self.verdict;
         }
         match event {
-            Event::Logprobs { tokens, .. } => tokens.iter().for_each(|t| self.token(t)),
-            Event::Text { .. } if self.tokens == 0 => {
-                self.verdict = Verdict::Unmeasured("no log-probabilities came");
+            Event::Logprobs { tokens, .. } => self.waiting.extend(tokens.iter().filter_map(measured)),
+            Event::Reasoning { .. } if self.rules.skip_thoughts => self.waiting.clear(),
+            Event::Reasoning { .. } => self.count(),
+            Event::Text { text, .. } if !text.is_empty() => {
+                self.count();
+                if self.tokens == 0 {
+                    self.verdict = Verdict::Unmeasured("no log-probabilities came");
+                }
             }
             // A call has no log-probabilities in any dialect: what came before it is what there is.
-            Event::ToolCallStart { .. } | Event::Finished { .. } => self.end("nothing to measure"),
+            Event::ToolCallStart { .. } | Event::Finished { .. } => {
+                self.count();
+                self.end();
+            }
             _ => {}
         }
         self.verdict
@@ -121,60 +121,55 @@ impl Meter {
         self.verdict = Verdict::Unmeasured(why);
     }
 
-    fn token(&mut self, token: &TokenLogprob) {
-        let Some(logprob) = token.logprob.map(f64::from).filter(|_| self.verdict == Verdict::Watching) else {
-            return;
-        };
-        self.tokens += 1;
-        if self.last.len() == self.rules.window.max(1) {
-            self.last.pop_front();
-        }
-        // -inf is an honest value of a log-probability, but no mean can be made of it.
-        self.last.push_back((logprob.max(LOGPROB_MIN), margin(token)));
-        if self.last.len() == self.rules.window.max(1) {
-            self.measure();
-        }
-        if self.verdict == Verdict::Watching && self.tokens >= self.rules.tokens {
-            self.verdict = Verdict::Kept;
-        }
-    }
-
-    /// The answer was shorter than what would be held back.
-    fn end(&mut self, nothing: &'static str) {
-        if self.tokens == 0 {
-            self.verdict = Verdict::Unmeasured(nothing);
-            return;
-        }
-        if self.logprob.is_none() {
-            self.measure();
-        }
-        if self.verdict == Verdict::Watching {
-            self.verdict = Verdict::Kept;
+    fn count(&mut self) {
+        for (logprob, margin) in std::mem::take(&mut self.waiting) {
+            if self.verdict != Verdict::Watching {
+                break;
+            }
+            self.tokens += 1;
+            self.logprobs += logprob;
+            if let Some(margin) = margin {
+                self.margins += margin;
+                self.margin_tokens += 1;
+            }
+            let window = self.rules.window.max(1);
+            // Log-probabilities are never above 0: this sum will not become better.
+            let hopeless = |least: f64| self.logprobs < least * f64::from(window);
+            if self.rules.mean_logprob.is_some_and(hopeless) {
+                self.verdict = Verdict::Escalated;
+            } else if self.tokens >= window {
+                self.judge();
+            }
         }
     }
 
-    fn measure(&mut self) {
-        let n = self.last.len() as f64;
-        let logprob = self.last.iter().map(|t| t.0).sum::<f64>() / n;
-        let margins: Option<Vec<f64>> = self.last.iter().map(|t| t.1).collect();
-        let margin = margins.map(|all| all.iter().sum::<f64>() / n);
-        self.logprob = Some(self.logprob.map_or(logprob, |worst| worst.min(logprob)));
-        self.margin = match (self.margin, margin) {
-            (Some(worst), Some(now)) => Some(worst.min(now)),
-            (worst, now) => worst.or(now),
-        };
-        let low = |least: Option<f64>, value: Option<f64>| least.zip(value).is_some_and(|(l, v)| v < l);
-        if low(self.rules.logprob_min, Some(logprob)) || low(self.rules.margin_min, margin) {
-            self.verdict = Verdict::Escalated;
+    /// The answer was shorter than the window.
+    fn end(&mut self) {
+        if self.verdict != Verdict::Watching {
+        } else if self.tokens == 0 {
+            self.verdict = Verdict::Unmeasured("nothing to measure");
+        } else {
+            self.judge();
         }
+    }
+
+    fn judge(&mut self) {
+        let low = |least: Option<f64>, mean: Option<f64>| least.zip(mean).is_some_and(|(l, m)| m < l);
+        let unsure =
+            low(self.rules.mean_logprob, self.mean_logprob()) || low(self.rules.margin, self.mean_margin());
+        self.verdict = if unsure { Verdict::Escalated } else { Verdict::Kept };
     }
 }
 
-/// Less likely is not told apart.
-const LOGPROB_MIN: f64 = -100.0;
+/// Less likely is not told apart: no mean can be made of -inf.
+const LOGPROB_MIN: f32 = -100.0;
 
-/// How much likelier the best token was than the second, in nats; `None` where only one was told.
-fn margin(token: &TokenLogprob) -> Option<f64> {
-    let [first, second, ..] = token.top.as_slice() else { return None };
-    Some((f64::from(first.logprob) - f64::from(second.logprob).max(LOGPROB_MIN)).max(0.0))
+fn measured(token: &TokenLogprob) -> Option<(f64, Option<f64>)> {
+    let sane = |l: f32| f64::from(if l.is_nan() { LOGPROB_MIN } else { l.clamp(LOGPROB_MIN, 0.0) });
+    let logprob = sane(token.logprob?);
+    let margin = match token.top.as_slice() {
+        [first, second, ..] => Some((sane(first.logprob) - sane(second.logprob)).max(0.0)),
+        _ => None,
+    };
+    Some((logprob, margin))
 }

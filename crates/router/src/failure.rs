@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use octet_api::{ApiError, ErrorKind};
+pub use octet_upstream::{Failure, FailureKind};
 
 /// How many kinds of failure there are.
 pub const KINDS: usize = 11;

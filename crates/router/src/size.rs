@@ -94,6 +94,21 @@ pub fn system_text(request: &GenerateRequest) -> String {
     said.flat_map(|m| m.content.iter().filter_map(text)).collect::<Vec<_>>().join("\n")
 }
 
+/// What the person said last.
+pub fn last_user_text(request: &GenerateRequest) -> String {
+    match &request.input {
+        Input::Chat(chat) => {
+            let last = chat.messages.iter().rev().find(|m| m.role == Role::User);
+            let parts = last.into_iter().flat_map(|m| m.content.iter().filter_map(text));
+            parts.collect::<Vec<_>>().join("\n")
+        }
+        Input::Completion(c) => match c.prompts.last() {
+            Some(Prompt::Text(text)) => text.clone(),
+            _ => String::new(),
+        },
+    }
+}
+
 /// Whether a message of the person's has a fence of code.
 pub fn has_code(request: &GenerateRequest) -> bool {
     match &request.input {

@@ -16,7 +16,7 @@ use crate::window::{Average, Window};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Requests a minute.
-    pub rpm: Option<u32>,
+    pub rpm: Option<u64>,
     /// Tokens a minute, of prompts and answers.
     pub tpm: Option<u64>,
     /// Requests at a time.
@@ -106,8 +106,8 @@ impl State {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it is now.
-    pub fn live(&self, now: Instant) -> Live {
+    /// How it is now. Speeds that were measured longer than `latency_ttl` ago do not count.
+    pub fn live(&self, latency_ttl: Duration, now: Instant) -> Live {
         let mut inner = self.lock();
         let counts = *inner.window.at(now);
         Live {
@@ -115,8 +115,8 @@ impl State {
             in_flight: inner.in_flight,
             requests: counts.requests,
             tokens: counts.tokens,
-            first_s: inner.first.get(),
-            per_token_s: inner.per_token.get(),
+            first_s: inner.first.get(latency_ttl, now),
+            per_token_s: inner.per_token.get(latency_ttl, now),
         }
     }
 
@@ -125,7 +125,7 @@ impl State {
         let mut inner = self.lock();
         let counts = *inner.window.at(now);
         let full = limits.max_parallel.is_some_and(|most| inner.in_flight >= most)
-            || limits.rpm.is_some_and(|most| counts.requests >= most)
+            || limits.rpm.is_some_and(|most| u64::from(counts.requests) >= most)
             || limits.tpm.is_some_and(|most| over_tokens(counts.tokens, tokens, most));
         if full {
             return None;
@@ -166,7 +166,8 @@ impl State {
             inner.cooling = None;
             drop(inner);
             self.freed.notify_waiters();
-        } else if !healthy && (spare || by_check) && (by_check || inner.available(now) == Availability::Ready) {
+        } else if !healthy && (spare || by_check) && (by_check || inner.available(now) == Availability::Ready)
+        {
             inner.cooling = Some(Cooling { until, reason: Reason::Unhealthy, on_trial: false });
         }
     }
@@ -194,7 +195,13 @@ impl Inner {
     }
 
     /// How long to leave it alone after a failure of `kind`; `None` to go on.
-    fn cools(&self, failure: &Failure, rules: &Cooldown, own: Option<Duration>, spare: bool) -> Option<Duration> {
+    fn cools(
+        &self,
+        failure: &Failure,
+        rules: &Cooldown,
+        own: Option<Duration>,
+        spare: bool,
+    ) -> Option<Duration> {
         use FailureKind as K;
         let kind = failure.kind;
         if rules.disabled {
@@ -207,7 +214,8 @@ impl Inner {
         }
         let counts = self.window.latest();
         let of_kind = counts.failed[kind as usize];
-        let all: u32 = ALL_KINDS.iter().filter(|k| rules.counts(**k)).map(|k| counts.failed[*k as usize]).sum();
+        let all: u32 =
+            ALL_KINDS.iter().filter(|k| rules.counts(**k)).map(|k| counts.failed[*k as usize]).sum();
         let too_many = match rules.allowed(kind) {
             Some(allowed) => of_kind > allowed,
             None if !rules.counts(kind) => false,
@@ -244,7 +252,7 @@ impl Permit {
 
     /// The first event of a stream came.
     pub fn first_event(&self, now: Instant) {
-        self.state.lock().first.add(now.saturating_duration_since(self.began));
+        self.state.lock().first.add(now.saturating_duration_since(self.began), now);
     }
 
     /// The answer is complete; `tokens` of prompt and answer, and of the answer alone, where they were counted.
@@ -256,7 +264,7 @@ impl Permit {
             inner.window.correct(now, self.second, self.guess, all);
             if whole && of_answer > 0 {
                 let per_token = now.saturating_duration_since(self.began).div_f64(of_answer as f64);
-                inner.per_token.add(per_token);
+                inner.per_token.add(per_token, now);
             }
         }
         if self.trial || inner.cooling.is_some_and(|c| c.until <= now) {
@@ -281,7 +289,7 @@ impl Permit {
         inner.window.failed(now, failure.kind);
         if failure.kind == FailureKind::Timeout {
             // Or a deployment that always hangs would keep its good name.
-            inner.first.add(now.saturating_duration_since(self.began));
+            inner.first.add(now.saturating_duration_since(self.began), now);
         }
         let time = if self.trial && rules.counts(failure.kind) && !rules.disabled {
             Some(failure.retry_after.map_or(own_time.unwrap_or(rules.time), |t| t.min(COOLING_MAX)))
@@ -305,7 +313,9 @@ impl Drop for Permit {
         let mut inner = self.state.lock();
         inner.in_flight -= 1;
         // A trial that came to no result: the next request may try.
-        if self.trial && let Some(cooling) = &mut inner.cooling {
+        if self.trial
+            && let Some(cooling) = &mut inner.cooling
+        {
             cooling.on_trial = false;
         }
         drop(inner);

@@ -5,101 +5,63 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::cascade::Cascade;
-use crate::choose::{Strategy, Terms};
-use crate::pattern::Pattern;
+use octet_config as config;
+use octet_config::{Cascade, Config, GroupName, HealthChecks, Strategy};
+
+use crate::choose::Terms;
 use crate::policy::Policy;
-use crate::state::{State, States};
+use crate::state::{Limits, State, States};
+use crate::target::Target;
 use crate::trace::By;
 
-/// What a table is made of.
+/// A deployment at work.
 #[derive(Debug)]
-pub struct Plan<T> {
-    /// Groups, by unique name; a name may hold stars.
-    pub groups: Vec<GroupPlan<T>>,
-    /// Other names for groups and cascades.
-    pub aliases: Vec<Alias>,
-    /// Names behind which a fast and a strong group stand.
-    pub cascades: Vec<Cascade>,
-    /// What holds for all groups.
-    pub policy: Policy,
-}
-
-impl<T> Default for Plan<T> {
-    fn default() -> Self {
-        Self { groups: Vec::new(), aliases: Vec::new(), cascades: Vec::new(), policy: Policy::default() }
-    }
-}
-
-/// Another name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alias {
-    /// It.
-    pub name: String,
-    /// What it stands for.
-    pub to: String,
-    /// Not in lists of models.
-    pub hidden: bool,
-}
-
-/// A group that is to be.
-#[derive(Debug)]
-pub struct GroupPlan<T> {
-    /// What clients ask for.
-    pub name: String,
-    /// How one of its deployments is chosen.
-    pub strategy: Strategy,
-    /// Who answers; at least one.
-    pub members: Vec<Member<T>>,
-}
-
-/// A deployment that is to be.
-#[derive(Debug)]
-pub struct Member<T> {
+pub struct Deployment<T> {
     /// What the choice depends on.
     pub terms: Terms,
-    /// Most time for an answer; for streams until the first event. Instead of the policy's.
+    /// Most time for an attempt. Instead of the policy's.
     pub timeout: Option<Duration>,
-    /// Most time to the first event of a stream, and between two. Instead of the policy's.
+    /// Most time to the first event of a stream. Instead of the policy's.
     pub stream_timeout: Option<Duration>,
     /// How long it is left alone after failures. Instead of the policy's.
     pub cooldown: Option<Duration>,
     /// Retries. Instead of the policy's.
     pub retries: Option<u32>,
-    /// A group that gets a copy of its requests, and whose answers nobody sees (`silent_model`).
-    pub shadow: Option<String>,
+    /// Who gets a copy of its requests.
+    pub shadow: Option<config::Shadow>,
     /// Who answers.
     pub target: T,
-}
-
-impl<T> Member<T> {
-    /// A deployment of which nothing is said but its id.
-    pub fn new(id: impl Into<String>, target: T) -> Self {
-        Self {
-            terms: Terms { id: id.into(), ..Terms::default() },
-            timeout: None,
-            stream_timeout: None,
-            cooldown: None,
-            retries: None,
-            shadow: None,
-            target,
-        }
-    }
-}
-
-/// A deployment at work.
-#[derive(Debug)]
-pub struct Deployment<T> {
-    /// As it was planned.
-    pub plan: Member<T>,
     /// What is known of it.
     pub state: Arc<State>,
 }
 
-impl<T> Deployment<T> {
+impl<T: Target> Deployment<T> {
+    fn new(d: &config::Deployment, target: T, state: Arc<State>) -> Self {
+        let ours = !matches!(d.target, config::Target::Remote(_));
+        let (input, output) = (d.info.input_cost_per_token, d.info.output_cost_per_token);
+        let priced = input.or(output).map(|_| input.unwrap_or(0.0) + output.unwrap_or(0.0));
+        Self {
+            terms: Terms {
+                id: d.id.clone(),
+                order: d.order.unwrap_or(u32::MAX),
+                weight: d.weight,
+                limits: Limits { rpm: d.rpm, tpm: d.tpm, max_parallel: d.max_parallel_requests },
+                window_tokens: target.window_tokens().or(d.info.max_input_tokens),
+                cost: priced.or(ours.then_some(0.0)),
+            },
+            timeout: d.timeout,
+            stream_timeout: d.stream_timeout,
+            cooldown: d.cooldown_time,
+            retries: d.num_retries,
+            shadow: d.shadow.clone(),
+            target,
+            state,
+        }
+    }
+
     /// Its id.
     pub fn id(&self) -> &str {
-        &self.plan.terms.id
+        &self.terms.id
     }
 }
 
@@ -107,11 +69,13 @@ impl<T> Deployment<T> {
 #[derive(Debug)]
 pub struct Group<T> {
     /// What clients ask for.
-    pub name: String,
+    pub name: GroupName,
     /// How one is chosen.
     pub strategy: Strategy,
     /// Who answers.
     pub deployments: Vec<Arc<Deployment<T>>>,
+    /// Why deployments were left out.
+    pub skipped: Vec<String>,
     /// Held while it is decided whether one is left alone: two at a time could leave nobody.
     pub(crate) cooling: Mutex<()>,
 }
@@ -119,7 +83,7 @@ pub struct Group<T> {
 impl<T> Group<T> {
     /// The longest context of its deployments; `None` if that of one is not known.
     pub fn window_tokens(&self) -> Option<u64> {
-        let windows: Option<Vec<u64>> = self.deployments.iter().map(|d| d.plan.terms.window_tokens).collect();
+        let windows: Option<Vec<u64>> = self.deployments.iter().map(|d| d.terms.window_tokens).collect();
         windows?.into_iter().max()
     }
 }
@@ -131,8 +95,8 @@ pub enum Resolved<'a, T> {
     Group {
         /// It.
         group: &'a Arc<Group<T>>,
-        /// What the stars of its name stand for.
-        captures: Arc<[String]>,
+        /// The name that matched, aliases followed.
+        name: &'a str,
         /// How it was found.
         by: By,
     },
@@ -147,145 +111,147 @@ pub enum Resolved<'a, T> {
     Unknown,
 }
 
-/// A plan that can not be.
+/// A configuration of which no table can be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct PlanError(String);
+pub struct TableError(pub String);
 
 /// All names, and what they stand for.
 #[derive(Debug)]
 pub struct Table<T> {
     groups: HashMap<String, Arc<Group<T>>>,
-    /// What says most, first.
-    wildcards: Vec<(Pattern, Arc<Group<T>>)>,
-    aliases: HashMap<String, Alias>,
+    /// Groups with stars in their names; what says most, first.
+    wildcards: Vec<Arc<Group<T>>>,
+    aliases: HashMap<String, config::Alias>,
     cascades: HashMap<String, Arc<Cascade>>,
     /// In the configuration's order.
     names: Vec<String>,
     /// What holds for all groups.
     pub policy: Policy,
+    /// Checks beside the requests.
+    pub health: HealthChecks,
 }
 
 /// Aliases of aliases are followed so far.
 const ALIASES_MAX: usize = 8;
 
-impl<T> Table<T> {
-    /// A table of this plan, with what `states` knows of the deployments already.
+impl<T: Target> Table<T> {
+    /// A table of `config`, with what `states` knows of the deployments already. `target` makes who answers of a deployment.
     ///
     /// # Errors
-    /// A name that stands for two things or for nothing, a group of nobody, an id that is there twice.
-    pub fn new(plan: Plan<T>, states: &States) -> Result<Self, PlanError> {
+    /// A name that stands for nothing, an id that is there twice, and what `target` says.
+    pub fn new(
+        config: &Config,
+        states: &States,
+        mut target: impl FnMut(&config::Deployment) -> Result<T, String>,
+    ) -> Result<Self, TableError> {
+        let mut groups: Vec<Group<T>> = Vec::new();
+        let mut by_name: HashMap<String, usize> = HashMap::new();
+        let mut group = |groups: &mut Vec<Group<T>>, name: &GroupName| {
+            *by_name.entry(name.as_str().to_string()).or_insert_with(|| {
+                groups.push(Group {
+                    name: name.clone(),
+                    strategy: config.router.strategy,
+                    deployments: Vec::new(),
+                    skipped: Vec::new(),
+                    cooling: Mutex::new(()),
+                });
+                groups.len() - 1
+            })
+        };
+        let mut ids = HashSet::new();
+        for d in &config.deployments {
+            if !ids.insert(d.id.as_str()) {
+                return Err(TableError(format!("two deployments have the id '{}'", d.id)));
+            }
+            let made = target(d).map_err(|e| TableError(format!("'{}': {e}", d.group)))?;
+            let at = group(&mut groups, &d.group);
+            groups[at].deployments.push(Arc::new(Deployment::new(d, made, states.get(&d.id))));
+        }
+        for s in &config.skipped {
+            let at = group(&mut groups, &s.group);
+            groups[at].skipped.push(s.reason.clone());
+        }
         let mut table = Self {
             groups: HashMap::new(),
             wildcards: Vec::new(),
-            aliases: HashMap::new(),
-            cascades: HashMap::new(),
+            aliases: config.router.aliases.iter().map(|a| (a.name.clone(), a.clone())).collect(),
+            cascades: config.cascades.iter().map(|c| (c.name.clone(), Arc::new(c.clone()))).collect(),
             names: Vec::new(),
-            policy: plan.policy,
+            policy: Policy::of(&config.router),
+            health: config.health.clone(),
         };
-        let mut ids = HashSet::new();
-        for group in plan.groups {
-            if group.members.is_empty() {
-                return Err(PlanError(format!("nobody answers for '{}': give it a deployment", group.name)));
-            }
-            if let Some(twice) = group.members.iter().find(|m| !ids.insert(m.terms.id.clone())) {
-                return Err(PlanError(format!("two deployments have the id '{}'", twice.terms.id)));
-            }
-            let deployments = group.members.into_iter().map(|plan| {
-                let state = states.get(&plan.terms.id);
-                Arc::new(Deployment { plan, state })
-            });
-            let deployments = deployments.collect();
-            let made = Arc::new(Group {
-                name: group.name.clone(),
-                strategy: group.strategy,
-                deployments,
-                cooling: Mutex::new(()),
-            });
-            if let Some(pattern) = Pattern::new(&group.name) {
-                table.wildcards.push((pattern, Arc::clone(&made)));
+        for group in groups.into_iter().map(Arc::new) {
+            if group.name.is_wildcard() {
+                table.wildcards.push(Arc::clone(&group));
             } else {
-                table.names.push(group.name.clone());
+                table.names.push(group.name.as_str().to_string());
             }
-            if table.groups.insert(group.name.clone(), made).is_some() {
-                return Err(PlanError(format!("two groups have the name '{}'", group.name)));
-            }
+            table.groups.insert(group.name.as_str().to_string(), group);
         }
-        table.wildcards.sort_by_key(|(p, _)| std::cmp::Reverse(p.literal_bytes()));
-        for cascade in plan.cascades {
-            let name = cascade.name.clone();
-            table.names.push(name.clone());
-            if table.groups.contains_key(&name) || table.cascades.contains_key(&name) {
-                return Err(PlanError(format!("two groups have the name '{name}'")));
+        table.wildcards.sort_by_key(|g| std::cmp::Reverse(g.name.specificity()));
+        let shown = config.router.aliases.iter().filter(|a| !a.hidden).map(|a| &a.name);
+        for name in config.cascades.iter().map(|c| &c.name).chain(shown) {
+            if !table.names.contains(name) {
+                table.names.push(name.clone());
             }
-            table.cascades.insert(name, Arc::new(cascade));
-        }
-        for alias in plan.aliases {
-            if !alias.hidden && !table.names.contains(&alias.name) {
-                table.names.push(alias.name.clone());
-            }
-            table.aliases.insert(alias.name.clone(), alias);
         }
         table.check()?;
-        states.keep(|id| ids.contains(id));
         Ok(table)
     }
 
     /// Every name that is used stands for something.
-    fn check(&self) -> Result<(), PlanError> {
+    fn check(&self) -> Result<(), TableError> {
         let unknown = |what: String, name: &str| {
-            PlanError(format!("{what} '{name}', which is no group; there are: {}", self.known()))
+            TableError(format!("{what} '{name}', which is no group; there are: {}", self.known()))
         };
         let is_group = |name: &str| matches!(self.resolve(name), Resolved::Group { .. });
         for alias in self.aliases.values() {
             if matches!(self.resolve(&alias.name), Resolved::Unknown) {
-                return Err(unknown(format!("the alias '{}' stands for", alias.name), &alias.to));
+                return Err(unknown(format!("the alias '{}' stands for", alias.name), &alias.group));
             }
         }
         for cascade in self.cascades.values() {
-            if let Some(name) = cascade.groups().find(|name| !is_group(name)) {
+            if let Some(name) = [&cascade.fast, &cascade.strong].into_iter().find(|name| !is_group(name)) {
                 return Err(unknown(format!("the cascade '{}' asks", cascade.name), name));
             }
         }
         let f = &self.policy.fallbacks;
-        for (from, to) in [&f.general, &f.context_window, &f.content_policy].into_iter().flatten() {
-            if let Some(name) = to.iter().find(|name| !is_group(name)) {
-                return Err(unknown(format!("'{from}' falls back to"), name));
+        for fallback in f.all() {
+            if let Some(name) = fallback.to.iter().find(|name| !is_group(name)) {
+                return Err(unknown(format!("'{}' falls back to", fallback.group), name));
             }
         }
         if let Some(name) = f.default.iter().find(|name| !is_group(name)) {
             return Err(unknown("'default_fallbacks' has".into(), name));
         }
-        let shadows = self.deployments().filter_map(|(_, d)| d.plan.shadow.as_ref().map(|s| (d, s)));
-        for (d, name) in shadows {
-            if !is_group(name) {
-                return Err(unknown(format!("the silent model of '{}' is", d.id()), name));
+        for (_, d) in self.deployments() {
+            if let Some(shadow) = d.shadow.as_ref().filter(|s| !is_group(&s.group)) {
+                return Err(unknown(format!("the silent model of '{}' is", d.id()), &shadow.group));
             }
         }
         Ok(())
     }
+}
 
-    /// What `name` stands for: an alias, else exactly this name, else the name with stars that says most.
-    pub fn resolve(&self, name: &str) -> Resolved<'_, T> {
-        let mut name = name;
-        let mut by = By::Name;
+impl<T> Table<T> {
+    /// What `name` stands for: a group of just this name, else an alias, a cascade, or the group with stars in its name that
+    /// says most.
+    pub fn resolve<'a>(&'a self, name: &'a str) -> Resolved<'a, T> {
+        let (mut name, mut by) = (name, By::Name);
         for _ in 0..ALIASES_MAX {
-            let Some(alias) = self.aliases.get(name).filter(|a| a.to != name) else { break };
-            (name, by) = (&alias.to, By::Alias);
+            // A name with stars is a pattern, not what somebody asks for.
+            if let Some(group) = self.groups.get(name).filter(|g| !g.name.is_wildcard()) {
+                return Resolved::Group { group, name, by };
+            }
+            let Some(alias) = self.aliases.get(name) else { break };
+            (name, by) = (&alias.group, By::Alias);
         }
         if let Some(cascade) = self.cascades.get(name) {
             return Resolved::Cascade { cascade, by };
         }
-        // A group with stars, called by its own name: what fallbacks do.
-        if let Some(group) = self.groups.get(name).filter(|_| !name.contains('*')) {
-            return Resolved::Group { group, captures: Arc::new([]), by };
-        }
-        let matching = self.wildcards.iter().find_map(|(p, g)| p.captures(name).map(|c| (g, c)));
-        match matching {
-            Some((group, captures)) => {
-                let captures = captures.into_iter().map(String::from).collect();
-                Resolved::Group { group, captures, by: By::Wildcard }
-            }
+        match self.wildcards.iter().find(|g| g.name.matches(name)) {
+            Some(group) => Resolved::Group { group, name, by: By::Wildcard },
             None => Resolved::Unknown,
         }
     }
@@ -297,9 +263,14 @@ impl<T> Table<T> {
 
     /// The names, for an error.
     pub fn known(&self) -> String {
-        let stars = self.wildcards.iter().map(|(p, _)| p.text());
+        let stars = self.wildcards.iter().map(|g| g.name.as_str());
         let names: Vec<&str> = self.names.iter().map(String::as_str).chain(stars).collect();
         if names.is_empty() { "none".into() } else { names.join(", ") }
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group<T>>> {
+        self.groups.values()
     }
 
     /// All deployments, with their groups.
@@ -307,8 +278,8 @@ impl<T> Table<T> {
         self.groups.values().flat_map(|g| g.deployments.iter().map(move |d| (g, d)))
     }
 
-    /// All groups.
-    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group<T>>> {
-        self.groups.values()
+    /// Whether a deployment of this id is in it.
+    pub fn has(&self, id: &str) -> bool {
+        self.deployments().any(|(_, d)| d.terms.id == id)
     }
 }

@@ -1,10 +1,12 @@
 //! What answers requests: a provider, the engine in this process, or a test's mock. Implemented by the server; driven by
 //! `dispatch`.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 
 use octet_api::core::{Event, GenerateRequest};
+use octet_config::GroupName;
 
 use crate::failure::Failure;
 
@@ -14,14 +16,24 @@ pub trait Target: Send + Sync + 'static {
     type Events: Events;
 
     /// Sends the request. Dropping the future cancels it.
-    fn generate(&self, ask: Ask) -> impl Future<Output = Result<Self::Events, Failure>> + Send;
+    fn generate(&self, ask: Ask<'_>) -> impl Future<Output = Result<Self::Events, Failure>> + Send;
 
-    /// The model's name at the target, for `x-octet-model`. `captures` is what the stars of the group's name stood for.
-    fn model(&self, captures: &[String]) -> String;
+    /// The model's name at the target, for `x-octet-model`; stars in it as they are.
+    fn model(&self) -> &str;
 
     /// How many tokens the request's prompt is, exactly; `None` where that is not known before it is sent.
     fn count_tokens(&self, _request: &Arc<GenerateRequest>) -> impl Future<Output = Option<u64>> + Send {
         async { None }
+    }
+
+    /// Longest prompt in tokens, where the target knows better than the configuration.
+    fn window_tokens(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether it tells log-probabilities: they are what a cascade goes by.
+    fn tells_logprobs(&self) -> bool {
+        true
     }
 
     /// Whether it can go on from an answer that broke off. The request then ends with the assistant's message so far, and
@@ -47,12 +59,29 @@ pub trait Target: Send + Sync + 'static {
 }
 
 /// A request for a target.
-#[derive(Debug, Clone)]
-pub struct Ask {
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
     /// What to generate. Its `model` is the name that the client asked for.
-    pub request: Arc<GenerateRequest>,
-    /// What the stars of the group's name stood for.
-    pub captures: Arc<[String]>,
+    pub request: &'a Arc<GenerateRequest>,
+    /// The name that led to the group, aliases followed.
+    pub name: &'a str,
+    /// The group's name.
+    pub group: &'a GroupName,
+}
+
+impl Ask<'_> {
+    /// The model's name at the target: in `template` each star becomes what the group's star stood for.
+    pub fn fill<'b>(&self, template: &'b str) -> Cow<'b, str> {
+        fill(self.group, self.name, template)
+    }
+}
+
+/// `template` with what the stars of `group` stood for in `name`.
+pub(crate) fn fill<'b>(group: &GroupName, name: &str, template: &'b str) -> Cow<'b, str> {
+    if !template.contains('*') {
+        return Cow::Borrowed(template);
+    }
+    group.fill(name, template).map_or(Cow::Borrowed(template), Cow::Owned)
 }
 
 /// The events of an answer as they come.

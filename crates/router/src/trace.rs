@@ -124,10 +124,10 @@ pub enum Step {
     /// The fast model's first tokens were looked at.
     Confidence {
         /// How many.
-        tokens: usize,
-        /// Mean log-probability of the worst window.
+        tokens: u32,
+        /// Mean of their log-probabilities.
         logprob: Option<f64>,
-        /// Mean margin between the two most probable tokens, of the worst window.
+        /// Mean margin between the two most probable tokens.
         margin: Option<f64>,
         /// What was made of it: `kept`, `escalated`, or why it could not be measured.
         verdict: &'static str,

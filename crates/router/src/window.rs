@@ -124,6 +124,7 @@ fn slot(second: u64) -> usize {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Average {
     value_s: Option<f64>,
+    at: Option<Instant>,
 }
 
 /// What a new sample counts for.
@@ -131,13 +132,14 @@ const NEW_SHARE: f64 = 0.3;
 
 impl Average {
     /// One more sample.
-    pub fn add(&mut self, sample: Duration) {
+    pub fn add(&mut self, sample: Duration, now: Instant) {
         let s = sample.as_secs_f64();
         self.value_s = Some(self.value_s.map_or(s, |old| old + NEW_SHARE * (s - old)));
+        self.at = Some(now);
     }
 
-    /// The average; `None` before the first sample.
-    pub fn get(&self) -> Option<f64> {
-        self.value_s
+    /// The average; `None` before the first sample, and `ttl` after the last.
+    pub fn get(&self, ttl: Duration, now: Instant) -> Option<f64> {
+        self.value_s.filter(|_| self.at.is_some_and(|at| now.saturating_duration_since(at) <= ttl))
     }
 }

@@ -52,6 +52,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("synth", &["weights"]),
     ("upstream", &["api"]),
+    ("router", &["api", "config", "upstream"]),
     ("hub", &[]),
     ("parser", &[]),
     ("grammar", &[]),
