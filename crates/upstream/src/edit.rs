@@ -1,115 +1,141 @@
-//! What a configuration changes in a request on its way: fields dropped, renamed, filled in, set. Applied to a body as a
-//! map of values; `rewrite` does the same to bytes.
+//! What a configuration changes in a provider's request, as a map of values: parameters dropped, renamed, set, a body merged
+//! in. `rewrite` does the same to bytes where it can.
 
+use octet_config::Changes;
 use serde_json::{Map, Value};
 
-/// Changes to a request, in the order of the fields here.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Edits {
-    /// Fields that are taken out: names, or paths like `reasoning.effort` and `tools[*].function.strict`.
-    pub drop: Vec<String>,
-    /// Fields that get another name, from and to. Where the new one is there already, the old one is dropped.
-    pub rename: Vec<(String, String)>,
-    /// Fields that are filled in where the client says nothing.
-    pub defaults: Map<String, Value>,
-    /// Fields that are set, whatever the client says.
-    pub set: Map<String, Value>,
-    /// Variables of the chat template that are set within `chat_template_kwargs`; the client's others stay.
-    pub chat_template_kwargs: Map<String, Value>,
-}
-
-/// The field that holds the template's variables.
+/// The field that holds the chat template's variables.
 pub(crate) const KWARGS: &str = "chat_template_kwargs";
 
-impl Edits {
-    /// Whether nothing is changed.
-    pub fn is_empty(&self) -> bool {
-        self.drop.is_empty()
-            && self.rename.is_empty()
-            && self.defaults.is_empty()
-            && self.set.is_empty()
-            && self.chat_template_kwargs.is_empty()
-    }
+/// Whether a name is a path into a field.
+pub(crate) fn is_path(name: &str) -> bool {
+    name.contains(['.', '['])
+}
 
-    /// Whether fields within fields are dropped, which only a parsed body shows.
-    pub(crate) fn goes_deep(&self) -> bool {
-        self.drop.iter().any(|path| path.contains(['.', '[']))
-    }
+/// Whether fields within fields are changed, which only a parsed body shows.
+pub(crate) fn goes_deep(changes: &Changes) -> bool {
+    let e = &changes.edits;
+    let renamed = e.rename.iter().flat_map(|(from, to)| [from, to]);
+    e.drop.iter().chain(renamed).chain(e.set.keys()).any(|name| is_path(name))
+}
 
-    /// Changes a request.
-    pub fn apply(&self, json: &mut Map<String, Value>) {
-        for path in &self.drop {
-            remove(json, path);
+/// Changes a request. `defaults` stand where the client says nothing.
+pub(crate) fn apply(changes: &Changes, defaults: &Map<String, Value>, json: &mut Map<String, Value>) {
+    let edits = &changes.edits;
+    for path in &edits.drop {
+        take(json, path);
+    }
+    for (from, to) in &edits.rename {
+        if let Some(value) = take(json, from)
+            && !has(json, to)
+        {
+            put(json, to, value);
         }
-        for (from, to) in &self.rename {
-            if let Some(value) = json.shift_remove(from) {
-                json.entry(to.as_str()).or_insert(value);
+    }
+    for (name, value) in &edits.set {
+        put(json, name, value.clone());
+    }
+    for (name, value) in defaults {
+        json.entry(name.as_str()).or_insert_with(|| value.clone());
+    }
+    if !changes.chat_template_kwargs.is_empty() && !edits.set.contains_key(KWARGS) {
+        let mut kwargs = changes.chat_template_kwargs.clone();
+        if let Some(Value::Object(client)) = json.get_mut(KWARGS) {
+            merge(&mut kwargs, client);
+        }
+        json.insert(KWARGS.into(), kwargs.into());
+    }
+    merge(json, &changes.extra_body);
+}
+
+/// Puts all of `from` into `into`, objects key by key.
+pub(crate) fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
+    for (name, value) in from {
+        match (into.get_mut(name), value) {
+            (Some(Value::Object(old)), Value::Object(new)) => merge(old, new),
+            _ => {
+                into.insert(name.clone(), value.clone());
             }
         }
-        for (name, value) in &self.defaults {
-            json.entry(name.as_str()).or_insert_with(|| value.clone());
-        }
-        for (name, value) in &self.set {
-            json.insert(name.clone(), value.clone());
-        }
-        if !self.chat_template_kwargs.is_empty() {
-            let kwargs = json.entry(KWARGS).or_insert(Value::Null);
-            *kwargs = self.kwargs(kwargs.take());
-        }
-    }
-
-    /// The template's variables: ours over the client's.
-    pub(crate) fn kwargs(&self, client: Value) -> Value {
-        let mut all = match client {
-            Value::Object(map) => map,
-            _ => Map::new(),
-        };
-        all.extend(self.chat_template_kwargs.iter().map(|(k, v)| (k.clone(), v.clone())));
-        all.into()
     }
 }
 
-/// Takes out what a path names. Steps are names, `[*]` for all of a list, or `[2]`.
-fn remove(json: &mut Map<String, Value>, path: &str) {
+/// The steps of a path: names, `*` for all of a list, or places in it.
+fn steps(path: &str) -> Vec<&str> {
+    path.split(['.', '[']).map(|step| step.trim_end_matches(']')).collect()
+}
+
+fn has(json: &Map<String, Value>, path: &str) -> bool {
+    if json.contains_key(path) {
+        return true;
+    }
+    let mut steps = steps(path).into_iter();
+    let first = steps.next().and_then(|step| json.get(step));
+    steps.try_fold(first, |value, step| value.map(|v| v.get(step))).flatten().is_some_and(|_| is_path(path))
+}
+
+/// Takes out what a path names; gives what was last taken.
+fn take(json: &mut Map<String, Value>, path: &str) -> Option<Value> {
     // A name may itself hold a dot.
-    if json.shift_remove(path).is_some() {
+    if let Some(value) = json.shift_remove(path) {
+        return Some(value);
+    }
+    match steps(path).as_slice() {
+        [first, rest @ ..] if !rest.is_empty() => take_within(json.get_mut(*first)?, rest),
+        _ => None,
+    }
+}
+
+fn take_within(value: &mut Value, steps: &[&str]) -> Option<Value> {
+    let [step, rest @ ..] = steps else { return None };
+    match value {
+        Value::Object(map) if rest.is_empty() => map.shift_remove(*step),
+        Value::Object(map) => take_within(map.get_mut(*step)?, rest),
+        Value::Array(list) if *step == "*" && rest.is_empty() => list.drain(..).last(),
+        Value::Array(list) if *step == "*" => list.iter_mut().filter_map(|v| take_within(v, rest)).last(),
+        Value::Array(list) => {
+            let at = step.parse::<usize>().ok().filter(|at| *at < list.len())?;
+            if rest.is_empty() { Some(list.remove(at)) } else { take_within(&mut list[at], rest) }
+        }
+        _ => None,
+    }
+}
+
+/// Sets what a path names. Objects that are missing on the way are made; what is no object is left alone.
+fn put(json: &mut Map<String, Value>, path: &str, value: Value) {
+    if json.contains_key(path) || !is_path(path) {
+        json.insert(path.into(), value);
         return;
     }
-    let steps: Vec<&str> = path.split(['.', '[']).map(|s| s.trim_end_matches(']')).collect();
-    if let [first, rest @ ..] = steps.as_slice()
-        && !rest.is_empty()
-        && let Some(value) = json.get_mut(*first)
-    {
-        remove_within(value, rest);
-    }
+    let steps = steps(path);
+    let Some((first, rest)) = steps.split_first() else { return };
+    put_within(json.entry(*first).or_insert_with(|| Map::new().into()), rest, value);
 }
 
-fn remove_within(value: &mut Value, steps: &[&str]) {
-    let [step, rest @ ..] = steps else { return };
-    match value {
-        Value::Object(map) if rest.is_empty() => {
-            map.shift_remove(*step);
-        }
+fn put_within(at: &mut Value, steps: &[&str], value: Value) {
+    let Some((step, rest)) = steps.split_first() else {
+        *at = value;
+        return;
+    };
+    match at {
         Value::Object(map) => {
-            if let Some(inner) = map.get_mut(*step) {
-                remove_within(inner, rest);
+            put_within(map.entry(*step).or_insert_with(|| Map::new().into()), rest, value);
+        }
+        Value::Array(list) if *step == "*" => {
+            list.iter_mut().for_each(|v| put_within(v, rest, value.clone()));
+        }
+        Value::Array(list) => {
+            if let Some(v) = step.parse::<usize>().ok().and_then(|at| list.get_mut(at)) {
+                put_within(v, rest, value);
             }
         }
-        Value::Array(list) if *step == "*" && rest.is_empty() => list.clear(),
-        Value::Array(list) if *step == "*" => list.iter_mut().for_each(|v| remove_within(v, rest)),
-        Value::Array(list) => match step.parse::<usize>() {
-            Ok(at) if at < list.len() && rest.is_empty() => {
-                list.remove(at);
-            }
-            Ok(at) if at < list.len() => remove_within(&mut list[at], rest),
-            _ => {}
-        },
         _ => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use octet_config::Edits;
     use serde_json::json;
 
     use super::*;
@@ -119,27 +145,36 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_dropped_renamed_filled_in_and_set_in_this_order() {
+    fn parameters_are_dropped_renamed_set_and_a_body_merged_in() {
         let edits = Edits {
-            drop: vec!["user".into(), "tools[*].function.strict".into(), "a.b.c".into(), "list[1]".into()],
-            rename: vec![("max_tokens".into(), "max_completion_tokens".into()), ("x".into(), "y".into())],
-            defaults: map(json!({"temperature": 0.5, "top_p": 0.9})),
-            set: map(json!({"seed": 1, "user": "gateway"})),
-            chat_template_kwargs: map(json!({"enable_thinking": false})),
+            drop: ["user", "tools[*].function.strict", "a.b.c", "list[1]"].map(String::from).to_vec(),
+            rename: [("max_tokens", "max_completion_tokens"), ("x", "y"), ("deep.old", "deep.new")]
+                .map(|(a, b)| (a.to_string(), b.to_string()))
+                .to_vec(),
+            set: map(
+                json!({"seed": 1, "user": "gateway", "options.num_ctx": 5, "tools[*].type": "function"}),
+            ),
+        };
+        let changes = Changes {
+            edits,
+            extra_body: map(json!({"options": {"num_gpu": 1}, "priority": 2})),
+            chat_template_kwargs: map(json!({"enable_thinking": false, "k": 1})),
+            drop_params: false,
         };
         let mut body = map(json!({
             "temperature": 1, "user": "me", "max_tokens": 5, "x": 1, "y": 2, "a": {"b": {"c": 1, "d": 2}},
             "tools": [{"function": {"name": "f", "strict": true}}, 3], "list": [1, 2, 3], "seed": 9,
-            "chat_template_kwargs": {"enable_thinking": true, "k": 1},
+            "deep": {"old": 1}, "chat_template_kwargs": {"enable_thinking": true},
         }));
-        edits.apply(&mut body);
+        assert!(goes_deep(&changes));
+        apply(&changes, &map(json!({"temperature": 0.5, "top_p": 0.9})), &mut body);
         let expected = json!({
-            "temperature": 1, "y": 2, "a": {"b": {"d": 2}}, "tools": [{"function": {"name": "f"}}, 3],
-            "list": [1, 3], "seed": 1, "chat_template_kwargs": {"enable_thinking": false, "k": 1},
-            "max_completion_tokens": 5, "top_p": 0.9, "user": "gateway",
+            "temperature": 1, "y": 2, "a": {"b": {"d": 2}}, "list": [1, 3], "seed": 1, "deep": {"new": 1},
+            "tools": [{"function": {"name": "f"}, "type": "function"}, 3], "user": "gateway",
+            "chat_template_kwargs": {"enable_thinking": true, "k": 1},
+            "max_completion_tokens": 5, "options": {"num_ctx": 5, "num_gpu": 1}, "top_p": 0.9, "priority": 2,
         });
         assert_eq!(Value::Object(body), expected);
-        assert!(edits.goes_deep() && !Edits::default().goes_deep() && Edits::default().is_empty());
     }
 
     #[test]
@@ -147,8 +182,12 @@ mod tests {
         let body = map(json!({"a": [1], "b": "text", "c": null}));
         for path in ["a[7]", "a[x].y", "b.c", "c.d[*]", "d", "", "[*]", "a.b.", "a[0].x"] {
             let mut edited = body.clone();
-            remove(&mut edited, path);
+            assert_eq!(take(&mut edited, path), None, "{path}");
             assert_eq!(edited, body, "{path}");
         }
+        let mut edited = body.clone();
+        put(&mut edited, "b.c", 1.into());
+        put(&mut edited, "a[7]", 1.into());
+        assert_eq!(edited, body);
     }
 }

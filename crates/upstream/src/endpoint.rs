@@ -7,51 +7,11 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AG
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use crate::edit::Edits;
+use octet_config::{Provider, Remote};
+use serde_json::{Map, Value};
+
 use crate::failure::Failure;
-use crate::secret::Secret;
-
-/// Which provider, and thereby which dialect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Provider {
-    /// vLLM, llama.cpp, SGLang, LM Studio, ...: OpenAI's chat with the extra fields of these servers.
-    OpenAiCompatible,
-    /// OpenAI itself.
-    OpenAi,
-    /// Anthropic's messages.
-    Anthropic,
-    /// Google's `generateContent`.
-    Gemini,
-    /// OpenAI's models at Azure: an address for each deployment.
-    Azure,
-    /// Ollama's `/api/chat`.
-    Ollama,
-}
-
-impl Provider {
-    /// Its name in messages and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OpenAiCompatible => "openai_compatible",
-            Self::OpenAi => "openai",
-            Self::Anthropic => "anthropic",
-            Self::Gemini => "gemini",
-            Self::Azure => "azure",
-            Self::Ollama => "ollama",
-        }
-    }
-
-    /// Where it is, if there is but one such place.
-    fn base(self) -> Option<&'static str> {
-        match self {
-            Self::OpenAiCompatible | Self::Azure => None,
-            Self::OpenAi => Some("https://api.openai.com/v1"),
-            Self::Anthropic => Some("https://api.anthropic.com"),
-            Self::Gemini => Some("https://generativelanguage.googleapis.com/v1beta"),
-            Self::Ollama => Some("http://127.0.0.1:11434"),
-        }
-    }
-}
+use crate::overlay::Overlay;
 
 /// What a client and a provider can both speak, so that bytes pass through: see [`Client::forward`](crate::Client::forward).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,45 +67,24 @@ pub const MAX_TOKENS: u32 = 8192;
 /// Everything that an [`Endpoint`] is made of.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Which provider.
-    pub provider: Provider,
-    /// Its address (`api_base`); `None` for the provider's own.
-    pub base: Option<String>,
-    /// The model's name as the provider knows it; at Azure the deployment's.
-    pub model: String,
-    /// The key. Goes into the provider's own header, and nowhere else.
-    pub key: Option<Secret>,
-    /// Further headers. They win over ours.
-    pub headers: Vec<(String, Secret)>,
-    /// Azure's `api-version` (`v1`: the newer addresses without deployments), Anthropic's `anthropic-version`.
-    pub api_version: Option<String>,
-    /// `OpenAI-Organization`.
-    pub organization: Option<String>,
-    /// What is changed in requests.
-    pub edits: Edits,
-    /// What the client asks for and the provider has no field for is left out. Otherwise such a request is refused.
-    pub drop_params: bool,
+    /// Where, who, with which key, and what is changed on the way.
+    pub remote: Remote,
+    /// Parameters in OpenAI's names for requests that do not give them.
+    pub params: Map<String, Value>,
     /// Limits of time.
     pub timeouts: Timeouts,
     /// Longest answer that is taken.
     pub answer_bytes_max: u64,
-    /// Limit of an answer in tokens where the client gives none and the provider demands one (Anthropic).
+    /// Limit of an answer in tokens where nobody gives one and the provider demands one (Anthropic).
     pub max_tokens: u32,
 }
 
 impl Settings {
-    /// Everything unsaid.
-    pub fn new(provider: Provider, model: impl Into<String>) -> Self {
+    /// Everything else unsaid.
+    pub fn new(remote: Remote) -> Self {
         Self {
-            provider,
-            base: None,
-            model: model.into(),
-            key: None,
-            headers: Vec::new(),
-            api_version: None,
-            organization: None,
-            edits: Edits::default(),
-            drop_params: false,
+            remote,
+            params: Map::new(),
             timeouts: Timeouts::default(),
             answer_bytes_max: ANSWER_BYTES_MAX,
             max_tokens: MAX_TOKENS,
@@ -173,6 +112,9 @@ struct Shared {
     authority: http::uri::Authority,
     path: String,
     headers: HeaderMap,
+    /// `Settings::params` and `Edits::set` for requests in no dialect.
+    defaults: Overlay,
+    forced: Overlay,
 }
 
 /// What is called.
@@ -197,35 +139,34 @@ impl Endpoint {
     /// # Errors
     /// An address, a model's name or a header that can not be one.
     pub fn new(settings: Settings) -> Result<Self, InvalidEndpoint> {
-        let name = settings.provider.name();
-        let base = settings.base.as_deref().or(settings.provider.base()).ok_or_else(|| {
-            InvalidEndpoint(format!("{name} has no address of its own; set api_base to the server's"))
-        })?;
-        let uri: Uri = base
-            .parse()
-            .map_err(|e| InvalidEndpoint(format!("api_base of '{}' is no address: {e}", settings.model)))?;
+        let remote = &settings.remote;
+        let invalid = |what: &str| {
+            InvalidEndpoint(format!("api_base of '{}' ({}) {what}", remote.model, remote.provider.name()))
+        };
+        // The parser's own words might show a password that stands in the address.
+        let uri: Uri = remote.api_base.parse().map_err(|_| invalid("is no address"))?;
         let parts = uri.into_parts();
         let scheme = parts.scheme.filter(|s| *s == Scheme::HTTP || *s == Scheme::HTTPS);
         let (Some(scheme), Some(authority)) = (scheme, parts.authority) else {
-            let what = "must be an address like http://127.0.0.1:8000/v1";
-            return Err(InvalidEndpoint(format!("api_base of '{}' {what}", settings.model)));
+            return Err(invalid("must be an address like http://127.0.0.1:8000/v1"));
         };
         if authority.as_str().contains('@') {
-            let what = "holds a name or a password; set the key with api_key or a header with extra_headers";
-            return Err(InvalidEndpoint(format!("api_base of '{}' {what}", settings.model)));
+            return Err(invalid("holds a name or a password; set api_key or a header in extra_headers"));
         }
         if parts.path_and_query.as_ref().is_some_and(|p| p.query().is_some()) {
-            let what = "has a query; set api_version or headers instead";
-            return Err(InvalidEndpoint(format!("api_base of '{}' {what}", settings.model)));
+            return Err(invalid("has a query; set api_version or a header in extra_headers"));
         }
-        if settings.model.is_empty() {
-            return Err(InvalidEndpoint(format!("the model of {name} at {authority} has no name")));
+        if remote.model.is_empty() {
+            return Err(InvalidEndpoint(format!("the model of {authority} has no name")));
         }
         let path = parts.path_and_query.map(|p| p.path().trim_end_matches('/').to_string());
-        let headers = headers(&settings)?;
-        let model = settings.model.clone();
+        let headers = headers(remote)?;
+        let model = remote.model.clone();
         let path = path.unwrap_or_default();
-        Ok(Self { shared: Arc::new(Shared { settings, scheme, authority, path, headers }), model })
+        let defaults = Overlay::new(&settings.params);
+        let forced = Overlay::new(&remote.changes.edits.set);
+        let shared = Shared { settings, scheme, authority, path, headers, defaults, forced };
+        Ok(Self { shared: Arc::new(shared), model })
     }
 
     /// The same under another model's name, for names with wildcards.
@@ -235,12 +176,16 @@ impl Endpoint {
 
     /// Which provider.
     pub fn provider(&self) -> Provider {
-        self.shared.settings.provider
+        self.shared.settings.remote.provider
     }
 
     /// The model's name as the provider knows it.
     pub fn model(&self) -> &str {
         &self.model
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.shared.scheme == Scheme::HTTPS
     }
 
     /// Host and port, for messages and metrics.
@@ -254,18 +199,48 @@ impl Endpoint {
     }
 
     /// Whether the provider speaks a client's dialect itself, so that [`Client::forward`](crate::Client::forward) can be used.
+    /// Where parameters are to be filled in or changed by OpenAI's names, which other dialects do not have, it can not.
     pub fn speaks(&self, dialect: Dialect) -> bool {
         use Dialect::*;
+        let changes = &self.shared.settings.remote.changes;
+        let edited = changes.edits != octet_config::Edits::default()
+            || !self.shared.settings.params.is_empty()
+            || !changes.chat_template_kwargs.is_empty();
+        if edited && !matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiResponses | OpenAiEmbeddings) {
+            return false;
+        }
         match self.provider() {
             Provider::OpenAi => {
                 matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiResponses | OpenAiEmbeddings)
             }
-            Provider::OpenAiCompatible | Provider::Azure => {
+            Provider::OpenAiCompatible | Provider::AzureOpenAi => {
                 matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiEmbeddings)
             }
             Provider::Anthropic => matches!(dialect, AnthropicMessages | AnthropicCountTokens),
             Provider::Ollama => matches!(dialect, OllamaChat | OllamaGenerate | OllamaEmbed),
             Provider::Gemini => false,
+        }
+    }
+
+    pub(crate) fn defaults(&self) -> &Overlay {
+        &self.shared.defaults
+    }
+
+    pub(crate) fn forced(&self) -> &Overlay {
+        &self.shared.forced
+    }
+
+    /// Takes keys out of what a provider says: some repeat them.
+    pub(crate) fn hide_keys(&self, text: &mut String) {
+        let remote = &self.shared.settings.remote;
+        for secret in remote.api_key.iter().chain(remote.extra_headers.iter().map(|(_, value)| value)) {
+            let words = secret.expose().split_whitespace();
+            // `Bearer KEY` is two words.
+            for word in words.filter(|w| w.len() >= HIDDEN_BYTES_MIN) {
+                if text.contains(word) {
+                    *text = text.replace(word, "***");
+                }
+            }
         }
     }
 
@@ -294,7 +269,7 @@ impl Endpoint {
         let base = self.shared.path.as_str();
         match self.provider() {
             Provider::OpenAiCompatible | Provider::OpenAi => format!("{base}{}", openai_path(operation)),
-            Provider::Azure => self.azure_path(base, operation),
+            Provider::AzureOpenAi => self.azure_path(base, operation),
             Provider::Anthropic => {
                 let base = base.trim_end_matches("/messages");
                 let root = if base.ends_with("/v1") { base.to_string() } else { format!("{base}/v1") };
@@ -333,7 +308,7 @@ impl Endpoint {
 
     fn azure_path(&self, base: &str, operation: Operation) -> String {
         let rest = openai_path(operation);
-        let version = self.shared.settings.api_version.as_deref();
+        let version = self.shared.settings.remote.api_version.as_deref();
         let base = base.trim_end_matches("/openai/v1").trim_end_matches("/openai");
         if self.azure_v1() {
             return format!("{base}/openai/v1{rest}");
@@ -349,10 +324,13 @@ impl Endpoint {
 
     /// Azure's newer addresses have the model in the body.
     fn azure_v1(&self) -> bool {
-        let version = self.shared.settings.api_version.as_deref();
+        let version = self.shared.settings.remote.api_version.as_deref();
         self.shared.path.ends_with("/openai/v1") || matches!(version, Some("v1" | "latest" | "preview"))
     }
 }
+
+/// Shortest secret that is looked for in what providers say: a shorter one stands in ordinary words.
+const HIDDEN_BYTES_MIN: usize = 6;
 
 /// The last one that Azure has released with a date.
 const AZURE_API_VERSION: &str = "2024-10-21";
@@ -383,20 +361,20 @@ fn path_segment(name: &str) -> String {
     if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
 }
 
-fn headers(s: &Settings) -> Result<HeaderMap, InvalidEndpoint> {
+fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {
     let mut out = HeaderMap::new();
     out.insert(USER_AGENT, HeaderValue::from_static(concat!("octet/", env!("CARGO_PKG_VERSION"))));
     out.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     out.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    if let Some(key) = &s.key {
+    if let Some(key) = &s.api_key {
         let (name, value) = match s.provider {
-            Provider::Anthropic => (HeaderName::from_static("x-api-key"), key.clone()),
-            Provider::Gemini => (HeaderName::from_static("x-goog-api-key"), key.clone()),
-            Provider::Azure => (HeaderName::from_static("api-key"), key.clone()),
-            _ => (AUTHORIZATION, Secret::new(format!("Bearer {}", key.expose()))),
+            Provider::Anthropic => (HeaderName::from_static("x-api-key"), header_value(key.expose())),
+            Provider::Gemini => (HeaderName::from_static("x-goog-api-key"), header_value(key.expose())),
+            Provider::AzureOpenAi => (HeaderName::from_static("api-key"), header_value(key.expose())),
+            _ => (AUTHORIZATION, header_value(&format!("Bearer {}", key.expose()))),
         };
-        let value = header_value(&value)
+        let value = value
             .ok_or_else(|| InvalidEndpoint(format!("the key of '{}' can not stand in a header", s.model)))?;
         out.insert(name, value);
     }
@@ -411,7 +389,7 @@ fn headers(s: &Settings) -> Result<HeaderMap, InvalidEndpoint> {
         plain("anthropic-version", Some(s.api_version.as_deref().unwrap_or("2023-06-01")))?;
     }
     plain("openai-organization", s.organization.as_deref())?;
-    for (name, value) in &s.headers {
+    for (name, value) in &s.extra_headers {
         let key: HeaderName = name
             .parse()
             .map_err(|_| InvalidEndpoint(format!("'{name}' of '{}' is no name of a header", s.model)))?;
@@ -419,7 +397,7 @@ fn headers(s: &Settings) -> Result<HeaderMap, InvalidEndpoint> {
         if framing.contains(&key.as_str()) {
             return Err(InvalidEndpoint(format!("the header '{name}' of '{}' is made here", s.model)));
         }
-        let value = header_value(value).ok_or_else(|| {
+        let value = header_value(value.expose()).ok_or_else(|| {
             InvalidEndpoint(format!("the header '{name}' of '{}' has no valid value", s.model))
         })?;
         out.insert(key, value);
@@ -428,8 +406,8 @@ fn headers(s: &Settings) -> Result<HeaderMap, InvalidEndpoint> {
 }
 
 /// A value that no log shows.
-fn header_value(secret: &Secret) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(secret.expose()).ok()?;
+fn header_value(secret: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(secret).ok()?;
     value.set_sensitive(true);
     Some(value)
 }

@@ -10,14 +10,23 @@
 //!
 //! Keys stand in headers alone: no error, log or `Debug` shows one, and no redirect is followed with one.
 
+mod body;
+mod client;
+mod connect;
 mod edit;
 mod endpoint;
+mod events;
 mod failure;
-mod secret;
+mod forward;
+mod generate;
+mod lists;
+mod overlay;
+mod rewrite;
+mod watch;
 
-pub use edit::Edits;
-pub use endpoint::{
-    ANSWER_BYTES_MAX, Dialect, Endpoint, InvalidEndpoint, MAX_TOKENS, Provider, Settings, Timeouts,
-};
+pub use client::{Client, Limits};
+pub use endpoint::{ANSWER_BYTES_MAX, Dialect, Endpoint, InvalidEndpoint, MAX_TOKENS, Settings, Timeouts};
+pub use events::Events;
 pub use failure::{Failure, FailureKind};
-pub use secret::Secret;
+pub use forward::{Forward, Raw};
+pub use lists::Listed;
