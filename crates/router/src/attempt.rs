@@ -12,7 +12,7 @@ use crate::confidence::{HOLD_MAX, Meter, Verdict};
 use crate::failure::{Failure, FailureKind, from_api};
 use crate::state::Permit;
 use crate::table::{Deployment, Group};
-use crate::target::{Ask, Events, Target};
+use crate::target::{Ask, Events, Original, Piece, Target};
 
 /// Most of an answer that is held back.
 const HELD_BYTES_MAX: usize = 64 << 20;
@@ -22,6 +22,8 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 pub struct Orders<'a, T> {
     /// What to generate.
     pub request: &'a Arc<GenerateRequest>,
+    /// The same as it came, if nothing of it was changed.
+    pub original: Option<&'a Original>,
     /// The name that led to the group.
     pub name: &'a str,
     /// The group.
@@ -57,7 +59,7 @@ pub struct Begun<E> {
     /// What is still to come.
     pub events: E,
     /// What has come.
-    pub held: VecDeque<Event>,
+    pub held: VecDeque<Piece>,
     /// Nothing more comes.
     pub ended: bool,
     /// What there was of it.
@@ -87,6 +89,7 @@ pub struct Tally {
     /// The highest choice of which something came, and one.
     begun: u32,
     finished: u32,
+    raw: bool,
     /// The last count.
     pub usage: Option<Usage>,
 }
@@ -125,14 +128,19 @@ impl Tally {
 
     /// What a target gave, looked at: an error among the events is a failure, and so is an end in the middle; what goes wrong
     /// after everything is there does not matter any more.
-    pub fn check(&mut self, got: Option<Result<Event, Failure>>) -> Option<Result<Event, Failure>> {
+    pub fn check(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Result<Piece, Failure>> {
         let failure = match got {
-            Some(Ok(Event::Error(e))) => from_api(&e),
-            Some(Ok(event)) => {
-                self.see(&event);
-                return Some(Ok(event));
+            Some(Ok(Piece::Event(Event::Error(e)))) => from_api(&e),
+            Some(Ok(piece)) => {
+                match &piece {
+                    Piece::Event(event) => self.see(event),
+                    Piece::Raw(_) => self.raw = true,
+                }
+                return Some(Ok(piece));
             }
             Some(Err(failure)) => failure,
+            // What reads it has seen to that.
+            None if self.raw => return None,
             None => Failure::new(FailureKind::Protocol, "the answer ended in the middle"),
         };
         (!self.is_complete()).then_some(Err(failure))
@@ -140,7 +148,8 @@ impl Tally {
 }
 
 /// Whether this is something of the answer itself.
-fn is_content(event: &Event) -> bool {
+fn is_content(piece: &Piece) -> bool {
+    let Piece::Event(event) = piece else { return true };
     match event {
         Event::Started { .. } | Event::Usage(_) | Event::Timings(_) | Event::Logprobs { .. } => false,
         Event::Text { text, .. } | Event::Reasoning { text, .. } => !text.is_empty(),
@@ -148,7 +157,11 @@ fn is_content(event: &Event) -> bool {
     }
 }
 
-fn bytes(event: &Event) -> usize {
+fn bytes(piece: &Piece) -> usize {
+    let event = match piece {
+        Piece::Event(event) => event,
+        Piece::Raw(bytes) => return bytes.len() + size_of::<Piece>(),
+    };
     let text = match event {
         Event::Text { text, .. }
         | Event::Reasoning { text, .. }
@@ -158,7 +171,7 @@ fn bytes(event: &Event) -> usize {
         Event::Logprobs { tokens, .. } => tokens.iter().map(|t| 64 + 64 * t.top.len()).sum(),
         _ => 0,
     };
-    text + size_of::<Event>()
+    text + size_of::<Piece>()
 }
 
 /// Sends the request, and takes what comes until it may be handed out: at the first content of a stream, when the first tokens are
@@ -167,8 +180,8 @@ fn bytes(event: &Event) -> usize {
 /// # Errors
 /// Where nothing came, or nothing that is good enough.
 pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Begun<T::Events>, Miss> {
-    let Orders { request, name, group, deadline, idle, whole, mut meter } = orders;
-    let ask = Ask { request, name, group: &group.name };
+    let Orders { request, original, name, group, deadline, idle, whole, mut meter } = orders;
+    let ask = Ask { request, name, group: &group.name, original };
     let mut events = timeout_at(deadline, target.generate(ask)).await.map_err(|_| too_late())??;
     let mut begun = Seen { held: VecDeque::new(), bytes: 0, tally: Tally::default(), first: None };
     let mut ended = false;
@@ -197,11 +210,13 @@ pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Beg
                 break;
             }
             Some(Err(failure)) => return Err(failure.into()),
-            Some(Ok(event)) => {
-                if meter.as_mut().is_some_and(|m| m.see(&event) == Verdict::Escalated) {
+            Some(Ok(piece)) => {
+                if let (Some(meter), Piece::Event(event)) = (meter.as_mut(), &piece)
+                    && meter.see(event) == Verdict::Escalated
+                {
                     return Err(Miss::Unsure);
                 }
-                begun.take(event)?;
+                begun.take(piece)?;
             }
         }
     }
@@ -210,23 +225,23 @@ pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Beg
 
 /// What has come so far.
 struct Seen {
-    held: VecDeque<Event>,
+    held: VecDeque<Piece>,
     bytes: usize,
     tally: Tally,
     first: Option<Instant>,
 }
 
 impl Seen {
-    fn take(&mut self, event: Event) -> Result<(), Failure> {
-        if self.first.is_none() && is_content(&event) {
+    fn take(&mut self, piece: Piece) -> Result<(), Failure> {
+        if self.first.is_none() && is_content(&piece) {
             self.first = Some(Instant::now());
         }
-        self.bytes += bytes(&event);
+        self.bytes += bytes(&piece);
         if self.bytes > HELD_BYTES_MAX {
             let what = format!("the answer is longer than {} MiB", HELD_BYTES_MAX >> 20);
             return Err(Failure::new(FailureKind::Protocol, what));
         }
-        self.held.push_back(event);
+        self.held.push_back(piece);
         Ok(())
     }
 }
@@ -242,7 +257,7 @@ pub fn too_late() -> Failure {
 impl<T: Target> Opened<T> {
     /// The answer is complete: its place is given back, with what it took. `whole`: it came in one piece.
     pub fn settle(mut self, whole: bool) {
-        let usage = self.begun.tally.usage;
+        let usage = self.begun.tally.usage.or_else(|| self.begun.events.usage());
         if let Some(permit) = self.permit.take() {
             let tokens = usage.map(|u| (u.total_tokens(), u.completion_tokens));
             permit.answered(tokens, whole, Instant::now());

@@ -62,7 +62,11 @@ fn rule<'a>(cascade: &'a Cascade, look: &Look<'_>) -> Option<&'a Rule> {
 
 impl<T: Target> Job<T> {
     /// A fast group or a strong one.
-    pub(crate) async fn cascade(&mut self, table: &Arc<Table<T>>, cascade: &Cascade) -> Result<Opened<T>, Miss> {
+    pub(crate) async fn cascade(
+        &mut self,
+        table: &Arc<Table<T>>,
+        cascade: &Cascade,
+    ) -> Result<Opened<T>, Miss> {
         let (side, watch) = self.rule(table, cascade).await;
         if side == Side::Strong {
             return self.groups(table, &cascade.strong).await;

@@ -415,8 +415,11 @@ impl<T: Target> Job<T> {
         let own = if streams { d.stream_timeout.or(policy.stream_timeout).or(d.timeout) } else { d.timeout };
         let most = own.unwrap_or(TIMEOUT_MAX).min(TIMEOUT_MAX);
         let request = self.prepared(d);
+        let same = Arc::ptr_eq(&request, &self.call.request);
+        let original = self.call.original.clone().filter(|_| same);
         let orders = Orders {
             request: &request,
+            original: original.as_deref(),
             name,
             group,
             deadline: self.deadline.min(permit.began() + most),
@@ -503,7 +506,7 @@ fn wait_until<T>(
     group: &Group<T>,
     reasons: &[Unfit],
     most: Instant,
-    pub(crate) deadline: Instant,
+    deadline: Instant,
     now: Instant,
 ) -> Option<Instant> {
     // Requests at work end some time, which nobody knows.

@@ -2,7 +2,7 @@
 //!
 //! A [`Router`] is made of a configuration and of [`Target`]s: providers behind `octet-upstream`, the engine in this process, mocks
 //! in tests. The server hands it a [`Call`] and gets a [`Reply`]: `decide` waits until somebody answers (then [`Reply::route`]
-//! has what the headers say), `next` gives the events. Dropping the reply cancels everything.
+//! has what the headers say), `next` gives the pieces. Dropping the reply cancels everything.
 //!
 //! | file | what |
 //! |---|---|
@@ -26,6 +26,7 @@ mod failure;
 pub mod hash;
 pub mod health;
 mod policy;
+mod remote;
 mod reply;
 mod round;
 mod router;
@@ -39,10 +40,11 @@ mod window;
 
 pub use failure::{Failure, FailureKind};
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
+pub use remote::Remote;
 pub use reply::Reply;
 pub use router::{Call, Router};
 pub use shadow::ShadowCounts;
 pub use size::Size;
 pub use table::{Deployment, Group, Resolved, Table, TableError};
-pub use target::{Ask, Events, Sent, Target};
+pub use target::{Ask, Events, Original, Piece, Sent, Target};
 pub use trace::{Route, Step};

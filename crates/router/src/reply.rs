@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::attempt::{Opened, too_late};
 use crate::dispatch::{Job, Outcome, blame};
 use crate::failure::Failure;
-use crate::target::{Events, Sent, Target};
+use crate::target::{Events, Piece, Sent, Target};
 use crate::trace::{Answered, Route, Trace};
 
 /// An answer is continued so often.
@@ -102,19 +102,19 @@ impl<T: Target> Reply<T> {
         }
     }
 
-    /// The next event; `None` after the last. Can be given up and called again without losing one.
-    pub async fn next(&mut self) -> Option<Event> {
+    /// The next piece; `None` after the last. Can be given up and called again without losing one.
+    pub async fn next(&mut self) -> Option<Piece> {
         loop {
             match &mut self.phase {
                 Phase::Over => return None,
                 Phase::Deciding(_) => {
                     if let Err(error) = self.decide().await {
-                        return Some(Event::Error(error));
+                        return Some(Event::Error(error).into());
                     }
                 }
                 Phase::Answering(opened) => {
                     let got = match opened.begun.held.pop_front() {
-                        Some(event) => Some(Ok(event)),
+                        Some(piece) => Some(Ok(piece)),
                         None if opened.begun.ended => None,
                         None => {
                             let idle = self.job.as_ref().map(|j| j.table.policy.idle).unwrap_or_default();
@@ -127,16 +127,16 @@ impl<T: Target> Reply<T> {
                             }
                         }
                     };
-                    if let Some(event) = self.take(got) {
-                        return Some(event);
+                    if let Some(piece) = self.take(got) {
+                        return Some(piece);
                     }
                 }
             }
         }
     }
 
-    /// The next event, if it is there already.
-    pub fn try_next(&mut self) -> Option<Event> {
+    /// The next piece, if it is there already.
+    pub fn try_next(&mut self) -> Option<Piece> {
         loop {
             let Phase::Answering(opened) = &mut self.phase else { return None };
             let got = match opened.begun.held.pop_front() {
@@ -148,8 +148,8 @@ impl<T: Target> Reply<T> {
                     opened.begun.tally.check(Some(got))
                 }
             };
-            if let Some(event) = self.take(got) {
-                return Some(event);
+            if let Some(piece) = self.take(got) {
+                return Some(piece);
             }
         }
     }
@@ -165,10 +165,15 @@ impl<T: Target> Reply<T> {
     }
 
     /// What came from the target, for the client; `None` where the client does not see it, or all is over.
-    fn take(&mut self, got: Option<Result<Event, Failure>>) -> Option<Event> {
+    fn take(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Piece> {
         match got {
-            Some(Ok(event)) => self.hand_out(event),
-            Some(Err(failure)) => self.broke_off(failure),
+            Some(Ok(Piece::Event(event))) => self.hand_out(event).map(Piece::Event),
+            Some(Ok(raw)) => {
+                // Nobody looks at what is in it.
+                self.continuable = false;
+                Some(raw)
+            }
+            Some(Err(failure)) => self.broke_off(failure).map(Piece::Event),
             None => {
                 if let Phase::Answering(opened) = std::mem::replace(&mut self.phase, Phase::Over) {
                     let whole = opened.begun.ended;

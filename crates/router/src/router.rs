@@ -14,7 +14,7 @@ use crate::reply::Reply;
 use crate::shadow::Shadows;
 use crate::state::States;
 use crate::table::{Table, TableError};
-use crate::target::Target;
+use crate::target::{Original, Target};
 use crate::trace::Route;
 
 /// A client's request.
@@ -22,6 +22,8 @@ use crate::trace::Route;
 pub struct Call {
     /// What to generate.
     pub request: Arc<GenerateRequest>,
+    /// The same as it came, for targets that speak the client's dialect: its bytes go out, and the provider's come back.
+    pub original: Option<Arc<Original>>,
     /// Headers by names in small letters: those that rules and sessions go by, or all.
     pub headers: Vec<(String, String)>,
     /// Names the client's key, if it has one; not the key itself.
@@ -33,7 +35,7 @@ pub struct Call {
 impl Call {
     /// A request without headers.
     pub fn new(request: GenerateRequest) -> Self {
-        Self { request: Arc::new(request), headers: Vec::new(), key: None, timeout: None }
+        Self { request: Arc::new(request), original: None, headers: Vec::new(), key: None, timeout: None }
     }
 
     /// What the request's session is known by.

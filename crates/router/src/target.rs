@@ -5,8 +5,11 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 
-use octet_api::core::{Event, GenerateRequest};
+use bytes::Bytes;
+use http::HeaderMap;
+use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_config::GroupName;
+use octet_upstream::Dialect;
 
 use crate::failure::Failure;
 
@@ -67,6 +70,19 @@ pub struct Ask<'a> {
     pub name: &'a str,
     /// The group's name.
     pub group: &'a GroupName,
+    /// The request as it came, where a target that speaks the client's dialect may hand it on as it is.
+    pub original: Option<&'a Original>,
+}
+
+/// A client's request as it came.
+#[derive(Debug, Clone)]
+pub struct Original {
+    /// What it is written in.
+    pub dialect: Dialect,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its JSON.
+    pub body: Bytes,
 }
 
 impl Ask<'_> {
@@ -84,13 +100,33 @@ pub(crate) fn fill<'b>(group: &GroupName, name: &str, template: &'b str) -> Cow<
     group.fill(name, template).map_or(Cow::Borrowed(template), Cow::Owned)
 }
 
-/// The events of an answer as they come.
+/// A piece of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Piece {
+    /// An event, in no dialect.
+    Event(Event),
+    /// Bytes in the client's own dialect: of a stream, whole events; else the whole answer. They go out as they are.
+    Raw(Bytes),
+}
+
+impl From<Event> for Piece {
+    fn from(event: Event) -> Self {
+        Self::Event(event)
+    }
+}
+
+/// The pieces of an answer as they come. Raw ones and events do not mix, and a raw answer that is not complete ends with a failure.
 pub trait Events: Send + 'static {
-    /// The next event; `None` after the last. A failure ends them. Can be given up and called again without losing an event.
-    fn next(&mut self) -> impl Future<Output = Option<Result<Event, Failure>>> + Send;
+    /// The next piece; `None` after the last. A failure ends them. Can be given up and called again without losing an event.
+    fn next(&mut self) -> impl Future<Output = Option<Result<Piece, Failure>>> + Send;
 
     /// The next event, if it is there already.
-    fn try_next(&mut self) -> Option<Result<Event, Failure>> {
+    fn try_next(&mut self) -> Option<Result<Piece, Failure>> {
+        None
+    }
+
+    /// Tokens counted in a raw answer that has ended.
+    fn usage(&self) -> Option<Usage> {
         None
     }
 }

@@ -1,0 +1,78 @@
+//! A provider as a target of the router. Made by the server, one for each remote deployment.
+
+use octet_api::core::{Event, Usage};
+use octet_config::Provider;
+use octet_upstream::{Client, Endpoint, Forward, Raw};
+
+use crate::failure::Failure;
+use crate::target::{Ask, Events, Piece, Target};
+
+/// A model at a provider.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    client: Client,
+    endpoint: Endpoint,
+}
+
+impl Remote {
+    /// The model at `endpoint`, over the connections of `client`.
+    pub fn new(client: Client, endpoint: Endpoint) -> Self {
+        Self { client, endpoint }
+    }
+}
+
+/// A provider's answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// Translated.
+    Events(octet_upstream::Events),
+    /// As it came.
+    Raw(Raw),
+}
+
+impl Target for Remote {
+    type Events = Answer;
+
+    async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let template = self.endpoint.model();
+        let filled = template.contains('*').then(|| self.endpoint.with_model(ask.fill(template)));
+        let endpoint = filled.as_ref().unwrap_or(&self.endpoint);
+        match ask.original.filter(|o| endpoint.speaks(o.dialect)) {
+            Some(o) => {
+                let (headers, body) = (&o.headers, &o.body[..]);
+                let stream = ask.request.stream;
+                let forward = Forward { dialect: o.dialect, headers, body, stream, usage: true };
+                self.client.forward(endpoint, forward).await.map(Answer::Raw)
+            }
+            None => self.client.generate(endpoint, ask.request).await.map(Answer::Events),
+        }
+    }
+
+    fn model(&self) -> &str {
+        self.endpoint.model()
+    }
+
+    fn tells_logprobs(&self) -> bool {
+        self.endpoint.provider() != Provider::Anthropic
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        self.client.probe(&self.endpoint).await.map(drop)
+    }
+}
+
+impl Events for Answer {
+    async fn next(&mut self) -> Option<Result<Piece, Failure>> {
+        match self {
+            Self::Events(events) => events.next().await.map(|e| e.map(|e: Event| e.into())),
+            Self::Raw(raw) => raw.next().await.map(|b| b.map(Piece::Raw)),
+        }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::Events(_) => None,
+            Self::Raw(raw) => raw.usage(),
+        }
+    }
+}
