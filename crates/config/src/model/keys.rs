@@ -18,6 +18,12 @@ pub struct KeysSettings {
     pub usage_days: u32,
 }
 
+impl Default for KeysSettings {
+    fn default() -> Self {
+        Self { database: None, max_budget: None, budget_duration: None, defaults: KeyDefaults::default(), usage_days: 400 }
+    }
+}
+
 /// What a new key gets where its maker does not say. `None` (and an empty list) is no limit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KeyDefaults {

@@ -21,10 +21,12 @@ pub use server::{HealthChecks, ServerSettings};
 pub use target::{Changes, Edits, EngineSettings, KeepAlive, Local, ProcessTarget, Provider, Remote, Target};
 pub use wildcard::GroupName;
 
+use std::path::PathBuf;
+
 use crate::Note;
 
 /// A whole configuration: the file and all that it includes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Config {
     /// All deployments, in the file's order; those of one group need not stand together. Every process is one too, under
     /// its own name and its aliases, unless the file gives it others.
@@ -46,6 +48,8 @@ pub struct Config {
     pub keys: KeysSettings,
     /// Checks that run beside the requests.
     pub health: HealthChecks,
+    /// The files that were read: the first and all that it includes. A change of one of them is a change of the configuration.
+    pub files: Vec<PathBuf>,
     /// What the user should know; to be logged at the start and after a reload.
     pub notes: Vec<Note>,
 }

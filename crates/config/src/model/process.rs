@@ -79,6 +79,12 @@ pub struct ProcessSettings {
     pub groups: Vec<ProcessGroup>,
 }
 
+impl Default for ProcessSettings {
+    fn default() -> Self {
+        Self { health_check_timeout: Duration::from_secs(120), start_port: 5800, preload: Vec::new(), groups: Vec::new() }
+    }
+}
+
 /// One entry of `groups`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessGroup {

@@ -54,6 +54,34 @@ pub struct RouterSettings {
     pub latency_ttl: Duration,
 }
 
+impl Default for RouterSettings {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::default(),
+            aliases: Vec::new(),
+            fallbacks: Vec::new(),
+            context_window_fallbacks: Vec::new(),
+            content_policy_fallbacks: Vec::new(),
+            default_fallbacks: Vec::new(),
+            max_fallbacks: 5,
+            num_retries: 2,
+            retry_after: Duration::ZERO,
+            retry_policy: ErrorCounts::default(),
+            group_retry_policy: Vec::new(),
+            allowed_fails: None,
+            allowed_fails_policy: ErrorCounts::default(),
+            cooldown_time: Duration::from_secs(5),
+            disable_cooldowns: false,
+            timeout: Duration::from_secs(6000),
+            stream_timeout: None,
+            enable_pre_call_checks: false,
+            sticky: None,
+            latency_buffer: 0.0,
+            latency_ttl: Duration::from_secs(3600),
+        }
+    }
+}
+
 /// How one deployment of a group is chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Strategy {

@@ -45,3 +45,9 @@ pub struct HealthChecks {
     /// `health_check_timeout` of one check (10 s).
     pub timeout: Duration,
 }
+
+impl Default for HealthChecks {
+    fn default() -> Self {
+        Self { enabled: false, interval: Duration::from_secs(300), timeout: Duration::from_secs(10) }
+    }
+}
