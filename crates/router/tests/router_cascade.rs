@@ -73,7 +73,8 @@ async fn rules_look_at_the_request() {
     cases.push((header.clone(), "s", Some("asked")));
     header.headers[0].1 = "no".into();
     cases.push((header, "f", None));
-    let image = Image { source: ImageSource::Url("http://x/y.png".into()), detail: None, at: "messages[0]".into() };
+    let image =
+        Image { source: ImageSource::Url("http://x/y.png".into()), detail: None, at: "messages[0]".into() };
     let mut picture = user("See");
     picture.content.push(Part::Image { image, cache: None });
     cases.push((plain(vec![picture]), "s", Some("seen")));
@@ -112,7 +113,9 @@ async fn a_sure_beginning_is_kept() {
     let mut wanted = request("auto", true);
     wanted.logprobs = Some(1);
     let events = all(&mut router.send(Call::new(wanted))).await;
-    let tops = events.iter().filter_map(|e| if let Event::Logprobs { tokens, .. } = e { Some(&tokens[0].top) } else { None });
+    let tops = events
+        .iter()
+        .filter_map(|e| if let Event::Logprobs { tokens, .. } = e { Some(&tokens[0].top) } else { None });
     assert_eq!(tops.map(Vec::len).collect::<Vec<_>>(), [1; 9]);
 }
 
@@ -184,8 +187,7 @@ async fn thoughts_are_skipped_or_not() {
         [logprobs, Do::Say(Event::Reasoning { choice: 0, text: "hm ".into() })]
     };
     for (skip, expected) in [(true, "s"), (false, "tok tok tok tok ")] {
-        let (router, world) =
-            router(&cascade(Vec::new(), Some(Confidence { skip_thoughts: skip, ..WATCH })));
+        let (router, world) = router(&cascade(Vec::new(), Some(Confidence { skip_thoughts: skip, ..WATCH })));
         let mut script: Script = (0..4).flat_map(|_| thought(-0.1)).collect();
         script.splice(0..0, [started("f")]);
         script.extend(tokens(&[(-2.0, -9.0); 4]).into_iter().skip(1));

@@ -165,7 +165,8 @@ fn strategies_look_at_what_they_are_named_after() {
         let mut all: Vec<_> = names.iter().map(candidate).collect();
         set(&mut all);
         let demand = Demand { strategy, stream, latency_buffer: 0.1, ..Demand::default() };
-        let mut got: Vec<&str> = (0..64).map(|_| &*names[choose(&all, &demand, &mut rng).unwrap().index].id).collect();
+        let mut got: Vec<&str> =
+            (0..64).map(|_| &*names[choose(&all, &demand, &mut rng).unwrap().index].id).collect();
         got.sort_unstable();
         got.dedup();
         got.concat()

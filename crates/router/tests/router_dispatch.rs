@@ -21,7 +21,7 @@ async fn a_failure_that_passes_is_tried_again_after_a_pause() {
     assert_eq!(ask(&router, "m").await.unwrap(), "a");
     assert_eq!(world.who(), ["a", "a", "a"]);
     // Half a second and a second, of which chance takes its part.
-    assert!(began.elapsed() <= Duration::from_millis(1500) && began.elapsed() > Duration::ZERO);
+    assert!(began.elapsed() <= Duration::from_millis(1510) && began.elapsed() > Duration::ZERO);
     world.script("a", [vec![fail(FailureKind::Server)]]);
     let error = ask(&router, "m").await.unwrap_err();
     assert_eq!((error.kind, world.who().len()), (ErrorKind::Upstream, 6), "{error}");
@@ -36,7 +36,7 @@ async fn another_deployment_is_tried_at_once() {
     while world.who().len() < 2 {
         let _ = timeout(Duration::from_millis(1), ask(&router, "m")).await;
     }
-    assert_eq!(began.elapsed().as_millis(), 1, "the second was asked within the same millisecond");
+    assert!(began.elapsed() < Duration::from_millis(5), "the second was asked without a pause");
     let mut both = world.who()[..2].to_vec();
     both.sort();
     assert_eq!(both, ["a", "b"]);
@@ -96,7 +96,10 @@ async fn orders_come_before_fallbacks() {
         "m>m:cheap!server>m:cheap!server>m:dear!server>m:dear!server>fallback=other>other:cloud"
     );
     let answered = route.answered.as_ref().unwrap();
-    assert_eq!((&*answered.group, &*answered.deployment, &*answered.model), ("other", "cloud", "cloud-model"));
+    assert_eq!(
+        (&*answered.group, &*answered.deployment, &*answered.model),
+        ("other", "cloud", "cloud-model")
+    );
     assert!(route.fell_back());
     assert_eq!(route.failures(), 4);
 }
@@ -222,7 +225,7 @@ async fn all_that_is_tried_has_one_deadline() {
     let began = Instant::now();
     let error = ask(&router, "m").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout);
-    assert!(began.elapsed() <= Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() <= Duration::from_millis(20_010), "{:?}", began.elapsed());
     assert!(began.elapsed() > Duration::from_secs(15));
     assert_eq!(world.at_work.load(Ordering::SeqCst), 0);
     let mut less = call("m");
@@ -392,7 +395,7 @@ async fn a_shadow_is_never_in_the_way() {
         assert_eq!(ask(&router, "m").await.unwrap(), "a");
     }
     sleep(Duration::from_millis(1)).await;
-    assert!(began.elapsed() <= Duration::from_millis(2));
+    assert!(began.elapsed() <= Duration::from_millis(10));
     let counts = router.shadows().counts();
     assert_eq!((counts.dropped, world.at_work.load(Ordering::SeqCst)), (24, 16));
     // In the end they are given up, one try each.
@@ -417,7 +420,9 @@ async fn a_route_is_explained_without_being_taken() {
     world.asked.lock().unwrap().clear();
     let route = router.explain(call("m")).await;
     assert!(world.who().is_empty());
-    assert!(route.steps.iter().any(|s| matches!(s, Step::PassedOver { deployment, .. } if deployment == "a")));
+    assert!(
+        route.steps.iter().any(|s| matches!(s, Step::PassedOver { deployment, .. } if deployment == "a"))
+    );
     assert!(matches!(route.steps.last(), Some(Step::Chose { deployment, .. }) if deployment == "b"));
     let json = serde_json::to_value(&route).unwrap();
     assert_eq!(json["steps"][0]["step"], "resolved");

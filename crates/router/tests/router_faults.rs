@@ -53,7 +53,9 @@ async fn silence_before_the_first_event_is_a_failure_too() {
 async fn an_answer_that_breaks_off_goes_on_where_it_can() {
     let (router, world) = router(&pair());
     world.nature("near", Nature { continues: true, ..Nature::default() });
-    for broken in [fail(FailureKind::Protocol), Do::End, Do::Say(Event::Error(octet_api::ApiError::upstream("no")))] {
+    for broken in
+        [fail(FailureKind::Protocol), Do::End, Do::Say(Event::Error(octet_api::ApiError::upstream("no")))]
+    {
         world.script("far", [vec![started("far"), usage(20, 0), text("The quick "), text("brown "), broken]]);
         world.script("near", [vec![started("near"), text("fox."), finished(), usage(23, 2)]]);
         let mut reply = router.send(call("m"));
@@ -207,7 +209,8 @@ fn fate() -> impl Strategy<Value = Fate> {
 
 fn script(who: &str, from: usize, fate: &Fate) -> Script {
     let mut out = vec![started(who)];
-    let until = if matches!(fate.what, What::Complete) { WORDS.len() } else { (from + fate.words).min(WORDS.len()) };
+    let until =
+        if matches!(fate.what, What::Complete) { WORDS.len() } else { (from + fate.words).min(WORDS.len()) };
     for (i, word) in WORDS[from..until].iter().enumerate() {
         out.push(text(word));
         if i % 3 == 1 {

@@ -20,7 +20,13 @@ pub struct KeysSettings {
 
 impl Default for KeysSettings {
     fn default() -> Self {
-        Self { database: None, max_budget: None, budget_duration: None, defaults: KeyDefaults::default(), usage_days: 400 }
+        Self {
+            database: None,
+            max_budget: None,
+            budget_duration: None,
+            defaults: KeyDefaults::default(),
+            usage_days: 400,
+        }
     }
 }
 

@@ -81,7 +81,12 @@ pub struct ProcessSettings {
 
 impl Default for ProcessSettings {
     fn default() -> Self {
-        Self { health_check_timeout: Duration::from_secs(120), start_port: 5800, preload: Vec::new(), groups: Vec::new() }
+        Self {
+            health_check_timeout: Duration::from_secs(120),
+            start_port: 5800,
+            preload: Vec::new(),
+            groups: Vec::new(),
+        }
     }
 }
 

@@ -246,7 +246,11 @@ pub fn fail(kind: FailureKind) -> Do {
 
 pub fn limited(retry_after_s: u64) -> Do {
     let retry_after = Some(Duration::from_secs(retry_after_s));
-    Do::Fail(Failure { retry_after, status: Some(429), ..Failure::new(FailureKind::RateLimited, "slow down") })
+    Do::Fail(Failure {
+        retry_after,
+        status: Some(429),
+        ..Failure::new(FailureKind::RateLimited, "slow down")
+    })
 }
 
 /// A whole answer: its own name.
@@ -257,7 +261,8 @@ pub fn says(who: &str) -> Script {
 /// Log-probabilities of a token and of the next best, and the token.
 pub fn sure(token: &str, logprob: f32, second: f32) -> [Do; 2] {
     let top = [logprob, second].map(|logprob| TopLogprob { token: "t".into(), bytes: b"t".into(), logprob });
-    let one = TokenLogprob { token: token.into(), bytes: token.into(), logprob: Some(logprob), top: top.into() };
+    let one =
+        TokenLogprob { token: token.into(), bytes: token.into(), logprob: Some(logprob), top: top.into() };
     [Do::Say(Event::Logprobs { choice: 0, tokens: vec![one] }), text(token)]
 }
 
@@ -358,7 +363,10 @@ pub fn read(events: &[Event]) -> Result<String, ApiError> {
 }
 
 pub fn said(events: &[Event]) -> String {
-    events.iter().filter_map(|e| if let Event::Text { text, .. } = e { Some(text.as_str()) } else { None }).collect()
+    events
+        .iter()
+        .filter_map(|e| if let Event::Text { text, .. } = e { Some(text.as_str()) } else { None })
+        .collect()
 }
 
 /// Sends a streaming request and reads its answer.
@@ -372,7 +380,12 @@ pub async fn ask(router: &Arc<Router<Mock>>, model: &str) -> Result<String, ApiE
 pub fn prefix_of(request: &GenerateRequest) -> Option<String> {
     let chat = request.chat()?;
     let last = chat.messages.last().filter(|m| chat.continue_final && m.role == Role::Assistant)?;
-    Some(last.content.iter().map(|p| if let Part::Text { text, .. } = p { text.as_str() } else { "" }).collect())
+    Some(
+        last.content
+            .iter()
+            .map(|p| if let Part::Text { text, .. } = p { text.as_str() } else { "" })
+            .collect(),
+    )
 }
 
 /// What is known of a deployment.
