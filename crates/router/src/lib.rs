@@ -39,6 +39,7 @@ pub mod trace;
 mod window;
 
 pub use failure::{Failure, FailureKind};
+pub use octet_upstream::Dialect;
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;
 pub use reply::Reply;

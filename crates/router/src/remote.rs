@@ -2,9 +2,9 @@
 
 use octet_api::core::{Event, Usage};
 use octet_config::Provider;
-use octet_upstream::{Client, Endpoint, Forward, Raw};
+use octet_upstream::{Client, Dialect, Endpoint, Forward, Raw};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::target::{Ask, Events, Piece, Target};
 
 /// A model at a provider.
@@ -19,6 +19,12 @@ impl Remote {
     pub fn new(client: Client, endpoint: Endpoint) -> Self {
         Self { client, endpoint }
     }
+}
+
+/// Whether a request in this dialect is for text: then it can be translated. Vectors and counts of tokens only pass through.
+fn generates(dialect: Dialect) -> bool {
+    use Dialect as D;
+    !matches!(dialect, D::OpenAiEmbeddings | D::OllamaEmbed | D::AnthropicCountTokens)
 }
 
 /// A provider's answer.
@@ -37,6 +43,10 @@ impl Target for Remote {
         let template = self.endpoint.model();
         let filled = template.contains('*').then(|| self.endpoint.with_model(ask.fill(template)));
         let endpoint = filled.as_ref().unwrap_or(&self.endpoint);
+        if let Some(o) = ask.original.filter(|o| !generates(o.dialect) && !endpoint.speaks(o.dialect)) {
+            let what = format!("{} has nothing like {:?}", endpoint.provider().name(), o.dialect);
+            return Err(Failure::new(FailureKind::BadRequest, what));
+        }
         match ask.original.filter(|o| endpoint.speaks(o.dialect)) {
             Some(o) => {
                 let (headers, body) = (&o.headers, &o.body[..]);

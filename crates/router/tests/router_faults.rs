@@ -289,3 +289,67 @@ fn an_error_of_ours_does_not_look_like_the_client_s() {
     let f = Failure::new(FailureKind::Authentication, "the key is not known");
     assert_eq!(f.to_error().kind, ErrorKind::Upstream);
 }
+
+fn as_it_came(stream: bool) -> octet_router::Call {
+    let original = octet_router::Original {
+        dialect: octet_router::Dialect::OpenAiChat,
+        headers: http::HeaderMap::new(),
+        body: bytes::Bytes::from_static(b"{}"),
+    };
+    octet_router::Call { original: Some(Arc::new(original)), ..octet_router::Call::new(request("m", stream)) }
+}
+
+async fn pieces(reply: &mut octet_router::Reply<Mock>) -> (String, Option<octet_api::ApiError>) {
+    let (mut text, mut error) = (String::new(), None);
+    while let Some(piece) = reply.next().await {
+        assert!(error.is_none(), "nothing follows an error");
+        match piece {
+            Piece::Raw(bytes) => text.push_str(std::str::from_utf8(&bytes).unwrap()),
+            Piece::Event(Event::Error(e)) => error = Some(e),
+            Piece::Event(event) => panic!("{event:?}"),
+        }
+    }
+    (text, error)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_passes_through_is_whole_or_ends_with_an_error() {
+    let (router, world) = router(&pair());
+    world.nature("near", Nature { continues: true, ..Nature::default() });
+    world.script("near", [vec![Do::Raw("near")]]);
+    // Before the first bytes: as if nothing had been.
+    world.script("far", [vec![Do::Wait(5), fail(FailureKind::Connect)]]);
+    assert_eq!(pieces(&mut router.send(as_it_came(true))).await, ("near".into(), None));
+    assert!(world.last().original, "the one that stands in may hand it on, too");
+    // After them nobody knows what has been said.
+    world.script("far", [vec![Do::Raw("data: 1\n\n"), fail(FailureKind::Protocol)]]);
+    let (text, error) = pieces(&mut router.send(as_it_came(true))).await;
+    assert_eq!((&*text, error.unwrap().kind), ("data: 1\n\n", ErrorKind::Upstream));
+    assert_eq!(world.who().last().unwrap(), "far");
+    // What is not streamed is asked for again.
+    world.script("far", [vec![Do::Raw("{\"half"), fail(FailureKind::Protocol)]]);
+    assert_eq!(pieces(&mut router.send(as_it_came(false))).await, ("near".into(), None));
+    world.script("far", [vec![Do::Raw("{\"a\""), Do::Raw(": 1}")]]);
+    assert_eq!(pieces(&mut router.send(as_it_came(false))).await, ("{\"a\": 1}".into(), None));
+    assert!(router.status().iter().all(|s| s.in_flight == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_changed_is_not_handed_on_as_it_came() {
+    let mut c = pair();
+    let watched =
+        octet_config::Confidence { window: 4, mean_logprob: Some(-1.0), margin: None, skip_thoughts: true };
+    c.cascades = vec![octet_config::Cascade {
+        name: "auto".into(),
+        fast: "m".into(),
+        strong: "m".into(),
+        rules: Vec::new(),
+        confidence: Some(watched),
+        span: span(),
+    }];
+    let (router, world) = router(&c);
+    let mut call = as_it_came(true);
+    call.request = Arc::new(request("auto", true));
+    read(&all(&mut router.send(call)).await).unwrap();
+    assert!(!world.last().original, "it asks for log-probabilities now");
+}

@@ -21,6 +21,8 @@ pub enum Do {
     /// Nothing, for so many milliseconds.
     Wait(u64),
     Say(Event),
+    /// Bytes in the client's own dialect.
+    Raw(&'static str),
     /// Before it answers (first in a script), or in the middle.
     Fail(Failure),
     Hang,
@@ -67,6 +69,8 @@ pub struct Asked {
     pub who: String,
     pub request: Arc<GenerateRequest>,
     pub model: String,
+    /// It may be handed on as it came.
+    pub original: bool,
 }
 
 impl World {
@@ -130,6 +134,7 @@ impl Target for Mock {
             who: self.who.clone(),
             request: Arc::clone(ask.request),
             model,
+            original: ask.original.is_some(),
         });
         let n = self.world.at_work.fetch_add(1, Ordering::SeqCst) + 1;
         self.world.at_work_most.fetch_max(n, Ordering::SeqCst);
@@ -197,6 +202,10 @@ impl Events for Playing {
             match self.script.front() {
                 Some(Do::Wait(_)) => self.wait().await,
                 Some(Do::Hang) => std::future::pending().await,
+                Some(Do::Raw(_)) => {
+                    let Some(Do::Raw(text)) = self.script.pop_front() else { unreachable!() };
+                    return Some(Ok(Piece::Raw(text.into())));
+                }
                 Some(Do::Say(_)) => {
                     let Some(Do::Say(event)) = self.script.pop_front() else { unreachable!() };
                     return Some(Ok(event.into()));
