@@ -30,34 +30,48 @@ impl Clock {
         Self { start: Instant::now(), limits, stream }
     }
 
-    /// Until when the first piece must be there, and what to say otherwise.
-    pub(crate) fn first(&self) -> Option<(Instant, Failure)> {
-        let late = |limit: Option<Duration>, what| {
-            limit.and_then(|l| Some((self.start.checked_add(l)?, timeout(what, l))))
-        };
-        let first = late(self.limits.first_chunk.filter(|_| self.stream), "the provider sends nothing");
-        earlier(late(self.limits.whole, "the answer is not complete"), first)
+    /// Until when the first piece must be there.
+    pub(crate) fn first(&self) -> Option<Due> {
+        let first = self.limits.first_chunk.filter(|_| self.stream);
+        earlier(self.whole(), Due::new(self.start, first, "the provider sends nothing"))
     }
 
     /// Until when the next piece must be there.
-    fn next(&self, last: Instant) -> Option<(Instant, Failure)> {
-        let late = |from: Instant, limit: Option<Duration>, what| {
-            limit.and_then(|l| Some((from.checked_add(l)?, timeout(what, l))))
-        };
-        let whole = late(self.start, self.limits.whole, "the answer is not complete");
-        earlier(whole, late(last, self.limits.idle, "the provider has fallen silent"))
+    fn next(&self, last: Instant) -> Option<Due> {
+        earlier(self.whole(), Due::new(last, self.limits.idle, "the provider has fallen silent"))
+    }
+
+    fn whole(&self) -> Option<Due> {
+        Due::new(self.start, self.limits.whole, "the answer is not complete")
     }
 }
 
-fn earlier(a: Option<(Instant, Failure)>, b: Option<(Instant, Failure)>) -> Option<(Instant, Failure)> {
+/// A point in time, and what has not happened if it comes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    pub(crate) at: Instant,
+    limit: Duration,
+    what: &'static str,
+}
+
+impl Due {
+    /// `None` where there is no limit, or none that anybody lives to see.
+    fn new(from: Instant, limit: Option<Duration>, what: &'static str) -> Option<Self> {
+        let limit = limit?;
+        Some(Self { at: from.checked_add(limit)?, limit, what })
+    }
+
+    pub(crate) fn failure(&self) -> Failure {
+        let what = format!("{} within {} s", self.what, self.limit.as_secs_f64());
+        Failure::new(FailureKind::Timeout, what)
+    }
+}
+
+fn earlier(a: Option<Due>, b: Option<Due>) -> Option<Due> {
     match (a, b) {
-        (Some(a), Some(b)) => Some(if b.0 < a.0 { b } else { a }),
+        (Some(a), Some(b)) => Some(if b.at < a.at { b } else { a }),
         (a, b) => a.or(b),
     }
-}
-
-fn timeout(what: &str, limit: Duration) -> Failure {
-    Failure::new(FailureKind::Timeout, format!("{what} within {} s", limit.as_secs_f64()))
 }
 
 /// The body of an answer.
@@ -110,19 +124,19 @@ impl Body {
             None => self.clock.first(),
             Some(last) => self.clock.next(last),
         };
-        let Some((at, failure)) = limit else { return Poll::Pending };
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
-        if alarm.deadline() > at {
-            alarm.as_mut().reset(at);
+        let Some(due) = limit else { return Poll::Pending };
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due.at)));
+        if alarm.deadline() > due.at {
+            alarm.as_mut().reset(due.at);
         }
         loop {
             if alarm.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            if alarm.deadline() >= at {
-                return Poll::Ready(failure);
+            if alarm.deadline() >= due.at {
+                return Poll::Ready(due.failure());
             }
-            alarm.as_mut().reset(at);
+            alarm.as_mut().reset(due.at);
         }
     }
 

@@ -121,9 +121,9 @@ impl Client {
         clock: Clock,
     ) -> Result<Answer, Failure> {
         let response = match clock.first() {
-            Some((until, late)) => {
+            Some(due) => {
                 let sending = self.request(endpoint, operation, body, headers);
-                tokio::time::timeout_at(until, sending).await.map_err(|_| late)??
+                tokio::time::timeout_at(due.at, sending).await.map_err(|_| due.failure())??
             }
             None => self.request(endpoint, operation, body, headers).await?,
         };

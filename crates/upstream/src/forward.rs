@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 use octet_api::core::Usage;
 use octet_config::Provider;
 
@@ -58,20 +58,16 @@ const NOT_OPENAI: &[&str] = &[
 ];
 
 /// Headers of clients that mean something to providers. Keys are not among them.
-const PASSING: [HeaderName; 6] = [
-    HeaderName::from_static("anthropic-beta"),
-    HeaderName::from_static("openai-beta"),
-    HeaderName::from_static("idempotency-key"),
-    HeaderName::from_static("x-client-request-id"),
-    HeaderName::from_static("traceparent"),
-    HeaderName::from_static("tracestate"),
-];
+const PASSING: [&str; 6] =
+    ["anthropic-beta", "openai-beta", "idempotency-key", "x-client-request-id", "traceparent", "tracestate"];
 
 /// Those of a client's headers that go with its request.
 fn passing(headers: &HeaderMap) -> HeaderMap {
     let mut out = HeaderMap::new();
-    for name in &PASSING {
-        headers.get_all(name).iter().for_each(|value| drop(out.append(name, value.clone())));
+    for name in PASSING {
+        for value in headers.get_all(name) {
+            out.append(name, value.clone());
+        }
     }
     out
 }

@@ -390,3 +390,70 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
 
 /// An answer that is longer is none that only says what went wrong.
 const ERROR_BYTES_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DIALECTS: [Dialect; 4] =
+        [Dialect::OpenAiChat, Dialect::OpenAiResponses, Dialect::AnthropicMessages, Dialect::OllamaChat];
+
+    /// What passes, how it ended, and what was counted.
+    fn watch(dialect: Dialect, data: &[u8], piece: usize) -> (Vec<u8>, Result<(), ApiError>, Option<Usage>) {
+        let mut watch = Watch::new(dialect, 1, true);
+        let mut out = VecDeque::new();
+        let pieces = data.chunks(piece);
+        let result = pieces.map(Bytes::copy_from_slice).try_for_each(|p| watch.push(p, &mut out));
+        let result = result.and_then(|()| watch.end(&mut out));
+        (out.into_iter().flatten().collect(), result, watch.usage())
+    }
+
+    #[test]
+    fn a_last_word_without_its_end_is_one() {
+        let (out, result, _) = watch(Dialect::OpenAiChat, b"data: {}\n\ndata: [DONE]", 5);
+        assert_eq!((out.as_slice(), result), (&b"data: {}\n\ndata: [DONE]\n\n"[..], Ok(())));
+    }
+
+    #[test]
+    fn words_within_texts_are_no_ends() {
+        let text = br#"data: {"choices":[{"delta":{"content":"\"finish_reason\":\"stop\" \"error\": 1 [DONE] \"usage\":{"}}]}"#;
+        let (out, result, usage) = watch(Dialect::OpenAiChat, &[text, &b"\n\n"[..]].concat(), 1000);
+        assert_eq!((out.len(), usage), (text.len() + 2, None));
+        assert!(result.is_err());
+    }
+
+    #[test]
+    fn an_event_without_end_is_given_up() {
+        let mut watch = Watch::new(Dialect::OpenAiChat, 1, false);
+        let (piece, mut out) = (Bytes::from(vec![b'x'; 1 << 20]), VecDeque::new());
+        let failed = (0..20).find_map(|_| watch.push(piece.clone(), &mut out).err());
+        assert!(failed.unwrap().message.contains("is longer than"));
+        assert!(out.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_do_not_matter(
+            parts in prop::collection::vec(prop::sample::select(vec![
+                "data: ", "{\"choices\":[],\"usage\":{\"prompt_tokens\":1}}", "\n", "\n\n", "\r\n\r\n", "[DONE]", "event: message_stop",
+                "{\"error\":\"x\"}", "\"finish_reason\": \"stop\"", "event: error", ": ping", "{\"done\":true}", "\r", "error: {}", "x",
+            ]), 0..24),
+            piece in 1usize..40,
+        ) {
+            let data = parts.concat().into_bytes();
+            for dialect in DIALECTS {
+                prop_assert_eq!(watch(dialect, &data, piece), watch(dialect, &data, usize::MAX));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_harmless(data in prop::collection::vec(any::<u8>(), 0..200), piece in 1usize..40) {
+            for dialect in DIALECTS {
+                let (out, ..) = watch(dialect, &data, piece);
+                prop_assert!(out.len() <= data.len() + 1);
+            }
+        }
+    }
+}

@@ -105,8 +105,8 @@ async fn refusals_and_failures_of_gemini() {
         assert_eq!(failure.unwrap().kind, kind, "{body}");
     }
     let filtered = json!({"candidates": [{"finishReason": "SAFETY", "index": 0}], "responseId": "r"});
-    let answer = answer_of(Provider::Gemini, json_answer(&filtered), false).await;
-    assert_eq!(answer.choices[0].finish, Some(FinishReason::ContentFilter));
+    let filtered = answer_of(Provider::Gemini, json_answer(&filtered), false).await;
+    assert_eq!(filtered.choices[0].finish, Some(FinishReason::ContentFilter));
     let quota = json!({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": [
         {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "12s"},
     ]}});
