@@ -61,6 +61,7 @@ pub enum Command {
     Tokenize(crate::tokenize::TokenizeArgs),
     Template(crate::template::TemplateArgs),
     Perplexity(crate::perplexity::PerplexityArgs),
+    Config(crate::config_cmd::ConfigArgs),
     Completions(crate::completions::CompletionsArgs),
 }
 
@@ -299,6 +300,14 @@ fn set(name: &str) -> Option<OsString> {
 /// The same as text.
 fn variable(name: &str) -> Result<Option<String>, Usage> {
     set(name).map(|v| v.into_string().map_err(|_| not_text(name))).transpose()
+}
+
+/// A variable that a router's configuration names.
+pub fn lookup(name: &str) -> Option<String> {
+    variable(name).unwrap_or_else(|e| {
+        note!("{e}; it counts as not set");
+        None
+    })
 }
 
 /// The secret in the variable that a flag names.

@@ -6,6 +6,7 @@ mod bench;
 mod chat;
 mod completions;
 mod config;
+mod config_cmd;
 mod library;
 mod memory;
 mod model;
@@ -56,6 +57,7 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Tokenize(args) => tokenize::run(&args, settings)?,
         Command::Template(args) => template::run(&args, settings)?,
         Command::Perplexity(args) => perplexity::run(&args, settings)?,
+        Command::Config(args) => config_cmd::run(&args)?,
         Command::Completions(args) => completions::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

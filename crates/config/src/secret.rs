@@ -15,6 +15,11 @@ impl Secret {
         (!text.is_empty()).then(|| Self(text.into()))
     }
 
+    /// A text as it is, also an empty one: the value of a variable that a process gets.
+    pub(crate) fn verbatim(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// The secret itself, to be sent or compared.
     pub fn expose(&self) -> &str {
         &self.0

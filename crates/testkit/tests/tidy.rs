@@ -58,7 +58,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("grammar", &[]),
     ("config", &[]),
     ("serve", &["weights", "compute", "engine", "api", "grammar", "parser"]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve"]),
+    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve", "config"]),
     ("testkit", &[]),
 ];
 
