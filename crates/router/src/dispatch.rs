@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use octet_api::core::GenerateRequest;
-use octet_config::{Confidence, Strategy};
+use octet_config::{Confidence, Side, Strategy};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::attempt::{Miss, Opened, Orders, attempt, too_late};
@@ -179,10 +179,23 @@ impl<T: Target> Job<T> {
         let mut reported: Option<Failure> = None;
         let mut current = first.to_string();
         loop {
-            let Resolved::Group { group, name, .. } = table.resolve(&current) else {
+            let (group, name) = match table.resolve(&current) {
+                Resolved::Group { group, name, .. } => (group, name),
+                // As a fallback a cascade goes by its rules alone.
+                Resolved::Cascade { cascade, .. } => {
+                    let (side, _) = self.rule(table, cascade).await;
+                    let to = if side == Side::Fast { &cascade.fast } else { &cascade.strong }.clone();
+                    if known.insert(cascade.strong.clone()) && side == Side::Fast {
+                        queue.push_front((to.clone(), cascade.strong.clone(), "cascade"));
+                    }
+                    current = to;
+                    continue;
+                }
                 // Checked when the table was made.
-                let what = format!("'{current}' is no group");
-                return Err(reported.unwrap_or(Failure::new(FailureKind::NotFound, what)).into());
+                Resolved::Unknown => {
+                    let what = format!("'{current}' is no group");
+                    return Err(reported.unwrap_or(Failure::new(FailureKind::NotFound, what)).into());
+                }
             };
             let from = group.name.as_str();
             known.insert(from.to_string());

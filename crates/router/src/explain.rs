@@ -13,47 +13,50 @@ use crate::target::Target;
 use crate::trace::{Route, Step};
 
 impl<T: Target> Job<T> {
-    /// Where the request would go, without sending it.
+    /// Where the request would go, without sending it. What only an answer can tell (failures, confidence) is not in it.
     pub(crate) async fn explain(mut self) -> Route {
         let table = Arc::clone(&self.table);
         let asked = self.call.request.model.clone();
-        let mut to = match table.resolve(&asked) {
-            Resolved::Group { group, by, .. } => {
-                self.resolved(group.name.as_str(), by);
-                Some(asked.clone())
-            }
-            Resolved::Cascade { cascade, by } => {
-                self.resolved(&cascade.name, by);
-                let (side, _) = self.rule(&table, cascade).await;
-                Some(if side == Side::Fast { cascade.fast.clone() } else { cascade.strong.clone() })
-            }
-            Resolved::Unknown => table.policy.fallbacks.default.first().cloned().inspect(|to| {
-                self.fallback(&asked, to, "unknown_model");
-            }),
-        };
+        match table.resolve(&asked) {
+            Resolved::Group { group, by, .. } => self.resolved(group.name.as_str(), by),
+            Resolved::Cascade { cascade, by } => self.resolved(&cascade.name, by),
+            Resolved::Unknown => {}
+        }
         let mut known = HashSet::new();
-        while let Some(Resolved::Group { group, .. }) = to.as_deref().map(|name| table.resolve(name)) {
-            known.insert(group.name.as_str().to_string());
-            self.count_tokens(&table, group).await;
-            let round = Round::new(group.deployments.len());
-            let kind = match self.pick(&table, group, &round, true) {
-                Ok(pick) => {
-                    let d = &group.deployments[pick.index];
-                    self.trace.step(Step::Chose {
-                        group: group.name.as_str().into(),
-                        deployment: d.id().into(),
-                        why: pick.why.into(),
-                    });
-                    break;
+        let mut next = Some(asked);
+        while let Some(name) = next.take().filter(|name| known.insert(name.clone())) {
+            match table.resolve(&name) {
+                Resolved::Cascade { cascade, .. } => {
+                    let (side, _) = self.rule(&table, cascade).await;
+                    next = Some(if side == Side::Fast { &cascade.fast } else { &cascade.strong }.clone());
                 }
-                Err(reasons) => nobody(group, &reasons, Instant::now()).kind,
-            };
-            let next = table.policy.fallbacks.after(group.name.as_str(), kind);
-            let next = next.iter().find(|n| !known.contains(*n)).cloned();
-            if let Some(next) = &next {
-                self.fallback(group.name.as_str(), next, kind.name());
+                Resolved::Unknown => {
+                    next = table.policy.fallbacks.default.first().cloned();
+                    if let Some(to) = &next {
+                        self.fallback(&name, to, "unknown_model");
+                    }
+                }
+                Resolved::Group { group, .. } => {
+                    self.count_tokens(&table, group).await;
+                    let from = group.name.as_str();
+                    let kind = match self.pick(&table, group, &Round::new(group.deployments.len()), true) {
+                        Ok(pick) => {
+                            self.trace.step(Step::Chose {
+                                group: from.into(),
+                                deployment: group.deployments[pick.index].id().into(),
+                                why: pick.why.into(),
+                            });
+                            break;
+                        }
+                        Err(reasons) => nobody(group, &reasons, Instant::now()).kind,
+                    };
+                    let others = table.policy.fallbacks.after(from, kind);
+                    next = others.iter().find(|to| !known.contains(*to)).cloned();
+                    if let Some(to) = &next {
+                        self.fallback(from, to, kind.name());
+                    }
+                }
             }
-            to = next;
         }
         self.trace.route()
     }

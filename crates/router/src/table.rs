@@ -203,7 +203,7 @@ impl<T: Target> Table<T> {
     /// Every name that is used stands for something.
     fn check(&self) -> Result<(), TableError> {
         let unknown = |what: String, name: &str| {
-            TableError(format!("{what} '{name}', which is no group; there are: {}", self.known()))
+            TableError(format!("{what} '{name}', which is no name here; there are: {}", self.known()))
         };
         let is_group = |name: &str| matches!(self.resolve(name), Resolved::Group { .. });
         for alias in self.aliases.values() {
@@ -216,17 +216,18 @@ impl<T: Target> Table<T> {
                 return Err(unknown(format!("the cascade '{}' asks", cascade.name), name));
             }
         }
+        let leads = |name: &str| !matches!(self.resolve(name), Resolved::Unknown);
         let f = &self.policy.fallbacks;
         for fallback in f.all() {
-            if let Some(name) = fallback.to.iter().find(|name| !is_group(name)) {
+            if let Some(name) = fallback.to.iter().find(|name| !leads(name)) {
                 return Err(unknown(format!("'{}' falls back to", fallback.group), name));
             }
         }
-        if let Some(name) = f.default.iter().find(|name| !is_group(name)) {
+        if let Some(name) = f.default.iter().find(|name| !leads(name)) {
             return Err(unknown("'default_fallbacks' has".into(), name));
         }
         for (_, d) in self.deployments() {
-            if let Some(shadow) = d.shadow.as_ref().filter(|s| !is_group(&s.group)) {
+            if let Some(shadow) = d.shadow.as_ref().filter(|s| !leads(&s.group)) {
                 return Err(unknown(format!("the silent model of '{}' is", d.id()), &shadow.group));
             }
         }

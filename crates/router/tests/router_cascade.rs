@@ -212,6 +212,22 @@ async fn each_side_stands_in_for_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cascade_may_stand_in_for_others() {
+    let rules = vec![rule("code", vec![Condition::Code(true)], Side::Strong, false)];
+    let mut c = cascade(rules, Some(WATCH));
+    c.deployments.push(deployment("m", "m"));
+    c.router.fallbacks = vec![fallback("m", &["auto"])];
+    let (router, world) = router(&c);
+    world.script("m", [vec![fail(FailureKind::Server)]]);
+    assert_eq!(ask(&router, "m").await.unwrap(), "f");
+    world.script("f", [vec![fail(FailureKind::Server)]]);
+    let mut reply = router.send(call("m"));
+    assert_eq!(read(&all(&mut reply).await).unwrap(), "s");
+    let header = "m!server>fallback=auto>fast:f!server>fallback=strong>strong:s";
+    assert_eq!(reply.route().header(), format!("m>{header}"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rule_for_the_fast_one_is_checked_only_where_it_says_so() {
     for (check, expected) in [(false, "tok ".repeat(5)), (true, "s".to_string())] {
         let rules = vec![rule("short", vec![Condition::MaxTokens(100)], Side::Fast, check)];
