@@ -544,7 +544,7 @@ pub fn nobody<T>(group: &Group<T>, reasons: &[Unfit], now: Instant) -> Failure {
     let why = each.collect::<Vec<_>>().join(", ");
     let what = format!("nobody can answer for '{}' now: {why}", group.name);
     let too_long = |r: &Unfit| matches!(r, Unfit::ContextWindow { .. });
-    if reasons.iter().all(too_long) {
+    if !reasons.is_empty() && reasons.iter().all(too_long) {
         return Failure::new(FailureKind::ContextWindow, what);
     }
     if reasons.iter().any(|r| *r == Unfit::NotIdle) {

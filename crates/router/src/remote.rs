@@ -1,5 +1,9 @@
 //! A provider as a target of the router. Made by the server, one for each remote deployment.
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use octet_api::core::{Event, Usage};
 use octet_config::Provider;
 use octet_upstream::{Client, Dialect, Endpoint, Forward, Raw};
@@ -76,6 +80,14 @@ impl Events for Answer {
         match self {
             Self::Events(events) => events.next().await.map(|e| e.map(|e: Event| e.into())),
             Self::Raw(raw) => raw.next().await.map(|b| b.map(Piece::Raw)),
+        }
+    }
+
+    // A poll that nobody is woken by: the next one is by a task that waits.
+    fn try_next(&mut self) -> Option<Result<Piece, Failure>> {
+        match pin!(self.next()).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(next) => next,
+            Poll::Pending => None,
         }
     }
 
