@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::attempt::{Miss, Opened};
 use crate::dispatch::Job;
+use crate::failure::FailureKind;
 use crate::size::{Size, has_code, has_images, last_user_text, system_text};
 use crate::table::{Resolved, Table};
 use crate::target::Target;
@@ -91,6 +92,9 @@ impl<T: Target> Job<T> {
             Ok(_) => return result,
             Err(Miss::Unsure) => None,
             Err(Miss::Failed(failure)) => {
+                if failure.kind == FailureKind::ContextWindow {
+                    self.window_above = group.window_tokens();
+                }
                 self.fallback(&cascade.fast, &cascade.strong, failure.kind.name());
                 Some(failure.clone())
             }

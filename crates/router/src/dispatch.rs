@@ -46,7 +46,7 @@ pub struct Job<T: Target> {
     /// Tokens of the prompt by deployment, where they were counted.
     pub(crate) counts: HashMap<String, u64>,
     /// A context of so many tokens was too short.
-    window_above: Option<u64>,
+    pub(crate) window_above: Option<u64>,
     /// How sure the model has to be that is asked next, and how sure it was.
     pub(crate) watch: Option<Confidence>,
     pub(crate) meter: Option<Meter>,
