@@ -51,6 +51,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("engine", &["weights", "compute"]),
     ("api", &[]),
     ("synth", &["weights"]),
+    ("router", &["api", "config", "upstream"]),
     ("upstream", &["api", "config"]),
     ("hub", &[]),
     ("parser", &[]),
