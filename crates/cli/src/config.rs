@@ -61,6 +61,8 @@ pub enum Command {
     Tokenize(crate::tokenize::TokenizeArgs),
     Template(crate::template::TemplateArgs),
     Perplexity(crate::perplexity::PerplexityArgs),
+    Keys(Box<crate::keys::KeysArgs>),
+    Usage(crate::usage::UsageArgs),
     Completions(crate::completions::CompletionsArgs),
 }
 

@@ -6,6 +6,7 @@ mod bench;
 mod chat;
 mod completions;
 mod config;
+mod keys;
 mod library;
 mod memory;
 mod model;
@@ -20,6 +21,7 @@ mod synth;
 mod template;
 mod tokenize;
 mod units;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -56,6 +58,8 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Tokenize(args) => tokenize::run(&args, settings)?,
         Command::Template(args) => template::run(&args, settings)?,
         Command::Perplexity(args) => perplexity::run(&args, settings)?,
+        Command::Keys(args) => keys::run(&args, settings)?,
+        Command::Usage(args) => usage::run(&args, settings)?,
         Command::Completions(args) => completions::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -19,7 +19,8 @@ fn metrics(text: &str) -> BTreeSet<String> {
         for (at, _) in text.match_indices(prefix) {
             let rest = &text[at + prefix.len()..];
             let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
-            let registered = ["_total", "_bucket", "_sum", "_count"].iter().find_map(|s| name.strip_suffix(s));
+            let registered =
+                ["_total", "_bucket", "_sum", "_count"].iter().find_map(|s| name.strip_suffix(s));
             names.insert(format!("{prefix}{}", registered.unwrap_or(&name)));
         }
     }

@@ -53,10 +53,12 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("synth", &["weights"]),
     ("hub", &[]),
     ("parser", &[]),
+    ("keys", &[]),
+    ("process", &["config"]),
     ("grammar", &[]),
     ("config", &[]),
     ("serve", &["weights", "compute", "engine", "api", "grammar", "parser"]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve"]),
+    ("cli", &["weights", "compute", "engine", "synth", "hub", "keys", "parser", "api", "serve"]),
     ("testkit", &[]),
 ];
 
