@@ -62,6 +62,8 @@ pub enum Command {
     Template(crate::template::TemplateArgs),
     Perplexity(crate::perplexity::PerplexityArgs),
     Config(crate::config_cmd::ConfigArgs),
+    Keys(Box<crate::keys::KeysArgs>),
+    Usage(crate::usage::UsageArgs),
     Completions(crate::completions::CompletionsArgs),
 }
 

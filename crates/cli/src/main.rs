@@ -7,6 +7,7 @@ mod chat;
 mod completions;
 mod config;
 mod config_cmd;
+mod keys;
 mod library;
 mod memory;
 mod model;
@@ -21,6 +22,7 @@ mod synth;
 mod template;
 mod tokenize;
 mod units;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -58,6 +60,8 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Template(args) => template::run(&args, settings)?,
         Command::Perplexity(args) => perplexity::run(&args, settings)?,
         Command::Config(args) => config_cmd::run(&args)?,
+        Command::Keys(args) => keys::run(&args, settings)?,
+        Command::Usage(args) => usage::run(&args, settings)?,
         Command::Completions(args) => completions::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

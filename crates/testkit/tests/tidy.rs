@@ -55,10 +55,12 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("upstream", &["api", "config"]),
     ("hub", &[]),
     ("parser", &[]),
+    ("keys", &[]),
+    ("process", &["config"]),
     ("grammar", &[]),
     ("config", &[]),
     ("serve", &["weights", "compute", "engine", "api", "grammar", "parser"]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve", "config"]),
+    ("cli", &["weights", "compute", "engine", "synth", "hub", "keys", "parser", "api", "serve", "config"]),
     ("testkit", &[]),
 ];
 
