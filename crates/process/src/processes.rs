@@ -424,7 +424,7 @@ impl Inner {
             for step in steps.drain(..) {
                 match step {
                     Step::Grant(i, waiter) => {
-                        let Some(inner) = self.me.upgrade() else { return None };
+                        let inner = self.me.upgrade()?;
                         let slot = &state.slots[i];
                         let (generation, base_url) = (slot.generation, slot.base_url.clone());
                         let lease = Lease { inner, slot: i, generation, base_url, is_counted: true };

@@ -547,7 +547,7 @@ pub fn nobody<T>(group: &Group<T>, reasons: &[Unfit], now: Instant) -> Failure {
     if !reasons.is_empty() && reasons.iter().all(too_long) {
         return Failure::new(FailureKind::ContextWindow, what);
     }
-    if reasons.iter().any(|r| *r == Unfit::NotIdle) {
+    if reasons.contains(&Unfit::NotIdle) {
         return Failure::new(FailureKind::Cancelled, what);
     }
     let retry_after = soonest(group, now).map(|t| t.saturating_duration_since(now));

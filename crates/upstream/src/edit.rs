@@ -91,7 +91,7 @@ fn take_within(value: &mut Value, steps: &[&str]) -> Option<Value> {
     match value {
         Value::Object(map) if rest.is_empty() => map.shift_remove(*step),
         Value::Object(map) => take_within(map.get_mut(*step)?, rest),
-        Value::Array(list) if *step == "*" && rest.is_empty() => list.drain(..).last(),
+        Value::Array(list) if *step == "*" && rest.is_empty() => list.drain(..).next_back(),
         Value::Array(list) if *step == "*" => list.iter_mut().filter_map(|v| take_within(v, rest)).last(),
         Value::Array(list) => {
             let at = step.parse::<usize>().ok().filter(|at| *at < list.len())?;

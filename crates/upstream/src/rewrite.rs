@@ -331,10 +331,6 @@ mod tests {
         Rewrite { model: "them/\"m\"", changes, defaults, unknown: &["bad"], count }.apply(body.as_bytes())
     }
 
-    fn map(value: Value) -> Map<String, Value> {
-        value.as_object().unwrap().clone()
-    }
-
     #[test]
     fn what_is_not_changed_stays_to_the_byte() {
         let body = r#" {"messages" : [{"role":"user","content":"a\"]}\u00e9"}] , "model":"x","t":1.50e0,"bad":1,"model":"y"} "#;

@@ -126,6 +126,8 @@ pub fn serve_if_told() {
     }
     let mut pids = std::process::id().to_string();
     if mode == "family" {
+        // It is to outlive its parent, unless somebody ends the whole family.
+        #[allow(clippy::zombie_processes)]
         let relative = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         pids += &format!(" {}", relative.id());
     }

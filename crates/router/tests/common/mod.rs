@@ -32,9 +32,11 @@ pub enum Do {
 
 pub type Script = Vec<Do>;
 
+type Write = dyn Fn(&str, &GenerateRequest) -> Script + Send + Sync;
+
 /// Makes a script of who is asked for what.
 #[derive(Clone)]
-struct Improvise(Arc<dyn Fn(&str, &GenerateRequest) -> Script + Send + Sync>);
+struct Improvise(Arc<Write>);
 
 impl std::fmt::Debug for Improvise {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
