@@ -62,6 +62,7 @@ pub enum Command {
     Template(crate::template::TemplateArgs),
     Perplexity(crate::perplexity::PerplexityArgs),
     Config(crate::config_cmd::ConfigArgs),
+    Route(Box<crate::route::RouteArgs>),
     Keys(Box<crate::keys::KeysArgs>),
     Usage(crate::usage::UsageArgs),
     Completions(crate::completions::CompletionsArgs),
@@ -268,8 +269,10 @@ pub fn count(text: &str) -> Result<usize, String> {
 }
 
 /// What comes from the environment and is no flag.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Settings {
+    /// Flags that stand on the command line or come from the environment: they beat a configuration file.
+    pub given: BTreeSet<String>,
     /// `OCTET_MODEL`: the model where none is named.
     pub model: Option<String>,
     /// `OCTET_DATA_DIR`, or the system's folder for a user's data: what was typed in chats is kept there. `None` where
@@ -332,11 +335,24 @@ pub fn parse() -> Result<(Command, Settings), Usage> {
     let cli = Cli::from_arg_matches(&matches).map_err(|e| refused(&e.format(&mut command)))?;
     let data = || Some(etcetera::choose_base_strategy().ok()?.data_dir().join("octet"));
     let settings = Settings {
+        given: given(&matches, &command),
         model: variable("OCTET_MODEL")?,
         data: set("OCTET_DATA_DIR").map(PathBuf::from).or_else(data),
         log: variable("RUST_LOG")?,
     };
     Ok((cli.command, settings))
+}
+
+/// The flags of the command that somebody gave.
+fn given(matches: &ArgMatches, command: &clap::Command) -> BTreeSet<String> {
+    let Some((name, matches)) = matches.subcommand() else { return BTreeSet::new() };
+    let Some(sub) = command.find_subcommand(name) else { return BTreeSet::new() };
+    let ids = sub.get_arguments().map(|a| a.get_id().as_str());
+    let by_user = |id: &&str| {
+        let source = matches.try_contains_id(id).ok().and_then(|_| matches.value_source(id));
+        matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+    };
+    ids.filter(by_user).map(String::from).collect()
 }
 
 /// Prints what clap has to say and exits; what it has to say about a variable names that.

@@ -8,6 +8,7 @@ use octet_config::import::{self, Origin};
 use octet_config::{Config, Disk, schema};
 
 use crate::config;
+use crate::print;
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\
@@ -95,12 +96,4 @@ fn import_file(file: &Path, from: Option<Whose>, name: &str) -> anyhow::Result<(
         note!("note: {said}");
     }
     print(&imported.yaml)
-}
-
-/// Writes to standard output; that nobody reads it to its end is an error that `main` knows.
-fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
 }

@@ -167,6 +167,23 @@ impl Store {
         Ok(Grant { store: self.inner.clone(), entry, model: model.into(), reserved: Some(reserved) })
     }
 
+    /// Whose key this is, if it is one in force: for requests that ask no model.
+    ///
+    /// # Errors
+    /// The refusal, for the client.
+    pub fn check(&self, key: &str) -> Result<KeyId, Refusal> {
+        let entry = self.entry(key).ok_or(Refusal::Unknown)?;
+        let now = self.inner.clock().now();
+        let account = entry.account();
+        if account.revoked.is_some() {
+            return Err(Refusal::Revoked);
+        }
+        match account.limits.expires.filter(|at| *at <= now.unix) {
+            Some(at) => Err(Refusal::Expired { at }),
+            None => Ok(entry.id),
+        }
+    }
+
     /// Whether `key` may see and use `model`, now that it asks for nothing: for lists of models.
     pub fn allows(&self, key: &str, model: &str) -> bool {
         let now = self.inner.clock().now();

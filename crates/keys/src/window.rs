@@ -30,12 +30,6 @@ impl Minute {
         self.head = self.head.max(second);
     }
 
-    /// What happened in the minute up to `second`.
-    pub fn sum(&mut self, second: u64) -> u64 {
-        self.turn(second);
-        self.sum
-    }
-
     pub fn add(&mut self, second: u64, n: u64) {
         self.turn(second);
         // Sums stay far from overflowing, whatever is added.

@@ -255,9 +255,14 @@ pub fn too_late() -> Failure {
 }
 
 impl<T: Target> Opened<T> {
+    /// What the answer took so far, as far as that is counted.
+    pub fn usage(&self) -> Option<Usage> {
+        self.begun.tally.usage.or_else(|| self.begun.events.usage())
+    }
+
     /// The answer is complete: its place is given back, with what it took. `whole`: it came in one piece.
     pub fn settle(mut self, whole: bool) {
-        let usage = self.begun.tally.usage.or_else(|| self.begun.events.usage());
+        let usage = self.usage();
         if let Some(permit) = self.permit.take() {
             let tokens = usage.map(|u| (u.total_tokens(), u.completion_tokens));
             permit.answered(tokens, whole, Instant::now());

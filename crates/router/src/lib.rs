@@ -38,7 +38,7 @@ mod target;
 pub mod trace;
 mod window;
 
-pub use failure::{Failure, FailureKind};
+pub use failure::{Failure, FailureKind, from_api};
 pub use octet_upstream::Dialect;
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;

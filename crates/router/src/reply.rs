@@ -37,6 +37,8 @@ pub struct Reply<T: Target> {
     started: bool,
     /// Since when nothing has come.
     silent_since: Option<Instant>,
+    /// What was counted, once the answer has ended.
+    usage: Option<Usage>,
 }
 
 enum Phase<T: Target> {
@@ -66,6 +68,7 @@ impl<T: Target> Reply<T> {
             broke: None,
             started: false,
             silent_since: None,
+            usage: None,
         }
     }
 
@@ -164,6 +167,11 @@ impl<T: Target> Reply<T> {
         self.trace.with(|route| look(route))
     }
 
+    /// What the answer took, once it has ended; `None` where that was not counted.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
     /// What came from the target, for the client; `None` where the client does not see it, or all is over.
     fn take(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Piece> {
         match got {
@@ -177,6 +185,7 @@ impl<T: Target> Reply<T> {
             None => {
                 if let Phase::Answering(opened) = std::mem::replace(&mut self.phase, Phase::Over) {
                     let whole = opened.begun.ended;
+                    self.usage = opened.usage().map(|u| self.count(u));
                     opened.settle(whole);
                 }
                 if let Some(following) = self.job.as_mut().and_then(|j| j.following.as_mut()) {

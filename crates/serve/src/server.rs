@@ -124,6 +124,7 @@ impl Server {
     pub async fn run(self, mut stage: watch::Receiver<Stage>) {
         let Self { listener, app } = self;
         let idle = tokio::spawn(Arc::clone(&app.models).unload_idle());
+        let routes = app.gateway().map(|gateway| tokio::spawn(Arc::clone(gateway).run()));
         let connections = GracefulShutdown::new();
         let mut draining = stage.clone();
         tokio::select! {
@@ -137,6 +138,12 @@ impl Server {
             () = reached(&mut stage, Stage::Stop) => {}
         }
         idle.abort();
+        if let Some(routes) = routes {
+            routes.abort();
+        }
+        if let Some(gateway) = app.gateway() {
+            gateway.stop().await;
+        }
         let how = if *stage.borrow() == Stage::Stop { Shutdown::Now } else { Shutdown::Drain };
         app.models.stop(how).await;
     }
@@ -151,10 +158,10 @@ async fn reached(stage: &mut watch::Receiver<Stage>, which: Stage) {
 /// Waits until the server has been told to end, and everything is answered.
 async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
     reached(stage, Stage::Drain).await;
-    tracing::info!(requests = app.models.busy(), "draining; once more to stop at once");
+    tracing::info!(requests = app.busy(), "draining; once more to stop at once");
     app.models.drain();
     let answered = async {
-        while app.models.busy() > 0 {
+        while app.busy() > 0 {
             tokio::time::sleep(DRAIN_LOOK).await;
         }
     };

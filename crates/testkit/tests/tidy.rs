@@ -59,8 +59,20 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("process", &["config"]),
     ("grammar", &[]),
     ("config", &[]),
-    ("serve", &["weights", "compute", "engine", "api", "grammar", "parser"]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub", "keys", "parser", "api", "serve", "config"]),
+    (
+        "serve",
+        &[
+            "weights", "compute", "engine", "api", "grammar", "parser", "config", "router", "upstream",
+            "keys", "process",
+        ],
+    ),
+    (
+        "cli",
+        &[
+            "weights", "compute", "engine", "synth", "hub", "keys", "parser", "api", "serve", "config",
+            "router",
+        ],
+    ),
     ("testkit", &[]),
 ];
 

@@ -68,6 +68,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// The bytes, and their room: to be held for as long as they are.
+    pub fn into_parts(self) -> (Bytes, Option<OwnedSemaphorePermit>) {
+        (self.bytes.into(), self.room)
+    }
+
     fn push(&mut self, data: &[u8], bytes_max: usize, room: &BodyRoom) -> Result<(), ApiError> {
         let len = self.bytes.len() + data.len();
         if len > bytes_max {
@@ -142,10 +147,19 @@ pub async fn parse<T: Send + 'static>(
     body: Held,
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    if body.bytes.len() <= PARSE_INLINE_MAX {
-        return with(&body.bytes);
+    let (bytes, _room) = body.into_parts();
+    parse_bytes(bytes, with).await
+}
+
+/// The same of bytes alone.
+pub async fn parse_bytes<T: Send + 'static>(
+    bytes: Bytes,
+    with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes.len() <= PARSE_INLINE_MAX {
+        return with(&bytes);
     }
-    let parsed = tokio::task::spawn_blocking(move || with(&body.bytes)).await;
+    let parsed = tokio::task::spawn_blocking(move || with(&bytes)).await;
     parsed.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?
 }
 

@@ -12,6 +12,7 @@ use octet_api::{ApiError, ErrorKind, shortened};
 use super::call::{Call, call, trace};
 use super::error::{json, named};
 use super::reply::{Form, SSE, generate};
+use super::routed::{self, Asker};
 use super::{Dialect, body};
 use crate::app::App;
 
@@ -43,6 +44,10 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
                 return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
             };
             responses::follow(&mut parsed, kept.conversation.clone());
+        }
+        if let Some(gateway) = c.app.gateway().cloned() {
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, room: None };
+            return routed::parsed(&c.app, &gateway, asker, parsed, None, FORM).await;
         }
         generate(c.app, c.trace, &c.headers, parsed, FORM).await
     })
