@@ -65,7 +65,8 @@ async fn answers_written_anew_cost_what_follows_them() {
     let turns = |changed: Option<usize>| {
         let mut messages = vec![json!({"role": "system", "content": "Be brief."})];
         for i in 0..8 {
-            messages.push(json!({"role": "user", "content": format!("Question {i} about words and numbers")}));
+            messages
+                .push(json!({"role": "user", "content": format!("Question {i} about words and numbers")}));
             let again = if changed == Some(i) { "anew" } else { "once" };
             messages.push(json!({"role": "assistant", "content": format!("{again} and again, {i}")}));
         }

@@ -126,7 +126,8 @@ impl Default for Metrics {
             level("octet:cache_disk_hits", "Prompts that went on from there since the model was loaded");
         let disk_tokens = level("octet:cache_disk_tokens", "Tokens that they did not compute");
         let disk_errors = level("octet:cache_disk_errors", "Files that were damaged, gone or not written");
-        let disk_dropped = level("octet:cache_disk_dropped", "States that were to be stored there and were not");
+        let disk_dropped =
+            level("octet:cache_disk_dropped", "States that were to be stored there and were not");
         let preemptions = level("octet:preemptions", "Sequences put back for want of pages since then");
         let mut share = |name: &str, help: &str| {
             let family = Share::default();
