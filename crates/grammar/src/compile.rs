@@ -96,6 +96,12 @@ fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Gram
     let free = free(vocabulary, constraint)?;
     let unfree = constraint.reasoning_end.as_deref().filter(|_| free.is_none());
     let lead = Lead { reasoning: unfree, newlines: constraint.reasoning_end.is_some() };
+    // What comes before may always come, so whether anything meets the constraint itself is seen without it. Calls of tools
+    // are made here, and something always meets them.
+    if lead.newlines && !matches!(constraint.spec, GrammarSpec::ToolCalls { .. }) {
+        let alone = Lead { reasoning: None, newlines: false };
+        build(vocabulary, &constraint.spec, source(vocabulary, &constraint.spec, &alone, &HashSet::new())?)?;
+    }
     let mut first = Err(Error::TooComplex(String::new()));
     let mut relaxed = HashSet::new();
     // A second time, where tools that are not strict were too complex: without those.
