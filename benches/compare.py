@@ -147,10 +147,13 @@ def measure(args, name, data):
 
 
 def measure_loads(args, name, data):
-    """Measures again how long loading takes in the rounds that there are, and the memory."""
+    """Measures again how long loading takes in the first rounds that there are, and the memory; forgets the others'."""
     path, entry = model(args, name), data["models"][name]
     for number, round_ in enumerate(entry["rounds"]):
         for engine, mine in round_.items():
+            mine.pop("load_seconds", None)
+            if number >= args.rounds:
+                continue
             warm(path)
             if engine == "octet":
                 mine["load_seconds"], _ = load(args, path, "1")
