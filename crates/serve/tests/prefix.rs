@@ -1,16 +1,28 @@
-//! What of a conversation is computed again, as clients send it: answers that are written anew some turns late.
+//! What of a conversation is computed again, as clients send it: a header that changes before unchanged tools, and answers
+//! that are written anew some turns late.
 
 mod common;
 
-use common::{Fixture, chat, model, with};
-use octet_serve::Options;
+use common::{Fixture, chat, model, tool, with};
+use octet_serve::{Options, ToolSyntax};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 
+/// Writes tools before the instructions, in one message with them, as Qwen's templates do.
+const TOOLS_FIRST: &str = r#"
+{%- set instructions = messages[0].content if messages[0].role == 'system' else '' %}
+{%- if tools or instructions %}{{- '<|im_start|>system\n' }}
+{%- for tool in tools or [] %}{{- tool | tojson + '\n' }}{%- endfor %}{{- instructions + '<|im_end|>\n' }}{%- endif %}
+{%- for message in messages if message.role != 'system' %}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"#;
+
 async fn start(template: &str) -> Fixture {
     let mut spec = model("tiny");
     spec.chat_template = Some(template.into());
+    spec.tool_syntax = Some(ToolSyntax::Qwen3Coder); // these templates do not tell
     Fixture::with(Options::new(vec![spec])).await
 }
 
@@ -24,6 +36,28 @@ async fn up_to(f: &Fixture, body: &Value, text: &str) -> u64 {
 
 async fn cached(f: &Fixture, body: &Value) -> u64 {
     f.ok(CHAT, body).await["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_are_kept_behind_a_header_that_changes() {
+    let f = start(TOOLS_FIRST).await;
+    let ask = |header: &str| {
+        let messages = json!([
+            {"role": "system", "content": format!("{header}. Be brief.")}, {"role": "user", "content": "Hello"},
+        ]);
+        with(&chat(""), json!({"messages": messages, "tools": [tool()]}))
+    };
+    let tools = up_to(&f, &ask("Bill 5"), "}}\n").await;
+    assert!(tools > 64, "{tools}");
+    // from the second on, though no two had parted there before
+    for (header, want) in [("Bill 5", 0), ("2030-01-02", tools), ("x", tools)] {
+        let got = cached(&f, &ask(header)).await;
+        assert!(got <= want && got + 2 >= want, "{header}: {got} of {want}");
+    }
+    // without tools there is no such place, and with no instructions neither
+    let bare = with(&ask("x"), json!({"tools": []}));
+    f.ok(CHAT, &bare).await;
+    f.ok(CHAT, &with(&ask(""), json!({"messages": [{"role": "user", "content": "Hello"}]}))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
