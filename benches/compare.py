@@ -51,6 +51,7 @@ def parse():
     p.add_argument("--models", default=ROOT / "target/bench-models", type=pathlib.Path, help="where made-up models are kept")
     p.add_argument("--remove", action="store_true", help="remove each made-up model after it was measured")
     p.add_argument("--out", default=ROOT / "docs", type=pathlib.Path)
+    p.add_argument("--loads", action="store_true", help="measure only the loading again, for the rounds that there are")
     p.add_argument("--report", action="store_true", help="measure nothing")
     return p.parse_args()
 
@@ -145,6 +146,24 @@ def measure(args, name, data):
         os.remove(path)
 
 
+def measure_loads(args, name, data):
+    """Measures again how long loading takes in the first rounds that there are, and the memory; forgets the others'."""
+    path, entry = model(args, name), data["models"][name]
+    for number, round_ in enumerate(entry["rounds"]):
+        for engine, mine in round_.items():
+            mine.pop("load_seconds", None)
+            if number >= args.rounds:
+                continue
+            warm(path)
+            if engine == "octet":
+                mine["load_seconds"], _ = load(args, path, "1")
+                _, mine["memory"] = load(args, path, "512")
+            else:
+                mine["load_seconds"] = peer(args, engine, path, ["pp1"])["load_seconds"]
+            print(f"{name} load {number + 1}: {engine:18} {mine['load_seconds']:.1f} s", flush=True)
+        save(args, data)
+
+
 def machine():
     name = platform.processor() or platform.machine()
     with open("/proc/cpuinfo") as f:
@@ -169,7 +188,7 @@ def main():
     if not args.report:
         data["machine"] = machine()
         for name in args.only:
-            measure(args, name, data)
+            (measure_loads if args.loads else measure)(args, name, data)
     report.write(data, args.out)
 
 

@@ -227,7 +227,7 @@ def leaves_early(c, rng):
 def garbage(c, rng):
     anywhere = [
         rng.randbytes(rng.randint(1, 5000)), b"", b"[" * 100_000, b'{"model": "m", "messages": 7}', b'{"model": "nobody", "messages": []}',
-        json.dumps(chat("x", -1)).encode(), json.dumps(chat("x", temperature="hot")).encode(), json.dumps(chat("x", frob=1)).encode(),
+        json.dumps(chat("x", -5)).encode(), json.dumps(chat("x", temperature="hot")).encode(), json.dumps(chat("x", frob=1)).encode(),
     ]
     forms = [chat("x", response_format=schema({"type": "frob"})), chat("x", structured_outputs={"grammar": "start: start"})]
     path = rng.choice([CHAT, CHAT, "/v1/completions", "/v1/embeddings", "/tokenize"])

@@ -161,7 +161,8 @@ def write(data, out):
         if name in ("8L", "40L"):
             lines += verbs(entry, "tg64") + verbs(entry, "pp512")
         lines.append("")
-    lines += ["## What was tried and did not pay", "", (out / "performance-tried.md").read_text().strip() if (out / "performance-tried.md").exists() else "", ""]
+    # What no run of this script measures.
+    lines += [(out / "performance-notes.md").read_text().strip(), ""]
     (out / "performance.md").write_text("\n".join(lines))
     bars(data, out)
     roofline(data, out)

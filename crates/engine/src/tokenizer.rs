@@ -240,8 +240,8 @@ impl Tokenizer {
             if bounds.is_some_and(|b| b.cancelled.load(Ordering::Relaxed)) {
                 return Err(EncodeError::Cancelled);
             }
-            let ends = |left: &str, right: &str| match &self.model {
-                Model::Bpe(bpe) => bpe.ends_word(left, right, normalized),
+            let ends = |at: usize, left: &str, right: &str| match &self.model {
+                Model::Bpe(bpe) => bpe.ends_word(left, right, at, normalized, &barred),
                 Model::Spm(spm) => spm.ends_word(left, right),
             };
             let end = chunk::end(text, from, chunk_bytes, word_max, &all, ends)

@@ -28,15 +28,15 @@ fn cousin() -> Request {
 fn among_others(architecture: &str) -> Vec<u32> {
     let room = engine::Options { max_seqs: 16, kv_tokens: Some(16 * CONTEXT), ..options() };
     let mut e = engine(architecture, &room);
-    for i in 0..15 {
-        submit(&mut e, greedy(prompt(30 + 9 * i, 50 + i as u32), 120));
-    }
+    let others: Vec<_> =
+        (0..15).map(|i| submit(&mut e, greedy(prompt(30 + 9 * i, 50 + i as u32), 120))).collect();
     let (_, events) = submit(&mut e, request());
     let mut at_once = 0;
     while e.step() == Step::Worked {
         at_once = at_once.max(e.stats().running);
     }
     assert_eq!(at_once, 16);
+    assert!(others.iter().all(|(_, events)| collect(events).is_ok_and(|all| all[&0].tokens.len() == 120)));
     collect(&events).expect("it can be served")[&0].tokens.clone()
 }
 
@@ -64,11 +64,12 @@ fn after_a_restore(architecture: &str, dir: &Path) -> Vec<u32> {
 fn after_giving_way(architecture: &str) -> Vec<u32> {
     // two sequences of 7 pages each, and 13 pages
     let mut e = engine(architecture, &engine::Options { kv_tokens: Some(12 * PAGE_TOKENS), ..options() });
-    submit(&mut e, greedy(prompt(100, 50), CONTEXT - 110));
+    let (_, other) = submit(&mut e, greedy(prompt(100, 50), CONTEXT - 110));
     // the one admitted last gives way
     let (_, events) = submit(&mut e, request());
     finish(&mut e);
     assert!(e.stats().preemptions > 0, "{architecture}: {:?}", e.stats());
+    assert_eq!(collect(&other).expect("it can be served")[&0].tokens.len(), CONTEXT - 110);
     collect(&events).expect("it can be served")[&0].tokens.clone()
 }
 

@@ -21,18 +21,24 @@ const Q8_0: KvTypes = KvTypes { keys: KvType::Q8_0, values: KvType::Q8_0 };
 const MIXED: KvTypes = KvTypes { keys: KvType::Q8_0, values: KvType::F16 };
 const HYBRID_AND_PLAIN: [&str; 2] = ["qwen35moe", "qwen3"];
 
-/// Largest mean divergence of next-token probabilities from those with exact keys and values, in nats.
-const KL_MEAN: f64 = 1e-3;
-/// Largest difference of all logits together, as a share of their size. (A token whose experts are a close choice may go to
-/// others, so single logits say little.)
-const LOGIT_SHARE: f64 = 0.03;
+/// Largest difference of all logits together from those with exact keys and values, as a share of their size, and largest
+/// mean divergence of the next token's probabilities, in nats.
+const BOUNDS: (f64, f64) = (0.012, 4e-4);
+/// The same where a token went to other experts: in models as small as these that is another token.
+const BOUNDS_OTHER_EXPERTS: (f64, f64) = (0.08, 1e-2);
 
 fn with_kv(kv: KvTypes) -> Limits {
     Limits { kv, ..limits() }
 }
 
+/// Logits of one run, `[tokens, vocab]`, and how often it used each expert.
+struct Logits {
+    rows: Vec<f32>,
+    experts: Vec<Vec<u64>>,
+}
+
 /// Fails where `got` is further from `want` than the bounds above; returns the mean divergence.
-fn near(what: &str, got: &[f32], want: &[f32], vocab: usize) -> f64 {
+fn near(what: &str, got: &[f32], want: &[f32], vocab: usize, same_experts: bool) -> f64 {
     assert_eq!(got.len(), want.len(), "{what}");
     let square = |x: f32| f64::from(x) * f64::from(x);
     let size: f64 = want.iter().map(|&x| square(x)).sum();
@@ -40,8 +46,11 @@ fn near(what: &str, got: &[f32], want: &[f32], vocab: usize) -> f64 {
     let share = (apart / size).sqrt();
     let rows = || want.chunks_exact(vocab).zip(got.chunks_exact(vocab));
     let mean = rows().map(|(p, q)| Divergence::between(p, q, 0).kl).sum::<f64>() / rows().count() as f64;
-    println!("{what}: logits differ by {share:.5} of their size, {mean:.2e} nats");
-    assert!(share <= LOGIT_SHARE && mean <= KL_MEAN, "{what}: {share} of the size of logits, {mean} nats");
+    let (share_max, mean_max) = if same_experts { BOUNDS } else { BOUNDS_OTHER_EXPERTS };
+    println!(
+        "{what}: logits differ by {share:.5} of their size, {mean:.2e} nats, same experts {same_experts}"
+    );
+    assert!(share <= share_max && mean <= mean_max, "{what}: {share} of the size of logits, {mean} nats");
     mean
 }
 
@@ -50,12 +59,17 @@ fn logits_are_near_those_of_exact_keys_and_values() {
     let tokens: Vec<u32> = (0..150).map(|i| (i * 37 + i * i % 11) % 256).collect();
     for architecture in octet_synth::TINY_ARCHITECTURES {
         let file = tiny(architecture, Mix::Of(GgmlType::F32)).expect("a tiny model of a known architecture");
-        let logits = |on, kv: KvTypes| Run::new(load(&file, on, with_kv(kv))).feed(&tokens);
-        let vocab = load(&file, On::Reference, limits()).config().vocab;
-        let want = logits(On::Exact(Isa::detect()), KvType::F32.into());
+        let logits = |kv: KvTypes| {
+            let mut run = Run::new(load(&file, On::Exact(Isa::detect()), with_kv(kv)));
+            let rows = run.feed(&tokens);
+            Logits { rows, experts: run.model.expert_counts().layers().collect() }
+        };
+        let want = logits(KvType::F32.into());
+        let vocab = want.rows.len() / tokens.len();
         for kv in [Q8_0, MIXED] {
             let what = format!("{architecture}, {kv}");
-            let kl = near(&what, &logits(On::Exact(Isa::detect()), kv), &want, vocab);
+            let got = logits(kv);
+            let kl = near(&what, &got.rows, &want.rows, vocab, got.experts == want.experts);
             assert!(kl > 0.0, "{what} changes something");
         }
     }
@@ -70,19 +84,23 @@ fn golden_logits_are_near_with_quantised_keys_and_values() {
         let file = octet_weights::Model::open(&path).expect("a reference model opens");
         for on in [On::Reference, On::Exact(Isa::detect())] {
             let mut run = Run::new(load(&file, on, with_kv(Q8_0)));
+            let mut exact = Run::new(load(&file, on, limits()));
             let vocab = run.model.config().vocab;
             let (mut all_got, mut all_want) = (Vec::new(), Vec::new());
             for p in 0..4 {
                 let ids = g.ids(&format!("p{p}.ids")).expect("ids");
                 let want = g.f32(&format!("p{p}.logits")).expect("logits");
                 run.clear();
+                exact.clear();
                 let got = run.feed(&ids);
+                exact.feed(&ids);
                 let rows = g.ids(&format!("p{p}.logit_rows"));
                 let rows = rows.unwrap_or_else(|| (0..ids.len() as u32).collect());
                 rows.iter().for_each(|&r| all_got.extend(&got[r as usize * vocab..][..vocab]));
                 all_want.extend(want);
             }
-            near(&format!("{name} on {on:?}"), &all_got, &all_want, vocab);
+            let same = run.model.expert_counts().layers().eq(exact.model.expert_counts().layers());
+            near(&format!("{name} on {on:?}"), &all_got, &all_want, vocab, same);
         }
     }
 }

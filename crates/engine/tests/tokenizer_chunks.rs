@@ -157,27 +157,46 @@ fn texts() -> impl Strategy<Value = String> {
     proptest::collection::vec(part, 0..80).prop_map(|parts| parts.concat())
 }
 
+/// In whatever pieces, `text` is the tokens that it is as a whole; also where no added token may span byte `barrier` of it.
+fn same_in_pieces(text: &str, chunk: usize, barrier: usize) -> Result<(), TestCaseError> {
+    for (i, t) in tokenizers().iter().enumerate() {
+        for special in [Special::Text, Special::Parse] {
+            // What a vocabulary can not spell, it can not in pieces either.
+            let whole = t.encode(text, special);
+            let cut = t.encode_within(text, special, bounds(chunk));
+            prop_assert_eq!(whole.is_err(), cut.is_err(), "tokenizer {}", i);
+            let (Ok(whole), Ok(cut)) = (whole, cut) else { continue };
+            if let Some(most) = t.bytes_max(whole.len()) {
+                prop_assert!(text.len() <= most, "tokenizer {}: {} bytes, {}", i, text.len(), most);
+            }
+            prop_assert_eq!(cut, Encoded { tokens: whole, rest: 0 }, "tokenizer {} {:?}", i, special);
+        }
+        let prompt = Prompt { barriers: vec![barrier.min(text.len())], text: text.into() };
+        let whole = t.encode_prompt(&prompt).ok();
+        prop_assert_eq!(
+            t.encode_prompt_within(&prompt, bounds(chunk)).ok().map(|e| e.tokens),
+            whole,
+            "tokenizer {}",
+            i
+        );
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn cut_into_pieces_a_text_is_the_same_tokens(text in texts(), chunk in 1usize..60, barrier in 0usize..200) {
-        for (i, t) in tokenizers().iter().enumerate() {
-            for special in [Special::Text, Special::Parse] {
-                // What a vocabulary can not spell, it can not in pieces either.
-                let whole = t.encode(&text, special);
-                let cut = t.encode_within(&text, special, bounds(chunk));
-                prop_assert_eq!(whole.is_err(), cut.is_err(), "tokenizer {}", i);
-                let (Ok(whole), Ok(cut)) = (whole, cut) else { continue };
-                if let Some(most) = t.bytes_max(whole.len()) {
-                    prop_assert!(text.len() <= most, "tokenizer {}: {} bytes, {}", i, text.len(), most);
-                }
-                prop_assert_eq!(cut, Encoded { tokens: whole, rest: 0 }, "tokenizer {} {:?}", i, special);
-            }
-            let prompt = Prompt { barriers: vec![barrier.min(text.len())], text: text.clone() };
-            let whole = t.encode_prompt(&prompt).ok();
-            prop_assert_eq!(t.encode_prompt_within(&prompt, bounds(chunk)).ok().map(|e| e.tokens), whole, "tokenizer {}", i);
-        }
+        same_in_pieces(&text, chunk, barrier)?;
+    }
+}
+
+/// A place to cut may be next to an added token that may not be one here.
+#[test]
+fn barriers_stand_beside_places_to_cut() {
+    for barrier in 0..10 {
+        same_in_pieces("\n\nword\nthe word,", 1, barrier).unwrap();
     }
 }
 

@@ -96,6 +96,12 @@ fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Gram
     let free = free(vocabulary, constraint)?;
     let unfree = constraint.reasoning_end.as_deref().filter(|_| free.is_none());
     let lead = Lead { reasoning: unfree, newlines: constraint.reasoning_end.is_some() };
+    // What comes before may always come, so whether anything meets the constraint itself is seen without it. Calls of tools
+    // are made here, and something always meets them.
+    if lead.newlines && !matches!(constraint.spec, GrammarSpec::ToolCalls { .. }) {
+        let alone = Lead { reasoning: None, newlines: false };
+        build(vocabulary, &constraint.spec, source(vocabulary, &constraint.spec, &alone, &HashSet::new())?)?;
+    }
     let mut first = Err(Error::TooComplex(String::new()));
     let mut relaxed = HashSet::new();
     // A second time, where tools that are not strict were too complex: without those.
@@ -257,8 +263,11 @@ fn too_complex(
     Ok(out)
 }
 
-/// Computes the first mask, so that a constraint that nothing meets, or that is too much work, is refused before anything is
-/// generated.
+/// Tokens that a new constraint is tried with.
+const TRIED: usize = 2;
+
+/// Computes the first masks, so that a constraint that nothing meets, or that is too much work, is refused before anything is
+/// generated. Some show that only after a token, so the first that may come is taken.
 fn check_first(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
@@ -266,12 +275,23 @@ fn check_first(
 ) -> Result<(), Error> {
     let mut first = Matcher::new(vocabulary.clone(), fresh.deep_clone(), None);
     let mut bits = vec![0; vocabulary.everything.len()];
-    match first.mask(&mut bits) {
-        Ok(()) if bits.iter().any(|word| *word != 0) => Ok(()),
-        Ok(()) => Err(error(spec, NOTHING)),
-        Err(Error::Step(said)) => Err(error(spec, &said)),
-        Err(other) => Err(other),
+    let said = |e| match e {
+        Error::Step(said) => error(spec, &said),
+        other => other,
+    };
+    for step in 0..=TRIED {
+        first.mask(&mut bits).map_err(said)?;
+        let mut allowed =
+            (0..vocabulary.len() as u32).filter(|id| bits[*id as usize / 32] >> (id % 32) & 1 == 1);
+        let any = allowed.clone().next();
+        let next = allowed.find(|id| !vocabulary.eos().contains(id));
+        if step == 0 && any.is_none() {
+            return Err(error(spec, NOTHING));
+        }
+        let Some(next) = next.filter(|_| step < TRIED) else { break };
+        first.accept(next).map_err(said)?;
     }
+    Ok(())
 }
 
 fn build(

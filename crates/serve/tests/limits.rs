@@ -75,6 +75,9 @@ async fn what_is_counted_may_be_longer_than_the_context() {
         status == 400 && message(&body).contains("more than 65536 tokens, and no more are counted"),
         "{body}"
     );
+    // nor where there are too many only in its last piece
+    let (status, body) = f.post("/tokenize", &json!({"content": "q7".repeat(50_000)})).await;
+    assert!(status == 400 && message(&body).contains("more than 65536 tokens"), "{}", body["count"]);
     // a prompt of as many is refused with its exact length
     let (status, body) =
         f.post("/v1/completions", &json!({"model": "tiny", "prompt": text, "max_tokens": 1})).await;

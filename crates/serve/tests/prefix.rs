@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Fixture, chat, model, tool, with};
-use octet_serve::Options;
+use octet_serve::{Options, ToolSyntax};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -22,6 +22,7 @@ const TOOLS_FIRST: &str = r#"
 async fn start(template: &str) -> Fixture {
     let mut spec = model("tiny");
     spec.chat_template = Some(template.into());
+    spec.tool_syntax = Some(ToolSyntax::Qwen3Coder); // these templates do not tell
     Fixture::with(Options::new(vec![spec])).await
 }
 

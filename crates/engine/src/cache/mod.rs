@@ -36,8 +36,8 @@ pub use pool::{Pool, Sequence};
 pub(crate) use tiers::Arrival;
 use tree::{NodeId, SnapshotId, Tree};
 
-/// Nodes that are remembered beyond those that have something: 4 million tokens, some 20 MB.
-const GHOSTS_MAX: usize = 1 << 16;
+/// Nodes that are remembered beyond those that have something: a million tokens, some 6 MB.
+const GHOSTS_MAX: usize = 1 << 14;
 
 /// What the cache holds, and what became of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -87,13 +87,16 @@ pub fn checkpoints(resumed: usize, matched: usize, wanted: &[usize], prompt: usi
     let fits = |c: &usize| *c >= resumed + TOKENS_MIN && *c < prompt;
     let latest = || wanted.iter().rev().copied().filter(fits);
     let first = wanted.iter().copied().filter(|&c| c >= TOKENS_MIN).take(2).filter(fits);
-    let mut out: Vec<usize> = latest().take(2).collect();
+    let mut out: Vec<usize> = latest().take(1).collect();
     let add = |out: &mut Vec<usize>, c: usize, apart: usize| {
         if out.len() < CHECKPOINTS_MAX && out.iter().all(|&o| o.abs_diff(c) >= apart) {
             out.push(c);
         }
     };
     first.for_each(|c| add(&mut out, c, TOKENS_MIN));
+    // The one before the last, unless one of the first is just before it: what stands between the tools and the end of the
+    // instructions may change with each request.
+    out.extend(latest().nth(1).filter(|&c| !out.iter().any(|&o| o <= c && c - o < TOKENS_MIN)));
     let parts = matched >= resumed + SPACING / 4 && matched < prompt;
     if parts && !out.iter().any(|&c| c <= matched && matched - c < TOKENS_MIN) {
         out.push(matched);
@@ -114,6 +117,8 @@ mod tests {
         // the end of the tools, and of the instructions
         assert_eq!(checkpoints(0, 0, &[700, 800, 2000], 2010), [2000, 800, 700]);
         assert_eq!(checkpoints(700, 0, &[700, 800, 2000], 2010), [2000, 800]);
+        // ... of which the tools' stays where the instructions are short
+        assert_eq!(checkpoints(0, 0, &[249, 258, 270], 280), [270, 249]);
         // nothing is gained so near to the beginning, or to each other
         assert_eq!(checkpoints(0, 0, &[3, 700, 710, 1500, 2000], 2010), [2000, 1500, 700]);
         assert_eq!(checkpoints(0, 0, &[700, 710, 1500, 1510, 2000], 2010), [2000, 1510, 700]);

@@ -163,10 +163,19 @@ impl Bpe {
         Ok(work)
     }
 
-    /// Whether a word ends between `left` and `right`: cut apart, they are the same words as together.
-    pub(super) fn ends_word(&self, left: &str, right: &str, normalized: &Finder) -> bool {
+    /// Whether a word ends between `left` and `right`, of which the first begins at byte `from` of the text: cut apart, they are
+    /// the same words as together.
+    pub(super) fn ends_word(
+        &self,
+        left: &str,
+        right: &str,
+        from: usize,
+        normalized: &Finder,
+        barred: &impl Fn(usize, usize) -> bool,
+    ) -> bool {
+        let barred = |start: usize, end: usize| barred(from + start, from + end);
         let words = |text: &str, at: usize| {
-            let work = self.cut_words(text, at, &[], normalized, &|_, _| false).ok()?;
+            let work = self.cut_words(text, at, &[], normalized, &barred).ok()?;
             let splits = work.get_splits(OffsetReferential::Original, OffsetType::None);
             let words = splits.iter().skip(usize::from(at > 0));
             let word = |(text, _, tokens): &(&str, _, &Option<Vec<Token>>)| {

@@ -52,14 +52,14 @@ fn may_end(left: char, right: char) -> bool {
 }
 
 /// The end of the piece that begins at `from`, after about `bytes` of them. `found` are added tokens, which stay whole; `ends`
-/// tells whether a word ends between two texts.
+/// tells whether a word ends between two texts, of which the first begins at the byte it is given.
 pub(super) fn end(
     text: &str,
     from: usize,
     bytes: usize,
     word_max: usize,
     found: &[Found],
-    ends: impl Fn(&str, &str) -> bool,
+    ends: impl Fn(usize, &str, &str) -> bool,
 ) -> Result<usize, Uncut> {
     let left = text.len() - from;
     let start = text.ceil_char_boundary(from + bytes.max(1).min(left));
@@ -74,7 +74,7 @@ pub(super) fn end(
             tries += 1;
             let around =
                 text.floor_char_boundary(at.saturating_sub(AROUND))..text.ceil_char_boundary(at + AROUND);
-            if ends(&text[around.start..at], &text[at..around.end]) {
+            if ends(around.start, &text[around.start..at], &text[at..around.end]) {
                 return Ok(at);
             }
         }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn cuts_are_at_the_ends_of_words() {
-        let cut = |text: &str, bytes| end(text, 0, bytes, usize::MAX, &[], |_, _| true).unwrap();
+        let cut = |text: &str, bytes| end(text, 0, bytes, usize::MAX, &[], |_, _, _| true).unwrap();
         assert_eq!(cut("some words", 2), 4);
         assert_eq!(cut("some words", 4), 4);
         assert_eq!(cut("some words", 5), 10);
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_may_not_be_cut_is_not() {
         let text = "aaaa bbbb cccc";
-        let cut = |word_max, found: &[Found], ends: bool| end(text, 0, 2, word_max, found, |_, _| ends);
+        let cut = |word_max, found: &[Found], ends: bool| end(text, 0, 2, word_max, found, |_, _, _| ends);
         assert_eq!(cut(14, &[], false), Ok(14));
         assert_eq!(cut(13, &[], false), Err(Uncut { from: 0 }));
         assert_eq!(cut(13, &[Found { start: 2, end: 6, id: 0 }], true), Ok(9));

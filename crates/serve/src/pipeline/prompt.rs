@@ -87,7 +87,9 @@ impl Job<'_> {
             EncodeError::Cancelled => given_up(),
             e => ApiError::invalid(param, e.to_string()),
         })?;
-        if encoded.rest > 0 && !cuts {
+        // It stops behind the piece in which there are too many. How many a prompt has too many the engine tells.
+        let counted = self.purpose == Purpose::Count && encoded.tokens.len() > tokens_max;
+        if counted || encoded.rest > 0 && !cuts {
             return Err(too_long());
         }
         Ok(encoded.tokens)
