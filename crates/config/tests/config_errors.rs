@@ -125,7 +125,7 @@ fn targets_are_checked() {
     refused_params("{model: hosted_vllm/q, api_base: 'http://h/v1?x=1'}", "has a '?' or '#' in it");
     refused_params("{model: ollama/q, ctx_size: 5}", "is for models that run here");
     refused_params("{model: octet/q, api_base: 'http://h'}", "is for models on other servers");
-    refused_params("{model: octet/q, kv_cache_dtype: q4_0}", "it is one of f16, f32");
+    refused_params("{model: octet/q, kv_cache_dtype: q4_0}", "it is one of f16, f32, q8_0");
     refused_params("{model: octet/q, ctx_size: 1, num_ctx: 2}", "keep one of them");
     refused_params("{model: ollama/q, mock_response: hi}", "answers are never made up");
     refused_params("{model: ollama/q, aws_region_name: x}", "not supported");

@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::ValueEnum;
+use octet_compute::backend::KvType;
 use octet_config::{EngineSettings, KeepAlive};
 use octet_engine::engine::{DiskOptions, Options as EngineOptions};
 use octet_engine::report::Report;
@@ -74,10 +75,12 @@ impl Load {
         e.context = entry.ctx_size.or(e.context);
         let batches = [entry.ubatch_size, entry.batch_size].into_iter().flatten();
         e.batch_tokens = batches.min().unwrap_or(e.batch_tokens);
-        if let Some(name) = &entry.kv_cache_dtype {
-            let kv: octet_compute::backend::KvType = choice::<KvArg>("kv_cache_dtype", name)?.into();
-            (e.kv.keys, e.kv.values) = (kv, kv);
-        }
+        let kv = |key: &str, name: &Option<String>| -> anyhow::Result<Option<KvType>> {
+            name.as_ref().map(|name| Ok(choice::<KvArg>(key, name)?.into())).transpose()
+        };
+        let both = kv("kv_cache_dtype", &entry.kv_cache_dtype)?;
+        e.kv.keys = kv("cache_type_k", &entry.cache_type_k)?.or(both).unwrap_or(e.kv.keys);
+        e.kv.values = kv("cache_type_v", &entry.cache_type_v)?.or(both).unwrap_or(e.kv.values);
         e.cpu.threads = entry.threads.or(e.cpu.threads);
         if let Some(name) = &entry.isa {
             e.cpu.isa = Some(choice::<IsaArg>("isa", name)?.into());

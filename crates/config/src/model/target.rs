@@ -133,8 +133,12 @@ pub struct EngineSettings {
     pub ubatch_size: Option<usize>,
     /// `batch_size`: the same; the smaller one counts.
     pub batch_size: Option<usize>,
-    /// `kv_cache_dtype`: `f16` or `f32`.
+    /// `kv_cache_dtype`: `f16`, `f32` or `q8_0`.
     pub kv_cache_dtype: Option<String>,
+    /// `cache_type_k`: the same of the keys alone.
+    pub cache_type_k: Option<String>,
+    /// `cache_type_v`: the same of the values alone.
+    pub cache_type_v: Option<String>,
     /// `threads`.
     pub threads: Option<usize>,
     /// `isa`: `portable`, `avx2`, `avx512`.

@@ -7,7 +7,7 @@ use crate::{EngineSettings, KeepAlive};
 
 /// Words of the flags of the same names.
 const KV_TYPES: &[(&str, &str)] =
-    &[("f16", "f16"), ("f32", "f32"), ("auto", "f16"), ("fp16", "f16"), ("fp32", "f32")];
+    &[("f16", "f16"), ("f32", "f32"), ("q8_0", "q8_0"), ("auto", "f16"), ("fp16", "f16"), ("fp32", "f32")];
 const ISAS: &[(&str, &str)] =
     &[("portable", "portable"), ("avx2", "avx2"), ("avx512", "avx512"), ("avx512-vnni", "avx512")];
 const REASONING: &[(&str, &str)] = &[("deepseek", "deepseek"), ("hidden", "hidden"), ("none", "none")];
@@ -30,6 +30,8 @@ pub(crate) fn settings(params: &Fields) -> EngineSettings {
         ubatch_size: params.count("ubatch_size", 1),
         batch_size: params.count("batch_size", 1),
         kv_cache_dtype: word("kv_cache_dtype", KV_TYPES),
+        cache_type_k: word("cache_type_k", KV_TYPES),
+        cache_type_v: word("cache_type_v", KV_TYPES),
         threads: params.count("threads", 1),
         isa: word("isa", ISAS),
         no_pin: params.bool("no_pin"),

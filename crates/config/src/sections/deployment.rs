@@ -16,6 +16,8 @@ pub static MODEL: Section = Section {
     open: false,
 };
 
+const KV: Kind = Kind::OneOf(&["f16", "f32", "q8_0"]);
+
 /// `litellm_params`.
 pub static PARAMS: Section = Section {
     name: "litellm_params",
@@ -87,7 +89,9 @@ pub static PARAMS: Section = Section {
         key("ctx_size", Kind::Count, "tokens of context").or(&["max_model_len"]),
         key("ubatch_size", Kind::Count, "tokens of a prompt that are processed at once"),
         key("batch_size", Kind::Count, "the same; the smaller one counts"),
-        key("kv_cache_dtype", Kind::OneOf(&["f16", "f32"]), "type of the keys and values"),
+        key("kv_cache_dtype", KV, "type of the keys and values in the cache"),
+        key("cache_type_k", KV, "the same of the keys alone"),
+        key("cache_type_v", KV, "the same of the values alone"),
         key("threads", Kind::Count, "threads"),
         key("isa", Kind::OneOf(&["portable", "avx2", "avx512"]), "instruction set"),
         key("no_pin", Kind::Bool, "let the system move threads between processors"),
@@ -229,6 +233,8 @@ pub const ENGINE_KEYS: &[&str] = &[
     "ubatch_size",
     "batch_size",
     "kv_cache_dtype",
+    "cache_type_k",
+    "cache_type_v",
     "threads",
     "isa",
     "no_pin",
