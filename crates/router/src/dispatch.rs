@@ -14,6 +14,7 @@ use crate::attempt::{Miss, Opened, Orders, attempt, too_late};
 use crate::choose::{Candidate, Demand, Pick, Unfit, choose, unfit};
 use crate::confidence::Meter;
 use crate::failure::{Failure, FailureKind, is_of_the_request};
+use crate::reply::may_be_continued;
 use crate::round::{Next, Round};
 use crate::router::{Call, Router};
 use crate::shadow::Following;
@@ -429,7 +430,8 @@ impl<T: Target> Job<T> {
         let most = own.unwrap_or(TIMEOUT_MAX).min(TIMEOUT_MAX);
         let request = self.prepared(d);
         let same = Arc::ptr_eq(&request, &self.call.request);
-        let original = self.call.original.clone().filter(|_| same);
+        let read = table.is_mended(group) && may_be_continued(&request);
+        let original = self.call.original.clone().filter(|_| same && !read);
         let orders = Orders {
             request: &request,
             original: original.as_deref(),

@@ -52,15 +52,9 @@ enum Phase<T: Target> {
 
 impl<T: Target> Reply<T> {
     pub(crate) fn new(job: Job<T>) -> Self {
-        let request = &job.call.request;
-        // Several answers can not be continued at once, nor can a grammar from its middle.
-        let continuable = request.stream
-            && request.n == 1
-            && request.response_format == ResponseFormat::Text
-            && request.chat().is_some_and(|c| !c.continue_final);
         Self {
             trace: job.trace.clone(),
-            continuable,
+            continuable: may_be_continued(&job.call.request),
             phase: Phase::Deciding(job.boxed()),
             job: None,
             sent: Sent::default(),
@@ -280,6 +274,14 @@ impl<T: Target> Reply<T> {
         self.phase = Phase::Deciding(job.boxed());
         None
     }
+}
+
+/// Several answers can not be continued at once, nor can a grammar from its middle.
+pub(crate) fn may_be_continued(request: &GenerateRequest) -> bool {
+    request.stream
+        && request.n == 1
+        && request.response_format == ResponseFormat::Text
+        && request.chat().is_some_and(|c| !c.continue_final)
 }
 
 /// The request for the rest of an answer; `None` where none may follow.

@@ -9,6 +9,7 @@ use octet_config as config;
 use octet_config::{Cascade, Config, GroupName, HealthChecks, Strategy};
 
 use crate::choose::Terms;
+use crate::failure::FailureKind;
 use crate::policy::Policy;
 use crate::state::{Limits, State, States};
 use crate::target::Target;
@@ -126,6 +127,8 @@ pub struct Table<T> {
     cascades: HashMap<String, Arc<Cascade>>,
     /// In the configuration's order.
     names: Vec<String>,
+    /// Groups whose broken answers somebody goes on with.
+    mended: HashSet<String>,
     /// What holds for all groups.
     pub policy: Policy,
     /// Checks beside the requests.
@@ -178,6 +181,7 @@ impl<T: Target> Table<T> {
             aliases: config.router.aliases.iter().map(|a| (a.name.clone(), a.clone())).collect(),
             cascades: config.cascades.iter().map(|c| (c.name.clone(), Arc::new(c.clone()))).collect(),
             names: Vec::new(),
+            mended: HashSet::new(),
             policy: Policy::of(&config.router),
             health: config.health.clone(),
         };
@@ -197,7 +201,34 @@ impl<T: Target> Table<T> {
             }
         }
         table.check()?;
+        table.mended = table.groups.keys().filter(|name| table.leads_to_a_mender(name)).cloned().collect();
         Ok(table)
+    }
+
+    /// Whether one of the group, or of those that it falls back to, goes on with what broke off.
+    fn leads_to_a_mender(&self, name: &str) -> bool {
+        let mut seen: HashSet<&str> = HashSet::new();
+        let mut queue = vec![name];
+        while let Some(name) = queue.pop() {
+            if !seen.insert(name) {
+                continue;
+            }
+            // A group with stars in its name is one itself here.
+            let group = self.groups.get(name).or_else(|| match self.resolve(name) {
+                Resolved::Group { group, .. } => Some(group),
+                _ => None,
+            });
+            if let Some(group) = group {
+                if group.deployments.iter().any(|d| d.target.mends()) {
+                    return true;
+                }
+                let to = self.policy.fallbacks.after(group.name.as_str(), FailureKind::Server);
+                queue.extend(to.iter().map(String::as_str));
+            } else if let Resolved::Cascade { cascade, .. } = self.resolve(name) {
+                queue.extend([cascade.fast.as_str(), cascade.strong.as_str()]);
+            }
+        }
+        false
     }
 
     /// Every name that is used stands for something.
@@ -267,6 +298,11 @@ impl<T> Table<T> {
         let stars = self.wildcards.iter().map(|g| g.name.as_str());
         let names: Vec<&str> = self.names.iter().map(String::as_str).chain(stars).collect();
         if names.is_empty() { "none".into() } else { names.join(", ") }
+    }
+
+    /// Whether somebody may go on with what breaks off in this group.
+    pub fn is_mended(&self, group: &Group<T>) -> bool {
+        self.mended.contains(group.name.as_str())
     }
 
     /// All groups.

@@ -45,6 +45,12 @@ pub trait Target: Send + Sync + 'static {
         false
     }
 
+    /// Whether there are answers that it [goes on from](Target::continues). What passes through unread can not be gone on from, so
+    /// streams that somebody could mend are read.
+    fn mends(&self) -> bool {
+        false
+    }
+
     /// Tokens of the request's prompt that it has in its cache, where that is known at once.
     fn cached_tokens(&self, _request: &GenerateRequest) -> Option<u64> {
         None

@@ -200,15 +200,31 @@ async fn a_model_here_goes_on_where_another_broke_off() {
         ]
     })
     .await;
+    // one that speaks as the client does, and whose bytes would pass unread if nobody could go on
+    let alike = Upstream::start(|_| {
+        vec![Step::Send(STREAM_HEAD.into()), delta("One, two"), Step::Sleep(50), Step::Reset]
+    })
+    .await;
     let text = format!(
-        "model_list:\n{}- {{model_name: here, litellm_params: {{model: octet/tiny}}}}\nrouter_settings: {{fallbacks: [{{late: [here]}}], num_retries: 0}}\n",
+        "model_list:\n{}{}- {{model_name: here, litellm_params: {{model: octet/tiny}}}}\nrouter_settings: {{fallbacks: [{{late: [here]}}, {{alike: [here]}}], num_retries: 0, disable_cooldowns: true}}\n",
         entry("late", "anthropic/a", &late.base, ""),
+        entry("alike", "hosted_vllm/b", &format!("{}/v1", alike.base), ""),
     );
     let f = Fixture::routed(&text).await;
-    let events = f.events(CHAT, &with(&ask("late"), json!({"stream": true}))).await;
-    assert!(streamed(&events).starts_with("One, two"), "{events:?}");
-    assert_eq!(events.last().unwrap().1, "[DONE]", "{events:?}");
-    assert!(events.iter().all(|(_, e)| e["error"].is_null()), "{events:?}");
+    for name in ["late", "alike"] {
+        let events = f.events(CHAT, &with(&ask(name), json!({"stream": true}))).await;
+        let said = streamed(&events);
+        assert!(said.starts_with("One, two") && said.len() > "One, two".len(), "{events:?}");
+        assert_eq!(said.matches("One, two").count(), 1, "{events:?}");
+        assert_eq!(events.last().unwrap().1, "[DONE]", "{events:?}");
+        assert!(events.iter().all(|(_, e)| e["error"].is_null()), "{events:?}");
+    }
+    // what only the provider knows still goes there, and then ends with an error
+    let body = with(&ask("alike"), json!({"stream": true, "something_new": 1}));
+    let events = f.events(CHAT, &body).await;
+    assert_eq!(alike.last().body["something_new"], 1);
+    assert_eq!(streamed(&events), "One, two");
+    assert!(events.iter().any(|(_, e)| e["error"]["message"].is_string()), "{events:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,9 +35,9 @@ use crate::app::App;
 use crate::models::{BoxError, ModelSpec, Registry};
 use crate::ops::Keys;
 use crate::pipeline::unknown;
-use doors::Current;
 pub use doors::Caller;
-pub use passage::Passage;
+use doors::Current;
+pub use passage::{Asker, Passage};
 use servers::Servers;
 use target::{Far, Here, Started, Target, ours};
 
@@ -261,6 +261,12 @@ impl Gateway {
                 let speaks = matches!(&d.target, Target::Far(far) if far.speaks(dialect));
                 speaks && d.shadow.is_none() && d.terms.limits.tpm.is_none()
             })
+    }
+
+    /// Whether somebody may go on with what breaks off of an answer for `name`: then it has to be read.
+    pub fn mends(&self, name: &str) -> bool {
+        let table = self.router.table();
+        matches!(table.resolve(name), Resolved::Group { group, .. } if table.is_mended(group))
     }
 
     /// Which model of the registry `name` is, where one in this process answers.

@@ -20,6 +20,18 @@ use crate::pipeline::draining;
 /// When a request may come again for which there was no room.
 const RETRY_S: u64 = 1;
 
+/// Whose request it is.
+pub struct Asker<'a> {
+    /// Its name and figures.
+    pub trace: &'a Trace,
+    /// Who asks.
+    pub caller: &'a Caller,
+    /// Its headers.
+    pub headers: &'a hyper::HeaderMap,
+    /// What its body takes of the room for bodies.
+    pub room: Option<OwnedSemaphorePermit>,
+}
+
 /// A request on its way.
 pub struct Passage {
     app: Arc<App>,
@@ -36,6 +48,8 @@ pub struct Passage {
     decided: bool,
     began: bool,
     _room: Option<OwnedSemaphorePermit>,
+    /// The body is kept, so that somebody else can be asked.
+    _body_room: Option<OwnedSemaphorePermit>,
 }
 
 impl Passage {
@@ -43,12 +57,11 @@ impl Passage {
     pub fn enter(
         app: &Arc<App>,
         gateway: &Arc<Gateway>,
-        trace: &Trace,
-        caller: &Caller,
+        asker: Asker<'_>,
         request: &Arc<GenerateRequest>,
         original: Option<Original>,
-        headers: &hyper::HeaderMap,
     ) -> Result<Self, ApiError> {
+        let Asker { trace, caller, headers, room: body_room } = asker;
         if app.models.is_draining() {
             return Err(draining());
         }
@@ -91,6 +104,7 @@ impl Passage {
             decided: false,
             began: false,
             _room: room,
+            _body_room: body_room,
         })
     }
 

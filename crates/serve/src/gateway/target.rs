@@ -75,7 +75,7 @@ impl Far {
             ask.request = &whole;
         }
         let answer = octet_router::Target::generate(&self.remote, ask).await?;
-        Ok(Answer::Far(Box::new(answer), None))
+        Ok(Answer::Far(Box::new(answer)))
     }
 
     /// Vectors that are asked for in another dialect.
@@ -245,7 +245,7 @@ impl Started {
         let lease = self.servers.lease(&self.target.process).await?;
         let far = self.far(lease.base_url())?;
         Ok(match far.generate(ask).await? {
-            Answer::Far(answer, _) => Answer::Far(answer, Some(lease)),
+            Answer::Far(answer) => Answer::Started { answer, _lease: lease },
             other => other,
         })
     }
@@ -297,6 +297,10 @@ impl octet_router::Target for Target {
         matches!(self, Self::Here(_)) && !sent.text.is_empty()
     }
 
+    fn mends(&self) -> bool {
+        matches!(self, Self::Here(_))
+    }
+
     fn load(&self) -> Option<u32> {
         let Self::Here(here) = self else { return None };
         let models = here.models.upgrade()?;
@@ -320,8 +324,15 @@ impl octet_router::Target for Target {
 
 /// A target's answer.
 pub enum Answer {
-    /// Another server's, and its place there.
-    Far(Box<<Remote as octet_router::Target>::Events>, Option<Lease>),
+    /// Another server's.
+    Far(Box<<Remote as octet_router::Target>::Events>),
+    /// The same of a server that was started for it, and is not ended while `_lease` is there.
+    Started {
+        /// What it says.
+        answer: Box<<Remote as octet_router::Target>::Events>,
+        /// The place there.
+        _lease: Lease,
+    },
     /// A model's in this process.
     Here(Box<Run>),
     /// It is there already, in the client's dialect.
@@ -342,7 +353,7 @@ impl Answer {
 impl Events for Answer {
     async fn next(&mut self) -> Option<Result<Piece, Failure>> {
         match self {
-            Self::Far(answer, _) => answer.next().await,
+            Self::Far(answer) | Self::Started { answer, .. } => answer.next().await,
             Self::Here(run) => run.next().await.map(|e| Ok(Piece::Event(e))),
             Self::Ready(bytes, _) => bytes.take().map(|b| Ok(Piece::Raw(b))),
         }
@@ -350,7 +361,7 @@ impl Events for Answer {
 
     fn try_next(&mut self) -> Option<Result<Piece, Failure>> {
         match self {
-            Self::Far(answer, _) => answer.try_next(),
+            Self::Far(answer) | Self::Started { answer, .. } => answer.try_next(),
             Self::Here(run) => run.try_next().map(|e| Ok(Piece::Event(e))),
             Self::Ready(bytes, _) => bytes.take().map(|b| Ok(Piece::Raw(b))),
         }
@@ -358,7 +369,7 @@ impl Events for Answer {
 
     fn usage(&self) -> Option<Usage> {
         match self {
-            Self::Far(answer, _) => answer.usage(),
+            Self::Far(answer) | Self::Started { answer, .. } => answer.usage(),
             Self::Here(_) => None,
             Self::Ready(_, usage) => *usage,
         }

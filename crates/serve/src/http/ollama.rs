@@ -14,9 +14,9 @@ use super::call::{Call, call, caller};
 use super::error::json;
 use super::openai::keep_nothing;
 use super::reply::{Form, NDJSON, generate};
-use super::routed::{self, Asker};
+use super::routed;
 use crate::app::App;
-use crate::gateway::Caller;
+use crate::gateway::{Asker, Caller};
 use crate::pipeline::{acquire_at, embed};
 
 /// The Ollama whose endpoints these are: clients look whether theirs is new enough.
@@ -125,7 +125,7 @@ pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Respons
             let newer = vectors::body(&parsed, &parsed.model)?;
             let body = serde_json::Value::Object(newer).to_string().into_bytes();
             let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, room: None };
-            let got = routed::bytes(&c.app, &gateway, &asker, Wire::OllamaEmbed, body.into()).await?;
+            let got = routed::bytes(&c.app, &gateway, asker, Wire::OllamaEmbed, body.into()).await?;
             return Ok(json(200, vectors::response_old(&vectors::read(&got.0)?)));
         }
         let index = c.app.find(&parsed.model)?;

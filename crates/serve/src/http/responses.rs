@@ -12,9 +12,10 @@ use octet_api::{ApiError, ErrorKind, shortened};
 use super::call::{Call, call, trace};
 use super::error::{json, named};
 use super::reply::{Form, SSE, generate};
-use super::routed::{self, Asker};
+use super::routed;
 use super::{Dialect, body};
 use crate::app::App;
+use crate::gateway::Asker;
 
 const FORM: Form = Form {
     writer: |r| Box::new(ResponseWriter::new(r)),

@@ -9,31 +9,17 @@ use hyper::header::{HeaderName, HeaderValue};
 use octet_api::core::GenerateRequest;
 use octet_api::{ApiError, ErrorKind};
 use octet_router::{Dialect as Wire, Original, Piece};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::body;
 use super::call::Call;
 use super::error::json;
 use super::reply::{Asked, Form, KEEP_ALIVE, Source, header_text, stream, whole};
 use crate::app::App;
-use crate::gateway::{Caller, Gateway, Passage, read};
-use crate::ops::Trace;
+use crate::gateway::{Asker, Gateway, Passage, read};
 
 /// Headers of answers: who answered, and how that was found.
 const MODEL: HeaderName = HeaderName::from_static("x-octet-model");
 const ROUTE: HeaderName = HeaderName::from_static("x-octet-route");
-
-/// Whose request it is.
-pub struct Asker<'a> {
-    /// Its name and figures.
-    pub trace: &'a Trace,
-    /// Who asks.
-    pub caller: &'a Caller,
-    /// Its headers.
-    pub headers: &'a HeaderMap,
-    /// What its body takes of the room for bodies.
-    pub room: Option<OwnedSemaphorePermit>,
-}
 
 /// A request for text. Little is read of it where a provider of its dialect answers.
 pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Response, ApiError> {
@@ -42,6 +28,10 @@ pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Resp
     let (bytes, room) = body.into_parts();
     let peeked = read::peek(&bytes).filter(|r| gateway.passes(&r.model, dialect));
     let request = match peeked {
+        // What nobody here understands goes on as it is, and is not gone on with where it breaks off.
+        Some(request) if request.stream && gateway.mends(&request.model) => {
+            body::parse_bytes(bytes.clone(), parse).await.unwrap_or(request)
+        }
         Some(request) => request,
         None => body::parse_bytes(bytes.clone(), parse).await?,
     };
@@ -58,7 +48,7 @@ pub async fn parsed(
     original: Option<(Wire, Bytes)>,
     form: Form,
 ) -> Result<Response, ApiError> {
-    let mut passage = enter(app, gateway, &asker, request, original)?;
+    let mut passage = enter(app, gateway, asker, request, original)?;
     let request = Arc::clone(passage.request());
     // A stream says that it is alive while nobody has answered yet; then its headers can not say who did.
     passage.decide(request.stream.then_some(KEEP_ALIVE)).await?;
@@ -78,7 +68,7 @@ pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Res
     let Call { app, trace, caller, headers, body } = c;
     let (body, room) = body.into_parts();
     let asker = Asker { trace: &trace, caller: &caller, headers: &headers, room };
-    let (got, route) = bytes(&app, gateway, &asker, dialect, body).await?;
+    let (got, route) = bytes(&app, gateway, asker, dialect, body).await?;
     let mut response = json(200, got);
     tell(&mut response, route);
     Ok(response)
@@ -88,7 +78,7 @@ pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Res
 pub async fn bytes(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: &Asker<'_>,
+    asker: Asker<'_>,
     dialect: Wire,
     body: Bytes,
 ) -> Result<(Bytes, Route), ApiError> {
@@ -120,14 +110,14 @@ type Route = (Option<String>, String);
 fn enter(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: &Asker<'_>,
+    asker: Asker<'_>,
     request: GenerateRequest,
     original: Option<(Wire, Bytes)>,
 ) -> Result<Passage, ApiError> {
     let model = gateway.name(&request.model).to_string();
     let request = Arc::new(GenerateRequest { model, ..request });
     let original = original.map(|(dialect, body)| Original { dialect, headers: asker.headers.clone(), body });
-    Passage::enter(app, gateway, asker.trace, asker.caller, &request, original, asker.headers)
+    Passage::enter(app, gateway, asker, &request, original)
 }
 
 fn tell(response: &mut Response, (model, route): Route) {
