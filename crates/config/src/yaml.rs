@@ -90,7 +90,7 @@ pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<Node, Problem> {
         Problem { span: at(line, column), text: format!("this is no YAML: {}", brief(&e.to_string())) }
     })?;
     let mut budget = NODES_MAX;
-    node(raw, file, &mut budget)
+    node(raw, (file, text), &mut budget)
 }
 
 /// The first line of a message, without what could be a secret in it for long.
@@ -168,7 +168,19 @@ impl<'de> Deserialize<'de> for Raw {
     }
 }
 
-fn node(raw: Spanned<Raw>, file: &Arc<str>, budget: &mut usize) -> Result<Node, Problem> {
+/// The one letter that a word of YAML 1.1 for true or false is written as, if it is: LiteLLM's reader (PyYAML) takes `y` and `n` for
+/// texts, and `yes`, `no`, `on` and `off` for true and false, and so do we.
+fn letter(at: Location, text: &str) -> Option<&str> {
+    let start = usize::try_from(at.span().byte_offset()?).ok()?;
+    let letter = text.get(start..start + 1).filter(|l| matches!(*l, "y" | "Y" | "n" | "N"))?;
+    let more = text[start + 1..].starts_with(|c: char| c.is_ascii_alphabetic());
+    (!more).then_some(letter)
+}
+
+/// `source`: the file's name and its text.
+fn node(raw: Spanned<Raw>, source: (&Arc<str>, &str), budget: &mut usize) -> Result<Node, Problem> {
+    let (file, text) = source;
+    let defined = raw.defined;
     // Where the value is used, not where an alias took it from: that is where the user looks.
     let (line, column) = place(raw.referenced);
     let span = Span { file: file.clone(), line, column };
@@ -185,17 +197,17 @@ fn node(raw: Spanned<Raw>, file: &Arc<str>, budget: &mut usize) -> Result<Node, 
     };
     let value = match raw.value {
         Raw::Null => Value::Null,
-        Raw::Bool(b) => Value::Bool(b),
+        Raw::Bool(b) => letter(defined, text).map_or(Value::Bool(b), |l| Value::Text(l.into())),
         Raw::Int(i) => Value::Int(i),
         Raw::Float(f) => Value::Float(f),
         Raw::Text(t) => Value::Text(t),
         Raw::List(items) => {
-            Value::List(items.into_iter().map(|i| node(i, file, budget)).collect::<Result<_, _>>()?)
+            Value::List(items.into_iter().map(|i| node(i, source, budget)).collect::<Result<_, _>>()?)
         }
         Raw::Map(entries) => {
             let mut out: Vec<Entry> = Vec::with_capacity(entries.len());
             for (key, value) in entries {
-                let Node { span, value: name } = node(key, file, budget)?;
+                let Node { span, value: name } = node(key, source, budget)?;
                 let key = match name {
                     Value::Text(t) => t,
                     Value::Int(i) => i.to_string(),
@@ -206,7 +218,7 @@ fn node(raw: Spanned<Raw>, file: &Arc<str>, budget: &mut usize) -> Result<Node, 
                         return Err(Problem { span, text });
                     }
                 };
-                out.push(Entry { key, span, node: node(value, file, budget)? });
+                out.push(Entry { key, span, node: node(value, source, budget)? });
             }
             Value::Map(out)
         }

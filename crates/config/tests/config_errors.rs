@@ -78,6 +78,21 @@ fn types_are_checked() {
     );
 }
 
+/// As PyYAML has it, which LiteLLM's users write for.
+#[test]
+fn a_letter_is_a_text_and_a_word_is_true_or_false() {
+    let text = "model_list:\n- {model_name: y, litellm_params: {model: ollama/é, n: 3, drop_params: yes}}\n- {model_name: &b n, litellm_params: {model: ollama/b, drop_params: off}}\nrouter_settings: {model_group_alias: {Y: *b, N: y}}\n";
+    let config = read(text).unwrap();
+    let names: Vec<&str> = config.deployments.iter().map(|d| d.group.as_str()).collect();
+    assert_eq!(names, ["y", "n"]);
+    let dropped: Vec<bool> = config.deployments.iter().map(|d| d.target.changes().drop_params).collect();
+    assert_eq!(dropped, [true, false]);
+    assert_eq!(config.deployments[0].params["n"], 3);
+    let aliases: Vec<(&str, &str)> =
+        config.router.aliases.iter().map(|a| (a.name.as_str(), a.group.as_str())).collect();
+    assert_eq!(aliases, [("Y", "n"), ("N", "y")]);
+}
+
 #[test]
 fn names_have_to_be_those_of_something() {
     refused("router_settings: {fallbacks: [{a: [clod]}]}\n", &["fallbacks: there is no model_name 'clod'"]);

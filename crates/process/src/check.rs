@@ -45,9 +45,13 @@ async fn status(uri: &Uri) -> Result<StatusCode, String> {
         .header(header::CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .map_err(|e| e.to_string())?;
-    tokio::select! {
+    let mut answer = std::pin::pin!(sender.send_request(request));
+    let ended = tokio::select! {
         biased;
-        answer = sender.send_request(request) => answer.map(|a| a.status()).map_err(|e| e.to_string()),
-        ended = connection => Err(ended.err().map_or("it closed the connection".into(), |e| e.to_string())),
-    }
+        answer = &mut answer => return answer.map(|a| a.status()).map_err(|e| e.to_string()),
+        ended = connection => ended,
+    };
+    // A server that closes behind its answer: both are there at once.
+    let why = || ended.err().map_or("it closed the connection".into(), |e| e.to_string());
+    answer.await.map(|a| a.status()).map_err(|_| why())
 }
