@@ -61,6 +61,7 @@ async fn keys_say_who_may_ask_what() {
         json!({"model": "other", "max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}]});
     let (status, body) = ask(&f, &secret, "/v1/messages", &message).await;
     assert_eq!((status, body["error"]["type"].as_str()), (403, Some("permission_error")), "{body}");
+    let message = json!({"model": "other", "messages": [{"role": "user", "content": "Hello"}]});
     let (status, body) = ask(&f, &secret, "/api/chat", &message).await;
     assert!(status == 403 && body["error"].is_string(), "{body}");
     for wrong in ["", "sk-wrong", "sk-octet-0000"] {
