@@ -102,14 +102,14 @@ impl RouteMetrics {
         for step in &route.steps {
             match step {
                 Step::Failed { deployment, kind, .. } => {
-                    let failed = Failed { deployment: deployment.clone(), kind: *kind };
+                    let failed = Failed { deployment: deployment.clone(), kind };
                     self.failures.get_or_create(&failed).inc();
                 }
                 Step::Fallback { to, why, .. } => {
-                    self.fallbacks.get_or_create(&Fell { to: to.clone(), why: *why }).inc();
+                    self.fallbacks.get_or_create(&Fell { to: to.clone(), why }).inc();
                 }
                 Step::Confidence { verdict, .. } => {
-                    self.cascades.get_or_create(&Verdict { verdict: *verdict }).inc();
+                    self.cascades.get_or_create(&Verdict { verdict }).inc();
                 }
                 Step::Continued { .. } => {
                     self.continued.inc();
