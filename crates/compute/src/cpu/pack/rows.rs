@@ -1,7 +1,7 @@
 //! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks. Called by
 //! `Layout::pack_group`.
 
-use super::{Kind, Layout, Planes, ROWS, SUB, SUBS, VECTOR};
+use super::{Kind, Layout, Planes, ROWS, SUBS, VECTOR};
 
 /// Writes up to `ROWS` rows into their group.
 pub(super) fn pack(layout: &Layout, rows: &[&[u8]], group: &mut [u8]) {
