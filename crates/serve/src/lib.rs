@@ -5,6 +5,7 @@
 //! `core::Event`s; `http` writes those in the dialect again. `ops` counts, logs and keeps the door.
 
 mod app;
+mod connections;
 mod http;
 mod linger;
 mod models;

@@ -53,6 +53,11 @@ impl fmt::Display for Path {
     }
 }
 
+/// The place in a JSON text of a key that stands twice in one object.
+pub(crate) fn stands_twice(text: &str) -> Option<String> {
+    strict::twice(text.as_bytes())
+}
+
 /// At most 60 characters of something that a client wrote.
 pub fn shortened(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {

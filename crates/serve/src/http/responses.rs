@@ -54,13 +54,23 @@ fn missing(id: &str) -> ApiError {
     ApiError::new(ErrorKind::NotFound, what)
 }
 
+/// What is kept comes as it is: no stream of it, no parts.
+fn no_query(request: &Request) -> Result<(), ApiError> {
+    let Some(name) = request.uri().query().and_then(|q| q.split(['=', '&']).find(|n| !n.is_empty())) else {
+        return Ok(());
+    };
+    let name = shortened(name);
+    Err(ApiError::invalid(&*name, format!("'{name}' is not supported here; leave the query out")))
+}
+
 /// `GET /v1/responses/{id}`
 pub async fn get(
     State(app): State<Arc<App>>,
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
-    let kept = named(id).and_then(|id| app.kept.get(&id).ok_or_else(|| missing(&id)));
+    let kept = no_query(&request).and_then(|()| named(id));
+    let kept = kept.and_then(|id| app.kept.get(&id).ok_or_else(|| missing(&id)));
     match kept {
         Ok(kept) => json(200, kept.body.clone()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
@@ -73,7 +83,9 @@ pub async fn delete(
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
-    let removed = named(id).and_then(|id| if app.kept.remove(&id) { Ok(id) } else { Err(missing(&id)) });
+    let removed = no_query(&request)
+        .and_then(|()| named(id))
+        .and_then(|id| if app.kept.remove(&id) { Ok(id) } else { Err(missing(&id)) });
     match removed {
         Ok(id) => json(200, responses::deleted(&id).to_string()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),

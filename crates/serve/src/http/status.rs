@@ -63,14 +63,20 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     }
 }
 
+/// Characters of what is said about a query.
+const QUERY_ERROR_CHARS_MAX: usize = 200;
+
 /// Which model is asked about.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Which {
     model: Option<String>,
 }
 
 fn unreadable(e: &QueryRejection) -> ApiError {
-    ApiError::new(ErrorKind::InvalidRequest, format!("the query can not be read: {}", e.body_text()))
+    // It repeats what was sent, however long that is.
+    let why: String = e.body_text().chars().take(QUERY_ERROR_CHARS_MAX).collect();
+    ApiError::new(ErrorKind::InvalidRequest, format!("the query can not be read: {why}"))
 }
 
 /// The model that is asked about, or the first.

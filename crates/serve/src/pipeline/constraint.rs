@@ -25,7 +25,7 @@ pub fn constraint(
     request: &GenerateRequest,
     in_reasoning: bool,
 ) -> Result<Form, ApiError> {
-    let format = response_format(&request.response_format);
+    let (format, field) = (response_format(&request.response_format), &*request.response_format_field);
     let tools = match request.chat() {
         Some(chat) => tool_calls(model, name, chat, format.is_some())?,
         None => None,
@@ -43,10 +43,10 @@ pub fn constraint(
     });
     if must_call && format.is_some() {
         let what =
-            "'response_format' has no effect where 'tool_choice' demands a call; leave one of them out";
-        return Err(ApiError::invalid("response_format", what));
+            format!("'{field}' has no effect where 'tool_choice' demands a call; leave one of them out");
+        return Err(ApiError::invalid(field, what));
     }
-    let format = format.map(|f| matcher(f, "response_format")).transpose()?;
+    let format = format.map(|f| matcher(f, field)).transpose()?;
     let tools = tools.map(|t| matcher(t, "tools")).transpose()?;
     let matchers: Vec<Matcher> = format.into_iter().chain(tools).collect();
     if matchers.is_empty() {

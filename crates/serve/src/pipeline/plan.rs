@@ -79,6 +79,10 @@ pub fn render(
     }
 }
 
+/// A completion's prompt of so many tokens is stopped before its last, which is a step more, so that it can go on from there when it
+/// comes a second time. A shorter one is when it has come twice.
+const AGAIN_MIN: usize = 128;
+
 /// Plans a request whose prompts are rendered.
 pub fn plan(
     model: &Loaded,
@@ -109,6 +113,10 @@ pub fn plan(
                 out.continues = true;
                 if completion.echo {
                     out.prompt_logprobs = request.logprobs.map(|n| n as usize);
+                }
+                // No message ends there, and all of it may come again: its last token is always computed.
+                if out.prompt_logprobs.is_none() && out.prompt.len() >= AGAIN_MIN {
+                    out.checkpoints.push(out.prompt.len() - 1);
                 }
                 out
             });
