@@ -10,6 +10,7 @@ mod linger;
 mod models;
 mod ops;
 mod pipeline;
+mod room;
 mod server;
 
 pub use app::{App, Options};

@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Fixture, chat, with};
+use common::{Fixture, chat, model, with};
+use octet_serve::Options;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -125,6 +128,42 @@ async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
         ["", "a"].contains(&answer["choices"][0]["message"]["content"].as_str().unwrap_or("")),
         "{answer}"
     );
-    let stats = f.app.models.loaded(0).expect("it is loaded").handle.stats();
-    assert!(stats.masked_steps > 0 && stats.mask_wait_time <= stats.masked_step_time, "{stats:?}");
+    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    // Figures are shown after the step that the answer came with.
+    f.until("masks are counted", || stats().masked_steps > 0).await;
+    let stats = stats();
+    assert!(stats.mask_wait_time <= stats.masked_step_time, "{stats:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chats_do_not_wait_for_those_who_count() {
+    const COUNTS: usize = 16;
+    let f = Fixture::with(Options { prompts_at_once: 1, ..Options::new(vec![model("tiny")]) }).await;
+    f.ok(CHAT, &chat("Hello")).await;
+    let long = json!({"content": "some words, and more. ".repeat(3_000)});
+    let began = Instant::now();
+    f.ok("/tokenize", &long).await;
+    let one = began.elapsed();
+    let done = Arc::new(AtomicUsize::new(0));
+    let counts = (0..COUNTS).map(|_| {
+        let (request, done) = (f.request("/tokenize", &long), Arc::clone(&done));
+        tokio::spawn(async move {
+            assert_eq!(request.send().await.expect("the server answers").status(), 200);
+            done.fetch_add(1, Ordering::Relaxed)
+        })
+    });
+    let counts: Vec<_> = counts.collect();
+    f.until("the first are counted", || done.load(Ordering::Relaxed) > 0).await;
+    let before = done.load(Ordering::Relaxed);
+    // one word, and more than goes beside them
+    f.ok(CHAT, &with(&chat("Hello"), json!({"max_tokens": 1}))).await;
+    let (status, body) = f.post(CHAT, &chat(&"x".repeat(70_000))).await;
+    assert_eq!((status, &body["error"]["code"]), (400, &json!("context_length_exceeded")), "{body}");
+    let after = done.load(Ordering::Relaxed);
+    println!("a count takes {one:?}; {} of {COUNTS} came first", after - before);
+    assert!(after < COUNTS / 2, "{before} and {after}");
+    for count in counts {
+        count.await.expect("all are counted");
+    }
+}
+
