@@ -12,6 +12,7 @@ mod ops;
 mod pipeline;
 mod room;
 mod server;
+mod watched;
 
 pub use app::{App, Options};
 pub use models::{BoxError, Card, FreeMemory, Memory, ModelSpec, Open};

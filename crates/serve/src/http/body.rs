@@ -5,14 +5,13 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use hyper::HeaderMap;
 use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use octet_api::{ApiError, ErrorKind, shortened};
@@ -20,6 +19,7 @@ use octet_api::{ApiError, ErrorKind, shortened};
 use super::error::UNSUPPORTED_MEDIA_TYPE;
 use crate::linger::Unread;
 use crate::room::{Room, Share};
+use crate::watched::watched;
 
 /// Longest time for a body to come.
 const BODY_TIME_MAX: Duration = Duration::from_secs(120);
@@ -117,7 +117,8 @@ pub async fn parse<T: Send + 'static>(
 pub async fn part(request: Request, next: Next) -> Response {
     let unread = request.extensions().get::<Unread>().cloned();
     let whole = Arc::new(AtomicBool::new(request.body().is_end_stream()));
-    let request = request.map(|inner| Body::new(Watched { inner, whole: Arc::clone(&whole) }));
+    let came = Arc::clone(&whole);
+    let request = request.map(|inner| watched(inner, move || came.store(true, Ordering::Relaxed)));
     let mut response = next.run(request).await;
     if !whole.load(Ordering::Relaxed) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -126,34 +127,4 @@ pub async fn part(request: Request, next: Next) -> Response {
         }
     }
     response
-}
-
-/// A request's body, which tells when it has come to its end.
-struct Watched {
-    inner: Body,
-    whole: Arc<AtomicBool>,
-}
-
-impl http_body::Body for Watched {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.inner).poll_frame(cx);
-        if matches!(frame, Poll::Ready(None)) || self.inner.is_end_stream() {
-            self.whole.store(true, Ordering::Relaxed);
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
 }
