@@ -161,8 +161,12 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     if chat.continue_final {
         reopen(tokenizer, &mut tokens, &mut text);
     }
-    let mut checkpoints = ends_of_messages(tokenizer, &tokens);
-    checkpoints.extend(end_of_tools(template, tokenizer, &input, &tokens));
+    // Who counts computes nothing that could be kept.
+    let mut checkpoints = Vec::new();
+    if job.purpose != Purpose::Count {
+        checkpoints = ends_of_messages(tokenizer, &tokens);
+        checkpoints.extend(end_of_tools(model, template, &input, &prompt.text, &tokens));
+    }
     Ok(Rendered {
         checkpoints,
         in_reasoning: model.format.reasoning && text.trim_end().ends_with("<think>"),
@@ -210,27 +214,31 @@ fn ends_of_messages(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
 const OTHER: &str = "\u{ffff}";
 
 /// Where the instructions' own text begins, behind the tools where the template writes those first: clients put a date or
-/// a number into it, and keep their tools. Found by rendering other instructions; where that fails there is no such place.
+/// a number into it, and keep their tools. Found by rendering other instructions, once for the same tools; where that fails there
+/// is no such place.
 fn end_of_tools(
+    model: &Loaded,
     template: &ChatTemplate,
-    tokenizer: &Tokenizer,
     input: &ChatInput,
+    text: &str,
     tokens: &[u32],
 ) -> Option<usize> {
     let instructed = input.messages.first().is_some_and(|m| m["role"] == "system");
-    if !instructed || input.tools.as_ref().is_none_or(Vec::is_empty) {
-        return None;
-    }
-    let message = |role: &str| json!({"role": role, "content": OTHER});
-    let other = ChatInput {
-        messages: vec![message("system"), message("user")],
-        tools: input.tools.clone(),
-        add_generation_prompt: input.add_generation_prompt,
-        variables: input.variables.clone(),
-        now_s: input.now_s,
+    let tools = input.tools.as_ref().filter(|t| instructed && !t.is_empty())?;
+    let render = || {
+        let message = |role: &str| json!({"role": role, "content": OTHER});
+        let other = ChatInput {
+            messages: vec![message("system"), message("user")],
+            tools: input.tools.clone(),
+            add_generation_prompt: input.add_generation_prompt,
+            variables: input.variables.clone(),
+            now_s: input.now_s,
+        };
+        let other = template.render(&other).ok()?;
+        let tokens = model.tokenizer().encode_prompt(&other).ok()?;
+        Some((other.text, tokens))
     };
-    let other = tokenizer.encode_prompt(&template.render(&other).ok()?).ok()?;
-    Some(common(tokens, &other))
+    Some(common(tokens, &model.heads.find(tools, text, render)?))
 }
 
 /// Length of the common beginning.
