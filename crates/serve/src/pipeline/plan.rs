@@ -29,6 +29,8 @@ pub struct Plan {
     pub reader: Option<Reader>,
     /// What of the answers' form was asked for and is not enforced.
     pub unenforced: Vec<String>,
+    /// The field that asks for that form.
+    pub form: Option<&'static str>,
 }
 
 /// How answers are read.
@@ -102,7 +104,7 @@ pub fn plan(
             } else {
                 Vec::new()
             };
-            let Form { follow, unenforced } = constraint(model, name, request, false)?;
+            let Form { follow, unenforced, param: form } = constraint(model, name, request, false)?;
             let requests = rendered.into_iter().map(|r| {
                 let mut out = engine_request(model, request, r, defaults);
                 out.constraint.clone_from(&follow);
@@ -112,7 +114,7 @@ pub fn plan(
                 }
                 out
             });
-            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None, unenforced })
+            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None, unenforced, form })
         }
     }
 }
@@ -182,7 +184,7 @@ fn plan_chat(
         tools,
     };
     let prompt_tokens = rendered.tokens.len();
-    let Form { follow, unenforced } = constraint(model, name, request, rendered.in_reasoning)?;
+    let Form { follow, unenforced, param: form } = constraint(model, name, request, rendered.in_reasoning)?;
     let thinking = if rendered.in_reasoning { thinking(model, chat)? } else { None };
     let mut out = engine_request(model, request, rendered, defaults);
     out.constraint = follow;
@@ -194,7 +196,7 @@ fn plan_chat(
     if reader.single_call {
         out.stop.push(CALL_END.into());
     }
-    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader), unenforced })
+    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader), unenforced, form })
 }
 
 fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiError> {

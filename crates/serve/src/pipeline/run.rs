@@ -73,6 +73,8 @@ pub struct Run {
     pub miss: Option<String>,
     /// What of the answer's form was asked for and is not enforced.
     pub unenforced: Vec<String>,
+    /// The field that asks for that form.
+    form: Option<&'static str>,
     deadline: Option<tokio::time::Instant>,
     usage: Usage,
     took: Took,
@@ -133,7 +135,7 @@ impl Run {
             None => planned.await,
         };
         let (request, share, planned) = planned?;
-        let Plan { requests, echo, prompt_tokens, reader, unenforced } = planned;
+        let Plan { requests, echo, prompt_tokens, reader, unenforced, form } = planned;
         let n = request.n as usize;
         let choice = |i: usize| {
             Choice::new(u32::try_from(i).unwrap_or(u32::MAX), reader.as_ref(), request.logprobs.is_some())
@@ -158,6 +160,7 @@ impl Run {
             ready: VecDeque::new(),
             miss: None,
             unenforced,
+            form,
             deadline,
             usage: Usage {
                 prompt_tokens: prompt_tokens as u64,
@@ -317,7 +320,11 @@ impl Run {
             }
             engine::Event::Failed(e) => {
                 self.ready.extend(out);
-                return self.fail(engine_error(&e));
+                let mut error = engine_error(&e);
+                if matches!(e, octet_engine::Error::Constraint(_)) {
+                    error.param = self.form.map(str::to_string);
+                }
+                return self.fail(error);
             }
         }
         self.ready.extend(out);
@@ -469,7 +476,7 @@ pub fn engine_error(e: &octet_engine::Error) -> ApiError {
     match e {
         octet_engine::Error::Stopped => draining(),
         // A grammar that leads nowhere, or is too much work: the client's to mend.
-        octet_engine::Error::Constraint(_) => ApiError::new(ErrorKind::InvalidRequest, e.to_string()),
+        octet_engine::Error::Constraint(why) => ApiError::new(ErrorKind::InvalidRequest, why.clone()),
         other => internal(&other.to_string()),
     }
 }
