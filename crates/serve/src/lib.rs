@@ -11,7 +11,9 @@ mod linger;
 mod models;
 mod ops;
 mod pipeline;
+mod room;
 mod server;
+mod watched;
 
 pub use app::{App, Options};
 pub use models::{BoxError, Card, FreeMemory, Memory, ModelSpec, Open};

@@ -34,7 +34,7 @@ where
     let dialect = Dialect::of(request.uri().path());
     let trace = trace(&request);
     let headers = request.headers().clone();
-    let result = match body::read(request, app.options.body_bytes_max, &app.bodies).await {
+    let result = match body::read(request, app.options.body_bytes_max, &app.room).await {
         Ok(body) => answer(Call { app, trace: trace.clone(), headers, body }).await,
         Err(e) => Err(e),
     };

@@ -37,8 +37,10 @@ const GENERATE: Form = Form {
 pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         match body::parse(c.body, chat::parse).await? {
-            Asked::Generate(parsed) => generate(c.app, c.trace, &c.headers, *parsed, CHAT).await,
-            Asked::Load(load) => load_model(&c.app, &load, true).await,
+            (Asked::Generate(parsed), share) => {
+                generate(c.app, c.trace, &c.headers, (*parsed, share), CHAT).await
+            }
+            (Asked::Load(load), _) => load_model(&c.app, &load, true).await,
         }
     })
     .await
@@ -48,8 +50,10 @@ pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Respo
 pub async fn generate_answer(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         match body::parse(c.body, text::parse).await? {
-            Asked::Generate(parsed) => generate(c.app, c.trace, &c.headers, *parsed, GENERATE).await,
-            Asked::Load(load) => load_model(&c.app, &load, false).await,
+            (Asked::Generate(parsed), share) => {
+                generate(c.app, c.trace, &c.headers, (*parsed, share), GENERATE).await
+            }
+            (Asked::Load(load), _) => load_model(&c.app, &load, false).await,
         }
     })
     .await
@@ -71,7 +75,7 @@ async fn load_model(app: &Arc<App>, load: &Load, is_chat: bool) -> Result<Respon
 /// `POST /api/embed`
 pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let parsed: EmbedRequest = body::parse(c.body, vectors::parse).await?;
+        let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse).await?;
         let out = embed(&c.app, &c.trace, Arc::new(parsed), false).await?;
         Ok(json(200, vectors::response(&out)))
     })
@@ -81,7 +85,7 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
 /// `POST /api/embeddings`
 pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let parsed: EmbedRequest = body::parse(c.body, vectors::parse_old).await?;
+        let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse_old).await?;
         let out = embed(&c.app, &c.trace, Arc::new(parsed), true).await?;
         Ok(json(200, vectors::response_old(&out)))
     })
@@ -106,7 +110,7 @@ pub async fn version() -> Response {
 /// `POST /api/show`
 pub async fn show(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let name = body::parse(c.body, models::parse_show).await?;
+        let (name, _) = body::parse(c.body, models::parse_show).await?;
         let index = c.app.models.find(&name).ok_or_else(|| unknown(&c.app, &name))?;
         Ok(json(200, models::show(&c.app.models.info(index)).to_string()))
     })

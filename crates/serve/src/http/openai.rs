@@ -54,7 +54,7 @@ pub async fn plain_completions(State(app): State<Arc<App>>, request: Request) ->
 /// `POST /v1/embeddings`
 pub async fn embeddings_of(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let parsed: EmbedRequest = body::parse(c.body, embeddings::parse).await?;
+        let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, embeddings::parse).await?;
         let parsed = Arc::new(parsed);
         let vectors = embed(&c.app, &c.trace, Arc::clone(&parsed), false).await?;
         Ok(json(200, embeddings::response(&parsed, &vectors)))

@@ -16,6 +16,7 @@ use super::error::json;
 use crate::app::App;
 use crate::ops::Trace;
 use crate::pipeline::Run;
+use crate::room::Share;
 
 /// A stream says that it is alive after so long without a token.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -48,17 +49,17 @@ const WARNING: &str = "x-octet-warning";
 /// Characters of a header.
 const HEADER_CHARS_MAX: usize = 1000;
 
-/// Answers a request.
+/// Answers a request, which comes with its share of the room.
 pub async fn generate(
     app: Arc<App>,
     trace: Trace,
     headers: &HeaderMap,
-    request: GenerateRequest,
+    asked: (GenerateRequest, Share),
     form: Form,
 ) -> Result<Response, ApiError> {
-    let request = Arc::new(request);
     let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
-    let mut run = Run::start(&app, &trace, &request, explain).await?;
+    let mut run = Run::start(&app, &trace, asked, explain).await?;
+    let request = Arc::clone(&run.request);
     let mut miss = None;
     if explain {
         run.admitted().await;

@@ -32,7 +32,7 @@ fn keep(app: &App, request: &GenerateRequest, answer: &Answer) {
 /// `POST /v1/responses`
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let mut parsed = body::parse(c.body, responses::parse).await?;
+        let (mut parsed, mut share) = body::parse(c.body, responses::parse).await?;
         if let Some(id) = &parsed.previous_response_id {
             let Some(kept) = c.app.kept.get(id) else {
                 let what = format!(
@@ -43,8 +43,9 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
                 return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
             };
             responses::follow(&mut parsed, kept.conversation.clone());
+            c.app.room.take_kept(&mut share, kept.bytes)?;
         }
-        generate(c.app, c.trace, &c.headers, parsed, FORM).await
+        generate(c.app, c.trace, &c.headers, (parsed, share), FORM).await
     })
     .await
 }

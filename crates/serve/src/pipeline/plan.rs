@@ -29,6 +29,8 @@ pub struct Plan {
     pub reader: Option<Reader>,
     /// What of the answers' form was asked for and is not enforced.
     pub unenforced: Vec<String>,
+    /// The field that asks for that form.
+    pub form: Option<String>,
 }
 
 /// How answers are read.
@@ -106,7 +108,7 @@ pub fn plan(
             } else {
                 Vec::new()
             };
-            let Form { follow, unenforced } = constraint(model, name, request, false)?;
+            let Form { follow, unenforced, param: form } = constraint(model, name, request, false)?;
             let requests = rendered.into_iter().map(|r| {
                 let mut out = engine_request(model, request, r, defaults);
                 out.constraint.clone_from(&follow);
@@ -120,7 +122,7 @@ pub fn plan(
                 }
                 out
             });
-            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None, unenforced })
+            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None, unenforced, form })
         }
     }
 }
@@ -190,7 +192,7 @@ fn plan_chat(
         tools,
     };
     let prompt_tokens = rendered.tokens.len();
-    let Form { follow, unenforced } = constraint(model, name, request, rendered.in_reasoning)?;
+    let Form { follow, unenforced, param: form } = constraint(model, name, request, rendered.in_reasoning)?;
     let thinking = if rendered.in_reasoning { thinking(model, chat)? } else { None };
     let mut out = engine_request(model, request, rendered, defaults);
     out.constraint = follow;
@@ -202,7 +204,7 @@ fn plan_chat(
     if reader.single_call {
         out.stop.push(CALL_END.into());
     }
-    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader), unenforced })
+    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader), unenforced, form })
 }
 
 fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiError> {
