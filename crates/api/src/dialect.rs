@@ -22,6 +22,8 @@ pub trait StreamReader: Send {
     fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>);
     /// The connection is closed. A stream that is not complete gives an error.
     fn end(&mut self, out: &mut Vec<Event>);
+    /// The stream has said that it is complete, or failed: what would follow is not read.
+    fn is_over(&self) -> bool;
 }
 
 /// A request as a provider takes it.

@@ -1,5 +1,5 @@
-//! The languages that clients and providers speak: OpenAI's, Anthropic's and Ollama's, each read into and written from one
-//! neutral form ([`core`]). The server runs that on its engine; the gateway hands it on to a provider in the provider's
+//! The languages that clients and providers speak: OpenAI's, Anthropic's and Ollama's (and towards providers Gemini's), each read
+//! into and written from one neutral form ([`core`]). The server runs that on its engine; the gateway hands it on to a provider in the provider's
 //! own dialect. No engine, no HTTP, no async: bytes in, bytes out.
 //!
 //! Requests are read strictly: what is unknown, not supported or there twice is refused by name, with its path. Providers' answers are read
@@ -42,6 +42,7 @@ pub mod anthropic;
 pub mod core;
 pub mod dialect;
 mod error;
+pub mod gemini;
 mod json;
 pub mod ndjson;
 pub mod ollama;

@@ -32,6 +32,30 @@ pub(crate) fn rfc3339(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", days + 1)
 }
 
+/// Seconds since 1970 UTC of an RFC 3339 time; fractions are cut. `None` if it is none, or before 1970.
+pub(crate) fn seconds(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once(['T', 't', ' '])?;
+    let mut date = date.split('-').map(|n| n.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let zone = time.rfind(['Z', 'z', '+', '-'])?;
+    let offset_s = match time.get(zone + 1..)?.split_once(':') {
+        Some((h, m)) => (h.parse::<i64>().ok()?.min(24) * 60 + m.parse::<i64>().ok()?.min(60)) * 60,
+        None => 0,
+    };
+    let offset_s = if time[zone..].starts_with('-') { -offset_s } else { offset_s };
+    let clock = time[..zone].split('.').next()?;
+    let mut clock = clock.split(':').map(|n| n.parse::<u64>().ok().filter(|n| *n <= 60));
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    // Days from the first of March, where leap days come last (Howard Hinnant's days_from_civil).
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = y * 365 + y / 4 - y / 100 + y / 400 + (m * 153 + 2) / 5 + day - 1;
+    let days = days.checked_sub(719_468)?;
+    (days * 86_400 + hour * 3600 + minute * 60 + second).checked_add_signed(-offset_s)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +73,21 @@ mod tests {
             (u64::MAX, "9999-12-31T23:59:59Z"),
         ] {
             assert_eq!(rfc3339(seconds), text);
+            assert_eq!(super::seconds(text), Some(seconds.min(253_402_300_799)));
+        }
+        for (text, expected) in [
+            ("2024-02-29T23:59:59.123456789Z", Some(1_709_251_199)),
+            ("2024-03-01T01:59:59.5+02:00", Some(1_709_251_199)),
+            ("2024-02-29T16:59:59-07:00", Some(1_709_251_199)),
+            ("2024-02-29", None),
+            ("2024-02-29T23:59:59", None),
+            ("1969-12-31T23:59:59Z", None),
+            ("now", None),
+            ("2024-99-29T23:59:59Z", None),
+            ("2024-02-29T23:99:59Z", None),
+            ("1970-01-01T00:00:00+99:99", None),
+        ] {
+            assert_eq!(super::seconds(text), expected, "{text}");
         }
     }
 }

@@ -80,6 +80,11 @@ pub fn read(path: &Path) -> anyhow::Result<String> {
     read_from(std::fs::File::open(path).with_context(|| name.clone())?, &name)
 }
 
+/// A file's text; `-` is standard input.
+pub fn read_or_stdin(path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") { read_from(std::io::stdin().lock(), "standard input") } else { read(path) }
+}
+
 /// A file's JSON.
 pub fn read_json(path: &Path) -> anyhow::Result<Value> {
     serde_json::from_str(&read(path)?).with_context(|| format!("{}: not JSON", path.display()))

@@ -61,6 +61,10 @@ pub enum Command {
     Tokenize(crate::tokenize::TokenizeArgs),
     Template(crate::template::TemplateArgs),
     Perplexity(crate::perplexity::PerplexityArgs),
+    Config(crate::config_cmd::ConfigArgs),
+    Route(Box<crate::route::RouteArgs>),
+    Keys(Box<crate::keys::KeysArgs>),
+    Usage(crate::usage::UsageArgs),
     Completions(crate::completions::CompletionsArgs),
 }
 
@@ -265,8 +269,10 @@ pub fn count(text: &str) -> Result<usize, String> {
 }
 
 /// What comes from the environment and is no flag.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Settings {
+    /// Flags that stand on the command line or come from the environment: they beat a configuration file.
+    pub given: BTreeSet<String>,
     /// `OCTET_MODEL`: the model where none is named.
     pub model: Option<String>,
     /// `OCTET_DATA_DIR`, or the system's folder for a user's data: what was typed in chats is kept there. `None` where
@@ -303,6 +309,14 @@ fn variable(name: &str) -> Result<Option<String>, Usage> {
     set(name).map(|v| v.into_string().map_err(|_| not_text(name))).transpose()
 }
 
+/// A variable that a router's configuration names.
+pub fn lookup(name: &str) -> Option<String> {
+    variable(name).unwrap_or_else(|e| {
+        note!("{e}; it counts as not set");
+        None
+    })
+}
+
 /// The secret in the variable that a flag names.
 pub fn secret(name: &str) -> Result<String, Usage> {
     variable(name)?.ok_or_else(|| Usage(format!("the environment variable {name} is not set")))
@@ -321,11 +335,24 @@ pub fn parse() -> Result<(Command, Settings), Usage> {
     let cli = Cli::from_arg_matches(&matches).map_err(|e| refused(&e.format(&mut command)))?;
     let data = || Some(etcetera::choose_base_strategy().ok()?.data_dir().join("octet"));
     let settings = Settings {
+        given: given(&matches, &command),
         model: variable("OCTET_MODEL")?,
         data: set("OCTET_DATA_DIR").map(PathBuf::from).or_else(data),
         log: variable("RUST_LOG")?,
     };
     Ok((cli.command, settings))
+}
+
+/// The flags of the command that somebody gave.
+fn given(matches: &ArgMatches, command: &clap::Command) -> BTreeSet<String> {
+    let Some((name, matches)) = matches.subcommand() else { return BTreeSet::new() };
+    let Some(sub) = command.find_subcommand(name) else { return BTreeSet::new() };
+    let ids = sub.get_arguments().map(|a| a.get_id().as_str());
+    let by_user = |id: &&str| {
+        let source = matches.try_contains_id(id).ok().and_then(|_| matches.value_source(id));
+        matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+    };
+    ids.filter(by_user).map(String::from).collect()
 }
 
 /// Prints what clap has to say and exits; what it has to say about a variable names that.

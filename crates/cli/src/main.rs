@@ -6,11 +6,14 @@ mod bench;
 mod chat;
 mod completions;
 mod config;
+mod config_cmd;
+mod keys;
 mod library;
 mod memory;
 mod model;
 mod perplexity;
 mod progress;
+mod route;
 mod run;
 mod sampling;
 mod serve;
@@ -20,6 +23,7 @@ mod synth;
 mod template;
 mod tokenize;
 mod units;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -56,9 +60,21 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Tokenize(args) => tokenize::run(&args, settings)?,
         Command::Template(args) => template::run(&args, settings)?,
         Command::Perplexity(args) => perplexity::run(&args, settings)?,
+        Command::Config(args) => config_cmd::run(&args)?,
+        Command::Route(args) => route::run(&args, settings)?,
+        Command::Keys(args) => keys::run(&args, settings)?,
+        Command::Usage(args) => usage::run(&args, settings)?,
         Command::Completions(args) => completions::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes to standard output; that nobody reads it to its end is an error that `main` knows.
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
 }
 
 /// Prints an error with its causes, and says how to exit.

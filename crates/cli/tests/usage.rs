@@ -4,7 +4,7 @@ mod common;
 
 use common::Place;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "bench",
     "show",
@@ -15,6 +15,8 @@ const COMMANDS: [&str; 11] = [
     "tokenize",
     "template",
     "perplexity",
+    "keys",
+    "usage",
     "completions",
 ];
 

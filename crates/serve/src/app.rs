@@ -1,20 +1,23 @@
 //! What all requests share: the models, the settings, the metrics, kept responses. Made once, by `Server`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use octet_api::ApiError;
+use octet_api::core::ModelInfo;
 use octet_parser::ReasoningFormat;
 
+use crate::gateway::{Caller, Gateway, Routes};
 use crate::http::Kept;
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::{Keys, Metrics};
-use crate::pipeline::Apart;
+use crate::pipeline::{Apart, unknown};
 use crate::room::Room;
 
 /// How to serve.
 #[derive(Clone)]
 pub struct Options {
-    /// What to serve, the default model first; at least one.
+    /// What to serve, the default model first; at least one, unless there are routes.
     pub models: Vec<ModelSpec>,
     /// What models may take together.
     pub memory: Memory,
@@ -36,6 +39,8 @@ pub struct Options {
     pub connections_max: usize,
     /// Prompts that are rendered and tokenized at once, of all requests; the rest of the processors is the models'.
     pub prompts_at_once: usize,
+    /// The router in front, which has all names then.
+    pub routes: Option<Routes>,
 }
 
 impl Options {
@@ -53,6 +58,7 @@ impl Options {
             reasoning: ReasoningFormat::default(),
             connections_max: 1024,
             prompts_at_once: std::thread::available_parallelism().map_or(1, |n| n.get() / 2).max(1),
+            routes: None,
         }
     }
 }
@@ -71,25 +77,78 @@ pub struct App {
     pub room: Room,
     /// Does what takes a processor for a while.
     pub apart: Apart,
+    gateway: OnceLock<Arc<Gateway>>,
 }
 
 impl App {
-    /// Opens each model's file to see what it is; loads none.
+    /// Opens each model's file to see what it is; loads none. With routes it belongs into a runtime of tokio's.
     pub fn new(mut options: Options) -> Result<Arc<Self>, BoxError> {
-        if options.models.is_empty() {
+        if options.models.is_empty() && options.routes.is_none() {
             return Err("there is no model to serve".into());
         }
         let specs = std::mem::take(&mut options.models);
+        let routes = options.routes.take();
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
         let room = Room::new(options.body_bytes_max);
         let apart = Apart::new(options.prompts_at_once);
-        Ok(Arc::new(Self {
+        let keys = options.keys.clone();
+        let app = Arc::new(Self {
             options,
             models,
             metrics: Metrics::default(),
             kept: Kept::default(),
             room,
             apart,
-        }))
+            gateway: OnceLock::new(),
+        });
+        if let Some(routes) = routes {
+            let gateway = Gateway::new(&Arc::downgrade(&app), &app.models, routes, keys)?;
+            app.gateway.get_or_init(|| Arc::new(gateway));
+        }
+        Ok(app)
+    }
+
+    /// The router in front, if there is one.
+    pub fn gateway(&self) -> Option<&Arc<Gateway>> {
+        self.gateway.get()
+    }
+
+    /// Which model of the registry a client means, for what only a model in this process can do.
+    pub fn find(&self, name: &str) -> Result<usize, ApiError> {
+        match self.gateway() {
+            Some(gateway) => gateway.local(name),
+            None => self.models.find(name).ok_or_else(|| unknown(name, &self.models.known())),
+        }
+    }
+
+    /// What is meant where no model is named; empty where there is none.
+    pub fn default_name(&self) -> String {
+        let first = |all: Vec<ModelInfo>| all.into_iter().next().map(|m| m.id).unwrap_or_default();
+        match self.gateway() {
+            Some(gateway) => {
+                let all = gateway.list(&Caller::Trusted);
+                let here = all.iter().position(|m| gateway.local(&m.id).is_ok()).unwrap_or(0);
+                first(all.into_iter().skip(here).collect())
+            }
+            None => first(self.models.list()),
+        }
+    }
+
+    /// All names, for lists: those that `caller` may use.
+    pub fn list(&self, caller: &Caller) -> Vec<ModelInfo> {
+        self.gateway().map_or_else(|| self.models.list(), |gateway| gateway.list(caller))
+    }
+
+    /// One name, as lists show it.
+    pub fn info(&self, name: &str, caller: &Caller) -> Result<ModelInfo, ApiError> {
+        match self.gateway() {
+            Some(gateway) => gateway.info(name, caller),
+            None => Ok(self.models.info(self.find(name)?)),
+        }
+    }
+
+    /// Requests at work.
+    pub fn busy(&self) -> usize {
+        self.models.busy() + self.gateway().map_or(0, |g| g.busy())
     }
 }

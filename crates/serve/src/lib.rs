@@ -2,10 +2,12 @@
 //!
 //! A request goes down like this: `http` reads it in its dialect into a `core::GenerateRequest`; `pipeline` waits for its model
 //! (`models`), renders and tokenises its prompt, compiles its grammar, queues it, and turns the engine's events into
-//! `core::Event`s; `http` writes those in the dialect again. `ops` counts, logs and keeps the door.
+//! `core::Event`s; `http` writes those in the dialect again. `ops` counts, logs and keeps the door. Where a configuration of routes is
+//! given, `gateway` stands between `http` and the rest: it has all names, and the models of this process are some of those who answer.
 
 mod app;
 mod connections;
+mod gateway;
 mod http;
 mod linger;
 mod models;
@@ -16,6 +18,7 @@ mod server;
 mod watched;
 
 pub use app::{App, Options};
+pub use gateway::{Gateway, MakeModel, Reload, Routes};
 pub use models::{BoxError, Card, FreeMemory, Memory, ModelSpec, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
 pub use ops::{Keys, experts_json};

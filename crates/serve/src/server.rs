@@ -129,6 +129,7 @@ impl Server {
     pub async fn run(self, mut stage: watch::Receiver<Stage>) {
         let Self { listener, app } = self;
         let idle = tokio::spawn(Arc::clone(&app.models).unload_idle());
+        let routes = app.gateway().map(|gateway| tokio::spawn(Arc::clone(gateway).run()));
         let close = watch::Sender::new(());
         let mut draining = stage.clone();
         tokio::select! {
@@ -147,6 +148,12 @@ impl Server {
             () = reached(&mut stage, Stage::Stop) => true,
         };
         idle.abort();
+        if let Some(routes) = routes {
+            routes.abort();
+        }
+        if let Some(gateway) = app.gateway() {
+            gateway.stop().await;
+        }
         app.models.stop(if stopped { Shutdown::Now } else { Shutdown::Drain }).await;
         if stopped {
             // Whose answer was broken off is told so.
@@ -164,10 +171,10 @@ async fn reached(stage: &mut watch::Receiver<Stage>, which: Stage) {
 /// Waits until the server has been told to end, and everything is answered.
 async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
     reached(stage, Stage::Drain).await;
-    tracing::info!(requests = app.models.busy(), "draining; once more to stop at once");
+    tracing::info!(requests = app.busy(), "draining; once more to stop at once");
     app.models.drain();
     let answered = async {
-        while app.models.busy() > 0 {
+        while app.busy() > 0 {
             tokio::time::sleep(DRAIN_LOOK).await;
         }
     };

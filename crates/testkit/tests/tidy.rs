@@ -51,11 +51,28 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("engine", &["weights", "compute"]),
     ("api", &[]),
     ("synth", &["weights"]),
+    ("router", &["api", "config", "upstream"]),
+    ("upstream", &["api", "config"]),
     ("hub", &[]),
     ("parser", &[]),
+    ("keys", &[]),
+    ("process", &["config"]),
     ("grammar", &[]),
-    ("serve", &["weights", "compute", "engine", "api", "grammar", "parser"]),
-    ("cli", &["weights", "compute", "engine", "synth", "hub", "parser", "api", "serve"]),
+    ("config", &[]),
+    (
+        "serve",
+        &[
+            "weights", "compute", "engine", "api", "grammar", "parser", "config", "router", "upstream",
+            "keys", "process",
+        ],
+    ),
+    (
+        "cli",
+        &[
+            "weights", "compute", "engine", "synth", "hub", "keys", "parser", "api", "serve", "config",
+            "router",
+        ],
+    ),
     ("testkit", &[]),
 ];
 

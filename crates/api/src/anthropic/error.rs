@@ -38,6 +38,11 @@ pub fn parse(status: u16, body: &[u8]) -> ApiError {
     }
 }
 
+/// An error within a stream, or one that has the status of success.
+pub fn in_stream(json: &[u8]) -> ApiError {
+    from_value(&serde_json::from_slice(json).unwrap_or_default(), None)
+}
+
 /// An error object, in an answer or in a stream (where there is no status).
 pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let error = &value["error"];

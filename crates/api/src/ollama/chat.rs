@@ -1,5 +1,7 @@
 //! `/api/chat`. Called by the server and the gateway.
 
+pub use super::body::body;
+pub use super::reader::events;
 use super::{Call, LineWriter, Load, answer, fields, messages};
 use crate::core::{Answer, Chat, Family, GenerateRequest, Input};
 use crate::json::{self, Accepted, Result};

@@ -1,11 +1,14 @@
 //! `/api/embed`, and the older `/api/embeddings`. Called by the server and the gateway.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use super::answer::nanoseconds;
 use super::fields;
+use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt, VectorEncoding};
 use crate::json::{self, Field, Object, Result};
+use crate::openai::chat::unreadable;
 
 /// Reads the body of a `POST /api/embed`: one text or several. Their vectors are to have length 1.
 ///
@@ -53,6 +56,60 @@ fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
         keep_alive: fields::keep_alive(o)?,
         context_length: options.context_length,
         user: None,
+    })
+}
+
+/// The request for a provider that knows the model as `model`.
+///
+/// # Errors
+/// Inputs that are tokens: only the model's own tokenizer knows them.
+pub fn body(request: &EmbedRequest, model: &str) -> Result<Map<String, Value>> {
+    let input = |p: &Prompt| match p {
+        Prompt::Text(text) => Ok(Value::from(text.as_str())),
+        Prompt::Tokens(_) => {
+            Err(ApiError::invalid("input", "the provider takes texts only, and an input is tokens"))
+        }
+    };
+    let mut out = Map::new();
+    out.insert("model".into(), model.into());
+    out.insert("input".into(), request.inputs.iter().map(input).collect::<Result<_>>()?);
+    out.insert("truncate".into(), request.truncate.into());
+    if let Some(n) = request.dimensions {
+        out.insert("dimensions".into(), n.into());
+    }
+    if let Some(keep) = request.keep_alive {
+        out.insert("keep_alive".into(), super::body::keep_alive(keep));
+    }
+    if let Some(n) = request.context_length {
+        out.insert("options".into(), json!({"num_ctx": n}));
+    }
+    Ok(out)
+}
+
+/// The vectors of a provider's answer.
+///
+/// # Errors
+/// A body that is no answer.
+pub fn read(body: &[u8]) -> Result<Embeddings> {
+    #[derive(Deserialize)]
+    struct Wire {
+        #[serde(default)]
+        model: String,
+        embeddings: Vec<Vec<f32>>,
+        #[serde(default)]
+        prompt_eval_count: u64,
+        #[serde(default)]
+        total_duration: u64,
+        #[serde(default)]
+        load_duration: u64,
+    }
+    let wire: Wire = serde_json::from_slice(body).map_err(|e| unreadable(&e, body))?;
+    Ok(Embeddings {
+        model: wire.model,
+        vectors: wire.embeddings,
+        prompt_tokens: wire.prompt_eval_count,
+        total_ms: wire.total_duration as f64 / 1e6,
+        load_ms: wire.load_duration as f64 / 1e6,
     })
 }
 

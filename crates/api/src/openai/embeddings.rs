@@ -2,9 +2,11 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::prompts;
+use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt, VectorEncoding};
 use crate::json::{self, Accepted, Field, Result};
 
@@ -46,6 +48,76 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
         keep_alive: None,
         context_length: None,
         user,
+    })
+}
+
+/// The request for a provider that knows the model as `model`. Vectors are asked for as numbers: not every server knows
+/// another form.
+pub fn body(request: &EmbedRequest, model: &str) -> Map<String, Value> {
+    let input = |p: &Prompt| match p {
+        Prompt::Text(text) => Value::from(text.as_str()),
+        Prompt::Tokens(ids) => Value::from(ids.clone()),
+    };
+    let mut out = Map::new();
+    out.insert("model".into(), model.into());
+    out.insert("input".into(), request.inputs.iter().map(input).collect());
+    if let Some(n) = request.dimensions {
+        out.insert("dimensions".into(), n.into());
+    }
+    if let Some(user) = &request.user {
+        out.insert("user".into(), user.as_str().into());
+    }
+    out
+}
+
+/// The vectors of a provider's answer, in the order of the inputs.
+///
+/// # Errors
+/// A body that is no answer.
+pub fn read(body: &[u8]) -> Result<Embeddings> {
+    #[derive(Deserialize)]
+    struct Wire {
+        data: Vec<Item>,
+        #[serde(default)]
+        model: Option<String>,
+        #[serde(default)]
+        usage: Option<Counts>,
+    }
+    #[derive(Deserialize)]
+    struct Item {
+        #[serde(default)]
+        index: usize,
+        embedding: Numbers,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Numbers {
+        Float(Vec<f32>),
+        Base64(String),
+    }
+    #[derive(Deserialize)]
+    struct Counts {
+        #[serde(default)]
+        prompt_tokens: u64,
+    }
+    let mut wire: Wire = serde_json::from_slice(body).map_err(|e| super::chat::unreadable(&e, body))?;
+    // Some servers leave out the numbers; the sort keeps what is equal in order.
+    wire.data.sort_by_key(|item| item.index);
+    let vector = |item: Item| match item.embedding {
+        Numbers::Float(v) => Ok(v),
+        Numbers::Base64(text) => {
+            let bytes = STANDARD.decode(text).unwrap_or_default();
+            if bytes.is_empty() || !bytes.len().is_multiple_of(4) {
+                return Err(ApiError::upstream("a vector of the provider's answer is no base64 of numbers"));
+            }
+            Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        }
+    };
+    Ok(Embeddings {
+        model: wire.model.unwrap_or_default(),
+        vectors: wire.data.into_iter().map(vector).collect::<Result<_>>()?,
+        prompt_tokens: wire.usage.map_or(0, |u| u.prompt_tokens),
+        ..Embeddings::default()
     })
 }
 

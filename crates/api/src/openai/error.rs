@@ -51,10 +51,25 @@ pub fn parse(status: u16, body: &[u8]) -> ApiError {
     }
 }
 
+/// An error within a stream, or one that has the status of success.
+pub fn in_stream(json: &[u8]) -> ApiError {
+    match serde_json::from_slice::<Value>(json) {
+        // Responses have theirs one deeper.
+        Ok(value) if value["response"]["error"].is_object() => from_value(&value["response"], None),
+        Ok(value) => from_value(&value, None),
+        Err(_) => ApiError::upstream(format!("the provider failed: {}", quoted(json))),
+    }
+}
+
+/// The beginning of what can not be read, on one line.
+fn quoted(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(800)]);
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
+}
+
 /// What is said of an answer that no one can read.
 pub(crate) fn unreadable(status: u16, body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&body[..body.len().min(800)]);
-    let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect();
+    let text = quoted(body);
     if text.is_empty() {
         format!("status {status} without a body")
     } else {

@@ -11,6 +11,8 @@ mod prompts;
 pub mod responses;
 mod usage;
 
+pub use usage::usage_in;
+
 pub(crate) use fields::{
     TOP_LOGPROBS_MAX, check_tool_choice, function_type, neutral, sampling, schema, stop, tools, unique,
 };

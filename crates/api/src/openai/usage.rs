@@ -4,6 +4,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::{Timings, Usage};
 
+/// The count of tokens that a whole answer, or a chunk of a stream, holds: of chat, completions, responses and embeddings.
+/// `None` where it holds none. For who hands answers on unread.
+pub fn usage_in(json: &[u8]) -> Option<Usage> {
+    #[derive(Deserialize)]
+    struct Holder {
+        #[serde(default)]
+        usage: Option<AnyUsage>,
+        #[serde(default)]
+        response: Option<Inner>,
+    }
+    #[derive(Deserialize)]
+    struct Inner {
+        #[serde(default)]
+        usage: Option<AnyUsage>,
+    }
+    // Responses have other names for the same.
+    #[derive(Deserialize)]
+    struct AnyUsage {
+        #[serde(default, alias = "input_tokens")]
+        prompt_tokens: u64,
+        #[serde(default, alias = "output_tokens")]
+        completion_tokens: u64,
+        #[serde(default, alias = "input_tokens_details")]
+        prompt_tokens_details: Option<PromptDetails>,
+        #[serde(default, alias = "output_tokens_details")]
+        completion_tokens_details: Option<CompletionDetails>,
+    }
+    let holder: Holder = serde_json::from_slice(json).ok()?;
+    let usage = holder.usage.or(holder.response.and_then(|r| r.usage))?;
+    let wire = WireUsage {
+        prompt_tokens: usage.prompt_tokens,
+        completion_tokens: usage.completion_tokens,
+        total_tokens: 0,
+        prompt_tokens_details: usage.prompt_tokens_details,
+        completion_tokens_details: usage.completion_tokens_details,
+    };
+    Some(wire.into())
+}
+
 /// `usage` of chat and completions.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireUsage {

@@ -34,7 +34,7 @@ pub struct ServerArgs {
     pub cors_origin: Vec<String>,
     /// Longest time of a request in seconds; 0 is any.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, help_heading = "Server")]
-    timeout: u64,
+    pub timeout: u64,
     /// Longest body of a request: 32MiB, 500K.
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = some, help_heading = "Server")]
     pub max_body: u64,
@@ -91,7 +91,7 @@ pub struct ServerArgs {
     pub tool_call_parser: Option<ToolSyntax>,
     /// A Jinja chat template instead of the (first) model's own.
     #[arg(long, value_name = "FILE", help_heading = "Answers")]
-    chat_template: Option<PathBuf>,
+    pub chat_template: Option<PathBuf>,
     /// Variables of the chat template where a request does not set them, as a JSON object: '{"enable_thinking": false}'.
     #[arg(long, alias = "default-chat-template-kwargs", value_name = "JSON", value_parser = object, help_heading = "Answers")]
     chat_template_kwargs: Option<Map<String, Value>>,

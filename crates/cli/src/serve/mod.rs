@@ -2,17 +2,15 @@
 
 mod args;
 mod bill;
+mod load;
+pub mod routes;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
-use clap::Args;
-use octet_engine::engine::{DiskOptions, Options as EngineOptions};
-use octet_engine::report::Report;
-use octet_engine::scheduler;
+use clap::{Args, FromArgMatches};
 use octet_hub::Reference;
 use octet_serve::{Keys, Memory, ModelSpec, Options, Reserved, Server, Stage};
 use tokio::sync::watch;
@@ -20,10 +18,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::Usage;
 use crate::config::{EngineArgs, Settings};
-use crate::model::{locate, open, reference};
+use crate::model::reference;
 use crate::stderr::{Log, note};
 pub use args::ServerArgs;
-use bill::Bill;
+use load::Load;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,10 +29,11 @@ Examples:
   octet serve qwen3.6:35b-a3b --alias local -np 8 --cache-disk ~/.cache/octet/kv
   octet serve coder=qwen3.6:35b-a3b small=smollm2:135m --keep-alive 10m
                                                           two, each loaded when it is first asked for
+  octet serve --config octet.yaml                         models, other servers and providers, under your own names
   curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"model\": \"smollm2:135m\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
-A chat for the browser is at the address itself; docs/serving.md and docs/agents.md say more.
+A chat for the browser is at the address itself; docs/serving.md, docs/router.md and docs/agents.md say more.
 Ctrl-C finishes what was accepted and ends; a second one ends at once.";
 
 /// Serves models to clients of OpenAI's, Anthropic's and Ollama's APIs.
@@ -51,6 +50,10 @@ pub struct ServeArgs {
     /// A model on Hugging Face: user/repo:QUANT. Also -hf.
     #[arg(long = "hf", alias = "hf-repo", value_name = "REPO", help_heading = "Models")]
     hf: Vec<String>,
+    /// A router's file, which names all that is served: docs/router.md. What changes in it is taken over while the
+    /// server runs, also on SIGHUP. Flags beat what stands there.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["positional", "flag", "hf", "alias"], help_heading = "Models")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
@@ -60,10 +63,16 @@ pub struct ServeArgs {
     verbose: bool,
 }
 
-/// Tokens of a prompt that are scored at once (`echo` with `logprobs`): each costs a row of logits.
-const SCORE_TOKENS: usize = 32;
+impl ServeArgs {
+    /// What they are where no flag is given.
+    pub fn plain() -> anyhow::Result<Self> {
+        let matches = Self::augment_args(clap::Command::new("serve")).try_get_matches_from(["serve"])?;
+        Ok(Self::from_arg_matches(&matches)?)
+    }
+}
+
 /// Threads that serve connections: they only move bytes.
-const SERVING_THREADS: usize = 2;
+pub const SERVING_THREADS: usize = 2;
 /// Threads for templates, tokenizers and grammars.
 const BLOCKING_THREADS: usize = 16;
 
@@ -73,11 +82,18 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
         check_folder(dir)?;
     }
     let keys = args.server.keys()?;
-    let address = SocketAddr::new(args.server.host, args.server.port);
+    let config = args.config.as_deref().map(routes::read).transpose()?;
+    let mut options = options(args, keys);
+    let mut address = SocketAddr::new(args.server.host, args.server.port);
+    if let Some(config) = &config {
+        routes::server(&mut options, &mut address, config, &settings.given)?;
+    }
     // Before anything is fetched or counted.
     let reserved = Reserved::new(address).map_err(anyhow::Error::from_boxed)?;
-    let options = options(args, settings, keys)?;
-    let open = !args.server.host.is_loopback() && options.keys.is_empty();
+    match (config, &args.config) {
+        (Some(config), Some(file)) => options.routes = Some(routes::routes(config, file, args, settings)?),
+        _ => options.models = models(args, settings)?,
+    }
     let single = options.models.len() == 1;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SERVING_THREADS)
@@ -87,13 +103,18 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     let served = runtime.block_on(async {
         let server = Server::listen(reserved, options).map_err(anyhow::Error::from_boxed)?;
         let mut stage = signals()?;
+        let gateway = server.app().gateway().cloned();
+        if let Some(gateway) = &gateway {
+            routes::reload_on_hangup(gateway)?;
+        }
         if single && !server.preload(&mut stage).await.map_err(anyhow::Error::from_boxed)? {
             note!("ended before the model was loaded");
             return Ok(());
         }
         let address = server.address()?;
         note!("\nlistening at http://{address}    OpenAI: /v1    Anthropic, Ollama: /    chat: / in a browser");
-        if open {
+        let open = gateway.map_or(server.app().options.keys.is_empty(), |g| g.is_open());
+        if open && !address.ip().is_loopback() {
             note!(
                 "WARNING: everybody who can reach this machine's address {} can use the server; give an --api-key",
                 address.ip()
@@ -143,10 +164,10 @@ fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
     Ok(stage)
 }
 
-fn options(args: &ServeArgs, settings: &Settings, keys: Keys) -> anyhow::Result<Options> {
+/// What the flags say of the server.
+pub fn options(args: &ServeArgs, keys: Keys) -> Options {
     let s = &args.server;
-    let models = models(args, settings)?;
-    let mut options = Options {
+    Options {
         memory: Memory {
             free: if args.engine.memory.no_memory_check {
                 Arc::new(|| None)
@@ -163,9 +184,7 @@ fn options(args: &ServeArgs, settings: &Settings, keys: Keys) -> anyhow::Result<
         reasoning: s.reasoning_format,
         connections_max: s.max_connections,
         ..Options::new(Vec::new())
-    };
-    options.models = models;
-    Ok(options)
+    }
 }
 
 fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Vec<ModelSpec>> {
@@ -239,48 +258,13 @@ fn model(
     if names.is_empty() {
         names.push(default_name(model)?);
     }
-    let path = locate(model, settings)?;
-    let file = open(model, settings)?;
-    let report = Report::new(&file)?;
-    let engine = EngineOptions {
-        max_seqs: s.parallel,
-        score_tokens: SCORE_TOKENS,
-        kv_tokens: s.kv_tokens,
-        snapshot_memory: s.cache_ram,
-        disk: s.cache_disk.clone().map(|dir| DiskOptions { dir, bytes: s.cache_disk_size }),
-        ..args.engine.options()
-    };
-    let check = !args.engine.memory.no_memory_check;
-    let free = crate::memory::available().filter(|_| check);
-    // Its share of the limit, so that all stay in memory together; where that is too little, all of it.
-    let mut bill = Bill::new(&report, &engine, least(free, s.memory_limit.map(|l| l / of as u64)))?;
-    if !bill.fits(&report) {
-        bill = Bill::new(&report, &engine, least(free, s.memory_limit))?;
-    }
-    if check {
-        bill.check(&report)?;
+    let mut load = Load::of(args)?;
+    if !first {
+        load.chat_template = None;
     }
     let name = names.remove(0);
-    note!("{}", bill.text(&name, &report));
-    let written = path.metadata().and_then(|m| m.modified()).ok();
-    let open = move || octet_weights::Model::open(&path).map_err(octet_serve::BoxError::from);
-    Ok(ModelSpec {
-        aliases: names,
-        created_s: written.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs()),
-        options: scheduler::Options { engine: bill.options, queue: s.max_queue },
-        chat_template: if first { s.template()? } else { None },
-        template_kwargs: s.template_kwargs(),
-        tool_syntax: s.tool_call_parser,
-        keep_alive: s.keep_alive.0,
-        ..ModelSpec::new(name, Arc::new(open))
-    })
-}
-
-fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
+    let spec = load.spec(&name, model, of, settings)?;
+    Ok(ModelSpec { aliases: names, ..spec })
 }
 
 #[cfg(test)]

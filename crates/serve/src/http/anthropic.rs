@@ -6,12 +6,14 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::anthropic::{count_tokens, messages};
 use octet_api::{ApiError, ErrorKind};
+use octet_router::Dialect as Wire;
 
 use super::body;
 use super::call::{Call, call};
 use super::error::json;
 use super::openai::keep_nothing;
-use super::reply::{Form, SSE, generate};
+use super::reply::{Asked, Form, SSE, answer};
+use super::routed;
 use crate::app::App;
 use crate::pipeline::{Job, Purpose, acquire, chat_prompt};
 
@@ -25,8 +27,8 @@ const MESSAGES: Form = Form {
 /// `POST /v1/messages`
 pub async fn create_message(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let parsed = body::parse(c.body, messages::parse).await?;
-        generate(c.app, c.trace, &c.headers, parsed, MESSAGES).await
+        let parse = messages::parse;
+        answer(c, Asked { dialect: Wire::AnthropicMessages, parse, form: MESSAGES }).await
     })
     .await
 }
@@ -34,6 +36,9 @@ pub async fn create_message(State(app): State<Arc<App>>, request: Request) -> Re
 /// `POST /v1/messages/count_tokens`
 pub async fn count(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
+        if let Some(gateway) = c.app.gateway().cloned() {
+            return routed::ready(&gateway, c, Wire::AnthropicCountTokens).await;
+        }
         let (parsed, share) = body::parse(c.body, count_tokens::parse).await?;
         let lease = acquire(&c.app, &parsed.model, None, None).await?;
         let model = Arc::clone(lease.model());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
@@ -25,6 +25,7 @@ use crate::watched::watched;
 const BODY_TIME_MAX: Duration = Duration::from_secs(120);
 /// Longer bodies are read where they hold nobody up.
 const PARSE_INLINE_MAX: usize = 256 << 10;
+
 /// A body that has come, with its share of the room.
 #[derive(Debug)]
 pub struct Held {
@@ -34,6 +35,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// The bytes, and their share of the room: to be held for as long as they are.
+    pub fn into_parts(self) -> (Bytes, Share) {
+        (self.bytes.into(), self.share)
+    }
+
     fn push(&mut self, data: &[u8], bytes_max: usize) -> Result<(), ApiError> {
         let len = self.bytes.len() + data.len();
         if len > bytes_max {
@@ -42,11 +48,6 @@ impl Held {
         self.room.take_body(&mut self.share, len)?;
         self.bytes.extend_from_slice(data);
         Ok(())
-    }
-
-    fn parse<T>(mut self, with: impl FnOnce(&[u8]) -> Result<T, ApiError>) -> Result<(T, Share), ApiError> {
-        self.room.take_values(&mut self.share, &self.bytes)?;
-        Ok((with(&self.bytes)?, self.share))
     }
 }
 
@@ -106,11 +107,29 @@ pub async fn parse<T: Send + 'static>(
     body: Held,
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, Share), ApiError> {
-    if body.bytes.len() <= PARSE_INLINE_MAX {
-        return body.parse(with);
+    let Held { bytes, mut share, room } = body;
+    Ok((parse_bytes(&room, &mut share, bytes.into(), with).await?, share))
+}
+
+/// The same of bytes that are kept beside what is made of them, with their share of `room`.
+pub async fn parse_bytes<T: Send + 'static>(
+    room: &Room,
+    share: &mut Share,
+    bytes: Bytes,
+    with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes.len() <= PARSE_INLINE_MAX {
+        room.take_values(share, &bytes)?;
+        return with(&bytes);
     }
-    let parsed = tokio::task::spawn_blocking(move || body.parse(with)).await;
-    parsed.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?
+    let (room, mut own) = (room.clone(), std::mem::take(share));
+    let read = tokio::task::spawn_blocking(move || {
+        let parsed = room.take_values(&mut own, &bytes).and_then(|()| with(&bytes));
+        (parsed, own)
+    });
+    let (parsed, own) = read.await.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
+    *share = own;
+    parsed
 }
 
 /// The middleware: where a request is answered before all of it has come, its connection ends behind the answer.

@@ -11,6 +11,7 @@ use octet_api::ApiError;
 use super::Dialect;
 use super::body::{self, Held};
 use crate::app::App;
+use crate::gateway::Caller;
 use crate::ops::Trace;
 
 /// A request.
@@ -19,6 +20,8 @@ pub struct Call {
     pub app: Arc<App>,
     /// Its name and figures.
     pub trace: Trace,
+    /// Who asks.
+    pub caller: Caller,
     /// Its headers.
     pub headers: HeaderMap,
     /// Its body; JSON, or meant to be.
@@ -33,12 +36,18 @@ where
 {
     let dialect = Dialect::of(request.uri().path());
     let trace = trace(&request);
+    let caller = caller(&request);
     let headers = request.headers().clone();
     let result = match body::read(request, app.options.body_bytes_max, &app.room).await {
-        Ok(body) => answer(Call { app, trace: trace.clone(), headers, body }).await,
+        Ok(body) => answer(Call { app, trace: trace.clone(), caller, headers, body }).await,
         Err(e) => Err(e),
     };
     result.unwrap_or_else(|e| dialect.error(&e, Some(&trace)))
+}
+
+/// Who asks, which the door has found out.
+pub fn caller(request: &Request) -> Caller {
+    request.extensions().get::<Caller>().cloned().unwrap_or_default()
 }
 
 /// The request's name, which the outermost layer has given it.

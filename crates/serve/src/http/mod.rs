@@ -12,6 +12,7 @@ mod ollama;
 mod openai;
 mod reply;
 mod responses;
+mod routed;
 mod status;
 mod tokens;
 
@@ -108,21 +109,41 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         }
         AllowOrigin::list(known)
     };
-    let told =
-        ["x-request-id", "x-octet-cache-miss", "x-octet-warning", "retry-after"].map(HeaderName::from_static);
+    let told = [
+        "x-request-id",
+        "x-octet-cache-miss",
+        "x-octet-warning",
+        "x-octet-model",
+        "x-octet-route",
+        "retry-after",
+    ]
+    .map(HeaderName::from_static);
     let layer = CorsLayer::new().allow_origin(origin).expose_headers(told).max_age(CORS_AGE);
     Some(layer.allow_methods(AllowMethods::mirror_request()).allow_headers(AllowHeaders::mirror_request()))
 }
 
 /// Lets in who may come in.
-async fn door(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let options = &app.options;
-    if options.keys.is_empty() && ops::is_foreign(request.headers(), &options.cors_origins, options.local) {
+    let is_open = app.gateway().map_or(options.keys.is_empty(), |g| g.is_open());
+    if is_open && ops::is_foreign(request.headers(), &options.cors_origins, options.local) {
         let what = "this web page may not use the server; --cors-origin names those that may";
         return Dialect::of(path).error(&ApiError::new(ErrorKind::Permission, what), Some(&trace(&request)));
     }
-    if OPEN.contains(&path) || options.keys.admit(request.headers()) {
+    if OPEN.contains(&path) {
+        return next.run(request).await;
+    }
+    if let Some(gateway) = app.gateway() {
+        return match gateway.admit(path, request.headers()) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                next.run(request).await
+            }
+            Err(e) => Dialect::of(path).error(&e, Some(&trace(&request))),
+        };
+    }
+    if options.keys.admit(request.headers()) {
         return next.run(request).await;
     }
     let what = "no API key, or not a known one; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";

@@ -7,14 +7,17 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::ollama::{self, Call as Asked, Load, chat, embed as vectors, generate as text, models};
 use octet_api::{ApiError, core::EmbedRequest};
+use octet_router::Dialect as Wire;
 
 use super::body;
-use super::call::{Call, call};
+use super::call::{Call, call, caller};
 use super::error::json;
 use super::openai::keep_nothing;
 use super::reply::{Form, NDJSON, generate};
+use super::routed;
 use crate::app::App;
-use crate::pipeline::{acquire, embed, unknown};
+use crate::gateway::{Asker, Caller};
+use crate::pipeline::{acquire_at, embed};
 
 /// The Ollama whose endpoints these are: clients look whether theirs is new enough.
 const OLLAMA_VERSION: &str = "0.12.6";
@@ -36,12 +39,19 @@ const GENERATE: Form = Form {
 /// `POST /api/chat`
 pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        match body::parse(c.body, chat::parse).await? {
-            (Asked::Generate(parsed), share) => {
-                generate(c.app, c.trace, &c.headers, (*parsed, share), CHAT).await
-            }
-            (Asked::Load(load), _) => load_model(&c.app, &load, true).await,
+        let (bytes, mut share) = c.body.into_parts();
+        let asked = body::parse_bytes(&c.app.room, &mut share, bytes.clone(), chat::parse).await?;
+        let parsed = match asked {
+            Asked::Generate(parsed) => *parsed,
+            Asked::Load(load) => return load_model(&c.app, &c.caller, &load, true).await,
+        };
+        if let Some(gateway) = c.app.gateway().cloned() {
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+            let original = Some((Wire::OllamaChat, bytes));
+            return routed::parsed(&c.app, &gateway, asker, parsed, original, CHAT).await;
         }
+        drop(bytes);
+        generate(c.app, c.trace, &c.headers, (parsed, share), CHAT).await
     })
     .await
 }
@@ -49,24 +59,37 @@ pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Respo
 /// `POST /api/generate`
 pub async fn generate_answer(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        match body::parse(c.body, text::parse).await? {
-            (Asked::Generate(parsed), share) => {
-                generate(c.app, c.trace, &c.headers, (*parsed, share), GENERATE).await
-            }
-            (Asked::Load(load), _) => load_model(&c.app, &load, false).await,
+        let (bytes, mut share) = c.body.into_parts();
+        let asked = body::parse_bytes(&c.app.room, &mut share, bytes.clone(), text::parse).await?;
+        let parsed = match asked {
+            Asked::Generate(parsed) => *parsed,
+            Asked::Load(load) => return load_model(&c.app, &c.caller, &load, false).await,
+        };
+        if let Some(gateway) = c.app.gateway().cloned() {
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+            let original = Some((Wire::OllamaGenerate, bytes));
+            return routed::parsed(&c.app, &gateway, asker, parsed, original, GENERATE).await;
         }
+        drop(bytes);
+        generate(c.app, c.trace, &c.headers, (parsed, share), GENERATE).await
     })
     .await
 }
 
-async fn load_model(app: &Arc<App>, load: &Load, is_chat: bool) -> Result<Response, ApiError> {
-    if load.unloads() {
-        let index = app.models.find(&load.model).ok_or_else(|| unknown(app, &load.model))?;
-        if let Some(keep_alive) = load.keep_alive {
+async fn load_model(
+    app: &Arc<App>,
+    caller: &Caller,
+    load: &Load,
+    is_chat: bool,
+) -> Result<Response, ApiError> {
+    app.info(&load.model, caller)?;
+    // Where it is elsewhere, others see to it.
+    if let Ok(index) = app.find(&load.model) {
+        if !load.unloads() {
+            drop(acquire_at(app, index, load.keep_alive, None).await?);
+        } else if let Some(keep_alive) = load.keep_alive {
             app.models.keep(index, keep_alive);
         }
-    } else {
-        drop(acquire(app, &load.model, load.keep_alive, None).await?);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(json(200, load.response(is_chat, now.as_secs()).to_string()))
@@ -75,8 +98,12 @@ async fn load_model(app: &Arc<App>, load: &Load, is_chat: bool) -> Result<Respon
 /// `POST /api/embed`
 pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
+        if let Some(gateway) = c.app.gateway().cloned() {
+            return routed::ready(&gateway, c, Wire::OllamaEmbed).await;
+        }
         let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse).await?;
-        let out = embed(&c.app, &c.trace, Arc::new(parsed), false).await?;
+        let index = c.app.find(&parsed.model)?;
+        let out = embed(&c.app, &c.trace, index, Arc::new(parsed), false).await?;
         Ok(json(200, vectors::response(&out)))
     })
     .await
@@ -85,21 +112,30 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
 /// `POST /api/embeddings`
 pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse_old).await?;
-        let out = embed(&c.app, &c.trace, Arc::new(parsed), true).await?;
+        let (parsed, share): (EmbedRequest, _) = body::parse(c.body, vectors::parse_old).await?;
+        if let Some(gateway) = c.app.gateway().cloned() {
+            // The older endpoint asks for one vector, in its own words: the newer one is what others have.
+            let newer = vectors::body(&parsed, &parsed.model)?;
+            let body = serde_json::Value::Object(newer).to_string().into_bytes();
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+            let got = routed::bytes(&c.app, &gateway, asker, Wire::OllamaEmbed, body.into()).await?;
+            return Ok(json(200, vectors::response_old(&vectors::read(&got.0)?)));
+        }
+        let index = c.app.find(&parsed.model)?;
+        let out = embed(&c.app, &c.trace, index, Arc::new(parsed), true).await?;
         Ok(json(200, vectors::response_old(&out)))
     })
     .await
 }
 
 /// `GET /api/tags`
-pub async fn tags(State(app): State<Arc<App>>) -> Response {
-    json(200, models::tags(&app.models.list()).to_string())
+pub async fn tags(State(app): State<Arc<App>>, request: Request) -> Response {
+    json(200, models::tags(&app.list(&caller(&request))).to_string())
 }
 
 /// `GET /api/ps`
-pub async fn ps(State(app): State<Arc<App>>) -> Response {
-    json(200, models::ps(&app.models.list()).to_string())
+pub async fn ps(State(app): State<Arc<App>>, request: Request) -> Response {
+    json(200, models::ps(&app.list(&caller(&request))).to_string())
 }
 
 /// `GET /api/version`
@@ -111,8 +147,7 @@ pub async fn version() -> Response {
 pub async fn show(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let (name, _) = body::parse(c.body, models::parse_show).await?;
-        let index = c.app.models.find(&name).ok_or_else(|| unknown(&c.app, &name))?;
-        Ok(json(200, models::show(&c.app.models.info(index)).to_string()))
+        Ok(json(200, models::show(&c.app.info(&name, &c.caller)?).to_string()))
     })
     .await
 }

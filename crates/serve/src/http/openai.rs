@@ -8,13 +8,14 @@ use axum::response::Response;
 use octet_api::anthropic;
 use octet_api::core::{Answer, EmbedRequest, GenerateRequest};
 use octet_api::openai::{chat, completions, embeddings, models};
+use octet_router::Dialect as Wire;
 
-use super::call::{Call, call, trace};
+use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
-use super::reply::{Form, SSE, generate};
-use super::{Dialect, body};
+use super::reply::{Asked, Form, SSE, answer};
+use super::{Dialect, body, routed};
 use crate::app::App;
-use crate::pipeline::{embed, unknown};
+use crate::pipeline::embed;
 
 /// For dialects that keep nothing.
 pub fn keep_nothing(_: &App, _: &GenerateRequest, _: &Answer) {}
@@ -36,8 +37,7 @@ const COMPLETIONS: Form = Form {
 /// `POST /v1/chat/completions`
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let parsed = body::parse(c.body, chat::parse).await?;
-        generate(c.app, c.trace, &c.headers, parsed, CHAT).await
+        answer(c, Asked { dialect: Wire::OpenAiChat, parse: chat::parse, form: CHAT }).await
     })
     .await
 }
@@ -45,8 +45,8 @@ pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> 
 /// `POST /v1/completions`
 pub async fn plain_completions(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let parsed = body::parse(c.body, completions::parse).await?;
-        generate(c.app, c.trace, &c.headers, parsed, COMPLETIONS).await
+        let parse = completions::parse;
+        answer(c, Asked { dialect: Wire::OpenAiCompletions, parse, form: COMPLETIONS }).await
     })
     .await
 }
@@ -54,9 +54,13 @@ pub async fn plain_completions(State(app): State<Arc<App>>, request: Request) ->
 /// `POST /v1/embeddings`
 pub async fn embeddings_of(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
+        if let Some(gateway) = c.app.gateway().cloned() {
+            return routed::ready(&gateway, c, Wire::OpenAiEmbeddings).await;
+        }
         let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, embeddings::parse).await?;
         let parsed = Arc::new(parsed);
-        let vectors = embed(&c.app, &c.trace, Arc::clone(&parsed), false).await?;
+        let index = c.app.find(&parsed.model)?;
+        let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
         Ok(json(200, embeddings::response(&parsed, &vectors)))
     })
     .await
@@ -69,7 +73,7 @@ fn is_anthropic(request: &Request) -> bool {
 
 /// `GET /v1/models`
 pub async fn list_models(State(app): State<Arc<App>>, request: Request) -> Response {
-    let all = app.models.list();
+    let all = app.list(&caller(&request));
     let list = if is_anthropic(&request) { anthropic::models::list(&all) } else { models::list(&all) };
     json(200, list.to_string())
 }
@@ -81,9 +85,8 @@ pub async fn one_model(
     request: Request,
 ) -> Response {
     let is_anthropic = is_anthropic(&request);
-    let found = named(name).and_then(|name| app.models.find(&name).ok_or_else(|| unknown(&app, &name)));
-    let info = match found {
-        Ok(index) => app.models.info(index),
+    let info = match named(name).and_then(|name| app.info(&name, &caller(&request))) {
+        Ok(info) => info,
         Err(e) => {
             let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
             return dialect.error(&e, Some(&trace(&request)));

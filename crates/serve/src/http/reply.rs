@@ -9,17 +9,21 @@ use futures_util::stream::unfold;
 use hyper::HeaderMap;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use octet_api::ApiError;
-use octet_api::core::{Answer, Event, GenerateRequest};
+use octet_api::core::{Answer, GenerateRequest};
 use octet_api::dialect::StreamWriter;
+use octet_router::{Dialect as Wire, Piece};
 
+use super::call::Call;
 use super::error::json;
+use super::{body, routed};
 use crate::app::App;
+use crate::gateway::Passage;
 use crate::ops::Trace;
 use crate::pipeline::Run;
 use crate::room::Share;
 
 /// A stream says that it is alive after so long without a token.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Bytes of a stream that are sent at once, about.
 const FRAME_BYTES: usize = 16 << 10;
 
@@ -49,7 +53,26 @@ const WARNING: &str = "x-octet-warning";
 /// Characters of a header.
 const HEADER_CHARS_MAX: usize = 1000;
 
-/// Answers a request, which comes with its share of the room.
+/// A request for text as an endpoint takes it.
+pub struct Asked {
+    /// What it is written in.
+    pub dialect: Wire,
+    /// Reads it.
+    pub parse: fn(&[u8]) -> Result<GenerateRequest, ApiError>,
+    /// Writes its answer.
+    pub form: Form,
+}
+
+/// Answers a request: by the router, where there is one, or by a model here.
+pub async fn answer(c: Call, asked: Asked) -> Result<Response, ApiError> {
+    if let Some(gateway) = c.app.gateway().cloned() {
+        return routed::asked(&gateway, c, asked).await;
+    }
+    let parsed = body::parse(c.body, asked.parse).await?;
+    generate(c.app, c.trace, &c.headers, parsed, asked.form).await
+}
+
+/// Answers a request, which comes with its share of the room, by a model here.
 pub async fn generate(
     app: Arc<App>,
     trace: Trace,
@@ -58,7 +81,9 @@ pub async fn generate(
     form: Form,
 ) -> Result<Response, ApiError> {
     let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
-    let mut run = Run::start(&app, &trace, asked, explain).await?;
+    let (request, share) = (Arc::new(asked.0), asked.1);
+    let index = app.find(&request.model)?;
+    let mut run = Run::start(&app, &trace, index, (request, share), explain).await?;
     let request = Arc::clone(&run.request);
     let mut miss = None;
     if explain {
@@ -69,9 +94,9 @@ pub async fn generate(
     let warning = Some(&unenforced).filter(|w| !w.is_empty());
     let warning = warning.and_then(|w| HeaderValue::from_str(&header_text(w)).ok());
     let mut response = if request.stream {
-        stream(app, run, request, form)
+        stream(app, Source::Run(Box::new(run)), request, form)
     } else {
-        whole(&app, run, &request, form).await?
+        whole(&app, Source::Run(Box::new(run)), &request, form).await?
     };
     if let Some(miss) = miss {
         response.headers_mut().insert(MISS, miss);
@@ -83,7 +108,7 @@ pub async fn generate(
 }
 
 /// A text as a header can hold it, cut where it is long.
-fn header_text(text: &str) -> String {
+pub fn header_text(text: &str) -> String {
     let may_stand = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
     let mut out: String = text.chars().take(HEADER_CHARS_MAX).map(may_stand).collect();
     if text.chars().nth(HEADER_CHARS_MAX).is_some() {
@@ -92,13 +117,51 @@ fn header_text(text: &str) -> String {
     out
 }
 
-async fn whole(app: &App, mut run: Run, request: &GenerateRequest, form: Form) -> Result<Response, ApiError> {
+/// Where an answer comes from.
+pub enum Source {
+    /// A model here.
+    Run(Box<Run>),
+    /// Whoever the router asks.
+    Passage(Box<Passage>),
+}
+
+impl Source {
+    async fn next(&mut self) -> Option<Piece> {
+        match self {
+            Self::Run(run) => run.next().await.map(Piece::Event),
+            Self::Passage(passage) => passage.next().await,
+        }
+    }
+
+    fn try_next(&mut self) -> Option<Piece> {
+        match self {
+            Self::Run(run) => run.try_next().map(Piece::Event),
+            Self::Passage(passage) => passage.try_next(),
+        }
+    }
+}
+
+/// An answer in one piece.
+pub async fn whole(
+    app: &App,
+    mut source: Source,
+    request: &GenerateRequest,
+    form: Form,
+) -> Result<Response, ApiError> {
     let mut answer = Answer::default();
-    while let Some(event) = run.next().await {
-        answer.push(&event);
+    let mut raw: Option<Bytes> = None;
+    while let Some(piece) = source.next().await {
+        match piece {
+            Piece::Event(event) => answer.push(&event),
+            // A whole answer comes in one.
+            Piece::Raw(bytes) => raw = Some(bytes),
+        }
     }
     if let Some(error) = answer.error {
         return Err(error);
+    }
+    if let Some(raw) = raw {
+        return Ok(json(200, raw));
     }
     (form.done)(app, request, &answer);
     Ok(json(200, (form.whole)(request, &answer)))
@@ -107,20 +170,31 @@ async fn whole(app: &App, mut run: Run, request: &GenerateRequest, form: Form) -
 /// A stream that is being written. Dropped where the client is gone.
 struct Streaming {
     app: Arc<App>,
-    run: Run,
+    source: Source,
     request: Arc<GenerateRequest>,
     form: Form,
     writer: Box<dyn StreamWriter>,
+    /// The provider writes the stream, its end included.
+    is_raw: bool,
     /// Gathered where it is to be kept.
     answer: Option<Answer>,
     over: bool,
 }
 
 impl Streaming {
-    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
-        self.writer.write(event, out);
-        if let Some(answer) = &mut self.answer {
-            answer.push(event);
+    fn write(&mut self, piece: &Piece, out: &mut Vec<u8>) {
+        match piece {
+            Piece::Raw(bytes) => {
+                self.is_raw = true;
+                out.extend_from_slice(bytes);
+            }
+            Piece::Event(event) => {
+                self.is_raw = false;
+                self.writer.write(event, out);
+                if let Some(answer) = &mut self.answer {
+                    answer.push(event);
+                }
+            }
         }
     }
 
@@ -128,7 +202,7 @@ impl Streaming {
     async fn next(&mut self) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         while out.is_empty() && !self.over {
-            match tokio::time::timeout(KEEP_ALIVE, self.run.next()).await {
+            match tokio::time::timeout(KEEP_ALIVE, self.source.next()).await {
                 Err(_) => {
                     self.writer.keep_alive(&mut out);
                     if out.is_empty() {
@@ -137,18 +211,20 @@ impl Streaming {
                     break;
                 }
                 Ok(None) => {
-                    self.writer.end(&mut out);
+                    if !self.is_raw {
+                        self.writer.end(&mut out);
+                    }
                     if let Some(answer) = self.answer.take().filter(|a| a.error.is_none()) {
                         (self.form.done)(&self.app, &self.request, &answer);
                     }
                     self.over = true;
                 }
-                Ok(Some(event)) => {
-                    self.write(&event, &mut out);
+                Ok(Some(piece)) => {
+                    self.write(&piece, &mut out);
                     while out.len() < FRAME_BYTES
-                        && let Some(event) = self.run.try_next()
+                        && let Some(piece) = self.source.try_next()
                     {
-                        self.write(&event, &mut out);
+                        self.write(&piece, &mut out);
                     }
                 }
             }
@@ -157,10 +233,11 @@ impl Streaming {
     }
 }
 
-fn stream(app: Arc<App>, run: Run, request: Arc<GenerateRequest>, form: Form) -> Response {
+/// An answer in pieces.
+pub fn stream(app: Arc<App>, source: Source, request: Arc<GenerateRequest>, form: Form) -> Response {
     let writer = (form.writer)(&request);
     let answer = request.store.then(Answer::default);
-    let state = Streaming { app, run, request, form, writer, answer, over: false };
+    let state = Streaming { app, source, request, form, writer, is_raw: false, answer, over: false };
     let bytes = unfold(state, |mut state| async move {
         let bytes = state.next().await?;
         Some((Ok::<Bytes, std::convert::Infallible>(bytes.into()), state))

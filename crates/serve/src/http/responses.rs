@@ -12,8 +12,10 @@ use octet_api::{ApiError, ErrorKind, shortened};
 use super::call::{Call, call, trace};
 use super::error::{json, named};
 use super::reply::{Form, SSE, generate};
+use super::routed;
 use super::{Dialect, body};
 use crate::app::App;
+use crate::gateway::Asker;
 
 const FORM: Form = Form {
     writer: |r| Box::new(ResponseWriter::new(r)),
@@ -44,6 +46,10 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
             };
             responses::follow(&mut parsed, kept.conversation.clone());
             c.app.room.take_kept(&mut share, kept.bytes)?;
+        }
+        if let Some(gateway) = c.app.gateway().cloned() {
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+            return routed::parsed(&c.app, &gateway, asker, parsed, None, FORM).await;
         }
         generate(c.app, c.trace, &c.headers, (parsed, share), FORM).await
     })

@@ -15,7 +15,6 @@ use super::call::trace;
 use super::error::json as json_response;
 use crate::app::App;
 use crate::ops;
-use crate::pipeline::unknown;
 
 /// The description of all endpoints.
 pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
@@ -41,7 +40,7 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
         out
     };
     let all: Vec<Value> = (0..app.models.list().len()).map(state).collect();
-    let broken = all.iter().all(|m| m.get("error").is_some());
+    let broken = !all.is_empty() && all.iter().all(|m| m.get("error").is_some());
     let (status, word) = match (app.models.is_draining(), broken) {
         (true, _) => (503, "draining"),
         (false, true) => (503, "failed"),
@@ -52,6 +51,9 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /metrics`
 pub async fn metrics(State(app): State<Arc<App>>) -> Response {
+    if let Some(gateway) = app.gateway() {
+        app.metrics.routes.now(gateway.busy(), gateway.reloads());
+    }
     match app.metrics.text(&app.models) {
         Ok(text) => {
             let mut out = Response::new(text.into());
@@ -86,10 +88,9 @@ fn about(
     request: &Request,
     tell: impl FnOnce(usize) -> Value,
 ) -> Response {
-    let found = which.map_err(|e| unreadable(&e)).and_then(|Query(which)| {
-        let name = which.model.unwrap_or_else(|| app.models.name(0).into());
-        app.models.find(&name).ok_or_else(|| unknown(app, &name))
-    });
+    let found = which
+        .map_err(|e| unreadable(&e))
+        .and_then(|Query(which)| app.find(&which.model.unwrap_or_else(|| app.default_name())));
     match found {
         Ok(index) => json_response(200, tell(index).to_string()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(request))),

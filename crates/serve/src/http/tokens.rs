@@ -26,7 +26,7 @@ fn job(gone: &AtomicBool) -> Job<'_> {
 /// `POST /tokenize`
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.models.name(0).to_string();
+        let default = c.app.default_name();
         let (asked, share) = body::parse(c.body, move |b| tokens::tokenize(b, &default)).await?;
         let (lease, tokens, pieces) = match asked {
             Tokenize::Chat(asked) => {
@@ -70,7 +70,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
 /// `POST /detokenize`
 pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.models.name(0).to_string();
+        let default = c.app.default_name();
         let (asked, _share) = body::parse(c.body, move |b| tokens::detokenize(b, &default)).await?;
         let lease = acquire(&c.app, &asked.model, None, None).await?;
         let known = lease.model().handle.rules().vocab;
@@ -88,7 +88,7 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 /// `POST /apply-template`
 pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.models.name(0).to_string();
+        let default = c.app.default_name();
         let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
         let lease = acquire(&c.app, &asked.model, None, None).await?;
         let model = Arc::clone(lease.model());

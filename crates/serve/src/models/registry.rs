@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use octet_api::core::{self, KeepAlive, ModelInfo};
@@ -101,8 +101,9 @@ struct Entry {
 
 /// All models.
 pub struct Registry {
-    entries: Vec<Entry>,
-    names: HashMap<String, usize>,
+    /// Grows, and never shrinks: an index stays what it is.
+    entries: RwLock<Vec<Arc<Entry>>>,
+    names: RwLock<HashMap<String, usize>>,
     states: Mutex<Vec<State>>,
     changed: watch::Sender<()>,
     loading: tokio::sync::Mutex<()>,
@@ -116,6 +117,7 @@ pub struct Registry {
 pub struct Lease {
     registry: Arc<Registry>,
     index: usize,
+    entry: Arc<Entry>,
     loaded: Arc<Loaded>,
     /// How long the request waited for it.
     pub waited: Duration,
@@ -128,7 +130,7 @@ impl Lease {
     }
     /// What is known of it.
     pub fn card(&self) -> &Card {
-        &self.registry.entries[self.index].card
+        &self.entry.card
     }
 }
 
@@ -183,29 +185,46 @@ impl Registry {
     /// Opens each model's file to see what it is; loads none. Fails where one is larger than the limit by itself: no other's
     /// leaving would help it.
     pub fn new(specs: Vec<ModelSpec>, memory: Memory, queue: usize) -> Result<Arc<Self>, BoxError> {
-        let mut names = HashMap::new();
-        let mut entries = Vec::new();
-        for (i, spec) in specs.into_iter().enumerate() {
-            for name in std::iter::once(&spec.name).chain(&spec.aliases) {
-                if names.insert(name.clone(), i).is_some() {
-                    return Err(format!("two models are called '{name}'; give them names by --alias").into());
-                }
-            }
-            let card = Card::read(&spec)?;
-            if let Some(limit) = memory.limit.filter(|limit| card.memory_bytes > *limit) {
-                return Err(format!(
-                    "the model '{}' takes {} and --memory-limit is {}; raise that, or give a smaller --ctx-size, --parallel, \
-                     --kv-tokens or --cache-ram",
-                    spec.name,
-                    mebibytes(card.memory_bytes),
-                    mebibytes(limit),
-                )
-                .into());
-            }
-            entries.push(Entry { spec, card });
+        let all = Self {
+            states: Mutex::default(),
+            entries: RwLock::default(),
+            names: RwLock::default(),
+            changed: watch::Sender::new(()),
+            loading: tokio::sync::Mutex::new(()),
+            memory,
+            queue,
+            draining: AtomicBool::new(false),
+        };
+        for spec in specs {
+            all.add(spec)?;
         }
+        Ok(Arc::new(all))
+    }
+
+    /// One more model; returns its index. Nothing is loaded.
+    pub fn add(&self, spec: ModelSpec) -> Result<usize, BoxError> {
+        let card = Card::read(&spec)?;
+        if let Some(limit) = self.memory.limit.filter(|limit| card.memory_bytes > *limit) {
+            return Err(format!(
+                "the model '{}' takes {} and --memory-limit is {}; raise that, or give a smaller --ctx-size, --parallel, \
+                 --kv-tokens or --cache-ram",
+                spec.name,
+                mebibytes(card.memory_bytes),
+                mebibytes(limit),
+            )
+            .into());
+        }
+        // One is added at a time. The states are let go before the entries are taken: others take them the other way round.
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<&String> = std::iter::once(&spec.name).chain(&spec.aliases).collect();
+        let twice = all.iter().enumerate().find(|(i, n)| names.contains_key(**n) || all[..*i].contains(*n));
+        if let Some((_, name)) = twice {
+            return Err(format!("two models are called '{name}'; give them names by --alias").into());
+        }
+        let index = self.len();
+        names.extend(all.into_iter().map(|name| (name.clone(), index)));
         let now = Instant::now();
-        let state = || State {
+        self.lock().push(State {
             phase: Phase::Idle,
             users: 0,
             waiting: 0,
@@ -215,17 +234,22 @@ impl Registry {
             keep_alive: None,
             attempt: 0,
             failed: None,
-        };
-        Ok(Arc::new(Self {
-            states: Mutex::new(entries.iter().map(|_| state()).collect()),
-            entries,
-            names,
-            changed: watch::Sender::new(()),
-            loading: tokio::sync::Mutex::new(()),
-            memory,
-            queue,
-            draining: AtomicBool::new(false),
-        }))
+        });
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(Entry { spec, card }));
+        Ok(index)
+    }
+
+    fn entry(&self, index: usize) -> Arc<Entry> {
+        Arc::clone(&self.entries.read().unwrap_or_else(PoisonError::into_inner)[index])
+    }
+
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many there are.
+    fn len(&self) -> usize {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<State>> {
@@ -239,23 +263,24 @@ impl Registry {
 
     /// Which model a client means. Ollama's clients add a tag.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.names.get(name).or_else(|| self.names.get(name.strip_suffix(":latest")?)).copied()
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        names.get(name).or_else(|| names.get(name.strip_suffix(":latest")?)).copied()
     }
 
     /// Names of all models, for errors.
     pub fn known(&self) -> String {
-        let names: Vec<&str> = self.entries.iter().map(|e| e.spec.name.as_str()).collect();
+        let names: Vec<String> = self.entries().iter().map(|e| e.spec.name.clone()).collect();
         names.join(", ")
     }
 
     /// The name that a model is listed by.
-    pub fn name(&self, index: usize) -> &str {
-        &self.entries[index].spec.name
+    pub fn name(&self, index: usize) -> String {
+        self.entry(index).spec.name.clone()
     }
 
     /// What is known of a model without loading it.
-    pub fn card(&self, index: usize) -> &Card {
-        &self.entries[index].card
+    pub fn card(&self, index: usize) -> Card {
+        self.entry(index).card.clone()
     }
 
     /// The model, loaded if it was not.
@@ -292,18 +317,19 @@ impl Registry {
                             s.keep_alive = Some(duration(k));
                         }
                         let (registry, loaded) = (Arc::clone(self), Arc::clone(loaded));
-                        return Ok(Lease { registry, index, loaded, waited: began.elapsed() });
+                        let entry = self.entry(index);
+                        return Ok(Lease { registry, index, entry, loaded, waited: began.elapsed() });
                     }
                     _ => {}
                 }
                 if let (Some(seen), Some((failed, why))) = (seen, &s.failed)
                     && *failed >= seen
                 {
-                    return Err(AcquireError::Failed { name: self.name(index).into(), why: why.clone() });
+                    return Err(AcquireError::Failed { name: self.name(index), why: why.clone() });
                 }
                 if turn.is_none() {
                     if s.waiting >= self.queue {
-                        return Err(AcquireError::QueueFull { name: self.name(index).into() });
+                        return Err(AcquireError::QueueFull { name: self.name(index) });
                     }
                     s.waiting += 1;
                     turn = Some(Turn(self, index));
@@ -322,7 +348,7 @@ impl Registry {
     }
 
     async fn load(self: Arc<Self>, index: usize, attempt: u64) {
-        let name = self.name(index).to_string();
+        let name = self.name(index);
         let _told = Try { registry: Arc::clone(&self), index, attempt };
         let one_at_a_time = self.loading.lock().await;
         let progress = Arc::new(Progress::default());
@@ -334,9 +360,8 @@ impl Registry {
         let result = match room {
             Ok(()) => {
                 tracing::info!(model = name, "loading");
-                let this = Arc::clone(&self);
-                let load =
-                    move || Loaded::open(&this.entries[index].spec, &progress).map_err(|e| e.to_string());
+                let entry = self.entry(index);
+                let load = move || Loaded::open(&entry.spec, &progress).map_err(|e| e.to_string());
                 tokio::task::spawn_blocking(load).await.unwrap_or_else(|e| Err(e.to_string()))
             }
             Err(why) => Err(why),
@@ -372,7 +397,7 @@ impl Registry {
         let mut changed = self.changed.subscribe();
         loop {
             changed.mark_unchanged();
-            let need = self.entries[index].card.memory_bytes;
+            let need = self.entry(index).card.memory_bytes;
             let Some(free) = self.free_memory(index).filter(|free| *free < need) else { return Ok(()) };
             if self.draining.load(Ordering::Acquire) {
                 return Err("the server is shutting down".into());
@@ -397,8 +422,9 @@ impl Registry {
     /// What model `index` may take, which is being loaded; `None` where that does not matter.
     fn free_memory(&self, index: usize) -> Option<u64> {
         let others = || -> u64 {
+            let entries = self.entries();
             let states = self.lock();
-            let all = states.iter().zip(&self.entries).enumerate();
+            let all = states.iter().zip(&entries).enumerate();
             all.filter(|(i, (s, _))| *i != index && !matches!(s.phase, Phase::Idle | Phase::Queued))
                 .map(|(_, (_, e))| e.card.memory_bytes)
                 .sum()
@@ -454,8 +480,9 @@ impl Registry {
             changed.mark_unchanged();
             let mut next = None;
             let mut due = Vec::new();
-            for (i, s) in self.lock().iter_mut().enumerate() {
-                let keep = s.keep_alive.unwrap_or(self.entries[i].spec.keep_alive);
+            let entries = self.entries();
+            for ((i, s), entry) in self.lock().iter_mut().enumerate().zip(&entries) {
+                let keep = s.keep_alive.unwrap_or(entry.spec.keep_alive);
                 let (Phase::Ready(loaded), Some(keep), 0) = (&s.phase, keep, s.users) else { continue };
                 match keep.checked_sub(s.last_used.elapsed()).filter(|left| !left.is_zero()) {
                     Some(left) => next = Some(next.map_or(left, |n: Duration| n.min(left))),
@@ -520,12 +547,12 @@ impl Registry {
 
     /// All models as lists show them.
     pub fn list(&self) -> Vec<ModelInfo> {
-        (0..self.entries.len()).map(|i| self.info(i)).collect()
+        (0..self.len()).map(|i| self.info(i)).collect()
     }
 
     /// One model as lists show it.
     pub fn info(&self, index: usize) -> ModelInfo {
-        let entry = &self.entries[index];
+        let entry = self.entry(index);
         let mut info = entry.card.info.clone();
         let states = self.lock();
         let s = &states[index];
@@ -556,7 +583,7 @@ impl Registry {
     /// Ends all engines, and waits until they have.
     pub async fn stop(self: &Arc<Self>, how: Shutdown) {
         self.drain();
-        let engines: Vec<Arc<Loaded>> = (0..self.entries.len()).filter_map(|i| self.loaded(i)).collect();
+        let engines: Vec<Arc<Loaded>> = (0..self.len()).filter_map(|i| self.loaded(i)).collect();
         engines.iter().for_each(|l| l.handle.shutdown(how));
         for loaded in engines {
             let ended = tokio::task::spawn_blocking(move || loaded.handle.join()).await;

@@ -28,6 +28,8 @@ pub struct Figures {
     pub prompt: u64,
     /// Tokens of the answer.
     pub completion: u64,
+    /// How it was routed, where it was.
+    pub route: Option<String>,
     /// What went wrong after the answer had begun.
     pub error: Option<String>,
 }
@@ -82,17 +84,18 @@ impl Drop for Line {
         let status = if self.complete { self.status.unwrap_or(CLIENT_GONE) } else { CLIENT_GONE };
         let ms = self.trace.began.elapsed().as_millis();
         let (id, method, path) = (&*self.trace.id, &self.method, &self.path);
-        if f.prompt == 0 {
+        if f.prompt == 0 && f.route.is_none() {
             tracing::info!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}");
             return;
         }
         let ttft = f.ttft.map_or(String::new(), |t| format!(" ttft={} ms", t.as_millis()));
         let rate = f.rate.map_or(String::new(), |r| format!(" {r:.1} tok/s"));
+        let route = f.route.as_ref().map_or(String::new(), |r| format!(" route={r}"));
         let error = f.error.as_ref().map_or(String::new(), |e| format!(" error={e:?}"));
         let (model, cached, prompt, completion) = (&f.model, f.cached, f.prompt, f.completion);
         tracing::info!(
             target: "octet_serve::access",
-            "{method} {path} {status} {ms} ms model={model}{ttft}{rate} tokens={cached}/{prompt}/{completion} id={id}{error}"
+            "{method} {path} {status} {ms} ms model={model}{ttft}{rate} tokens={cached}/{prompt}/{completion}{route} id={id}{error}"
         );
     }
 }

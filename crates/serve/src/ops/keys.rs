@@ -26,6 +26,21 @@ impl Keys {
         self.0.is_empty()
     }
 
+    /// These, and others.
+    pub fn and(&self, more: impl IntoIterator<Item = String>) -> Self {
+        Self::new(self.0.iter().cloned().chain(more))
+    }
+
+    /// The key that a request brings, known or not.
+    pub fn sent(headers: &HeaderMap) -> Option<&str> {
+        let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+        let bearer = text(AUTHORIZATION.as_str()).and_then(|v| {
+            let (scheme, key) = v.split_at_checked("Bearer ".len())?;
+            scheme.eq_ignore_ascii_case("Bearer ").then_some(key)
+        });
+        bearer.or_else(|| text("x-api-key")).map(str::trim)
+    }
+
     /// Whether a request brings one of the keys: `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send it.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
         if self.is_empty() {

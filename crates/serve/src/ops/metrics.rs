@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Exposed;
 
 use super::experts::ExpertMetrics;
+use super::routes::RouteMetrics;
 use crate::models::Registry;
 
 /// The model that something is counted for.
@@ -97,6 +98,8 @@ pub struct Metrics {
     mask_seconds: Share,
     mask_wait_seconds: Share,
     experts: ExpertMetrics,
+    /// What the router does.
+    pub routes: RouteMetrics,
 }
 
 impl Default for Metrics {
@@ -178,6 +181,7 @@ impl Default for Metrics {
         let cache_config = Family::<CacheConfig, Gauge>::default();
         exposed.register("vllm:cache_config_info", "The cache's shape", cache_config.clone());
         let experts = ExpertMetrics::new(&mut exposed);
+        let routes = RouteMetrics::new(&mut exposed);
         Self {
             exposed,
             running,
@@ -219,6 +223,7 @@ impl Default for Metrics {
             mask_seconds,
             mask_wait_seconds,
             experts,
+            routes,
         }
     }
 }

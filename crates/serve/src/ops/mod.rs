@@ -5,6 +5,7 @@ mod experts;
 mod keys;
 mod metrics;
 mod origin;
+mod routes;
 
 pub use access::{Trace, log};
 pub use experts::experts_json;

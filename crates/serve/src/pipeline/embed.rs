@@ -9,7 +9,7 @@ use octet_engine::engine::{Event, EventSink, Pooling, SubmitError};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::plan::embedding;
-use super::run::{QUEUE_PAUSE, acquire, engine_error, submit_error, timeout};
+use super::run::{QUEUE_PAUSE, acquire_at, engine_error, submit_error, timeout};
 use crate::app::App;
 use crate::models::Lease;
 use crate::ops::Trace;
@@ -25,15 +25,16 @@ impl EventSink for Sink {
     }
 }
 
-/// The vectors of a request's texts, of length 1 unless `raw`.
+/// The vectors of a request's texts by the model of that index, of length 1 unless `raw`.
 pub async fn embed(
     app: &Arc<App>,
     trace: &Trace,
+    index: usize,
     request: Arc<EmbedRequest>,
     raw: bool,
 ) -> Result<Embeddings, ApiError> {
     let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
-    let lease = acquire(app, &request.model, request.keep_alive, deadline).await?;
+    let lease = acquire_at(app, index, request.keep_alive, deadline).await?;
     let pooling: Pooling = lease.card().pooling;
     let mut out = Embeddings {
         model: request.model.clone(),

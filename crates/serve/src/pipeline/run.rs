@@ -90,15 +90,16 @@ const PROMPTS_AHEAD: usize = 2;
 pub const QUEUE_PAUSE: Duration = Duration::from_millis(50);
 
 impl Run {
-    /// Waits for the model, plans the request, and queues it.
+    /// Waits for the model of that index, plans the request, and queues it.
     pub async fn start(
         app: &Arc<App>,
         trace: &Trace,
-        (request, share): (GenerateRequest, Share),
+        index: usize,
+        (request, share): (Arc<GenerateRequest>, Share),
         explain_miss: bool,
     ) -> Result<Self, ApiError> {
         let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
-        let lease = acquire(app, &request.model, request.keep_alive, deadline).await?;
+        let lease = acquire_at(app, index, request.keep_alive, deadline).await?;
         let name = lease.card().info.id.clone();
         let label = Metrics::model(&name);
         trace.note(|f| f.model.clone_from(&name));
@@ -116,11 +117,12 @@ impl Run {
             let rendered = app.apart.run(body_bytes, move |gone| {
                 let (mut request, mut share) = (request, share);
                 let rendered = render(&of, &request, gone)?;
-                if !request.store {
-                    forget_input(&mut request);
+                // The router keeps it, and its share, for others that may be asked.
+                if let Some(ours) = Arc::get_mut(&mut request).filter(|r| !r.store) {
+                    forget_input(ours);
                     share = Share::default();
                 }
-                Ok((Arc::new(request), share, rendered))
+                Ok((request, share, rendered))
             });
             let (request, share, rendered) = rendered.await?;
             // Not among that work: others need not wait while a grammar is compiled. Such have a bound of their own.
@@ -418,7 +420,16 @@ pub async fn acquire(
     keep_alive: Option<octet_api::core::KeepAlive>,
     deadline: Option<tokio::time::Instant>,
 ) -> Result<Lease, ApiError> {
-    let index = app.models.find(name).ok_or_else(|| unknown(app, name))?;
+    acquire_at(app, app.find(name)?, keep_alive, deadline).await
+}
+
+/// The model of an index.
+pub async fn acquire_at(
+    app: &Arc<App>,
+    index: usize,
+    keep_alive: Option<octet_api::core::KeepAlive>,
+    deadline: Option<tokio::time::Instant>,
+) -> Result<Lease, ApiError> {
     let lease = app.models.acquire(index, keep_alive);
     let lease = match deadline {
         Some(deadline) => tokio::time::timeout_at(deadline, lease).await.map_err(|_| timeout())?,
@@ -429,7 +440,7 @@ pub async fn acquire(
         match &e {
             AcquireError::Failed { .. } => error(ErrorKind::Internal),
             AcquireError::QueueFull { .. } => {
-                app.metrics.refused(&Metrics::model(app.models.name(index)));
+                app.metrics.refused(&Metrics::model(&app.models.name(index)));
                 ApiError { retry_after_s: Some(RETRY_LOADING_S), ..error(ErrorKind::RateLimit) }
             }
             AcquireError::Draining => draining(),
@@ -443,8 +454,8 @@ const RETRY_LOADING_S: u64 = 10;
 const RETRY_DRAINING_S: u64 = 5;
 
 /// There is no such model.
-pub fn unknown(app: &App, name: &str) -> ApiError {
-    let what = format!("there is no model '{}' here; there are: {}", shortened(name), app.models.known());
+pub fn unknown(name: &str, known: &str) -> ApiError {
+    let what = format!("there is no model '{}' here; there are: {known}", shortened(name));
     ApiError {
         param: Some("model".into()),
         code: Some("model_not_found".into()),

@@ -1,13 +1,16 @@
 //! A server over a tiny model with random weights, and a client that asks it. Used by all tests here.
 #![allow(dead_code)] // each test binary takes what it needs
 
+pub mod upstream;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use octet_config::{Config, Disk};
 use octet_engine::engine;
 use octet_engine::scheduler;
-use octet_serve::{App, ModelSpec, Options, Server, Stage};
+use octet_serve::{App, ModelSpec, Options, Routes, Server, Stage};
 use octet_synth::{Mix, tiny};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -39,6 +42,12 @@ pub fn model(name: &str) -> ModelSpec {
     }
 }
 
+/// Routes by a configuration, whose models in this process are all tiny.
+pub fn routes(text: &str) -> Routes {
+    let config = Config::parse("octet.yaml", text, &Disk(|_: &str| None)).unwrap_or_else(|e| panic!("{e}"));
+    Routes { local: Arc::new(|name, _| Ok(model(name))), watch: None, ..Routes::new(config) }
+}
+
 /// A running server, which ends with the test.
 pub struct Fixture {
     pub address: SocketAddr,
@@ -52,6 +61,11 @@ impl Fixture {
     /// One model called `tiny`.
     pub async fn start() -> Self {
         Self::with(Options::new(vec![model("tiny")])).await
+    }
+
+    /// A router.
+    pub async fn routed(text: &str) -> Self {
+        Self::with(Options { routes: Some(routes(text)), ..Options::new(Vec::new()) }).await
     }
 
     pub async fn with(options: Options) -> Self {

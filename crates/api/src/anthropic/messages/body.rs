@@ -9,6 +9,7 @@ use crate::core::{
     ResponseFormat, Role, Tool, ToolCall, ToolChoice,
 };
 use crate::dialect::Body;
+use crate::gemini::SIGNED;
 
 /// Least budget of thinking that Anthropic takes.
 const BUDGET_TOKENS_MIN: u32 = 1024;
@@ -142,7 +143,10 @@ fn goes_on_with_own_reasoning(chat: &Chat) -> bool {
     let caller = chat.messages.iter().rev().find(|m| m.role == Role::Assistant);
     !after_call
         || caller.is_none_or(|m| {
-            m.reasoning.iter().any(|r| !matches!(r, ReasoningPart::Text { signature: None, .. }))
+            m.reasoning.iter().any(|r| match r {
+                ReasoningPart::Text { signature, .. } => signature.as_deref().is_some_and(is_own),
+                ReasoningPart::Redacted(_) => true,
+            })
         })
 }
 
@@ -278,7 +282,7 @@ fn assistant(m: &Message) -> Result<Vec<Value>, ApiError> {
     let mut blocks = Vec::new();
     for r in &m.reasoning {
         match r {
-            ReasoningPart::Text { text, signature: Some(signature) } if signature != UNSIGNED => {
+            ReasoningPart::Text { text, signature: Some(signature) } if is_own(signature) => {
                 blocks.push(json!({"type": "thinking", "thinking": text, "signature": signature}));
             }
             ReasoningPart::Text { .. } => {}
@@ -290,6 +294,11 @@ fn assistant(m: &Message) -> Result<Vec<Value>, ApiError> {
         blocks.push(tool_use(call)?);
     }
     Ok(blocks)
+}
+
+/// Whether a proof is Anthropic's, and not another provider's that it would refuse.
+fn is_own(signature: &str) -> bool {
+    signature != UNSIGNED && !signature.starts_with(SIGNED)
 }
 
 fn tool_use(call: &ToolCall) -> Result<Value, ApiError> {

@@ -15,6 +15,7 @@ pub use request::parse;
 pub(super) use request::parse_to_count;
 pub use response::response;
 pub use stream::MessageWriter;
+pub use usage::UsageReader;
 
 use crate::core::FinishReason;
 

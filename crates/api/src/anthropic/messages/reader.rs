@@ -302,4 +302,7 @@ impl StreamReader for MessageReader {
             out.push(Event::Error(broken_off()));
         }
     }
+    fn is_over(&self) -> bool {
+        self.over
+    }
 }

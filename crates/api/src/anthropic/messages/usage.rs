@@ -4,6 +4,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Usage;
 
+/// The count of tokens in answers that are handed on unread: those of a stream come in two parts.
+#[derive(Debug, Default, Clone)]
+pub struct UsageReader(WireUsage, bool);
+
+impl UsageReader {
+    /// Takes a whole answer, or the data of a `message_start` or `message_delta`.
+    pub fn push(&mut self, json: &[u8]) {
+        #[derive(Deserialize)]
+        struct Holder {
+            #[serde(default)]
+            usage: Option<WireUsage>,
+            #[serde(default)]
+            message: Option<Inner>,
+        }
+        #[derive(Deserialize)]
+        struct Inner {
+            #[serde(default)]
+            usage: Option<WireUsage>,
+        }
+        let Ok(holder) = serde_json::from_slice::<Holder>(json) else { return };
+        if let Some(usage) = holder.usage.or(holder.message.and_then(|m| m.usage)) {
+            self.0.update(usage);
+            self.1 = true;
+        }
+    }
+
+    /// What has been counted; `None` if nothing was.
+    pub fn usage(&self) -> Option<Usage> {
+        self.1.then(|| self.0.to_usage())
+    }
+}
+
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(super) struct WireUsage {
     #[serde(default)]

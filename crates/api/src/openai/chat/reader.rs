@@ -304,4 +304,7 @@ impl StreamReader for ChunkReader {
             out.push(Event::Error(e));
         }
     }
+    fn is_over(&self) -> bool {
+        self.over
+    }
 }

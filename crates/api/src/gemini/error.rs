@@ -1,0 +1,94 @@
+//! Errors in the shape of Google's APIs. Read from providers.
+
+use serde_json::Value;
+
+use crate::openai::error::unreadable;
+use crate::{ApiError, ErrorKind};
+
+/// A provider's error, from its answer's status and body.
+pub fn parse(status: u16, body: &[u8]) -> ApiError {
+    match serde_json::from_slice::<Value>(body) {
+        Ok(value) if error_of(&value).is_some() => from_value(&value, Some(status)),
+        _ => ApiError::new(ErrorKind::from_status(status), unreadable(status, body)),
+    }
+}
+
+/// `{"error": {...}}`, or that in a list, as it comes from streams.
+fn error_of(value: &Value) -> Option<&Value> {
+    let value = value.as_array().and_then(|list| list.first()).unwrap_or(value);
+    value.get("error").filter(|e| e.is_object())
+}
+
+/// An error object, in an answer or in a stream.
+pub(super) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
+    let nothing = Value::Null;
+    let error = error_of(value).unwrap_or(&nothing);
+    let name = error["status"].as_str().unwrap_or("");
+    let message = error["message"].as_str().unwrap_or("the provider failed and does not say why");
+    let details = error["details"].as_array().map_or(&[][..], Vec::as_slice);
+    let reason = details.iter().find_map(|d| d["reason"].as_str());
+    let status = status.or_else(|| error["code"].as_u64().and_then(|n| u16::try_from(n).ok()));
+    let kind = match (name, reason) {
+        (_, Some("API_KEY_INVALID" | "API_KEY_EXPIRED")) => ErrorKind::Authentication,
+        // There is no other name for it.
+        ("INVALID_ARGUMENT", _) if message.contains("exceeds the maximum number of tokens") => {
+            ErrorKind::ContextLength
+        }
+        ("INVALID_ARGUMENT" | "FAILED_PRECONDITION" | "OUT_OF_RANGE", _) => ErrorKind::InvalidRequest,
+        ("UNAUTHENTICATED", _) => ErrorKind::Authentication,
+        ("PERMISSION_DENIED", _) => ErrorKind::Permission,
+        ("NOT_FOUND", _) => ErrorKind::NotFound,
+        ("RESOURCE_EXHAUSTED", _) => ErrorKind::RateLimit,
+        ("UNAVAILABLE", _) => ErrorKind::Overloaded,
+        ("DEADLINE_EXCEEDED", _) => ErrorKind::Timeout,
+        ("INTERNAL" | "UNKNOWN", _) => ErrorKind::Upstream,
+        _ => status.map_or(ErrorKind::Upstream, ErrorKind::from_status),
+    };
+    let delay = details.iter().find_map(|d| d["retryDelay"].as_str());
+    let seconds = delay.and_then(|d| d.strip_suffix('s')).and_then(|d| d.parse::<f64>().ok());
+    ApiError {
+        code: (!name.is_empty()).then(|| name.to_string()),
+        retry_after_s: seconds.filter(|s| s.is_finite() && *s >= 0.0).map(|s| s.ceil() as u64),
+        ..ApiError::new(kind, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_of_the_documentation() {
+        let cases = [
+            (
+                400,
+                r#"{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"API_KEY_INVALID","domain":"googleapis.com"}]}}"#,
+                ErrorKind::Authentication,
+                None,
+            ),
+            (
+                400,
+                r#"{"error":{"code":400,"message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}"#,
+                ErrorKind::ContextLength,
+                None,
+            ),
+            (
+                429,
+                r#"[{"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34.07s"}]}}]"#,
+                ErrorKind::RateLimit,
+                Some(35),
+            ),
+            (
+                503,
+                r#"{"error":{"code":503,"message":"The model is overloaded.","status":"UNAVAILABLE"}}"#,
+                ErrorKind::Overloaded,
+                None,
+            ),
+            (404, "<html>", ErrorKind::NotFound, None),
+        ];
+        for (status, text, kind, retry) in cases {
+            let e = parse(status, text.as_bytes());
+            assert_eq!((e.kind, e.retry_after_s), (kind, retry), "{text}");
+        }
+    }
+}

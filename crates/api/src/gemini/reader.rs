@@ -1,0 +1,327 @@
+//! Gemini's answer, whole or as a stream of the same objects. Called by the gateway.
+//!
+//! Lenient: parts and fields that we do not know are skipped.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{SIGNED, error};
+use crate::core::{Event, FinishReason, Usage};
+use crate::dialect::{StreamReader, broken_off};
+use crate::openai::chat::unreadable;
+use crate::sse::SseDecoder;
+use crate::time::seconds;
+use crate::{ApiError, ErrorKind};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    #[serde(default)]
+    candidates: Vec<Candidate>,
+    #[serde(default)]
+    prompt_feedback: Option<Feedback>,
+    #[serde(default)]
+    usage_metadata: Option<Counts>,
+    #[serde(default)]
+    model_version: Option<String>,
+    #[serde(default)]
+    response_id: Option<String>,
+    #[serde(default)]
+    create_time: Option<String>,
+    #[serde(default)]
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Feedback {
+    #[serde(default)]
+    block_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Candidate {
+    #[serde(default)]
+    index: u32,
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(default)]
+    finish_reason: Option<String>,
+    #[serde(default)]
+    finish_message: Option<String>,
+    #[serde(default)]
+    logprobs_result: Option<Logprobs>,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    #[serde(default)]
+    parts: Vec<Part>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Part {
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    thought: bool,
+    #[serde(default)]
+    thought_signature: Option<String>,
+    #[serde(default)]
+    function_call: Option<Call>,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    #[serde(default)]
+    id: Option<String>,
+    name: String,
+    #[serde(default)]
+    args: Map<String, Value>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "camelCase")]
+struct Counts {
+    #[serde(default)]
+    prompt_token_count: u64,
+    #[serde(default)]
+    cached_content_token_count: Option<u64>,
+    #[serde(default)]
+    candidates_token_count: u64,
+    #[serde(default)]
+    thoughts_token_count: Option<u64>,
+    #[serde(default)]
+    tool_use_prompt_token_count: u64,
+}
+
+impl From<Counts> for Usage {
+    fn from(c: Counts) -> Self {
+        Self {
+            prompt_tokens: c.prompt_token_count.saturating_add(c.tool_use_prompt_token_count),
+            cached_tokens: c.cached_content_token_count,
+            cache_written_tokens: None,
+            completion_tokens: c.candidates_token_count.saturating_add(c.thoughts_token_count.unwrap_or(0)),
+            reasoning_tokens: c.thoughts_token_count,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Logprobs {
+    #[serde(default)]
+    chosen_candidates: Vec<Token>,
+    #[serde(default)]
+    top_candidates: Vec<Top>,
+}
+
+#[derive(Deserialize)]
+struct Top {
+    #[serde(default)]
+    candidates: Vec<Token>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Token {
+    #[serde(default)]
+    token: String,
+    #[serde(default)]
+    log_probability: f32,
+}
+
+/// What is known of a candidate.
+#[derive(Debug, Default)]
+struct Progress {
+    choice: u32,
+    calls: u32,
+    finished: bool,
+}
+
+#[derive(Debug, Default)]
+struct Translator {
+    started: bool,
+    id: String,
+    choices: Vec<Progress>,
+    usage: Option<Usage>,
+}
+
+impl Translator {
+    fn answer(&mut self, w: Wire, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        if let Some(e) = w.error {
+            return Err(error::from_value(&serde_json::json!({ "error": e }), None));
+        }
+        if let Some(reason) =
+            w.prompt_feedback.and_then(|f| f.block_reason).filter(|_| w.candidates.is_empty())
+        {
+            let what = format!("the provider refuses the prompt: {reason}");
+            return Err(ApiError { code: Some(reason), ..ApiError::new(ErrorKind::ContentPolicy, what) });
+        }
+        if !self.started && (!w.candidates.is_empty() || w.usage_metadata.is_some()) {
+            self.started = true;
+            self.id = w.response_id.unwrap_or_default();
+            out.push(Event::Started {
+                id: self.id.clone(),
+                model: w.model_version.unwrap_or_default(),
+                created_s: w.create_time.as_deref().and_then(seconds).unwrap_or(0),
+                usage: None,
+            });
+        }
+        // Counts of a stream are totals.
+        self.usage = w.usage_metadata.map(Usage::from).or(self.usage);
+        w.candidates.into_iter().try_for_each(|c| self.candidate(c, out))
+    }
+
+    fn candidate(&mut self, c: Candidate, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        let choice = c.index;
+        let at = self.choices.iter().position(|p| p.choice == choice).unwrap_or_else(|| {
+            self.choices.push(Progress { choice, ..Progress::default() });
+            self.choices.len() - 1
+        });
+        let progress = &mut self.choices[at];
+        if let Some(tokens) = c.logprobs_result.map(tokens).filter(|t| !t.is_empty()) {
+            out.push(Event::Logprobs { choice, tokens });
+        }
+        for part in c.content.map(|c| c.parts).unwrap_or_default() {
+            progress.part(part, &self.id, out);
+        }
+        if let Some(name) = c.finish_reason.filter(|_| !progress.finished) {
+            progress.finished = true;
+            let reason = progress.reason(&name, c.finish_message)?;
+            out.push(Event::Finished { choice, reason });
+        }
+        Ok(())
+    }
+
+    /// Counts, and whether all is there.
+    fn end(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        if self.choices.is_empty() || self.choices.iter().any(|p| !p.finished) {
+            return Err(broken_off());
+        }
+        out.extend(self.usage.take().map(Event::Usage));
+        Ok(())
+    }
+}
+
+impl Progress {
+    fn part(&mut self, part: Part, answer: &str, out: &mut Vec<Event>) {
+        let choice = self.choice;
+        let text = part.text.filter(|t| !t.is_empty());
+        let signed = part.thought_signature.filter(|s| !s.is_empty());
+        let proof = signed.map(|s| Event::ReasoningSignature { choice, signature: format!("{SIGNED}{s}") });
+        if part.thought {
+            out.extend(text.map(|text| Event::Reasoning { choice, text }));
+            out.extend(proof);
+            return;
+        }
+        // It proves what was thought before.
+        out.extend(proof);
+        out.extend(text.map(|text| Event::Text { choice, text }));
+        if let Some(call) = part.function_call {
+            let index = self.calls;
+            self.calls += 1;
+            let id = call.id.filter(|id| !id.is_empty());
+            let id = id.unwrap_or_else(|| format!("call_{answer}_{choice}_{index}"));
+            let arguments = Value::from(call.args).to_string();
+            out.extend(Event::tool_call(choice, index, &id, &call.name, &arguments));
+        }
+    }
+
+    fn reason(&self, name: &str, message: Option<String>) -> Result<FinishReason, ApiError> {
+        Ok(match name {
+            "MAX_TOKENS" => FinishReason::Length,
+            "SAFETY" | "RECITATION" | "LANGUAGE" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII"
+            | "IMAGE_SAFETY" => FinishReason::ContentFilter,
+            "STOP" | "FINISH_REASON_UNSPECIFIED" if self.calls > 0 => FinishReason::ToolCalls,
+            "STOP" | "FINISH_REASON_UNSPECIFIED" => FinishReason::Stop,
+            _ => {
+                let why = message.map(|m| format!(": {m}")).unwrap_or_default();
+                return Err(ApiError::upstream(format!("the provider ended its answer with {name}{why}")));
+            }
+        })
+    }
+}
+
+fn tokens(l: Logprobs) -> Vec<crate::core::TokenLogprob> {
+    let mut tops = l.top_candidates.into_iter();
+    let token = |t: Token| {
+        let top = tops.next().map(|t| t.candidates).unwrap_or_default().into_iter().map(|t| {
+            let bytes = t.token.as_bytes().to_vec();
+            crate::core::TopLogprob { bytes, logprob: t.log_probability, token: t.token }
+        });
+        crate::core::TokenLogprob {
+            bytes: t.token.as_bytes().to_vec(),
+            logprob: Some(t.log_probability),
+            top: top.collect(),
+            token: t.token,
+        }
+    };
+    l.chosen_candidates.into_iter().map(token).collect()
+}
+
+/// The events of a whole answer.
+///
+/// # Errors
+/// A body that is no answer, or an error with the status of success.
+pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
+    let mut out = Vec::new();
+    let mut translator = Translator::default();
+    let wire: Wire = serde_json::from_slice(body).map_err(|e| unreadable(&e, body))?;
+    translator.answer(wire, &mut out)?;
+    translator.end(&mut out)?;
+    Ok(out)
+}
+
+/// Reads a stream (`alt=sse`). Only its end says that nothing more comes.
+#[derive(Debug, Default)]
+pub struct ContentReader {
+    decoder: SseDecoder,
+    translator: Translator,
+    over: bool,
+}
+
+impl ContentReader {
+    /// A reader at the beginning of a stream.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn advance(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        while let Some(event) = self.decoder.next_event().map_err(|e| ApiError::upstream(e.to_string()))? {
+            let json = event.data.trim().as_bytes();
+            if !json.is_empty() {
+                let wire: Wire = serde_json::from_slice(json).map_err(|e| unreadable(&e, json))?;
+                self.translator.answer(wire, out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StreamReader for ContentReader {
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
+        if self.over {
+            return;
+        }
+        self.decoder.push(bytes);
+        if let Err(e) = self.advance(out) {
+            self.over = true;
+            out.push(Event::Error(e));
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<Event>) {
+        if !std::mem::replace(&mut self.over, true)
+            && let Err(e) = self.translator.end(out)
+        {
+            out.push(Event::Error(e));
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.over
+    }
+}

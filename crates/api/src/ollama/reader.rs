@@ -1,0 +1,247 @@
+//! Ollama's answer to a chat, whole or as a stream of lines. Called by the gateway.
+//!
+//! Lenient: fields that we do not know are skipped.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::error;
+use crate::ApiError;
+use crate::core::{Event, FinishReason, Timings, TokenLogprob, Usage};
+use crate::dialect::{StreamReader, broken_off};
+use crate::ndjson::LineDecoder;
+use crate::openai::Token;
+use crate::openai::chat::unreadable;
+use crate::time::seconds;
+
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(default)]
+    model: String,
+    #[serde(default)]
+    created_at: String,
+    #[serde(default)]
+    message: Option<Message>,
+    #[serde(default)]
+    logprobs: Option<Vec<Token>>,
+    #[serde(default)]
+    done: bool,
+    #[serde(default)]
+    done_reason: Option<String>,
+    #[serde(flatten)]
+    counts: Counts,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    thinking: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<Call>>,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    #[serde(default)]
+    id: Option<String>,
+    function: Function,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+/// Times are in nanoseconds.
+#[derive(Deserialize, Default)]
+struct Counts {
+    #[serde(default)]
+    total_duration: u64,
+    #[serde(default)]
+    load_duration: u64,
+    #[serde(default)]
+    prompt_eval_count: u64,
+    #[serde(default)]
+    prompt_eval_duration: u64,
+    #[serde(default)]
+    eval_count: u64,
+    #[serde(default)]
+    eval_duration: u64,
+}
+
+impl Counts {
+    fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.prompt_eval_count,
+            completion_tokens: self.eval_count,
+            ..Usage::default()
+        }
+    }
+
+    /// `None` where nothing was timed.
+    fn timings(&self) -> Option<Timings> {
+        let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+        (self.total_duration > 0).then(|| Timings {
+            cache_n: 0,
+            prompt_n: self.prompt_eval_count,
+            prompt_ms: ms(self.prompt_eval_duration),
+            predicted_n: self.eval_count,
+            predicted_ms: ms(self.eval_duration),
+            load_ms: ms(self.load_duration),
+            total_ms: ms(self.total_duration),
+            draft: None,
+        })
+    }
+}
+
+/// The count of tokens that a whole answer, or the last line of a stream, holds; of embeddings too. `None` where it holds
+/// none. For who hands answers on unread.
+pub fn usage_in(json: &[u8]) -> Option<Usage> {
+    #[derive(Deserialize)]
+    struct Holder {
+        #[serde(default)]
+        prompt_eval_count: Option<u64>,
+        #[serde(default)]
+        eval_count: Option<u64>,
+    }
+    let h: Holder = serde_json::from_slice(json).ok()?;
+    (h.prompt_eval_count.is_some() || h.eval_count.is_some()).then(|| Usage {
+        prompt_tokens: h.prompt_eval_count.unwrap_or(0),
+        completion_tokens: h.eval_count.unwrap_or(0),
+        ..Usage::default()
+    })
+}
+
+#[derive(Debug, Default)]
+struct Translator {
+    started: bool,
+    /// Makes ids of calls that have none.
+    stamp: String,
+    calls: u32,
+    done: bool,
+}
+
+impl Translator {
+    fn line(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<(), ApiError> {
+        let w: Wire = serde_json::from_slice(json).map_err(|e| unreadable(&e, json))?;
+        if let Some(message) = w.error {
+            return Err(error::said(message, None));
+        }
+        if !std::mem::replace(&mut self.started, true) {
+            self.stamp = w.created_at.chars().filter(char::is_ascii_digit).collect();
+            out.push(Event::Started {
+                id: String::new(), // this dialect has none
+                model: w.model,
+                created_s: seconds(&w.created_at).unwrap_or(0),
+                usage: None,
+            });
+        }
+        if let Some(tokens) = w.logprobs.filter(|t| !t.is_empty()) {
+            let tokens: Vec<TokenLogprob> = tokens.into_iter().map(Token::into).collect();
+            out.push(Event::Logprobs { choice: 0, tokens });
+        }
+        if let Some(m) = w.message {
+            let said = |text: Option<String>| text.filter(|t| !t.is_empty());
+            out.extend(said(m.thinking).map(|text| Event::Reasoning { choice: 0, text }));
+            out.extend(said(m.content).map(|text| Event::Text { choice: 0, text }));
+            for call in m.tool_calls.unwrap_or_default() {
+                let index = self.calls;
+                self.calls += 1;
+                let id = said(call.id).unwrap_or_else(|| format!("call_{}_{index}", self.stamp));
+                let arguments = Value::from(call.function.arguments).to_string();
+                out.extend(Event::tool_call(0, index, &id, &call.function.name, &arguments));
+            }
+        }
+        if w.done {
+            self.done = true;
+            let reason = match w.done_reason.as_deref() {
+                Some("length") => FinishReason::Length,
+                Some("content_filter") => FinishReason::ContentFilter,
+                _ if self.calls > 0 => FinishReason::ToolCalls,
+                _ => FinishReason::Stop,
+            };
+            out.push(Event::Finished { choice: 0, reason });
+            out.push(Event::Usage(w.counts.usage()));
+            out.extend(w.counts.timings().map(Event::Timings));
+        }
+        Ok(())
+    }
+}
+
+/// The events of a whole answer.
+///
+/// # Errors
+/// A body that is no answer, or an error with the status of success.
+pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
+    let mut out = Vec::new();
+    let mut translator = Translator::default();
+    translator.line(body, &mut out)?;
+    if translator.done { Ok(out) } else { Err(broken_off()) }
+}
+
+/// Reads a stream of lines.
+#[derive(Debug, Default)]
+pub struct LineReader {
+    decoder: LineDecoder,
+    translator: Translator,
+    /// The last line came, or an error.
+    over: bool,
+}
+
+impl LineReader {
+    /// A reader at the beginning of a stream.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn advance(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        while !self.translator.done {
+            let line = self.decoder.next_line().map_err(|e| ApiError::upstream(e.to_string()))?;
+            let Some(line) = line else { return Ok(()) };
+            self.translator.line(line, out)?;
+        }
+        self.over = true;
+        Ok(())
+    }
+
+    fn fail(&mut self, result: Result<(), ApiError>, out: &mut Vec<Event>) {
+        if let Err(e) = result {
+            self.over = true;
+            out.push(Event::Error(e));
+        }
+    }
+}
+
+impl StreamReader for LineReader {
+    fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
+        if !self.over {
+            self.decoder.push(bytes);
+            let result = self.advance(out);
+            self.fail(result, out);
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<Event>) {
+        if self.over {
+            return;
+        }
+        // The last line may lack its end.
+        let result = match self.decoder.finish() {
+            Some(line) => self.translator.line(&line, out),
+            None => Ok(()),
+        };
+        let result = result.and_then(|()| if self.translator.done { Ok(()) } else { Err(broken_off()) });
+        self.fail(result, out);
+        self.over = true;
+    }
+
+    fn is_over(&self) -> bool {
+        self.over
+    }
+}

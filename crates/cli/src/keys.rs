@@ -1,0 +1,344 @@
+//! `octet keys`: virtual keys, for those who use the server.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use octet_keys::{Budget, KeyInfo, Limits, Period, Store, Usd, calendar};
+use serde_json::{Value, json};
+
+use crate::Usage;
+use crate::config::Settings;
+use crate::stderr::note;
+
+const EXAMPLES: &str = "\
+Examples:
+  octet keys create alice --models default,cloud --rpm 60 --budget 10 --per 1mo --expires 90d
+  octet keys list
+  octet keys edit alice --budget 20 --rpm none
+  octet keys revoke alice
+  octet keys list --json | jq -r '.[] | select(.revoked == null) | .name'
+
+A key is shown once, when it is made: the file has its hash alone. A server that has the file open
+sees changes within a second. KEY is an id, or a name that one key in force has.";
+
+/// Makes, lists, changes and takes back virtual keys.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    verb: Verb,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// Where the keys are.
+#[derive(Debug, Args)]
+pub struct FileArgs {
+    /// The file of keys: `keys.database` of the server's configuration. Without it: keys.db where Octet keeps its data.
+    #[arg(long, value_name = "FILE", global = true)]
+    db: Option<PathBuf>,
+    /// As JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Makes a key and prints it, this once.
+    Create {
+        /// What its owner is called.
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        limits: LimitArgs,
+    },
+    /// Lists all keys, with what is spent of their budgets.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Changes what is named, and leaves the rest.
+    Edit {
+        /// The key.
+        #[arg(value_name = "KEY")]
+        key: String,
+        /// Another name.
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        limits: LimitArgs,
+    },
+    /// Takes keys back: requests with them are refused.
+    Revoke {
+        /// The keys.
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<String>,
+    },
+}
+
+/// A limit, or `none`.
+#[derive(Debug, Clone, Copy)]
+struct Limit<T>(Option<T>);
+
+fn limit<T: FromStr>(text: &str) -> Result<Limit<T>, T::Err> {
+    if text == "none" { Ok(Limit(None)) } else { text.parse().map(|v| Limit(Some(v))) }
+}
+
+#[derive(Debug, Args)]
+struct LimitArgs {
+    /// Models that it may use, after commas; * stands for any text. Without it: all.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    models: Option<Vec<String>>,
+    /// Requests in any minute, or none.
+    #[arg(long, value_name = "N", value_parser = limit::<u64>)]
+    rpm: Option<Limit<u64>>,
+    /// Tokens in any minute, of prompts and answers, or none.
+    #[arg(long, value_name = "N", value_parser = limit::<u64>)]
+    tpm: Option<Limit<u64>>,
+    /// Requests at a time, or none.
+    #[arg(long, value_name = "N", value_parser = limit::<u64>)]
+    max_parallel: Option<Limit<u64>>,
+    /// What it may spend, in US dollars, or none.
+    #[arg(long, value_name = "USD", value_parser = limit::<Usd>)]
+    budget: Option<Limit<Usd>>,
+    /// When the budget begins anew: 30d, 12h (from when the key was made on), 1mo (by the calendar, UTC), ever (never).
+    #[arg(long, value_name = "TIME")]
+    per: Option<Period>,
+    /// When it ends: 90d from now, 2027-01-01, or none.
+    #[arg(long, value_name = "WHEN", value_parser = limit::<When>)]
+    expires: Option<Limit<When>>,
+}
+
+/// A point in time, in seconds since 1970 UTC: a date, or a length of time from now on.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    At(i64),
+    In(i64),
+}
+
+impl FromStr for When {
+    type Err = octet_keys::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(day) = calendar::parse(text) {
+            return Ok(Self::At(day * calendar::DAY_S));
+        }
+        match text.parse()? {
+            Period::Seconds(n) => Ok(Self::In(i64::from(n))),
+            _ => Err(octet_keys::Error::Invalid(format!(
+                "'{text}' is no time to end at; write 90d, or 2027-01-01"
+            ))),
+        }
+    }
+}
+
+/// Seconds since 1970 UTC.
+pub fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+impl LimitArgs {
+    /// Limits with what the flags say.
+    fn apply(&self, to: Limits) -> Result<Limits, Usage> {
+        let mut limits = to;
+        if let Some(models) = &self.models {
+            limits.models.clone_from(models);
+        }
+        let counts = [
+            (&mut limits.rpm, self.rpm),
+            (&mut limits.tpm, self.tpm),
+            (&mut limits.max_parallel, self.max_parallel),
+        ];
+        for (limit, said) in counts {
+            *limit = said.map_or(*limit, |l| l.0);
+        }
+        match (self.budget, self.per) {
+            (Some(Limit(None)), None) => limits.budget = None,
+            (Some(Limit(Some(limit))), per) => {
+                let before = limits.budget.map_or(Period::Ever, |b| b.period);
+                limits.budget = Some(Budget { limit, period: per.unwrap_or(before) });
+            }
+            (budget, Some(period)) => match &mut limits.budget {
+                Some(b) if budget.is_none() => b.period = period,
+                _ => return Err(Usage("--per is the time of a budget; give a --budget too".into())),
+            },
+            (None, None) => {}
+        }
+        if let Some(Limit(when)) = self.expires {
+            limits.expires = when.map(|when| match when {
+                When::At(unix) => unix,
+                When::In(seconds) => now().saturating_add(seconds),
+            });
+        }
+        Ok(limits)
+    }
+}
+
+impl FileArgs {
+    fn path(&self, settings: &Settings) -> anyhow::Result<PathBuf> {
+        match (&self.db, &settings.data) {
+            (Some(path), _) => Ok(path.clone()),
+            (None, Some(data)) => Ok(data.join("keys.db")),
+            (None, None) => {
+                Err(Usage("there is no home directory to keep keys in; name a file with --db".into()).into())
+            }
+        }
+    }
+
+    /// The keys, of a file that is there.
+    pub fn open(&self, settings: &Settings) -> anyhow::Result<Store> {
+        let path = self.path(settings)?;
+        let is_there = path.try_exists().with_context(|| path.display().to_string())?;
+        anyhow::ensure!(
+            is_there,
+            "there is no file of keys at {}; `octet keys create` makes it",
+            path.display()
+        );
+        Ok(Store::open(path)?)
+    }
+
+    /// The same, of a file that is made if it is not there.
+    fn open_or_make(&self, settings: &Settings) -> anyhow::Result<Store> {
+        let path = self.path(settings)?;
+        let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder).with_context(|| format!("{} can not be made", folder.display()))?;
+        Ok(Store::open(path)?)
+    }
+}
+
+pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let json = args.file.json;
+    match &args.verb {
+        Verb::Create { name, limits } => {
+            let limits = limits.apply(Limits::default())?;
+            let store = args.file.open_or_make(settings)?;
+            let (secret, key) = store.create(name, limits)?;
+            store.close()?;
+            if json {
+                let mut shown = as_json(&key);
+                shown["key"] = secret.reveal().into();
+                writeln!(out, "{shown:#}")?;
+            } else {
+                writeln!(out, "{}", secret.reveal())?;
+                note!("This is the only time that the key of '{name}' is shown; its id is {}.", key.id);
+            }
+        }
+        Verb::List => {
+            let keys = args.file.open(settings)?.list();
+            if json {
+                writeln!(out, "{:#}", keys.iter().map(as_json).collect::<Value>())?;
+            } else if keys.is_empty() {
+                note!("no keys; `octet keys create NAME` makes one");
+            } else {
+                let rows: Vec<Vec<String>> = keys.iter().map(row).collect();
+                table(
+                    &mut out,
+                    &["ID", "NAME", "SPENT", "BUDGET", "LIMITS", "MODELS", "STATE"],
+                    &rows,
+                    &[2],
+                )?;
+            }
+        }
+        Verb::Edit { key, name, limits } => {
+            let store = args.file.open(settings)?;
+            let found = store.find(key)?;
+            store.edit(found.id, name.as_deref(), limits.apply(found.limits)?)?;
+            let changed = store.find(&found.id.to_string())?;
+            store.close()?;
+            if json {
+                writeln!(out, "{:#}", as_json(&changed))?;
+            } else {
+                writeln!(out, "{}: {}", changed.name, row(&changed)[3..].join("  "))?;
+            }
+        }
+        Verb::Revoke { keys } => {
+            let store = args.file.open(settings)?;
+            // A slip in the last one is found before anything is done about the first.
+            let found = keys.iter().map(|k| store.find(k)).collect::<Result<Vec<_>, _>>()?;
+            for key in &found {
+                store.revoke(key.id)?;
+            }
+            store.close()?;
+            if json {
+                let ids: Value = found.iter().map(|k| k.id.to_string()).collect();
+                writeln!(out, "{ids:#}")?;
+            } else {
+                for key in found {
+                    writeln!(out, "{}: revoked ({})", key.name, key.id)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn row(key: &KeyInfo) -> Vec<String> {
+    let limits = &key.limits;
+    let budget = limits.budget.map_or("-".into(), |b| match b.period {
+        Period::Ever => b.limit.to_string(),
+        period => format!("{} per {period}", b.limit),
+    });
+    let counts = [("rpm", limits.rpm), ("tpm", limits.tpm), ("parallel", limits.max_parallel)];
+    let counts: Vec<String> =
+        counts.iter().filter_map(|(name, n)| n.map(|n| format!("{n} {name}"))).collect();
+    let state = match (key.revoked, limits.expires) {
+        (Some(at), _) => format!("revoked {}", calendar::iso(calendar::day(at))),
+        (None, Some(at)) if at <= now() => format!("expired {}", calendar::iso_minute(at)),
+        (None, Some(at)) => format!("until {}", calendar::iso_minute(at)),
+        (None, None) => "in force".into(),
+    };
+    vec![
+        key.id.to_string(),
+        key.name.clone(),
+        key.spent.to_string(),
+        budget,
+        if counts.is_empty() { "-".into() } else { counts.join(", ") },
+        limits.models.join(","),
+        state,
+    ]
+}
+
+fn as_json(key: &KeyInfo) -> Value {
+    let limits = &key.limits;
+    json!({
+        "id": key.id.to_string(),
+        "name": key.name,
+        "models": limits.models,
+        "rpm": limits.rpm,
+        "tpm": limits.tpm,
+        "max_parallel": limits.max_parallel,
+        "budget_usd": limits.budget.map(|b| b.limit.dollars()),
+        "budget_period": limits.budget.map(|b| b.period.to_string()),
+        "budget_resets": key.resets,
+        "spent_usd": key.spent.dollars(),
+        "created": key.created,
+        "expires": limits.expires,
+        "revoked": key.revoked,
+    })
+}
+
+/// Columns as wide as what is in them; those of numbers end at the right.
+pub fn table(
+    out: &mut impl Write,
+    head: &[&str],
+    rows: &[Vec<String>],
+    numbers: &[usize],
+) -> std::io::Result<()> {
+    let head: Vec<String> = head.iter().map(ToString::to_string).collect();
+    let width = |c: usize| {
+        let cells = std::iter::once(&head).chain(rows).filter_map(|r| r.get(c));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    for row in std::iter::once(&head).chain(rows) {
+        let cells = row.iter().zip(&widths).enumerate().map(|(c, (cell, width))| {
+            if numbers.contains(&c) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+        });
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}

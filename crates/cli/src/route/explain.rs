@@ -1,0 +1,112 @@
+//! `octet route explain`: each decision about a request that is not sent.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use octet_api::core::GenerateRequest;
+use octet_api::{anthropic, openai};
+use octet_config::Target as Whose;
+use octet_router::{Ask, Call, Events, Failure, FailureKind, Piece, Route, Router, Step, Target};
+
+use crate::serve::routes;
+
+/// A deployment that is only talked about.
+struct Planned(String);
+
+/// It says nothing.
+enum Nothing {}
+
+impl Events for Nothing {
+    async fn next(&mut self) -> Option<Result<Piece, Failure>> {
+        None
+    }
+}
+
+impl Target for Planned {
+    type Events = Nothing;
+
+    async fn generate(&self, _: Ask<'_>) -> Result<Nothing, Failure> {
+        Err(Failure::new(FailureKind::Cancelled, "nothing is sent"))
+    }
+
+    fn model(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Reads a request in whichever dialect it is.
+fn request(body: &[u8]) -> anyhow::Result<GenerateRequest> {
+    let as_chat = match openai::chat::parse(body) {
+        Ok(request) => return Ok(request),
+        Err(e) => e,
+    };
+    let others = [anthropic::messages::parse(body), openai::completions::parse(body)];
+    let read = others.into_iter().find_map(Result::ok);
+    read.ok_or_else(|| anyhow::anyhow!("the request can not be read as OpenAI's chat: {}", as_chat.message))
+}
+
+fn headers(given: &[String]) -> anyhow::Result<Vec<(String, String)>> {
+    let split = |h: &String| {
+        let (name, value) =
+            h.split_once(':').with_context(|| format!("--header '{h}': expected NAME: VALUE"))?;
+        Ok((name.trim().to_lowercase(), value.trim().to_string()))
+    };
+    given.iter().map(split).collect()
+}
+
+pub fn run(file: &Path, config: &Path, given: &[String], as_json: bool) -> anyhow::Result<()> {
+    let body = crate::chat::read_or_stdin(file)?;
+    let config = routes::read(config)?;
+    let router = Router::new(&config, fastrand_seed(), |d| {
+        Ok(Planned(match &d.target {
+            Whose::Remote(remote) => remote.model.clone(),
+            Whose::Local(local) => local.model.clone(),
+            Whose::Process(process) => process.model.clone(),
+        }))
+    })?;
+    let call = Call { headers: headers(given)?, ..Call::new(request(body.as_bytes())?) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let route = runtime.block_on(Arc::new(router).explain(call));
+    if as_json {
+        crate::print(&format!("{}\n", serde_json::to_string_pretty(&route)?))
+    } else {
+        crate::print(&text(&route))
+    }
+}
+
+/// Chance is another one each time, as it is when requests come.
+fn fastrand_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::from(now.subsec_nanos()) ^ now.as_secs().rotate_left(32)
+}
+
+/// A line for each decision.
+fn text(route: &Route) -> String {
+    let mut out = format!("{}\n", route.asked);
+    let mut answers = None;
+    for step in &route.steps {
+        let line = match step {
+            Step::Resolved { to, by } => {
+                format!("stands for {to} (by {})", format!("{by:?}").to_lowercase())
+            }
+            Step::Rule { rule, to } => format!("{rule} sends it to {to}"),
+            Step::PassedOver { deployment, why } => format!("passes over {deployment}: {why:?}"),
+            Step::Chose { group, deployment, why } => {
+                answers = Some(deployment);
+                format!("chooses {deployment} of {group}: {why}")
+            }
+            Step::Failed { deployment, kind, message, .. } => {
+                format!("{deployment} fails ({kind}): {message}")
+            }
+            Step::Fallback { from, to, why } => format!("falls back from {from} to {to}: {why}"),
+            other => format!("{other:?}"),
+        };
+        out += &format!("  {line}\n");
+    }
+    match answers {
+        Some(who) => out += &format!("{who} would be asked\n"),
+        None => out += "nobody would be asked\n",
+    }
+    out
+}

@@ -1,0 +1,163 @@
+//! How one model is loaded: as the flags say, and as its entry in a configuration says. Used by `serve` and `routes`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::Context;
+use clap::ValueEnum;
+use octet_compute::backend::KvType;
+use octet_config::{EngineSettings, KeepAlive};
+use octet_engine::engine::{DiskOptions, Options as EngineOptions};
+use octet_engine::report::Report;
+use octet_engine::scheduler;
+use octet_serve::{ModelSpec, ToolSyntax};
+use serde_json::{Map, Value};
+
+use super::ServeArgs;
+use super::bill::Bill;
+use crate::chat::read;
+use crate::config::{IsaArg, KvArg, Settings};
+use crate::model::{locate, open};
+use crate::stderr::note;
+
+/// Tokens of a prompt that are scored at once (`echo` with `logprobs`): each costs a row of logits.
+const SCORE_TOKENS: usize = 32;
+
+/// How a model is loaded.
+#[derive(Debug, Clone)]
+pub struct Load {
+    engine: EngineOptions,
+    queue: usize,
+    disk_bytes: u64,
+    /// The source of the template that is to be used.
+    pub chat_template: Option<String>,
+    template_kwargs: Map<String, Value>,
+    tool_syntax: Option<ToolSyntax>,
+    keep_alive: Option<Duration>,
+    check: bool,
+    memory_limit: Option<u64>,
+}
+
+impl Load {
+    /// As the flags say.
+    pub fn of(args: &ServeArgs) -> anyhow::Result<Self> {
+        let s = &args.server;
+        Ok(Self {
+            engine: EngineOptions {
+                max_seqs: s.parallel,
+                score_tokens: SCORE_TOKENS,
+                kv_tokens: s.kv_tokens,
+                snapshot_memory: s.cache_ram,
+                disk: s.cache_disk.clone().map(|dir| DiskOptions { dir, bytes: s.cache_disk_size }),
+                ..args.engine.options()
+            },
+            queue: s.max_queue,
+            disk_bytes: s.cache_disk_size,
+            chat_template: s.template()?,
+            template_kwargs: s.template_kwargs(),
+            tool_syntax: s.tool_call_parser,
+            keep_alive: s.keep_alive.0,
+            check: !args.engine.memory.no_memory_check,
+            memory_limit: s.memory_limit,
+        })
+    }
+
+    /// All models of the server together take no more than this, unless a flag says otherwise.
+    pub fn limited(mut self, memory: Option<u64>) -> Self {
+        self.memory_limit = memory;
+        self
+    }
+
+    /// The same with what an entry of a configuration says.
+    pub fn with(mut self, entry: &EngineSettings) -> anyhow::Result<Self> {
+        let e = &mut self.engine;
+        e.context = entry.ctx_size.or(e.context);
+        let batches = [entry.ubatch_size, entry.batch_size].into_iter().flatten();
+        e.batch_tokens = batches.min().unwrap_or(e.batch_tokens);
+        let kv = |key: &str, name: &Option<String>| -> anyhow::Result<Option<KvType>> {
+            name.as_ref().map(|name| Ok(choice::<KvArg>(key, name)?.into())).transpose()
+        };
+        let both = kv("kv_cache_dtype", &entry.kv_cache_dtype)?;
+        e.kv.keys = kv("cache_type_k", &entry.cache_type_k)?.or(both).unwrap_or(e.kv.keys);
+        e.kv.values = kv("cache_type_v", &entry.cache_type_v)?.or(both).unwrap_or(e.kv.values);
+        e.cpu.threads = entry.threads.or(e.cpu.threads);
+        if let Some(name) = &entry.isa {
+            e.cpu.isa = Some(choice::<IsaArg>("isa", name)?.into());
+        }
+        e.cpu.pin = entry.no_pin.map_or(e.cpu.pin, |no| !no);
+        e.cpu.exact = entry.exact.unwrap_or(e.cpu.exact);
+        e.max_seqs = entry.parallel.unwrap_or(e.max_seqs);
+        e.kv_tokens = entry.kv_tokens.or(e.kv_tokens);
+        e.snapshot_memory = entry.cache_ram.or(e.snapshot_memory);
+        let disk_bytes = entry.cache_disk_size.unwrap_or(self.disk_bytes);
+        if let Some(dir) = &entry.cache_disk {
+            super::check_folder(dir)?;
+            e.disk = Some(DiskOptions { dir: dir.clone(), bytes: disk_bytes });
+        } else if let Some(disk) = &mut e.disk {
+            disk.bytes = disk_bytes;
+        }
+        self.queue = entry.max_queue.unwrap_or(self.queue);
+        self.check = entry.no_memory_check.map_or(self.check, |no| !no);
+        if let Some(path) = &entry.chat_template {
+            self.chat_template = Some(read(path)?);
+        }
+        if let Some(name) = &entry.tool_call_parser {
+            self.tool_syntax = Some(name.parse().map_err(|e| anyhow::anyhow!("tool_call_parser: {e}"))?);
+        }
+        match entry.keep_alive {
+            Some(KeepAlive::For(time)) => self.keep_alive = Some(time),
+            Some(KeepAlive::Forever) => self.keep_alive = None,
+            None => {}
+        }
+        Ok(self)
+    }
+
+    /// A model that is one of `of`. It is fetched if it is not here, and its memory is counted; nothing is loaded.
+    pub fn spec(&self, name: &str, model: &str, of: usize, settings: &Settings) -> anyhow::Result<ModelSpec> {
+        let path = locate(model, settings)?;
+        let file = open(model, settings)?;
+        let report = Report::new(&file)?;
+        let free = crate::memory::available().filter(|_| self.check);
+        // Its share of the limit, so that all stay in memory together; where that is too little, all of it.
+        let share = self.memory_limit.map(|l| l / of.max(1) as u64);
+        let mut bill = Bill::new(&report, &self.engine, least(free, share))?;
+        if !bill.fits(&report) {
+            bill = Bill::new(&report, &self.engine, least(free, self.memory_limit))?;
+        }
+        if self.check {
+            bill.check(&report)?;
+        }
+        note!("{}", bill.text(name, &report));
+        let written = path.metadata().and_then(|m| m.modified()).ok();
+        let open = move || octet_weights::Model::open(&path).map_err(octet_serve::BoxError::from);
+        Ok(ModelSpec {
+            created_s: written.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs()),
+            options: scheduler::Options { engine: bill.options, queue: self.queue },
+            chat_template: self.chat_template.clone(),
+            template_kwargs: self.template_kwargs.clone(),
+            tool_syntax: self.tool_syntax,
+            keep_alive: self.keep_alive,
+            ..ModelSpec::new(name, Arc::new(open))
+        })
+    }
+}
+
+fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+fn choice<T: ValueEnum>(key: &str, name: &str) -> anyhow::Result<T> {
+    T::from_str(name, true).map_err(|_| anyhow::anyhow!("'{name}' is no value")).context(key.to_string())
+}
+
+/// A model of an entry as the command line would name it: its path is meant from the folder of the file.
+pub fn model_name(model: &str, base: &Path) -> anyhow::Result<String> {
+    Ok(match crate::model::reference(model)? {
+        octet_hub::Reference::Path(path) if path.is_relative() => base.join(path).display().to_string(),
+        _ => model.to_string(),
+    })
+}

@@ -1,0 +1,125 @@
+//! `octet serve --config FILE`: the file, what it says of the server, and when it is read again. Used by `serve` and `octet route`.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use octet_config::{Config, Disk, Problems, Target};
+use octet_serve::{BoxError, Gateway, Options, Routes};
+
+use super::ServeArgs;
+use super::load::{Load, model_name};
+use crate::config::{self, Settings};
+
+/// How often to look whether the file has changed.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// Reads a file.
+pub fn read(file: &Path) -> anyhow::Result<Config> {
+    Ok(Config::load(file, &Disk(config::lookup))?)
+}
+
+/// The first of several problems, in one line.
+fn one_line(file: &Path, problems: &Problems) -> String {
+    let first = problems.0.first().map(ToString::to_string).unwrap_or_default();
+    match problems.0.len() {
+        0 | 1 => first,
+        n => format!("{first} (and {} more: octet config check {})", n - 1, file.display()),
+    }
+}
+
+/// What the file says of the server, where no flag does.
+pub fn server(
+    options: &mut Options,
+    address: &mut SocketAddr,
+    config: &Config,
+    given: &BTreeSet<String>,
+) -> anyhow::Result<()> {
+    let s = &config.server;
+    let open = |flag: &str| !given.contains(flag);
+    if let Some(host) = s.host.filter(|_| open("host")) {
+        address.set_ip(host);
+    }
+    if let Some(port) = s.port.filter(|_| open("port")) {
+        address.set_port(port);
+    }
+    if open("cors_origin") && !s.cors_origins.is_empty() {
+        options.cors_origins.clone_from(&s.cors_origins);
+    }
+    if let Some(timeout) = s.timeout.filter(|_| open("timeout")) {
+        options.timeout = (!timeout.is_zero()).then_some(timeout);
+    }
+    if let Some(bytes) = s.max_body.filter(|_| open("max_body")) {
+        options.body_bytes_max = usize::try_from(bytes).unwrap_or(usize::MAX);
+    }
+    if let Some(most) = s.max_connections.filter(|_| open("max_connections")) {
+        options.connections_max = most;
+    }
+    if let Some(queue) = s.load_queue.filter(|_| open("load_queue")) {
+        options.load_queue = queue;
+    }
+    if open("memory_limit") {
+        options.memory.limit = s.memory_limit.or(options.memory.limit);
+    }
+    let formats: BTreeSet<&str> =
+        locals(config).filter_map(|e| e.engine.reasoning_format.as_deref()).collect();
+    let mut formats = formats.into_iter();
+    match (formats.next(), formats.next()) {
+        (Some(a), Some(b)) => anyhow::bail!(
+            "reasoning_format is '{a}' in one entry and '{b}' in another; so far it is one for all models of this process"
+        ),
+        (Some(format), None) if open("reasoning_format") => {
+            options.reasoning = format.parse().map_err(|e| anyhow::anyhow!("reasoning_format: {e}"))?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn locals(config: &Config) -> impl Iterator<Item = &octet_config::Local> {
+    config.deployments.iter().filter_map(|d| match &d.target {
+        Target::Local(local) => Some(local),
+        _ => None,
+    })
+}
+
+/// The router of `config`, and how it is made again.
+pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings) -> anyhow::Result<Routes> {
+    let memory = args.server.memory_limit.or(config.server.memory_limit);
+    let (load, settings, file) = (Load::of(args)?.limited(memory), settings.clone(), file.to_path_buf());
+    let models: BTreeSet<&str> = locals(&config).map(|l| l.model.as_str()).collect();
+    let of = models.len();
+    let local = move |name: &str, local: &octet_config::Local| -> Result<_, BoxError> {
+        let made = || {
+            let model = model_name(&local.model, &local.base)?;
+            load.clone().with(&local.engine)?.spec(name, &model, of, &settings)
+        };
+        made().map_err(|e: anyhow::Error| crate::described(&e).into())
+    };
+    Ok(Routes { reload: again(file), local: Arc::new(local), watch: Some(WATCH), config })
+}
+
+fn again(file: PathBuf) -> octet_serve::Reload {
+    Arc::new(move || Config::load(&file, &Disk(config::lookup)).map_err(|p| one_line(&file, &p)))
+}
+
+/// SIGHUP reads the file again. Belongs into a runtime of tokio's.
+#[cfg(unix)]
+pub fn reload_on_hangup(gateway: &Arc<Gateway>) -> anyhow::Result<()> {
+    let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
+    let gateway = Arc::clone(gateway);
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            gateway.again().await;
+        }
+    });
+    Ok(())
+}
+
+/// There is no such signal here.
+#[cfg(not(unix))]
+pub fn reload_on_hangup(_: &Arc<Gateway>) -> anyhow::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! The keys of one mapping, by name and type. Every key is looked at: what is not known, or not supported, is said. Used by
+//! `read`.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value as Json};
+
+use crate::keys::Section;
+use crate::problem::{nearest, quoted};
+use crate::reader::Reader;
+use crate::units;
+use crate::yaml::{Entry, Node, Value};
+use crate::{Secret, Span};
+
+/// A mapping that is being read.
+pub(crate) struct Fields<'a> {
+    pub reader: &'a Reader<'a>,
+    pub section: &'static Section,
+    pub span: &'a Span,
+    entries: &'a [Entry],
+}
+
+impl<'a> Fields<'a> {
+    /// Looks at all keys. An empty section (`router_settings:`) is one without keys. `None` where it is no mapping.
+    pub fn new(reader: &'a Reader<'a>, section: &'static Section, node: &'a Node) -> Option<Self> {
+        let entries: &[Entry] = match &node.value {
+            Value::Map(entries) => entries,
+            Value::Null => &[],
+            other => {
+                let found = other.describe();
+                reader.wrong(
+                    &node.span,
+                    format!("{} is a mapping of keys to values, not {found}", section.name),
+                );
+                return None;
+            }
+        };
+        let fields = Self { reader, section, span: &node.span, entries };
+        for entry in entries {
+            fields.look_at(entry);
+        }
+        Some(fields)
+    }
+
+    fn look_at(&self, entry: &Entry) {
+        let (section, name) = (self.section, entry.key.as_str());
+        let path = format!("{}.{name}", section.name);
+        if let Some(key) = section.key(name) {
+            let twice = self.entries.iter().find(|e| key.is(&e.key)).filter(|e| e.key != name);
+            if let Some(other) = twice {
+                self.reader.wrong(
+                    &entry.span,
+                    format!("'{name}' is the same key as '{}': keep one of them", other.key),
+                );
+            }
+        } else if let Some(why) = section.warning(name) {
+            self.reader.note(&entry.span, path, why);
+        } else if let Some(why) = section.refusal(name) {
+            self.reader.wrong(&entry.span, format!("{path} is not supported: {why}"));
+        } else if !section.open {
+            let hint = match nearest(name, section.names()) {
+                Some(near) => format!("did you mean '{near}'?"),
+                None if section.name == "litellm_params" => {
+                    "a parameter for the server itself goes under 'extra_body'".to_string()
+                }
+                None => "remove it; docs/router.md lists the keys".to_string(),
+            };
+            self.reader.wrong(&entry.span, format!("{} has no key {}: {hint}", section.name, quoted(name)));
+        }
+    }
+
+    /// What stands there; `null` is nothing.
+    pub fn get(&self, name: &'static str) -> Option<&'a Node> {
+        debug_assert!(
+            self.section.keys.iter().any(|k| k.name == name),
+            "{}.{name} is declared",
+            self.section.name
+        );
+        self.reader.ask(self.section.name, name);
+        let key = self.section.key(name)?;
+        self.entries.iter().find(|e| key.is(&e.key)).map(|e| &e.node).filter(|n| n.value != Value::Null)
+    }
+
+    /// Keys that the section does not declare, and their values.
+    pub fn others(&self) -> impl Iterator<Item = &'a Entry> {
+        let section = self.section;
+        self.entries.iter().filter(move |e| section.key(&e.key).is_none())
+    }
+
+    /// Whether there is such a key.
+    pub fn has(&self, name: &'static str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// A complaint about a value.
+    pub fn wrong(&self, name: &str, node: &Node, expected: &str) {
+        let found = node.value.describe();
+        self.reader
+            .wrong(&node.span, format!("{}.{name}: expected {expected}, found {found}", self.section.name));
+    }
+
+    /// A text. A number is none: `1.10` would lose its last digit.
+    pub fn text(&self, name: &'static str) -> Option<String> {
+        let node = self.get(name)?;
+        self.text_of(name, node)
+    }
+
+    /// The text of an item.
+    pub fn text_of(&self, name: &str, node: &Node) -> Option<String> {
+        match &node.value {
+            Value::Text(t) => self.reader.resolve(&node.span, t),
+            Value::Int(_) | Value::Float(_) | Value::Bool(_) => {
+                self.wrong(name, node, "a text (put it in quotes)");
+                None
+            }
+            _ => {
+                self.wrong(name, node, "a text");
+                None
+            }
+        }
+    }
+
+    /// A text that may not be empty.
+    pub fn name(&self, name: &'static str) -> Option<String> {
+        let node = self.get(name)?;
+        let text = self.text_of(name, node)?;
+        if text.trim().is_empty() {
+            self.reader.wrong(&node.span, format!("{}.{name} is empty", self.section.name));
+            return None;
+        }
+        Some(text)
+    }
+
+    /// A text that is not printed.
+    pub fn secret(&self, name: &'static str) -> Option<Secret> {
+        let node = self.get(name)?;
+        match &node.value {
+            Value::Text(t) => self.reader.secret(&node.span, t),
+            _ => {
+                self.wrong(name, node, "a text (put it in quotes)");
+                None
+            }
+        }
+    }
+
+    /// true or false, also as YAML 1.1 writes it, and from a variable.
+    pub fn bool(&self, name: &'static str) -> Option<bool> {
+        let node = self.get(name)?;
+        let said = match &node.value {
+            Value::Bool(b) => Some(*b),
+            Value::Text(t) => match self.reader.resolve(&node.span, t)?.to_lowercase().as_str() {
+                "true" | "yes" | "on" | "1" => Some(true),
+                "false" | "no" | "off" | "0" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        };
+        if said.is_none() {
+            self.wrong(name, node, "true or false");
+        }
+        said
+    }
+
+    /// A number, also as a text: variables hold nothing else.
+    fn number_of(&self, name: &str, node: &Node, expected: &str) -> Option<f64> {
+        let number = match &node.value {
+            Value::Int(i) => Some(*i as f64),
+            Value::Float(f) => Some(*f),
+            Value::Text(t) => self.reader.resolve(&node.span, t)?.trim().parse().ok(),
+            _ => None,
+        };
+        let number = number.filter(|n: &f64| n.is_finite());
+        if number.is_none() {
+            self.wrong(name, node, expected);
+        }
+        number
+    }
+
+    /// A number within bounds.
+    pub fn number(&self, name: &'static str, least: f64, most: f64) -> Option<f64> {
+        let node = self.get(name)?;
+        let number = self.number_of(name, node, "a number")?;
+        if !(least..=most).contains(&number) {
+            let range =
+                if most == f64::MAX { format!("{least} or more") } else { format!("from {least} to {most}") };
+            self.reader
+                .wrong(&node.span, format!("{}.{name} is {number}; it has to be {range}", self.section.name));
+            return None;
+        }
+        Some(number)
+    }
+
+    /// A whole number from `least` on.
+    pub fn count<T: TryFrom<u64>>(&self, name: &'static str, least: u64) -> Option<T> {
+        let node = self.get(name)?;
+        self.count_of(name, node, least)
+    }
+
+    /// The same of an item.
+    pub fn count_of<T: TryFrom<u64>>(&self, name: &str, node: &Node, least: u64) -> Option<T> {
+        // Exactly representable, and more than anything here counts.
+        const MOST: f64 = (1u64 << 53) as f64;
+        let number = self.number_of(name, node, "a whole number")?;
+        let whole =
+            (number.fract() == 0.0 && number >= least as f64 && number <= MOST).then_some(number as u64);
+        let count = whole.and_then(|n| T::try_from(n).ok());
+        if count.is_none() {
+            let text =
+                format!("{}.{name}: {number} is not a whole number from {least} on", self.section.name);
+            self.reader.wrong(&node.span, text);
+        }
+        count
+    }
+
+    /// A time.
+    pub fn time(&self, name: &'static str) -> Option<Duration> {
+        let node = self.get(name)?;
+        let time = match &node.value {
+            Value::Text(t) => units::time(&self.reader.resolve(&node.span, t)?),
+            Value::Int(i) => units::seconds(*i as f64),
+            Value::Float(f) => units::seconds(*f),
+            _ => None,
+        };
+        if time.is_none() {
+            self.wrong(name, node, "a time in seconds, or like 30s, 5m, 2h or 7d, not below 0");
+        }
+        time
+    }
+
+    /// A time that is not zero.
+    pub fn limit(&self, name: &'static str) -> Option<Duration> {
+        let time = self.time(name)?;
+        if time.is_zero() {
+            let span = self.get(name).map_or(self.span, |n| &n.span);
+            self.reader.wrong(
+                span,
+                format!(
+                    "{}.{name} is 0: nothing is answered in no time; leave it out for the default",
+                    self.section.name
+                ),
+            );
+            return None;
+        }
+        Some(time)
+    }
+
+    /// A size in bytes; a plain number counts `unit` bytes.
+    pub fn size(&self, name: &'static str, unit: u64) -> Option<u64> {
+        let node = self.get(name)?;
+        let size = match &node.value {
+            Value::Text(t) => units::size(&self.reader.resolve(&node.span, t)?),
+            Value::Int(i) => u64::try_from(*i).ok().and_then(|n| n.checked_mul(unit)),
+            _ => None,
+        };
+        if size.is_none() {
+            self.wrong(name, node, "a size like 24GiB or 500M");
+        }
+        size
+    }
+
+    /// One of some words.
+    pub fn one_of<T: Copy>(&self, name: &'static str, words: &[(&'static str, T)]) -> Option<T> {
+        let text = self.text(name)?;
+        let found = words.iter().find(|(w, _)| *w == text).map(|(_, v)| *v);
+        if found.is_none() {
+            let span = self.get(name).map_or(self.span, |n| &n.span);
+            let all: Vec<&str> = words.iter().map(|(w, _)| *w).collect();
+            let near = nearest(&text, all.iter().copied())
+                .map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+            let text = format!(
+                "{}.{name} is {}; it is one of {}{near}",
+                self.section.name,
+                quoted(&text),
+                all.join(", ")
+            );
+            self.reader.wrong(span, text);
+        }
+        found
+    }
+
+    /// A list of texts; one text is a list of one.
+    pub fn texts(&self, name: &'static str) -> Option<Vec<String>> {
+        let node = self.get(name)?;
+        self.texts_of(name, node)
+    }
+
+    /// The same of an item.
+    pub fn texts_of(&self, name: &str, node: &Node) -> Option<Vec<String>> {
+        match &node.value {
+            Value::List(items) => items.iter().map(|i| self.text_of(name, i)).collect(),
+            Value::Text(_) => self.text_of(name, node).map(|t| vec![t]),
+            _ => {
+                self.wrong(name, node, "a list of texts");
+                None
+            }
+        }
+    }
+
+    /// A mapping of texts to values.
+    pub fn map(&self, name: &'static str) -> Option<&'a [Entry]> {
+        let node = self.get(name)?;
+        match &node.value {
+            Value::Map(entries) => Some(entries),
+            _ => {
+                self.wrong(name, node, "a mapping");
+                None
+            }
+        }
+    }
+
+    /// A list.
+    pub fn list(&self, name: &'static str) -> Option<&'a [Node]> {
+        let node = self.get(name)?;
+        match &node.value {
+            Value::List(items) => Some(items),
+            _ => {
+                self.wrong(name, node, "a list");
+                None
+            }
+        }
+    }
+
+    /// A mapping that goes on as it stands.
+    pub fn json_map(&self, name: &'static str) -> Option<Map<String, Json>> {
+        self.map(name).map(|entries| self.reader.json_map(entries))
+    }
+
+    /// A mapping with its own keys.
+    pub fn section(&self, name: &'static str, section: &'static Section) -> Option<Fields<'a>> {
+        self.get(name).and_then(|node| Fields::new(self.reader, section, node))
+    }
+}

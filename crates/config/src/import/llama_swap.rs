@@ -1,0 +1,112 @@
+//! llama-swap's config.yaml: it stands under `processes`; its keys and its peers move to where they are here.
+
+use super::lines::comment_out;
+use super::{Imported, with_notes};
+use crate::source::Source;
+use crate::yaml::{self, Entry, Value};
+use crate::{Problems, load, sections};
+
+/// Translates it.
+pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Imported, Problems> {
+    let root = yaml::parse(&file.into(), text).map_err(|p| Problems(vec![p]))?;
+    let entries: &[Entry] = if let Value::Map(entries) = &root.value { entries } else { &[] };
+    let mut lines: Vec<String> = text.lines().map(String::from).collect();
+    let mut said = Vec::new();
+    let mut extra = String::new();
+    for entry in entries {
+        let moved = match entry.key.as_str() {
+            "peers" => peers(entry, &mut said),
+            "apiKeys" => keys(entry),
+            _ => continue,
+        };
+        if moved.is_empty() {
+            continue;
+        }
+        if comment_out(&mut lines, &entry.span) {
+            extra += &moved;
+        } else {
+            said.push(format!(
+                "TO DO, line {}: {} shares its line with others; write it on its own",
+                entry.span.line, entry.key
+            ));
+        }
+    }
+    let mut out = String::from("processes:\n");
+    for line in lines.iter().filter(|l| !l.starts_with("---") && !l.starts_with('%') && !l.starts_with("..."))
+    {
+        if line.trim().is_empty() {
+            out.push('\n');
+        } else {
+            out += &format!("  {line}\n");
+        }
+    }
+    out += &extra;
+    let (problems, notes) = load::look(file, &out, source)?;
+    // Lines are told as they are in the user's file: one line was put before it.
+    let line = |n: u32| n.saturating_sub(1);
+    said.extend(
+        notes
+            .iter()
+            .filter(|n| sections::is_warned(&n.key))
+            .map(|n| format!("line {}: {}: {}", line(n.span.line), n.key, n.text)),
+    );
+    said.extend(problems.iter().map(|p| format!("TO DO, line {}: {}", line(p.span.line), p.text)));
+    Ok(with_notes("llama-swap's file", said, &out))
+}
+
+/// Servers elsewhere, as deployments.
+fn peers(entry: &Entry, said: &mut Vec<String>) -> String {
+    let Value::Map(peers) = &entry.node.value else { return String::new() };
+    let mut out = String::from("model_list:\n");
+    let mut any = false;
+    for peer in peers {
+        let Value::Map(fields) = &peer.node.value else { continue };
+        let text = |key: &str| {
+            fields.iter().find(|f| f.key == key).and_then(|f| match &f.node.value {
+                Value::Text(t) => Some(t.clone()),
+                _ => None,
+            })
+        };
+        let models = fields.iter().find(|f| f.key == "models").map(|f| &f.node.value);
+        let Some((Value::List(models), Some(proxy))) = models.zip(Some(text("proxy"))) else {
+            said.push(format!(
+                "TO DO, line {}: the peer '{}' has no models or no proxy",
+                peer.span.line, peer.key
+            ));
+            continue;
+        };
+        let key = text("apiKey").map(variable);
+        for model in models {
+            let Value::Text(model) = &model.value else { continue };
+            any = true;
+            out += &format!("  - model_name: {}\n    litellm_params:\n", quote(model));
+            out += &format!("      model: {}\n", quote(&format!("openai_like/{model}")));
+            out += &format!(
+                "      api_base: {}\n",
+                quote(&format!("{}/v1", proxy.trim_end_matches('/').trim_end_matches("/v1")))
+            );
+            if let Some(key) = &key {
+                out += &format!("      api_key: {}\n", quote(key));
+            }
+        }
+    }
+    if any { out } else { String::new() }
+}
+
+/// `${env.NAME}` is `os.environ/NAME` here.
+fn variable(text: String) -> String {
+    let name = text.strip_prefix("${env.").and_then(|t| t.strip_suffix('}'));
+    name.map_or(text.clone(), |n| format!("os.environ/{n}"))
+}
+
+fn keys(entry: &Entry) -> String {
+    let Value::List(keys) = &entry.node.value else { return String::new() };
+    let text = |v: &Value| if let Value::Text(t) = v { Some(variable(t.clone())) } else { None };
+    let keys: Vec<String> = keys.iter().filter_map(|k| text(&k.value)).map(|k| quote(&k)).collect();
+    if keys.is_empty() { String::new() } else { format!("server:\n  api_key: [{}]\n", keys.join(", ")) }
+}
+
+/// A text as YAML takes it whatever is in it: JSON's form.
+pub(super) fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

@@ -1,0 +1,40 @@
+//! The router's configuration: one file, read into plain data ([`Config`]). Used by the router, the upstream clients and the CLI.
+//!
+//! A file goes through here like this: `yaml` makes a tree of it in which everything knows its line and column; `load` puts
+//! included files beside it; `read` takes the keys out, each as `sections` declares it, so that every key is honoured, warned
+//! about or refused, and none is dropped. `model` is what everybody else sees: every default is filled in, every secret resolved, every name
+//! checked. All mistakes of a file are found at once.
+//!
+//! ```
+//! use octet_config::{Config, Disk};
+//!
+//! let text = "model_list:\n- {model_name: local, litellm_params: {model: ollama/qwen3, timeot: 30}}\n";
+//! let problems = Config::parse("octet.yaml", text, &Disk(|_: &str| None)).unwrap_err();
+//! assert_eq!(
+//!     problems.to_string(),
+//!     "octet.yaml:2:61: litellm_params has no key 'timeot': did you mean 'timeout'?"
+//! );
+//! ```
+
+mod fields;
+pub mod import;
+mod keys;
+mod load;
+pub mod model;
+mod problem;
+mod read;
+mod reader;
+pub mod schema;
+mod secret;
+mod sections;
+mod source;
+mod span;
+mod tree;
+mod units;
+mod yaml;
+
+pub use model::*;
+pub use problem::{Problem, Problems};
+pub use secret::Secret;
+pub use source::{Disk, Source};
+pub use span::{Note, Span};

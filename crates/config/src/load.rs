@@ -1,0 +1,157 @@
+//! A file and all that it includes, as one configuration. Called by `octet serve --config` and `octet config check`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::problem::quoted;
+use crate::read;
+use crate::reader::{Reader, folder};
+use crate::source::Source;
+use crate::yaml::{self, Entry, Node, Value};
+use crate::{Config, Note, Problem, Problems, Span};
+
+/// Files that include each other, at most.
+const FILES_MAX: usize = 64;
+
+impl Config {
+    /// Reads a file.
+    pub fn load(path: &Path, source: &dyn Source) -> Result<Self, Problems> {
+        let file = path.display().to_string();
+        let text = source.read(path).map_err(|e| {
+            let span = Span { file: file.as_str().into(), line: 1, column: 1 };
+            Problems(vec![Problem { span, text: format!("the file can not be read: {e}") }])
+        })?;
+        Self::parse(&file, &text, source)
+    }
+
+    /// Reads the text of a file called `file`; what it includes is sought from its folder.
+    pub fn parse(file: &str, text: &str, source: &dyn Source) -> Result<Self, Problems> {
+        let reader = Reader::new(source);
+        let mut files = Vec::new();
+        let root = gather(&reader, file.into(), text, &mut files);
+        let config = root.and_then(|root| read::config(&reader, &root));
+        let (mut problems, notes) = reader.finish();
+        match config {
+            Some(config) if problems.is_empty() => Ok(Self { files, notes, ..config }),
+            _ => {
+                if problems.is_empty() {
+                    let span = Span { file: file.into(), line: 1, column: 1 };
+                    problems.push(Problem { span, text: "the file can not be understood".into() });
+                }
+                Err(Problems(problems))
+            }
+        }
+    }
+}
+
+/// What there is to say about a file, right or wrong. For imports.
+pub(crate) fn look(
+    file: &str,
+    text: &str,
+    source: &dyn Source,
+) -> Result<(Vec<Problem>, Vec<Note>), Problems> {
+    let span: Arc<str> = file.into();
+    yaml::parse(&span, text).map_err(|problem| Problems(vec![problem]))?;
+    let reader = Reader::new(source);
+    if let Some(root) = gather(&reader, span, text, &mut Vec::new()) {
+        read::config(&reader, &root);
+    }
+    Ok(reader.finish())
+}
+
+/// A file with those that it includes.
+fn gather(reader: &Reader, file: Arc<str>, text: &str, files: &mut Vec<PathBuf>) -> Option<Node> {
+    files.push(PathBuf::from(&*file));
+    let mut root = match yaml::parse(&file, text) {
+        Ok(root) => root,
+        Err(problem) => {
+            reader.wrong(&problem.span, problem.text);
+            return None;
+        }
+    };
+    let Value::Map(entries) = &mut root.value else {
+        // An empty file is told what it lacks, like one without models.
+        if root.value != Value::Null {
+            reader.wrong(
+                &root.span,
+                format!("a configuration is a mapping of keys to values, not {}", root.value.describe()),
+            );
+            return None;
+        }
+        return Some(root);
+    };
+    for (span, name) in included(reader, entries) {
+        if name.contains("://") {
+            reader.wrong(
+                &span,
+                format!("include: {} is not on this machine; only files are included", quoted(&name)),
+            );
+            continue;
+        }
+        let path = folder(&span).join(&name);
+        if files.contains(&path) {
+            reader.wrong(&span, format!("include: {} is read already; a file counts once", quoted(&name)));
+            continue;
+        }
+        if files.len() >= FILES_MAX {
+            reader.wrong(&span, format!("include: more than {FILES_MAX} files"));
+            return None;
+        }
+        let other = match reader.read(&path) {
+            Ok(text) => gather(reader, path.display().to_string().into(), &text, files)?,
+            Err(e) => {
+                reader.wrong(&span, format!("include: {}: {e}", quoted(&name)));
+                continue;
+            }
+        };
+        if let Value::Map(others) = other.value {
+            merge(reader, entries, others, true);
+        }
+    }
+    Some(root)
+}
+
+fn included(reader: &Reader, entries: &[Entry]) -> Vec<(Span, String)> {
+    let Some(entry) = entries.iter().find(|e| e.key == "include") else { return Vec::new() };
+    let items = match &entry.node.value {
+        Value::List(items) => items.as_slice(),
+        Value::Null => &[],
+        _ => std::slice::from_ref(&entry.node),
+    };
+    let name = |item: &Node| match &item.value {
+        Value::Text(t) => Some((item.span.clone(), t.clone())),
+        other => {
+            reader.wrong(
+                &item.span,
+                format!("include: expected the name of a file, found {}", other.describe()),
+            );
+            None
+        }
+    };
+    items.iter().filter_map(name).collect()
+}
+
+/// Adds an included file's keys: lists at the top are joined, mappings merged key by key, and what stands in both is the included file's.
+fn merge(reader: &Reader, into: &mut Vec<Entry>, from: Vec<Entry>, top: bool) {
+    for entry in from {
+        if top && entry.key == "include" {
+            continue;
+        }
+        let Some(own) = into.iter_mut().find(|e| e.key == entry.key) else {
+            into.push(entry);
+            continue;
+        };
+        match (&mut own.node.value, entry.node.value) {
+            (Value::Map(own), Value::Map(other)) if top => merge(reader, own, other, false),
+            (Value::List(own), Value::List(other)) if top => own.extend(other),
+            (_, Value::Null) => {}
+            (own_value, other) => {
+                if *own_value != Value::Null {
+                    let text = format!("it replaces what {} says, for included files win", own.span);
+                    reader.note(&entry.span, entry.key, text);
+                }
+                own.node = Node { span: entry.node.span, value: other };
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Routes that ask a fast model first. Decided by the router, request by request.
+
+use std::fmt;
+
+use regex::Regex;
+
+use crate::Span;
+
+/// A name that is answered by a fast group or a strong one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cascade {
+    /// What clients ask for (`model_name`).
+    pub name: String,
+    /// The group for what is easy.
+    pub fast: String,
+    /// The group for what is hard.
+    pub strong: String,
+    /// Looked at in turn; the first whose conditions all hold decides.
+    pub rules: Vec<Rule>,
+    /// How sure the fast model has to be where no rule decides. `None`: it always answers.
+    pub confidence: Option<Confidence>,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// Which requests go where without asking the fast model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// What is said about it in headers and logs: its `name`, or `rule N`.
+    pub name: String,
+    /// All have to hold. Never empty.
+    pub when: Vec<Condition>,
+    /// Where it sends them (`to: fast | strong`; strong where it is not said).
+    pub to: Side,
+    /// Whether the fast model still has to be sure where `to` is fast (`check: true`); otherwise its answer stands.
+    pub check: bool,
+}
+
+/// One of a cascade's two groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Side {
+    /// [`Cascade::fast`].
+    Fast,
+    /// [`Cascade::strong`].
+    #[default]
+    Strong,
+}
+
+/// What holds for a request, or not.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Condition {
+    /// `min_tokens`: the prompt has at least so many (counted by the fast model's tokenizer where that is known, otherwise a
+    /// quarter of its bytes).
+    MinTokens(u64),
+    /// `max_tokens`: at most so many.
+    MaxTokens(u64),
+    /// `min_messages`: the conversation has at least so many messages.
+    MinMessages(u32),
+    /// `max_messages`: at most so many.
+    MaxMessages(u32),
+    /// `tools`: whether tools are given.
+    Tools(bool),
+    /// `code`: whether there is a block of code in a message.
+    Code(bool),
+    /// `images`: whether there is an image in a message.
+    Images(bool),
+    /// `header`.
+    Header(HeaderMatch),
+    /// `system`: a pattern that is found in the system prompt.
+    System(Pattern),
+    /// `user`: a pattern that is found in the last message of the user.
+    User(Pattern),
+}
+
+/// A header of the client's request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeaderMatch {
+    /// Its name in lower case.
+    pub name: String,
+    /// What is found in its value. `None`: it is there.
+    pub value: Option<Pattern>,
+}
+
+/// A regular expression; linear in time, found anywhere in a text.
+#[derive(Clone)]
+pub struct Pattern(Regex);
+
+impl Pattern {
+    /// Compiles it, within a bound of memory; the error is for people.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let compiled = regex::RegexBuilder::new(text).size_limit(1 << 20).dfa_size_limit(1 << 20).build();
+        compiled.map(Self).map_err(|e| e.to_string())
+    }
+
+    /// Whether it is found in `text`.
+    pub fn is_match(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/", self.as_str())
+    }
+}
+
+/// How sure the fast model has to be. Its first tokens are held back; where a threshold is missed, its answer is abandoned and the
+/// strong group answers instead.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Confidence {
+    /// Tokens that are watched (16). A shorter answer is judged by what there is.
+    pub window: u32,
+    /// `mean_logprob`: least mean of their natural log-probabilities: -0.5. `None`: not looked at.
+    pub mean_logprob: Option<f64>,
+    /// `margin`: least mean of the difference between the first and the second choice's log-probability. `None`: not looked at.
+    pub margin: Option<f64>,
+    /// `skip_thoughts`: tokens of reasoning do not count (true).
+    pub skip_thoughts: bool,
+}

@@ -1,0 +1,50 @@
+//! Virtual keys and budgets. Kept by the crate of keys in a file beside the server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `keys` (our own), and LiteLLM's budgets for the whole proxy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeysSettings {
+    /// `keys.database`: the SQLite file. `None`: there are no virtual keys, only the master key.
+    pub database: Option<PathBuf>,
+    /// `litellm_settings.max_budget`: USD that all requests together may cost; beyond that they are refused.
+    pub max_budget: Option<f64>,
+    /// `litellm_settings.budget_duration`: after which the count starts anew. `None`: never.
+    pub budget_duration: Option<Duration>,
+    /// `litellm_settings.default_key_generate_params`: what a new key gets where its maker does not say.
+    pub defaults: KeyDefaults,
+    /// `keys.usage_days`: how long the usage by day is kept (400).
+    pub usage_days: u32,
+}
+
+impl Default for KeysSettings {
+    fn default() -> Self {
+        Self {
+            database: None,
+            max_budget: None,
+            budget_duration: None,
+            defaults: KeyDefaults::default(),
+            usage_days: 400,
+        }
+    }
+}
+
+/// What a new key gets where its maker does not say. `None` (and an empty list) is no limit.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct KeyDefaults {
+    /// `max_budget` in USD.
+    pub max_budget: Option<f64>,
+    /// `budget_duration`.
+    pub budget_duration: Option<Duration>,
+    /// `duration`: how long the key is good.
+    pub duration: Option<Duration>,
+    /// `models`: groups that it may use.
+    pub models: Vec<String>,
+    /// `rpm_limit`.
+    pub rpm_limit: Option<u64>,
+    /// `tpm_limit`.
+    pub tpm_limit: Option<u64>,
+    /// `max_parallel_requests`.
+    pub max_parallel_requests: Option<u32>,
+}

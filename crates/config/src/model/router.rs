@@ -1,0 +1,172 @@
+//! How a deployment is chosen, and what happens when it fails. Looked at by the router for each request.
+
+use std::time::Duration;
+
+use super::GroupName;
+
+/// `router_settings`, and what `litellm_settings` says of the same where it does not. Defaults are LiteLLM's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouterSettings {
+    /// `routing_strategy`.
+    pub strategy: Strategy,
+    /// `model_group_alias`: other names of groups.
+    pub aliases: Vec<Alias>,
+    /// `fallbacks`: groups that are tried when one fails.
+    pub fallbacks: Vec<Fallback>,
+    /// `context_window_fallbacks`: those for prompts that are too long.
+    pub context_window_fallbacks: Vec<Fallback>,
+    /// `content_policy_fallbacks`: those for what a provider refuses to answer.
+    pub content_policy_fallbacks: Vec<Fallback>,
+    /// `default_fallbacks`: for groups that have none of their own.
+    pub default_fallbacks: Vec<String>,
+    /// `max_fallbacks`: most groups that are tried after the first (5).
+    pub max_fallbacks: u32,
+    /// `num_retries`: attempts after the first within a group (2).
+    pub num_retries: u32,
+    /// `retry_after`: least time before a further attempt (0).
+    pub retry_after: Duration,
+    /// `retry_policy`: retries by what went wrong; what it does not say has `num_retries`.
+    pub retry_policy: ErrorCounts,
+    /// `model_group_retry_policy`: the same for one group.
+    pub group_retry_policy: Vec<(String, ErrorCounts)>,
+    /// `allowed_fails`: failures within a minute that a deployment may have before it rests. `None`: it is not said; then
+    /// it rests when more than half of at least five requests in a minute failed.
+    pub allowed_fails: Option<u32>,
+    /// `allowed_fails_policy`: the same by what went wrong.
+    pub allowed_fails_policy: ErrorCounts,
+    /// `cooldown_time` (5 s).
+    pub cooldown_time: Duration,
+    /// `disable_cooldowns`.
+    pub disable_cooldowns: bool,
+    /// `timeout`, or `request_timeout`: longest time of a request, with all its attempts (6000 s).
+    pub timeout: Duration,
+    /// `stream_timeout`: longest time to a stream's first piece. `None`: as `timeout`.
+    pub stream_timeout: Option<Duration>,
+    /// `enable_pre_call_checks`: prompts are counted, and deployments with too small a window left out. (Of local models
+    /// tokens are always counted: that is exact and costs next to nothing.)
+    pub enable_pre_call_checks: bool,
+    /// Requests of one session stay with one deployment while it can answer.
+    pub sticky: Option<Sticky>,
+    /// `routing_strategy_args.lowest_latency_buffer`: how much slower than the fastest one still counts as fast: 0.1 is a
+    /// tenth (0).
+    pub latency_buffer: f64,
+    /// `routing_strategy_args.ttl`: how long a measured latency counts (one hour).
+    pub latency_ttl: Duration,
+}
+
+impl Default for RouterSettings {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::default(),
+            aliases: Vec::new(),
+            fallbacks: Vec::new(),
+            context_window_fallbacks: Vec::new(),
+            content_policy_fallbacks: Vec::new(),
+            default_fallbacks: Vec::new(),
+            max_fallbacks: 5,
+            num_retries: 2,
+            retry_after: Duration::ZERO,
+            retry_policy: ErrorCounts::default(),
+            group_retry_policy: Vec::new(),
+            allowed_fails: None,
+            allowed_fails_policy: ErrorCounts::default(),
+            cooldown_time: Duration::from_secs(5),
+            disable_cooldowns: false,
+            timeout: Duration::from_secs(6000),
+            stream_timeout: None,
+            enable_pre_call_checks: false,
+            sticky: None,
+            latency_buffer: 0.0,
+            latency_ttl: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// How one deployment of a group is chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// `simple-shuffle`: by chance, by weight.
+    #[default]
+    SimpleShuffle,
+    /// `least-busy`: fewest requests in flight.
+    LeastBusy,
+    /// `usage-based-routing`, `-v2`: fewest tokens in this minute, within `tpm` and `rpm`.
+    UsageBased,
+    /// `latency-based-routing`: the fastest of late; to the first piece for streams, and for each token otherwise.
+    LatencyBased,
+    /// `cost-based-routing`: the cheapest.
+    CostBased,
+    /// `prefix-affinity`: the one that saw the longest beginning of this conversation, unless it is much busier than others.
+    PrefixAffinity,
+}
+
+impl Strategy {
+    /// As it is written in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SimpleShuffle => "simple-shuffle",
+            Self::LeastBusy => "least-busy",
+            Self::UsageBased => "usage-based-routing",
+            Self::LatencyBased => "latency-based-routing",
+            Self::CostBased => "cost-based-routing",
+            Self::PrefixAffinity => "prefix-affinity",
+        }
+    }
+}
+
+/// Another name of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alias {
+    /// What clients ask for.
+    pub name: String,
+    /// The group (or cascade) that it means.
+    pub group: String,
+    /// Whether `/v1/models` leaves it out.
+    pub hidden: bool,
+}
+
+/// Groups that are tried in turn where one can not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fallback {
+    /// The group that failed; `*` is any.
+    pub group: GroupName,
+    /// What is tried instead.
+    pub to: Vec<String>,
+}
+
+/// A count for each kind of error (`BadRequestErrorRetries`, `RateLimitErrorAllowedFails`, ...); `None` is not said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ErrorCounts {
+    /// 400, but for those below.
+    pub bad_request: Option<u32>,
+    /// 401 and 403.
+    pub authentication: Option<u32>,
+    /// 408, and no answer in time.
+    pub timeout: Option<u32>,
+    /// 429.
+    pub rate_limit: Option<u32>,
+    /// A provider's filter.
+    pub content_policy: Option<u32>,
+    /// 500 and above, and connections that break.
+    pub internal_server: Option<u32>,
+}
+
+/// Sessions (`sticky`, our own).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sticky {
+    /// What tells one session from another; the first that a request has counts.
+    pub by: Vec<SessionKey>,
+    /// How long a session is remembered after its last request (one hour).
+    pub ttl: Duration,
+}
+
+/// What a session is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionKey {
+    /// A header, by its name in lower case: `x-session-id`.
+    Header(String),
+    /// The request's `user` (Anthropic's `metadata.user_id`).
+    User,
+    /// The client's key.
+    ApiKey,
+}

@@ -1,0 +1,53 @@
+//! The server itself. Looked at by `octet serve --config`; its flags beat what stands here.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::Secret;
+
+/// `server` (our own, the flags of `octet serve` by the same names), and `general_settings`. `None` is the flag's default.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ServerSettings {
+    /// `general_settings.master_key`: the key that may do everything. With it requests without a key are refused.
+    pub master_key: Option<Secret>,
+    /// `api_key`: further keys that clients may use, without budgets.
+    pub api_keys: Vec<Secret>,
+    /// `api_key_file`: a file with such keys, one a line.
+    pub api_key_file: Option<PathBuf>,
+    /// `host`.
+    pub host: Option<IpAddr>,
+    /// `port`.
+    pub port: Option<u16>,
+    /// `cors_origin`.
+    pub cors_origins: Vec<String>,
+    /// `timeout`: longest time of a request, its answer included.
+    pub timeout: Option<Duration>,
+    /// `max_body` in bytes; also `general_settings.max_request_size_mb`.
+    pub max_body: Option<u64>,
+    /// `max_connections`.
+    pub max_connections: Option<usize>,
+    /// `memory_limit` in bytes: what all local models may take together.
+    pub memory_limit: Option<u64>,
+    /// `load_queue`: requests that may wait for a local model to be loaded.
+    pub load_queue: Option<usize>,
+    /// `general_settings.global_max_parallel_requests`: most requests at once, of all groups.
+    pub max_parallel_requests: Option<u32>,
+}
+
+/// `general_settings`' health checks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HealthChecks {
+    /// `background_health_checks`: whether deployments are asked now and then (false).
+    pub enabled: bool,
+    /// `health_check_interval` (300 s).
+    pub interval: Duration,
+    /// `health_check_timeout` of one check (10 s).
+    pub timeout: Duration,
+}
+
+impl Default for HealthChecks {
+    fn default() -> Self {
+        Self { enabled: false, interval: Duration::from_secs(300), timeout: Duration::from_secs(10) }
+    }
+}

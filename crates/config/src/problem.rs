@@ -1,0 +1,68 @@
+//! What is wrong with a file: all of it at once, each with its place and what to do. Printed by the CLI and by a refused reload.
+
+use std::fmt;
+
+use crate::Span;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub span: Span,
+    /// What, and what to do about it.
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.span, self.text)
+    }
+}
+
+/// All that is wrong with a configuration, in the order of the file; never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+/// Problems that are printed; a hand-written file has few, and a wrong file should not fill the screen.
+const SHOWN_MAX: usize = 20;
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.0.iter().take(SHOWN_MAX).enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        match self.0.len().saturating_sub(SHOWN_MAX) {
+            0 => Ok(()),
+            more => write!(f, "\n... and {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// What a user wrote, short enough to be quoted in an error.
+pub(crate) fn quoted(text: &str) -> String {
+    const QUOTED_MAX: usize = 60;
+    match text.char_indices().nth(QUOTED_MAX) {
+        None => format!("'{text}'"),
+        Some((end, _)) => format!("'{}...'", &text[..end]),
+    }
+}
+
+/// The name that was likely meant: the closest of `known`, where one is close.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const NAME_MAX: usize = 100; // the comparison is quadratic
+    if name.len() > NAME_MAX {
+        return None;
+    }
+    let plain = |s: &str| s.to_lowercase().replace(['-', '.', ' '], "_");
+    let name = plain(name);
+    let scored = known
+        .into_iter()
+        .filter(|k| k.len() <= NAME_MAX)
+        .map(|k| (strsim::jaro_winkler(&name, &plain(k)), k));
+    scored.filter(|(score, _)| *score > 0.85).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, k)| k)
+}

@@ -1,0 +1,459 @@
+//! `model_list`. Called by `read`.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{Credential, engine, info, providers};
+use crate::fields::Fields;
+use crate::keys::Kind;
+use crate::problem::quoted;
+use crate::reader::{Reader, folder};
+use crate::sections::{MODEL, MODEL_INFO, PARAMS, SAMPLING};
+use crate::yaml::{Node, Value};
+use crate::{
+    Changes, Deployment, Edits, GroupName, Local, ModelInfo, Process, ProcessTarget, Provider, Remote,
+    Secret, Shadow, Skipped, Target,
+};
+
+/// What holds for all entries, and what they may name.
+pub(crate) struct Defaults<'a> {
+    pub credentials: &'a [Credential],
+    pub drop_params: bool,
+    pub max_parallel_requests: Option<u32>,
+    pub processes: &'a [Process],
+}
+
+/// llama-swap's: requests at once of a process that does not say.
+const PROCESS_REQUESTS: u32 = 10;
+/// A stable version of Azure's API, where neither the file nor AZURE_API_VERSION says one.
+const AZURE_API_VERSION: &str = "2024-10-21";
+
+/// Reads all entries, and adds one for each process.
+pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Vec<Skipped>) {
+    let (mut deployments, mut skipped) = (Vec::new(), Vec::new());
+    for node in fields.list("model_list").unwrap_or_default() {
+        match entry(fields.reader, node, defaults) {
+            Some(Ok(deployment)) => deployments.push(deployment),
+            Some(Err(left_out)) => {
+                let text = format!("'{}' is left out: {}", left_out.group, left_out.reason);
+                fields.reader.note(&left_out.span, "model_list", text);
+                skipped.push(left_out);
+            }
+            None => {}
+        }
+    }
+    for process in defaults.processes {
+        let taken = deployments.iter().any(|d| d.group.as_str() == process.id);
+        if let Some(group) = GroupName::new(&process.id).filter(|_| !taken) {
+            deployments.push(of_process(process, group, defaults));
+        }
+    }
+    unique_ids(fields.reader, &mut deployments);
+    (deployments, skipped)
+}
+
+fn entry(reader: &Reader, node: &Node, defaults: &Defaults) -> Option<Result<Deployment, Skipped>> {
+    let fields = Fields::new(reader, &MODEL, node)?;
+    let group = fields.name("model_name");
+    let params = fields.section("litellm_params", &PARAMS);
+    let info = fields.section("model_info", &MODEL_INFO);
+    let Some(group) = group else {
+        if !fields.has("model_name") {
+            reader.wrong(&node.span, "an entry of model_list needs a model_name: what clients ask for");
+        }
+        return None;
+    };
+    let Some(group) = GroupName::new(&group) else {
+        reader.wrong(&node.span, "the model_name is too long");
+        return None;
+    };
+    let Some(params) = params else {
+        if !fields.has("litellm_params") {
+            reader.wrong(&node.span, format!("'{group}' needs litellm_params with a model: who answers"));
+        }
+        return None;
+    };
+    let left_out = |reason: String| Skipped { group: group.clone(), reason, span: node.span.clone() };
+    let mode = match info::mode(info.as_ref()) {
+        Ok(mode) => mode,
+        Err(reason) => return Some(Err(left_out(reason))),
+    };
+    let (read, missing) = reader.leaving_out(|| {
+        let target = target(&params, defaults)?;
+        let id = info.as_ref().and_then(|i| i.text("id")).unwrap_or_else(|| made_id(&group, node));
+        let info = info::read(info.as_ref(), &params, mode);
+        Some(deployment(&params, group.clone(), target, id, info, defaults))
+    });
+    if !missing.is_empty() {
+        return Some(Err(left_out(format!("the environment variable {} is not set", missing.join(", ")))));
+    }
+    read.map(Ok)
+}
+
+fn deployment(
+    params: &Fields,
+    group: GroupName,
+    target: Target,
+    id: String,
+    info: ModelInfo,
+    defaults: &Defaults,
+) -> Deployment {
+    let process = match &target {
+        Target::Process(p) => defaults.processes.iter().find(|known| known.id == p.process),
+        _ => None,
+    };
+    let limit = process.map(|p| p.concurrency_limit.unwrap_or(PROCESS_REQUESTS));
+    let shadow = params
+        .name("silent_model")
+        .map(|group| Shadow { group, share: params.number("silent_share", 0.0, 1.0).unwrap_or(1.0) });
+    if shadow.is_none() && params.has("silent_share") {
+        params.reader.wrong(params.span, "silent_share needs a silent_model: who gets the copies");
+    }
+    Deployment {
+        id,
+        group,
+        target,
+        weight: params.number("weight", 0.0, 1e9),
+        order: params.count("order", 0),
+        rpm: params.count("rpm", 1),
+        tpm: params.count("tpm", 1),
+        max_parallel_requests: params
+            .count("max_parallel_requests", 1)
+            .or(limit)
+            .or(defaults.max_parallel_requests),
+        timeout: params.limit("timeout"),
+        stream_timeout: params.limit("stream_timeout"),
+        cooldown_time: params.time("cooldown_time"),
+        num_retries: params.count("num_retries", 0),
+        shadow,
+        params: sampling(params),
+        info,
+        span: params.span.clone(),
+    }
+}
+
+/// The deployment that a process is under its own name.
+fn of_process(process: &Process, group: GroupName, defaults: &Defaults) -> Deployment {
+    let changes = Changes { drop_params: defaults.drop_params, ..Changes::default() };
+    Deployment {
+        id: format!("process/{}", process.id),
+        group,
+        target: Target::Process(process_target(process, changes)),
+        weight: None,
+        order: None,
+        rpm: None,
+        tpm: None,
+        max_parallel_requests: Some(process.concurrency_limit.unwrap_or(PROCESS_REQUESTS)),
+        timeout: None,
+        stream_timeout: None,
+        cooldown_time: None,
+        num_retries: None,
+        shadow: None,
+        params: Map::new(),
+        info: ModelInfo { other: process.metadata.clone(), ..ModelInfo::default() },
+        span: process.span.clone(),
+    }
+}
+
+fn process_target(process: &Process, mut changes: Changes) -> ProcessTarget {
+    let model = process.use_model_name.clone().unwrap_or_else(|| process.id.clone());
+    changes.edits.drop.extend(process.filters.strip_params.iter().cloned());
+    for (name, value) in &process.filters.set_params {
+        changes.edits.set.entry(name).or_insert_with(|| value.clone());
+    }
+    ProcessTarget { process: process.id.clone(), model, changes }
+}
+
+fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
+    let Some(model) = params.name("model") else {
+        if !params.has("model") {
+            params.reader.wrong(params.span, "litellm_params needs a model: who answers");
+        }
+        return None;
+    };
+    let span = params.get("model").map_or(params.span, |n| &n.span);
+    let changes = changes(params, defaults);
+    if let Some(name) = model.strip_prefix("octet/") {
+        refuse_remote(params);
+        return Some(Target::Local(Local {
+            model: name.to_string(),
+            base: folder(span).to_path_buf(),
+            engine: engine::settings(params),
+            changes,
+        }));
+    }
+    engine::refuse(params);
+    if let Some(id) = model.strip_prefix("process/") {
+        refuse_remote(params);
+        let found = defaults.processes.iter().find(|p| p.id == id);
+        if found.is_none() {
+            let known = defaults.processes.iter().map(|p| p.id.as_str());
+            let near = crate::problem::nearest(id, known)
+                .map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+            params
+                .reader
+                .wrong(span, format!("there is no process {} under processes.models{near}", quoted(id)));
+        }
+        return found.map(|process| Target::Process(process_target(process, changes)));
+    }
+    remote(params, &model, changes, defaults).map(Target::Remote)
+}
+
+/// Keys that mean nothing for a model that is not elsewhere.
+fn refuse_remote(params: &Fields) {
+    for name in [
+        "api_base",
+        "api_key",
+        "api_version",
+        "organization",
+        "custom_llm_provider",
+        "litellm_credential_name",
+        "extra_headers",
+    ] {
+        if let Some(node) = params.get(name) {
+            params.reader.wrong(
+                &node.span,
+                format!("litellm_params.{name} is for models on other servers; remove it"),
+            );
+        }
+    }
+}
+
+fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Defaults) -> Option<Remote> {
+    let reader = params.reader;
+    let span = params.get("model").map_or(params.span, |n| &n.span);
+    let stated = params.name("custom_llm_provider");
+    let (known, model) = match providers::split(model, stated.as_deref()) {
+        Ok(found) => found,
+        Err(why) => {
+            reader.wrong(span, format!("litellm_params.model: {why}"));
+            return None;
+        }
+    };
+    let credential = credential(params, defaults);
+    let own_base = params.name("api_base").or_else(|| credential?.api_base.clone());
+    // A key that a variable holds for a provider is not sent to some other address.
+    let elsewhere = own_base.is_some() && known.base.is_some();
+    let base = own_base
+        .or_else(|| known.base_variables.iter().find_map(|v| reader.variable(v)))
+        .or_else(|| known.base.map(String::from));
+    let Some(base) = base else {
+        let variable = known.base_variables.first().map_or(String::new(), |v| format!(" (or set {v})"));
+        reader.wrong(
+            span,
+            format!("{}/{model} needs an api_base: where its API begins{variable}", known.prefix),
+        );
+        return None;
+    };
+    let api_base = address(params, &base)?;
+    let own_key = params.secret("api_key").or_else(|| credential?.api_key.clone());
+    let given = params.has("api_key") || credential.is_some_and(|c| c.api_key.is_some());
+    let api_key = if given || elsewhere {
+        own_key
+    } else {
+        let found = known.key_variables.iter().find_map(|v| reader.variable(v)).and_then(|k| Secret::new(&k));
+        if let (None, Some(first), true) = (
+            &found,
+            known.key_variables.first(),
+            known.base.is_some() || known.provider == Provider::AzureOpenAi,
+        ) {
+            reader.lacks(params.span, first);
+        }
+        found
+    };
+    let provider = match known.provider {
+        Provider::OpenAi if !api_base.starts_with("https://api.openai.com/") => Provider::OpenAiCompatible,
+        provider => provider,
+    };
+    let api_version = params.text("api_version").or_else(|| credential?.api_version.clone());
+    let azure = || reader.variable("AZURE_API_VERSION").unwrap_or_else(|| AZURE_API_VERSION.into());
+    if let Some(node) = params.get("num_ctx") {
+        if provider == Provider::Ollama {
+            let tokens: Option<u64> = params.count("num_ctx", 1);
+            let options = changes.extra_body.entry("options").or_insert_with(|| json!({}));
+            if let (Json::Object(options), Some(tokens)) = (options, tokens) {
+                options.entry("num_ctx").or_insert(tokens.into());
+            }
+        } else {
+            reader.wrong(
+                &node.span,
+                "litellm_params.num_ctx is for models that run here and for Ollama's; remove it",
+            );
+        }
+    }
+    Some(Remote {
+        provider,
+        model: model.to_string(),
+        api_base,
+        api_key,
+        organization: params.text("organization").or_else(|| credential?.organization.clone()),
+        api_version: if provider == Provider::AzureOpenAi {
+            Some(api_version.unwrap_or_else(azure))
+        } else {
+            api_version
+        },
+        extra_headers: headers(params),
+        changes,
+    })
+}
+
+fn credential<'a>(params: &Fields, defaults: &Defaults<'a>) -> Option<&'a Credential> {
+    let name = params.name("litellm_credential_name")?;
+    let found = defaults.credentials.iter().find(|c| c.name == name);
+    if found.is_none() {
+        let near = crate::problem::nearest(&name, defaults.credentials.iter().map(|c| c.name.as_str()));
+        let near = near.map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+        let span = params.get("litellm_credential_name").map_or(params.span, |n| &n.span);
+        params.reader.wrong(span, format!("credential_list has no entry {}{near}", quoted(&name)));
+    }
+    found
+}
+
+/// An address without a slash at its end.
+fn address(params: &Fields, base: &str) -> Option<String> {
+    let span = params.get("api_base").map_or(params.span, |n| &n.span);
+    let wrong = |why: &str| {
+        params.reader.wrong(span, format!("api_base {why}: write an address like http://127.0.0.1:8000/v1"));
+        None
+    };
+    match url::Url::parse(base) {
+        Ok(url) if !matches!(url.scheme(), "http" | "https") => {
+            wrong("begins with neither http:// nor https://")
+        }
+        // Not quoted: it holds a password.
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            wrong("holds a password, which belongs in api_key")
+        }
+        Ok(url) if url.query().is_some() || url.fragment().is_some() => wrong("has a '?' or '#' in it"),
+        Ok(url) => Some(url.as_str().trim_end_matches('/').to_string()),
+        Err(e) => wrong(&format!("is no address ({e})")),
+    }
+}
+
+fn headers(params: &Fields) -> Vec<(String, Secret)> {
+    let mut out = Vec::new();
+    for entry in params.map("extra_headers").unwrap_or_default() {
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        if entry.key.is_empty() || !entry.key.chars().all(token) {
+            params.reader.wrong(&entry.span, format!("{} is no name of a header", quoted(&entry.key)));
+            continue;
+        }
+        let value = match &entry.node.value {
+            Value::Text(t) => params.reader.secret(&entry.node.span, t),
+            Value::Int(i) => Secret::new(&i.to_string()),
+            Value::Bool(b) => Secret::new(&b.to_string()),
+            _ => {
+                params.wrong("extra_headers", &entry.node, "a text");
+                None
+            }
+        };
+        if value.as_ref().is_some_and(|v| v.expose().chars().any(char::is_control)) {
+            params.reader.wrong(
+                &entry.node.span,
+                format!(
+                    "the value of {} has a line break or another control character in it",
+                    quoted(&entry.key)
+                ),
+            );
+        } else if let Some(value) = value {
+            out.push((entry.key.clone(), value));
+        }
+    }
+    out
+}
+
+fn changes(params: &Fields, defaults: &Defaults) -> Changes {
+    let mut extra_body = params.json_map("extra_body").unwrap_or_default();
+    let mut kwargs = match extra_body.shift_remove("chat_template_kwargs") {
+        Some(Json::Object(kwargs)) => kwargs,
+        None | Some(Json::Null) => Map::new(),
+        Some(_) => {
+            params.reader.wrong(
+                params.span,
+                "extra_body.chat_template_kwargs is a mapping, like {enable_thinking: false}",
+            );
+            Map::new()
+        }
+    };
+    kwargs.extend(params.json_map("chat_template_kwargs").unwrap_or_default());
+    let rename = params.map("rename_params").unwrap_or_default();
+    let edits = Edits {
+        drop: params.texts("additional_drop_params").unwrap_or_default(),
+        rename: rename
+            .iter()
+            .filter_map(|e| Some((e.key.clone(), params.text_of("rename_params", &e.node)?)))
+            .collect(),
+        set: params.json_map("set_params").unwrap_or_default(),
+    };
+    let drop_params = params.bool("drop_params").unwrap_or(defaults.drop_params);
+    Changes { edits, extra_body, chat_template_kwargs: kwargs, drop_params }
+}
+
+/// Parameters for requests that do not give them, checked by type.
+fn sampling(params: &Fields) -> Map<String, Json> {
+    let mut out = Map::new();
+    for name in SAMPLING {
+        let Some((node, key)) = params.get(name).zip(params.section.key(name)) else { continue };
+        let value = match key.kind {
+            Kind::Number => params.number(name, f64::MIN, f64::MAX).map(Json::from),
+            Kind::Count => params.count::<u64>(name, 0).map(Json::from),
+            Kind::Bool => params.bool(name).map(Json::from),
+            Kind::Text => params.text(name).map(Json::from),
+            Kind::Texts => params.texts(name).map(Json::from),
+            Kind::Json => params.json_map(name).map(Json::from),
+            _ => Some(params.reader.json(node)),
+        };
+        // Numbers go on as they are written: 1 stays 1.
+        let value = match (&node.value, value) {
+            (Value::Int(_), Some(_)) => Some(params.reader.json(node)),
+            (_, value) => value,
+        };
+        out.extend(value.map(|v| (name.to_string(), v)));
+    }
+    out
+}
+
+/// A name that is the same as long as the entry is. Keys are not part of it: a new key makes no new deployment.
+fn made_id(group: &GroupName, node: &Node) -> String {
+    fn add(node: &Node, hasher: &mut DefaultHasher) {
+        match &node.value {
+            Value::Null => 0.hash(hasher),
+            Value::Bool(b) => b.hash(hasher),
+            Value::Int(i) => i.hash(hasher),
+            Value::Float(f) => f.to_bits().hash(hasher),
+            Value::Text(t) => t.hash(hasher),
+            Value::List(items) => items.iter().for_each(|i| add(i, hasher)),
+            Value::Map(entries) => {
+                let secret = |key: &str| matches!(key, "api_key" | "extra_headers" | "headers");
+                for entry in entries.iter().filter(|e| !secret(&e.key)) {
+                    entry.key.hash(hasher);
+                    add(&entry.node, hasher);
+                }
+            }
+        }
+    }
+    let mut hasher = DefaultHasher::new();
+    add(node, &mut hasher);
+    format!("{group}-{:08x}", hasher.finish() as u32)
+}
+
+fn unique_ids(reader: &Reader, deployments: &mut [Deployment]) {
+    let mut taken: HashSet<String> = HashSet::new();
+    for deployment in deployments {
+        let own = deployment.id.clone();
+        let mut count = 1;
+        while !taken.insert(deployment.id.clone()) {
+            count += 1;
+            deployment.id = format!("{own}-{count}");
+        }
+        if count > 1 {
+            let text = format!(
+                "another deployment has the id '{own}' (or is the same); this one is called '{}'",
+                deployment.id
+            );
+            reader.note(&deployment.span, "model_info.id", text);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The engine's settings of a model in this process. Called by `deployments`.
+
+use crate::fields::Fields;
+use crate::sections::ENGINE_KEYS;
+use crate::yaml::Value;
+use crate::{EngineSettings, KeepAlive};
+
+/// Words of the flags of the same names.
+const KV_TYPES: &[(&str, &str)] =
+    &[("f16", "f16"), ("f32", "f32"), ("q8_0", "q8_0"), ("auto", "f16"), ("fp16", "f16"), ("fp32", "f32")];
+const ISAS: &[(&str, &str)] =
+    &[("portable", "portable"), ("avx2", "avx2"), ("avx512", "avx512"), ("avx512-vnni", "avx512")];
+const REASONING: &[(&str, &str)] = &[("deepseek", "deepseek"), ("hidden", "hidden"), ("none", "none")];
+const TOOLS: &[(&str, &str)] = &[("qwen3_coder", "qwen3_coder"), ("hermes", "hermes"), ("none", "none")];
+
+/// Reads them.
+pub(crate) fn settings(params: &Fields) -> EngineSettings {
+    let word = |name: &'static str, words: &[(&'static str, &'static str)]| {
+        params.one_of(name, words).map(String::from)
+    };
+    let path = |name: &'static str| {
+        let span = params.get(name).map_or(params.span, |n| &n.span);
+        params.name(name).map(|p| params.reader.path(span, &p))
+    };
+    if params.has("ctx_size") && params.has("num_ctx") {
+        params.reader.wrong(params.span, "ctx_size and num_ctx are the same: keep one of them");
+    }
+    EngineSettings {
+        ctx_size: params.count("ctx_size", 1).or_else(|| params.count("num_ctx", 1)),
+        ubatch_size: params.count("ubatch_size", 1),
+        batch_size: params.count("batch_size", 1),
+        kv_cache_dtype: word("kv_cache_dtype", KV_TYPES),
+        cache_type_k: word("cache_type_k", KV_TYPES),
+        cache_type_v: word("cache_type_v", KV_TYPES),
+        threads: params.count("threads", 1),
+        isa: word("isa", ISAS),
+        no_pin: params.bool("no_pin"),
+        exact: params.bool("exact"),
+        no_memory_check: params.bool("no_memory_check"),
+        parallel: params.count("parallel", 1),
+        max_queue: params.count("max_queue", 1),
+        kv_tokens: params.count("kv_tokens", 1),
+        cache_ram: params.size("cache_ram", 1 << 20),
+        cache_disk: path("cache_disk"),
+        cache_disk_size: params.size("cache_disk_size", 1),
+        keep_alive: keep_alive(params),
+        reasoning_format: word("reasoning_format", REASONING),
+        tool_call_parser: word("tool_call_parser", TOOLS),
+        chat_template: path("chat_template"),
+    }
+}
+
+/// A time, or what is below zero for good.
+fn keep_alive(params: &Fields) -> Option<KeepAlive> {
+    let forever = match &params.get("keep_alive")?.value {
+        Value::Int(i) => *i < 0,
+        Value::Text(t) => t == "never" || t.starts_with('-'),
+        _ => false,
+    };
+    if forever { Some(KeepAlive::Forever) } else { params.time("keep_alive").map(KeepAlive::For) }
+}
+
+/// Complains about keys that mean nothing for a model elsewhere.
+pub(crate) fn refuse(params: &Fields) {
+    for name in ENGINE_KEYS {
+        if let Some(node) = params.get(name) {
+            let text =
+                format!("litellm_params.{name} is for models that run here (model: octet/...); remove it");
+            params.reader.wrong(&node.span, text);
+        }
+    }
+}

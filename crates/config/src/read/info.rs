@@ -1,0 +1,55 @@
+//! `model_info`, and the prices that may stand in `litellm_params`. Called by `deployments`.
+
+use crate::fields::Fields;
+use crate::{Mode, ModelInfo};
+
+/// What a deployment is for, or why it can not be offered.
+pub(crate) fn mode(info: Option<&Fields>) -> Result<Mode, String> {
+    let Some(mode) = info.and_then(|i| i.text("mode")) else { return Ok(Mode::Chat) };
+    match mode.as_str() {
+        "chat" | "responses" => Ok(Mode::Chat),
+        "completion" => Ok(Mode::Completion),
+        "embedding" => Ok(Mode::Embedding),
+        other => Err(format!("models of mode {} are not offered here", crate::problem::quoted(other))),
+    }
+}
+
+/// All else. `id` is read by the caller.
+pub(crate) fn read(info: Option<&Fields>, params: &Fields, mode: Mode) -> ModelInfo {
+    let cost = |name: &'static str| {
+        let of = |f: &Fields| f.number(name, 0.0, f64::MAX);
+        let (own, general) = (info.and_then(of), of(params));
+        own.or(general)
+    };
+    let costs =
+        (cost("input_cost_per_token"), cost("cache_read_input_token_cost"), cost("output_cost_per_token"));
+    let (input_cost_per_token, cached_input_cost_per_token, output_cost_per_token) = costs;
+    let base = ModelInfo {
+        mode,
+        input_cost_per_token,
+        cached_input_cost_per_token,
+        output_cost_per_token,
+        ..ModelInfo::default()
+    };
+    let Some(info) = info else { return base };
+    let mut other = serde_json::Map::new();
+    for entry in info.others() {
+        other.insert(entry.key.clone(), info.reader.json(&entry.node));
+        let near = crate::problem::nearest(&entry.key, info.section.names().filter(|n| n.len() > 4));
+        if let Some(near) = near {
+            let text = format!("passed on to clients that ask; did you mean '{near}'?");
+            info.reader.note(&entry.span, format!("model_info.{}", entry.key), text);
+        }
+    }
+    ModelInfo {
+        base_model: info.text("base_model"),
+        max_input_tokens: info.count("max_input_tokens", 1),
+        max_output_tokens: info.count("max_output_tokens", 1),
+        supports_vision: info.bool("supports_vision"),
+        supports_function_calling: info.bool("supports_function_calling"),
+        supports_reasoning: info.bool("supports_reasoning"),
+        access_groups: info.texts("access_groups").unwrap_or_default(),
+        other,
+        ..base
+    }
+}

@@ -1,0 +1,122 @@
+//! The file's tree as a [`Config`]. Called by `load`; one file a section.
+
+mod check;
+mod deployments;
+mod engine;
+mod info;
+mod ours;
+mod processes;
+mod providers;
+mod proxy;
+mod router;
+#[cfg(test)]
+mod tests;
+
+use crate::fields::Fields;
+use crate::reader::Reader;
+use crate::sections::{CREDENTIAL, CREDENTIAL_VALUES, GENERAL, LITELLM, ROOT, ROUTER};
+use crate::yaml::Node;
+use crate::{Config, Secret};
+
+/// An entry of `credential_list`.
+pub(crate) struct Credential {
+    pub name: String,
+    pub api_base: Option<String>,
+    pub api_key: Option<Secret>,
+    pub api_version: Option<String>,
+    pub organization: Option<String>,
+}
+
+/// Reads everything. `None`, or a config beside problems, where something is wrong.
+pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
+    let fields = Fields::new(reader, &ROOT, root)?;
+    variables(&fields);
+    // Read by `load`, before everything else.
+    let _ = fields.get("include");
+    let credentials = credentials(&fields);
+    let litellm = fields.section("litellm_settings", &LITELLM);
+    let general = fields.section("general_settings", &GENERAL);
+    let router_fields = fields.section("router_settings", &ROUTER);
+    let mut router = router::settings(router_fields.as_ref(), litellm.as_ref());
+    let (processes, process_settings) = processes::read(&fields, &mut router);
+    let defaults = deployments::Defaults {
+        credentials: &credentials,
+        drop_params: litellm.as_ref().and_then(|l| l.bool("drop_params")).unwrap_or(false),
+        max_parallel_requests: router_fields
+            .as_ref()
+            .and_then(|r| r.count("default_max_parallel_requests", 1)),
+        processes: &processes,
+    };
+    let (deployments, skipped) = deployments::read(&fields, &defaults);
+    let config = Config {
+        deployments,
+        skipped,
+        router,
+        cascades: ours::cascades(&fields),
+        processes,
+        process_settings,
+        server: ours::server(&fields, general.as_ref()),
+        keys: ours::keys(&fields, general.as_ref(), litellm.as_ref()),
+        health: proxy::health(general.as_ref()),
+        files: Vec::new(),
+        notes: Vec::new(),
+    };
+    proxy::callbacks(litellm.as_ref());
+    // Names that are missing because their entry is wrong are not told twice.
+    if !reader.failed() {
+        check::names(reader, root, &config);
+    }
+    Some(config)
+}
+
+fn variables(fields: &Fields) {
+    for entry in fields.map("environment_variables").unwrap_or_default() {
+        if let serde_json::Value::String(value) = scalar_text(fields.reader.json(&entry.node)) {
+            fields.reader.set_variable(&entry.key, value);
+        } else {
+            fields.wrong(&entry.key, &entry.node, "a text");
+        }
+    }
+}
+
+/// LiteLLM turns what is no text into one.
+fn scalar_text(value: serde_json::Value) -> serde_json::Value {
+    match value {
+        serde_json::Value::Number(n) => n.to_string().into(),
+        serde_json::Value::Bool(b) => if b { "True" } else { "False" }.into(),
+        other => other,
+    }
+}
+
+fn credentials(fields: &Fields) -> Vec<Credential> {
+    let mut out: Vec<Credential> = Vec::new();
+    for node in fields.list("credential_list").unwrap_or_default() {
+        let Some(entry) = Fields::new(fields.reader, &CREDENTIAL, node) else { continue };
+        let _ = entry.get("credential_info"); // for people
+        let Some(name) = entry.name("credential_name") else {
+            fields.reader.wrong(&node.span, "an entry of credential_list needs a credential_name");
+            continue;
+        };
+        let Some(values) = entry.section("credential_values", &CREDENTIAL_VALUES) else { continue };
+        if out.iter().any(|c| c.name == name) {
+            fields.reader.wrong(&node.span, format!("credential_name '{name}' is there twice"));
+        }
+        // Those that use it are left out where its key is not set; here that is only noted.
+        let (credential, missing) = fields.reader.leaving_out(|| Credential {
+            name,
+            api_base: values.text("api_base"),
+            api_key: values.secret("api_key"),
+            api_version: values.text("api_version"),
+            organization: values.text("organization"),
+        });
+        for variable in missing {
+            fields.reader.note(
+                &node.span,
+                "credential_list",
+                format!("the environment variable {variable} is not set"),
+            );
+        }
+        out.push(credential);
+    }
+    out
+}

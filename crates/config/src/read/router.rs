@@ -1,0 +1,197 @@
+//! `router_settings`, and what `litellm_settings` says of the same. Called by `read`.
+
+use crate::fields::Fields;
+use crate::sections::{ALLOWED_FAILS_POLICY, RETRY_POLICY, STICKY, STRATEGY_ARGS};
+use crate::yaml::{Entry, Value};
+use crate::{Alias, ErrorCounts, Fallback, GroupName, RouterSettings, SessionKey, Sticky, Strategy};
+
+const STRATEGIES: &[(&str, Strategy)] = &[
+    ("simple-shuffle", Strategy::SimpleShuffle),
+    ("least-busy", Strategy::LeastBusy),
+    ("usage-based-routing", Strategy::UsageBased),
+    ("usage-based-routing-v2", Strategy::UsageBased),
+    ("latency-based-routing", Strategy::LatencyBased),
+    ("cost-based-routing", Strategy::CostBased),
+    ("prefix-affinity", Strategy::PrefixAffinity),
+];
+
+/// Reads them. What both sections say is `router_settings`' to say.
+pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> RouterSettings {
+    let d = RouterSettings::default();
+    let count = |name: &'static str| either(router, litellm, |f| f.count(name, 0));
+    let mut generic = Vec::new();
+    let mut lists = |name: &'static str| {
+        let section = [router, litellm].into_iter().flatten().find(|f| f.has(name));
+        // Both are looked at, so that a mistake in the one that does not count is told too.
+        let unused =
+            [router, litellm].into_iter().flatten().filter(|f| section.is_none_or(|s| !std::ptr::eq(s, *f)));
+        for fields in unused {
+            let _ = fallbacks(fields, name, &mut Vec::new());
+        }
+        section.map_or(Vec::new(), |fields| fallbacks(fields, name, &mut generic))
+    };
+    let fallbacks = lists("fallbacks");
+    let context_window_fallbacks = lists("context_window_fallbacks");
+    let content_policy_fallbacks = lists("content_policy_fallbacks");
+    let texts = either(router, litellm, |f| f.texts("default_fallbacks"));
+    let mut default_fallbacks = texts.unwrap_or_default();
+    default_fallbacks.extend(generic);
+    let args = router.and_then(|r| r.section("routing_strategy_args", &STRATEGY_ARGS));
+    // The same goes by two names.
+    let timeout = (router.and_then(|r| r.limit("timeout")), litellm.and_then(|l| l.limit("request_timeout")));
+    RouterSettings {
+        strategy: router.and_then(|r| r.one_of("routing_strategy", STRATEGIES)).unwrap_or_default(),
+        aliases: router.map_or(Vec::new(), aliases),
+        fallbacks,
+        context_window_fallbacks,
+        content_policy_fallbacks,
+        default_fallbacks,
+        max_fallbacks: router.and_then(|r| r.count("max_fallbacks", 0)).unwrap_or(d.max_fallbacks),
+        num_retries: count("num_retries").unwrap_or(d.num_retries),
+        retry_after: router.and_then(|r| r.time("retry_after")).unwrap_or(d.retry_after),
+        retry_policy: router
+            .and_then(|r| r.section("retry_policy", &RETRY_POLICY))
+            .map_or(ErrorCounts::default(), |p| retries(&p)),
+        group_retry_policy: router.map_or(Vec::new(), group_policies),
+        allowed_fails: count("allowed_fails"),
+        allowed_fails_policy: router
+            .and_then(|r| r.section("allowed_fails_policy", &ALLOWED_FAILS_POLICY))
+            .map_or(ErrorCounts::default(), |p| fails(&p)),
+        cooldown_time: either(router, litellm, |f| f.time("cooldown_time")).unwrap_or(d.cooldown_time),
+        disable_cooldowns: router.and_then(|r| r.bool("disable_cooldowns")).unwrap_or(false),
+        timeout: timeout.0.or(timeout.1).unwrap_or(d.timeout),
+        stream_timeout: either(router, litellm, |f| f.limit("stream_timeout")),
+        enable_pre_call_checks: router.and_then(|r| r.bool("enable_pre_call_checks")).unwrap_or(false),
+        sticky: router.and_then(|r| r.section("sticky", &STICKY)).map(|s| sticky(&s)),
+        latency_buffer: args
+            .as_ref()
+            .and_then(|a| a.number("lowest_latency_buffer", 0.0, 100.0))
+            .unwrap_or(d.latency_buffer),
+        latency_ttl: args.as_ref().and_then(|a| a.limit("ttl")).unwrap_or(d.latency_ttl),
+    }
+}
+
+/// What the first section says, or else the second. Both are read, so that a mistake in the one that does not count is told too.
+fn either<T>(
+    first: Option<&Fields>,
+    second: Option<&Fields>,
+    of: impl Fn(&Fields) -> Option<T>,
+) -> Option<T> {
+    let (first, second) = (first.and_then(&of), second.and_then(&of));
+    first.or(second)
+}
+
+/// `[{a: [b, c]}, {d: [e]}]`. Names without a group (`[b, c]`) go to `generic`: they are for all groups.
+fn fallbacks(fields: &Fields, name: &'static str, generic: &mut Vec<String>) -> Vec<Fallback> {
+    let mut out = Vec::new();
+    for item in fields.list(name).unwrap_or_default() {
+        match &item.value {
+            Value::Text(_) => generic.extend(fields.text_of(name, item)),
+            Value::Map(entries) => out.extend(entries.iter().filter_map(|e| fallback(fields, name, e))),
+            _ => fields.wrong(name, item, "a mapping like {my-model: [other-model]}"),
+        }
+    }
+    out
+}
+
+fn fallback(fields: &Fields, name: &'static str, entry: &Entry) -> Option<Fallback> {
+    let to = match &entry.node.value {
+        Value::List(items) if items.iter().any(|i| matches!(i.value, Value::Map(_))) => {
+            let text = "a fallback is the name of a group here: make an entry of model_list for other parameters, and name that";
+            fields.reader.wrong(&entry.node.span, format!("{}.{name}: {text}", fields.section.name));
+            return None;
+        }
+        _ => fields.texts_of(name, &entry.node)?,
+    };
+    if to.contains(&entry.key) {
+        let text = format!("{}.{name}: '{}' falls back to itself", fields.section.name, entry.key);
+        fields.reader.wrong(&entry.span, text);
+        return None;
+    }
+    Some(Fallback { group: GroupName::new(&entry.key)?, to })
+}
+
+fn aliases(fields: &Fields) -> Vec<Alias> {
+    let mut out = Vec::new();
+    for entry in fields.map("model_group_alias").unwrap_or_default() {
+        let name = entry.key.clone();
+        match &entry.node.value {
+            Value::Map(entries) => {
+                let find = |key: &str| entries.iter().find(|e| e.key == key).map(|e| &e.node);
+                if let Some(odd) = entries.iter().find(|e| !matches!(e.key.as_str(), "model" | "hidden")) {
+                    fields.reader.wrong(
+                        &odd.span,
+                        format!("an alias has the keys model and hidden, not '{}'", odd.key),
+                    );
+                }
+                let hidden = match find("hidden").map(|n| &n.value) {
+                    Some(Value::Bool(b)) => *b,
+                    None => false,
+                    Some(other) => {
+                        let text = format!("hidden: expected true or false, found {}", other.describe());
+                        fields.reader.wrong(&entry.node.span, text);
+                        false
+                    }
+                };
+                match find("model").and_then(|n| fields.text_of("model_group_alias", n)) {
+                    Some(group) => out.push(Alias { name, group, hidden }),
+                    None => fields.wrong("model_group_alias", &entry.node, "a mapping with a model"),
+                }
+            }
+            _ => out.extend(fields.text_of("model_group_alias", &entry.node).map(|group| Alias {
+                name,
+                group,
+                hidden: false,
+            })),
+        }
+    }
+    out
+}
+
+fn group_policies(fields: &Fields) -> Vec<(String, ErrorCounts)> {
+    let entries = fields.map("model_group_retry_policy").unwrap_or_default();
+    let read =
+        |e: &Entry| Some((e.key.clone(), retries(&Fields::new(fields.reader, &RETRY_POLICY, &e.node)?)));
+    entries.iter().filter_map(read).collect()
+}
+
+fn retries(f: &Fields) -> ErrorCounts {
+    ErrorCounts {
+        bad_request: f.count("BadRequestErrorRetries", 0),
+        authentication: f.count("AuthenticationErrorRetries", 0),
+        timeout: f.count("TimeoutErrorRetries", 0),
+        rate_limit: f.count("RateLimitErrorRetries", 0),
+        content_policy: f.count("ContentPolicyViolationErrorRetries", 0),
+        internal_server: f.count("InternalServerErrorRetries", 0),
+    }
+}
+
+fn fails(f: &Fields) -> ErrorCounts {
+    ErrorCounts {
+        bad_request: f.count("BadRequestErrorAllowedFails", 0),
+        authentication: f.count("AuthenticationErrorAllowedFails", 0),
+        timeout: f.count("TimeoutErrorAllowedFails", 0),
+        rate_limit: f.count("RateLimitErrorAllowedFails", 0),
+        content_policy: f.count("ContentPolicyViolationErrorAllowedFails", 0),
+        internal_server: f.count("InternalServerErrorAllowedFails", 0),
+    }
+}
+
+fn sticky(fields: &Fields) -> Sticky {
+    let mut by = Vec::new();
+    for text in fields.texts("by").unwrap_or_else(|| vec!["header:x-session-id".into()]) {
+        match text.as_str() {
+            "user" => by.push(SessionKey::User),
+            "key" => by.push(SessionKey::ApiKey),
+            other => match other.strip_prefix("header:").map(str::trim).filter(|h| !h.is_empty()) {
+                Some(name) => by.push(SessionKey::Header(name.to_ascii_lowercase())),
+                None => {
+                    let text = "sticky.by: a session is known by header:NAME, user or key";
+                    fields.reader.wrong(fields.get("by").map_or(fields.span, |n| &n.span), text);
+                }
+            },
+        }
+    }
+    let hour = std::time::Duration::from_secs(3600);
+    Sticky { by, ttl: fields.limit("ttl").unwrap_or(hour) }
+}

@@ -1,0 +1,113 @@
+//! Every key that may stand in the file, and what becomes of it. Read by `read`, `schema` and the tests; docs/router.md tells the same.
+
+mod deployment;
+mod ours;
+mod processes;
+mod proxy;
+mod router;
+
+pub(crate) use deployment::{
+    CREDENTIAL, CREDENTIAL_VALUES, ENGINE_KEYS, MODEL, MODEL_INFO, PARAMS, SAMPLING,
+};
+pub(crate) use ours::{CASCADE, CONFIDENCE, KEYS, RULE, SERVER, STICKY};
+pub(crate) use processes::{FILTERS, GROUP, HOOKS, ON_STARTUP, PROCESS, PROCESSES};
+pub(crate) use proxy::{GENERAL, KEY_PARAMS, LITELLM};
+pub(crate) use router::{ALLOWED_FAILS_POLICY, RETRY_POLICY, ROUTER, STRATEGY_ARGS};
+
+use crate::keys::{Kind, Section, key};
+
+/// The file.
+pub static ROOT: Section = Section {
+    name: "the file",
+    doc: "Octet's configuration, which may also be LiteLLM's config.yaml",
+    keys: &[
+        key("model_list", Kind::List(&MODEL), "the models; entries of one model_name are one group"),
+        key(
+            "router_settings",
+            Kind::Section(&ROUTER),
+            "how one of several is chosen, and what happens when it fails",
+        ),
+        key("litellm_settings", Kind::Section(&LITELLM), "LiteLLM's; router_settings beat them"),
+        key("general_settings", Kind::Section(&GENERAL), "LiteLLM's, for the proxy itself"),
+        key(
+            "environment_variables",
+            Kind::TextMap,
+            "variables for os.environ/NAME; they beat the process's own",
+        ),
+        key(
+            "include",
+            Kind::Texts,
+            "further files, from this file's folder; their lists are added, their other keys win",
+        ),
+        key(
+            "credential_list",
+            Kind::List(&CREDENTIAL),
+            "keys and addresses with a name, for litellm_credential_name",
+        ),
+        key(
+            "cascades",
+            Kind::List(&CASCADE),
+            "names that a fast model answers, or a strong one where it is needed",
+        ),
+        key(
+            "processes",
+            Kind::Section(&PROCESSES),
+            "servers that are started on demand, in llama-swap's keys",
+        ),
+        key("server", Kind::Section(&SERVER), "the flags of octet serve; a flag beats its key"),
+        key("keys", Kind::Section(&KEYS), "virtual keys and budgets"),
+    ],
+    warned: &[
+        (
+            &["guardrails", "policies", "policy_attachments"],
+            "guardrails are not run here: put a filter in front, or ask for them at the provider",
+        ),
+        (
+            &["mcp_servers", "mcp_tools", "mcp_semantic_tool_filter"],
+            "MCP servers are used by clients, not by this server",
+        ),
+        (
+            &[
+                "vector_store_registry",
+                "search_tools",
+                "assistant_settings",
+                "files_settings",
+                "finetune_settings",
+                "prompts",
+            ],
+            "this service of LiteLLM's proxy is not offered here",
+        ),
+        (&["callback_settings"], "there are no callbacks here; /metrics has the figures"),
+        (
+            &["worker_registry", "proxy_batch_write_at"],
+            "there is one process here, and no workers to coordinate",
+        ),
+    ],
+    refused: &[],
+    open: false,
+};
+
+/// All sections.
+pub(crate) fn all() -> Vec<&'static Section> {
+    fn add(section: &'static Section, out: &mut Vec<&'static Section>) {
+        if out.iter().any(|s| s.name == section.name) {
+            return;
+        }
+        out.push(section);
+        for key in section.keys {
+            if let Kind::Section(inner) | Kind::List(inner) | Kind::MapOf(inner) = key.kind {
+                add(inner, out);
+            }
+        }
+    }
+    let mut out = Vec::new();
+    add(&ROOT, &mut out);
+    out
+}
+
+/// Whether `section.key` is one that is ignored with a note.
+pub(crate) fn is_warned(path: &str) -> bool {
+    all().iter().any(|s| {
+        path.strip_prefix(s.name).and_then(|p| p.strip_prefix('.')).is_some_and(|k| s.warning(k).is_some())
+    })
+}

@@ -1,0 +1,105 @@
+//! Keys that LiteLLM does not have: cascades, sessions, the server, virtual keys.
+
+use crate::keys::{Kind, Section, key};
+
+/// An entry of `cascades`.
+pub static CASCADE: Section = Section {
+    name: "cascades",
+    doc: "a name that a fast model answers, or a strong one where it is needed",
+    keys: &[
+        key("model_name", Kind::Text, "what clients ask for"),
+        key("fast", Kind::Text, "the group for what is easy"),
+        key("strong", Kind::Text, "the group for what is hard"),
+        key("rules", Kind::List(&RULE), "looked at in turn; the first whose conditions all hold decides"),
+        key("confidence", Kind::Section(&CONFIDENCE), "how sure the fast model has to be"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
+};
+
+/// A rule of a cascade.
+pub static RULE: Section = Section {
+    name: "rules",
+    doc: "which requests go where without asking the fast model; all conditions have to hold",
+    keys: &[
+        key("name", Kind::Text, "what headers and logs say"),
+        key("to", Kind::OneOf(&["fast", "strong"]), "where it sends them (strong)"),
+        key("check", Kind::Bool, "with to: fast, whether the fast model still has to be sure (false)"),
+        key("min_tokens", Kind::Count, "the prompt has at least so many"),
+        key("max_tokens", Kind::Count, "the prompt has at most so many"),
+        key("min_messages", Kind::Count, "at least so many messages"),
+        key("max_messages", Kind::Count, "at most so many messages"),
+        key("tools", Kind::Bool, "whether tools are given"),
+        key("code", Kind::Bool, "whether a message has a block of code"),
+        key("images", Kind::Bool, "whether a message has an image"),
+        key("header", Kind::TextMap, "headers and patterns for their values: {x-tier: gold}"),
+        key("system", Kind::Text, "a pattern that is found in the system prompt"),
+        key("user", Kind::Text, "a pattern that is found in the user's last message"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
+};
+
+/// `confidence` of a cascade.
+pub static CONFIDENCE: Section = Section {
+    name: "confidence",
+    doc: "how sure the fast model has to be; needs mean_logprob or margin",
+    keys: &[
+        key("window", Kind::Count, "tokens that are held back and watched (16)"),
+        key("mean_logprob", Kind::Number, "least mean log-probability: -0.5"),
+        key("margin", Kind::Number, "least mean difference between the first and the second choice: 1.0"),
+        key("skip_thoughts", Kind::Bool, "tokens of reasoning do not count (true)"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
+};
+
+/// `router_settings.sticky`.
+pub static STICKY: Section = Section {
+    name: "sticky",
+    doc: "requests of one session stay with one deployment",
+    keys: &[
+        key("by", Kind::Texts, "what tells sessions apart: header:NAME, user, key (header:x-session-id)"),
+        key("ttl", Kind::Seconds, "how long a session is remembered (3600)"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
+};
+
+/// `server`.
+pub static SERVER: Section = Section {
+    name: "server",
+    doc: "the flags of octet serve; a flag beats its key",
+    keys: &[
+        key("host", Kind::Text, "address to listen at (127.0.0.1)"),
+        key("port", Kind::Count, "port to listen at (8080)"),
+        key("api_key", Kind::Secret, "a key that clients must send; or a list of them"),
+        key("api_key_file", Kind::Text, "a file with such keys, one a line"),
+        key("cors_origin", Kind::Texts, "web pages that may use the server").or(&["cors_origins"]),
+        key("timeout", Kind::Seconds, "longest time of a request, its answer included (3600)"),
+        key("max_body", Kind::Size, "longest body of a request (32MiB)"),
+        key("max_connections", Kind::Count, "most connections at once (1024)"),
+        key("memory_limit", Kind::Size, "what all local models may take together"),
+        key("load_queue", Kind::Count, "requests that may wait for a local model to be loaded (64)"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
+};
+
+/// `keys`.
+pub static KEYS: Section = Section {
+    name: "keys",
+    doc: "virtual keys and budgets",
+    keys: &[
+        key("database", Kind::Text, "the SQLite file in which they are kept; needs a master_key"),
+        key("usage_days", Kind::Count, "how long the usage by day is kept (400)"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
+};

@@ -1,0 +1,227 @@
+//! YAML text as a tree in which everything knows its place. Untrusted: size, depth and the work of aliases are bounded. Used
+//! by `load`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_core::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::{Location, Spanned};
+
+use crate::problem::quoted;
+use crate::{Problem, Span};
+
+/// Longest file. Those that people write have some hundred lines.
+pub(crate) const FILE_BYTES_MAX: usize = 4 << 20;
+/// Values of a file, those that aliases repeat included.
+const NODES_MAX: usize = 100_000;
+/// Lists and mappings in each other.
+const DEPTH_MAX: usize = 32;
+
+/// A value with its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    pub span: Span,
+    pub value: Value,
+}
+
+/// A key with its place, and what it holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    pub key: String,
+    pub span: Span,
+    pub node: Node,
+}
+
+/// What a value is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+impl Value {
+    /// What it is, for an error; a text is not quoted, for it may be a secret.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Bool(_) => "true or false",
+            Self::Int(_) | Self::Float(_) => "a number",
+            Self::Text(_) => "a text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a mapping",
+        }
+    }
+}
+
+/// Reads one document.
+pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<Node, Problem> {
+    let at = |line, column| Span { file: file.clone(), line, column };
+    if text.len() > FILE_BYTES_MAX {
+        let text = format!("the file has {} bytes; at most {FILE_BYTES_MAX} are read", text.len());
+        return Err(Problem { span: at(1, 1), text });
+    }
+    if text.lines().all(|l| l.trim().is_empty() || l.trim_start().starts_with('#')) {
+        return Ok(Node { span: at(1, 1), value: Value::Null });
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_nodes: NODES_MAX,
+            max_events: 4 * NODES_MAX,
+            max_depth: DEPTH_MAX,
+            max_documents: 1,
+            max_total_scalar_bytes: FILE_BYTES_MAX,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: NODES_MAX,
+            max_replay_stack_depth: DEPTH_MAX,
+        },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        with_snippet: false,
+    };
+    let raw: Spanned<Raw> = serde_saphyr::from_str_with_options(text, options).map_err(|e| {
+        let (line, column) = e.location().map_or((1, 1), place);
+        // The message repeats the place at its end or says it in words; a file's text is quoted briefly at most.
+        Problem { span: at(line, column), text: format!("this is no YAML: {}", brief(&e.to_string())) }
+    })?;
+    let mut budget = NODES_MAX;
+    node(raw, (file, text), &mut budget)
+}
+
+/// The first line of a message, without what could be a secret in it for long.
+fn brief(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    let quoted = quoted(line);
+    if line.chars().count() > 300 { quoted } else { line.to_string() }
+}
+
+fn place(location: Location) -> (u32, u32) {
+    let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX).max(1);
+    (number(location.line()), number(location.column()))
+}
+
+/// A value as serde sees it.
+enum Raw {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Raw;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+            fn visit_unit<E>(self) -> Result<Raw, E> {
+                Ok(Raw::Null)
+            }
+            fn visit_none<E>(self) -> Result<Raw, E> {
+                Ok(Raw::Null)
+            }
+            fn visit_bool<E>(self, v: bool) -> Result<Raw, E> {
+                Ok(Raw::Bool(v))
+            }
+            fn visit_i64<E>(self, v: i64) -> Result<Raw, E> {
+                Ok(Raw::Int(v.into()))
+            }
+            fn visit_u64<E>(self, v: u64) -> Result<Raw, E> {
+                Ok(Raw::Int(v.into()))
+            }
+            fn visit_f64<E>(self, v: f64) -> Result<Raw, E> {
+                Ok(Raw::Float(v))
+            }
+            fn visit_str<E>(self, v: &str) -> Result<Raw, E> {
+                Ok(Raw::Text(v.to_string()))
+            }
+            fn visit_string<E>(self, v: String) -> Result<Raw, E> {
+                Ok(Raw::Text(v))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Raw, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element()? {
+                    items.push(item);
+                }
+                Ok(Raw::List(items))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Raw::Map(entries))
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+/// The one letter that a word of YAML 1.1 for true or false is written as, if it is: LiteLLM's reader (PyYAML) takes `y` and `n` for
+/// texts, and `yes`, `no`, `on` and `off` for true and false, and so do we.
+fn letter(at: Location, text: &str) -> Option<&str> {
+    let start = usize::try_from(at.span().byte_offset()?).ok()?;
+    let letter = text.get(start..start + 1).filter(|l| matches!(*l, "y" | "Y" | "n" | "N"))?;
+    let more = text[start + 1..].starts_with(|c: char| c.is_ascii_alphabetic());
+    (!more).then_some(letter)
+}
+
+/// `source`: the file's name and its text.
+fn node(raw: Spanned<Raw>, source: (&Arc<str>, &str), budget: &mut usize) -> Result<Node, Problem> {
+    let (file, text) = source;
+    let defined = raw.defined;
+    // Where the value is used, not where an alias took it from: that is where the user looks.
+    let (line, column) = place(raw.referenced);
+    let span = Span { file: file.clone(), line, column };
+    *budget = match budget.checked_sub(1) {
+        Some(left) => left,
+        None => {
+            return Err(Problem {
+                span,
+                text: format!(
+                    "the file has more than {NODES_MAX} values, those that aliases repeat included"
+                ),
+            });
+        }
+    };
+    let value = match raw.value {
+        Raw::Null => Value::Null,
+        Raw::Bool(b) => letter(defined, text).map_or(Value::Bool(b), |l| Value::Text(l.into())),
+        Raw::Int(i) => Value::Int(i),
+        Raw::Float(f) => Value::Float(f),
+        Raw::Text(t) => Value::Text(t),
+        Raw::List(items) => {
+            Value::List(items.into_iter().map(|i| node(i, source, budget)).collect::<Result<_, _>>()?)
+        }
+        Raw::Map(entries) => {
+            let mut out: Vec<Entry> = Vec::with_capacity(entries.len());
+            for (key, value) in entries {
+                let Node { span, value: name } = node(key, source, budget)?;
+                let key = match name {
+                    Value::Text(t) => t,
+                    Value::Int(i) => i.to_string(),
+                    Value::Float(f) => f.to_string(),
+                    Value::Bool(b) => b.to_string(),
+                    other => {
+                        let text = format!("a key is a text, not {}", other.describe());
+                        return Err(Problem { span, text });
+                    }
+                };
+                out.push(Entry { key, span, node: node(value, source, budget)? });
+            }
+            Value::Map(out)
+        }
+    };
+    Ok(Node { span, value })
+}

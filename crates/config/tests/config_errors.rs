@@ -1,0 +1,337 @@
+//! What is said about files that are wrong: where, what, and what to do. Nothing is dropped without a word.
+
+use octet_config::*;
+use proptest::prelude::*;
+
+fn read(text: &str) -> Result<Config, Problems> {
+    Config::parse("octet.yaml", text, &Disk(|name: &str| (name == "SET").then(|| "value".to_string())))
+}
+
+const MODEL: &str = "model_list:\n- {model_name: a, litellm_params: {model: ollama/a}}\n";
+
+/// The text with a model in front, its problems as lines; places count from the text's own first line.
+#[track_caller]
+fn refused(text: &str, expected: &[&str]) {
+    let problems = read(&format!("{MODEL}{text}")).expect_err(text);
+    let said: Vec<String> = problems
+        .0
+        .iter()
+        .map(|p| format!("{}:{}: {}", p.span.line.saturating_sub(2), p.span.column, p.text))
+        .collect();
+    assert_eq!(said.len(), expected.len(), "{said:#?}");
+    for (said, expected) in said.iter().zip(expected) {
+        assert!(said.contains(expected), "expected '{expected}' in '{said}'");
+    }
+}
+
+/// The same for one entry's litellm_params.
+#[track_caller]
+fn refused_params(params: &str, expected: &str) {
+    let problems =
+        read(&format!("model_list:\n- {{model_name: a, litellm_params: {params}}}\n")).expect_err(params);
+    let said = problems.to_string();
+    assert!(said.contains(expected), "expected '{expected}' in '{said}'");
+}
+
+#[test]
+fn unknown_keys_have_a_place_and_a_neighbour() {
+    refused(
+        "router_setings: {}\n",
+        &["1:1: the file has no key 'router_setings': did you mean 'router_settings'?"],
+    );
+    refused(
+        "router_settings:\n  num_retires: 3\n  cooldown_tim: 1\n",
+        &[
+            "2:3: router_settings has no key 'num_retires': did you mean 'num_retries'?",
+            "3:3: router_settings has no key",
+        ],
+    );
+    refused("zzz: 1\n", &["the file has no key 'zzz': remove it"]);
+    refused_params("{model: ollama/a, tempreature: 1}", "did you mean 'temperature'?");
+    refused_params("{model: ollama/a, mirostat: 1}", "goes under 'extra_body'");
+}
+
+#[test]
+fn types_are_checked() {
+    refused(
+        "router_settings: {num_retries: many}\n",
+        &["1:32: router_settings.num_retries: expected a whole number, found a text"],
+    );
+    refused("router_settings: {num_retries: -1}\n", &["-1 is not a whole number from 0 on"]);
+    refused("router_settings: {num_retries: 1.5}\n", &["1.5 is not a whole number"]);
+    refused("router_settings: {num_retries: 99999999999}\n", &["is not a whole number from 0 on"]);
+    refused("router_settings: {timeout: 0}\n", &["router_settings.timeout is 0"]);
+    refused("router_settings: {cooldown_time: -3}\n", &["expected a time"]);
+    refused("router_settings: {disable_cooldowns: perhaps}\n", &["expected true or false"]);
+    refused("router_settings: [1]\n", &["router_settings is a mapping of keys to values, not a list"]);
+    refused("router_settings: {routing_strategy: least_busy}\n", &["did you mean 'least-busy'?"]);
+    refused("router_settings: {fallbacks: {a: [a]}}\n", &["router_settings.fallbacks: expected a list"]);
+    refused("router_settings: {fallbacks: [{a: [a]}]}\n", &["'a' falls back to itself"]);
+    refused("router_settings: {fallbacks: [{a: [{model: b}]}]}\n", &["is the name of a group"]);
+    refused_params("{model: 5}", "expected a text (put it in quotes)");
+    refused_params("{model: ollama/a, weight: -1}", "weight is -1; it has to be from 0");
+    refused_params("{model: ollama/a, num_retries: 1, max_retries: 2}", "is the same key as");
+    // A variable holds text, which may be a number.
+    assert_eq!(
+        read(&format!("{MODEL}router_settings: {{num_retries: '7'}}\n")).unwrap().router.num_retries,
+        7
+    );
+}
+
+/// As PyYAML has it, which LiteLLM's users write for.
+#[test]
+fn a_letter_is_a_text_and_a_word_is_true_or_false() {
+    let text = "model_list:\n- {model_name: y, litellm_params: {model: ollama/é, n: 3, drop_params: yes}}\n- {model_name: &b n, litellm_params: {model: ollama/b, drop_params: off}}\nrouter_settings: {model_group_alias: {Y: *b, N: y}}\n";
+    let config = read(text).unwrap();
+    let names: Vec<&str> = config.deployments.iter().map(|d| d.group.as_str()).collect();
+    assert_eq!(names, ["y", "n"]);
+    let dropped: Vec<bool> = config.deployments.iter().map(|d| d.target.changes().drop_params).collect();
+    assert_eq!(dropped, [true, false]);
+    assert_eq!(config.deployments[0].params["n"], 3);
+    let aliases: Vec<(&str, &str)> =
+        config.router.aliases.iter().map(|a| (a.name.as_str(), a.group.as_str())).collect();
+    assert_eq!(aliases, [("Y", "n"), ("N", "y")]);
+}
+
+#[test]
+fn names_have_to_be_those_of_something() {
+    refused("router_settings: {fallbacks: [{a: [clod]}]}\n", &["fallbacks: there is no model_name 'clod'"]);
+    refused(
+        "router_settings: {model_group_alias: {gpt: ab}}\n",
+        &["1:39: the alias 'gpt': there is no model_name 'ab'"],
+    );
+    refused("router_settings: {model_group_alias: {x: y, y: a}}\n", &["which is an alias too"]);
+    refused(
+        "cascades: [{model_name: c, fast: a, strong: b, rules: [{tools: true}]}]\n",
+        &["strong: there is no model_name 'b'"],
+    );
+    refused(
+        "cascades: [{model_name: a, fast: a, strong: a, rules: [{tools: true}]}]\n",
+        &["the name of something else already"],
+    );
+    refused_params("{model: ollama/a, silent_model: a}", "would copy its requests to itself");
+    refused_params("{model: ollama/a, silent_model: b}", "there is no model_name 'b'");
+    refused_params("{model: process/x}", "there is no process 'x'");
+    refused_params("{model: ollama/a, litellm_credential_name: x}", "credential_list has no entry 'x'");
+    // A wildcard's names are known.
+    let wild = "model_list:\n- {model_name: 'o/*', litellm_params: {model: 'ollama/*'}}\nrouter_settings: {default_fallbacks: [o/x]}\n";
+    read(wild).unwrap();
+    assert!(
+        read("router_settings: {}\n")
+            .unwrap_err()
+            .to_string()
+            .contains("there is no model: write model_list")
+    );
+    assert!(read("").unwrap_err().to_string().contains("there is no model"));
+}
+
+#[test]
+fn targets_are_checked() {
+    refused_params("{model: qwen}", "'qwen' says no provider: write openai/qwen, octet/NAME");
+    refused_params("{model: '*'}", "write an entry for each");
+    refused_params("{model: olama/qwen}", "did you mean 'ollama'?");
+    refused_params("{model: bedrock/claude}", "has an API of its own");
+    refused_params("{model: hosted_vllm/q}", "needs an api_base");
+    refused_params("{model: hosted_vllm/q, api_base: 'localhost:8000'}", "api_base begins with neither");
+    refused_params(
+        "{model: hosted_vllm/q, api_base: 'http://u:hunter2@h/v1'}",
+        "holds a password, which belongs in api_key",
+    );
+    refused_params("{model: hosted_vllm/q, api_base: 'http://h/v1?x=1'}", "has a '?' or '#' in it");
+    refused_params("{model: ollama/q, ctx_size: 5}", "is for models that run here");
+    refused_params("{model: octet/q, api_base: 'http://h'}", "is for models on other servers");
+    refused_params("{model: octet/q, kv_cache_dtype: q4_0}", "it is one of f16, f32, q8_0");
+    refused_params("{model: octet/q, ctx_size: 1, num_ctx: 2}", "keep one of them");
+    refused_params("{model: ollama/q, mock_response: hi}", "answers are never made up");
+    refused_params("{model: ollama/q, aws_region_name: x}", "not supported");
+    refused_params("{model: ollama/q, extra_headers: {'a b': c}}", "'a b' is no name of a header");
+    refused_params(
+        "{model: ollama/q, extra_headers: {a: \"x\\r\\nEvil: 1\"}}",
+        "a line break or another control character",
+    );
+    refused_params("{model: ollama/q, silent_share: 0.5}", "silent_share needs a silent_model");
+    refused("model_list: []\n", &["duplicate"]);
+}
+
+#[test]
+fn python_is_refused_and_services_are_named() {
+    refused(
+        "general_settings: {custom_auth: my.auth}\n",
+        &["1:20: general_settings.custom_auth is not supported: Python"],
+    );
+    refused("litellm_settings: {callbacks: [hooks.handler]}\n", &["'hooks.handler' is Python"]);
+    refused("general_settings: {allowed_routes: [/x]}\n", &["must not be ignored"]);
+    let text = format!(
+        "{MODEL}litellm_settings: {{callbacks: [prometheus, langfuse], cache: true}}\ngeneral_settings:\n  database_url: x\n"
+    );
+    let notes: Vec<String> = read(&text).unwrap().notes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        notes,
+        [
+            "octet.yaml:3:31: litellm_settings.callbacks: nothing is sent to 'langfuse'; /metrics has the figures",
+            "octet.yaml:3:55: litellm_settings.cache: answers are not kept and repeated here; prompts of local models are (cache_ram, cache_disk)",
+            "octet.yaml:5:3: general_settings.database_url: no database is needed: keys and usage are kept in the file keys.database names",
+        ]
+    );
+}
+
+#[test]
+fn locks_do_not_open_by_mistake() {
+    refused(
+        "general_settings: {master_key: os.environ/UNSET}\n",
+        &["the environment variable UNSET is not set"],
+    );
+    refused("general_settings: {master_key: ''}\n", &["the key is empty"]);
+    refused("general_settings: {master_key: 1234}\n", &["a text (put it in quotes)"]);
+    refused("server: {api_key: [' ']}\n", &["the key is empty"]);
+    refused("keys: {database: k.sqlite}\n", &["needs general_settings.master_key"]);
+    refused("server: {api_key: 'file:/does/not/exist'}\n", &["'/does/not/exist': "]);
+}
+
+#[test]
+fn an_entry_without_its_key_is_left_out_by_name() {
+    let text = format!(
+        "{MODEL}- {{model_name: b, litellm_params: {{model: groq/x}}}}\n- {{model_name: c, litellm_params: {{model: openai/x, api_key: os.environ/NOPE}}}}\n"
+    );
+    let config = read(&text).unwrap();
+    assert_eq!(config.deployments.len(), 1);
+    let reasons: Vec<String> = config.skipped.iter().map(|s| format!("{}: {}", s.group, s.reason)).collect();
+    assert_eq!(
+        reasons,
+        [
+            "b: the environment variable GROQ_API_KEY is not set",
+            "c: the environment variable NOPE is not set"
+        ]
+    );
+    assert_eq!(config.notes.len(), 2);
+    let all = "model_list:\n- {model_name: b, litellm_params: {model: groq/x}}\n";
+    assert!(
+        read(all)
+            .unwrap_err()
+            .to_string()
+            .contains("no model is left: 'b' is left out, for the environment variable")
+    );
+    // A provider's key goes to the provider alone.
+    let elsewhere =
+        "model_list:\n- {model_name: b, litellm_params: {model: openai/x, api_base: http://h/v1}}\n";
+    let Target::Remote(r) = &read(elsewhere).unwrap().deployments[0].target else { panic!() };
+    assert_eq!((r.provider, &r.api_key), (Provider::OpenAiCompatible, &None));
+}
+
+#[test]
+fn cascades_and_processes_are_checked() {
+    let cascade = |rest: &str| format!("cascades: [{{model_name: c, fast: a, strong: a{rest}}}]\n");
+    refused(&cascade(""), &["needs rules or confidence"]);
+    refused(&cascade(", rules: [{to: fast}]"), &["a rule needs a condition"]);
+    refused(&cascade(", rules: [{system: '('}]"), &["is no regular expression"]);
+    refused(&cascade(", rules: [{system: '(a{1000}){1000}'}]"), &["is no regular expression"]);
+    refused(&cascade(", rules: [{tools: true, check: true}]"), &["check is for rules with to: fast"]);
+    refused(&cascade(", confidence: {}"), &["confidence needs a threshold"]);
+    refused(&cascade(", confidence: {margin: 1, window: 9999}"), &["at most 1024 tokens"]);
+    refused("cascades: [{model_name: c, fast: a, rules: [{tools: true}]}]\n", &["a cascade needs strong"]);
+    let process = |body: &str| format!("processes: {{models: {{p: {{{body}}}}}}}\n");
+    refused(&process(""), &["the process 'p' needs a cmd"]);
+    refused(&process("cmd: 'a \"b'"), &["a quote in it is not closed"]);
+    refused(&process("cmd: 'a ${X}'"), &["there is no macro ${X}"]);
+    refused(&process("cmd: 'a ${env.X}'"), &["the environment variable X is not set"]);
+    refused(&process("cmd: 'a ${m}', macros: {m: '${m}'}"), &["one stands in itself"]);
+    refused(&process("cmd: a, proxy: nowhere"), &["proxy is an address"]);
+    refused(&process("cmd: a, env: [X]"), &["an entry is NAME=value"]);
+    refused(
+        "processes: {models: {p: {cmd: a}}, groups: {g: {members: [q]}}}\n",
+        &["there is no process 'q'"],
+    );
+    refused("processes: {models: {p: {cmd: a}}, apiKeys: [x]}\n", &["server.api_key"]);
+    // Macros that double themselves end somewhere.
+    let bomb: String =
+        (1..16).map(|i| format!("m{i}: '${{m{0}}}${{m{0}}}${{m{0}}}${{m{0}}}', ", i - 1)).collect();
+    refused(&process(&format!("cmd: 'a ${{m15}}', macros: {{m0: xxxxxxxx, {bomb}}}")), &["becomes longer"]);
+}
+
+#[test]
+fn yaml_is_bounded() {
+    refused("a: [1\n", &["this is no YAML"]);
+    refused("router_settings: {}\nrouter_settings: {}\n", &["this is no YAML"]);
+    let deep = format!("router_settings: {}{}\n", "[".repeat(100), "]".repeat(100));
+    refused(&deep, &["this is no YAML"]);
+    let mut bomb = String::from("x0: &x0 [a, a, a, a, a, a, a, a, a]\n");
+    for i in 1..9 {
+        bomb += &format!("x{i}: &x{i} [{}]\n", vec![format!("*x{}", i - 1); 9].join(", "));
+    }
+    assert!(read(&bomb).is_err());
+    // Aliases of aliases nest deeper than the text does.
+    let nest = |inner: &str| format!("{}{inner}{}", "[".repeat(28), "]".repeat(28));
+    let mut deep = format!("y0: &y0 {}\n", nest("1"));
+    for i in 1..60 {
+        deep += &format!("y{i}: &y{i} {}\n", nest(&format!("*y{}", i - 1)));
+    }
+    assert!(read(&deep).is_err());
+    let long = format!("# {}\n", "x".repeat(5 << 20));
+    assert!(read(&long).unwrap_err().to_string().contains("at most"));
+    // Anchors and merges work as far as a person uses them.
+    let text = "model_list:\n- model_name: a\n  litellm_params: &p {model: ollama/a, rpm: 5}\n- model_name: b\n  litellm_params: {<<: *p, weight: 2}\n";
+    let config = read(text).unwrap();
+    assert_eq!((config.deployments[1].rpm, config.deployments[1].weight), (Some(5), Some(2.0)));
+}
+
+#[test]
+fn errors_are_short_and_hide_what_may_be_secret() {
+    let secret = "hunter2".repeat(100);
+    let said =
+        read(&format!("{MODEL}general_settings: {{master_key: [{secret}]}}\nserver: {{host: {secret}}}\n"))
+            .unwrap_err()
+            .to_string();
+    assert!(!said.contains("hunter2"), "{said}");
+    let many: String = (0..100).map(|i| format!("zz{i}: 1\n")).collect();
+    let said = read(&format!("{MODEL}{many}")).unwrap_err().to_string();
+    assert_eq!(said.lines().count(), 21);
+    assert!(said.ends_with("... and 80 more"), "{said}");
+}
+
+#[test]
+fn included_files_are_joined() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write(
+        "main.yaml",
+        &format!("include: [sub/extra.yaml]\n{MODEL}router_settings: {{num_retries: 1, max_fallbacks: 2}}\n"),
+    );
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    write("sub/extra.yaml", "include: more.yaml\nrouter_settings: {num_retries: 9}\n");
+    write("sub/more.yaml", "model_list:\n- {model_name: b, litellm_params: {model: ollama/b}}\n");
+    let main = dir.path().join("main.yaml");
+    let config = Config::load(&main, &Disk(|_: &str| None)).unwrap();
+    assert_eq!(config.deployments.len(), 2);
+    assert_eq!((config.router.num_retries, config.router.max_fallbacks), (9, 2));
+    assert_eq!(config.files.len(), 3);
+    assert!(config.notes[0].to_string().contains("included files win"), "{:?}", config.notes);
+    // A mistake in an included file is told where it is.
+    write("sub/more.yaml", "router_settings: {num_retriez: 1}\n");
+    let said = Config::load(&main, &Disk(|_: &str| None)).unwrap_err().to_string();
+    assert!(said.contains("more.yaml:1:19: "), "{said}");
+    write("sub/more.yaml", "include: [more.yaml]\n");
+    let said = Config::load(&main, &Disk(|_: &str| None)).unwrap_err().to_string();
+    assert!(said.contains("is read already"), "{said}");
+    let missing = Config::load(&dir.path().join("no.yaml"), &Disk(|_: &str| None)).unwrap_err();
+    assert!(missing.to_string().contains("the file can not be read"));
+}
+
+proptest! {
+    /// Whatever is in a file: an answer, and no panic.
+    #[test]
+    fn any_text_is_an_answer(text in ".{0,400}") {
+        let _ = read(&text);
+    }
+
+    /// The same of what looks like a configuration.
+    #[test]
+    fn any_value_anywhere_is_an_answer(
+        key in "(model|weight|timeout|fallbacks|cmd|rules|ttl|api_base|include|extra_body|macros|header)",
+        value in "([a-z0-9./:*{}\\[\\], '\"$-]{0,30}|-?[0-9]{1,25}|[0-9.e+-]{1,12})",
+        section in "(router_settings|litellm_settings|general_settings|server|keys|processes|environment_variables)",
+    ) {
+        let _ = read(&format!("{MODEL}{section}: {{{key}: {value}}}\n"));
+        let _ = read(&format!("model_list:\n- {{model_name: a, litellm_params: {{model: ollama/a, {key}: {value}}}}}\n"));
+        let _ = read(&format!("processes: {{models: {{p: {{cmd: 'a ${{PORT}}', {key}: {value}}}}}}}\ncascades: [{{{key}: {value}}}]\n"));
+    }
+}

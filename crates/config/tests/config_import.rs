@@ -1,0 +1,166 @@
+//! Other programs' files in our form: what comes out is read again, and what was left behind is said.
+
+use octet_config::import::{Origin, import};
+use octet_config::*;
+
+fn source() -> Disk<impl Fn(&str) -> Option<String>> {
+    Disk(|name: &str| name.ends_with("KEY").then(|| "k".to_string()))
+}
+
+#[track_caller]
+fn imported(origin: Origin, text: &str) -> (String, Vec<String>, Config) {
+    let made = import(origin, "in.yaml", text, "mine", &source()).unwrap_or_else(|e| panic!("{e}"));
+    let config =
+        Config::parse("out.yaml", &made.yaml, &source()).unwrap_or_else(|e| panic!("{e}\n{}", made.yaml));
+    (made.yaml, made.notes, config)
+}
+
+#[test]
+fn litellm_keeps_its_text_and_comments() {
+    let text = "\
+model_list:
+  - model_name: a # the first
+    litellm_params:
+      model: gpt-4o
+      tags:
+      - free
+      rpm: 5
+general_settings:
+  database_url: postgresql://x
+
+  master_key: os.environ/KEY
+litellm_settings:
+  cache: true
+  cache_params:
+    type: redis
+    # where
+    host: h
+";
+    let (yaml, notes, config) = imported(Origin::LiteLlm, text);
+    assert!(
+        yaml.contains("model_name: a # the first")
+            && yaml.contains("\n  # database_url: postgresql://x\n\n  master_key"),
+        "{yaml}"
+    );
+    assert!(yaml.contains("\n      # tags:\n      # - free\n      rpm: 5\n"), "{yaml}");
+    assert!(yaml.contains("\n  # cache_params:\n  #   type: redis\n"), "{yaml}");
+    assert_eq!(notes.len(), 4, "{notes:#?}");
+    assert_eq!((config.notes.len(), config.deployments[0].rpm), (0, Some(5)), "nothing is left to note");
+}
+
+#[test]
+fn litellm_says_what_is_to_do() {
+    let text = "model_list: [{model_name: a, litellm_params: {model: gpt-4o}}]\ngeneral_settings: {custom_auth: x.y, alerting: [slack]}\n";
+    let made = import(Origin::LiteLlm, "in.yaml", text, "mine", &source()).unwrap();
+    assert!(
+        made.notes
+            .iter()
+            .any(|n| n.starts_with("TO DO, line 2: general_settings.custom_auth is not supported")),
+        "{:#?}",
+        made.notes
+    );
+    // A key that shares its line stays; it is ignored anyway.
+    assert!(made.yaml.ends_with(text), "{}", made.yaml);
+    assert!(import(Origin::LiteLlm, "in.yaml", "a: [", "mine", &source()).is_err());
+}
+
+#[test]
+fn llama_swap_moves_below_processes() {
+    let text = "\
+# my servers
+healthCheckTimeout: 90
+logLevel: info
+macros:
+  base: >
+    server --port ${PORT}
+models:
+  qwen:
+    cmd: |
+      ${base}
+      -m /m/q.gguf
+    ttl: 60
+    aliases: [gpt-4o]
+groups:
+  one: {members: [qwen]}
+apiKeys:
+  - ${env.SWAP_KEY}
+peers:
+  far:
+    proxy: http://10.0.0.2:8080/
+    apiKey: sk-far
+    models:
+      - big
+";
+    assert_eq!(Origin::guess("config.yaml", text), Origin::LlamaSwap);
+    let (yaml, notes, config) = imported(Origin::LlamaSwap, text);
+    assert!(yaml.contains("\n  # my servers\n"), "{yaml}");
+    assert_eq!(notes.len(), 1, "{notes:#?}");
+    assert!(notes[0].starts_with("line 3: processes.logLevel"), "{notes:#?}");
+    assert_eq!(config.processes[0].cmd, ["server", "--port", "${PORT}", "-m", "/m/q.gguf"]);
+    assert_eq!(config.server.api_keys[0].expose(), "k");
+    let big = config.deployments.iter().find(|d| d.group.as_str() == "big").unwrap();
+    let Target::Remote(r) = &big.target else { panic!() };
+    assert_eq!((r.api_base.as_str(), r.model.as_str()), ("http://10.0.0.2:8080/v1", "big"));
+    assert_eq!(r.api_key.as_ref().unwrap().expose(), "sk-far");
+    assert_eq!(config.router.aliases[0].group, "qwen");
+}
+
+#[test]
+fn a_modelfile_becomes_a_model() {
+    let text = "\
+# a model of mine
+FROM hf.co/unsloth/Qwen3-GGUF:Q4_K_M
+PARAMETER num_ctx 8192
+PARAMETER temperature 0.6
+parameter stop \"<|im_end|>\"
+PARAMETER stop \"a \\ b\"
+PARAMETER num_predict -1
+PARAMETER mirostat 1
+TEMPLATE \"\"\"{{ .System }}
+FROM nowhere
+{{ .Prompt }}\"\"\"
+SYSTEM You are brief.
+LICENSE MIT
+";
+    assert_eq!(Origin::guess("Modelfile", text), Origin::Modelfile);
+    let (_, notes, config) = imported(Origin::Modelfile, text);
+    let d = &config.deployments[0];
+    let Target::Local(local) = &d.target else { panic!() };
+    assert_eq!((d.group.as_str(), local.model.as_str()), ("mine", "hf:unsloth/Qwen3-GGUF:Q4_K_M"));
+    assert_eq!(local.engine.ctx_size, Some(8192));
+    assert_eq!(
+        serde_json::json!(d.params),
+        serde_json::json!({"temperature": 0.6, "stop": ["<|im_end|>", "a \\ b"]})
+    );
+    assert_eq!(notes.len(), 3, "{notes:#?}");
+    for (said, word) in
+        notes.iter().zip(["line 8: PARAMETER mirostat", "line 9: TEMPLATE", "line 12: SYSTEM"])
+    {
+        assert!(said.starts_with(word), "{said}");
+    }
+}
+
+#[test]
+fn wrong_modelfiles_are_told_where() {
+    for (text, expected) in [
+        ("SYSTEM x\n", "there is no FROM"),
+        ("FROM a\nFROM b\n", "in.yaml:2:1: a second FROM"),
+        ("FROM a\nPARAMETER seed x\n", "2:1: PARAMETER seed is no number"),
+        ("FROM a\nPARAMETER seed\n", "needs a name and a value"),
+        ("FROM a\nSYSTEM \"\"\"x\n", "does not end"),
+        ("FROM a\nHELLO b\n", "'HELLO' is no instruction"),
+    ] {
+        let said = import(Origin::Modelfile, "in.yaml", text, "mine", &source()).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+proptest::proptest! {
+    /// Whatever is imported: an answer, and no panic.
+    #[test]
+    fn any_text_can_be_imported(text in "((FROM|PARAMETER|models:|peers:|apiKeys:|cache: 1|  - a|  b: c|\"\"\"| x|[a-z ]{0,9})\n?){0,12}") {
+        for origin in [Origin::LiteLlm, Origin::LlamaSwap, Origin::Modelfile] {
+            let _ = import(origin, "in.yaml", &text, "mine", &source());
+        }
+    }
+}

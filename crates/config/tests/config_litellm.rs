@@ -1,0 +1,274 @@
+//! What LiteLLM's users have: their files' forms and the defaults behind them, as its documentation tells them.
+
+use std::time::Duration;
+
+use octet_config::*;
+use serde_json::json;
+
+#[track_caller]
+fn read(text: &str) -> Config {
+    let env = |name: &str| name.ends_with("_KEY").then(|| format!("key-of-{name}"));
+    Config::parse("config.yaml", text, &Disk(env)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn remotes(config: &Config) -> Vec<(String, Provider, String, String)> {
+    let of = |d: &Deployment| match &d.target {
+        Target::Remote(r) => (d.group.to_string(), r.provider, r.model.clone(), r.api_base.clone()),
+        other => panic!("{other:?}"),
+    };
+    config.deployments.iter().map(of).collect()
+}
+
+#[test]
+fn a_file_without_settings_has_litellms_defaults() {
+    let r = read("model_list: [{model_name: m, litellm_params: {model: gpt-4o}}]").router;
+    assert_eq!(r, RouterSettings::default());
+    assert_eq!((r.num_retries, r.max_fallbacks, r.cooldown_time), (2, 5, Duration::from_secs(5)));
+    assert_eq!(
+        (r.timeout, r.retry_after, r.allowed_fails),
+        (Duration::from_secs(6000), Duration::ZERO, None)
+    );
+    assert_eq!((r.strategy, r.enable_pre_call_checks), (Strategy::SimpleShuffle, false));
+}
+
+#[test]
+fn models_mean_their_providers() {
+    let config = read(
+        "
+model_list:
+  - {model_name: a, litellm_params: {model: gpt-4o}}
+  - {model_name: b, litellm_params: {model: openai/gpt-4o-mini, api_key: os.environ/OPENAI_API_KEY}}
+  - {model_name: c, litellm_params: {model: claude-3-5-sonnet-20241022}}
+  - {model_name: d, litellm_params: {model: gemini/gemini-2.0-flash}}
+  - model_name: e
+    litellm_params: {model: azure/my-deployment, api_base: 'https://me.openai.azure.com/', api_version: '2024-02-01'}
+  - {model_name: f, litellm_params: {model: ollama/llama3.1, api_base: 'http://10.1.1.1:11434'}}
+  - {model_name: g, litellm_params: {model: openai/facebook/opt-125m, api_base: 'http://0.0.0.0:4000/v1', api_key: none}}
+  - {model_name: h, litellm_params: {model: openrouter/google/palm-2-chat-bison}}
+  - {model_name: i, litellm_params: {model: my-own, custom_llm_provider: openai_like, api_base: 'http://h:1/v1'}}
+  - {model_name: j, litellm_params: {model: o3-mini}}
+",
+    );
+    use Provider::*;
+    let row = |g: &str, p, m: &str, b: &str| (g.to_string(), p, m.to_string(), b.to_string());
+    assert_eq!(
+        remotes(&config),
+        [
+            row("a", OpenAi, "gpt-4o", "https://api.openai.com/v1"),
+            row("b", OpenAi, "gpt-4o-mini", "https://api.openai.com/v1"),
+            row("c", Anthropic, "claude-3-5-sonnet-20241022", "https://api.anthropic.com"),
+            row("d", Gemini, "gemini-2.0-flash", "https://generativelanguage.googleapis.com/v1beta"),
+            row("e", AzureOpenAi, "my-deployment", "https://me.openai.azure.com"),
+            row("f", Ollama, "llama3.1", "http://10.1.1.1:11434"),
+            row("g", OpenAiCompatible, "facebook/opt-125m", "http://0.0.0.0:4000/v1"),
+            row("h", OpenAiCompatible, "google/palm-2-chat-bison", "https://openrouter.ai/api/v1"),
+            row("i", OpenAiCompatible, "my-own", "http://h:1/v1"),
+            row("j", OpenAi, "o3-mini", "https://api.openai.com/v1"),
+        ]
+    );
+    let key = |i: usize| match &config.deployments[i].target {
+        Target::Remote(r) => r.api_key.as_ref().map(|k| k.expose().to_string()),
+        _ => None,
+    };
+    assert_eq!(
+        (key(0).as_deref(), key(2).as_deref()),
+        (Some("key-of-OPENAI_API_KEY"), Some("key-of-ANTHROPIC_API_KEY"))
+    );
+    assert_eq!(
+        (key(4).as_deref(), key(5), key(6).as_deref()),
+        (Some("key-of-AZURE_API_KEY"), None, Some("none"))
+    );
+    assert_eq!(key(8).as_deref(), Some("key-of-OPENAI_LIKE_API_KEY"));
+}
+
+#[test]
+fn a_group_of_several_with_limits_is_balanced() {
+    let config = read(
+        "
+model_list:
+  - model_name: gpt-3.5-turbo
+    litellm_params: {model: azure/eu, api_base: 'https://eu.openai.azure.com', api_key: k, rpm: 6}
+    model_info: {id: eu}
+  - model_name: gpt-3.5-turbo
+    litellm_params: {model: azure/ca, api_base: 'https://ca.openai.azure.com', api_key: k, rpm: 2}
+  - model_name: gpt-4
+    litellm_params: {model: azure/gpt-4, api_base: 'https://eu.openai.azure.com', api_key: k, rpm: 1440, max_parallel_requests: 10}
+router_settings:
+  routing_strategy: simple-shuffle
+  model_group_alias: {gpt-4-turbo: gpt-4}
+  num_retries: 2
+  timeout: 30
+litellm_settings: {num_retries: 7, request_timeout: 10}
+",
+    );
+    let r = &config.router;
+    assert_eq!(
+        (r.num_retries, r.timeout),
+        (2, Duration::from_secs(30)),
+        "router_settings beats litellm_settings"
+    );
+    let tree = config.tree();
+    assert!(tree.contains("├─  75%  azure eu at") && tree.contains("└─  25%  azure ca at"), "{tree}");
+    assert!(tree.contains("gpt-4 (also gpt-4-turbo)"), "{tree}");
+}
+
+#[test]
+fn fallbacks_in_litellm_settings() {
+    let config = read(
+        "
+model_list:
+  - {model_name: zephyr, litellm_params: {model: openai/z, api_base: 'http://h/v1', api_key: k}}
+  - {model_name: gpt-4o, litellm_params: {model: gpt-4o}}
+  - {model_name: long, litellm_params: {model: gpt-4o-long}}
+litellm_settings:
+  num_retries: 3
+  request_timeout: 10
+  fallbacks: [{zephyr: [gpt-4o]}]
+  context_window_fallbacks: [{zephyr: [long]}, {gpt-4o: [long]}]
+  content_policy_fallbacks: [{gpt-4o: [zephyr]}]
+  default_fallbacks: [gpt-4o]
+  allowed_fails: 3
+  drop_params: True
+",
+    );
+    let r = &config.router;
+    assert_eq!((r.num_retries, r.timeout, r.allowed_fails), (3, Duration::from_secs(10), Some(3)));
+    assert_eq!(
+        (r.fallbacks.len(), r.context_window_fallbacks.len(), r.content_policy_fallbacks.len()),
+        (1, 2, 1)
+    );
+    assert_eq!(r.default_fallbacks, ["gpt-4o"]);
+    assert!(config.deployments.iter().all(|d| d.target.changes().drop_params));
+    let tree = config.tree();
+    for line in [
+        "├─ on errors: gpt-4o",
+        "└─ for a prompt that is too long: long",
+        "└─ for a refusal of the provider: zephyr",
+    ] {
+        assert!(tree.contains(line), "{line} in\n{tree}");
+    }
+}
+
+#[test]
+fn wildcards() {
+    let config = read(
+        "
+model_list:
+  - {model_name: 'anthropic/*', litellm_params: {model: 'anthropic/*'}}
+  - {model_name: 'anthropic/claude-3*', litellm_params: {model: 'anthropic/claude-3*'}}
+  - {model_name: '*', litellm_params: {model: 'openai/*'}}
+",
+    );
+    let ask = |name: &str| {
+        let best = config
+            .deployments
+            .iter()
+            .filter(|d| d.group.matches(name))
+            .max_by_key(|d| d.group.specificity())
+            .unwrap();
+        let Target::Remote(r) = &best.target else { panic!() };
+        (best.group.to_string(), best.group.fill(name, &r.model).unwrap())
+    };
+    assert_eq!(ask("anthropic/claude-opus"), ("anthropic/*".into(), "claude-opus".into()));
+    assert_eq!(ask("anthropic/claude-3-haiku"), ("anthropic/claude-3*".into(), "claude-3-haiku".into()));
+    assert_eq!(ask("gpt-4o"), ("*".into(), "gpt-4o".into()));
+}
+
+#[test]
+fn names_of_groups_are_matched_and_filled() {
+    let name = |n: &str| GroupName::new(n).unwrap();
+    assert!(name("a.b").matches("a.b") && !name("a.*").matches("axb"), "a dot is a dot");
+    assert_eq!(name("*/x/*").fill("p/x/q", "*-*").as_deref(), Some("p-q"));
+    assert_eq!(name("a*").fill("ab", "*-*").as_deref(), Some("b-*"));
+    assert_eq!((name("a*").fill("b", "*"), name("a").fill("a", "m*").as_deref()), (None, Some("m*")));
+    assert_eq!(name("a").specificity(), usize::MAX);
+    assert!(GroupName::new(&"*".repeat(2000)).is_none());
+}
+
+#[test]
+fn order_and_policies() {
+    let config = read(
+        "
+model_list:
+  - {model_name: m, litellm_params: {model: gpt-4o, order: 2}}
+  - {model_name: m, litellm_params: {model: gpt-4o-mini, order: 1}}
+  - {model_name: m, litellm_params: {model: gpt-4.1}}
+router_settings:
+  retry_policy: {AuthenticationErrorRetries: 3, TimeoutErrorRetries: 3, RateLimitErrorRetries: 3}
+  allowed_fails_policy: {ContentPolicyViolationErrorAllowedFails: 1000, RateLimitErrorAllowedFails: 100}
+  cooldown_time: 30
+  disable_cooldowns: True
+",
+    );
+    let r = &config.router;
+    assert_eq!((r.retry_policy.authentication, r.retry_policy.bad_request), (Some(3), None));
+    assert_eq!((r.allowed_fails_policy.content_policy, r.disable_cooldowns), (Some(1000), true));
+    let tree = config.tree();
+    let lines: Vec<&str> = tree.lines().collect();
+    assert!(
+        lines[1].contains("gpt-4o-mini") && lines[2].contains("gpt-4o at") && lines[3].contains("gpt-4.1"),
+        "{tree}"
+    );
+}
+
+#[test]
+fn what_a_running_proxy_has_is_noted_and_nothing_else_is_lost() {
+    let config = read(
+        "
+model_list: [{model_name: m, litellm_params: {model: gpt-4o}, model_info: {mode: chat, team: x}}]
+router_settings: {redis_host: os.environ/REDIS_HOST, redis_password: p, redis_port: 1992}
+litellm_settings:
+  set_verbose: true
+  cache: true
+  cache_params: {type: redis}
+  success_callback: [langfuse]
+general_settings:
+  master_key: os.environ/LITELLM_MASTER_KEY
+  database_url: postgresql://x
+  alerting: [slack]
+  proxy_batch_write_at: 60
+",
+    );
+    let mut noted: Vec<&str> = config.notes.iter().map(|n| n.key.as_str()).collect();
+    noted.sort_unstable();
+    assert_eq!(
+        noted,
+        [
+            "general_settings.alerting",
+            "general_settings.database_url",
+            "general_settings.proxy_batch_write_at",
+            "litellm_settings.cache",
+            "litellm_settings.cache_params",
+            "litellm_settings.set_verbose",
+            "litellm_settings.success_callback",
+            "router_settings.redis_host",
+            "router_settings.redis_password",
+            "router_settings.redis_port",
+        ]
+    );
+    assert_eq!(json!(config.deployments[0].info.other), json!({"team": "x"}));
+    assert!(config.server.master_key.is_some());
+}
+
+#[test]
+fn modes_that_are_not_offered_are_left_out() {
+    let config = read(
+        "model_list:\n- {model_name: m, litellm_params: {model: gpt-4o}}\n- {model_name: i, litellm_params: {model: openai/dall-e-3}, model_info: {mode: image_generation}}\n- {model_name: e, litellm_params: {model: text-embedding-3-small}, model_info: {mode: embedding}}\n",
+    );
+    assert_eq!(config.skipped[0].reason, "models of mode 'image_generation' are not offered here");
+    assert_eq!(config.deployments[1].info.mode, Mode::Embedding);
+}
+
+#[test]
+fn ids_stay_as_long_as_entries_do() {
+    let file = |key: &str, rpm: u32| {
+        format!(
+            "model_list:\n- {{model_name: m, litellm_params: {{model: gpt-4o, api_key: {key}, rpm: {rpm}}}}}\n- {{model_name: m, litellm_params: {{model: gpt-4o, api_key: {key}, rpm: {rpm}}}}}\n"
+        )
+    };
+    let ids = |text: &str| read(text).deployments.iter().map(|d| d.id.clone()).collect::<Vec<_>>();
+    let first = ids(&file("a", 1));
+    assert_eq!(first, ids(&file("b", 1)), "a key that is renewed makes no new deployment");
+    assert_ne!(first[0], ids(&file("a", 2))[0]);
+    assert_eq!(first[1], format!("{}-2", first[0]), "the same entry twice");
+}

@@ -1,0 +1,192 @@
+//! One key's limits, and how much of them is used: all that a request is checked against, in memory. Used by `store` and
+//! `grant`, under the key's lock.
+
+use crate::clock::Now;
+use crate::limits::Period;
+use crate::table::KeyRow;
+use crate::window::Minute;
+use crate::{Ask, Limits, Refusal, Usd};
+
+/// What a request that runs may still take.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reserved {
+    cost: Usd,
+    tokens: u64,
+}
+
+impl Reserved {
+    pub fn of(ask: &Ask) -> Self {
+        Self { cost: ask.cost(), tokens: ask.tokens().min(crate::limits::COUNT_MAX) }
+    }
+}
+
+/// One key.
+#[derive(Debug)]
+pub struct Account {
+    pub name: String,
+    pub limits: Limits,
+    pub created: i64,
+    pub revoked: Option<i64>,
+    running: u64,
+    requests: Minute,
+    tokens: Minute,
+    /// What the requests that run may take.
+    reserved: Reserved,
+    /// First second of the budget's period.
+    window: i64,
+    /// Spent in it, as the file says,
+    stored: Usd,
+    /// and since then.
+    unwritten: Usd,
+}
+
+impl Account {
+    pub fn new(row: KeyRow) -> Self {
+        Self {
+            name: row.name,
+            limits: row.limits,
+            created: row.created,
+            revoked: row.revoked,
+            running: 0,
+            requests: Minute::new(),
+            tokens: Minute::new(),
+            reserved: Reserved::default(),
+            window: row.window,
+            stored: row.spent,
+            unwritten: Usd::ZERO,
+        }
+    }
+
+    fn period(&self) -> Period {
+        self.limits.budget.map_or(Period::Ever, |b| b.period)
+    }
+
+    /// Begins a new period of the budget when it is time. A clock that is set back begins none.
+    fn turn(&mut self, now: Now) {
+        let start = self.period().start(self.created, now.unix);
+        if start > self.window {
+            self.window = start;
+            self.stored = Usd::ZERO;
+            self.unwritten = Usd::ZERO;
+        }
+    }
+
+    /// Spent in this period.
+    pub fn spent(&mut self, now: Now) -> Usd {
+        self.turn(now);
+        self.stored.plus(self.unwritten)
+    }
+
+    /// When the budget begins anew.
+    pub fn resets(&self) -> Option<i64> {
+        self.limits.budget.and_then(|b| b.period.end(self.window))
+    }
+
+    /// Lets a request through, and reserves what it may take. `fault` says why nothing can be written, if so.
+    ///
+    /// What is reserved counts as used, and a request is let through as long as less than all is used. So requests can
+    /// overrun a budget by what the last of them takes, or where nothing is known beforehand, each by what it takes.
+    pub fn admit(
+        &mut self,
+        now: Now,
+        model: &str,
+        ask: &Ask,
+        fault: impl FnOnce() -> Option<String>,
+    ) -> Result<Reserved, Refusal> {
+        if self.revoked.is_some() {
+            return Err(Refusal::Revoked);
+        }
+        if let Some(at) = self.limits.expires.filter(|at| *at <= now.unix) {
+            return Err(Refusal::Expired { at });
+        }
+        if !self.limits.allows(model) {
+            return Err(Refusal::Model { model: model.into(), allowed: self.limits.models.clone() });
+        }
+        if let Some(budget) = self.limits.budget {
+            if let Some(why) = fault() {
+                return Err(Refusal::Unwritable { why });
+            }
+            let (spent, reserved) = (self.spent(now), self.reserved.cost);
+            if spent.plus(reserved) >= budget.limit {
+                return Err(Refusal::Budget { limit: budget.limit, spent, reserved, resets: self.resets() });
+            }
+        }
+        if let Some(limit) = self.limits.max_parallel.filter(|limit| self.running >= *limit) {
+            return Err(Refusal::Parallel { limit });
+        }
+        if let Some(limit) = self.limits.rpm {
+            let retry_after_s = self.requests.wait(now.second, limit);
+            if retry_after_s > 0 {
+                return Err(Refusal::Requests { limit, retry_after_s });
+            }
+        }
+        if let Some(limit) = self.limits.tpm {
+            let left = limit.saturating_sub(self.reserved.tokens);
+            let retry_after_s = self.tokens.wait(now.second, left);
+            if retry_after_s > 0 {
+                return Err(Refusal::Tokens { limit, retry_after_s });
+            }
+        }
+        let reserved = Reserved::of(ask);
+        self.running += 1;
+        self.requests.add(now.second, 1);
+        self.reserve(reserved);
+        Ok(reserved)
+    }
+
+    fn reserve(&mut self, r: Reserved) {
+        self.reserved.cost = self.reserved.cost.plus(r.cost);
+        self.reserved.tokens = self.reserved.tokens.saturating_add(r.tokens);
+    }
+
+    fn release(&mut self, r: Reserved) {
+        self.reserved.cost = self.reserved.cost.minus(r.cost);
+        self.reserved.tokens = self.reserved.tokens.saturating_sub(r.tokens);
+    }
+
+    /// Reserves something else for a request that runs.
+    pub fn change(&mut self, from: Reserved, to: Reserved) {
+        self.release(from);
+        self.reserve(to);
+    }
+
+    /// A request is over, and took nothing.
+    pub fn end(&mut self, reserved: Reserved) {
+        self.release(reserved);
+        self.running = self.running.saturating_sub(1);
+    }
+
+    /// A request is over, and took this.
+    pub fn settle(&mut self, now: Now, reserved: Reserved, tokens: u64, cost: Usd) {
+        self.turn(now);
+        self.end(reserved);
+        self.tokens.add(now.second, tokens);
+        self.unwritten = self.unwritten.plus(cost);
+    }
+
+    /// What the file does not have yet, and the period that it was spent in.
+    pub fn unwritten(&self) -> Option<(i64, Usd)> {
+        (self.unwritten > Usd::ZERO).then_some((self.window, self.unwritten))
+    }
+
+    /// The file has it now, and says what is spent with what others spent.
+    pub fn written(&mut self, (window, amount): (i64, Usd), in_file: (i64, Usd)) {
+        // What was spent in a period that is over is forgotten already.
+        if window == self.window {
+            self.unwritten = self.unwritten.minus(amount);
+            (self.window, self.stored) = in_file;
+        }
+    }
+
+    /// Takes over what the file says, after somebody else has changed it.
+    pub fn sync(&mut self, row: KeyRow) {
+        let period = self.period();
+        self.name = row.name;
+        self.limits = row.limits;
+        self.revoked = row.revoked;
+        if self.period() != period || row.window >= self.window {
+            self.window = row.window;
+            self.stored = row.spent;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A request that was let through. Made by `store`, held by the router while the request runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::account::Reserved;
+use crate::store::{Entry, Inner};
+use crate::{Ask, KeyId, Prices, Usage, Usd};
+
+/// A request that was let through: it counts as running until it is settled or dropped. Dropped, it took nothing.
+pub struct Grant {
+    pub(crate) store: Arc<Inner>,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) model: String,
+    pub(crate) reserved: Option<Reserved>,
+}
+
+impl Grant {
+    /// The key, for logs.
+    pub fn key(&self) -> KeyId {
+        self.entry.id
+    }
+
+    /// Reserves something else, now that the deployment and its prices are known. It refuses nothing: the request runs.
+    pub fn reserve(&mut self, ask: &Ask) {
+        if let Some(reserved) = &mut self.reserved {
+            let to = Reserved::of(ask);
+            self.entry.account().change(*reserved, to);
+            *reserved = to;
+        }
+    }
+
+    /// The request is over: counts what it took, and says what that costs. Also for answers that broke off, with what the
+    /// provider will bill all the same.
+    pub fn settle(mut self, usage: &Usage, prices: &Prices) -> Usd {
+        let cost = prices.cost(usage);
+        if let Some(reserved) = self.reserved.take() {
+            let now = self.store.clock().now();
+            self.entry.account().settle(now, reserved, usage.tokens(), cost);
+            self.store.count(now, self.entry.id, std::mem::take(&mut self.model), usage, cost);
+        }
+        cost
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            self.entry.account().end(reserved);
+        }
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("key", &self.entry.id)
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
+}

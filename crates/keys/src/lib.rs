@@ -1,0 +1,33 @@
+//! Virtual keys: who may ask which models, how often and for how much money, and what was used. Used by the router for each
+//! request, and by `octet keys` and `octet usage`.
+//!
+//! [`Store`] keeps all keys in memory beside their file: [`Store::authorize`] reads no disk. It gives a [`Grant`] that holds
+//! a reservation until [`Grant::settle`] says what the answer took. What was spent is written behind, once a second, by one
+//! thread. Where it can not be written, keys with a budget are refused: they would otherwise spend it again after a crash.
+//!
+//! Several processes may have the file open: each adds what it spent, and sees within a second what the others did, so a key
+//! that `octet keys revoke` takes back is refused by a running server.
+
+mod account;
+pub mod calendar;
+mod clock;
+mod error;
+mod grant;
+mod limits;
+mod money;
+mod refusal;
+mod schema;
+mod secret;
+mod store;
+mod table;
+mod window;
+
+pub use clock::{Clock, Now};
+pub use error::Error;
+pub use grant::Grant;
+pub use limits::{Budget, Limits, Period};
+pub use money::{Ask, Prices, Usage, Usd};
+pub use refusal::Refusal;
+pub use secret::{KeyId, Secret};
+pub use store::{KeyInfo, Options, Store};
+pub use table::{Filter, UsageRow};

@@ -1,0 +1,105 @@
+//! Why a request is not let through. Made by `account` and `store`, told to the client by the router.
+
+use crate::Usd;
+use crate::calendar::iso_minute;
+
+/// Why a request is not let through. What it says is for the client: it names neither the key nor other keys.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No key is this one.
+    #[error("this API key is not known; check it for missing characters, or ask for a new one")]
+    Unknown,
+    /// It was taken back.
+    #[error("this API key was revoked; ask for a new one")]
+    Revoked,
+    /// Its time is over.
+    #[error("this API key expired on {}; ask for a new one", iso_minute(*.at))]
+    Expired {
+        /// When, in seconds since 1970 UTC.
+        at: i64,
+    },
+    /// The model is not among its models.
+    #[error("this API key may not use the model '{model}'; it may use {}", .allowed.join(", "))]
+    Model {
+        /// The model that was asked for.
+        model: String,
+        /// Those that may be.
+        allowed: Vec<String>,
+    },
+    /// Too many requests in a minute.
+    #[error("this API key is limited to {limit} requests a minute; try again in {retry_after_s} s")]
+    Requests {
+        /// Requests a minute.
+        limit: u64,
+        /// Seconds until there is room.
+        retry_after_s: u64,
+    },
+    /// Too many tokens in a minute.
+    #[error("this API key is limited to {limit} tokens a minute; try again in {retry_after_s} s")]
+    Tokens {
+        /// Tokens a minute.
+        limit: u64,
+        /// Seconds until there is room.
+        retry_after_s: u64,
+    },
+    /// Too many requests at a time.
+    #[error("this API key is limited to {limit} requests at a time; try again when one has ended")]
+    Parallel {
+        /// Requests at a time.
+        limit: u64,
+    },
+    /// The budget is spent, or reserved by requests that run.
+    #[error(
+        "the budget of this API key ({limit}) is used up: {spent} spent, {reserved} reserved by running requests; {}",
+        .resets.map_or("it does not begin anew".into(), |at| format!("it begins anew on {}", iso_minute(at)))
+    )]
+    Budget {
+        /// The budget.
+        limit: Usd,
+        /// What is spent of it.
+        spent: Usd,
+        /// What requests that run may still spend.
+        reserved: Usd,
+        /// When it begins anew, in seconds since 1970 UTC.
+        resets: Option<i64>,
+    },
+    /// What is spent can not be written, and the key has a budget.
+    #[error("this API key has a budget, and what it spends can not be recorded at the moment: {why}")]
+    Unwritable {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Refusal {
+    /// The status of HTTP that says so.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Unknown | Self::Revoked | Self::Expired { .. } => 401,
+            Self::Model { .. } => 403,
+            Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } | Self::Budget { .. } => 429,
+            Self::Unwritable { .. } => 503,
+        }
+    }
+
+    /// The code that OpenAI's clients know for it.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unknown | Self::Revoked | Self::Expired { .. } => "invalid_api_key",
+            Self::Model { .. } => "model_not_allowed",
+            Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } => "rate_limit_exceeded",
+            Self::Budget { .. } => "insufficient_quota",
+            Self::Unwritable { .. } => "usage_not_recorded",
+        }
+    }
+
+    /// Seconds for a `Retry-After`, where waiting helps and it is known how long.
+    pub fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Self::Requests { retry_after_s, .. } | Self::Tokens { retry_after_s, .. } => Some(*retry_after_s),
+            Self::Parallel { .. } | Self::Unwritable { .. } => Some(1),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! All keys, in memory and in their file. Used by the router for each request, and by `octet keys` and `octet usage`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::account::Account;
+use crate::error::from_sqlite;
+use crate::grant::Grant;
+use crate::limits::Period;
+use crate::table::{self, Counts, Filter, KeyRow, Unread, UsageKey, UsageRow};
+use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usage, Usd, calendar, schema, secret};
+
+/// How a store works.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How often what was spent is written, and changes by other processes are seen. A crash loses no more than this.
+    pub flush_every: Duration,
+    /// How long usage is kept.
+    pub retention_days: u32,
+    /// Largest size of the file.
+    pub bytes_max: u64,
+    /// How long is waited for another process that writes.
+    pub lock_timeout: Duration,
+    /// What time it is.
+    pub clock: Clock,
+}
+
+impl Default for Options {
+    /// Every second, 400 days, 1 GiB, 2 s, the system's clock.
+    fn default() -> Self {
+        Self {
+            flush_every: Duration::from_secs(1),
+            retention_days: 400,
+            bytes_max: 1 << 30,
+            lock_timeout: Duration::from_secs(2),
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// What is known of a key.
+#[derive(Debug, Clone)]
+pub struct KeyInfo {
+    /// What it is called in logs.
+    pub id: KeyId,
+    /// What its owner calls it.
+    pub name: String,
+    /// What it may do.
+    pub limits: Limits,
+    /// When it was made, in seconds since 1970 UTC.
+    pub created: i64,
+    /// When it was taken back.
+    pub revoked: Option<i64>,
+    /// Spent in the budget's period, or in all where it has no budget.
+    pub spent: Usd,
+    /// When the budget begins anew.
+    pub resets: Option<i64>,
+}
+
+/// One key in memory.
+pub(crate) struct Entry {
+    pub(crate) id: KeyId,
+    hash: blake3::Hash,
+    account: Mutex<Account>,
+}
+
+impl Entry {
+    fn new(row: KeyRow) -> Self {
+        Self { id: KeyId::of(&row.hash), hash: row.hash, account: Mutex::new(Account::new(row)) }
+    }
+
+    pub(crate) fn account(&self) -> MutexGuard<'_, Account> {
+        lock(&self.account)
+    }
+}
+
+/// A lock whose last holder panicked guards counts that are still right: each change is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Entries = HashMap<KeyId, Arc<Entry>>;
+
+pub(crate) struct Inner {
+    path: PathBuf,
+    options: Options,
+    entries: RwLock<Entries>,
+    /// What was used since it was last written.
+    used: Mutex<HashMap<UsageKey, Counts>>,
+    /// Why nothing can be written, while that is so.
+    fault: RwLock<Option<String>>,
+    /// Never locked while a request waits.
+    file: Mutex<File>,
+    stop: Mutex<bool>,
+    stopped: Condvar,
+}
+
+struct File {
+    db: Connection,
+    /// SQLite's count of changes by others, when keys were last read.
+    data_version: i64,
+    /// Day on which old usage was last forgotten.
+    pruned: Option<i64>,
+}
+
+/// All keys. Dropping it writes what is left to write; [`Store::close`] says whether that went well.
+pub struct Store {
+    inner: Arc<Inner>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("path", &self.inner.path).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the file of keys, and makes it if it is not there; its folder has to be.
+    ///
+    /// # Errors
+    /// When it is not ours, damaged, of a newer version, locked, or can not be written.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// The same, with options.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        let path = path.as_ref().to_path_buf();
+        let db = schema::open(&path, options.bytes_max, options.lock_timeout)?;
+        let inner = Arc::new(Inner {
+            path: path.clone(),
+            options,
+            entries: RwLock::default(),
+            used: Mutex::default(),
+            fault: RwLock::default(),
+            file: Mutex::new(File { db, data_version: -1, pruned: None }),
+            stop: Mutex::new(false),
+            stopped: Condvar::new(),
+        });
+        inner.tick()?;
+        let shared = inner.clone();
+        let writer = std::thread::Builder::new()
+            .name("octet-keys".into())
+            .spawn(move || write_behind(&shared))
+            .map_err(|source| Error::Thread { path, source })?;
+        Ok(Self { inner, writer: Some(writer) })
+    }
+
+    /// Lets a request for `model` through, or says why not. Reads memory alone.
+    ///
+    /// # Errors
+    /// The refusal, for the client.
+    pub fn authorize(&self, key: &str, model: &str, ask: &Ask) -> Result<Grant, Refusal> {
+        let entry = self.entry(key).ok_or(Refusal::Unknown)?;
+        let fault = || self.inner.fault();
+        let reserved = entry.account().admit(self.inner.clock().now(), model, ask, fault)?;
+        Ok(Grant { store: self.inner.clone(), entry, model: model.into(), reserved: Some(reserved) })
+    }
+
+    /// Whose key this is, if it is one in force: for requests that ask no model.
+    ///
+    /// # Errors
+    /// The refusal, for the client.
+    pub fn check(&self, key: &str) -> Result<KeyId, Refusal> {
+        let entry = self.entry(key).ok_or(Refusal::Unknown)?;
+        let now = self.inner.clock().now();
+        let account = entry.account();
+        if account.revoked.is_some() {
+            return Err(Refusal::Revoked);
+        }
+        match account.limits.expires.filter(|at| *at <= now.unix) {
+            Some(at) => Err(Refusal::Expired { at }),
+            None => Ok(entry.id),
+        }
+    }
+
+    /// Whether `key` may see and use `model`, now that it asks for nothing: for lists of models.
+    pub fn allows(&self, key: &str, model: &str) -> bool {
+        let now = self.inner.clock().now();
+        self.entry(key).is_some_and(|e| {
+            let account = e.account();
+            let is_valid = account.revoked.is_none() && account.limits.expires.is_none_or(|at| at > now.unix);
+            is_valid && account.limits.allows(model)
+        })
+    }
+
+    fn entry(&self, key: &str) -> Option<Arc<Entry>> {
+        let hash = secret::hash(key)?;
+        let entries = self.inner.entries.read().unwrap_or_else(PoisonError::into_inner);
+        // Constant in time: blake3's own comparison.
+        entries.get(&KeyId::of(&hash)).filter(|e| e.hash == hash).cloned()
+    }
+
+    /// Makes a key. The secret is in the answer and nowhere else.
+    ///
+    /// # Errors
+    /// When the limits can not be meant, or the file can not be written.
+    pub fn create(&self, name: &str, limits: Limits) -> Result<(Secret, KeyInfo), Error> {
+        check_name(name)?;
+        limits.check()?;
+        let secret = Secret::new()?;
+        let Some(hash) = secret::hash(secret.reveal()) else {
+            return Err(Error::NoRandomness("it made no key".into()));
+        };
+        let created = self.inner.clock().now().unix;
+        let window = limits.budget.map_or(Period::Ever, |b| b.period).start(created, created);
+        let name = name.to_string();
+        let row = KeyRow { hash, name, limits, created, revoked: None, window, spent: Usd::ZERO };
+        self.inner.put(&row)?;
+        let entry = Arc::new(Entry::new(row));
+        let info = self.inner.info(&entry);
+        self.inner.entries.write().unwrap_or_else(PoisonError::into_inner).insert(entry.id, entry);
+        Ok((secret, info))
+    }
+
+    /// All keys, the oldest first.
+    pub fn list(&self) -> Vec<KeyInfo> {
+        let mut all: Vec<KeyInfo> = self.inner.all().iter().map(|e| self.inner.info(e)).collect();
+        all.sort_by_key(|k| (k.created, k.id));
+        all
+    }
+
+    /// The key of that id, or the only one in force of that name.
+    ///
+    /// # Errors
+    /// When there is none, or several.
+    pub fn find(&self, id_or_name: &str) -> Result<KeyInfo, Error> {
+        let keys = self.list();
+        if let Ok(id) = id_or_name.parse::<KeyId>()
+            && let Some(key) = keys.iter().find(|k| k.id == id)
+        {
+            return Ok(key.clone());
+        }
+        let mut named: Vec<&KeyInfo> = keys.iter().filter(|k| k.name == id_or_name).collect();
+        if named.iter().any(|k| k.revoked.is_none()) {
+            named.retain(|k| k.revoked.is_none());
+        }
+        match named[..] {
+            [] => Err(Error::NoSuchKey(id_or_name.into())),
+            [key] => Ok(key.clone()),
+            _ => {
+                let ids: Vec<String> = named.iter().map(|k| k.id.to_string()).collect();
+                Err(Error::Ambiguous { name: id_or_name.into(), ids: ids.join(", ") })
+            }
+        }
+    }
+
+    /// Takes a key back. It stays in the list, and what it used is kept as long as all usage is.
+    ///
+    /// # Errors
+    /// When there is no such key, or the file can not be written.
+    pub fn revoke(&self, id: KeyId) -> Result<(), Error> {
+        let now = self.inner.clock().now().unix;
+        self.inner.change(id, |row| row.revoked = row.revoked.or(Some(now)))
+    }
+
+    /// Gives a key other limits, and another name if there is one. What it has spent counts on.
+    ///
+    /// # Errors
+    /// When there is no such key, the limits can not be meant, or the file can not be written.
+    pub fn edit(&self, id: KeyId, name: Option<&str>, limits: Limits) -> Result<(), Error> {
+        if let Some(name) = name {
+            check_name(name)?;
+        }
+        limits.check()?;
+        let now = self.inner.clock().now().unix;
+        self.inner.change(id, |row| {
+            let period = |l: &Limits| l.budget.map_or(Period::Ever, |b| b.period);
+            if period(&row.limits) != period(&limits) {
+                if period(&row.limits).start(row.created, now) > row.window {
+                    row.spent = Usd::ZERO; // in a period that is over
+                }
+                row.window = period(&limits).start(row.created, now);
+            }
+            row.limits = limits;
+            if let Some(name) = name {
+                row.name = name.to_string();
+            }
+        })
+    }
+
+    /// What was used, up to now.
+    ///
+    /// # Errors
+    /// When the file can not be read, or written.
+    pub fn usage(&self, filter: &Filter) -> Result<Vec<UsageRow>, Error> {
+        self.flush()?;
+        let file = lock(&self.inner.file);
+        table::usage(&file.db, filter).map_err(|e| self.inner.unread(e))
+    }
+
+    /// Writes now what was spent, and sees what other processes changed.
+    ///
+    /// # Errors
+    /// When the file can not be written or read; then requests of keys with a budget are refused until it can.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.inner.tick()
+    }
+
+    /// Writes what is left to write, and ends.
+    ///
+    /// # Errors
+    /// When the file can not be written: what was spent since the last time is lost.
+    pub fn close(mut self) -> Result<(), Error> {
+        let written = self.inner.tick();
+        self.end();
+        written
+    }
+
+    fn end(&mut self) {
+        *lock(&self.inner.stop) = true;
+        self.inner.stopped.notify_all();
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!(path = %self.inner.path.display(), "the thread that writes usage panicked");
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Failures are in the log by then.
+        self.end();
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let is_name = !name.is_empty() && name.len() <= 200 && !name.chars().any(char::is_control);
+    if is_name { Ok(()) } else { Err(Error::Invalid("a key's name has 1 to 200 bytes, on one line".into())) }
+}
+
+/// The writer's thread.
+fn write_behind(inner: &Inner) {
+    /// However the thread ends: what is spent from then on is not written.
+    struct Ended<'a>(&'a Inner);
+    impl Drop for Ended<'_> {
+        fn drop(&mut self) {
+            self.0.set_fault(Some("the thread that writes it has ended".into()));
+        }
+    }
+    let _ended = Ended(inner);
+    loop {
+        let stop = lock(&inner.stop);
+        let wait = inner.options.flush_every;
+        let waited = inner.stopped.wait_timeout_while(stop, wait, |stop| !*stop);
+        let is_last = *waited.unwrap_or_else(PoisonError::into_inner).0;
+        // What goes wrong is the fault that requests are refused with, and in the log.
+        let _ = inner.tick();
+        if is_last {
+            break;
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.options.clock
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.fault.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_fault(&self, fault: Option<String>) {
+        *self.fault.write().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// Counts what an answer took.
+    pub(crate) fn count(&self, now: Now, key: KeyId, model: String, usage: &Usage, cost: Usd) {
+        let by = UsageKey { day: calendar::day(now.unix), key, model };
+        lock(&self.used).entry(by).or_default().add(&Counts { requests: 1, usage: *usage, cost });
+    }
+
+    fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn info(&self, entry: &Entry) -> KeyInfo {
+        let mut account = entry.account();
+        KeyInfo {
+            id: entry.id,
+            spent: account.spent(self.clock().now()),
+            name: account.name.clone(),
+            limits: account.limits.clone(),
+            created: account.created,
+            revoked: account.revoked,
+            resets: account.resets(),
+        }
+    }
+
+    fn sqlite(&self, e: rusqlite::Error) -> Error {
+        from_sqlite(&self.path, self.options.bytes_max, e)
+    }
+
+    fn unread(&self, e: Unread) -> Error {
+        match e {
+            Unread::Sqlite(e) => self.sqlite(e),
+            Unread::Damaged(what) => Error::Damaged { path: self.path.clone(), what },
+        }
+    }
+
+    /// Writes what was spent, reads what others changed, and notes whether that is possible.
+    fn tick(&self) -> Result<(), Error> {
+        let mut file = lock(&self.file);
+        let done = self.write(&mut file).and_then(|()| self.read(&mut file));
+        let (before, now) = (self.fault(), done.as_ref().err().map(ToString::to_string));
+        match (&before, &now) {
+            (None, Some(why)) => {
+                tracing::error!("usage can not be recorded, so keys with a budget are refused: {why}");
+            }
+            (Some(_), None) => tracing::info!(path = %self.path.display(), "usage is recorded again"),
+            _ => {}
+        }
+        if before != now {
+            self.set_fault(now);
+        }
+        done
+    }
+
+    fn write(&self, file: &mut File) -> Result<(), Error> {
+        let now = self.clock().now().unix;
+        let used = std::mem::take(&mut *lock(&self.used));
+        let mut spenders = Vec::new();
+        for entry in self.all() {
+            let unwritten = entry.account().unwritten();
+            spenders.extend(unwritten.map(|u| (entry, u)));
+        }
+        // A fault is over when something could be written.
+        if !used.is_empty() || !spenders.is_empty() || self.fault().is_some() {
+            let rows: Vec<_> = used.iter().collect();
+            let spent: Vec<_> = spenders.iter().map(|(entry, unwritten)| (entry.id, *unwritten)).collect();
+            match table::add(&mut file.db, now, &rows, &spent) {
+                Ok(sums) => {
+                    for ((entry, unwritten), in_file) in spenders.iter().zip(sums) {
+                        entry.account().written(*unwritten, in_file);
+                    }
+                }
+                Err(e) => {
+                    let mut newer = lock(&self.used);
+                    for (by, counts) in used {
+                        newer.entry(by).or_default().add(&counts);
+                    }
+                    return Err(self.sqlite(e));
+                }
+            }
+        }
+        let today = calendar::day(now);
+        if file.pruned != Some(today) {
+            let before = today.saturating_sub(i64::from(self.options.retention_days));
+            table::prune(&file.db, before).map_err(|e| self.sqlite(e))?;
+            file.pruned = Some(today);
+        }
+        Ok(())
+    }
+
+    /// Reads the keys again, if another process changed something.
+    fn read(&self, file: &mut File) -> Result<(), Error> {
+        let version = file.db.pragma_query_value(None, "data_version", |row| row.get(0));
+        let version: i64 = version.map_err(|e| self.sqlite(e))?;
+        if version == file.data_version {
+            return Ok(());
+        }
+        let rows = table::keys(&file.db).map_err(|e| self.unread(e))?;
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut old = std::mem::take(&mut *entries);
+        for row in rows {
+            let id = KeyId::of(&row.hash);
+            let entry = match old.remove(&id).filter(|e| e.hash == row.hash) {
+                Some(entry) => {
+                    entry.account().sync(row);
+                    entry
+                }
+                None => Arc::new(Entry::new(row)),
+            };
+            entries.insert(id, entry);
+        }
+        file.data_version = version;
+        Ok(())
+    }
+
+    fn put(&self, row: &KeyRow) -> Result<(), Error> {
+        table::put(&lock(&self.file).db, row).map_err(|e| self.sqlite(e))
+    }
+
+    /// Changes a key in the file and in memory.
+    fn change(&self, id: KeyId, change: impl FnOnce(&mut KeyRow)) -> Result<(), Error> {
+        // What was spent is written first, so that the file's sum is the whole.
+        self.tick()?;
+        let mut file = lock(&self.file);
+        let tx =
+            file.db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| self.sqlite(e))?;
+        let rows = table::keys(&tx).map_err(|e| self.unread(e))?;
+        let row = rows.into_iter().find(|r| KeyId::of(&r.hash) == id);
+        let mut row = row.ok_or_else(|| Error::NoSuchKey(id.to_string()))?;
+        change(&mut row);
+        table::put(&tx, &row).and_then(|()| tx.commit()).map_err(|e| self.sqlite(e))?;
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.get(&id) {
+            entry.account().sync(row);
+        }
+        Ok(())
+    }
+}

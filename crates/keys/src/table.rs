@@ -1,0 +1,298 @@
+//! Rows of the file: keys and usage, read and written. Called by `store` alone, with the connection locked.
+
+use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
+
+use crate::limits::{Budget, COUNT_MAX};
+use crate::{KeyId, Limits, Usage, Usd};
+
+/// More keys than this are not kept in memory.
+const KEYS_MAX: i64 = 100_000;
+
+/// A key as the file has it.
+#[derive(Debug, Clone)]
+pub struct KeyRow {
+    pub hash: blake3::Hash,
+    pub name: String,
+    pub limits: Limits,
+    pub created: i64,
+    pub revoked: Option<i64>,
+    /// First second of the budget's period,
+    pub window: i64,
+    /// and what is spent in it.
+    pub spent: Usd,
+}
+
+/// Why rows can not be read.
+pub enum Unread {
+    Sqlite(rusqlite::Error),
+    Damaged(String),
+}
+
+impl From<rusqlite::Error> for Unread {
+    fn from(e: rusqlite::Error) -> Self {
+        // What SQLite has no code for is a value that is not what it should be.
+        match e.sqlite_error_code() {
+            Some(_) => Self::Sqlite(e),
+            None => Self::Damaged(format!("a row can not be read: {e}")),
+        }
+    }
+}
+
+fn amount(usd: Usd) -> i64 {
+    i64::try_from(usd.nanos()).unwrap_or(i64::MAX)
+}
+
+fn count(n: u64) -> i64 {
+    i64::try_from(n.min(COUNT_MAX)).unwrap_or(i64::MAX)
+}
+
+/// All keys.
+pub fn keys(db: &Connection) -> Result<Vec<KeyRow>, Unread> {
+    let many: i64 = db.query_row("SELECT count(*) FROM keys", [], |row| row.get(0))?;
+    if many > KEYS_MAX {
+        return Err(Unread::Damaged(format!("it has {many} keys; at most {KEYS_MAX} are held in memory")));
+    }
+    let mut statement = db.prepare_cached(
+        "SELECT id, hash, name, models, rpm, tpm, max_parallel, budget, period, created, expires, revoked, \
+         window_start, spent FROM keys ORDER BY created, id",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut keys = Vec::new();
+    while let Some(row) = rows.next()? {
+        let id: String = row.get("id")?;
+        keys.push(key(row, &id).map_err(|e| match e {
+            Unread::Damaged(what) => Unread::Damaged(format!("key '{id}': {what}")),
+            e => e,
+        })?);
+    }
+    Ok(keys)
+}
+
+fn key(row: &Row<'_>, id: &str) -> Result<KeyRow, Unread> {
+    let wrong = Unread::Damaged;
+    let hash: Vec<u8> = row.get("hash")?;
+    let hash = blake3::Hash::from_slice(&hash).map_err(|e| wrong(format!("its hash is none: {e}")))?;
+    if KeyId::of(&hash).to_string() != id {
+        return Err(wrong("its id is not that of its hash".into()));
+    }
+    let at_least_0 = |name: &str| -> Result<Option<u64>, Unread> {
+        let value: Option<i64> = row.get(name)?;
+        value.map(|v| u64::try_from(v).map_err(|_| wrong(format!("its {name} is {v}")))).transpose()
+    };
+    let budget = match (at_least_0("budget")?, row.get::<_, Option<String>>("period")?) {
+        (None, None) => None,
+        (Some(limit), Some(period)) => {
+            let period = period.parse().map_err(|e| wrong(format!("its period: {e}")))?;
+            Some(Budget { limit: Usd::from_nanos(limit), period })
+        }
+        _ => return Err(wrong("its budget and its period do not go together".into())),
+    };
+    let models: String = row.get("models")?;
+    let limits = Limits {
+        models: serde_json::from_str(&models).map_err(|e| wrong(format!("its models are no list: {e}")))?,
+        rpm: at_least_0("rpm")?,
+        tpm: at_least_0("tpm")?,
+        max_parallel: at_least_0("max_parallel")?,
+        budget,
+        expires: row.get("expires")?,
+    };
+    limits.check().map_err(|e| wrong(e.to_string()))?;
+    Ok(KeyRow {
+        hash,
+        name: row.get("name")?,
+        limits,
+        created: row.get("created")?,
+        revoked: row.get("revoked")?,
+        window: row.get("window_start")?,
+        spent: Usd::from_nanos(at_least_0("spent")?.unwrap_or(0)),
+    })
+}
+
+/// Adds a key, or replaces it.
+pub fn put(db: &Connection, key: &KeyRow) -> rusqlite::Result<()> {
+    let limits = &key.limits;
+    // A list of texts is JSON.
+    let models = serde_json::Value::from(limits.models.clone()).to_string();
+    let mut statement = db.prepare_cached(
+        "INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+         ON CONFLICT (id) DO UPDATE SET name = ?3, models = ?4, rpm = ?5, tpm = ?6, max_parallel = ?7, budget = ?8, \
+         period = ?9, expires = ?11, revoked = ?12, window_start = ?13, spent = ?14",
+    )?;
+    statement.execute(params![
+        KeyId::of(&key.hash).to_string(),
+        key.hash.as_bytes().as_slice(),
+        key.name,
+        models,
+        limits.rpm.map(count),
+        limits.tpm.map(count),
+        limits.max_parallel.map(count),
+        limits.budget.map(|b| amount(b.limit)),
+        limits.budget.map(|b| b.period.to_string()),
+        key.created,
+        limits.expires,
+        key.revoked,
+        key.window,
+        amount(key.spent),
+    ])?;
+    Ok(())
+}
+
+/// What usage is counted by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UsageKey {
+    pub day: i64,
+    pub key: KeyId,
+    pub model: String,
+}
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub requests: u64,
+    pub usage: Usage,
+    pub cost: Usd,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Self) {
+        let (sum, more) = (&mut self.usage, &other.usage);
+        for (sum, more) in [
+            (&mut self.requests, other.requests),
+            (&mut sum.input, more.input),
+            (&mut sum.cached, more.cached),
+            (&mut sum.cache_written, more.cache_written),
+            (&mut sum.output, more.output),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self.cost = self.cost.plus(other.cost);
+    }
+}
+
+/// What a key spent, in the budget's period that began then.
+pub type Spent = (KeyId, (i64, Usd));
+
+/// Adds to the file what was used and spent, all of it or nothing, and gives the keys' periods and sums in the file. It writes
+/// something even where nothing was used: whether that is possible is worth knowing.
+pub fn add(
+    db: &mut Connection,
+    unix: i64,
+    used: &[(&UsageKey, &Counts)],
+    spent: &[Spent],
+) -> rusqlite::Result<Vec<(i64, Usd)>> {
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut sums = Vec::with_capacity(spent.len());
+    {
+        let mut usage = tx.prepare_cached(
+            "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET \
+             requests = requests + ?4, input = input + ?5, cached = cached + ?6, cache_written = cache_written + ?7, \
+             output = output + ?8, cost = cost + ?9",
+        )?;
+        for (by, n) in used {
+            usage.execute(params![
+                by.day,
+                by.key.to_string(),
+                by.model,
+                count(n.requests),
+                count(n.usage.input),
+                count(n.usage.cached),
+                count(n.usage.cache_written),
+                count(n.usage.output),
+                amount(n.cost),
+            ])?;
+        }
+        // Spent late, in a period that another process saw end: it counts in the new one rather than in none.
+        let mut key = tx.prepare_cached(
+            "UPDATE keys SET spent = CASE WHEN window_start < ?2 THEN ?3 ELSE spent + ?3 END, \
+             window_start = max(window_start, ?2) WHERE id = ?1 RETURNING window_start, spent",
+        )?;
+        for (id, (window, cost)) in spent {
+            let mut rows = key.query(params![id.to_string(), window, amount(*cost)])?;
+            // A key that somebody deleted spends no more.
+            let sum = match rows.next()? {
+                Some(row) => (row.get(0)?, Usd::from_nanos(row.get::<_, i64>(1)?.max(0).unsigned_abs())),
+                None => (*window, *cost),
+            };
+            sums.push(sum);
+        }
+        tx.prepare_cached("INSERT INTO meta VALUES ('written', ?1) ON CONFLICT DO UPDATE SET value = ?1")?
+            .execute([unix])?;
+    }
+    tx.commit()?;
+    Ok(sums)
+}
+
+/// Forgets usage before a day, and revoked keys that nothing is left of.
+pub fn prune(db: &Connection, before_day: i64) -> rusqlite::Result<()> {
+    db.execute("DELETE FROM usage WHERE day < ?1", [before_day])?;
+    db.execute(
+        "DELETE FROM keys WHERE revoked IS NOT NULL AND revoked < ?1 AND id NOT IN (SELECT key FROM usage)",
+        [before_day.saturating_mul(crate::calendar::DAY_S)],
+    )?;
+    Ok(())
+}
+
+/// Which usage is asked for; the default is all.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Of one key.
+    pub key: Option<KeyId>,
+    /// Of one model.
+    pub model: Option<String>,
+    /// From this day on, in days since 1970 UTC.
+    pub from_day: Option<i64>,
+    /// Up to this day, and with it.
+    pub to_day: Option<i64>,
+}
+
+/// What one key used of one model on one day.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageRow {
+    /// In days since 1970 UTC.
+    pub day: i64,
+    /// The key.
+    pub key: KeyId,
+    /// The model, as clients name it.
+    pub model: String,
+    /// Requests that were settled.
+    pub requests: u64,
+    /// Their tokens.
+    pub usage: Usage,
+    /// What they cost.
+    pub cost: Usd,
+}
+
+/// Usage, by day, key and model.
+pub fn usage(db: &Connection, filter: &Filter) -> Result<Vec<UsageRow>, Unread> {
+    let mut statement = db.prepare_cached(
+        "SELECT day, key, model, requests, input, cached, cache_written, output, cost FROM usage \
+         WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR key = ?3) AND (?4 IS NULL OR model = ?4) \
+         ORDER BY day, key, model",
+    )?;
+    let key = filter.key.map(|k| k.to_string());
+    let filter: [&dyn ToSql; 4] =
+        [&filter.from_day.unwrap_or(i64::MIN), &filter.to_day.unwrap_or(i64::MAX), &key, &filter.model];
+    let mut rows = statement.query(&filter[..])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        let at_least_0 = |name: &str| -> Result<u64, Unread> {
+            let value: i64 = row.get(name)?;
+            u64::try_from(value).map_err(|_| Unread::Damaged(format!("usage: its {name} is {value}")))
+        };
+        let key: String = row.get("key")?;
+        all.push(UsageRow {
+            day: row.get("day")?,
+            key: key.parse().map_err(|_| Unread::Damaged(format!("usage: '{key}' is no key's id")))?,
+            model: row.get("model")?,
+            requests: at_least_0("requests")?,
+            usage: Usage {
+                input: at_least_0("input")?,
+                cached: at_least_0("cached")?,
+                cache_written: at_least_0("cache_written")?,
+                output: at_least_0("output")?,
+            },
+            cost: Usd::from_nanos(at_least_0("cost")?),
+        });
+    }
+    Ok(all)
+}

@@ -1,0 +1,205 @@
+//! Requests and tokens a minute, requests at a time, budgets: against a slow, plain oracle, and from many threads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use octet_keys::{
+    Ask, Budget, Clock, Grant, Limits, Options, Period, Prices, Refusal, Secret, Store, Usage, Usd,
+};
+use proptest::prelude::*;
+
+const START: i64 = 1_795_284_000;
+
+fn store(clock: &Clock) -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let store = Store::open_with(dir.path().join("keys.db"), options).unwrap();
+    (dir, store)
+}
+
+/// A thousandth of a dollar a token.
+fn prices() -> Prices {
+    Prices::new(0.001, 0.001).unwrap()
+}
+
+fn ask(tokens: u64) -> Ask {
+    Ask { input: tokens, output: 0, prices: prices() }
+}
+
+fn used(tokens: u64) -> Usage {
+    Usage { input: tokens, ..Usage::default() }
+}
+
+#[test]
+fn requests_a_minute_hold_over_any_minute() {
+    let clock = Clock::manual(START);
+    let (_dir, store) = store(&clock);
+    let (key, _) = store.create("k", Limits { rpm: Some(2), ..Limits::default() }).unwrap();
+    let go = || store.authorize(key.reveal(), "m", &Ask::default());
+    assert!(go().is_ok());
+    clock.advance(Duration::from_secs(50));
+    assert!(go().is_ok());
+    let refused = go().unwrap_err();
+    assert_eq!((refused.retry_after_s(), refused.status()), (Some(10), 429));
+    clock.advance(Duration::from_secs(10));
+    assert!(go().is_ok());
+    assert_eq!(go().unwrap_err().retry_after_s(), Some(50), "not both of a new minute");
+    clock.advance(Duration::from_secs(1_000_000));
+    assert!(go().is_ok() && go().is_ok() && go().is_err());
+}
+
+#[test]
+fn a_request_that_runs_counts_what_it_may_take() {
+    let clock = Clock::manual(START);
+    let (_dir, store) = store(&clock);
+    let (key, _) =
+        store.create("k", Limits { tpm: Some(100), max_parallel: Some(2), ..Limits::default() }).unwrap();
+    let mut first = store.authorize(key.reveal(), "m", &ask(100)).unwrap();
+    let refused = store.authorize(key.reveal(), "m", &ask(1)).unwrap_err();
+    assert!(matches!(refused, Refusal::Tokens { limit: 100, .. }), "{refused}");
+    first.reserve(&ask(40));
+    let second = store.authorize(key.reveal(), "m", &ask(1)).unwrap();
+    assert_eq!(store.authorize(key.reveal(), "m", &ask(1)).unwrap_err(), Refusal::Parallel { limit: 2 });
+    first.settle(&used(99), &prices());
+    drop(second); // took nothing
+    let last = store.authorize(key.reveal(), "m", &ask(1)).unwrap();
+    last.settle(&used(1), &prices());
+    assert_eq!(store.authorize(key.reveal(), "m", &ask(1)).unwrap_err().retry_after_s(), Some(60));
+}
+
+#[test]
+fn threads_can_not_overrun_a_budget_by_more_than_one_request_each() {
+    let (_dir, store) = store(&Clock::system());
+    for known in [true, false] {
+        let limit: Usd = "1".parse().unwrap();
+        let budget = Some(Budget { limit, period: Period::Ever });
+        let (key, info) = store.create("k", Limits { budget, ..Limits::default() }).unwrap();
+        let (threads, tokens) = (8, 7);
+        let spent = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let expected = if known { ask(tokens) } else { Ask::default() };
+                    while let Ok(grant) = store.authorize(key.reveal(), "m", &expected) {
+                        std::thread::yield_now();
+                        let cost = grant.settle(&used(tokens), &prices());
+                        spent.fetch_add(cost.nanos(), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        let spent = Usd::from_nanos(spent.into_inner());
+        let one = prices().cost(&used(tokens)).nanos();
+        // A thread gives up when requests that run have reserved the rest; what they leave, one more may take.
+        while store.authorize(key.reveal(), "m", &ask(tokens)).is_ok_and(|g| {
+            g.settle(&used(tokens), &prices());
+            true
+        }) {}
+        let total = store.find(&info.id.to_string()).unwrap().spent;
+        assert!(total >= limit && spent <= total);
+        let over = total.minus(limit).nanos();
+        assert!(over <= one * if known { 1 } else { threads }, "{over} over, {known}");
+        store.flush().unwrap();
+        let rows = store.usage(&octet_keys::Filter { key: Some(info.id), ..Default::default() }).unwrap();
+        let (requests, cost) = rows.iter().fold((0, 0), |(n, c), r| (n + r.requests, c + r.cost.nanos()));
+        assert_eq!(
+            (requests, cost),
+            (total.nanos() / one, total.nanos()),
+            "nothing is lost or counted twice"
+        );
+    }
+}
+
+/// What a client does next.
+#[derive(Debug, Clone)]
+enum Step {
+    Ask(u64),
+    Settle(usize, u64),
+    Leave(usize),
+    Wait(u64),
+    Flush,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0u64..50).prop_map(Step::Ask),
+        3 => (any::<usize>(), 0u64..60).prop_map(|(i, n)| Step::Settle(i, n)),
+        1 => any::<usize>().prop_map(Step::Leave),
+        2 => prop_oneof![0u64..5, 20u64..70, 3000u64..4000].prop_map(Step::Wait),
+        1 => Just(Step::Flush),
+    ];
+    proptest::collection::vec(step, 1..120)
+}
+
+/// The same limits, by looking at all that ever happened.
+#[derive(Default)]
+struct Oracle {
+    now: u64,
+    asked: Vec<u64>,
+    settled: Vec<(u64, u64)>,
+    running: Vec<u64>,
+}
+
+impl Oracle {
+    fn admits(&self, limits: &Limits, budget: u64, hour: u64) -> bool {
+        let recent = |t: u64| t + 60 > self.now;
+        let requests = self.asked.iter().filter(|t| recent(**t)).count() as u64;
+        let reserved: u64 = self.running.iter().sum();
+        let tokens: u64 = self.settled.iter().filter(|(t, _)| recent(*t)).map(|(_, n)| n).sum();
+        let spent: u64 =
+            self.settled.iter().filter(|(t, _)| t / hour == self.now / hour).map(|(_, n)| n).sum();
+        (self.running.len() as u64) < limits.max_parallel.unwrap()
+            && requests < limits.rpm.unwrap()
+            && tokens + reserved < limits.tpm.unwrap()
+            && spent + reserved < budget
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn limits_are_those_of_the_oracle(
+        steps in steps(), rpm in 1u64..12, tpm in 1u64..300, parallel in 1u64..5, tokens in 1u64..600,
+    ) {
+        let hour = 3600;
+        let clock = Clock::manual(START);
+        let (_dir, store) = store(&clock);
+        let budget = Budget { limit: prices().cost(&used(tokens)), period: Period::Seconds(3600) };
+        let limits = Limits {
+            rpm: Some(rpm), tpm: Some(tpm), max_parallel: Some(parallel), budget: Some(budget), ..Limits::default()
+        };
+        let (key, _): (Secret, _) = store.create("k", limits.clone()).unwrap();
+        let mut oracle = Oracle::default();
+        let mut grants: Vec<Grant> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Ask(n) => {
+                    let admitted = store.authorize(key.reveal(), "m", &ask(n));
+                    prop_assert_eq!(admitted.is_ok(), oracle.admits(&limits, tokens, hour), "{:?}", admitted);
+                    if let Ok(grant) = admitted {
+                        grants.push(grant);
+                        oracle.asked.push(oracle.now);
+                        oracle.running.push(n);
+                    }
+                }
+                Step::Settle(i, n) if !grants.is_empty() => {
+                    let i = i % grants.len();
+                    grants.swap_remove(i).settle(&used(n), &prices());
+                    oracle.running.swap_remove(i);
+                    oracle.settled.push((oracle.now, n));
+                }
+                Step::Leave(i) if !grants.is_empty() => {
+                    let i = i % grants.len();
+                    drop(grants.swap_remove(i));
+                    oracle.running.swap_remove(i);
+                }
+                Step::Wait(s) => {
+                    clock.advance(Duration::from_secs(s));
+                    oracle.now += s;
+                }
+                Step::Flush => store.flush().unwrap(),
+                Step::Settle(..) | Step::Leave(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A server as the operating system sees it: a group of processes that ends as a whole. Used by `supervise`.
+//!
+//! The group's leader is not the server but a guard, a few lines of shell that wait for the end of a pipe which we hold. When
+//! Octet ends in whatever way, SIGKILL included, the kernel closes the pipe, and the guard ends the group: first asking, then
+//! not. (PR_SET_PDEATHSIG is Linux's alone, tells only the server and not what that has started, and fires when the thread
+//! ends that started it.) While the guard lives no other group can get its number. Only a process that leaves the group, as a
+//! daemon does, escapes.
+
+use std::io::{self, PipeWriter};
+use std::os::unix::process::CommandExt;
+use std::process::{Child as Process, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::sync::watch;
+
+use crate::log::Log;
+
+/// $1: seconds between asking and killing.
+const GUARD: &str = "trap '' TERM INT HUP; read -r _; kill -TERM 0; sleep \"$1\"; kill -KILL 0";
+
+/// What is started.
+pub struct Start<'a> {
+    pub cmd: &'a [String],
+    pub env: &'a [(String, String)],
+    /// How long it may take to end, should we end first.
+    pub grace: Duration,
+    pub log: Arc<Log>,
+}
+
+/// A server that runs. Dropping it asks it to end, and sees to it that it does.
+pub struct Child {
+    pid: u32,
+    group: Arc<Group>,
+    exited: watch::Receiver<Option<String>>,
+}
+
+/// The group's number for as long as it is ours, and the pipe whose end the guard waits for.
+struct Group(Mutex<Option<(Pid, ChildStdin)>>);
+
+impl Group {
+    /// Sends a signal to all of the group. One that has ended already needs none.
+    fn signal(&self, signal: Signal) {
+        let group = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((group, _)) = &*group
+            && let Err(e) = killpg(*group, signal)
+            && e != nix::errno::Errno::ESRCH
+        {
+            tracing::warn!("{signal} can not be sent to group {group}: {e}");
+        }
+    }
+
+    /// Kills what is left, and lets go of the number.
+    fn close(&self) {
+        self.signal(Signal::SIGKILL);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Lets the guard end the group.
+    fn release(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+fn guard(grace: Duration) -> io::Result<(Process, ChildStdin)> {
+    let mut guard = Command::new("/bin/sh")
+        .args(["-c", GUARD, "octet-guard", &grace.as_secs().max(1).to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(|e| {
+            io::Error::new(e.kind(), format!("/bin/sh, which ends it should Octet be killed: {e}"))
+        })?;
+    match guard.stdin.take() {
+        Some(stdin) => Ok((guard, stdin)),
+        None => {
+            let _ = guard.kill(); // it has no pipe to wait for, and ends in any case
+            let _ = guard.wait();
+            Err(io::Error::other("the guard has no pipe"))
+        }
+    }
+}
+
+impl Child {
+    /// Starts a server.
+    pub fn start(start: &Start<'_>) -> io::Result<Self> {
+        let Some((program, arguments)) = start.cmd.split_first() else {
+            return Err(io::Error::other("its cmd is empty"));
+        };
+        let (output, input) = io::pipe()?;
+        let (mut guard, pipe) = guard(start.grace)?;
+        let pid = Pid::from_raw(guard.id().cast_signed());
+        let group = Arc::new(Group(Mutex::new(Some((pid, pipe)))));
+        let server = command(program, arguments, start.env, input)
+            .and_then(|mut c| c.process_group(pid.as_raw()).spawn());
+        let mut server = match server {
+            Ok(server) => server,
+            Err(e) => {
+                group.close();
+                let _ = guard.wait(); // killed
+                return Err(match e.kind() {
+                    io::ErrorKind::NotFound => {
+                        io::Error::new(e.kind(), format!("there is no program '{program}'"))
+                    }
+                    kind => io::Error::new(kind, format!("'{program}': {e}")),
+                });
+            }
+        };
+        let (say, exited) = watch::channel(None);
+        let child = Self { pid: server.id(), group: group.clone(), exited };
+        let log = start.log.clone();
+        // Threads, not tasks: nothing needs SIGCHLD's handler, and a server that is not waited for would be a zombie.
+        std::thread::Builder::new().name("octet-log".into()).spawn(move || log.fill(output))?;
+        std::thread::Builder::new().name("octet-wait".into()).spawn(move || {
+            let status = server.wait();
+            group.close();
+            let _ = guard.wait(); // killed with the group
+            say.send_replace(Some(match status {
+                Ok(status) => ended(status),
+                Err(e) => format!("it can not be waited for: {e}"),
+            }));
+        })?;
+        Ok(child)
+    }
+
+    /// The server's process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits until it has ended, and nothing of its group is left; says how.
+    pub async fn exited(&self) -> String {
+        let mut exited = self.exited.clone();
+        match exited.wait_for(Option::is_some).await {
+            Ok(how) => how.clone().unwrap_or_default(),
+            Err(_) => "its end was not seen".into(),
+        }
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        self.group.signal(Signal::SIGTERM);
+    }
+
+    /// Ends it.
+    pub fn kill(&self) {
+        self.group.signal(Signal::SIGKILL);
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.group.release();
+    }
+}
+
+fn command(
+    program: &str,
+    arguments: &[String],
+    env: &[(String, String)],
+    output: PipeWriter,
+) -> io::Result<Command> {
+    let mut command = Command::new(program);
+    let environment = env.iter().map(|(name, value)| (name, value));
+    command.args(arguments).envs(environment).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    Ok(command)
+}
+
+/// `it ended with exit status 1`, `it was killed by signal 11 (SIGSEGV)`.
+fn ended(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it ended with exit status {code}"),
+        (None, Some(number)) => {
+            let name = Signal::try_from(number).map_or(String::new(), |s| format!(" ({s})"));
+            format!("it was killed by signal {number}{name}")
+        }
+        (None, None) => "it ended".into(),
+    }
+}
+
+/// Runs a command to its end, for `limit` at most; its output goes to the log. Blocks.
+pub fn run(cmd: &[String], env: &[(String, String)], log: &Arc<Log>, limit: Duration) -> io::Result<String> {
+    let Some((program, arguments)) = cmd.split_first() else { return Err(io::Error::other("it is empty")) };
+    let (output, input) = io::pipe()?;
+    let mut child = command(program, arguments, env, input)?.process_group(0).spawn()?;
+    let lines = log.clone();
+    std::thread::Builder::new().name("octet-log".into()).spawn(move || lines.fill(output))?;
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(ended(status));
+        }
+        if Instant::now() >= deadline {
+            // Not waited for yet, so the number is still its own.
+            let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+            child.wait()?;
+            return Err(io::Error::other(format!("it took more than {} s", limit.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

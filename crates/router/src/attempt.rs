@@ -1,0 +1,271 @@
+//! One attempt at one deployment: the request is sent, and what comes is held back until it can be handed out. Called by
+//! `dispatch`; goes on in `reply`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use octet_api::core::{Event, GenerateRequest, Usage};
+use tokio::time::{Instant, timeout_at};
+
+use crate::confidence::{HOLD_MAX, Meter, Verdict};
+use crate::failure::{Failure, FailureKind, from_api};
+use crate::state::Permit;
+use crate::table::{Deployment, Group};
+use crate::target::{Ask, Events, Original, Piece, Target};
+
+/// Most of an answer that is held back.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// What an attempt goes by.
+#[derive(Debug)]
+pub struct Orders<'a, T> {
+    /// What to generate.
+    pub request: &'a Arc<GenerateRequest>,
+    /// The same as it came, if nothing of it was changed.
+    pub original: Option<&'a Original>,
+    /// The name that led to the group.
+    pub name: &'a str,
+    /// The group.
+    pub group: &'a Group<T>,
+    /// When it has to be over; for streams, when the first event has to be there.
+    pub deadline: Instant,
+    /// Most time between two events of a stream.
+    pub idle: Duration,
+    /// Nothing is handed out before all is there: what fails is asked for again, and nobody sees it.
+    pub whole: bool,
+    /// Measures the first tokens.
+    pub meter: Option<&'a mut Meter>,
+}
+
+/// Why an attempt gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Miss {
+    /// It failed.
+    Failed(Failure),
+    /// The model was not sure enough.
+    Unsure,
+}
+
+impl From<Failure> for Miss {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// An answer that has begun.
+#[derive(Debug)]
+pub struct Begun<E> {
+    /// What is still to come.
+    pub events: E,
+    /// What has come.
+    pub held: VecDeque<Piece>,
+    /// Nothing more comes.
+    pub ended: bool,
+    /// What there was of it.
+    pub tally: Tally,
+    /// When the first content came.
+    pub first: Option<Instant>,
+}
+
+/// An answer that has begun, and whose it is.
+#[derive(Debug)]
+pub struct Opened<T: Target> {
+    /// The answer.
+    pub begun: Begun<T::Events>,
+    /// Who answers.
+    pub deployment: Arc<Deployment<T>>,
+    /// For whom.
+    pub group: Arc<Group<T>>,
+    /// The name that led to the group.
+    pub name: String,
+    /// The request's place there; given back at the end.
+    pub permit: Option<Permit>,
+}
+
+/// What has come of an answer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tally {
+    /// The highest choice of which something came, and one.
+    begun: u32,
+    finished: u32,
+    raw: bool,
+    /// The last count.
+    pub usage: Option<Usage>,
+}
+
+impl Tally {
+    fn see(&mut self, event: &Event) {
+        let choice = match event {
+            Event::Started { usage, .. } => {
+                self.usage = usage.or(self.usage);
+                return;
+            }
+            Event::Usage(usage) => {
+                self.usage = Some(*usage);
+                return;
+            }
+            Event::Timings(_) | Event::Error(_) => return,
+            Event::Finished { choice, .. } => {
+                self.finished += 1;
+                *choice
+            }
+            Event::Reasoning { choice, .. }
+            | Event::ReasoningSignature { choice, .. }
+            | Event::RedactedReasoning { choice, .. }
+            | Event::Text { choice, .. }
+            | Event::ToolCallStart { choice, .. }
+            | Event::ToolCallArguments { choice, .. }
+            | Event::Logprobs { choice, .. } => *choice,
+        };
+        self.begun = self.begun.max(choice.saturating_add(1));
+    }
+
+    /// Every answer that began has come to its end.
+    fn is_complete(&self) -> bool {
+        self.finished > 0 && self.finished >= self.begun
+    }
+
+    /// What a target gave, looked at: an error among the events is a failure, and so is an end in the middle; what goes wrong
+    /// after everything is there does not matter any more.
+    pub fn check(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Result<Piece, Failure>> {
+        let failure = match got {
+            Some(Ok(Piece::Event(Event::Error(e)))) => from_api(&e),
+            Some(Ok(piece)) => {
+                match &piece {
+                    Piece::Event(event) => self.see(event),
+                    Piece::Raw(_) => self.raw = true,
+                }
+                return Some(Ok(piece));
+            }
+            Some(Err(failure)) => failure,
+            // What reads it has seen to that.
+            None if self.raw => return None,
+            None => Failure::new(FailureKind::Protocol, "the answer ended in the middle"),
+        };
+        (!self.is_complete()).then_some(Err(failure))
+    }
+}
+
+/// Whether this is something of the answer itself.
+fn is_content(piece: &Piece) -> bool {
+    let Piece::Event(event) = piece else { return true };
+    match event {
+        Event::Started { .. } | Event::Usage(_) | Event::Timings(_) | Event::Logprobs { .. } => false,
+        Event::Text { text, .. } | Event::Reasoning { text, .. } => !text.is_empty(),
+        _ => true,
+    }
+}
+
+fn bytes(piece: &Piece) -> usize {
+    let event = match piece {
+        Piece::Event(event) => event,
+        Piece::Raw(bytes) => return bytes.len() + size_of::<Piece>(),
+    };
+    let text = match event {
+        Event::Text { text, .. }
+        | Event::Reasoning { text, .. }
+        | Event::ToolCallArguments { text, .. }
+        | Event::RedactedReasoning { data: text, .. }
+        | Event::ReasoningSignature { signature: text, .. } => text.len(),
+        Event::Logprobs { tokens, .. } => tokens.iter().map(|t| 64 + 64 * t.top.len()).sum(),
+        _ => 0,
+    };
+    text + size_of::<Piece>()
+}
+
+/// Sends the request, and takes what comes until it may be handed out: at the first content of a stream, when the first tokens are
+/// sure enough, or at the end. Dropping the future cancels the request.
+///
+/// # Errors
+/// Where nothing came, or nothing that is good enough.
+pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Begun<T::Events>, Miss> {
+    let Orders { request, original, name, group, deadline, idle, whole, mut meter } = orders;
+    let ask = Ask { request, name, group: &group.name, original };
+    let mut events = timeout_at(deadline, target.generate(ask)).await.map_err(|_| too_late())??;
+    let mut begun = Seen { held: VecDeque::new(), bytes: 0, tally: Tally::default(), first: None };
+    let mut ended = false;
+    loop {
+        let watching = meter.as_ref().is_some_and(|m| m.verdict() == Verdict::Watching);
+        if !whole && !watching && begun.first.is_some() {
+            break;
+        }
+        let by = match begun.first {
+            Some(first) if !whole => (Instant::now() + idle).min(first + HOLD_MAX),
+            _ => deadline,
+        };
+        let Ok(got) = timeout_at(by, events.next()).await else {
+            let held_long = begun.first.is_some_and(|first| !whole && Instant::now() >= first + HOLD_MAX);
+            match &mut meter {
+                Some(meter) if held_long => {
+                    meter.give_up();
+                    continue;
+                }
+                _ => return Err(too_late().into()),
+            }
+        };
+        match begun.tally.check(got) {
+            None => {
+                ended = true;
+                break;
+            }
+            Some(Err(failure)) => return Err(failure.into()),
+            Some(Ok(piece)) => {
+                if let (Some(meter), Piece::Event(event)) = (meter.as_mut(), &piece)
+                    && meter.see(event) == Verdict::Escalated
+                {
+                    return Err(Miss::Unsure);
+                }
+                begun.take(piece)?;
+            }
+        }
+    }
+    Ok(Begun { events, held: begun.held, ended, tally: begun.tally, first: begun.first })
+}
+
+/// What has come so far.
+struct Seen {
+    held: VecDeque<Piece>,
+    bytes: usize,
+    tally: Tally,
+    first: Option<Instant>,
+}
+
+impl Seen {
+    fn take(&mut self, piece: Piece) -> Result<(), Failure> {
+        if self.first.is_none() && is_content(&piece) {
+            self.first = Some(Instant::now());
+        }
+        self.bytes += bytes(&piece);
+        if self.bytes > HELD_BYTES_MAX {
+            let what = format!("the answer is longer than {} MiB", HELD_BYTES_MAX >> 20);
+            return Err(Failure::new(FailureKind::Protocol, what));
+        }
+        self.held.push_back(piece);
+        Ok(())
+    }
+}
+
+/// Nothing came in time.
+pub fn too_late() -> Failure {
+    Failure::new(
+        FailureKind::Timeout,
+        "no answer came in time; timeout and stream_timeout say how long that is",
+    )
+}
+
+impl<T: Target> Opened<T> {
+    /// What the answer took so far, as far as that is counted.
+    pub fn usage(&self) -> Option<Usage> {
+        self.begun.tally.usage.or_else(|| self.begun.events.usage())
+    }
+
+    /// The answer is complete: its place is given back, with what it took. `whole`: it came in one piece.
+    pub fn settle(mut self, whole: bool) {
+        let usage = self.usage();
+        if let Some(permit) = self.permit.take() {
+            let tokens = usage.map(|u| (u.total_tokens(), u.completion_tokens));
+            permit.answered(tokens, whole, Instant::now());
+        }
+    }
+}

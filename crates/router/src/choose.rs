@@ -1,0 +1,323 @@
+//! Which deployment of a group gets a request: a pure function of what is known of them, the request, and a source of
+//! chance. Called by `dispatch`, and by `octet route explain`.
+
+use octet_config::Strategy;
+use serde::Serialize;
+
+use crate::hash;
+use crate::state::{Availability, Limits, Live, over_tokens};
+
+/// What does not change about a deployment while a configuration holds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Terms {
+    /// Unique among all deployments.
+    pub id: String,
+    /// Lower ones are asked first; higher ones only where those can not answer.
+    pub order: u32,
+    /// Its share of a group's requests. If nobody in a group has one, `rpm` counts, else `tpm`, else all are equal; if somebody
+    /// has, 1 stands for those without.
+    pub weight: Option<f64>,
+    /// Most that it may be given.
+    pub limits: Limits,
+    /// Longest prompt in tokens.
+    pub window_tokens: Option<u64>,
+    /// Price of a token, of prompt and answer together; local models have 0.
+    pub cost: Option<f64>,
+}
+
+/// A deployment, and what is known of it now.
+#[derive(Debug, Clone)]
+pub struct Candidate<'a> {
+    /// What is fixed.
+    pub terms: &'a Terms,
+    /// How it is.
+    pub live: Live,
+    /// Requests at the target, others' included, where it tells.
+    pub load: Option<u32>,
+    /// Tokens of this prompt in its cache, where it tells.
+    pub cached_tokens: Option<u64>,
+    /// Tokens of this prompt, where it counted.
+    pub prompt_tokens: Option<u64>,
+    /// Why it is out of the question, as far as the caller knows.
+    pub out: Option<Unfit>,
+}
+
+/// What the choice depends on besides.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Demand<'a> {
+    /// How to choose.
+    pub strategy: Strategy,
+    /// About as many tokens as the request takes, for limits.
+    pub tokens: u64,
+    /// At least as many tokens as the prompt has for sure, where nobody counted.
+    pub tokens_min: u64,
+    /// The answer comes in pieces.
+    pub stream: bool,
+    /// Latencies that are longer than the least by less than this share are as good.
+    pub latency_buffer: f64,
+    /// Requests with the same key stay together.
+    pub session: Option<&'a str>,
+    /// Names the beginning of the prompt.
+    pub prefix: Option<u64>,
+    /// Leave out those whose context is too short.
+    pub check_context: bool,
+    /// A context of this many tokens was too short: only larger ones will do.
+    pub window_above: Option<u64>,
+}
+
+/// Why a deployment can not get the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Unfit {
+    /// It is left alone after failures.
+    Cooling {
+        /// For so long.
+        for_ms: u64,
+    },
+    /// Its cooldown is over, and another request tries whether it is well.
+    OnTrial,
+    /// It answers as many requests as it may at a time.
+    Parallel {
+        /// How many.
+        limit: u32,
+    },
+    /// It got as many requests within the last minute as it may.
+    Rpm {
+        /// How many.
+        limit: u64,
+    },
+    /// The request would take it over its tokens a minute.
+    Tpm {
+        /// How many.
+        limit: u64,
+    },
+    /// The prompt is longer than its context.
+    ContextWindow {
+        /// The prompt's tokens, or fewer where nobody counted.
+        tokens: u64,
+        /// What fits.
+        window: u64,
+    },
+    /// It has failed this request already.
+    Tried,
+    /// It can not go on with what another began.
+    CannotContinue,
+    /// Others are being answered, and this is but a copy.
+    NotIdle,
+}
+
+impl Unfit {
+    /// Whether waiting for a while may help.
+    pub fn passes(self) -> bool {
+        matches!(
+            self,
+            Self::Cooling { .. }
+                | Self::OnTrial
+                | Self::Parallel { .. }
+                | Self::Rpm { .. }
+                | Self::Tpm { .. }
+        )
+    }
+
+    /// For a client.
+    pub fn text(self) -> String {
+        match self {
+            Self::Cooling { for_ms } => format!("left alone for {:.1} s after failures", for_ms as f64 / 1e3),
+            Self::OnTrial => "being tried after failures".into(),
+            Self::Parallel { limit } => format!("busy with {limit} requests, the most at a time"),
+            Self::Rpm { limit } => format!("at its limit of {limit} requests a minute"),
+            Self::Tpm { limit } => format!("at its limit of {limit} tokens a minute"),
+            Self::ContextWindow { tokens, window } => {
+                format!("the prompt of {tokens} tokens or more does not fit its context of {window}")
+            }
+            Self::Tried => "it failed".into(),
+            Self::CannotContinue => "it can not go on with a broken answer".into(),
+            Self::NotIdle => "not idle".into(),
+        }
+    }
+}
+
+/// The deployment that was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    /// Its place among the candidates.
+    pub index: usize,
+    /// Why this one.
+    pub why: &'static str,
+}
+
+/// Chooses. Of those that can answer, only the ones with the lowest order are looked at.
+///
+/// # Errors
+/// Where none can: each one's reason, in the candidates' order.
+pub fn choose(
+    candidates: &[Candidate<'_>],
+    demand: &Demand<'_>,
+    rng: &mut fastrand::Rng,
+) -> Result<Pick, Vec<Unfit>> {
+    let reasons: Vec<Option<Unfit>> = candidates.iter().map(|c| unfit(c, demand)).collect();
+    let fit = || (0..candidates.len()).filter(|i| reasons[*i].is_none());
+    let Some(order) = fit().map(|i| candidates[i].terms.order).min() else {
+        return Err(reasons.into_iter().flatten().collect());
+    };
+    let fit: Vec<usize> = fit().filter(|i| candidates[*i].terms.order == order).collect();
+    if let [index] = fit[..] {
+        return Ok(Pick { index, why: "the only one" });
+    }
+    let all: Vec<&Candidate<'_>> = fit.iter().map(|i| &candidates[*i]).collect();
+    let weights = weights(&all);
+    let (at, why) = match demand.strategy {
+        Strategy::SimpleShuffle => match demand.session {
+            Some(session) => {
+                let key = hash::hash(&[session.as_bytes()]);
+                (highest(&all, |i| hash::score(key, &all[i].terms.id, weights[i])), "session")
+            }
+            None => (by_weight(&weights, rng), "weight"),
+        },
+        Strategy::LeastBusy => (lowest(&all, &weights, rng, 0.0, |c| f64::from(busy(c))), "least busy"),
+        Strategy::LatencyBased => {
+            let latency = |c: &Candidate<'_>| latency(c, demand.stream);
+            (lowest(&all, &weights, rng, demand.latency_buffer, latency), "latency")
+        }
+        Strategy::UsageBased => {
+            let limited = all.iter().all(|c| c.terms.limits.tpm.is_some());
+            let used = |c: &Candidate<'_>| match c.terms.limits.tpm {
+                Some(most) if limited => c.live.tokens as f64 / most.max(1) as f64,
+                _ => c.live.tokens as f64,
+            };
+            (lowest(&all, &weights, rng, 0.0, used), "usage")
+        }
+        Strategy::CostBased => {
+            (lowest(&all, &weights, rng, 0.0, |c| c.terms.cost.unwrap_or(f64::INFINITY)), "cost")
+        }
+        Strategy::PrefixAffinity => by_prefix(&all, &weights, demand, rng),
+    };
+    Ok(Pick { index: fit[at], why })
+}
+
+/// Why this deployment can not get the request, if so.
+pub fn unfit(c: &Candidate<'_>, demand: &Demand<'_>) -> Option<Unfit> {
+    if c.out.is_some() {
+        return c.out;
+    }
+    let limits = &c.terms.limits;
+    if let Some(window) = c.terms.window_tokens {
+        let tokens = c.prompt_tokens.unwrap_or(demand.tokens_min);
+        if demand.check_context && tokens > window {
+            return Some(Unfit::ContextWindow { tokens, window });
+        }
+        if let Some(above) = demand.window_above.filter(|above| window <= *above) {
+            return Some(Unfit::ContextWindow { tokens: tokens.max(above), window });
+        }
+    }
+    match c.live.available {
+        Availability::Ready | Availability::Trial => {}
+        Availability::OnTrial => return Some(Unfit::OnTrial),
+        Availability::Cooling(time) => {
+            return Some(Unfit::Cooling { for_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) });
+        }
+    }
+    if let Some(limit) = limits.max_parallel.filter(|most| c.live.in_flight >= *most) {
+        return Some(Unfit::Parallel { limit });
+    }
+    if let Some(limit) = limits.rpm.filter(|most| u64::from(c.live.requests) >= *most) {
+        return Some(Unfit::Rpm { limit });
+    }
+    let tokens = c.prompt_tokens.unwrap_or(0).max(demand.tokens);
+    limits.tpm.filter(|most| over_tokens(c.live.tokens, tokens, *most)).map(|limit| Unfit::Tpm { limit })
+}
+
+/// The shares of a group's members.
+fn weights(all: &[&Candidate<'_>]) -> Vec<f64> {
+    let of = |get: &dyn Fn(&Terms) -> Option<f64>| all.iter().map(|c| get(c.terms)).collect::<Vec<_>>();
+    let given = of(&|t| t.weight);
+    let mut out: Vec<f64> = if given.iter().any(Option::is_some) {
+        given.into_iter().map(|w| w.unwrap_or(1.0)).collect()
+    } else {
+        let rpm: Option<Vec<f64>> = of(&|t| t.limits.rpm.map(|n| n as f64)).into_iter().collect();
+        let tpm: Option<Vec<f64>> = of(&|t| t.limits.tpm.map(|n| n as f64)).into_iter().collect();
+        rpm.or(tpm).unwrap_or_else(|| vec![1.0; all.len()])
+    };
+    out.iter_mut().for_each(|w| *w = if w.is_finite() { w.max(0.0) } else { 0.0 });
+    // All zero: nobody is preferred.
+    if out.iter().sum::<f64>() <= 0.0 {
+        out.fill(1.0);
+    }
+    out
+}
+
+fn by_weight(weights: &[f64], rng: &mut fastrand::Rng) -> usize {
+    let mut left = rng.f64() * weights.iter().sum::<f64>();
+    for (i, w) in weights.iter().enumerate() {
+        if left < *w {
+            return i;
+        }
+        left -= w;
+    }
+    // Rounding: the last that has any weight.
+    weights.iter().rposition(|w| *w > 0.0).unwrap_or(0)
+}
+
+fn highest(all: &[&Candidate<'_>], score: impl Fn(usize) -> f64) -> usize {
+    (0..all.len()).max_by(|a, b| score(*a).total_cmp(&score(*b))).unwrap_or(0)
+}
+
+/// One of those with the lowest value, by weight where several are `alike`.
+fn lowest(
+    all: &[&Candidate<'_>],
+    weights: &[f64],
+    rng: &mut fastrand::Rng,
+    alike: f64,
+    value: impl Fn(&Candidate<'_>) -> f64,
+) -> usize {
+    let values: Vec<f64> = all.iter().map(|c| value(c)).collect();
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let best: Vec<usize> = (0..all.len()).filter(|i| values[*i] <= least * (1.0 + alike)).collect();
+    let weights: Vec<f64> = best.iter().map(|i| weights[*i]).collect();
+    best[by_weight(&weights, rng)]
+}
+
+fn busy(c: &Candidate<'_>) -> u32 {
+    c.load.unwrap_or(0).max(c.live.in_flight)
+}
+
+/// One that was never measured goes first, one request at a time.
+fn latency(c: &Candidate<'_>, stream: bool) -> f64 {
+    let measured = if stream { c.live.first_s } else { c.live.per_token_s };
+    match measured {
+        Some(s) => s,
+        None if c.live.in_flight == 0 => 0.0,
+        None => f64::INFINITY,
+    }
+}
+
+/// How much more than its share of the load a deployment may have for the sake of its cache (Mirrokni, Thorup and
+/// Zadimoghaddam, "Consistent hashing with bounded loads", 2018).
+const LOAD_MAX: f64 = 1.25;
+/// Fewer cached tokens than this are not worth a detour.
+const CACHED_MIN: u64 = 64;
+
+fn by_prefix(
+    all: &[&Candidate<'_>],
+    weights: &[f64],
+    demand: &Demand<'_>,
+    rng: &mut fastrand::Rng,
+) -> (usize, &'static str) {
+    let sum: f64 = weights.iter().sum();
+    let total = all.iter().map(|c| f64::from(busy(c))).sum::<f64>() + 1.0;
+    let room = |i: usize| f64::from(busy(all[i])) < (LOAD_MAX * total * weights[i] / sum).ceil();
+    let cached = |i: &usize| all[*i].cached_tokens.unwrap_or(0);
+    let warm = (0..all.len()).filter(|i| room(*i) && cached(i) >= CACHED_MIN).max_by_key(cached);
+    if let Some(at) = warm {
+        return (at, "cached prefix");
+    }
+    let Some(prefix) = demand.prefix else {
+        return (lowest(all, weights, rng, 0.0, |c| f64::from(busy(c))), "least busy");
+    };
+    let mut ranked: Vec<usize> = (0..all.len()).collect();
+    let score = |i: usize| hash::score(prefix, &all[i].terms.id, weights[i]);
+    ranked.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
+    // The sum of all rooms is more than the load, so somebody has room.
+    let at = ranked.iter().copied().find(|i| room(*i)).unwrap_or(ranked[0]);
+    (at, "prefix")
+}

@@ -1,0 +1,561 @@
+//! A request on its way to somebody who answers it: groups, retries, fallbacks, cascades. Made by `router`, driven by `reply`.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use octet_api::core::GenerateRequest;
+use octet_config::{Confidence, Side, Strategy};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::attempt::{Miss, Opened, Orders, attempt, too_late};
+use crate::choose::{Candidate, Demand, Pick, Unfit, choose, unfit};
+use crate::confidence::Meter;
+use crate::failure::{Failure, FailureKind, is_of_the_request};
+use crate::reply::may_be_continued;
+use crate::round::{Next, Round};
+use crate::router::{Call, Router};
+use crate::shadow::Following;
+use crate::size::{Size, prefix};
+use crate::state::Permit;
+use crate::table::{Deployment, Group, Resolved, Table};
+use crate::target::{Sent, Target};
+use crate::trace::{By, Step, Trace};
+
+/// What a chat template may add to a prompt, in tokens: prompts that are shorter than a window by more are not counted.
+const TEMPLATE_TOKENS: u64 = 4096;
+
+/// A request that is answered, or not, and what is needed to go on if the answer breaks off.
+pub type Outcome<T> = (Box<Job<T>>, Result<Box<Opened<T>>, Failure>);
+
+/// A request on its way.
+#[derive(Debug)]
+pub struct Job<T: Target> {
+    router: Arc<Router<T>>,
+    pub(crate) table: Arc<Table<T>>,
+    pub(crate) call: Call,
+    pub(crate) trace: Trace,
+    pub(crate) deadline: Instant,
+    rng: fastrand::Rng,
+    pub(crate) size: Size,
+    session: Option<String>,
+    prefix: Option<u64>,
+    /// What is sent: the client's request, or the rest of it.
+    pub(crate) request: Arc<GenerateRequest>,
+    /// Tokens of the prompt by deployment, where they were counted.
+    pub(crate) counts: HashMap<String, u64>,
+    /// A context of so many tokens was too short.
+    pub(crate) window_above: Option<u64>,
+    /// How sure the model has to be that is asked next, and how sure it was.
+    pub(crate) watch: Option<Confidence>,
+    pub(crate) meter: Option<Meter>,
+    /// A copy of a request, which has one try.
+    is_shadow: bool,
+    shadowed: bool,
+    pub(crate) following: Option<Following>,
+    /// Where to begin, instead of the name that the client asked for.
+    start: Option<String>,
+    /// What the client has got, and from whom.
+    broken: Option<(Sent, String)>,
+}
+
+impl<T: Target> Job<T> {
+    /// A request that nobody has seen yet.
+    pub(crate) fn new(router: Arc<Router<T>>, table: Arc<Table<T>>, call: Call) -> Self {
+        let most = table.policy.timeout.min(call.timeout.unwrap_or(Duration::MAX)).min(TIMEOUT_MAX);
+        let session = call.session(table.policy.sticky.as_ref());
+        Self {
+            deadline: Instant::now() + most,
+            trace: Trace::new(&call.request.model),
+            rng: router.rng(),
+            size: Size::of(&call.request),
+            session,
+            prefix: None,
+            request: Arc::clone(&call.request),
+            router,
+            table,
+            call,
+            counts: HashMap::new(),
+            window_above: None,
+            watch: None,
+            meter: None,
+            is_shadow: false,
+            shadowed: false,
+            following: None,
+            start: None,
+            broken: None,
+        }
+    }
+
+    /// A copy of `call` for `group`.
+    pub(crate) fn shadow(router: Arc<Router<T>>, table: Arc<Table<T>>, call: Call, group: String) -> Self {
+        Self { is_shadow: true, start: Some(group), ..Self::new(router, table, call) }
+    }
+
+    /// The rest of an answer that broke off at `deployment` of `group`.
+    pub(crate) fn resume(&mut self, request: GenerateRequest, sent: Sent, group: String, deployment: String) {
+        self.trace.step(Step::Continued { after_bytes: sent.text.len() });
+        self.request = Arc::new(request);
+        self.broken = Some((sent, deployment));
+        self.start = Some(group);
+        self.watch = None;
+        self.counts.clear();
+        self.size = Size::of(&self.request);
+        self.deadline = Instant::now() + self.table.policy.timeout.min(TIMEOUT_MAX);
+    }
+
+    /// Pieces that were handed out before the answer broke off.
+    pub(crate) fn pieces_before(&self) -> u32 {
+        self.broken.as_ref().map_or(0, |(sent, _)| sent.pieces)
+    }
+
+    /// Finds somebody who answers. Boxed: a shadow is a request within a request.
+    pub(crate) fn boxed(self) -> Pin<Box<dyn Future<Output = Outcome<T>> + Send>> {
+        let mut job = Box::new(self);
+        Box::pin(async move {
+            let result = job.find().await;
+            (job, result.map(Box::new))
+        })
+    }
+
+    async fn find(&mut self) -> Result<Opened<T>, Failure> {
+        let table = Arc::clone(&self.table);
+        let asked = self.start.clone().unwrap_or_else(|| self.call.request.model.clone());
+        let found = match table.resolve(&asked) {
+            Resolved::Group { group, by, .. } => {
+                self.resolved(group.name.as_str(), by);
+                self.groups(&table, &asked).await
+            }
+            Resolved::Cascade { cascade, by } => {
+                self.resolved(&cascade.name, by);
+                self.cascade(&table, cascade).await
+            }
+            Resolved::Unknown => {
+                let what = format!("there is no model '{asked}' here; there are: {}", table.known());
+                let unknown = Failure {
+                    param: Some("model".into()),
+                    code: Some("model_not_found".into()),
+                    ..Failure::new(FailureKind::NotFound, what)
+                };
+                self.default(&table, &asked, unknown).await
+            }
+        };
+        found.map_err(|miss| match miss {
+            Miss::Failed(failure) => failure,
+            Miss::Unsure => Failure::new(FailureKind::Server, "no model was sure enough of its answer"),
+        })
+    }
+
+    pub(crate) fn resolved(&self, to: &str, by: By) {
+        if self.broken.is_none() {
+            self.trace.step(Step::Resolved { to: to.into(), by });
+        }
+    }
+
+    /// Nobody knows the name: the default fallbacks answer, if there are any.
+    async fn default(
+        &mut self,
+        table: &Arc<Table<T>>,
+        asked: &str,
+        unknown: Failure,
+    ) -> Result<Opened<T>, Miss> {
+        let mut to = table.policy.fallbacks.default.iter();
+        let Some(first) = to.next() else { return Err(unknown.into()) };
+        self.fallback(asked, first, "unknown_model");
+        self.groups(table, first).await
+    }
+
+    pub(crate) fn fallback(&self, from: &str, to: &str, why: &'static str) {
+        self.trace.step(Step::Fallback { from: from.into(), to: to.into(), why });
+    }
+
+    /// The group of this name, then those that it falls back to.
+    pub(crate) async fn groups(&mut self, table: &Arc<Table<T>>, first: &str) -> Result<Opened<T>, Miss> {
+        let fallbacks = &table.policy.fallbacks;
+        let mut left = if self.is_shadow { 0 } else { fallbacks.max };
+        let mut known: HashSet<String> = HashSet::from([first.to_string()]);
+        let mut queue: VecDeque<(String, String, &'static str)> = VecDeque::new();
+        let mut reported: Option<Failure> = None;
+        let mut current = first.to_string();
+        loop {
+            let (group, name) = match table.resolve(&current) {
+                Resolved::Group { group, name, .. } => (group, name),
+                // As a fallback a cascade goes by its rules alone.
+                Resolved::Cascade { cascade, .. } => {
+                    let (side, _) = self.rule(table, cascade).await;
+                    let to = if side == Side::Fast { &cascade.fast } else { &cascade.strong }.clone();
+                    if known.insert(cascade.strong.clone()) && side == Side::Fast {
+                        queue.push_front((to.clone(), cascade.strong.clone(), "cascade"));
+                    }
+                    current = to;
+                    continue;
+                }
+                // Checked when the table was made.
+                Resolved::Unknown => {
+                    let what = format!("'{current}' is no group");
+                    return Err(reported.unwrap_or(Failure::new(FailureKind::NotFound, what)).into());
+                }
+            };
+            let from = group.name.as_str();
+            known.insert(from.to_string());
+            let others = fallbacks.after(from, FailureKind::RateLimited);
+            let alone = left == 0 || queue.is_empty() && others.iter().all(|n| known.contains(n));
+            let failure = match self.group(table, group, name, alone && !self.is_shadow).await {
+                Err(Miss::Failed(failure)) => failure,
+                done => return done,
+            };
+            if failure.kind == FailureKind::ContextWindow {
+                self.window_above = self.window_above.max(group.window_tokens());
+            }
+            for to in fallbacks.after(from, failure.kind) {
+                if known.insert(to.clone()) {
+                    queue.push_back((from.to_string(), to.clone(), failure.kind.name()));
+                }
+            }
+            let failure = reported.get_or_insert(failure).clone();
+            match queue.pop_front() {
+                Some((from, to, why)) if left > 0 && Instant::now() < self.deadline => {
+                    left -= 1;
+                    self.fallback(&from, &to, why);
+                    current = to;
+                }
+                _ => return Err(failure.into()),
+            }
+        }
+    }
+
+    /// One group, until somebody answers or there is no use in going on. `alone`: nobody else could answer, so that it is worth
+    /// waiting for a place.
+    pub(crate) async fn group(
+        &mut self,
+        table: &Arc<Table<T>>,
+        group: &Arc<Group<T>>,
+        name: &str,
+        alone: bool,
+    ) -> Result<Opened<T>, Miss> {
+        if group.deployments.is_empty() {
+            let why = group.skipped.join("; ");
+            let what = format!("nobody can answer for '{}': {why}", group.name);
+            return Err(self.lost(group.name.as_str(), Failure::new(FailureKind::Server, what)).into());
+        }
+        self.count_tokens(table, group).await;
+        let router = Arc::clone(&self.router);
+        let mut round = Round::new(group.deployments.len());
+        let mut freed = None;
+        let mut told = false;
+        let mut patient_until = None;
+        loop {
+            if Instant::now() >= self.deadline {
+                return Err(round.last.take().unwrap_or_else(too_late).into());
+            }
+            let choice = self.pick(table, group, &round, !std::mem::replace(&mut told, true));
+            let next = round.next(choice, group, &table.policy, alone, self.deadline, &mut self.rng);
+            match next {
+                Next::Ask(pick) => {
+                    let d = &group.deployments[pick.index];
+                    let tokens = self.counts.get(d.id()).copied().unwrap_or(self.size.tokens());
+                    // Others may have been quicker.
+                    let Some(permit) = d.state.admit(&d.terms.limits, tokens, Instant::now()) else {
+                        tokio::task::yield_now().await;
+                        continue;
+                    };
+                    round.asking(d.terms.order);
+                    self.chose(table, group, d, pick.why);
+                    match self.ask(table, group, d, name, permit).await {
+                        Err(Miss::Failed(failure)) => {
+                            let allowed =
+                                table.policy.retries.after(failure.kind, group.name.as_str(), d.retries);
+                            let allowed = if self.is_shadow { 0 } else { allowed };
+                            if is_of_the_request(failure.kind) && allowed == 0 {
+                                return Err(failure.into());
+                            }
+                            round.failed(pick.index, failure, allowed);
+                        }
+                        done => return done,
+                    }
+                }
+                Next::Again => {}
+                Next::Pause(time) => {
+                    self.waited(time, "retry");
+                    sleep(time).await;
+                }
+                Next::GiveUp => {
+                    let failure = round.last.take().unwrap_or_else(too_late);
+                    return Err(failure.into());
+                }
+                Next::Nobody(reasons) => {
+                    // Listen first, then look again: a place may have become free between.
+                    let Some(listening) = freed.take() else {
+                        let mut listening = Box::pin(router.states.freed().notified());
+                        listening.as_mut().enable();
+                        freed = Some(listening);
+                        continue;
+                    };
+                    let now = Instant::now();
+                    let most = *patient_until.get_or_insert(self.deadline.min(now + table.policy.wait_max));
+                    match wait_until(group, &reasons, most, self.deadline, now) {
+                        Some(until) if alone => {
+                            let _ = timeout_at(until, listening).await;
+                            self.waited(Instant::now() - now, "place");
+                        }
+                        _ => {
+                            let failure = nobody(group, &reasons, now);
+                            return Err(self.lost(group.name.as_str(), failure).into());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn waited(&self, time: Duration, why: &'static str) {
+        self.trace.step(Step::Waited { ms: ms(time), why });
+    }
+
+    /// Notes that a group failed without anybody having been asked.
+    fn lost(&self, who: &str, failure: Failure) -> Failure {
+        self.trace.step(Step::Failed {
+            deployment: who.into(),
+            kind: failure.kind.name(),
+            status: None,
+            message: failure.message.clone(),
+            after_ms: 0,
+        });
+        failure
+    }
+
+    /// Counts the prompt for those whose window it may not fit.
+    pub(crate) async fn count_tokens(&mut self, table: &Table<T>, group: &Group<T>) {
+        for d in &group.deployments {
+            let Some(window) = d.terms.window_tokens else { continue };
+            let near = self.size.tokens_max() + TEMPLATE_TOKENS > window;
+            if near
+                && (table.policy.check_context || d.target.window_tokens().is_some())
+                && !self.counts.contains_key(d.id())
+                && let Some(tokens) = d.target.count_tokens(&self.request).await
+            {
+                self.counts.insert(d.id().to_string(), tokens);
+            }
+        }
+    }
+
+    /// Whom to ask. `tell`: those that are passed over go into the trace.
+    pub(crate) fn pick(
+        &mut self,
+        table: &Table<T>,
+        group: &Group<T>,
+        round: &Round,
+        tell: bool,
+    ) -> Result<Pick, Vec<Unfit>> {
+        let now = Instant::now();
+        if group.strategy == Strategy::PrefixAffinity && self.prefix.is_none() {
+            self.prefix = prefix(&self.call.request);
+        }
+        let affine = group.deployments.len() > 1 && group.strategy == Strategy::PrefixAffinity;
+        let mut all = Vec::with_capacity(group.deployments.len());
+        for (i, d) in group.deployments.iter().enumerate() {
+            all.push(Candidate {
+                terms: &d.terms,
+                live: d.state.live(table.policy.latency_ttl, now),
+                load: d.target.load(),
+                cached_tokens: affine.then(|| d.target.cached_tokens(&self.request)).flatten(),
+                prompt_tokens: self.counts.get(d.id()).copied(),
+                out: self.out(round, i, d),
+            });
+        }
+        let demand = Demand {
+            strategy: group.strategy,
+            tokens: self.size.tokens(),
+            tokens_min: if table.policy.check_context { self.size.tokens_min() } else { 0 },
+            stream: self.request.stream,
+            latency_buffer: table.policy.latency_buffer,
+            session: self.session.as_deref(),
+            prefix: self.prefix,
+            check_context: true,
+            window_above: self.window_above,
+        };
+        if tell {
+            for (c, why) in all.iter().filter_map(|c| unfit(c, &demand).map(|why| (c, why))) {
+                self.trace.step(Step::PassedOver { deployment: c.terms.id.clone(), why });
+            }
+        }
+        choose(&all, &demand, &mut self.rng)
+    }
+
+    fn out(&self, round: &Round, index: usize, d: &Deployment<T>) -> Option<Unfit> {
+        if round.is_out(index, d.terms.order) {
+            return Some(Unfit::Tried);
+        }
+        if let Some((sent, by)) = &self.broken {
+            if by == d.id() {
+                return Some(Unfit::Tried);
+            }
+            if !d.target.continues(sent) {
+                return Some(Unfit::CannotContinue);
+            }
+        }
+        // A copy goes nowhere where it could be in somebody's way.
+        (self.is_shadow && d.target.load().is_some_and(|n| n > 0)).then_some(Unfit::NotIdle)
+    }
+
+    fn chose(&mut self, table: &Arc<Table<T>>, group: &Group<T>, d: &Deployment<T>, why: &str) {
+        self.trace.step(Step::Chose {
+            group: group.name.as_str().into(),
+            deployment: d.id().into(),
+            why: why.into(),
+        });
+        let Some(shadow) = d.shadow.as_ref().filter(|_| !self.is_shadow && !self.shadowed) else { return };
+        self.shadowed = true;
+        if self.rng.f64() < shadow.share {
+            self.following = self.router.shadows.send(&self.router, table, shadow, &self.call);
+            let sent = self.following.is_some();
+            self.trace.step(Step::Shadow { group: shadow.group.clone(), sent });
+        }
+    }
+
+    /// One attempt at one deployment.
+    async fn ask(
+        &mut self,
+        table: &Table<T>,
+        group: &Arc<Group<T>>,
+        d: &Arc<Deployment<T>>,
+        name: &str,
+        permit: Permit,
+    ) -> Result<Opened<T>, Miss> {
+        let policy = &table.policy;
+        let streams = self.request.stream && !self.is_shadow;
+        let own = if streams { d.stream_timeout.or(policy.stream_timeout).or(d.timeout) } else { d.timeout };
+        let most = own.unwrap_or(TIMEOUT_MAX).min(TIMEOUT_MAX);
+        let request = self.prepared(d);
+        let same = Arc::ptr_eq(&request, &self.call.request);
+        let read = table.is_mended(group) && may_be_continued(&request);
+        let original = self.call.original.clone().filter(|_| same && !read);
+        let orders = Orders {
+            request: &request,
+            original: original.as_deref(),
+            name,
+            group,
+            deadline: self.deadline.min(permit.began() + most),
+            idle: policy.idle,
+            whole: !streams,
+            meter: self.meter.as_mut(),
+        };
+        let result = attempt(&d.target, orders).await;
+        let now = Instant::now();
+        match result {
+            Ok(begun) => {
+                if let Some(first) = begun.first.filter(|_| streams) {
+                    permit.first_event(first);
+                }
+                let (deployment, group) = (Arc::clone(d), Arc::clone(group));
+                Ok(Opened { begun, deployment, group, name: name.to_string(), permit: Some(permit) })
+            }
+            Err(Miss::Unsure) => {
+                permit.answered(None, false, now);
+                Err(Miss::Unsure)
+            }
+            Err(Miss::Failed(failure)) => {
+                blame(&self.trace, table, group, d, permit, &failure);
+                Err(failure.into())
+            }
+        }
+    }
+
+    /// The request as it is sent: with log-probabilities where they are to be measured.
+    fn prepared(&mut self, d: &Deployment<T>) -> Arc<GenerateRequest> {
+        self.meter = self.watch.as_ref().map(Meter::new);
+        let Some(meter) = &mut self.meter else { return Arc::clone(&self.request) };
+        if !d.target.tells_logprobs() {
+            meter.skip("the model tells no log-probabilities");
+            return Arc::clone(&self.request);
+        }
+        let mut request = GenerateRequest::clone(&self.request);
+        request.logprobs = Some(request.logprobs.unwrap_or(0).max(2));
+        // Or nothing could be measured before all is there.
+        request.stream = true;
+        request.include_usage = true;
+        Arc::new(request)
+    }
+}
+
+/// No time is counted past this: a year.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Takes note of a deployment's failure, and leaves it alone where that is due.
+pub fn blame<T>(
+    trace: &Trace,
+    table: &Table<T>,
+    group: &Group<T>,
+    d: &Deployment<T>,
+    permit: Permit,
+    failure: &Failure,
+) {
+    let now = Instant::now();
+    trace.step(Step::Failed {
+        deployment: d.terms.id.clone(),
+        kind: failure.kind.name(),
+        status: failure.status,
+        message: failure.message.clone(),
+        after_ms: ms(now - permit.began()),
+    });
+    let deciding = group.cooling.lock().unwrap_or_else(PoisonError::into_inner);
+    let spare = group.deployments.iter().any(|o| o.terms.id != d.terms.id && o.state.is_ready(now));
+    let time = permit.failed(failure, &table.policy.cooldown, d.cooldown, spare, now);
+    drop(deciding);
+    if let Some(time) = time {
+        tracing::warn!(
+            deployment = d.terms.id,
+            group = group.name.as_str(),
+            seconds = time.as_secs_f64(),
+            "left alone after: {}",
+            failure.message
+        );
+        trace.step(Step::Cooled { deployment: d.terms.id.clone(), for_ms: ms(time) });
+    }
+}
+
+/// How long it is worth waiting for a place; `None` where it is not.
+fn wait_until<T>(
+    group: &Group<T>,
+    reasons: &[Unfit],
+    most: Instant,
+    deadline: Instant,
+    now: Instant,
+) -> Option<Instant> {
+    // Requests at work end some time, which nobody knows.
+    if reasons.iter().any(|r| matches!(r, Unfit::Parallel { .. })) {
+        return Some(deadline);
+    }
+    if reasons.iter().any(|r| matches!(r, Unfit::OnTrial)) {
+        return (most > now).then_some(most);
+    }
+    let soonest = soonest(group, now).filter(|_| reasons.iter().any(|r| r.passes()))?;
+    (soonest <= most).then_some(soonest)
+}
+
+/// When one of the group may be asked again.
+fn soonest<T>(group: &Group<T>, now: Instant) -> Option<Instant> {
+    group.deployments.iter().filter_map(|d| d.state.next_change(now)).min()
+}
+
+/// None of a group can be asked.
+pub fn nobody<T>(group: &Group<T>, reasons: &[Unfit], now: Instant) -> Failure {
+    let each = group.deployments.iter().zip(reasons).map(|(d, r)| format!("{} ({})", d.terms.id, r.text()));
+    let why = each.collect::<Vec<_>>().join(", ");
+    let what = format!("nobody can answer for '{}' now: {why}", group.name);
+    let too_long = |r: &Unfit| matches!(r, Unfit::ContextWindow { .. });
+    if !reasons.is_empty() && reasons.iter().all(too_long) {
+        return Failure::new(FailureKind::ContextWindow, what);
+    }
+    if reasons.contains(&Unfit::NotIdle) {
+        return Failure::new(FailureKind::Cancelled, what);
+    }
+    let retry_after = soonest(group, now).map(|t| t.saturating_duration_since(now));
+    Failure { retry_after, ..Failure::new(FailureKind::RateLimited, what) }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,63 @@
+//! Where a request would go, without sending it: for `octet route explain` and `octet config check`. Called by `router`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use octet_config::Side;
+use tokio::time::Instant;
+
+use crate::dispatch::{Job, nobody};
+use crate::round::Round;
+use crate::table::Resolved;
+use crate::target::Target;
+use crate::trace::{Route, Step};
+
+impl<T: Target> Job<T> {
+    /// Where the request would go, without sending it. What only an answer can tell (failures, confidence) is not in it.
+    pub(crate) async fn explain(mut self) -> Route {
+        let table = Arc::clone(&self.table);
+        let asked = self.call.request.model.clone();
+        match table.resolve(&asked) {
+            Resolved::Group { group, by, .. } => self.resolved(group.name.as_str(), by),
+            Resolved::Cascade { cascade, by } => self.resolved(&cascade.name, by),
+            Resolved::Unknown => {}
+        }
+        let mut known = HashSet::new();
+        let mut next = Some(asked);
+        while let Some(name) = next.take().filter(|name| known.insert(name.clone())) {
+            match table.resolve(&name) {
+                Resolved::Cascade { cascade, .. } => {
+                    let (side, _) = self.rule(&table, cascade).await;
+                    next = Some(if side == Side::Fast { &cascade.fast } else { &cascade.strong }.clone());
+                }
+                Resolved::Unknown => {
+                    next = table.policy.fallbacks.default.first().cloned();
+                    if let Some(to) = &next {
+                        self.fallback(&name, to, "unknown_model");
+                    }
+                }
+                Resolved::Group { group, .. } => {
+                    self.count_tokens(&table, group).await;
+                    let from = group.name.as_str();
+                    let kind = match self.pick(&table, group, &Round::new(group.deployments.len()), true) {
+                        Ok(pick) => {
+                            self.trace.step(Step::Chose {
+                                group: from.into(),
+                                deployment: group.deployments[pick.index].id().into(),
+                                why: pick.why.into(),
+                            });
+                            break;
+                        }
+                        Err(reasons) => nobody(group, &reasons, Instant::now()).kind,
+                    };
+                    let others = table.policy.fallbacks.after(from, kind);
+                    next = others.iter().find(|to| !known.contains(*to)).cloned();
+                    if let Some(to) = &next {
+                        self.fallback(from, to, kind.name());
+                    }
+                }
+            }
+        }
+        self.trace.route()
+    }
+}

@@ -1,0 +1,70 @@
+//! Why a target did not answer, and what follows from it. Made by targets; read by retries, fallbacks and cooldown.
+
+use std::time::Duration;
+
+use octet_api::{ApiError, ErrorKind};
+pub use octet_upstream::{Failure, FailureKind};
+
+/// How many kinds of failure there are.
+pub const KINDS: usize = 11;
+
+/// All kinds, in order.
+pub const ALL_KINDS: [FailureKind; KINDS] = [
+    FailureKind::Connect,
+    FailureKind::Timeout,
+    FailureKind::RateLimited,
+    FailureKind::Authentication,
+    FailureKind::BadRequest,
+    FailureKind::ContextWindow,
+    FailureKind::ContentPolicy,
+    FailureKind::NotFound,
+    FailureKind::Server,
+    FailureKind::Protocol,
+    FailureKind::Cancelled,
+];
+
+/// The same request to the same deployment may go better in a moment.
+pub fn passes(kind: FailureKind) -> bool {
+    use FailureKind as K;
+    matches!(kind, K::Connect | K::Timeout | K::RateLimited | K::Server | K::Protocol)
+}
+
+/// It lies in the request: any deployment of the same model would say the same.
+pub fn is_of_the_request(kind: FailureKind) -> bool {
+    use FailureKind as K;
+    matches!(kind, K::BadRequest | K::ContextWindow | K::ContentPolicy | K::Cancelled)
+}
+
+/// What an error that a target put among its events means.
+pub fn from_api(error: &ApiError) -> Failure {
+    let kind = match error.kind {
+        ErrorKind::InvalidRequest | ErrorKind::TooLarge => FailureKind::BadRequest,
+        ErrorKind::ContextLength => FailureKind::ContextWindow,
+        ErrorKind::ContentPolicy => FailureKind::ContentPolicy,
+        ErrorKind::Authentication | ErrorKind::Permission => FailureKind::Authentication,
+        ErrorKind::NotFound => FailureKind::NotFound,
+        ErrorKind::RateLimit => FailureKind::RateLimited,
+        ErrorKind::Overloaded | ErrorKind::Internal => FailureKind::Server,
+        ErrorKind::Timeout => FailureKind::Timeout,
+        ErrorKind::Upstream => FailureKind::Protocol,
+    };
+    Failure {
+        status: Some(error.status()),
+        retry_after: error.retry_after_s.map(Duration::from_secs),
+        param: error.param.clone(),
+        code: error.code.clone(),
+        ..Failure::new(kind, error.message.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_in_order() {
+        for (i, kind) in ALL_KINDS.into_iter().enumerate() {
+            assert_eq!(kind as usize, i);
+        }
+    }
+}

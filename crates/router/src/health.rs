@@ -1,0 +1,124 @@
+//! Asks deployments now and then whether they are well, beside the requests. Run by the server as a task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use octet_config::HealthChecks;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::router::Router;
+use crate::state::{Availability, Live, Reason};
+use crate::table::Table;
+use crate::target::Target;
+
+/// Most checks at a time.
+const AT_ONCE_MAX: usize = 8;
+/// How often to look whether checks are wanted now.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Checks as the router's configuration says, for ever: what fails is left alone until it passes. Drop it to stop.
+pub async fn watch<T: Target>(router: Arc<Router<T>>) {
+    let mut next: Option<Instant> = None;
+    loop {
+        let table = router.table();
+        let now = Instant::now();
+        if !table.health.enabled {
+            next = None;
+        } else if next.is_none_or(|at| at <= now) {
+            next = Some(now + table.health.interval);
+            check(&table).await;
+        }
+        drop(table);
+        let wait = next.map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
+        sleep(wait.max(Duration::from_millis(1))).await;
+    }
+}
+
+/// One round: each deployment once.
+pub async fn check<T: Target>(table: &Arc<Table<T>>) {
+    let HealthChecks { interval, timeout: most, .. } = table.health;
+    let room = Arc::new(Semaphore::new(AT_ONCE_MAX));
+    let mut checks = JoinSet::new();
+    for (group, deployment) in table.deployments() {
+        let (group, deployment, room) = (Arc::clone(group), Arc::clone(deployment), Arc::clone(&room));
+        checks.spawn(async move {
+            // Never closed.
+            let _place = room.acquire().await;
+            let result = timeout(most, deployment.target.check()).await;
+            let healthy = matches!(result, Ok(Ok(())));
+            let now = Instant::now();
+            let _deciding = group.cooling.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let id = deployment.id();
+            let spare = group.deployments.iter().any(|o| o.id() != id && o.state.is_ready(now));
+            if !healthy {
+                let why = match result {
+                    Ok(Err(failure)) => failure.message,
+                    _ => format!("no answer within {:.0} s", most.as_secs_f64()),
+                };
+                tracing::warn!(deployment = id, group = group.name.as_str(), "not well: {why}");
+            }
+            // Until the next round has had its time.
+            deployment.state.checked(healthy, spare, now + interval + most + LOOK, now);
+        });
+    }
+    while checks.join_next().await.is_some() {}
+}
+
+/// A deployment as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// Its group.
+    pub group: String,
+    /// Its id.
+    pub deployment: String,
+    /// The model's name at its target.
+    pub model: String,
+    /// `ready`, `trial`, `cooling` or `unhealthy`.
+    pub state: &'static str,
+    /// Seconds until it may be asked again; 0 where it may.
+    pub cooling_s: f64,
+    /// Requests at work.
+    pub in_flight: u32,
+    /// Requests of the last minute.
+    pub requests: u32,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Usual time to the first event of a stream.
+    pub first_s: Option<f64>,
+}
+
+impl<T: Target> Router<T> {
+    /// All deployments as they are now, by group and id.
+    pub fn status(&self) -> Vec<Status> {
+        let table = self.table();
+        let now = Instant::now();
+        let status = |(group, d): (&Arc<crate::table::Group<T>>, &Arc<crate::table::Deployment<T>>)| {
+            let live: Live = d.state.live(table.policy.latency_ttl, now);
+            let (state, cooling_s) = match live.available {
+                Availability::Ready => ("ready", 0.0),
+                Availability::Trial | Availability::OnTrial => ("trial", 0.0),
+                Availability::Cooling(time) => {
+                    let unhealthy = d.state.cooling(now) == Some(Reason::Unhealthy);
+                    (if unhealthy { "unhealthy" } else { "cooling" }, time.as_secs_f64())
+                }
+            };
+            Status {
+                group: group.name.as_str().into(),
+                deployment: d.id().into(),
+                model: d.target.model().into(),
+                state,
+                cooling_s,
+                in_flight: live.in_flight,
+                requests: live.requests,
+                tokens: live.tokens,
+                first_s: live.first_s,
+            }
+        };
+        let mut all: Vec<Status> = table.deployments().map(status).collect();
+        all.sort_by(|a, b| (&a.group, &a.deployment).cmp(&(&b.group, &b.deployment)));
+        all
+    }
+}

@@ -1,0 +1,51 @@
+//! Which model answers a request, and what happens when it fails. Held by the server; no HTTP in here.
+//!
+//! A [`Router`] is made of a configuration and of [`Target`]s: providers behind `octet-upstream`, the engine in this process, mocks
+//! in tests. The server hands it a [`Call`] and gets a [`Reply`]: `decide` waits until somebody answers (then [`Reply::route`]
+//! has what the headers say), `next` gives the pieces. Dropping the reply cancels everything.
+//!
+//! | file | what |
+//! |---|---|
+//! | `table` | names to groups of deployments; immutable, swapped whole by [`Router::reload`] |
+//! | `state`, `window` | what is known of a deployment while it runs; survives a reload |
+//! | `choose`, `hash` | which deployment of a group: a pure function |
+//! | `policy`, `round` | retries, cooldown, fallbacks |
+//! | `dispatch`, `attempt`, `reply` | a request on its way; one try; the answer on its way back |
+//! | `cascade`, `confidence`, `calibrate` | a fast group and a strong one |
+//! | `shadow`, `health` | what runs beside requests |
+//! | `trace` | every decision, as data |
+
+mod attempt;
+pub mod calibrate;
+mod cascade;
+pub mod choose;
+pub mod confidence;
+mod dispatch;
+mod explain;
+mod failure;
+pub mod hash;
+pub mod health;
+mod policy;
+mod remote;
+mod reply;
+mod round;
+mod router;
+mod shadow;
+mod size;
+pub mod state;
+mod table;
+mod target;
+pub mod trace;
+mod window;
+
+pub use failure::{Failure, FailureKind, from_api};
+pub use octet_upstream::Dialect;
+pub use policy::{Cooldown, Fallbacks, Policy, Retries};
+pub use remote::Remote;
+pub use reply::Reply;
+pub use router::{Call, Router};
+pub use shadow::ShadowCounts;
+pub use size::Size;
+pub use table::{Deployment, Group, Resolved, Table, TableError};
+pub use target::{Ask, Events, Original, Piece, Sent, Target};
+pub use trace::{Route, Step};

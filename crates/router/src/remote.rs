@@ -1,0 +1,100 @@
+//! A provider as a target of the router. Made by the server, one for each remote deployment.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use octet_api::core::{Event, Usage};
+use octet_config::Provider;
+use octet_upstream::{Client, Dialect, Endpoint, Forward, Raw};
+
+use crate::failure::{Failure, FailureKind};
+use crate::target::{Ask, Events, Piece, Target};
+
+/// A model at a provider.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    client: Client,
+    endpoint: Endpoint,
+}
+
+impl Remote {
+    /// The model at `endpoint`, over the connections of `client`.
+    pub fn new(client: Client, endpoint: Endpoint) -> Self {
+        Self { client, endpoint }
+    }
+}
+
+/// Whether a request in this dialect is for text: then it can be translated. Vectors and counts of tokens only pass through.
+fn generates(dialect: Dialect) -> bool {
+    use Dialect as D;
+    !matches!(dialect, D::OpenAiEmbeddings | D::OllamaEmbed | D::AnthropicCountTokens)
+}
+
+/// A provider's answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// Translated.
+    Events(octet_upstream::Events),
+    /// As it came.
+    Raw(Raw),
+}
+
+impl Target for Remote {
+    type Events = Answer;
+
+    async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let template = self.endpoint.model();
+        let filled = template.contains('*').then(|| self.endpoint.with_model(ask.fill(template)));
+        let endpoint = filled.as_ref().unwrap_or(&self.endpoint);
+        if let Some(o) = ask.original.filter(|o| !generates(o.dialect) && !endpoint.speaks(o.dialect)) {
+            let what = format!("{} has nothing like {:?}", endpoint.provider().name(), o.dialect);
+            return Err(Failure::new(FailureKind::BadRequest, what));
+        }
+        match ask.original.filter(|o| endpoint.speaks(o.dialect)) {
+            Some(o) => {
+                let (headers, body) = (&o.headers, &o.body[..]);
+                let stream = ask.request.stream;
+                let forward = Forward { dialect: o.dialect, headers, body, stream, usage: true };
+                self.client.forward(endpoint, forward).await.map(Answer::Raw)
+            }
+            None => self.client.generate(endpoint, ask.request).await.map(Answer::Events),
+        }
+    }
+
+    fn model(&self) -> &str {
+        self.endpoint.model()
+    }
+
+    fn tells_logprobs(&self) -> bool {
+        self.endpoint.provider() != Provider::Anthropic
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        self.client.probe(&self.endpoint).await.map(drop)
+    }
+}
+
+impl Events for Answer {
+    async fn next(&mut self) -> Option<Result<Piece, Failure>> {
+        match self {
+            Self::Events(events) => events.next().await.map(|e| e.map(|e: Event| e.into())),
+            Self::Raw(raw) => raw.next().await.map(|b| b.map(Piece::Raw)),
+        }
+    }
+
+    // A poll that nobody is woken by: the next one is by a task that waits.
+    fn try_next(&mut self) -> Option<Result<Piece, Failure>> {
+        match pin!(self.next()).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(next) => next,
+            Poll::Pending => None,
+        }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::Events(_) => None,
+            Self::Raw(raw) => raw.usage(),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! An answer on its way to a client. Made by `router`; owned by what writes the response: dropping it cancels all there is to
+//! cancel.
+//!
+//! Whatever happens behind it, a client gets each event once, one `Started`, and at the end either its `Finished` or an `Error`.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use octet_api::ApiError;
+use octet_api::core::{
+    Event, GenerateRequest, Input, Message, Part, ReasoningPart, ResponseFormat, Role, Usage,
+};
+use tokio::time::{Instant, timeout_at};
+
+use crate::attempt::{Opened, too_late};
+use crate::dispatch::{Job, Outcome, blame};
+use crate::failure::Failure;
+use crate::target::{Events, Piece, Sent, Target};
+use crate::trace::{Answered, Route, Trace};
+
+/// An answer is continued so often.
+const CONTINUATIONS_MAX: u32 = 3;
+
+/// An answer.
+pub struct Reply<T: Target> {
+    trace: Trace,
+    phase: Phase<T>,
+    /// The request, once somebody answers it.
+    job: Option<Box<Job<T>>>,
+    sent: Sent,
+    /// The answer can be continued elsewhere if it breaks off here.
+    continuable: bool,
+    continuations: u32,
+    /// What broke the answer off.
+    broke: Option<Failure>,
+    /// `Started` has been handed out.
+    started: bool,
+    /// Since when nothing has come.
+    silent_since: Option<Instant>,
+    /// What was counted, once the answer has ended.
+    usage: Option<Usage>,
+}
+
+enum Phase<T: Target> {
+    /// Somebody is looked for.
+    Deciding(Pin<Box<dyn Future<Output = Outcome<T>> + Send>>),
+    /// Somebody answers.
+    Answering(Box<Opened<T>>),
+    /// That was it.
+    Over,
+}
+
+impl<T: Target> Reply<T> {
+    pub(crate) fn new(job: Job<T>) -> Self {
+        Self {
+            trace: job.trace.clone(),
+            continuable: may_be_continued(&job.call.request),
+            phase: Phase::Deciding(job.boxed()),
+            job: None,
+            sent: Sent::default(),
+            continuations: 0,
+            broke: None,
+            started: false,
+            silent_since: None,
+            usage: None,
+        }
+    }
+
+    /// Waits until somebody answers: until there is something to hand out. Then the route is known, for headers. Can be given up
+    /// and called again; a server that does not want to wait can call [`Reply::next`] at once.
+    ///
+    /// # Errors
+    /// Where nobody answers; then there is nothing more to come.
+    pub async fn decide(&mut self) -> Result<(), ApiError> {
+        let Phase::Deciding(deciding) = &mut self.phase else { return Ok(()) };
+        let (job, result) = deciding.await;
+        match result {
+            Ok(opened) => {
+                self.trace.answered(Answered {
+                    group: opened.group.name.as_str().into(),
+                    deployment: opened.deployment.id().into(),
+                    model: crate::target::fill(
+                        &opened.group.name,
+                        &opened.name,
+                        opened.deployment.target.model(),
+                    )
+                    .into_owned(),
+                });
+                self.job = Some(job);
+                self.silent_since = None;
+                self.phase = Phase::Answering(opened);
+                Ok(())
+            }
+            Err(failure) => {
+                self.phase = Phase::Over;
+                // Who can not go on does not know what went wrong.
+                Err(self.broke.take().unwrap_or(failure).to_error())
+            }
+        }
+    }
+
+    /// The next piece; `None` after the last. Can be given up and called again without losing one.
+    pub async fn next(&mut self) -> Option<Piece> {
+        loop {
+            match &mut self.phase {
+                Phase::Over => return None,
+                Phase::Deciding(_) => {
+                    if let Err(error) = self.decide().await {
+                        return Some(Event::Error(error).into());
+                    }
+                }
+                Phase::Answering(opened) => {
+                    let got = match opened.begun.held.pop_front() {
+                        Some(piece) => Some(Ok(piece)),
+                        None if opened.begun.ended => None,
+                        None => {
+                            let idle = self.job.as_ref().map(|j| j.table.policy.idle).unwrap_or_default();
+                            let by = *self.silent_since.get_or_insert_with(Instant::now) + idle;
+                            let got = timeout_at(by, opened.begun.events.next()).await;
+                            self.silent_since = None;
+                            match got {
+                                Ok(got) => opened.begun.tally.check(got),
+                                Err(_) => Some(Err(too_late())),
+                            }
+                        }
+                    };
+                    if let Some(piece) = self.take(got) {
+                        return Some(piece);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next piece, if it is there already.
+    pub fn try_next(&mut self) -> Option<Piece> {
+        loop {
+            let Phase::Answering(opened) = &mut self.phase else { return None };
+            let got = match opened.begun.held.pop_front() {
+                Some(event) => Some(Ok(event)),
+                None if opened.begun.ended => None,
+                None => {
+                    let got = opened.begun.events.try_next()?;
+                    self.silent_since = None;
+                    opened.begun.tally.check(Some(got))
+                }
+            };
+            if let Some(piece) = self.take(got) {
+                return Some(piece);
+            }
+        }
+    }
+
+    /// What has been decided so far.
+    pub fn route(&self) -> Route {
+        self.trace.route()
+    }
+
+    /// Looks at what has been decided so far, without a copy.
+    pub fn with_route<R>(&self, look: impl FnOnce(&Route) -> R) -> R {
+        self.trace.with(|route| look(route))
+    }
+
+    /// What the answer took, once it has ended; `None` where that was not counted.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// What came from the target, for the client; `None` where the client does not see it, or all is over.
+    fn take(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Piece> {
+        match got {
+            Some(Ok(Piece::Event(event))) => self.hand_out(event).map(Piece::Event),
+            Some(Ok(raw)) => {
+                // Nobody looks at what is in it.
+                self.continuable = false;
+                Some(raw)
+            }
+            Some(Err(failure)) => self.broke_off(failure).map(Piece::Event),
+            None => {
+                if let Phase::Answering(opened) = std::mem::replace(&mut self.phase, Phase::Over) {
+                    let whole = opened.begun.ended;
+                    self.usage = opened.usage().map(|u| self.count(u));
+                    opened.settle(whole);
+                }
+                if let Some(following) = self.job.as_mut().and_then(|j| j.following.as_mut()) {
+                    following.let_go();
+                }
+                None
+            }
+        }
+    }
+
+    fn hand_out(&mut self, event: Event) -> Option<Event> {
+        Some(match event {
+            // Once an answer, whoever goes on with it.
+            Event::Started { id, model: _, created_s, usage } => {
+                if std::mem::replace(&mut self.started, true) {
+                    return None;
+                }
+                let model = self.job.as_ref().map(|j| j.call.request.model.clone()).unwrap_or_default();
+                Event::Started { id, model, created_s, usage }
+            }
+            Event::Logprobs { choice, mut tokens } => {
+                // They were asked for to be measured; the client may have wanted none, or fewer.
+                let wanted = self.job.as_ref().and_then(|j| j.call.request.logprobs)?;
+                tokens.iter_mut().for_each(|t| t.top.truncate(wanted as usize));
+                Event::Logprobs { choice, tokens }
+            }
+            Event::Usage(usage) => Event::Usage(self.count(usage)),
+            Event::Text { choice, text } => {
+                if self.continuable {
+                    self.sent.text.push_str(&text);
+                    self.sent.pieces += 1;
+                }
+                Event::Text { choice, text }
+            }
+            Event::Reasoning { choice, text } => {
+                if self.continuable {
+                    self.sent.reasoning.push_str(&text);
+                    self.sent.pieces += 1;
+                }
+                Event::Reasoning { choice, text }
+            }
+            // Nobody else can go on with these.
+            Event::ToolCallStart { .. }
+            | Event::RedactedReasoning { .. }
+            | Event::ReasoningSignature { .. } => {
+                self.continuable = false;
+                event
+            }
+            other => other,
+        })
+    }
+
+    /// What all who answered took together: what the first one said is a part of the prompt of the second.
+    fn count(&self, usage: Usage) -> Usage {
+        if self.continuations == 0 {
+            return usage;
+        }
+        let before = u64::from(self.sent_before());
+        Usage {
+            prompt_tokens: usage.prompt_tokens.saturating_sub(before),
+            completion_tokens: usage.completion_tokens.saturating_add(before),
+            ..usage
+        }
+    }
+
+    fn sent_before(&self) -> u32 {
+        self.job.as_ref().map_or(0, |j| j.pieces_before())
+    }
+
+    /// The answer broke off: somebody else goes on with it, or the client is told.
+    fn broke_off(&mut self, failure: Failure) -> Option<Event> {
+        let failure = Failure { sent_any: true, ..failure };
+        let Phase::Answering(mut opened) = std::mem::replace(&mut self.phase, Phase::Over) else {
+            return None;
+        };
+        let mut job = self.job.take()?;
+        let (group, deployment) = (&opened.group, &opened.deployment);
+        if let Some(permit) = opened.permit.take() {
+            blame(&self.trace, &job.table, group, deployment, permit, &failure);
+        }
+        let any = !self.sent.text.is_empty() || !self.sent.reasoning.is_empty();
+        let request = rest(&job.call.request, &self.sent);
+        let Some(request) =
+            request.filter(|_| self.continuable && any && self.continuations < CONTINUATIONS_MAX)
+        else {
+            let failure = self.broke.take().unwrap_or(failure);
+            return Some(Event::Error(failure.to_error()));
+        };
+        self.continuations += 1;
+        self.broke.get_or_insert(failure);
+        job.resume(request, self.sent.clone(), opened.name.clone(), deployment.id().into());
+        self.phase = Phase::Deciding(job.boxed());
+        None
+    }
+}
+
+/// Several answers can not be continued at once, nor can a grammar from its middle.
+pub(crate) fn may_be_continued(request: &GenerateRequest) -> bool {
+    request.stream
+        && request.n == 1
+        && request.response_format == ResponseFormat::Text
+        && request.chat().is_some_and(|c| !c.continue_final)
+}
+
+/// The request for the rest of an answer; `None` where none may follow.
+fn rest(request: &GenerateRequest, sent: &Sent) -> Option<GenerateRequest> {
+    let mut rest = request.clone();
+    let Input::Chat(chat) = &mut rest.input else { return None };
+    let mut message = Message::empty(Role::Assistant);
+    if !sent.reasoning.is_empty() {
+        message.reasoning.push(ReasoningPart::Text { text: sent.reasoning.clone(), signature: None });
+    }
+    if !sent.text.is_empty() {
+        message.content.push(Part::text(sent.text.clone()));
+    }
+    chat.messages.push(message);
+    chat.continue_final = true;
+    if let Some(most) = &mut rest.max_tokens {
+        *most = most.saturating_sub(sent.pieces).max(1);
+    }
+    if let Some(least) = &mut rest.min_tokens {
+        *least = least.saturating_sub(sent.pieces);
+    }
+    Some(rest)
+}

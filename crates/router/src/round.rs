@@ -1,0 +1,150 @@
+//! What has been tried within one group, and what comes next. Kept by `dispatch`.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::choose::{Pick, Unfit};
+use crate::failure::{Failure, is_of_the_request, passes};
+use crate::policy::Policy;
+use crate::state::Availability;
+use crate::table::Group;
+
+/// A provider that wants to be left alone for longer than this is not waited for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Whether a deployment has failed this request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    No,
+    /// It may do better in a moment.
+    Again,
+    /// It will not.
+    Never,
+}
+
+/// Attempts within a group.
+#[derive(Debug)]
+pub struct Round {
+    tried: Vec<Tried>,
+    /// The order that is being tried, and how often it was.
+    level: Option<u32>,
+    attempts: u32,
+    /// How many pauses were made.
+    pauses: u32,
+    /// This order and those below it are given up.
+    given_up: Option<u32>,
+    /// What went wrong last.
+    pub last: Option<Failure>,
+}
+
+/// What comes next.
+#[derive(Debug, PartialEq)]
+pub enum Next {
+    /// This one is asked.
+    Ask(Pick),
+    /// A pause, then those that failed may be tried again.
+    Pause(Duration),
+    /// What is to be known has changed: choose again.
+    Again,
+    /// None can be asked, for these reasons.
+    Nobody(Vec<Unfit>),
+    /// It is no use.
+    GiveUp,
+}
+
+impl Round {
+    /// Nothing is tried yet.
+    pub fn new(deployments: usize) -> Self {
+        Self {
+            tried: vec![Tried::No; deployments],
+            level: None,
+            attempts: 0,
+            pauses: 0,
+            given_up: None,
+            last: None,
+        }
+    }
+
+    /// Whether the deployment at `index`, of this order, is out of the question.
+    pub fn is_out(&self, index: usize, order: u32) -> bool {
+        self.tried[index] != Tried::No || self.given_up.is_some_and(|o| order <= o)
+    }
+
+    /// It is asked now.
+    pub fn asking(&mut self, order: u32) {
+        if self.level != Some(order) {
+            self.level = Some(order);
+            self.attempts = 0;
+        }
+        self.attempts += 1;
+    }
+
+    /// The deployment at `index` failed, which may be tried again `allowed` times.
+    pub fn failed(&mut self, index: usize, failure: Failure, allowed: u32) {
+        let again = passes(failure.kind) || is_of_the_request(failure.kind);
+        self.tried[index] = if again { Tried::Again } else { Tried::Never };
+        if self.attempts > allowed {
+            self.given_up = self.level;
+        }
+        self.last = Some(failure);
+    }
+
+    /// What to do with a choice.
+    pub fn next<T>(
+        &mut self,
+        choice: Result<Pick, Vec<Unfit>>,
+        group: &Group<T>,
+        policy: &Policy,
+        may_wait: bool,
+        deadline: Instant,
+        rng: &mut fastrand::Rng,
+    ) -> Next {
+        let order = |index: usize| group.deployments[index].terms.order;
+        let level = self.level.filter(|l| self.given_up.is_none_or(|g| *l > g));
+        let Some(level) = level else {
+            return match choice {
+                Ok(pick) => Next::Ask(pick),
+                Err(_) if self.last.is_some() => Next::GiveUp,
+                Err(reasons) => Next::Nobody(reasons),
+            };
+        };
+        if let Ok(pick) = choice
+            && order(pick.index) == level
+        {
+            return Next::Ask(pick);
+        }
+        // All of this order have failed, or can not be asked. Those that may do better are tried again before higher orders.
+        let again = |i: &usize| self.tried[*i] == Tried::Again && order(*i) == level;
+        let now = Instant::now();
+        let rest = |i: usize| match group.deployments[i].state.live(policy.latency_ttl, now).available {
+            Availability::Cooling(time) => time,
+            _ => Duration::ZERO,
+        };
+        let Some(rest) = (0..self.tried.len()).filter(again).map(rest).min() else {
+            self.given_up = Some(level);
+            return Next::Again;
+        };
+        if rest > Duration::ZERO && (choice.is_ok() || !may_wait || rest > RETRY_AFTER_MAX) {
+            // Others can do it sooner.
+            self.given_up = Some(level);
+            return Next::Again;
+        }
+        let asked_for = match &self.last {
+            // Otherwise the deployment is left alone for so long.
+            Some(f) if policy.cooldown.disabled => f.retry_after.unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
+        let pause = policy.retries.pause(self.pauses, rng).max(rest).max(asked_for);
+        if now + pause >= deadline {
+            return Next::GiveUp;
+        }
+        self.pauses += 1;
+        for (i, tried) in self.tried.iter_mut().enumerate() {
+            if *tried == Tried::Again && group.deployments[i].terms.order == level {
+                *tried = Tried::No;
+            }
+        }
+        Next::Pause(pause)
+    }
+}

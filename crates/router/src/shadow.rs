@@ -1,0 +1,110 @@
+//! Copies of requests for a group whose answers nobody sees (`silent_model`). Sent by `dispatch` beside the request itself,
+//! and dropped wherever they could be in its way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use octet_config as config;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use crate::dispatch::Job;
+use crate::router::{Call, Router};
+use crate::table::Table;
+use crate::target::Target;
+
+/// Most copies at a time.
+const AT_ONCE_MAX: usize = 16;
+
+/// All copies of a router.
+#[derive(Debug)]
+pub struct Shadows {
+    room: Arc<Semaphore>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    dropped: AtomicU64,
+    answered: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What became of copies, since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShadowCounts {
+    /// There was no room, or the target was not idle.
+    pub dropped: u64,
+    /// They were answered.
+    pub answered: u64,
+    /// They were not.
+    pub failed: u64,
+}
+
+impl Default for Shadows {
+    fn default() -> Self {
+        Self { room: Arc::new(Semaphore::new(AT_ONCE_MAX)), counts: Arc::default() }
+    }
+}
+
+/// Ends a copy whose request was given up.
+#[derive(Debug)]
+pub struct Following(Option<AbortHandle>);
+
+impl Following {
+    /// The request is answered: the copy may take its time.
+    pub fn let_go(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Shadows {
+    /// What became of them.
+    pub fn counts(&self) -> ShadowCounts {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        ShadowCounts {
+            dropped: get(&self.counts.dropped),
+            answered: get(&self.counts.answered),
+            failed: get(&self.counts.failed),
+        }
+    }
+
+    /// Sends a copy of `call`, if there is room.
+    pub(crate) fn send<T: Target>(
+        &self,
+        router: &Arc<Router<T>>,
+        table: &Arc<Table<T>>,
+        shadow: &config::Shadow,
+        call: &Call,
+    ) -> Option<Following> {
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let job = Job::shadow(Arc::clone(router), Arc::clone(table), call.clone(), shadow.group.clone());
+        let counts = Arc::clone(&self.counts);
+        let task = tokio::spawn(async move {
+            let (_job, result) = job.boxed().await;
+            let count = match result {
+                // All of it is there: a shadow is asked for whole.
+                Ok(opened) => {
+                    opened.settle(true);
+                    &counts.answered
+                }
+                Err(f) if f.kind == crate::failure::FailureKind::Cancelled => &counts.dropped,
+                Err(_) => &counts.failed,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+            drop(room);
+        });
+        Some(Following(Some(task.abort_handle())))
+    }
+}

@@ -1,0 +1,152 @@
+//! What a request looks like from outside: how long it is, what is in it. Used for limits, by the rules of cascades, and for
+//! prefix affinity.
+
+use octet_api::core::{GenerateRequest, Input, Message, Part, Prompt, ReasoningPart, Role};
+use serde_json::Value;
+
+use crate::hash;
+
+/// Bytes of text that make a token, about.
+const BYTES_PER_TOKEN: u64 = 4;
+/// Text of more bytes per token than this is not to be found.
+const BYTES_PER_TOKEN_MAX: u64 = 16;
+
+/// A request's size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Size {
+    /// Text of the conversation and of the tools; 4 for each token that is given as such.
+    pub bytes: u64,
+}
+
+impl Size {
+    /// The size of `request`.
+    pub fn of(request: &GenerateRequest) -> Self {
+        let bytes = match &request.input {
+            Input::Chat(chat) => {
+                let tools = chat.tools.iter().map(|t| {
+                    let parameters: usize = t.parameters.iter().map(|(k, v)| k.len() + json_bytes(v)).sum();
+                    t.name.len() + t.description.as_ref().map_or(0, String::len) + parameters
+                });
+                chat.messages.iter().map(message_bytes).sum::<usize>() + tools.sum::<usize>()
+            }
+            Input::Completion(completion) => {
+                let prompt = |p: &Prompt| match p {
+                    Prompt::Text(text) => text.len(),
+                    Prompt::Tokens(ids) => ids.len() * BYTES_PER_TOKEN as usize,
+                };
+                completion.prompts.iter().map(prompt).sum()
+            }
+        };
+        Self { bytes: bytes as u64 }
+    }
+
+    /// About as many tokens.
+    pub fn tokens(&self) -> u64 {
+        self.bytes.div_ceil(BYTES_PER_TOKEN)
+    }
+
+    /// So many tokens for sure.
+    pub fn tokens_min(&self) -> u64 {
+        self.bytes / BYTES_PER_TOKEN_MAX
+    }
+
+    /// No more tokens than this, but for what a chat template puts around messages.
+    pub fn tokens_max(&self) -> u64 {
+        self.bytes
+    }
+}
+
+fn message_bytes(message: &Message) -> usize {
+    let content: usize = message.content.iter().filter_map(text).map(str::len).sum();
+    let reasoning: usize = message
+        .reasoning
+        .iter()
+        .map(|r| match r {
+            ReasoningPart::Text { text, .. } => text.len(),
+            ReasoningPart::Redacted(_) => 0,
+        })
+        .sum();
+    let calls: usize = message.tool_calls.iter().map(|c| c.name.len() + c.arguments.len()).sum();
+    content + reasoning + calls
+}
+
+fn text(part: &Part) -> Option<&str> {
+    match part {
+        Part::Text { text, .. } => Some(text),
+        Part::Image { .. } => None,
+    }
+}
+
+/// Bytes of a value as JSON, about.
+fn json_bytes(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        Value::String(s) => s.len() + 2,
+        Value::Array(all) => 2 + all.iter().map(json_bytes).sum::<usize>(),
+        Value::Object(all) => 2 + all.iter().map(|(k, v)| k.len() + 4 + json_bytes(v)).sum::<usize>(),
+    }
+}
+
+/// The instructions, a line each.
+pub fn system_text(request: &GenerateRequest) -> String {
+    let messages = request.chat().map_or(&[][..], |c| &c.messages);
+    let said = messages.iter().filter(|m| matches!(m.role, Role::System | Role::Developer));
+    said.flat_map(|m| m.content.iter().filter_map(text)).collect::<Vec<_>>().join("\n")
+}
+
+/// What the person said last.
+pub fn last_user_text(request: &GenerateRequest) -> String {
+    match &request.input {
+        Input::Chat(chat) => {
+            let last = chat.messages.iter().rev().find(|m| m.role == Role::User);
+            let parts = last.into_iter().flat_map(|m| m.content.iter().filter_map(text));
+            parts.collect::<Vec<_>>().join("\n")
+        }
+        Input::Completion(c) => match c.prompts.last() {
+            Some(Prompt::Text(text)) => text.clone(),
+            _ => String::new(),
+        },
+    }
+}
+
+/// Whether a message of the person's has a fence of code.
+pub fn has_code(request: &GenerateRequest) -> bool {
+    match &request.input {
+        Input::Chat(chat) => {
+            let mut said = chat.messages.iter().filter(|m| m.role == Role::User).flat_map(|m| &m.content);
+            said.any(|part| text(part).is_some_and(|t| t.contains("```") || t.contains("~~~")))
+        }
+        Input::Completion(c) => {
+            c.prompts.iter().any(|p| matches!(p, Prompt::Text(t) if t.contains("```") || t.contains("~~~")))
+        }
+    }
+}
+
+/// Whether there are pictures in it.
+pub fn has_images(request: &GenerateRequest) -> bool {
+    let messages = request.chat().map_or(&[][..], |c| &c.messages);
+    messages.iter().flat_map(|m| &m.content).any(|part| matches!(part, Part::Image { .. }))
+}
+
+/// Names the beginning of the prompt: tools, instructions and the first question stay the same while a conversation goes
+/// on. `None` for an empty one.
+pub fn prefix(request: &GenerateRequest) -> Option<u64> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    match &request.input {
+        Input::Chat(chat) => {
+            parts.extend(chat.tools.iter().map(|t| t.name.as_bytes()));
+            for message in &chat.messages {
+                parts.extend(message.content.iter().filter_map(text).map(str::as_bytes));
+                if message.role == Role::User {
+                    break;
+                }
+            }
+        }
+        Input::Completion(c) => {
+            if let Some(Prompt::Text(text)) = c.prompts.first() {
+                parts.push(&text.as_bytes()[..text.len().min(512)]);
+            }
+        }
+    }
+    (!parts.is_empty()).then(|| hash::hash(&parts))
+}

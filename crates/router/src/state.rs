@@ -1,0 +1,354 @@
+//! What is known of a deployment while the router runs: load, speed, failures, cooldown. Keyed by the deployment's id, so
+//! that it survives a new configuration. Read by `choose`, changed by the permits of `dispatch` and by `health`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::failure::{ALL_KINDS, Failure, FailureKind};
+use crate::policy::Cooldown;
+use crate::window::{Average, Window};
+
+/// Most that a deployment may be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Requests a minute.
+    pub rpm: Option<u64>,
+    /// Tokens a minute, of prompts and answers.
+    pub tpm: Option<u64>,
+    /// Requests at a time.
+    pub max_parallel: Option<u32>,
+}
+
+/// Why a deployment is left alone for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It failed in this way, at last.
+    Failed(FailureKind),
+    /// It did not pass its health check.
+    Unhealthy,
+}
+
+/// Whether a deployment may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Availability {
+    /// It may.
+    Ready,
+    /// Its cooldown is over: one request may try.
+    Trial,
+    /// Its cooldown is over, and a request is trying.
+    OnTrial,
+    /// It is left alone for this long.
+    Cooling(Duration),
+}
+
+/// A deployment at one moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Live {
+    /// Whether it may be asked.
+    pub available: Availability,
+    /// Requests that are being answered.
+    pub in_flight: u32,
+    /// Requests of the last minute.
+    pub requests: u32,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Usual time to the first event of a stream, in seconds.
+    pub first_s: Option<f64>,
+    /// Usual time per token of a whole answer, in seconds.
+    pub per_token_s: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Cooling {
+    until: Instant,
+    reason: Reason,
+    on_trial: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    in_flight: u32,
+    window: Window,
+    first: Average,
+    per_token: Average,
+    cooling: Option<Cooling>,
+}
+
+/// The live state of one deployment.
+#[derive(Debug)]
+pub struct State {
+    inner: Mutex<Inner>,
+    /// Told where a request has ended: somebody may wait for its place.
+    freed: Arc<Notify>,
+}
+
+impl State {
+    /// Nothing has happened yet.
+    pub fn new(freed: Arc<Notify>) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                in_flight: 0,
+                window: Window::new(Instant::now()),
+                first: Average::default(),
+                per_token: Average::default(),
+                cooling: None,
+            }),
+            freed,
+        }
+    }
+
+    // Every change under the lock is complete in itself, so one who panicked left nothing half done.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it is now. Speeds that were measured longer than `latency_ttl` ago do not count.
+    pub fn live(&self, latency_ttl: Duration, now: Instant) -> Live {
+        let mut inner = self.lock();
+        let counts = *inner.window.at(now);
+        Live {
+            available: inner.available(now),
+            in_flight: inner.in_flight,
+            requests: counts.requests,
+            tokens: counts.tokens,
+            first_s: inner.first.get(latency_ttl, now),
+            per_token_s: inner.per_token.get(latency_ttl, now),
+        }
+    }
+
+    /// A place for one request of about `tokens`; `None` if others took it since the choice was made.
+    pub fn admit(self: &Arc<Self>, limits: &Limits, tokens: u64, now: Instant) -> Option<Permit> {
+        let mut inner = self.lock();
+        let counts = *inner.window.at(now);
+        let full = limits.max_parallel.is_some_and(|most| inner.in_flight >= most)
+            || limits.rpm.is_some_and(|most| u64::from(counts.requests) >= most)
+            || limits.tpm.is_some_and(|most| over_tokens(counts.tokens, tokens, most));
+        if full {
+            return None;
+        }
+        let trial = match inner.available(now) {
+            Availability::Ready => false,
+            Availability::Trial => true,
+            Availability::OnTrial | Availability::Cooling(_) => return None,
+        };
+        if trial && let Some(cooling) = &mut inner.cooling {
+            cooling.on_trial = true;
+        }
+        inner.in_flight += 1;
+        let second = inner.window.sent(now, tokens);
+        Some(Permit { state: Arc::clone(self), trial, second, guess: tokens, began: now })
+    }
+
+    /// The next moment at which something may have changed by itself: a cooldown ends, a minute's request expires.
+    pub fn next_change(&self, now: Instant) -> Option<Instant> {
+        let inner = self.lock();
+        match inner.cooling {
+            Some(c) if c.until > now => Some(c.until),
+            _ => inner.window.next_expiry(),
+        }
+    }
+
+    /// Nothing keeps requests from it.
+    pub fn is_ready(&self, now: Instant) -> bool {
+        self.lock().available(now) == Availability::Ready
+    }
+
+    /// It passed or failed a health check. `spare`: another deployment of its group can do its work. What failed is left
+    /// alone until `until`, by when the next check must have passed.
+    pub fn checked(&self, healthy: bool, spare: bool, until: Instant, now: Instant) {
+        let mut inner = self.lock();
+        let by_check = matches!(inner.cooling, Some(c) if c.reason == Reason::Unhealthy);
+        if healthy && by_check {
+            inner.cooling = None;
+            drop(inner);
+            self.freed.notify_waiters();
+        } else if !healthy && (spare || by_check) && (by_check || inner.available(now) == Availability::Ready)
+        {
+            inner.cooling = Some(Cooling { until, reason: Reason::Unhealthy, on_trial: false });
+        }
+    }
+
+    /// Why it is left alone, while it is.
+    pub fn cooling(&self, now: Instant) -> Option<Reason> {
+        self.lock().cooling.filter(|c| c.until > now).map(|c| c.reason)
+    }
+}
+
+/// Whether a request of about `tokens` is too much on top of `used`. One that is longer than the limit itself may go
+/// where nothing else went within the minute: it would wait for ever otherwise.
+pub fn over_tokens(used: u64, tokens: u64, most: u64) -> bool {
+    used > 0 && used.saturating_add(tokens) > most
+}
+
+impl Inner {
+    fn available(&self, now: Instant) -> Availability {
+        match self.cooling {
+            None => Availability::Ready,
+            Some(c) if c.until > now => Availability::Cooling(c.until - now),
+            Some(c) if c.on_trial => Availability::OnTrial,
+            Some(_) => Availability::Trial,
+        }
+    }
+
+    /// How long to leave it alone after a failure of `kind`; `None` to go on.
+    fn cools(
+        &self,
+        failure: &Failure,
+        rules: &Cooldown,
+        own: Option<Duration>,
+        spare: bool,
+    ) -> Option<Duration> {
+        use FailureKind as K;
+        let kind = failure.kind;
+        if rules.disabled {
+            return None;
+        }
+        let time = failure.retry_after.map_or(own.unwrap_or(rules.time), |t| t.min(COOLING_MAX));
+        // A provider that said so itself: others would hear the same.
+        if matches!(kind, K::RateLimited | K::Authentication) && rules.allowed(kind).is_none() {
+            return Some(time);
+        }
+        let counts = self.window.latest();
+        let of_kind = counts.failed[kind as usize];
+        let all: u32 =
+            ALL_KINDS.iter().filter(|k| rules.counts(**k)).map(|k| counts.failed[*k as usize]).sum();
+        let too_many = match rules.allowed(kind) {
+            Some(allowed) => of_kind > allowed,
+            None if !rules.counts(kind) => false,
+            None if kind == K::NotFound => true,
+            None => {
+                let ended = all + counts.answered;
+                rules.allowed_fails.is_some_and(|allowed| all > allowed)
+                    || (ended >= rules.requests_min && f64::from(all) > rules.share_max * f64::from(ended))
+            }
+        };
+        let spare = spare || matches!(kind, K::RateLimited | K::Authentication);
+        (too_many && spare).then_some(time)
+    }
+}
+
+/// Longest that a provider may have itself left alone.
+const COOLING_MAX: Duration = Duration::from_secs(600);
+
+/// A request's place at a deployment. Given back when it is dropped.
+#[derive(Debug)]
+pub struct Permit {
+    state: Arc<State>,
+    trial: bool,
+    second: u64,
+    guess: u64,
+    began: Instant,
+}
+
+impl Permit {
+    /// When the request was sent.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// The first event of a stream came.
+    pub fn first_event(&self, now: Instant) {
+        self.state.lock().first.add(now.saturating_duration_since(self.began), now);
+    }
+
+    /// The answer is complete; `tokens` of prompt and answer, and of the answer alone, where they were counted.
+    /// `whole`: it came in one piece.
+    pub fn answered(mut self, tokens: Option<(u64, u64)>, whole: bool, now: Instant) {
+        let mut inner = self.state.lock();
+        inner.window.answered(now);
+        if let Some((all, of_answer)) = tokens {
+            inner.window.correct(now, self.second, self.guess, all);
+            if whole && of_answer > 0 {
+                let per_token = now.saturating_duration_since(self.began).div_f64(of_answer as f64);
+                inner.per_token.add(per_token, now);
+            }
+        }
+        if self.trial || inner.cooling.is_some_and(|c| c.until <= now) {
+            inner.cooling = None;
+            inner.window.forgive();
+        }
+        drop(inner);
+        self.trial = false;
+    }
+
+    /// It failed. `spare`: another deployment of the group is ready. Returns for how long the deployment is left alone, if
+    /// it is.
+    pub fn failed(
+        mut self,
+        failure: &Failure,
+        rules: &Cooldown,
+        own_time: Option<Duration>,
+        spare: bool,
+        now: Instant,
+    ) -> Option<Duration> {
+        let mut inner = self.state.lock();
+        inner.window.failed(now, failure.kind);
+        if failure.kind == FailureKind::Timeout {
+            // Or a deployment that always hangs would keep its good name.
+            inner.first.add(now.saturating_duration_since(self.began), now);
+        }
+        let time = if self.trial && rules.counts(failure.kind) && !rules.disabled {
+            Some(failure.retry_after.map_or(own_time.unwrap_or(rules.time), |t| t.min(COOLING_MAX)))
+        } else {
+            inner.cools(failure, rules, own_time, spare)
+        };
+        if let Some(time) = time {
+            let until = now + time;
+            let longer = inner.cooling.filter(|c| c.until > until);
+            inner.cooling =
+                longer.or(Some(Cooling { until, reason: Reason::Failed(failure.kind), on_trial: false }));
+            self.trial = false;
+        }
+        drop(inner);
+        time
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut inner = self.state.lock();
+        inner.in_flight -= 1;
+        // A trial that came to no result: the next request may try.
+        if self.trial
+            && let Some(cooling) = &mut inner.cooling
+        {
+            cooling.on_trial = false;
+        }
+        drop(inner);
+        self.state.freed.notify_waiters();
+    }
+}
+
+/// The states of all deployments, by id.
+#[derive(Debug, Default)]
+pub struct States {
+    by_id: Mutex<HashMap<String, Arc<State>>>,
+    freed: Arc<Notify>,
+}
+
+impl States {
+    /// The state of `id`, which may be new.
+    pub fn get(&self, id: &str) -> Arc<State> {
+        let mut all = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(state) = all.get(id) {
+            return Arc::clone(state);
+        }
+        let state = Arc::new(State::new(Arc::clone(&self.freed)));
+        all.insert(id.to_string(), Arc::clone(&state));
+        state
+    }
+
+    /// Forgets all but these.
+    pub fn keep(&self, is_known: impl Fn(&str) -> bool) {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| is_known(id));
+    }
+
+    /// Told whenever a request has ended anywhere.
+    pub fn freed(&self) -> &Notify {
+        &self.freed
+    }
+}

@@ -1,0 +1,322 @@
+//! Names to groups of deployments: what a configuration means, made once and never changed. A new configuration is a new
+//! table; requests that run keep theirs. Built by the server from the configuration; looked at by `dispatch`.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use octet_config as config;
+use octet_config::{Cascade, Config, GroupName, HealthChecks, Strategy};
+
+use crate::choose::Terms;
+use crate::failure::FailureKind;
+use crate::policy::Policy;
+use crate::state::{Limits, State, States};
+use crate::target::Target;
+use crate::trace::By;
+
+/// A deployment at work.
+#[derive(Debug)]
+pub struct Deployment<T> {
+    /// What the choice depends on.
+    pub terms: Terms,
+    /// Most time for an attempt. Instead of the policy's.
+    pub timeout: Option<Duration>,
+    /// Most time to the first event of a stream. Instead of the policy's.
+    pub stream_timeout: Option<Duration>,
+    /// How long it is left alone after failures. Instead of the policy's.
+    pub cooldown: Option<Duration>,
+    /// Retries. Instead of the policy's.
+    pub retries: Option<u32>,
+    /// Who gets a copy of its requests.
+    pub shadow: Option<config::Shadow>,
+    /// Who answers.
+    pub target: T,
+    /// What is known of it.
+    pub state: Arc<State>,
+}
+
+impl<T: Target> Deployment<T> {
+    fn new(d: &config::Deployment, target: T, state: Arc<State>) -> Self {
+        let ours = !matches!(d.target, config::Target::Remote(_));
+        let (input, output) = (d.info.input_cost_per_token, d.info.output_cost_per_token);
+        let priced = input.or(output).map(|_| input.unwrap_or(0.0) + output.unwrap_or(0.0));
+        Self {
+            terms: Terms {
+                id: d.id.clone(),
+                order: d.order.unwrap_or(u32::MAX),
+                weight: d.weight,
+                limits: Limits { rpm: d.rpm, tpm: d.tpm, max_parallel: d.max_parallel_requests },
+                window_tokens: target.window_tokens().or(d.info.max_input_tokens),
+                cost: priced.or(ours.then_some(0.0)),
+            },
+            timeout: d.timeout,
+            stream_timeout: d.stream_timeout,
+            cooldown: d.cooldown_time,
+            retries: d.num_retries,
+            shadow: d.shadow.clone(),
+            target,
+            state,
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.terms.id
+    }
+}
+
+/// A group at work.
+#[derive(Debug)]
+pub struct Group<T> {
+    /// What clients ask for.
+    pub name: GroupName,
+    /// How one is chosen.
+    pub strategy: Strategy,
+    /// Who answers.
+    pub deployments: Vec<Arc<Deployment<T>>>,
+    /// Why deployments were left out.
+    pub skipped: Vec<String>,
+    /// Held while it is decided whether one is left alone: two at a time could leave nobody.
+    pub(crate) cooling: Mutex<()>,
+}
+
+impl<T> Group<T> {
+    /// The longest context of its deployments; `None` if that of one is not known.
+    pub fn window_tokens(&self) -> Option<u64> {
+        let windows: Option<Vec<u64>> = self.deployments.iter().map(|d| d.terms.window_tokens).collect();
+        windows?.into_iter().max()
+    }
+}
+
+/// What a name stands for.
+#[derive(Debug)]
+pub enum Resolved<'a, T> {
+    /// A group.
+    Group {
+        /// It.
+        group: &'a Arc<Group<T>>,
+        /// The name that matched, aliases followed.
+        name: &'a str,
+        /// How it was found.
+        by: By,
+    },
+    /// A cascade.
+    Cascade {
+        /// It.
+        cascade: &'a Arc<Cascade>,
+        /// How it was found.
+        by: By,
+    },
+    /// Nothing.
+    Unknown,
+}
+
+/// A configuration of which no table can be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TableError(pub String);
+
+/// All names, and what they stand for.
+#[derive(Debug)]
+pub struct Table<T> {
+    groups: HashMap<String, Arc<Group<T>>>,
+    /// Groups with stars in their names; what says most, first.
+    wildcards: Vec<Arc<Group<T>>>,
+    aliases: HashMap<String, config::Alias>,
+    cascades: HashMap<String, Arc<Cascade>>,
+    /// In the configuration's order.
+    names: Vec<String>,
+    /// Groups whose broken answers somebody goes on with.
+    mended: HashSet<String>,
+    /// What holds for all groups.
+    pub policy: Policy,
+    /// Checks beside the requests.
+    pub health: HealthChecks,
+}
+
+/// Aliases of aliases are followed so far.
+const ALIASES_MAX: usize = 8;
+
+impl<T: Target> Table<T> {
+    /// A table of `config`, with what `states` knows of the deployments already. `target` makes who answers of a deployment.
+    ///
+    /// # Errors
+    /// A name that stands for nothing, an id that is there twice, and what `target` says.
+    pub fn new(
+        config: &Config,
+        states: &States,
+        mut target: impl FnMut(&config::Deployment) -> Result<T, String>,
+    ) -> Result<Self, TableError> {
+        let mut groups: Vec<Group<T>> = Vec::new();
+        let mut by_name: HashMap<String, usize> = HashMap::new();
+        let mut group = |groups: &mut Vec<Group<T>>, name: &GroupName| {
+            *by_name.entry(name.as_str().to_string()).or_insert_with(|| {
+                groups.push(Group {
+                    name: name.clone(),
+                    strategy: config.router.strategy,
+                    deployments: Vec::new(),
+                    skipped: Vec::new(),
+                    cooling: Mutex::new(()),
+                });
+                groups.len() - 1
+            })
+        };
+        let mut ids = HashSet::new();
+        for d in &config.deployments {
+            if !ids.insert(d.id.as_str()) {
+                return Err(TableError(format!("two deployments have the id '{}'", d.id)));
+            }
+            let made = target(d).map_err(|e| TableError(format!("'{}': {e}", d.group)))?;
+            let at = group(&mut groups, &d.group);
+            groups[at].deployments.push(Arc::new(Deployment::new(d, made, states.get(&d.id))));
+        }
+        for s in &config.skipped {
+            let at = group(&mut groups, &s.group);
+            groups[at].skipped.push(s.reason.clone());
+        }
+        let mut table = Self {
+            groups: HashMap::new(),
+            wildcards: Vec::new(),
+            aliases: config.router.aliases.iter().map(|a| (a.name.clone(), a.clone())).collect(),
+            cascades: config.cascades.iter().map(|c| (c.name.clone(), Arc::new(c.clone()))).collect(),
+            names: Vec::new(),
+            mended: HashSet::new(),
+            policy: Policy::of(&config.router),
+            health: config.health.clone(),
+        };
+        for group in groups.into_iter().map(Arc::new) {
+            if group.name.is_wildcard() {
+                table.wildcards.push(Arc::clone(&group));
+            } else {
+                table.names.push(group.name.as_str().to_string());
+            }
+            table.groups.insert(group.name.as_str().to_string(), group);
+        }
+        table.wildcards.sort_by_key(|g| std::cmp::Reverse(g.name.specificity()));
+        let shown = config.router.aliases.iter().filter(|a| !a.hidden).map(|a| &a.name);
+        for name in config.cascades.iter().map(|c| &c.name).chain(shown) {
+            if !table.names.contains(name) {
+                table.names.push(name.clone());
+            }
+        }
+        table.check()?;
+        table.mended = table.groups.keys().filter(|name| table.leads_to_a_mender(name)).cloned().collect();
+        Ok(table)
+    }
+
+    /// Whether one of the group, or of those that it falls back to, goes on with what broke off.
+    fn leads_to_a_mender(&self, name: &str) -> bool {
+        let mut seen: HashSet<&str> = HashSet::new();
+        let mut queue = vec![name];
+        while let Some(name) = queue.pop() {
+            if !seen.insert(name) {
+                continue;
+            }
+            // A group with stars in its name is one itself here.
+            let group = self.groups.get(name).or_else(|| match self.resolve(name) {
+                Resolved::Group { group, .. } => Some(group),
+                _ => None,
+            });
+            if let Some(group) = group {
+                if group.deployments.iter().any(|d| d.target.mends()) {
+                    return true;
+                }
+                let to = self.policy.fallbacks.after(group.name.as_str(), FailureKind::Server);
+                queue.extend(to.iter().map(String::as_str));
+            } else if let Resolved::Cascade { cascade, .. } = self.resolve(name) {
+                queue.extend([cascade.fast.as_str(), cascade.strong.as_str()]);
+            }
+        }
+        false
+    }
+
+    /// Every name that is used stands for something.
+    fn check(&self) -> Result<(), TableError> {
+        let unknown = |what: String, name: &str| {
+            TableError(format!("{what} '{name}', which is no name here; there are: {}", self.known()))
+        };
+        let is_group = |name: &str| matches!(self.resolve(name), Resolved::Group { .. });
+        for alias in self.aliases.values() {
+            if matches!(self.resolve(&alias.name), Resolved::Unknown) {
+                return Err(unknown(format!("the alias '{}' stands for", alias.name), &alias.group));
+            }
+        }
+        for cascade in self.cascades.values() {
+            if let Some(name) = [&cascade.fast, &cascade.strong].into_iter().find(|name| !is_group(name)) {
+                return Err(unknown(format!("the cascade '{}' asks", cascade.name), name));
+            }
+        }
+        let leads = |name: &str| !matches!(self.resolve(name), Resolved::Unknown);
+        let f = &self.policy.fallbacks;
+        for fallback in f.all() {
+            if let Some(name) = fallback.to.iter().find(|name| !leads(name)) {
+                return Err(unknown(format!("'{}' falls back to", fallback.group), name));
+            }
+        }
+        if let Some(name) = f.default.iter().find(|name| !leads(name)) {
+            return Err(unknown("'default_fallbacks' has".into(), name));
+        }
+        for (_, d) in self.deployments() {
+            if let Some(shadow) = d.shadow.as_ref().filter(|s| !leads(&s.group)) {
+                return Err(unknown(format!("the silent model of '{}' is", d.id()), &shadow.group));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T> Table<T> {
+    /// What `name` stands for: a group of just this name, else an alias, a cascade, or the group with stars in its name that
+    /// says most.
+    pub fn resolve<'a>(&'a self, name: &'a str) -> Resolved<'a, T> {
+        let (mut name, mut by) = (name, By::Name);
+        for _ in 0..ALIASES_MAX {
+            // A name with stars is a pattern, not what somebody asks for.
+            if let Some(group) = self.groups.get(name).filter(|g| !g.name.is_wildcard()) {
+                return Resolved::Group { group, name, by };
+            }
+            let Some(alias) = self.aliases.get(name) else { break };
+            (name, by) = (&alias.group, By::Alias);
+        }
+        if let Some(cascade) = self.cascades.get(name) {
+            return Resolved::Cascade { cascade, by };
+        }
+        match self.wildcards.iter().find(|g| g.name.matches(name)) {
+            Some(group) => Resolved::Group { group, name, by: By::Wildcard },
+            None => Resolved::Unknown,
+        }
+    }
+
+    /// The names that clients may ask for, for lists of models: those with stars and hidden aliases are not in it.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The names, for an error.
+    pub fn known(&self) -> String {
+        let stars = self.wildcards.iter().map(|g| g.name.as_str());
+        let names: Vec<&str> = self.names.iter().map(String::as_str).chain(stars).collect();
+        if names.is_empty() { "none".into() } else { names.join(", ") }
+    }
+
+    /// Whether somebody may go on with what breaks off in this group.
+    pub fn is_mended(&self, group: &Group<T>) -> bool {
+        self.mended.contains(group.name.as_str())
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group<T>>> {
+        self.groups.values()
+    }
+
+    /// All deployments, with their groups.
+    pub fn deployments(&self) -> impl Iterator<Item = (&Arc<Group<T>>, &Arc<Deployment<T>>)> {
+        self.groups.values().flat_map(|g| g.deployments.iter().map(move |d| (g, d)))
+    }
+
+    /// Whether a deployment of this id is in it.
+    pub fn has(&self, id: &str) -> bool {
+        self.deployments().any(|(_, d)| d.terms.id == id)
+    }
+}

@@ -1,0 +1,248 @@
+//! What was decided about a request, as data: for the headers `x-octet-model` and `x-octet-route`, for metrics, and for
+//! `octet route explain`. Written by `dispatch` and `cascade`.
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+
+use crate::choose::Unfit;
+
+/// Most steps that are kept; what comes then is counted.
+const STEPS_MAX: usize = 256;
+/// Longest value of the header.
+const HEADER_BYTES_MAX: usize = 1024;
+
+/// How a request found its answer.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Route {
+    /// The name that the client asked for.
+    pub asked: String,
+    /// What was decided, in order.
+    pub steps: Vec<Step>,
+    /// Steps that were left out.
+    pub more: usize,
+    /// Who answers, once that is known.
+    pub answered: Option<Answered>,
+}
+
+/// Who answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Answered {
+    /// The group.
+    pub group: String,
+    /// The deployment's id.
+    pub deployment: String,
+    /// The model's name there.
+    pub model: String,
+}
+
+/// How a name was understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// A group has this name.
+    Name,
+    /// An alias.
+    Alias,
+    /// A name with stars.
+    Wildcard,
+    /// Nobody knows it: the default fallbacks.
+    Default,
+}
+
+/// One decision.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum Step {
+    /// A name led to a group or a cascade.
+    Resolved {
+        /// The group or cascade.
+        to: String,
+        /// How.
+        by: By,
+    },
+    /// A cascade's rule decided.
+    Rule {
+        /// Which, from 0, and what it looks at.
+        rule: String,
+        /// The group that it names.
+        to: String,
+    },
+    /// A deployment could not be asked.
+    PassedOver {
+        /// Its id.
+        deployment: String,
+        /// Why.
+        why: Unfit,
+    },
+    /// A deployment was asked.
+    Chose {
+        /// Its group.
+        group: String,
+        /// Its id.
+        deployment: String,
+        /// Why this one.
+        why: String,
+    },
+    /// It failed.
+    Failed {
+        /// Its id, or its group's name where none could be asked.
+        deployment: String,
+        /// `FailureKind::name`.
+        kind: &'static str,
+        /// The HTTP status, where there was one.
+        status: Option<u16>,
+        /// What was wrong.
+        message: String,
+        /// After how long.
+        after_ms: u64,
+    },
+    /// It is left alone for a while.
+    Cooled {
+        /// Its id.
+        deployment: String,
+        /// How long.
+        for_ms: u64,
+    },
+    /// A pause before the next attempt.
+    Waited {
+        /// How long.
+        ms: u64,
+        /// For what.
+        why: &'static str,
+    },
+    /// Another group's turn.
+    Fallback {
+        /// Who failed.
+        from: String,
+        /// Who is next.
+        to: String,
+        /// Why: `FailureKind::name`, or `unknown_model`.
+        why: &'static str,
+    },
+    /// The fast model's first tokens were looked at.
+    Confidence {
+        /// How many.
+        tokens: u32,
+        /// Mean of their log-probabilities.
+        logprob: Option<f64>,
+        /// Mean margin between the two most probable tokens.
+        margin: Option<f64>,
+        /// What was made of it: `kept`, `escalated`, or why it could not be measured.
+        verdict: &'static str,
+    },
+    /// The answer broke off, and goes on elsewhere.
+    Continued {
+        /// After so much text.
+        after_bytes: usize,
+    },
+    /// The request was also sent to a group whose answer nobody sees.
+    Shadow {
+        /// The group.
+        group: String,
+        /// `false`: there was no room for it.
+        sent: bool,
+    },
+}
+
+impl Route {
+    /// One line of ASCII for a header: `coder>fast:a3b!timeout>fast:a3b-2`.
+    pub fn header(&self) -> String {
+        let mut out = ascii(&self.asked);
+        for step in &self.steps {
+            // Writing to a String can not fail.
+            let _ = match step {
+                Step::Resolved { to, by: By::Name } if *to == self.asked => Ok(()),
+                Step::Resolved { to, .. } => write!(out, ">{}", ascii(to)),
+                Step::Rule { rule, to } => write!(out, ">rule({})={}", ascii(rule), ascii(to)),
+                Step::Chose { group, deployment, .. } if group == deployment => {
+                    write!(out, ">{}", ascii(deployment))
+                }
+                Step::Chose { group, deployment, .. } => {
+                    write!(out, ">{}:{}", ascii(group), ascii(deployment))
+                }
+                Step::Failed { kind, status, .. } => match status {
+                    Some(status) => write!(out, "!{kind}({status})"),
+                    None => write!(out, "!{kind}"),
+                },
+                Step::Fallback { to, .. } => write!(out, ">fallback={}", ascii(to)),
+                Step::Confidence { logprob, margin, verdict, .. } => match (logprob, margin) {
+                    (Some(l), Some(m)) => write!(out, ">confidence({l:.2},{m:.2})={verdict}"),
+                    (Some(l), None) => write!(out, ">confidence({l:.2})={verdict}"),
+                    _ => write!(out, ">confidence={}", verdict.replace(' ', "_")),
+                },
+                Step::Continued { after_bytes } => write!(out, ">continued({after_bytes})"),
+                Step::PassedOver { .. } | Step::Cooled { .. } | Step::Waited { .. } | Step::Shadow { .. } => {
+                    Ok(())
+                }
+            };
+        }
+        if out.len() > HEADER_BYTES_MAX {
+            // All of it is ASCII.
+            out.truncate(HEADER_BYTES_MAX - 3);
+            out.push_str("...");
+        }
+        out
+    }
+
+    /// How many attempts failed.
+    pub fn failures(&self) -> usize {
+        self.steps.iter().filter(|s| matches!(s, Step::Failed { .. })).count()
+    }
+
+    /// Whether another group than the first answers.
+    pub fn fell_back(&self) -> bool {
+        self.steps.iter().any(|s| matches!(s, Step::Fallback { .. }))
+    }
+
+    /// What a cascade made of the request; `None` if there was none to decide.
+    pub fn escalated(&self) -> Option<bool> {
+        self.steps.iter().rev().find_map(|s| match s {
+            Step::Confidence { verdict, .. } => Some(*verdict == "escalated"),
+            _ => None,
+        })
+    }
+}
+
+/// Names come from configurations and clients: what a header can not carry becomes `_`.
+fn ascii(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_graphic() { c } else { '_' }).take(128).collect()
+}
+
+/// A route that is being written, shared between a request and who answers it.
+#[derive(Debug, Clone, Default)]
+pub struct Trace(Arc<Mutex<Route>>);
+
+impl Trace {
+    /// Nothing is decided yet.
+    pub fn new(asked: &str) -> Self {
+        Self(Arc::new(Mutex::new(Route { asked: asked.to_string(), ..Route::default() })))
+    }
+
+    /// One more decision.
+    pub fn step(&self, step: Step) {
+        self.with(|route| {
+            if route.steps.len() < STEPS_MAX {
+                route.steps.push(step);
+            } else {
+                route.more += 1;
+            }
+        });
+    }
+
+    /// Who answers.
+    pub fn answered(&self, who: Answered) {
+        self.with(|route| route.answered = Some(who));
+    }
+
+    /// What is known so far.
+    pub fn route(&self) -> Route {
+        self.with(|route| route.clone())
+    }
+
+    /// Looks at it.
+    pub fn with<R>(&self, look: impl FnOnce(&mut Route) -> R) -> R {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

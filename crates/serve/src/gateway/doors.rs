@@ -1,0 +1,254 @@
+//! Who may come in, what they may ask, and who pays. Asked by `http` before anything is sent.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hyper::HeaderMap;
+use octet_api::core::{GenerateRequest, Usage};
+use octet_api::{ApiError, ErrorKind};
+use octet_config::{Condition, Config, Mode, SessionKey};
+use octet_keys::{Ask, Grant, Prices, Refusal};
+use octet_router::Resolved;
+use tokio::sync::Semaphore;
+
+use super::Gateway;
+use crate::ops::Keys;
+
+/// A virtual key as a request brought it. Never printed.
+#[derive(Clone)]
+pub struct Bearer {
+    secret: Arc<str>,
+    /// What it is called in logs.
+    pub id: Arc<str>,
+}
+
+/// Who asks.
+#[derive(Clone, Default)]
+pub enum Caller {
+    /// Whoever may do everything: there are no keys, or it brought one of the server's own.
+    #[default]
+    Trusted,
+    /// Somebody with a virtual key.
+    Key(Bearer),
+}
+
+/// What is known of a deployment, for lists and bills.
+pub struct About {
+    /// What it costs.
+    pub prices: Prices,
+    /// What it is for.
+    pub mode: Mode,
+    /// Whether it calls tools.
+    pub tools: bool,
+    /// Whether it thinks.
+    pub thinks: bool,
+    /// Most tokens of an answer.
+    pub output_max: Option<u64>,
+}
+
+/// What of a configuration is not the router's.
+pub struct Current {
+    /// The server's own keys.
+    pub keys: Keys,
+    /// Room for requests at once.
+    pub room: Option<Arc<Semaphore>>,
+    /// By deployment.
+    pub about: HashMap<String, About>,
+    /// Names that lists leave out.
+    pub unlisted: HashSet<String>,
+    /// Whether routes go by headers.
+    pub headers: bool,
+    /// The files that it came from.
+    pub files: Vec<PathBuf>,
+    /// When it was read, in seconds since 1970 UTC.
+    pub created_s: u64,
+}
+
+impl Current {
+    /// What `config` says beside the router's table.
+    pub fn new(config: &Config, flags: &Keys) -> Result<Self, String> {
+        let own = config.server.master_key.iter().chain(&config.server.api_keys);
+        let mut keys: Vec<String> = own.map(|k| k.expose().to_string()).collect();
+        if let Some(path) = &config.server.api_key_file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| format!("server.api_key_file {} can not be read: {e}", path.display()))?;
+            let before = keys.len();
+            let lines = text.lines().map(|l| l.trim().to_string());
+            keys.extend(lines.filter(|l| !l.is_empty() && !l.starts_with('#')));
+            if keys.len() == before {
+                return Err(format!("server.api_key_file {} holds no key", path.display()));
+            }
+        }
+        let mut about = HashMap::new();
+        for d in &config.deployments {
+            let info = &d.info;
+            let prices = || {
+                let (input, output) = (info.input_cost_per_token, info.output_cost_per_token);
+                let prices = Prices::new(input.unwrap_or(0.0), output.unwrap_or(0.0))?;
+                info.cached_input_cost_per_token.map_or(Ok(prices), |usd| prices.cache_read(usd))
+            };
+            let prices = prices().map_err(|e| format!("{}: '{}': {e}", d.span, d.group))?;
+            let known = About {
+                prices,
+                mode: info.mode,
+                tools: info.supports_function_calling.unwrap_or(true),
+                thinks: info.supports_reasoning.unwrap_or(false),
+                output_max: info.max_output_tokens,
+            };
+            about.insert(d.id.clone(), known);
+        }
+        let by_header = |s: &octet_config::Sticky| s.by.iter().any(|k| matches!(k, SessionKey::Header(_)));
+        let mut conditions = config.cascades.iter().flat_map(|c| &c.rules).flat_map(|r| &r.when);
+        let headers = config.router.sticky.as_ref().is_some_and(by_header)
+            || conditions.any(|c| matches!(c, Condition::Header(_)));
+        let unlisted = config.processes.iter().filter(|p| p.unlisted);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self {
+            keys: flags.and(keys),
+            room: config.server.max_parallel_requests.map(|n| Arc::new(Semaphore::new(n as usize))),
+            about,
+            unlisted: unlisted.flat_map(|p| std::iter::once(&p.id).chain(&p.aliases)).cloned().collect(),
+            headers,
+            files: config.files.clone(),
+            created_s: now.as_secs(),
+        })
+    }
+}
+
+/// Paths that are the operator's: what others ask shows there.
+const OPERATORS: &[&str] = &["/metrics", "/props", "/experts"];
+
+impl Gateway {
+    /// Whether everybody may come in.
+    pub fn is_open(&self) -> bool {
+        self.store.is_none() && self.current().keys.is_empty()
+    }
+
+    /// Who a request comes from, if that is somebody who may come in.
+    pub fn admit(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        let current = self.current();
+        let keys = &current.keys;
+        if self.is_open() || (!keys.is_empty() && keys.admit(headers)) {
+            return Ok(Caller::Trusted);
+        }
+        let no_key = || {
+            let what =
+                "no API key, or not a known one; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
+            ApiError::new(ErrorKind::Authentication, what)
+        };
+        let Some(store) = &self.store else { return Err(no_key()) };
+        let secret = Keys::sent(headers).ok_or_else(no_key)?;
+        let id = store.check(secret).map_err(|e| refused(&e))?;
+        if OPERATORS.contains(&path) || path.starts_with("/v1/responses/") {
+            let what = "this API key is for asking models; the server's own key is needed here";
+            return Err(ApiError::new(ErrorKind::Permission, what));
+        }
+        Ok(Caller::Key(Bearer { secret: secret.into(), id: id.to_string().into() }))
+    }
+
+    /// Whether `caller` may use `name`.
+    pub fn may_use(&self, caller: &Caller, name: &str) -> bool {
+        match (caller, &self.store) {
+            (Caller::Key(key), Some(store)) => store.allows(&key.secret, name),
+            (Caller::Key(_), None) => false,
+            (Caller::Trusted, _) => true,
+        }
+    }
+
+    /// Lets a request through that is billed to a virtual key. `bytes` of it came.
+    pub fn authorize(
+        &self,
+        caller: &Caller,
+        request: &GenerateRequest,
+        bytes: u64,
+    ) -> Result<Option<Bill>, ApiError> {
+        let Caller::Key(key) = caller else { return Ok(None) };
+        let current = self.current();
+        let Some(store) = &self.store else {
+            return Err(ApiError::new(ErrorKind::Authentication, "this API key is not known"));
+        };
+        let (prices, output_max) = self.dearest(&current, &request.model);
+        let output = request.max_tokens.map(u64::from).or(output_max).unwrap_or(OUTPUT_GUESS);
+        let ask = Ask { input: bytes / BYTES_PER_TOKEN, output, prices };
+        let grant = store.authorize(&key.secret, &request.model, &ask).map_err(|e| refused(&e))?;
+        Ok(Some(Bill { grant: Some(grant), prices, input: ask.input, output, current }))
+    }
+
+    /// The prices of the most expensive deployment that may answer for `name`, and its longest answer.
+    fn dearest(&self, current: &Current, name: &str) -> (Prices, Option<u64>) {
+        let table = self.router().table();
+        let names = match table.resolve(name) {
+            Resolved::Cascade { cascade, .. } => vec![cascade.fast.clone(), cascade.strong.clone()],
+            _ => vec![name.to_string()],
+        };
+        let one = octet_keys::Usage { input: 1000, output: 1000, ..Default::default() };
+        let mut dearest: Option<&About> = None;
+        for name in &names {
+            let Resolved::Group { group, .. } = table.resolve(name) else { continue };
+            for about in group.deployments.iter().filter_map(|d| current.about.get(d.id())) {
+                if dearest.is_none_or(|d| about.prices.cost(&one) > d.prices.cost(&one)) {
+                    dearest = Some(about);
+                }
+            }
+        }
+        dearest.map_or((Prices::default(), None), |a| (a.prices, a.output_max))
+    }
+}
+
+/// What is taken for the longest answer where nobody gives a limit.
+const OUTPUT_GUESS: u64 = 1024;
+/// Bytes that make a token, about.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// A request that somebody pays for.
+pub struct Bill {
+    grant: Option<Grant>,
+    prices: Prices,
+    input: u64,
+    output: u64,
+    current: Arc<Current>,
+}
+
+impl Bill {
+    /// It is known who answers.
+    pub fn answered_by(&mut self, deployment: &str) {
+        if let Some(about) = self.current.about.get(deployment) {
+            self.prices = about.prices;
+        }
+        let ask = Ask { input: self.input, output: self.output, prices: self.prices };
+        if let Some(grant) = &mut self.grant {
+            grant.reserve(&ask);
+        }
+    }
+
+    /// It is over. Where nobody counted, because the client left or the provider does not, what came is estimated: `tokens` of it.
+    pub fn settle(mut self, usage: Option<&Usage>, tokens: u64) {
+        let Some(grant) = self.grant.take() else { return };
+        let took = match usage {
+            Some(u) => octet_keys::Usage {
+                input: u.prompt_tokens,
+                cached: u.cached_tokens.unwrap_or(0),
+                cache_written: 0,
+                output: u.completion_tokens,
+            },
+            None => octet_keys::Usage { input: self.input, output: tokens, ..Default::default() },
+        };
+        grant.settle(&took, &self.prices);
+    }
+}
+
+fn refused(e: &Refusal) -> ApiError {
+    let kind = match e.status() {
+        401 => ErrorKind::Authentication,
+        403 => ErrorKind::Permission,
+        429 => ErrorKind::RateLimit,
+        _ => ErrorKind::Overloaded,
+    };
+    ApiError {
+        code: Some(e.code().into()),
+        retry_after_s: e.retry_after_s(),
+        ..ApiError::new(kind, e.to_string())
+    }
+}

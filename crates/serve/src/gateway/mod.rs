@@ -1,0 +1,440 @@
+//! The router in front of everything, where a configuration says so: made of its file, and made anew when that changes. Held by `App`;
+//! asked by `http`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `target` | who answers for a deployment |
+//! | `servers` | those that are started first |
+//! | `read` | how much of a body is read |
+//! | `doors` | who may come in, and what that costs whom |
+//! | `passage` | one request on its way through |
+//! | `watch` | the file changes |
+
+mod doors;
+mod passage;
+pub mod read;
+mod servers;
+mod target;
+mod watch;
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use octet_api::ApiError;
+use octet_api::core::{Abilities, Event, GenerateRequest, ModelInfo};
+use octet_config::{Config, Deployment, Local, Mode};
+use octet_keys::Store;
+use octet_router::state::States;
+use octet_router::{Dialect, Resolved, Router, Table, health};
+use octet_upstream::{Client, Limits};
+
+use crate::app::App;
+use crate::models::{BoxError, ModelSpec, Registry};
+use crate::ops::Keys;
+use crate::pipeline::unknown;
+pub use doors::Caller;
+use doors::Current;
+pub use passage::{Asker, Passage};
+use servers::Servers;
+use target::{Far, Here, Started, Target, ours};
+
+/// Reads the configuration again.
+pub type Reload = Arc<dyn Fn() -> Result<Config, String> + Send + Sync>;
+/// Makes a model of a deployment in this process, under this name; may take its time.
+pub type MakeModel = Arc<dyn Fn(&str, &Local) -> Result<ModelSpec, BoxError> + Send + Sync>;
+
+/// A configuration, and what else is needed to route by it.
+#[derive(Clone)]
+pub struct Routes {
+    /// What the file says.
+    pub config: Config,
+    /// Reads it again.
+    pub reload: Reload,
+    /// Makes models of entries like `octet/...`.
+    pub local: MakeModel,
+    /// How often to look whether the file has changed; `None` is never.
+    pub watch: Option<Duration>,
+}
+
+impl Routes {
+    /// A configuration that stays as it is, without models in this process.
+    pub fn new(config: Config) -> Self {
+        let same = config.clone();
+        Self {
+            config,
+            reload: Arc::new(move || Ok(same.clone())),
+            local: Arc::new(|name, _| Err(format!("{name}: there are no models in this process").into())),
+            watch: Some(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// The router at work.
+pub struct Gateway {
+    router: Arc<Router<Target>>,
+    client: Client,
+    servers: Servers,
+    store: Option<Arc<Store>>,
+    database: Option<PathBuf>,
+    current: RwLock<Arc<Current>>,
+    routes: Routes,
+    /// Keys of the command line, beside those of the file.
+    keys: Keys,
+    app: Weak<App>,
+    models: Arc<Registry>,
+    /// Which model of the registry an entry is: those that say the same share one.
+    locals: Mutex<Vec<(Local, usize)>>,
+    /// Requests on their way through.
+    busy: AtomicUsize,
+    reloads: AtomicU64,
+    reloading: Mutex<()>,
+}
+
+impl Gateway {
+    /// Makes everything that the configuration names; starts and loads nothing. Belongs into a runtime of tokio's.
+    pub fn new(
+        app: &Weak<App>,
+        models: &Arc<Registry>,
+        routes: Routes,
+        keys: Keys,
+    ) -> Result<Self, BoxError> {
+        let config = &routes.config;
+        let client = Client::new(Limits::default());
+        let servers = Servers::new(config)?;
+        let store = match &config.keys.database {
+            Some(path) => {
+                let options =
+                    octet_keys::Options { retention_days: config.keys.usage_days, ..Default::default() };
+                Some(Arc::new(Store::open_with(path, options)?))
+            }
+            None => None,
+        };
+        let locals = Mutex::default();
+        let (targets, unused) = {
+            let maker =
+                Maker { app, models, client: &client, servers: &servers, routes: &routes, locals: &locals };
+            maker.targets(config)?
+        };
+        models_go(models, unused);
+        let seed = fastrand::u64(..);
+        let router = Router::new(config, seed, |d| found(&targets, d))?;
+        let current = Arc::new(Current::new(config, &keys)?);
+        tell(config);
+        Ok(Self {
+            router: Arc::new(router),
+            database: config.keys.database.clone(),
+            current: RwLock::new(current),
+            client,
+            servers,
+            store,
+            keys,
+            app: app.clone(),
+            models: Arc::clone(models),
+            locals,
+            routes,
+            busy: AtomicUsize::new(0),
+            reloads: AtomicU64::new(0),
+            reloading: Mutex::new(()),
+        })
+    }
+
+    /// Takes the file as it is now. Requests that run finish on the old one; where the new one is broken, nothing changes. Takes its
+    /// time: a model may have to be fetched.
+    ///
+    /// # Errors
+    /// What is wrong, in one line.
+    pub fn reload(&self) -> Result<(), String> {
+        let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = (self.routes.reload)()?;
+        self.take(&config).map_err(|e| e.to_string().lines().next().unwrap_or_default().to_string())?;
+        self.reloads.fetch_add(1, Ordering::Relaxed);
+        tell(&config);
+        if config.keys.database != self.database {
+            tracing::warn!("keys.database takes effect at the next start");
+        }
+        Ok(())
+    }
+
+    fn take(&self, config: &Config) -> Result<(), BoxError> {
+        let maker = Maker {
+            app: &self.app,
+            models: &self.models,
+            client: &self.client,
+            servers: &self.servers,
+            routes: &self.routes,
+            locals: &self.locals,
+        };
+        let (targets, unused) = maker.targets(config)?;
+        // All that can fail comes first, so that the old one stays as a whole.
+        drop(Table::new(config, &States::default(), |d| found(&targets, d))?);
+        let current = Arc::new(Current::new(config, &self.keys)?);
+        self.servers.reload(config)?;
+        self.router.reload(config, |d| found(&targets, d))?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        models_go(&self.models, unused);
+        Ok(())
+    }
+
+    /// Takes the file as it is now, and says in the log how that went.
+    pub async fn again(self: &Arc<Self>) {
+        watch::again(self).await;
+    }
+
+    /// The text of an answer, beside the server: for measurements. Its events are shown to `see`.
+    ///
+    /// # Errors
+    /// Where nobody answers, or not to the end.
+    pub async fn collect(
+        &self,
+        request: GenerateRequest,
+        see: &mut (dyn FnMut(&Event) + Send),
+    ) -> Result<String, ApiError> {
+        let mut reply = self.router.send(octet_router::Call::new(request));
+        let mut out = String::new();
+        while let Some(piece) = reply.next().await {
+            let octet_router::Piece::Event(event) = piece else { continue };
+            see(&event);
+            match event {
+                Event::Text { text, .. } => out += &text,
+                Event::Error(e) => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(out)
+    }
+
+    /// How often another file was taken.
+    pub fn reloads(&self) -> u64 {
+        self.reloads.load(Ordering::Relaxed)
+    }
+
+    /// The router.
+    pub(crate) fn router(&self) -> &Arc<Router<Target>> {
+        &self.router
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Requests on their way through.
+    pub fn busy(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Looks after the file, and after the deployments' health. Runs as long as the server.
+    pub async fn run(self: Arc<Self>) {
+        if let Err(e) = self.servers.preload(&self.routes.config) {
+            tracing::error!("not started beforehand: {e}");
+        }
+        let health = health::watch(Arc::clone(&self.router));
+        match self.routes.watch {
+            Some(every) => {
+                tokio::join!(health, watch::files(Arc::clone(&self), every));
+            }
+            None => health.await,
+        }
+    }
+
+    /// Ends what was started, and writes what was used.
+    pub async fn stop(&self) {
+        self.servers.shutdown().await;
+        if let Some(store) = &self.store
+            && let Err(e) = store.flush()
+        {
+            tracing::error!("what was used last is not recorded: {e}");
+        }
+    }
+
+    /// Whether a client's bytes can go to whoever answers for `name`, without more being read of them than [`read::peek`] does.
+    pub fn passes(&self, name: &str, dialect: Dialect) -> bool {
+        let table = self.router.table();
+        let Resolved::Group { group, .. } = table.resolve(name) else { return false };
+        let by_content =
+            group.strategy == octet_config::Strategy::PrefixAffinity || table.policy.check_context;
+        !by_content
+            && !group.deployments.is_empty()
+            && group.deployments.iter().all(|d| {
+                let speaks = matches!(&d.target, Target::Far(far) if far.speaks(dialect));
+                speaks && d.shadow.is_none() && d.terms.limits.tpm.is_none()
+            })
+    }
+
+    /// Whether somebody may go on with what breaks off of an answer for `name`: then it has to be read.
+    pub fn mends(&self, name: &str) -> bool {
+        let table = self.router.table();
+        matches!(table.resolve(name), Resolved::Group { group, .. } if table.is_mended(group))
+    }
+
+    /// Which model of the registry `name` is, where one in this process answers.
+    pub fn local(&self, name: &str) -> Result<usize, ApiError> {
+        let table = self.router.table();
+        let Some(name) = known(&table, name) else { return Err(unknown(name, &table.known())) };
+        let mut seen = name.to_string();
+        // A cascade is asked for by what its fast model is.
+        if let Resolved::Cascade { cascade, .. } = table.resolve(name) {
+            seen.clone_from(&cascade.fast);
+        }
+        let here = match table.resolve(&seen) {
+            Resolved::Group { group, .. } => group.deployments.iter().find_map(|d| match &d.target {
+                Target::Here(here) => Some(here.index()),
+                _ => None,
+            }),
+            _ => None,
+        };
+        here.ok_or_else(|| {
+            let what = format!("'{name}' is not a model in this process, and this can only be asked of one");
+            ApiError::invalid("model", what)
+        })
+    }
+
+    /// The name as the table has it: Ollama's clients add a tag.
+    pub fn name<'a>(&self, name: &'a str) -> &'a str {
+        known(&self.router.table(), name).unwrap_or(name)
+    }
+
+    /// All names, for lists: those that `caller` may use.
+    pub fn list(&self, caller: &Caller) -> Vec<ModelInfo> {
+        let current = self.current();
+        let table = self.router.table();
+        let names = table.names().iter();
+        let shown = names.filter(|n| !current.unlisted.contains(*n) && self.may_use(caller, n));
+        shown.map(|name| self.info_in(&table, &current, name)).collect()
+    }
+
+    /// One name, as lists show it.
+    pub fn info(&self, name: &str, caller: &Caller) -> Result<ModelInfo, ApiError> {
+        let table = self.router.table();
+        match known(&table, name).filter(|name| self.may_use(caller, name)) {
+            Some(name) => Ok(self.info_in(&table, &self.current(), name)),
+            None => Err(unknown(name, &table.known())),
+        }
+    }
+
+    fn info_in(&self, table: &Table<Target>, current: &Current, name: &str) -> ModelInfo {
+        if let Ok(index) = self.local(name) {
+            return ModelInfo { id: name.into(), ..self.models.info(index) };
+        }
+        let group = match table.resolve(name) {
+            Resolved::Group { group, .. } => Some(group),
+            _ => None,
+        };
+        let window = group.and_then(|g| g.window_tokens()).and_then(|n| u32::try_from(n).ok());
+        let first = group.and_then(|g| g.deployments.first()).and_then(|d| current.about.get(d.id()));
+        let embeds = first.is_some_and(|a| a.mode == Mode::Embedding);
+        ModelInfo {
+            id: name.into(),
+            created_s: current.created_s,
+            context_length: window.unwrap_or_default(),
+            abilities: Abilities {
+                completion: !embeds,
+                tools: first.is_none_or(|a| a.tools),
+                thinking: first.is_some_and(|a| a.thinks),
+                embedding: embeds,
+            },
+            ..ModelInfo::default()
+        }
+    }
+}
+
+/// `name`, or without the tag that Ollama's clients add, where that is known.
+fn known<'a>(table: &Table<Target>, name: &'a str) -> Option<&'a str> {
+    let is_known = |name: &&str| !matches!(table.resolve(name), Resolved::Unknown);
+    Some(name).filter(is_known).or_else(|| name.strip_suffix(":latest").filter(is_known))
+}
+
+fn found(targets: &HashMap<String, Target>, d: &Deployment) -> Result<Target, String> {
+    targets.get(&d.id).cloned().ok_or_else(|| format!("the deployment '{}' was not made", d.id))
+}
+
+/// What the user should know of a configuration.
+fn tell(config: &Config) {
+    for note in &config.notes {
+        tracing::warn!("{note}");
+    }
+    for skipped in &config.skipped {
+        tracing::warn!("{}: '{}' is left out: {}", skipped.span, skipped.group, skipped.reason);
+    }
+    if config.keys.max_budget.is_some() {
+        tracing::warn!(
+            "litellm_settings.max_budget, of all requests together, is not held to yet: give each key a budget"
+        );
+    }
+}
+
+/// Models that no name leads to any more make way when they are idle.
+fn models_go(models: &Registry, unused: Vec<usize>) {
+    for index in unused {
+        models.keep(index, octet_api::core::KeepAlive::Seconds(0.0));
+    }
+}
+
+/// Makes targets of deployments.
+struct Maker<'a> {
+    app: &'a Weak<App>,
+    models: &'a Arc<Registry>,
+    client: &'a Client,
+    servers: &'a Servers,
+    routes: &'a Routes,
+    locals: &'a Mutex<Vec<(Local, usize)>>,
+}
+
+impl Maker<'_> {
+    /// One for each deployment, by its id; and the models that none of them is.
+    fn targets(&self, config: &Config) -> Result<(HashMap<String, Target>, Vec<usize>), BoxError> {
+        let mut out = HashMap::new();
+        let mut used = HashSet::new();
+        for d in &config.deployments {
+            let made = self.target(d, &mut used).map_err(|e| format!("{}: '{}': {e}", d.span, d.group))?;
+            out.insert(d.id.clone(), made);
+        }
+        let locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused = locals.iter().map(|(_, index)| *index).filter(|i| !used.contains(i)).collect();
+        Ok((out, unused))
+    }
+
+    fn target(&self, d: &Deployment, used: &mut HashSet<usize>) -> Result<Target, BoxError> {
+        Ok(match &d.target {
+            octet_config::Target::Remote(remote) => {
+                let far = Far::new(self.client, remote.clone(), d.params.clone(), d.info.max_output_tokens);
+                Target::Far(far?)
+            }
+            octet_config::Target::Local(local) => {
+                let index = self.local(local)?;
+                used.insert(index);
+                let ours = ours(&local.model, &local.changes, &d.params);
+                Target::Here(Here::new(self.app, self.models, index, ours))
+            }
+            octet_config::Target::Process(process) => {
+                let most = d.info.max_output_tokens;
+                let (process, params) = (process.clone(), d.params.clone());
+                Target::Started(Arc::new(Started::new(self.servers, self.client, process, params, most)))
+            }
+        })
+    }
+
+    /// The model of an entry; a new one where no other entry says the same.
+    fn local(&self, local: &Local) -> Result<usize, BoxError> {
+        let bare = Local { changes: octet_config::Changes::default(), ..local.clone() };
+        let mut locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, index)) = locals.iter().find(|(known, _)| *known == bare) {
+            return Ok(*index);
+        }
+        let same_name = |name: &str| self.models.find(name).is_some();
+        let mut name = local.model.clone();
+        let mut n = 1;
+        while same_name(&name) {
+            n += 1;
+            name = format!("{}#{n}", local.model);
+        }
+        let began = Instant::now();
+        let spec = (self.routes.local)(&name, local)?;
+        let index = self.models.add(ModelSpec { name: name.clone(), aliases: Vec::new(), ..spec })?;
+        tracing::debug!(model = name, seconds = began.elapsed().as_secs_f64(), "known");
+        locals.push((bare, index));
+        Ok(index)
+    }
+}

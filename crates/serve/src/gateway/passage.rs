@@ -1,0 +1,218 @@
+//! One request on its way through the router: it is counted, billed and measured, whatever becomes of it. Driven by `http`; dropped
+//! where the client is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use octet_api::core::{Event, GenerateRequest, Usage};
+use octet_api::{ApiError, ErrorKind};
+use octet_router::{Call, Original, Piece, Reply, Size};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::doors::Bill;
+use super::target::Target;
+use super::{Caller, Gateway};
+use crate::app::App;
+use crate::ops::Trace;
+use crate::pipeline::draining;
+use crate::room::Share;
+
+/// When a request may come again for which there was no room.
+const RETRY_S: u64 = 1;
+
+/// Whose request it is.
+pub struct Asker<'a> {
+    /// Its name and figures.
+    pub trace: &'a Trace,
+    /// Who asks.
+    pub caller: &'a Caller,
+    /// Its headers.
+    pub headers: &'a hyper::HeaderMap,
+    /// What it takes of the room for requests.
+    pub share: Share,
+}
+
+/// A request on its way.
+pub struct Passage {
+    app: Arc<App>,
+    gateway: Arc<Gateway>,
+    trace: Trace,
+    request: Arc<GenerateRequest>,
+    reply: Reply<Target>,
+    bill: Option<Bill>,
+    usage: Option<Usage>,
+    /// Pieces of text that came, each about a token; bytes of an answer of which nothing is read.
+    pieces: u64,
+    raw_bytes: u64,
+    error: Option<String>,
+    decided: bool,
+    began: bool,
+    _room: Option<OwnedSemaphorePermit>,
+    /// The request is kept, so that somebody else can be asked.
+    _share: Share,
+}
+
+impl Passage {
+    /// Lets a request in. Nothing is sent before it is asked for an answer.
+    pub fn enter(
+        app: &Arc<App>,
+        gateway: &Arc<Gateway>,
+        asker: Asker<'_>,
+        request: &Arc<GenerateRequest>,
+        original: Option<Original>,
+    ) -> Result<Self, ApiError> {
+        let Asker { trace, caller, headers, share } = asker;
+        if app.models.is_draining() {
+            return Err(draining());
+        }
+        let current = gateway.current();
+        let room = match &current.room {
+            Some(room) => Some(Arc::clone(room).try_acquire_owned().map_err(|_| {
+                let what =
+                    "as many requests as may be are on their way (global_max_parallel_requests); try again";
+                ApiError { retry_after_s: Some(RETRY_S), ..ApiError::new(ErrorKind::RateLimit, what) }
+            })?),
+            None => None,
+        };
+        let bytes = original.as_ref().map_or(0, |o| o.body.len() as u64).max(Size::of(request).bytes);
+        let bill = gateway.authorize(caller, request, bytes)?;
+        let text = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
+            Some((name.as_str().to_string(), value.to_str().ok()?.to_string()))
+        };
+        let call = Call {
+            request: Arc::clone(request),
+            original: original.map(Arc::new),
+            headers: if current.headers { headers.iter().filter_map(text).collect() } else { Vec::new() },
+            key: match caller {
+                Caller::Key(key) => Some(key.id.to_string()),
+                Caller::Trusted => None,
+            },
+            timeout: app.options.timeout,
+        };
+        gateway.busy.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            reply: gateway.router().send(call),
+            request: Arc::clone(request),
+            app: Arc::clone(app),
+            gateway: Arc::clone(gateway),
+            trace: trace.clone(),
+            bill,
+            usage: None,
+            pieces: 0,
+            raw_bytes: 0,
+            error: None,
+            decided: false,
+            began: false,
+            _room: room,
+            _share: share,
+        })
+    }
+
+    /// What is asked.
+    pub fn request(&self) -> &Arc<GenerateRequest> {
+        &self.request
+    }
+
+    /// Waits until somebody answers, for no longer than `most`; false where that was too short.
+    pub async fn decide(&mut self, most: Option<Duration>) -> Result<bool, ApiError> {
+        let decided = match most {
+            Some(most) => match tokio::time::timeout(most, self.reply.decide()).await {
+                Ok(decided) => decided,
+                Err(_) => return Ok(false),
+            },
+            None => self.reply.decide().await,
+        };
+        decided.inspect_err(|e| self.error = Some(e.message.clone()))?;
+        self.know();
+        Ok(true)
+    }
+
+    /// Takes note of who answers.
+    fn know(&mut self) {
+        if std::mem::replace(&mut self.decided, true) {
+            return;
+        }
+        let bill = &mut self.bill;
+        self.reply.with_route(|route| {
+            if let (Some(bill), Some(who)) = (bill, &route.answered) {
+                bill.answered_by(&who.deployment);
+            }
+        });
+    }
+
+    /// Who answers, and how that was found: for headers.
+    pub fn route(&self) -> (Option<String>, String) {
+        self.reply.with_route(|route| (route.answered.as_ref().map(|a| a.model.clone()), route.header()))
+    }
+
+    /// The next piece; `None` after the last. Can be given up and called again.
+    pub async fn next(&mut self) -> Option<Piece> {
+        let piece = self.reply.next().await;
+        self.see(piece)
+    }
+
+    /// The next piece, if it is there already.
+    pub fn try_next(&mut self) -> Option<Piece> {
+        let piece = self.reply.try_next()?;
+        self.see(Some(piece))
+    }
+
+    fn see(&mut self, piece: Option<Piece>) -> Option<Piece> {
+        self.know();
+        match &piece {
+            None => self.usage = self.usage.or_else(|| self.reply.usage()),
+            Some(Piece::Raw(bytes)) => {
+                self.raw_bytes += bytes.len() as u64;
+                self.first();
+            }
+            Some(Piece::Event(event)) => match event {
+                Event::Usage(usage) => self.usage = Some(*usage),
+                Event::Error(e) => self.error = Some(e.message.clone()),
+                Event::Text { .. } | Event::Reasoning { .. } | Event::ToolCallArguments { .. } => {
+                    self.pieces += 1;
+                    self.first();
+                }
+                _ => {}
+            },
+        }
+        piece
+    }
+
+    fn first(&mut self) {
+        if !std::mem::replace(&mut self.began, true) {
+            let after = self.trace.began.elapsed();
+            self.trace.note(|f| f.ttft = Some(after));
+        }
+    }
+}
+
+/// Bytes of a provider's stream for each token, about.
+const STREAM_BYTES_PER_TOKEN: u64 = 200;
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        self.gateway.busy.fetch_sub(1, Ordering::Relaxed);
+        let usage = self.usage.or_else(|| self.reply.usage());
+        let (error, took) = (self.error.take(), self.trace.began.elapsed());
+        self.reply.with_route(|route| {
+            self.app.metrics.routes.count(route, error.is_some(), took, usage.as_ref());
+            self.trace.note(|f| {
+                if let Some(who) = &route.answered {
+                    f.model.clone_from(&who.model);
+                }
+                f.route = Some(route.header());
+                if let Some(usage) = &usage {
+                    f.prompt = usage.prompt_tokens;
+                    f.cached = usage.cached_tokens.unwrap_or(0);
+                    f.completion = usage.completion_tokens;
+                }
+                f.error = error;
+            });
+        });
+        // Who got nothing pays nothing.
+        if let Some(bill) = self.bill.take().filter(|_| self.began || usage.is_some()) {
+            bill.settle(usage.as_ref(), self.pieces + self.raw_bytes / STREAM_BYTES_PER_TOKEN);
+        }
+    }
+}

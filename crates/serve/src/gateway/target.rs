@@ -1,0 +1,402 @@
+//! Who answers for a deployment: another server, a model in this process, or a server that is started first. Made by `gateway` for
+//! each deployment of a configuration; asked by the router.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use axum::body::Bytes;
+use octet_api::anthropic::count_tokens;
+use octet_api::core::{EmbedRequest, Embeddings, GenerateRequest, Usage};
+use octet_api::{ApiError, ErrorKind, ollama, openai};
+use octet_config::{Changes, ProcessTarget, Provider};
+use octet_router::{
+    Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, Size, from_api,
+};
+use octet_upstream::{Client, Endpoint, Ours, Settings, Timeouts};
+use serde_json::{Map, Value};
+
+use super::read;
+use super::servers::{Lease, Servers};
+use crate::app::App;
+use crate::models::Registry;
+use crate::ops::Trace;
+use crate::pipeline::{Job, Purpose, Run, acquire_at, chat_prompt, embed};
+use crate::room::Share;
+
+/// Who answers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// Another server.
+    Far(Far),
+    /// A model in this process.
+    Here(Here),
+    /// A server that is started on demand.
+    Started(Arc<Started>),
+}
+
+/// Another server's model.
+#[derive(Debug, Clone)]
+pub struct Far {
+    client: Client,
+    endpoint: Endpoint,
+    remote: Remote,
+}
+
+/// The router has the clocks: an endpoint's own would end long answers.
+const UNTIMED: Timeouts = Timeouts { whole: None, first_chunk: None, idle: None };
+
+impl Far {
+    /// A model behind `client`. `max_tokens` where the provider demands a limit and nobody gives one.
+    pub fn new(
+        client: &Client,
+        remote: octet_config::Remote,
+        params: Map<String, Value>,
+        max_tokens: Option<u64>,
+    ) -> Result<Self, String> {
+        let mut settings = Settings { params, timeouts: UNTIMED, ..Settings::new(remote) };
+        if let Some(most) = max_tokens.and_then(|n| u32::try_from(n).ok()) {
+            settings.max_tokens = most;
+        }
+        let endpoint = Endpoint::new(settings).map_err(|e| e.to_string())?;
+        let remote = Remote::new(client.clone(), endpoint.clone());
+        Ok(Self { client: client.clone(), endpoint, remote })
+    }
+
+    /// Whether a client's bytes can go there as they are.
+    pub fn speaks(&self, dialect: Dialect) -> bool {
+        self.endpoint.speaks(dialect)
+    }
+
+    async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let foreign = ask.original.filter(|o| !self.endpoint.speaks(o.dialect));
+        if let Some(o) = foreign.filter(|o| read::is_embedding(o.dialect)) {
+            return self.embed(ask, o).await;
+        }
+        let whole;
+        let mut ask = ask;
+        if let Some(o) = foreign.filter(|o| read::is_shallow(ask.request) && read::generates(o.dialect)) {
+            whole = Arc::new(read::request(o).map_err(|e| from_api(&e))?);
+            ask.request = &whole;
+        }
+        let answer = octet_router::Target::generate(&self.remote, ask).await?;
+        Ok(Answer::Far(Box::new(answer)))
+    }
+
+    /// Vectors that are asked for in another dialect.
+    async fn embed(&self, ask: Ask<'_>, original: &Original) -> Result<Answer, Failure> {
+        let request = read::embedding(original).map_err(|e| from_api(&e))?;
+        let endpoint = self.endpoint.with_model(ask.fill(self.endpoint.model()).into_owned());
+        let mut vectors = self.client.embed(&endpoint, &request).await?;
+        vectors.model.clone_from(&request.model);
+        Ok(Answer::vectors(original.dialect, &request, &vectors))
+    }
+}
+
+/// A model in this process.
+#[derive(Clone)]
+pub struct Here {
+    app: Weak<App>,
+    models: Weak<Registry>,
+    index: usize,
+    name: Arc<str>,
+    window_tokens: u64,
+    ours: Arc<Ours>,
+}
+
+impl std::fmt::Debug for Here {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Here").field("index", &self.index).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+fn ending() -> Failure {
+    Failure::new(FailureKind::Server, "the server is shutting down")
+}
+
+/// The passage that a request belongs to has its share of the room. Here it tells only how long the request is.
+fn uncounted(request: &GenerateRequest) -> Share {
+    let mut share = Share::default();
+    share.body_bytes = usize::try_from(Size::of(request).bytes).unwrap_or(usize::MAX);
+    share
+}
+
+impl Here {
+    /// The model of that index, whose requests are changed by `ours`.
+    pub fn new(app: &Weak<App>, models: &Arc<Registry>, index: usize, ours: Ours) -> Self {
+        let info = models.info(index);
+        Self {
+            app: app.clone(),
+            models: Arc::downgrade(models),
+            index,
+            name: info.id.into(),
+            window_tokens: info.context_length.into(),
+            ours: Arc::new(ours),
+        }
+    }
+
+    /// Which model of the registry.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The request as the model gets it.
+    fn changed(&self, request: &Arc<GenerateRequest>) -> Arc<GenerateRequest> {
+        if self.ours.is_nothing() {
+            return Arc::clone(request);
+        }
+        let mut changed = (**request).clone();
+        self.ours.apply(&mut changed);
+        Arc::new(changed)
+    }
+
+    async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let app = self.app.upgrade().ok_or_else(ending)?;
+        let answer = match ask.original {
+            Some(o) if read::is_embedding(o.dialect) => self.embed(&app, o).await,
+            Some(o) if o.dialect == Dialect::AnthropicCountTokens => self.count(&app, o).await,
+            original => self.run(&app, ask.request, original).await,
+        };
+        answer.map_err(|e| from_api(&e))
+    }
+
+    async fn run(
+        &self,
+        app: &Arc<App>,
+        request: &Arc<GenerateRequest>,
+        original: Option<&Original>,
+    ) -> Result<Answer, ApiError> {
+        let request = match original.filter(|_| read::is_shallow(request)) {
+            Some(original) => self.changed(&Arc::new(read::request(original)?)),
+            None => self.changed(request),
+        };
+        let share = uncounted(&request);
+        let mut run = Run::start(app, &Trace::default(), self.index, (request, share), false).await?;
+        let unenforced = std::mem::take(&mut run.unenforced);
+        if !unenforced.is_empty() {
+            tracing::warn!(model = &*self.name, "not enforced: {}", unenforced.join("; "));
+        }
+        Ok(Answer::Here(Box::new(run)))
+    }
+
+    async fn embed(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
+        let request = Arc::new(read::embedding(original)?);
+        let vectors = embed(app, &Trace::default(), self.index, Arc::clone(&request), false).await?;
+        Ok(Answer::vectors(original.dialect, &request, &vectors))
+    }
+
+    async fn count(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
+        let tokens = self.tokens(app, &Arc::new(count_tokens::parse(&original.body)?)).await?;
+        Ok(Answer::Ready(Some(count_tokens::response(tokens).to_string().into()), None))
+    }
+
+    /// Tokens of a conversation's prompt, exactly.
+    async fn tokens(&self, app: &Arc<App>, request: &Arc<GenerateRequest>) -> Result<u64, ApiError> {
+        let lease = acquire_at(app, self.index, None, None).await?;
+        let (model, request) = (Arc::clone(lease.model()), self.changed(request));
+        let counted = app.apart.run_unqueued(uncounted(&request), move |gone| match request.chat() {
+            Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
+            None => Err(ApiError::new(ErrorKind::InvalidRequest, "these are no messages")),
+        });
+        Ok(counted.await? as u64)
+    }
+}
+
+/// A server that is started on demand.
+#[derive(Debug)]
+pub struct Started {
+    servers: Servers,
+    client: Client,
+    target: ProcessTarget,
+    params: Map<String, Value>,
+    max_tokens: Option<u64>,
+    /// Where it listened the last time; a start may choose another port.
+    far: Mutex<Option<(String, Far)>>,
+}
+
+impl Started {
+    /// A server of `servers`.
+    pub fn new(
+        servers: &Servers,
+        client: &Client,
+        target: ProcessTarget,
+        params: Map<String, Value>,
+        max_tokens: Option<u64>,
+    ) -> Self {
+        Self {
+            servers: servers.clone(),
+            client: client.clone(),
+            target,
+            params,
+            max_tokens,
+            far: Mutex::default(),
+        }
+    }
+
+    fn far(&self, base_url: &str) -> Result<Far, Failure> {
+        let mut known = self.far.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, far)) = known.as_ref().filter(|(base, _)| base == base_url) {
+            return Ok(far.clone());
+        }
+        let remote = octet_config::Remote {
+            provider: Provider::OpenAiCompatible,
+            model: self.target.model.clone(),
+            api_base: format!("{}/v1", base_url.trim_end_matches('/')),
+            api_key: None,
+            organization: None,
+            api_version: None,
+            extra_headers: Vec::new(),
+            changes: self.target.changes.clone(),
+        };
+        let far = Far::new(&self.client, remote, self.params.clone(), self.max_tokens)
+            .map_err(|e| Failure::new(FailureKind::Server, e))?;
+        *known = Some((base_url.to_string(), far.clone()));
+        Ok(far)
+    }
+
+    async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let lease = self.servers.lease(&self.target.process).await?;
+        let far = self.far(lease.base_url())?;
+        Ok(match far.generate(ask).await? {
+            Answer::Far(answer) => Answer::Started { answer, _lease: lease },
+            other => other,
+        })
+    }
+}
+
+impl octet_router::Target for Target {
+    type Events = Answer;
+
+    async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        match self {
+            Self::Far(far) => far.generate(ask).await,
+            Self::Here(here) => here.generate(ask).await,
+            Self::Started(started) => started.generate(ask).await,
+        }
+    }
+
+    fn model(&self) -> &str {
+        match self {
+            Self::Far(far) => far.endpoint.model(),
+            Self::Here(here) => &here.name,
+            Self::Started(started) => &started.target.model,
+        }
+    }
+
+    async fn count_tokens(&self, request: &Arc<GenerateRequest>) -> Option<u64> {
+        let Self::Here(here) = self else { return None };
+        let app = here.app.upgrade()?;
+        // A model is not loaded to count.
+        app.models.loaded(here.index)?;
+        here.tokens(&app, request).await.ok()
+    }
+
+    fn window_tokens(&self) -> Option<u64> {
+        match self {
+            Self::Here(here) => Some(here.window_tokens),
+            Self::Far(_) | Self::Started(_) => None,
+        }
+    }
+
+    fn tells_logprobs(&self) -> bool {
+        match self {
+            Self::Far(far) => octet_router::Target::tells_logprobs(&far.remote),
+            Self::Here(_) | Self::Started(_) => true,
+        }
+    }
+
+    fn continues(&self, sent: &Sent) -> bool {
+        // Thoughts alone are not something to go on from: templates close them.
+        matches!(self, Self::Here(_)) && !sent.text.is_empty()
+    }
+
+    fn mends(&self) -> bool {
+        matches!(self, Self::Here(_))
+    }
+
+    fn load(&self) -> Option<u32> {
+        let Self::Here(here) = self else { return None };
+        let models = here.models.upgrade()?;
+        let stats = models.loaded(here.index).map(|l| l.handle.stats());
+        let with_engine = stats.map_or(0, |s| s.running + s.waiting);
+        u32::try_from(with_engine + models.waiting(here.index)).ok()
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        match self {
+            Self::Far(far) => octet_router::Target::check(&far.remote).await,
+            Self::Here(here) => {
+                let failure = here.models.upgrade().and_then(|m| m.failure(here.index));
+                failure.map_or(Ok(()), |why| Err(Failure::new(FailureKind::Server, why)))
+            }
+            // It need not run, and is not started to be looked at.
+            Self::Started(_) => Ok(()),
+        }
+    }
+}
+
+/// A target's answer.
+pub enum Answer {
+    /// Another server's.
+    Far(Box<<Remote as octet_router::Target>::Events>),
+    /// The same of a server that was started for it, and is not ended while `_lease` is there.
+    Started {
+        /// What it says.
+        answer: Box<<Remote as octet_router::Target>::Events>,
+        /// The place there.
+        _lease: Lease,
+    },
+    /// A model's in this process.
+    Here(Box<Run>),
+    /// It is there already, in the client's dialect.
+    Ready(Option<Bytes>, Option<Usage>),
+}
+
+impl Answer {
+    fn vectors(dialect: Dialect, request: &EmbedRequest, vectors: &Embeddings) -> Self {
+        let body = match dialect {
+            Dialect::OllamaEmbed => ollama::embed::response(vectors),
+            _ => openai::embeddings::response(request, vectors),
+        };
+        let usage = Usage { prompt_tokens: vectors.prompt_tokens, ..Usage::default() };
+        Self::Ready(Some(body.into()), Some(usage))
+    }
+}
+
+impl Events for Answer {
+    async fn next(&mut self) -> Option<Result<Piece, Failure>> {
+        match self {
+            Self::Far(answer) | Self::Started { answer, .. } => answer.next().await,
+            Self::Here(run) => run.next().await.map(|e| Ok(Piece::Event(e))),
+            Self::Ready(bytes, _) => bytes.take().map(|b| Ok(Piece::Raw(b))),
+        }
+    }
+
+    fn try_next(&mut self) -> Option<Result<Piece, Failure>> {
+        match self {
+            Self::Far(answer) | Self::Started { answer, .. } => answer.try_next(),
+            Self::Here(run) => run.try_next().map(|e| Ok(Piece::Event(e))),
+            Self::Ready(bytes, _) => bytes.take().map(|b| Ok(Piece::Raw(b))),
+        }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::Far(answer) | Self::Started { answer, .. } => answer.usage(),
+            Self::Here(_) => None,
+            Self::Ready(_, usage) => *usage,
+        }
+    }
+}
+
+/// Changes that a configuration makes in requests for a model of ours; what has no meaning there is told.
+pub fn ours(name: &str, changes: &Changes, params: &Map<String, Value>) -> Ours {
+    let ours = Ours::new(changes, params);
+    let unknown: Vec<&str> = ours.unknown().collect();
+    if !unknown.is_empty() {
+        tracing::warn!(
+            model = name,
+            "these parameters mean nothing to a model in this process: {}",
+            unknown.join(", ")
+        );
+    }
+    ours
+}

@@ -1,0 +1,60 @@
+//! Sees that the configuration's file has changed. Run by `gateway` beside the requests.
+//!
+//! The files are looked at again and again, and not watched by the system: that works on every file system, and where an editor puts
+//! a new file in the old one's place. What is being written is left alone until it has been the same twice.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::Gateway;
+
+/// What tells one state of a file from another.
+type Seen = Vec<Option<(SystemTime, u64)>>;
+
+fn look(files: &[PathBuf]) -> Seen {
+    let seen = |file: &PathBuf| {
+        let meta = std::fs::metadata(file).ok()?;
+        Some((meta.modified().ok()?, meta.len()))
+    };
+    files.iter().map(seen).collect()
+}
+
+/// Takes the configuration again whenever its files have changed, for ever.
+pub async fn files(gateway: Arc<Gateway>, every: Duration) {
+    let mut files = gateway.current().files.clone();
+    let Some(mut taken) = looked(&files).await else { return };
+    let mut before = taken.clone();
+    loop {
+        tokio::time::sleep(every).await;
+        let Some(now) = looked(&files).await else { return };
+        let settled = now == std::mem::replace(&mut before, now.clone());
+        if !settled || now == taken {
+            continue;
+        }
+        taken = now;
+        again(&gateway).await;
+        let current = gateway.current().files.clone();
+        if current != files {
+            files = current;
+            let Some(seen) = looked(&files).await else { return };
+            (taken, before) = (seen.clone(), seen);
+        }
+    }
+}
+
+/// `None` where the runtime ends.
+async fn looked(files: &[PathBuf]) -> Option<Seen> {
+    let files = files.to_vec();
+    tokio::task::spawn_blocking(move || look(&files)).await.ok()
+}
+
+/// Takes the configuration again, and says how that went.
+pub async fn again(gateway: &Arc<Gateway>) {
+    let this = Arc::clone(gateway);
+    match tokio::task::spawn_blocking(move || this.reload()).await {
+        Ok(Ok(())) => tracing::info!("the configuration was read again and is in force"),
+        Ok(Err(why)) => tracing::error!("the configuration stays as it was: {why}"),
+        Err(e) => tracing::error!("the configuration stays as it was: {e}"),
+    }
+}

@@ -1,0 +1,130 @@
+//! Requests that the router answers, where there is one. Called by the endpoints.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::response::Response;
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+use octet_api::core::GenerateRequest;
+use octet_api::{ApiError, ErrorKind};
+use octet_router::{Dialect as Wire, Original, Piece};
+
+use super::body;
+use super::call::Call;
+use super::error::json;
+use super::reply::{Asked, Form, KEEP_ALIVE, Source, header_text, stream, whole};
+use crate::app::App;
+use crate::gateway::{Asker, Gateway, Passage, read};
+
+/// Headers of answers: who answered, and how that was found.
+const MODEL: HeaderName = HeaderName::from_static("x-octet-model");
+const ROUTE: HeaderName = HeaderName::from_static("x-octet-route");
+
+/// A request for text. Little is read of it where a provider of its dialect answers.
+pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Response, ApiError> {
+    let Asked { dialect, parse, form } = asked;
+    let Call { app, trace, caller, headers, body } = c;
+    let (bytes, mut share) = body.into_parts();
+    let peeked = read::peek(&bytes).filter(|r| gateway.passes(&r.model, dialect));
+    let request = match peeked {
+        // What nobody here understands goes on as it is, and is not gone on with where it breaks off.
+        Some(request) if request.stream && gateway.mends(&request.model) => {
+            body::parse_bytes(&app.room, &mut share, bytes.clone(), parse).await.unwrap_or(request)
+        }
+        Some(request) => request,
+        None => body::parse_bytes(&app.room, &mut share, bytes.clone(), parse).await?,
+    };
+    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share };
+    parsed(&app, gateway, asker, request, Some((dialect, bytes)), form).await
+}
+
+/// A request for text that has been read. `original` is it as it came, where it may go on as that.
+pub async fn parsed(
+    app: &Arc<App>,
+    gateway: &Arc<Gateway>,
+    asker: Asker<'_>,
+    request: GenerateRequest,
+    original: Option<(Wire, Bytes)>,
+    form: Form,
+) -> Result<Response, ApiError> {
+    let mut passage = enter(app, gateway, asker, request, original)?;
+    let request = Arc::clone(passage.request());
+    // A stream says that it is alive while nobody has answered yet; then its headers can not say who did.
+    passage.decide(request.stream.then_some(KEEP_ALIVE)).await?;
+    let route = passage.route();
+    let source = Source::Passage(Box::new(passage));
+    let mut response = if request.stream {
+        stream(Arc::clone(app), source, request, form)
+    } else {
+        whole(app, source, &request, form).await?
+    };
+    tell(&mut response, route);
+    Ok(response)
+}
+
+/// A request whose answer comes in one piece, in its dialect, whoever answers: vectors, counts of tokens.
+pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Response, ApiError> {
+    let Call { app, trace, caller, headers, body } = c;
+    let (body, share) = body.into_parts();
+    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share };
+    let (got, route) = bytes(&app, gateway, asker, dialect, body).await?;
+    let mut response = json(200, got);
+    tell(&mut response, route);
+    Ok(response)
+}
+
+/// The same as bytes.
+pub async fn bytes(
+    app: &Arc<App>,
+    gateway: &Arc<Gateway>,
+    asker: Asker<'_>,
+    dialect: Wire,
+    body: Bytes,
+) -> Result<(Bytes, Route), ApiError> {
+    let Some(request) = read::peek(&body) else {
+        // To say what is wrong with it.
+        let original = Original { dialect, headers: HeaderMap::new(), body };
+        let request = read::check(&original);
+        return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
+    };
+    let request = GenerateRequest { stream: false, ..request };
+    let mut passage = enter(app, gateway, asker, request, Some((dialect, body)))?;
+    passage.decide(None).await?;
+    let route = passage.route();
+    let mut out = None;
+    while let Some(piece) = passage.next().await {
+        match piece {
+            Piece::Raw(bytes) => out = Some(bytes),
+            Piece::Event(octet_api::core::Event::Error(e)) => return Err(e),
+            Piece::Event(_) => {}
+        }
+    }
+    let out = out.ok_or_else(|| ApiError::new(ErrorKind::Upstream, "nothing was answered"))?;
+    Ok((out, route))
+}
+
+/// Who answers, where that is known, and how that was found.
+type Route = (Option<String>, String);
+
+fn enter(
+    app: &Arc<App>,
+    gateway: &Arc<Gateway>,
+    asker: Asker<'_>,
+    request: GenerateRequest,
+    original: Option<(Wire, Bytes)>,
+) -> Result<Passage, ApiError> {
+    let model = gateway.name(&request.model).to_string();
+    let request = Arc::new(GenerateRequest { model, ..request });
+    let original = original.map(|(dialect, body)| Original { dialect, headers: asker.headers.clone(), body });
+    Passage::enter(app, gateway, asker, &request, original)
+}
+
+fn tell(response: &mut Response, (model, route): Route) {
+    let headers = response.headers_mut();
+    for (name, text) in [(MODEL, model), (ROUTE, Some(route))] {
+        if let Some(value) = text.and_then(|t| HeaderValue::from_str(&header_text(&t)).ok()) {
+            headers.insert(name, value);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What the router did, as metrics. Counted by `gateway::passage`, once a request.
+
+use std::time::Duration;
+
+use octet_api::core::Usage;
+use octet_router::{Route, Step};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry as Exposed;
+
+/// Names come from the configuration: clients can not make more of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    group: String,
+    deployment: String,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Deployed {
+    deployment: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Failed {
+    deployment: String,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Fell {
+    to: String,
+    why: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Verdict {
+    verdict: &'static str,
+}
+
+const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// All of them.
+pub struct RouteMetrics {
+    requests: Family<Answered, Counter>,
+    failures: Family<Failed, Counter>,
+    fallbacks: Family<Fell, Counter>,
+    cascades: Family<Verdict, Counter>,
+    continued: Counter,
+    prompt_tokens: Family<Deployed, Counter>,
+    generation_tokens: Family<Deployed, Counter>,
+    seconds: Family<Deployed, Histogram, fn() -> Histogram>,
+    busy: Gauge,
+    reloads: Gauge,
+}
+
+impl RouteMetrics {
+    /// Made with all metrics.
+    pub fn new(exposed: &mut Exposed) -> Self {
+        let seconds: fn() -> Histogram = || Histogram::new(SECONDS);
+        let out = Self {
+            requests: Family::default(),
+            failures: Family::default(),
+            fallbacks: Family::default(),
+            cascades: Family::default(),
+            continued: Counter::default(),
+            prompt_tokens: Family::default(),
+            generation_tokens: Family::default(),
+            seconds: Family::new_with_constructor(seconds),
+            busy: Gauge::default(),
+            reloads: Gauge::default(),
+        };
+        exposed.register(
+            "octet:routed_requests",
+            "Requests by who answered them, and how",
+            out.requests.clone(),
+        );
+        exposed.register("octet:route_failures", "Attempts that failed, by kind", out.failures.clone());
+        exposed.register("octet:route_fallbacks", "Turns to another group", out.fallbacks.clone());
+        exposed.register(
+            "octet:route_confidence",
+            "What cascades made of first tokens",
+            out.cascades.clone(),
+        );
+        let continued = "Answers that broke off and went on elsewhere";
+        exposed.register("octet:route_continued", continued, out.continued.clone());
+        let prompt = "Tokens of prompts, as who answered counts them";
+        exposed.register("octet:routed_prompt_tokens", prompt, out.prompt_tokens.clone());
+        let generated = "Tokens of answers, as who answered counts them";
+        exposed.register("octet:routed_generation_tokens", generated, out.generation_tokens.clone());
+        exposed.register("octet:routed_seconds", "From a request to its end", out.seconds.clone());
+        exposed.register("octet:routed_running", "Requests on their way", out.busy.clone());
+        exposed.register("octet:config_reloads", "Configurations taken since the start", out.reloads.clone());
+        out
+    }
+
+    /// A request has come to its end, or its client to the end of its patience.
+    pub fn count(&self, route: &Route, failed: bool, took: Duration, usage: Option<&Usage>) {
+        for step in &route.steps {
+            match step {
+                Step::Failed { deployment, kind, .. } => {
+                    let failed = Failed { deployment: deployment.clone(), kind: *kind };
+                    self.failures.get_or_create(&failed).inc();
+                }
+                Step::Fallback { to, why, .. } => {
+                    self.fallbacks.get_or_create(&Fell { to: to.clone(), why: *why }).inc();
+                }
+                Step::Confidence { verdict, .. } => {
+                    self.cascades.get_or_create(&Verdict { verdict: *verdict }).inc();
+                }
+                Step::Continued { .. } => {
+                    self.continued.inc();
+                }
+                _ => {}
+            }
+        }
+        let outcome = if failed { "failed" } else { "answered" };
+        let Some(who) = &route.answered else {
+            let nobody = Answered { group: String::new(), deployment: String::new(), outcome: "nobody" };
+            self.requests.get_or_create(&nobody).inc();
+            return;
+        };
+        let (group, deployment) = (who.group.clone(), who.deployment.clone());
+        self.requests.get_or_create(&Answered { group, deployment, outcome }).inc();
+        let label = Deployed { deployment: who.deployment.clone() };
+        self.seconds.get_or_create(&label).observe(took.as_secs_f64());
+        if let Some(usage) = usage {
+            self.prompt_tokens.get_or_create(&label).inc_by(usage.prompt_tokens);
+            self.generation_tokens.get_or_create(&label).inc_by(usage.completion_tokens);
+        }
+    }
+
+    /// How it is now.
+    pub fn now(&self, busy: usize, reloads: u64) {
+        self.busy.set(i64::try_from(busy).unwrap_or(i64::MAX));
+        self.reloads.set(i64::try_from(reloads).unwrap_or(i64::MAX));
+    }
+}

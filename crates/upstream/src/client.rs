@@ -1,0 +1,308 @@
+//! The connections to all providers, and one request over them. Everything else here goes through [`Client`].
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client as Pool, Error};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use octet_api::{ApiError, anthropic, gemini, ollama, openai};
+use octet_config::Provider;
+use rustls::ClientConfig;
+use rustls_platform_verifier::BuilderVerifierExt;
+
+use crate::body::{Body, Clock, chain};
+use crate::connect::{Answered, Connector};
+use crate::endpoint::{Endpoint, Operation};
+use crate::failure::{Failure, FailureKind, retry_after};
+
+/// Longest error that is read.
+const ERROR_BYTES_MAX: u64 = 1 << 20;
+
+/// Limits of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest time to connect, names and TLS included.
+    pub connect: Duration,
+    /// How long a connection rests before it is closed.
+    pub idle: Duration,
+    /// Connections that may rest, for each host.
+    pub idle_per_host_max: usize,
+    /// Longest head of an answer.
+    pub head_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            idle: Duration::from_secs(90),
+            idle_per_host_max: 256,
+            head_bytes_max: 64 << 10,
+        }
+    }
+}
+
+type Plain = Pool<Connector<HttpConnector>, Full<Bytes>>;
+type Tls = Pool<Connector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
+
+/// Connections to all providers, pooled. Cheap to clone; one is enough for a process.
+#[derive(Debug, Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limits: Limits,
+    plain: Plain,
+    /// Made at the first address with TLS: a machine without certificates can still reach its own servers.
+    tls: OnceLock<Result<Tls, String>>,
+}
+
+impl Client {
+    /// A client without connections. Calls need tokio's runtime, with I/O and time.
+    pub fn new(limits: Limits) -> Self {
+        let inner = connector(&limits);
+        let plain = pool(&limits).build(Connector { inner, limit: limits.connect });
+        Self { shared: Arc::new(Shared { limits, plain, tls: OnceLock::new() }) }
+    }
+
+    fn tls(&self) -> Result<&Tls, Failure> {
+        let made = self.shared.tls.get_or_init(|| {
+            let limits = &self.shared.limits;
+            let config = tls_config().map_err(|e| e.to_string())?;
+            let mut inner = connector(limits);
+            inner.enforce_http(false);
+            let builder = HttpsConnectorBuilder::new().with_tls_config(config).https_only();
+            let inner = builder.enable_http1().wrap_connector(inner);
+            Ok(pool(limits).build(Connector { inner, limit: limits.connect }))
+        });
+        made.as_ref().map_err(|e| Failure::new(FailureKind::Connect, format!("TLS can not be used: {e}")))
+    }
+
+    /// Sends a request and waits for the head of its answer. An answer with an error is read and becomes a failure.
+    pub(crate) async fn send(
+        &self,
+        endpoint: &Endpoint,
+        operation: Operation,
+        body: Option<Bytes>,
+        stream: bool,
+    ) -> Result<Answer, Failure> {
+        self.send_with(endpoint, operation, body, stream, HeaderMap::new()).await
+    }
+
+    /// The same with headers of the client's. The endpoint's own win.
+    pub(crate) async fn send_with(
+        &self,
+        endpoint: &Endpoint,
+        operation: Operation,
+        body: Option<Bytes>,
+        stream: bool,
+        headers: HeaderMap,
+    ) -> Result<Answer, Failure> {
+        let clock = Clock::start(endpoint.settings().timeouts, stream);
+        let answer = self.exchange(endpoint, operation, body, headers, clock).await;
+        answer.map_err(|e| e.without_keys(endpoint))
+    }
+
+    async fn exchange(
+        &self,
+        endpoint: &Endpoint,
+        operation: Operation,
+        body: Option<Bytes>,
+        headers: HeaderMap,
+        clock: Clock,
+    ) -> Result<Answer, Failure> {
+        let response = match clock.first() {
+            Some(due) => {
+                let sending = self.request(endpoint, operation, body, headers);
+                tokio::time::timeout_at(due.at, sending).await.map_err(|_| due.failure())??
+            }
+            None => self.request(endpoint, operation, body, headers).await?,
+        };
+        let (head, incoming) = response.into_parts();
+        let status = head.status;
+        check_encoding(&head.headers)?;
+        if status.is_success() {
+            let body = Body::new(incoming, clock, endpoint.settings().answer_bytes_max);
+            return Ok(Answer { headers: head.headers, body });
+        }
+        if status.is_redirection() {
+            return Err(redirected(status, &head.headers));
+        }
+        let body = Body::new(incoming, clock, ERROR_BYTES_MAX).whole().await;
+        let error = read_error(endpoint.provider(), status.as_u16(), &body.unwrap_or_default());
+        let mut failure = Failure::said(error, Some(status.as_u16()));
+        failure.retry_after = retry_after(&head.headers, SystemTime::now()).or(failure.retry_after);
+        Err(failure)
+    }
+
+    async fn request(
+        &self,
+        endpoint: &Endpoint,
+        operation: Operation,
+        body: Option<Bytes>,
+        mut headers: HeaderMap,
+    ) -> Result<Response<Incoming>, Failure> {
+        let uri = endpoint.uri(operation)?;
+        if headers.is_empty() {
+            headers.clone_from(endpoint.headers());
+        } else {
+            for (name, value) in endpoint.headers() {
+                headers.insert(name, value.clone());
+            }
+        }
+        let mut again = true;
+        loop {
+            let mut request = Request::new(Full::new(body.clone().unwrap_or_default()));
+            *request.method_mut() = if body.is_some() { Method::POST } else { Method::GET };
+            *request.uri_mut() = uri.clone();
+            *request.headers_mut() = headers.clone();
+            let result = if endpoint.is_tls() {
+                self.tls()?.request(request).await
+            } else {
+                self.shared.plain.request(request).await
+            };
+            match result {
+                Ok(response) => {
+                    if let Some(answered) = response.extensions().get::<Answered>() {
+                        answered.set();
+                    }
+                    return Ok(response);
+                }
+                Err(e) if again && was_resting(&e) => again = false,
+                Err(e) => return Err(not_sent(&e, endpoint)),
+            }
+        }
+    }
+}
+
+/// An answer that has begun well.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Body,
+}
+
+impl Answer {
+    /// What kind of content it is, without parameters; empty if it does not say.
+    pub(crate) fn content_type(&self) -> &str {
+        let value = self.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+        value.split(';').next().unwrap_or("").trim()
+    }
+
+    /// Refuses what is no answer of an API: a page of a proxy's or a portal's, with the status of success.
+    pub(crate) fn check_content_type(&self) -> Result<(), Failure> {
+        match self.content_type() {
+            kind @ ("text/html" | "application/xhtml+xml" | "text/xml" | "application/xml") => {
+                let what =
+                    format!("the provider answered with {kind}; api_base is probably not its API's address");
+                Err(Failure::protocol(what))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Failure {
+    pub(crate) fn without_keys(mut self, endpoint: &Endpoint) -> Self {
+        endpoint.hide_keys(&mut self.message);
+        self
+    }
+}
+
+fn connector(limits: &Limits) -> HttpConnector {
+    let mut c = HttpConnector::new();
+    c.set_nodelay(true);
+    c.set_keepalive(Some(Duration::from_secs(60)));
+    c.set_connect_timeout(Some(limits.connect));
+    c
+}
+
+fn pool(limits: &Limits) -> hyper_util::client::legacy::Builder {
+    let mut b = Pool::builder(TokioExecutor::new());
+    b.pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .pool_idle_timeout(limits.idle)
+        .pool_max_idle_per_host(limits.idle_per_host_max)
+        .http1_max_buf_size(limits.head_bytes_max);
+    b
+}
+
+fn tls_config() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_platform_verifier()?.with_no_client_auth())
+}
+
+/// Whether a connection was closed that had answered before: it had rested, and the request was not looked at.
+fn was_resting(e: &Error) -> bool {
+    let Some(connected) = e.connect_info() else { return false };
+    let mut extras = Extensions::new();
+    connected.get_extras(&mut extras);
+    let before = extras.get::<Answered>().is_some_and(Answered::get);
+    before
+        && hyper_error(e)
+            .is_some_and(|e| e.is_incomplete_message() || e.is_canceled() || e.is_closed() || is_io(e))
+}
+
+fn hyper_error(e: &Error) -> Option<&hyper::Error> {
+    std::error::Error::source(e).and_then(|s| s.downcast_ref())
+}
+
+fn is_io(e: &hyper::Error) -> bool {
+    std::error::Error::source(e).is_some_and(|s| s.is::<std::io::Error>())
+}
+
+fn not_sent(e: &Error, endpoint: &Endpoint) -> Failure {
+    let host = endpoint.host();
+    if e.is_connect() {
+        return Failure::new(FailureKind::Connect, format!("no connection to {host}: {}", chain(e)));
+    }
+    match hyper_error(e) {
+        Some(inner) if inner.is_parse() => {
+            Failure::protocol(format!("{host} does not answer in HTTP: {}", chain(inner)))
+        }
+        _ => {
+            let what = format!("{host} closed the connection before it answered: {}", chain(e));
+            Failure::new(FailureKind::Connect, what)
+        }
+    }
+}
+
+fn check_encoding(headers: &HeaderMap) -> Result<(), Failure> {
+    match headers.get(CONTENT_ENCODING) {
+        Some(value) if value != "identity" && !value.is_empty() => {
+            let value = String::from_utf8_lossy(value.as_bytes()).chars().take(50).collect::<String>();
+            Err(Failure::protocol(format!("the answer is encoded as {value}, which was not asked for")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn redirected(status: StatusCode, headers: &HeaderMap) -> Failure {
+    let location = headers.get(LOCATION).and_then(|v| v.to_str().ok()).unwrap_or("nowhere");
+    // What follows `?` may be a secret of somebody's.
+    let location: String = location.split(['?', '#']).next().unwrap_or("").chars().take(200).collect();
+    let what = format!("the provider redirects to {location}, which is not followed: set api_base to that");
+    Failure { status: Some(status.as_u16()), ..Failure::protocol(what) }
+}
+
+/// A provider's error.
+fn read_error(provider: Provider, status: u16, body: &[u8]) -> ApiError {
+    match provider {
+        Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => {
+            openai::error::parse(status, body)
+        }
+        Provider::Anthropic => anthropic::error::parse(status, body),
+        Provider::Gemini => gemini::error::parse(status, body),
+        Provider::Ollama => ollama::error::parse(status, body),
+    }
+}

@@ -1,0 +1,413 @@
+//! Where a provider's model is reached, and how. Made from a configuration once; calls of [`Client`](crate::Client) borrow it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+use octet_config::{Provider, Remote};
+use serde_json::{Map, Value};
+
+use crate::failure::Failure;
+use crate::overlay::Overlay;
+
+/// What a client and a provider can both speak, so that bytes pass through: see [`Client::forward`](crate::Client::forward).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// `/v1/chat/completions`.
+    OpenAiChat,
+    /// `/v1/completions`.
+    OpenAiCompletions,
+    /// `/v1/responses`.
+    OpenAiResponses,
+    /// `/v1/embeddings`.
+    OpenAiEmbeddings,
+    /// `/v1/messages`.
+    AnthropicMessages,
+    /// `/v1/messages/count_tokens`.
+    AnthropicCountTokens,
+    /// `/api/chat`.
+    OllamaChat,
+    /// `/api/generate`.
+    OllamaGenerate,
+    /// `/api/embed`.
+    OllamaEmbed,
+}
+
+/// Limits of time. `None` is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Of the whole call, to the answer's last byte.
+    pub whole: Option<Duration>,
+    /// From the request to the first piece of a stream.
+    pub first_chunk: Option<Duration>,
+    /// Between two pieces of an answer.
+    pub idle: Option<Duration>,
+}
+
+impl Default for Timeouts {
+    /// Ten minutes, as OpenAI's and LiteLLM's clients wait; five without a sign of life.
+    fn default() -> Self {
+        Self {
+            whole: Some(Duration::from_secs(600)),
+            first_chunk: None,
+            idle: Some(Duration::from_secs(300)),
+        }
+    }
+}
+
+/// Longest answer that is taken, if not set otherwise: a whole one or a stream, embeddings included.
+pub const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// Most tokens of an answer of Anthropic's where nobody gives a limit: its dialect demands one.
+pub const MAX_TOKENS: u32 = 8192;
+
+/// Everything that an [`Endpoint`] is made of.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where, who, with which key, and what is changed on the way.
+    pub remote: Remote,
+    /// Parameters in OpenAI's names for requests that do not give them.
+    pub params: Map<String, Value>,
+    /// Limits of time.
+    pub timeouts: Timeouts,
+    /// Longest answer that is taken.
+    pub answer_bytes_max: u64,
+    /// Limit of an answer in tokens where nobody gives one and the provider demands one (Anthropic).
+    pub max_tokens: u32,
+}
+
+impl Settings {
+    /// Everything else unsaid.
+    pub fn new(remote: Remote) -> Self {
+        Self {
+            remote,
+            params: Map::new(),
+            timeouts: Timeouts::default(),
+            answer_bytes_max: ANSWER_BYTES_MAX,
+            max_tokens: MAX_TOKENS,
+        }
+    }
+}
+
+/// Why an [`Endpoint`] can not be made of its settings. Says which setting, and shows no secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidEndpoint(pub String);
+
+/// A provider's model, ready to be called: addresses and headers are made once.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    shared: Arc<Shared>,
+    model: String,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    /// Scheme, host and path without a slash at its end.
+    scheme: Scheme,
+    authority: http::uri::Authority,
+    path: String,
+    headers: HeaderMap,
+    /// `Settings::params` and `Edits::set` for requests in no dialect.
+    defaults: Overlay,
+    forced: Overlay,
+}
+
+/// What is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Dialect(Dialect),
+    /// Gemini's, whole or as a stream.
+    GenerateContent {
+        stream: bool,
+    },
+    /// Gemini's embeddings.
+    BatchEmbed,
+    /// The list of models.
+    Models,
+    /// Whatever answers cheaply.
+    Probe,
+}
+
+impl Endpoint {
+    /// Makes addresses and headers.
+    ///
+    /// # Errors
+    /// An address, a model's name or a header that can not be one.
+    pub fn new(settings: Settings) -> Result<Self, InvalidEndpoint> {
+        let remote = &settings.remote;
+        let invalid = |what: &str| {
+            InvalidEndpoint(format!("api_base of '{}' ({}) {what}", remote.model, remote.provider.name()))
+        };
+        // The parser's own words might show a password that stands in the address.
+        let uri: Uri = remote.api_base.parse().map_err(|_| invalid("is no address"))?;
+        let parts = uri.into_parts();
+        let scheme = parts.scheme.filter(|s| *s == Scheme::HTTP || *s == Scheme::HTTPS);
+        let (Some(scheme), Some(authority)) = (scheme, parts.authority) else {
+            return Err(invalid("must be an address like http://127.0.0.1:8000/v1"));
+        };
+        if authority.as_str().contains('@') {
+            return Err(invalid("holds a name or a password; set api_key or a header in extra_headers"));
+        }
+        if parts.path_and_query.as_ref().is_some_and(|p| p.query().is_some()) {
+            return Err(invalid("has a query; set api_version or a header in extra_headers"));
+        }
+        if remote.model.is_empty() {
+            return Err(InvalidEndpoint(format!("the model of {authority} has no name")));
+        }
+        let path = parts.path_and_query.map(|p| p.path().trim_end_matches('/').to_string());
+        let headers = headers(remote)?;
+        let model = remote.model.clone();
+        let path = path.unwrap_or_default();
+        let defaults = Overlay::new(&settings.params);
+        let forced = Overlay::new(&remote.changes.edits.set);
+        let shared = Shared { settings, scheme, authority, path, headers, defaults, forced };
+        Ok(Self { shared: Arc::new(shared), model })
+    }
+
+    /// The same under another model's name, for names with wildcards.
+    pub fn with_model(&self, model: impl Into<String>) -> Self {
+        Self { shared: Arc::clone(&self.shared), model: model.into() }
+    }
+
+    /// Which provider.
+    pub fn provider(&self) -> Provider {
+        self.shared.settings.remote.provider
+    }
+
+    /// The model's name as the provider knows it.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.shared.scheme == Scheme::HTTPS
+    }
+
+    /// Host and port, for messages and metrics.
+    pub fn host(&self) -> &str {
+        self.shared.authority.as_str()
+    }
+
+    /// What it was made of.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// Whether the provider speaks a client's dialect itself, so that [`Client::forward`](crate::Client::forward) can be used.
+    /// Where parameters are to be filled in or changed by OpenAI's names, which other dialects do not have, it can not.
+    pub fn speaks(&self, dialect: Dialect) -> bool {
+        use Dialect::*;
+        let changes = &self.shared.settings.remote.changes;
+        let edited = changes.edits != octet_config::Edits::default()
+            || !self.shared.settings.params.is_empty()
+            || !changes.chat_template_kwargs.is_empty();
+        if edited && !matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiResponses | OpenAiEmbeddings) {
+            return false;
+        }
+        match self.provider() {
+            Provider::OpenAi => {
+                matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiResponses | OpenAiEmbeddings)
+            }
+            Provider::OpenAiCompatible | Provider::AzureOpenAi => {
+                matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiEmbeddings)
+            }
+            Provider::Anthropic => matches!(dialect, AnthropicMessages | AnthropicCountTokens),
+            Provider::Ollama => matches!(dialect, OllamaChat | OllamaGenerate | OllamaEmbed),
+            Provider::Gemini => false,
+        }
+    }
+
+    pub(crate) fn defaults(&self) -> &Overlay {
+        &self.shared.defaults
+    }
+
+    pub(crate) fn forced(&self) -> &Overlay {
+        &self.shared.forced
+    }
+
+    /// Takes keys out of what a provider says: some repeat them.
+    pub(crate) fn hide_keys(&self, text: &mut String) {
+        let remote = &self.shared.settings.remote;
+        for secret in remote.api_key.iter().chain(remote.extra_headers.iter().map(|(_, value)| value)) {
+            let words = secret.expose().split_whitespace();
+            // `Bearer KEY` is two words.
+            for word in words.filter(|w| w.len() >= HIDDEN_BYTES_MIN) {
+                if text.contains(word) {
+                    *text = text.replace(word, "***");
+                }
+            }
+        }
+    }
+
+    /// Headers of every request but for those about the body.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.shared.headers
+    }
+
+    /// The address of an operation.
+    pub(crate) fn uri(&self, operation: Operation) -> Result<Uri, Failure> {
+        let path = self.path(operation);
+        let path: PathAndQuery = path.parse().map_err(|_| {
+            Failure::new(
+                crate::FailureKind::NotFound,
+                format!("the model's name '{}' can not stand in an address", self.model),
+            )
+        })?;
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(self.shared.scheme.clone());
+        parts.authority = Some(self.shared.authority.clone());
+        parts.path_and_query = Some(path);
+        Uri::from_parts(parts).map_err(|e| Failure::protocol(format!("the address is none: {e}")))
+    }
+
+    fn path(&self, operation: Operation) -> String {
+        let base = self.shared.path.as_str();
+        match self.provider() {
+            Provider::OpenAiCompatible | Provider::OpenAi => format!("{base}{}", openai_path(operation)),
+            Provider::AzureOpenAi => self.azure_path(base, operation),
+            Provider::Anthropic => {
+                let base = base.trim_end_matches("/messages");
+                let root = if base.ends_with("/v1") { base.to_string() } else { format!("{base}/v1") };
+                let rest = match operation {
+                    Operation::Models | Operation::Probe => "/models",
+                    Operation::Dialect(Dialect::AnthropicCountTokens) => "/messages/count_tokens",
+                    _ => "/messages",
+                };
+                format!("{root}{rest}")
+            }
+            Provider::Gemini => {
+                let model = path_segment(self.model.strip_prefix("models/").unwrap_or(&self.model));
+                match operation {
+                    Operation::Models => format!("{base}/models?pageSize=1000"),
+                    Operation::Probe => format!("{base}/models/{model}"),
+                    Operation::BatchEmbed => format!("{base}/models/{model}:batchEmbedContents"),
+                    Operation::GenerateContent { stream: true } => {
+                        format!("{base}/models/{model}:streamGenerateContent?alt=sse")
+                    }
+                    _ => format!("{base}/models/{model}:generateContent"),
+                }
+            }
+            Provider::Ollama => {
+                let base = base.trim_end_matches("/api");
+                let rest = match operation {
+                    Operation::Models => "/api/tags",
+                    Operation::Probe => "/api/version",
+                    Operation::Dialect(Dialect::OllamaGenerate) => "/api/generate",
+                    Operation::Dialect(Dialect::OllamaEmbed | Dialect::OpenAiEmbeddings) => "/api/embed",
+                    _ => "/api/chat",
+                };
+                format!("{base}{rest}")
+            }
+        }
+    }
+
+    fn azure_path(&self, base: &str, operation: Operation) -> String {
+        let rest = openai_path(operation);
+        let version = self.shared.settings.remote.api_version.as_deref();
+        let base = base.trim_end_matches("/openai/v1").trim_end_matches("/openai");
+        if self.azure_v1() {
+            return format!("{base}/openai/v1{rest}");
+        }
+        let version = path_segment(version.unwrap_or(AZURE_API_VERSION));
+        match operation {
+            Operation::Models | Operation::Probe => format!("{base}/openai/models?api-version={version}"),
+            _ => {
+                format!("{base}/openai/deployments/{}{rest}?api-version={version}", path_segment(&self.model))
+            }
+        }
+    }
+
+    /// Azure's newer addresses have the model in the body.
+    fn azure_v1(&self) -> bool {
+        let version = self.shared.settings.remote.api_version.as_deref();
+        self.shared.path.ends_with("/openai/v1") || matches!(version, Some("v1" | "latest" | "preview"))
+    }
+}
+
+/// Shortest secret that is looked for in what providers say: a shorter one stands in ordinary words.
+const HIDDEN_BYTES_MIN: usize = 6;
+
+/// The last one that Azure has released with a date.
+const AZURE_API_VERSION: &str = "2024-10-21";
+
+fn openai_path(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Dialect(Dialect::OpenAiCompletions) => "/completions",
+        Operation::Dialect(Dialect::OpenAiResponses) => "/responses",
+        Operation::Dialect(Dialect::OpenAiEmbeddings) | Operation::BatchEmbed => "/embeddings",
+        Operation::Models | Operation::Probe => "/models",
+        _ => "/chat/completions",
+    }
+}
+
+/// A name as one step of a path: everything that means something there is escaped.
+fn path_segment(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for b in name.bytes() {
+        match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'@' => out.push(b as char),
+            _ => {
+                const HEX: &[u8; 16] = b"0123456789ABCDEF";
+                out.extend(['%', HEX[usize::from(b >> 4)] as char, HEX[usize::from(b & 15)] as char]);
+            }
+        }
+    }
+    // A step up in the path is none that a model's name may take.
+    if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
+}
+
+fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {
+    let mut out = HeaderMap::new();
+    out.insert(USER_AGENT, HeaderValue::from_static(concat!("octet/", env!("CARGO_PKG_VERSION"))));
+    out.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    out.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Some(key) = &s.api_key {
+        let (name, value) = match s.provider {
+            Provider::Anthropic => (HeaderName::from_static("x-api-key"), header_value(key.expose())),
+            Provider::Gemini => (HeaderName::from_static("x-goog-api-key"), header_value(key.expose())),
+            Provider::AzureOpenAi => (HeaderName::from_static("api-key"), header_value(key.expose())),
+            _ => (AUTHORIZATION, header_value(&format!("Bearer {}", key.expose()))),
+        };
+        let value = value
+            .ok_or_else(|| InvalidEndpoint(format!("the key of '{}' can not stand in a header", s.model)))?;
+        out.insert(name, value);
+    }
+    let mut plain = |name: &'static str, value: Option<&str>| {
+        let Some(value) = value else { return Ok(()) };
+        let value = HeaderValue::from_str(value)
+            .map_err(|_| InvalidEndpoint(format!("the {name} of '{}' can not stand in a header", s.model)))?;
+        out.insert(HeaderName::from_static(name), value);
+        Ok(())
+    };
+    if s.provider == Provider::Anthropic {
+        plain("anthropic-version", Some(s.api_version.as_deref().unwrap_or("2023-06-01")))?;
+    }
+    plain("openai-organization", s.organization.as_deref())?;
+    for (name, value) in &s.extra_headers {
+        let key: HeaderName = name
+            .parse()
+            .map_err(|_| InvalidEndpoint(format!("'{name}' of '{}' is no name of a header", s.model)))?;
+        let framing = ["host", "content-length", "transfer-encoding", "connection", "accept-encoding"];
+        if framing.contains(&key.as_str()) {
+            return Err(InvalidEndpoint(format!("the header '{name}' of '{}' is made here", s.model)));
+        }
+        let value = header_value(value.expose()).ok_or_else(|| {
+            InvalidEndpoint(format!("the header '{name}' of '{}' has no valid value", s.model))
+        })?;
+        out.insert(key, value);
+    }
+    Ok(out)
+}
+
+/// A value that no log shows.
+fn header_value(secret: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(secret).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}

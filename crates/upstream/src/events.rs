@@ -1,0 +1,132 @@
+//! An answer as events, whatever the provider. Given by `Client::generate`; read by the router.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use octet_api::ApiError;
+use octet_api::core::Event;
+use octet_api::dialect::StreamReader;
+
+use crate::body::Body;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+
+/// The events of one answer. Ends after the last of them, or after one failure; never with [`Event::Error`]. To drop it
+/// ends the call.
+pub struct Events {
+    source: Source,
+    queue: VecDeque<Event>,
+    scratch: Vec<Event>,
+    /// What ends the events, once the queue is empty.
+    failure: Option<Failure>,
+    /// More than `Started` was given.
+    sent_any: bool,
+    endpoint: Endpoint,
+}
+
+enum Source {
+    /// Everything is in the queue.
+    Done,
+    Stream {
+        body: Body,
+        reader: Box<dyn StreamReader>,
+    },
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    pub(crate) fn whole(events: Vec<Event>, endpoint: &Endpoint) -> Self {
+        let mut this = Self::new(Source::Done, endpoint);
+        this.take(events);
+        this
+    }
+
+    pub(crate) fn stream(body: Body, reader: Box<dyn StreamReader>, endpoint: &Endpoint) -> Self {
+        Self::new(Source::Stream { body, reader }, endpoint)
+    }
+
+    fn new(source: Source, endpoint: &Endpoint) -> Self {
+        Self {
+            source,
+            queue: VecDeque::new(),
+            scratch: Vec::new(),
+            failure: None,
+            sent_any: false,
+            endpoint: endpoint.clone(),
+        }
+    }
+
+    /// The next event; `None` after the last. (The same as the [`Stream`].)
+    pub async fn next(&mut self) -> Option<Result<Event, Failure>> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn take(&mut self, events: Vec<Event>) -> Vec<Event> {
+        let mut events = events;
+        for event in events.drain(..) {
+            match event {
+                Event::Error(e) => self.fail(e),
+                event => self.queue.push_back(event),
+            }
+        }
+        events
+    }
+
+    fn fail(&mut self, e: ApiError) {
+        self.failure.get_or_insert(Failure::said(e, None));
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Failure>>> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                self.sent_any |= !matches!(event, Event::Started { .. });
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if let Some(mut failure) = self.failure.take() {
+                self.source = Source::Done;
+                failure.sent_any = self.sent_any;
+                return Poll::Ready(Some(Err(failure.without_keys(&self.endpoint))));
+            }
+            let Source::Stream { body, reader } = &mut self.source else { return Poll::Ready(None) };
+            let piece = body.poll_next(cx);
+            let mut events = std::mem::take(&mut self.scratch);
+            match piece {
+                Poll::Ready(Some(Ok(bytes))) => {
+                    // What comes after the end is read for the connection's sake alone.
+                    reader.push(&bytes, &mut events);
+                }
+                Poll::Ready(Some(Err(e))) if !reader.is_over() => self.failure = Some(e),
+                Poll::Ready(None) => {
+                    reader.end(&mut events);
+                    self.source = Source::Done;
+                }
+                Poll::Ready(Some(Err(_))) => self.source = Source::Done,
+                Poll::Pending if reader.is_over() => {
+                    if let Source::Stream { body, .. } = std::mem::replace(&mut self.source, Source::Done) {
+                        body.drain();
+                    }
+                }
+                Poll::Pending => {
+                    self.scratch = events;
+                    return Poll::Pending;
+                }
+            }
+            self.scratch = self.take(events);
+        }
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<Event, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll(cx)
+    }
+}

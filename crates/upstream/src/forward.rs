@@ -1,0 +1,223 @@
+//! A request that passes through: client and provider speak the same. Called by the router for most of its traffic.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use http::HeaderMap;
+use octet_api::core::Usage;
+use octet_config::Provider;
+
+use crate::body::Body;
+use crate::client::Client;
+use crate::endpoint::{Dialect, Endpoint, Operation};
+use crate::failure::{Failure, FailureKind};
+use crate::rewrite::Rewrite;
+use crate::watch::{self, Watch};
+
+/// A client's request as it came.
+#[derive(Debug, Clone, Copy)]
+pub struct Forward<'a> {
+    /// What it is written in.
+    pub dialect: Dialect,
+    /// Its headers: those that have a meaning for the provider go with it (`anthropic-beta`, `traceparent`, ...), and no others.
+    pub headers: &'a HeaderMap,
+    /// Its JSON.
+    pub body: &'a [u8],
+    /// Whether the answer is to be a stream, as the body says.
+    pub stream: bool,
+    /// [`Raw::usage`] will be asked for: a stream is made to count its tokens. What the client did not ask for, it does not
+    /// get to see.
+    pub usage: bool,
+}
+
+/// Fields that vLLM's and llama.cpp's clients send and OpenAI refuses; left out where `drop_params` says so.
+const NOT_OPENAI: &[&str] = &[
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "repeat_penalty",
+    "repeat_last_n",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "cache_prompt",
+    "cache_salt",
+    "include_reasoning",
+    "thinking_token_budget",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+];
+
+/// Headers of clients that mean something to providers. Keys are not among them.
+const PASSING: [&str; 6] =
+    ["anthropic-beta", "openai-beta", "idempotency-key", "x-client-request-id", "traceparent", "tracestate"];
+
+/// Those of a client's headers that go with its request.
+fn passing(headers: &HeaderMap) -> HeaderMap {
+    let mut out = HeaderMap::new();
+    for name in PASSING {
+        for value in headers.get_all(name) {
+            out.append(name, value.clone());
+        }
+    }
+    out
+}
+
+impl Client {
+    /// Hands a client's request on, with the endpoint's model and changes in it. Returns when the answer has begun; a whole
+    /// answer is there by then, and is JSON.
+    ///
+    /// # Errors
+    /// Everything that goes wrong before; [`FailureKind::BadRequest`] for a dialect that the endpoint does not
+    /// [speak](Endpoint::speaks), and for a body that is no JSON object.
+    pub async fn forward(&self, endpoint: &Endpoint, request: Forward<'_>) -> Result<Raw, Failure> {
+        let Forward { dialect, headers, body, stream, usage } = request;
+        if !endpoint.speaks(dialect) {
+            let what = format!("{} does not speak {dialect:?}", endpoint.provider().name());
+            return Err(Failure::new(FailureKind::BadRequest, what));
+        }
+        let changes = &endpoint.settings().remote.changes;
+        let strict = matches!(endpoint.provider(), Provider::OpenAi | Provider::AzureOpenAi);
+        let chunks = matches!(dialect, Dialect::OpenAiChat | Dialect::OpenAiCompletions);
+        let rewrite = Rewrite {
+            model: endpoint.model(),
+            changes,
+            defaults: &endpoint.settings().params,
+            unknown: if strict && changes.drop_params { NOT_OPENAI } else { &[] },
+            count: stream && usage && chunks,
+        };
+        let sent = rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))?;
+        let operation = Operation::Dialect(dialect);
+        let body = Some(sent.json.into());
+        let answer = self.send_with(endpoint, operation, body, stream, passing(headers)).await?;
+        answer.check_content_type()?;
+        let whole = answer.content_type() == "application/json";
+        if stream && !(whole && endpoint.provider() != Provider::Ollama) {
+            let watch = Watch::new(dialect, sent.n, sent.count_is_ours);
+            let source = Source::Stream { body: answer.body, watch: Box::new(watch) };
+            return Ok(Raw::new(answer.headers, source, endpoint));
+        }
+        let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
+        let usage =
+            watch::whole(dialect, &bytes).map_err(|e| Failure::said(e, None).without_keys(endpoint))?;
+        if stream {
+            return Err(Failure::protocol("the provider answers in one piece where a stream was asked for"));
+        }
+        let mut raw = Raw::new(answer.headers, Source::Done(usage), endpoint);
+        raw.queue.push_back(bytes);
+        Ok(raw)
+    }
+}
+
+/// An answer as the provider wrote it, in whole events. Ends after the last, or after one failure. To drop it ends the call.
+#[derive(Debug)]
+pub struct Raw {
+    headers: HeaderMap,
+    source: Source,
+    queue: VecDeque<Bytes>,
+    failure: Option<Failure>,
+    sent_any: bool,
+    endpoint: Endpoint,
+}
+
+#[derive(Debug)]
+enum Source {
+    Stream { body: Body, watch: Box<Watch> },
+    Done(Option<Usage>),
+}
+
+impl Raw {
+    fn new(headers: HeaderMap, source: Source, endpoint: &Endpoint) -> Self {
+        Self {
+            headers,
+            source,
+            queue: VecDeque::new(),
+            failure: None,
+            sent_any: false,
+            endpoint: endpoint.clone(),
+        }
+    }
+
+    /// The headers of the provider's answer. Those about its connection and its body's length are not for the client.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// What has been counted: for a stream once it has ended. `None` where the provider does not count.
+    pub fn usage(&self) -> Option<Usage> {
+        match &self.source {
+            Source::Stream { watch, .. } => watch.usage(),
+            Source::Done(usage) => *usage,
+        }
+    }
+
+    /// The next bytes; `None` after the last. (The same as the [`Stream`].)
+    pub async fn next(&mut self) -> Option<Result<Bytes, Failure>> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn finish(&mut self) -> Option<Body> {
+        let done = Source::Done(self.usage());
+        match std::mem::replace(&mut self.source, done) {
+            Source::Stream { body, .. } => Some(body),
+            Source::Done(_) => None,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Failure>>> {
+        loop {
+            if let Some(bytes) = self.queue.pop_front() {
+                self.sent_any = true;
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            if let Some(mut failure) = self.failure.take() {
+                self.finish();
+                failure.sent_any = self.sent_any;
+                return Poll::Ready(Some(Err(failure.without_keys(&self.endpoint))));
+            }
+            let Source::Stream { body, watch } = &mut self.source else { return Poll::Ready(None) };
+            match body.poll_next(cx) {
+                Poll::Ready(Some(Ok(bytes))) => {
+                    if let Err(e) = watch.push(bytes, &mut self.queue) {
+                        self.failure = Some(Failure::said(e, None));
+                    }
+                }
+                Poll::Ready(Some(Err(e))) => {
+                    self.failure = (!watch.is_over()).then_some(e);
+                    if self.failure.is_none() {
+                        self.finish();
+                    }
+                }
+                Poll::Ready(None) => {
+                    if let Err(e) = watch.end(&mut self.queue) {
+                        self.failure = Some(Failure::said(e, None));
+                    }
+                    self.finish();
+                }
+                Poll::Pending if watch.is_over() => {
+                    if let Some(body) = self.finish() {
+                        body.drain();
+                    }
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Stream for Raw {
+    type Item = Result<Bytes, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll(cx)
+    }
+}

@@ -1,0 +1,174 @@
+//! A request in no dialect, for any provider. Called by the router where client and provider speak differently, and where it
+//! has to know what is in an answer.
+
+use bytes::Bytes;
+use octet_api::anthropic::messages::{self, MessageReader};
+use octet_api::core::{Event, GenerateRequest, Input};
+use octet_api::dialect::{Body, StreamReader};
+use octet_api::gemini::{self, ContentReader};
+use octet_api::ollama::{self, LineReader};
+use octet_api::openai::chat::{self, ChunkReader, Flavor};
+use octet_api::{ApiError, ErrorKind};
+use octet_config::{Changes, Provider};
+use serde_json::{Map, Value};
+
+use crate::client::Client;
+use crate::edit;
+use crate::endpoint::{Dialect, Endpoint, Operation};
+use crate::events::Events;
+use crate::failure::{Failure, FailureKind};
+use crate::overlay::clear;
+
+impl Client {
+    /// Asks for an answer, whole or as a stream, as the request says. Returns when the answer has begun; its first piece is
+    /// awaited by [`Events`], within the endpoint's limits.
+    ///
+    /// # Errors
+    /// Everything that goes wrong before: see [`FailureKind`](crate::FailureKind).
+    pub async fn generate(&self, endpoint: &Endpoint, request: &GenerateRequest) -> Result<Events, Failure> {
+        let (operation, body) = write(endpoint, request).map_err(|e| e.without_keys(endpoint))?;
+        let answer = self.send(endpoint, operation, Some(body), request.stream).await?;
+        answer.check_content_type()?;
+        // There are servers that answer in one piece where a stream was asked for.
+        let whole = !request.stream
+            || (answer.content_type() == "application/json" && endpoint.provider() != Provider::Ollama);
+        if !whole {
+            return Ok(Events::stream(answer.body, reader(endpoint.provider()), endpoint));
+        }
+        let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
+        match events(endpoint.provider(), &bytes) {
+            Ok(events) => Ok(Events::whole(events, endpoint)),
+            Err(e) => Err(Failure::said(e, None).without_keys(endpoint)),
+        }
+    }
+}
+
+fn reader(provider: Provider) -> Box<dyn StreamReader> {
+    match provider {
+        Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => Box::new(ChunkReader::new()),
+        Provider::Anthropic => Box::new(MessageReader::new()),
+        Provider::Gemini => Box::new(ContentReader::new()),
+        Provider::Ollama => Box::new(LineReader::new()),
+    }
+}
+
+fn events(provider: Provider, body: &[u8]) -> Result<Vec<Event>, ApiError> {
+    match provider {
+        Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => chat::events(body),
+        Provider::Anthropic => messages::events(body),
+        Provider::Gemini => gemini::events(body),
+        Provider::Ollama => ollama::chat::events(body),
+    }
+}
+
+/// The provider's request.
+pub(crate) fn write(endpoint: &Endpoint, request: &GenerateRequest) -> Result<(Operation, Bytes), Failure> {
+    let remote = &endpoint.settings().remote;
+    let changes = &remote.changes;
+    let provider = endpoint.provider();
+    let mut r = request.clone();
+    let mut left = changes.clone();
+    // What OpenAI's names mean is changed before it is translated; the rest is the provider's own.
+    left.edits.drop.retain(|name| !clear(&mut r, name));
+    endpoint.forced().apply(&mut r, true);
+    left.edits.set = endpoint.forced().rest.clone();
+    if provider != Provider::OpenAiCompatible {
+        switch_thinking(&mut left, &mut r);
+    }
+    endpoint.defaults().apply(&mut r, false);
+    let (operation, body) = translate(endpoint, &r).map_err(|e| Failure {
+        status: None,
+        ..Failure::said(ApiError { kind: ErrorKind::InvalidRequest, ..e }, None)
+    })?;
+    let Body { mut json, dropped } = body;
+    if let [first, ..] = dropped.as_slice()
+        && !changes.drop_params
+    {
+        let names = dropped.iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(", ");
+        let what = format!(
+            "{} has nothing like {names}: leave it out, or set drop_params: true to have it left out",
+            provider.name()
+        );
+        let param = Some((*first).to_string());
+        return Err(Failure { param, ..Failure::new(FailureKind::BadRequest, what) });
+    }
+    edit::apply(&left, &endpoint.defaults().rest, &mut json);
+    Ok((operation, to_bytes(json)))
+}
+
+/// Variables of a chat template have no place elsewhere, but for the one that every provider has a word for.
+fn switch_thinking(changes: &mut Changes, r: &mut GenerateRequest) {
+    let forced = changes.edits.set.shift_remove(edit::KWARGS);
+    let default = std::mem::take(&mut changes.chat_template_kwargs);
+    let Input::Chat(chat) = &mut r.input else { return };
+    let enabled = |v: Option<&Value>| v.and_then(Value::as_bool);
+    let forced = enabled(forced.as_ref().and_then(|v| v.get("enable_thinking")));
+    let default = enabled(default.get("enable_thinking"));
+    chat.reasoning.enabled = forced.or(chat.reasoning.enabled).or(default);
+}
+
+pub(crate) fn to_bytes(json: Map<String, Value>) -> Bytes {
+    Value::Object(json).to_string().into()
+}
+
+fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Body), ApiError> {
+    let model = endpoint.model();
+    Ok(match endpoint.provider() {
+        Provider::OpenAiCompatible => {
+            (Operation::Dialect(Dialect::OpenAiChat), chat::body(r, model, Flavor::Extended)?)
+        }
+        Provider::OpenAi | Provider::AzureOpenAi => {
+            (Operation::Dialect(Dialect::OpenAiChat), chat::body(r, model, Flavor::OpenAi)?)
+        }
+        Provider::Anthropic => {
+            let max_tokens = endpoint.settings().max_tokens;
+            let provider = messages::Provider { max_tokens, adaptive: adaptive(model) };
+            (Operation::Dialect(Dialect::AnthropicMessages), messages::body(r, model, provider)?)
+        }
+        Provider::Gemini => {
+            let provider =
+                gemini::Provider { levels: version(model, "gemini-").is_some_and(|v| v >= (3, 0)) };
+            (Operation::GenerateContent { stream: r.stream }, gemini::body(r, provider)?)
+        }
+        Provider::Ollama => (Operation::Dialect(Dialect::OllamaChat), ollama::chat::body(r, model)?),
+    })
+}
+
+/// Whether one of Anthropic's models decides itself how much it thinks: from 4.6 on.
+fn adaptive(model: &str) -> bool {
+    ["claude-opus-", "claude-sonnet-", "claude-haiku-"]
+        .iter()
+        .any(|family| version(model, family).is_some_and(|v| v >= (4, 6)))
+}
+
+/// The version that follows `family` in a model's name: `claude-sonnet-4-5-20250929` is 4.5, `gemini-3-pro-preview` 3.0.
+fn version(model: &str, family: &str) -> Option<(u32, u32)> {
+    let rest = &model[model.find(family)? + family.len()..];
+    // A date is no version.
+    let mut numbers = rest.split(['-', '.']).map(|n| n.parse::<u32>().ok().filter(|n| *n < 1000));
+    Some((numbers.next()??, numbers.next().flatten().unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_off_names() {
+        for (name, expected) in [
+            ("claude-sonnet-4-5-20250929", Some((4, 5))),
+            ("claude-sonnet-4-20250514", Some((4, 0))),
+            ("claude-opus-4-6", Some((4, 6))),
+            ("claude-opus-5", Some((5, 0))),
+            ("claude-3-7-sonnet-20250219", None),
+            ("anthropic.claude-opus-4-7-v1", Some((4, 7))),
+        ] {
+            let found = ["claude-opus-", "claude-sonnet-"].iter().find_map(|f| version(name, f));
+            assert_eq!(found, expected, "{name}");
+        }
+        assert_eq!(version("gemini-2.5-flash", "gemini-"), Some((2, 5)));
+        assert_eq!(version("gemini-3-pro-preview", "gemini-"), Some((3, 0)));
+        assert_eq!(version("gemini-pro", "gemini-"), None);
+        assert!(adaptive("claude-sonnet-4-6") && !adaptive("claude-sonnet-4-5"));
+    }
+}

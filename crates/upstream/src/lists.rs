@@ -1,0 +1,167 @@
+//! What is asked beside answers: vectors, the names of models, a sign of life. Called by the router and its health checks.
+
+use std::time::{Duration, Instant};
+
+use octet_api::ApiError;
+use octet_api::core::{EmbedRequest, Embeddings};
+use octet_api::{gemini, ollama, openai};
+use octet_config::Provider;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::client::Client;
+use crate::edit;
+use crate::endpoint::{Dialect, Endpoint, Operation};
+use crate::failure::{Failure, FailureKind};
+use crate::generate::to_bytes;
+
+/// A model that a provider lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name there.
+    pub id: String,
+    /// Its context in tokens, where the provider says it.
+    pub context_length: Option<u64>,
+}
+
+impl Client {
+    /// Turns texts into vectors.
+    ///
+    /// # Errors
+    /// Everything that goes wrong: see [`FailureKind`].
+    pub async fn embed(&self, endpoint: &Endpoint, request: &EmbedRequest) -> Result<Embeddings, Failure> {
+        let model = endpoint.model();
+        let mut operation = Operation::Dialect(Dialect::OpenAiEmbeddings);
+        let body: Result<Map<String, Value>, ApiError> = match endpoint.provider() {
+            Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => {
+                Ok(openai::embeddings::body(request, model))
+            }
+            Provider::Ollama => ollama::embed::body(request, model),
+            Provider::Gemini => {
+                operation = Operation::BatchEmbed;
+                gemini::embed::body(request, model)
+            }
+            Provider::Anthropic => Err(ApiError::invalid("model", "Anthropic has no embeddings")),
+        };
+        let mut body = body.map_err(|e| Failure::said(e, None))?;
+        let settings = endpoint.settings();
+        edit::apply(&settings.remote.changes, &settings.params, &mut body);
+        let answer = self.send(endpoint, operation, Some(to_bytes(body)), false).await?;
+        answer.check_content_type()?;
+        let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
+        let read = match endpoint.provider() {
+            Provider::Ollama => ollama::embed::read(&bytes),
+            Provider::Gemini => gemini::embed::read(&bytes),
+            _ => openai::embeddings::read(&bytes),
+        };
+        let vectors = read.map_err(|e| Failure::said(e, None).without_keys(endpoint))?;
+        if vectors.vectors.len() != request.inputs.len() {
+            let what = format!("{} vectors came for {} texts", vectors.vectors.len(), request.inputs.len());
+            return Err(Failure::protocol(what));
+        }
+        Ok(vectors)
+    }
+
+    /// The models that a provider has.
+    ///
+    /// # Errors
+    /// Everything that goes wrong: see [`FailureKind`].
+    pub async fn models(&self, endpoint: &Endpoint) -> Result<Vec<Listed>, Failure> {
+        let answer = self.send(endpoint, Operation::Models, None, false).await?;
+        answer.check_content_type()?;
+        let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
+        listed(&bytes)
+    }
+
+    /// Whether a provider is there and knows the key; how long it took to say so. No model is asked: a check costs nothing and
+    /// loads nothing.
+    ///
+    /// # Errors
+    /// Everything that goes wrong: see [`FailureKind`]. A server without a list of models is there, too.
+    pub async fn probe(&self, endpoint: &Endpoint) -> Result<Duration, Failure> {
+        let start = Instant::now();
+        match self.send(endpoint, Operation::Probe, None, false).await {
+            Ok(answer) => {
+                answer.check_content_type()?;
+                answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
+            }
+            Err(e) if matches!(e.status, Some(404 | 405)) && e.kind != FailureKind::Authentication => {}
+            Err(e) => return Err(e),
+        }
+        Ok(start.elapsed())
+    }
+}
+
+/// OpenAI's and Anthropic's lists have `data`, Gemini's and Ollama's `models`, llama.cpp's both.
+fn listed(body: &[u8]) -> Result<Vec<Listed>, Failure> {
+    #[derive(Deserialize)]
+    struct Wire {
+        #[serde(default)]
+        data: Option<Vec<Entry>>,
+        #[serde(default)]
+        models: Option<Vec<Entry>>,
+    }
+    #[derive(Deserialize)]
+    struct Entry {
+        #[serde(default)]
+        id: Option<String>,
+        #[serde(default)]
+        name: Option<String>,
+        #[serde(default)]
+        max_model_len: Option<u64>,
+        #[serde(default)]
+        max_input_tokens: Option<u64>,
+        #[serde(default, rename = "inputTokenLimit")]
+        input_token_limit: Option<u64>,
+        #[serde(default)]
+        meta: Option<Meta>,
+    }
+    #[derive(Deserialize)]
+    struct Meta {
+        #[serde(default)]
+        n_ctx: Option<u64>,
+    }
+    let wire: Wire = serde_json::from_slice(body)
+        .map_err(|e| Failure::protocol(format!("the provider's list of models can not be read: {e}")))?;
+    let entry = |e: Entry| {
+        let id = e.id.or(e.name)?;
+        let id = id.strip_prefix("models/").map_or(id.clone(), str::to_string);
+        let context = e.max_model_len.or(e.max_input_tokens).or(e.input_token_limit);
+        Some(Listed { id, context_length: context.or(e.meta.and_then(|m| m.n_ctx)) })
+    };
+    let Some(entries) = wire.data.or(wire.models) else {
+        return Err(Failure::protocol("the provider's list of models has neither 'data' nor 'models'"));
+    };
+    Ok(entries.into_iter().filter_map(entry).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_all_providers_are_read() {
+        for (text, expected) in [
+            (
+                r#"{"object":"list","data":[{"id":"a","max_model_len":4096},{"id":"b"}]}"#,
+                [("a", Some(4096)), ("b", None)],
+            ),
+            (
+                r#"{"data":[{"type":"model","id":"a","display_name":"A","max_input_tokens":9},{"id":"b"}],"has_more":false}"#,
+                [("a", Some(9)), ("b", None)],
+            ),
+            (
+                r#"{"models":[{"name":"models/a","inputTokenLimit":7},{"name":"models/b"}]}"#,
+                [("a", Some(7)), ("b", None)],
+            ),
+            (r#"{"models":[{"name":"a","model":"a","size":1},{"name":"b"}]}"#, [("a", None), ("b", None)]),
+        ] {
+            let got = listed(text.as_bytes()).unwrap();
+            let got: Vec<(&str, Option<u64>)> =
+                got.iter().map(|m| (m.id.as_str(), m.context_length)).collect();
+            assert_eq!(got, expected, "{text}");
+        }
+        assert_eq!(listed(br#"{"models":[{"name":"x"}],"data":[{"id":"a"}]}"#).unwrap()[0].id, "a");
+        assert_eq!(listed(b"{}").unwrap_err().kind, FailureKind::Protocol);
+    }
+}

@@ -1,0 +1,122 @@
+//! What a configuration changes in a request that leaves this process in no dialect: for a model of our own. Used by the server.
+//! Parameters mean the same as at a provider; what has no place in a request has none here either.
+
+use octet_api::core::{GenerateRequest, Input};
+use octet_config::Changes;
+use serde_json::{Map, Value};
+
+use crate::edit::{KWARGS, merge};
+use crate::overlay::{Overlay, clear};
+
+/// The variable of chat templates that every dialect has a word for.
+const THINKING: &str = "enable_thinking";
+
+/// A configuration's changes, made ready once.
+#[derive(Debug)]
+pub struct Ours {
+    dropped: Vec<String>,
+    /// What beats the client.
+    forced: Overlay,
+    forced_kwargs: Map<String, Value>,
+    /// What the client beats.
+    defaults: Overlay,
+    default_kwargs: Map<String, Value>,
+    is_nothing: bool,
+}
+
+impl Ours {
+    /// Reads `changes`, and `params` for requests that do not give them.
+    pub fn new(changes: &Changes, params: &Map<String, Value>) -> Self {
+        let mut forced = changes.edits.set.clone();
+        merge(&mut forced, &changes.extra_body);
+        let forced_kwargs = match forced.shift_remove(KWARGS) {
+            Some(Value::Object(kwargs)) => kwargs,
+            _ => Map::new(),
+        };
+        let is_nothing = changes.edits.drop.is_empty()
+            && forced.is_empty()
+            && forced_kwargs.is_empty()
+            && params.is_empty()
+            && changes.chat_template_kwargs.is_empty();
+        Self {
+            dropped: changes.edits.drop.clone(),
+            forced: Overlay::new(&forced),
+            forced_kwargs,
+            defaults: Overlay::new(params),
+            default_kwargs: changes.chat_template_kwargs.clone(),
+            is_nothing,
+        }
+    }
+
+    /// Whether requests stay as they are.
+    pub fn is_nothing(&self) -> bool {
+        self.is_nothing
+    }
+
+    /// Names that are set and mean nothing to a model of our own, for a warning.
+    pub fn unknown(&self) -> impl Iterator<Item = &str> {
+        self.forced.rest.keys().chain(self.defaults.rest.keys()).map(String::as_str)
+    }
+
+    /// Changes a request.
+    pub fn apply(&self, r: &mut GenerateRequest) {
+        for name in &self.dropped {
+            clear(r, name);
+        }
+        self.forced.apply(r, true);
+        if let Input::Chat(chat) = &mut r.input {
+            let said = chat.reasoning.enabled.is_some();
+            for (name, value) in &self.default_kwargs {
+                let is_said = said && name == THINKING;
+                if !is_said && !chat.template_kwargs.contains_key(name) {
+                    chat.template_kwargs.insert(name.clone(), value.clone());
+                }
+            }
+            merge(&mut chat.template_kwargs, &self.forced_kwargs);
+            let forced = self.forced_kwargs.get(THINKING).and_then(Value::as_bool);
+            let filled = chat.template_kwargs.get(THINKING).and_then(Value::as_bool);
+            chat.reasoning.enabled = forced.or(chat.reasoning.enabled).or(filled);
+        }
+        self.defaults.apply(r, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use octet_api::core::Chat;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn thinking_is_switched_and_clients_beat_defaults() {
+        let map = |v: Value| if let Value::Object(map) = v { map } else { panic!("an object") };
+        let changes = Changes {
+            extra_body: map(json!({"chat_template_kwargs": {"enable_thinking": false}, "top_k": 7})),
+            ..Changes::default()
+        };
+        let ours = Ours::new(&changes, &map(json!({"temperature": 0.5, "max_tokens": 9})));
+        let mut r = GenerateRequest::new("m", Input::Chat(Chat::default()));
+        r.sampling.temperature = Some(0.1);
+        r.sampling.top_k = Some(1);
+        ours.apply(&mut r);
+        assert_eq!((r.sampling.temperature, r.sampling.top_k, r.max_tokens), (Some(0.1), Some(7), Some(9)));
+        assert_eq!(r.chat().unwrap().reasoning.enabled, Some(false));
+        assert_eq!(r.chat().unwrap().template_kwargs, map(json!({"enable_thinking": false})));
+        assert!(!ours.is_nothing() && ours.unknown().count() == 0);
+
+        let changes =
+            Changes { chat_template_kwargs: map(json!({"enable_thinking": false})), ..Changes::default() };
+        let ours = Ours::new(&changes, &Map::new());
+        let mut r = GenerateRequest::new("m", Input::Chat(Chat::default()));
+        ours.apply(&mut r);
+        assert_eq!(r.chat().unwrap().reasoning.enabled, Some(false), "where the client does not say");
+        let mut r = GenerateRequest::new("m", Input::Chat(Chat::default()));
+        if let Input::Chat(chat) = &mut r.input {
+            chat.reasoning.enabled = Some(true);
+        }
+        ours.apply(&mut r);
+        assert_eq!(r.chat().unwrap().reasoning.enabled, Some(true));
+        assert!(Ours::new(&Changes::default(), &Map::new()).is_nothing());
+    }
+}

@@ -1,0 +1,452 @@
+//! A client's JSON with another model's name in it, and a configuration's changes, without reading what stays as it is.
+//! Called by `forward`, on every request that passes through.
+//!
+//! Only the outermost object is taken apart: names and where their values begin and end. What is within a value is not
+//! checked, for it is handed on byte by byte to a server that does.
+
+use std::ops::Range;
+
+use memchr::{memchr2, memchr3};
+use octet_config::Changes;
+use serde_json::{Map, Value};
+
+use crate::edit::{self, KWARGS};
+
+/// What is changed.
+#[derive(Debug)]
+pub(crate) struct Rewrite<'a> {
+    /// The model's name for the provider.
+    pub(crate) model: &'a str,
+    pub(crate) changes: &'a Changes,
+    /// Parameters for clients that do not give them.
+    pub(crate) defaults: &'a Map<String, Value>,
+    /// Parameters that the provider would refuse and that are to be left out.
+    pub(crate) unknown: &'a [&'a str],
+    /// A stream shall count its tokens at its end.
+    pub(crate) count: bool,
+}
+
+/// A request on its way.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Rewritten {
+    pub(crate) json: Vec<u8>,
+    /// The client did not ask for the count itself: it is not to see it.
+    pub(crate) count_is_ours: bool,
+    /// Answers to one prompt.
+    pub(crate) n: u32,
+}
+
+const OPTIONS: &str = "stream_options";
+
+impl Rewrite<'_> {
+    /// # Errors
+    /// What is no JSON object, in words for the client.
+    pub(crate) fn apply(&self, body: &[u8]) -> Result<Rewritten, String> {
+        let fields = fields(body)?;
+        let value = |name: &str| fields.iter().rev().find(|f| f.name == name).map(|f| &body[f.value.clone()]);
+        let asked = |options: &Value| options["include_usage"] == true;
+        let options = value(OPTIONS).and_then(|v| serde_json::from_slice::<Value>(v).ok());
+        let dropped = self.changes.edits.drop.iter().any(|name| name == OPTIONS);
+        let count_is_ours = self.count && !dropped && !options.as_ref().is_some_and(asked);
+        let n = value("n").and_then(|v| serde_json::from_slice::<u32>(v).ok()).unwrap_or(1);
+        let json = if edit::goes_deep(self.changes) {
+            self.apply_deep(body, count_is_ours)?
+        } else {
+            self.apply_flat(body, &fields, options, count_is_ours)
+        };
+        Ok(Rewritten { json, count_is_ours, n })
+    }
+
+    /// Changes reach into fields: all is read.
+    fn apply_deep(&self, body: &[u8], count: bool) -> Result<Vec<u8>, String> {
+        let mut json: Map<String, Value> =
+            serde_json::from_slice(body).map_err(|e| format!("the body is no JSON object: {e}"))?;
+        self.unknown.iter().for_each(|name| drop(json.shift_remove(*name)));
+        if count {
+            let options = json.remove(OPTIONS);
+            json.insert(OPTIONS.into(), counting(options));
+        }
+        edit::apply(self.changes, self.defaults, &mut json);
+        json.insert("model".into(), self.model.into());
+        Ok(Value::Object(json).to_string().into_bytes())
+    }
+
+    fn apply_flat(&self, body: &[u8], fields: &[Field<'_>], options: Option<Value>, count: bool) -> Vec<u8> {
+        let edits = &self.changes.edits;
+        let mut out = Writer { json: Vec::with_capacity(body.len() + 256) };
+        out.json.push(b'{');
+        out.value("model", &self.model.into());
+        let goes = |name: &str| {
+            name == "model"
+                || (count && name == OPTIONS)
+                || self.unknown.contains(&name)
+                || edits.drop.iter().any(|d| d == name)
+        };
+        // Nothing is filled in for these; the rest of the configuration is merged with some of them.
+        let mut present: Vec<&str> = Vec::new();
+        let (mut kwargs, mut merged) = (None, Map::new());
+        for field in fields.iter().filter(|f| !goes(&f.name)) {
+            let name = field.name.as_ref();
+            let renamed = edits.rename.iter().find(|(from, _)| from == name).map(|(_, to)| to.as_str());
+            if renamed.is_some_and(|to| fields.iter().any(|f| f.name == to && !goes(to))) {
+                continue;
+            }
+            let name = renamed.unwrap_or(name);
+            if edits.set.contains_key(name) {
+                continue;
+            }
+            let raw = &body[field.value.clone()];
+            present.push(name);
+            if name == KWARGS && !self.changes.chat_template_kwargs.is_empty() {
+                kwargs = serde_json::from_slice::<Value>(raw).ok();
+            } else if let Some(extra) = self.changes.extra_body.get(name) {
+                // Objects are merged key by key; anything else gives way.
+                if let (Value::Object(_), Ok(Value::Object(client))) = (extra, serde_json::from_slice(raw)) {
+                    merged.insert(name.to_string(), Value::Object(client));
+                }
+            } else {
+                out.raw(renamed, &body[field.key.clone()], raw);
+            }
+        }
+        // What is left is small: it goes through the same code as any body.
+        let mut rest = merged;
+        if count {
+            rest.insert(OPTIONS.into(), counting(options));
+        }
+        rest.extend(kwargs.map(|client| (KWARGS.to_string(), client)));
+        let nothing = edits.set.is_empty()
+            && self.defaults.is_empty()
+            && self.changes.extra_body.is_empty()
+            && self.changes.chat_template_kwargs.is_empty();
+        if nothing {
+            rest.iter().for_each(|(name, value)| out.value(name, value));
+            out.json.push(b'}');
+            return out.json;
+        }
+        let changes = Changes {
+            edits: octet_config::Edits { set: edits.set.clone(), ..Default::default() },
+            extra_body: self.changes.extra_body.clone(),
+            chat_template_kwargs: self.changes.chat_template_kwargs.clone(),
+            drop_params: false,
+        };
+        let defaults = self.defaults.iter().filter(|(name, _)| !present.contains(&name.as_str()));
+        let defaults: Map<String, Value> = defaults.map(|(n, v)| (n.clone(), v.clone())).collect();
+        edit::apply(&changes, &defaults, &mut rest);
+        rest.iter().filter(|(name, _)| *name != "model").for_each(|(name, value)| out.value(name, value));
+        out.json.push(b'}');
+        out.json
+    }
+}
+
+fn counting(options: Option<Value>) -> Value {
+    let mut options = match options {
+        Some(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    options.insert("include_usage".into(), true.into());
+    options.into()
+}
+
+struct Writer {
+    json: Vec<u8>,
+}
+
+impl Writer {
+    fn separate(&mut self) {
+        if self.json.len() > 1 {
+            self.json.push(b',');
+        }
+    }
+
+    fn value(&mut self, name: &str, value: &Value) {
+        self.separate();
+        self.json.extend_from_slice(Value::from(name).to_string().as_bytes());
+        self.json.push(b':');
+        self.json.extend_from_slice(value.to_string().as_bytes());
+    }
+
+    fn raw(&mut self, name: Option<&str>, key: &[u8], value: &[u8]) {
+        self.separate();
+        match name {
+            Some(name) => self.json.extend_from_slice(Value::from(name).to_string().as_bytes()),
+            None => self.json.extend_from_slice(key),
+        }
+        self.json.push(b':');
+        self.json.extend_from_slice(value);
+    }
+}
+
+/// A field of the outermost object.
+#[derive(Debug, PartialEq)]
+struct Field<'a> {
+    name: std::borrow::Cow<'a, str>,
+    /// With its quotes.
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
+/// The fields of an object.
+fn fields(body: &[u8]) -> Result<Vec<Field<'_>>, String> {
+    let mut scan = Scan { body, at: 0 };
+    scan.space();
+    scan.expect(b'{')?;
+    let mut out = Vec::with_capacity(16);
+    scan.space();
+    if scan.peek() == Some(b'}') {
+        scan.at += 1;
+    } else {
+        loop {
+            scan.space();
+            let start = scan.at;
+            scan.string()?;
+            let key = start..scan.at;
+            let name = std::str::from_utf8(&body[start + 1..scan.at - 1])
+                .map_err(|_| scan.wrong("the name of a field is not UTF-8"))?;
+            let name = if name.contains('\\') {
+                let text: String = serde_json::from_slice(&body[key.clone()])
+                    .map_err(|_| scan.wrong("the name of a field is no JSON string"))?;
+                text.into()
+            } else {
+                name.into()
+            };
+            scan.space();
+            scan.expect(b':')?;
+            scan.space();
+            let start = scan.at;
+            scan.value()?;
+            out.push(Field { name, key, value: start..scan.at });
+            scan.space();
+            match scan.peek() {
+                Some(b',') => scan.at += 1,
+                _ => break,
+            }
+        }
+        scan.expect(b'}')?;
+    }
+    scan.space();
+    if scan.at < body.len() {
+        return Err(scan.wrong("something follows the JSON object"));
+    }
+    Ok(out)
+}
+
+struct Scan<'a> {
+    body: &'a [u8],
+    at: usize,
+}
+
+impl Scan<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.body.get(self.at).copied()
+    }
+
+    fn wrong(&self, what: &str) -> String {
+        format!("the body is no JSON object: {what} (at byte {})", self.at)
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), String> {
+        if self.peek() != Some(byte) {
+            return Err(self.wrong(&format!("'{}' is missing", char::from(byte))));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// A string, with its quotes.
+    fn string(&mut self) -> Result<(), String> {
+        self.expect(b'"')?;
+        loop {
+            let rest = self.body.get(self.at..).unwrap_or(&[]);
+            let Some(found) = memchr2(b'"', b'\\', rest) else {
+                return Err(self.wrong("a string has no end"));
+            };
+            self.at += found + 1;
+            if rest[found] == b'"' {
+                return Ok(());
+            }
+            self.at += 1; // whatever is escaped
+        }
+    }
+
+    fn value(&mut self) -> Result<(), String> {
+        match self.peek() {
+            Some(b'"') => self.string(),
+            Some(b'{' | b'[') => self.nested(),
+            _ => {
+                let start = self.at;
+                let rest = &self.body[start..];
+                let end =
+                    rest.iter().position(|b| matches!(b, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t'));
+                self.at += end.unwrap_or(rest.len());
+                if self.at == start { Err(self.wrong("a value is missing")) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// An object or a list.
+    fn nested(&mut self) -> Result<(), String> {
+        let mut depth = 0usize;
+        loop {
+            // Strings are most of what there is.
+            let rest = &self.body[self.at..];
+            let opens = memchr3(b'"', b'{', b'[', rest);
+            let before = &rest[..opens.unwrap_or(rest.len())];
+            for (i, b) in before.iter().enumerate() {
+                if matches!(b, b'}' | b']') {
+                    depth -= 1;
+                    if depth == 0 {
+                        self.at += i + 1;
+                        return Ok(());
+                    }
+                }
+            }
+            let Some(opens) = opens else { return Err(self.wrong("an object or a list has no end")) };
+            self.at += opens;
+            if rest[opens] == b'"' {
+                self.string()?;
+            } else {
+                depth += 1;
+                self.at += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use octet_config::Edits;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn rewrite(body: &str, changes: &Changes, defaults: Value, count: bool) -> Result<Rewritten, String> {
+        let defaults = defaults.as_object().unwrap();
+        Rewrite { model: "them/\"m\"", changes, defaults, unknown: &["bad"], count }.apply(body.as_bytes())
+    }
+
+    #[test]
+    fn what_is_not_changed_stays_to_the_byte() {
+        let body = r#" {"messages" : [{"role":"user","content":"a\"]}\u00e9"}] , "model":"x","t":1.50e0,"bad":1,"model":"y"} "#;
+        let got = rewrite(body, &Changes::default(), json!({}), false).unwrap();
+        let expected =
+            r#"{"model":"them/\"m\"","messages":[{"role":"user","content":"a\"]}\u00e9"}],"t":1.50e0}"#;
+        assert_eq!(String::from_utf8(got.json).unwrap(), expected);
+        assert_eq!((got.n, got.count_is_ours), (1, false));
+        let empty = rewrite("{}", &Changes::default(), json!({}), false).unwrap();
+        assert_eq!(empty.json, br#"{"model":"them/\"m\""}"#);
+    }
+
+    #[test]
+    fn a_name_in_disguise_is_the_same_name() {
+        let got = rewrite(r#"{"mod\u0065l":"x","a":1}"#, &Changes::default(), json!({}), false).unwrap();
+        assert_eq!(got.json, br#"{"model":"them/\"m\"","a":1}"#);
+    }
+
+    #[test]
+    fn counts_are_asked_for_where_the_client_did_not() {
+        for (options, ours) in [
+            (json!(null), true),
+            (json!({"include_usage": false, "x": 1}), true),
+            (json!({"include_usage": true}), false),
+        ] {
+            let body = json!({"n": 2, "stream_options": options}).to_string();
+            let got = rewrite(&body, &Changes::default(), json!({}), true).unwrap();
+            assert_eq!((got.count_is_ours, got.n), (ours, 2));
+            let sent: Value = serde_json::from_slice(&got.json).unwrap();
+            assert_eq!(sent["stream_options"]["include_usage"], true, "{options}");
+            assert_eq!(sent["stream_options"].get("x"), options.get("x"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for body in [
+            "",
+            "[]",
+            "1",
+            "{",
+            r#"{"a"}"#,
+            r#"{"a":}"#,
+            r#"{"a":1"#,
+            r#"{"a":1}x"#,
+            r#"{"a":[1}"#,
+            r#"{"a":"x}"#,
+            r#"{"a":1,}"#,
+            r#"{a:1}"#,
+            r#"{"a":"\"#,
+            r#"{"a":{"b":[}"#,
+            "nonsense",
+        ] {
+            assert!(rewrite(body, &Changes::default(), json!({}), false).is_err(), "{body}");
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[ -~é\n\t]{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 16, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec(("[a-e\"\\\\]{0,3}", inner), 0..4)
+                    .prop_map(|m| Value::Object(m.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn any_object() -> impl Strategy<Value = Map<String, Value>> {
+        prop::collection::vec(
+            (
+                prop_oneof!["[a-f]", Just("model".into()), Just(KWARGS.into()), Just(OPTIONS.into())],
+                any_json(),
+            ),
+            0..6,
+        )
+        .prop_map(|m| m.into_iter().collect())
+    }
+
+    proptest! {
+        /// The bytes' way and the values' way are one.
+        #[test]
+        fn bytes_and_values_are_changed_alike(
+            body in any_object(), set in any_object(), extra in any_object(), kwargs in any_object(),
+            defaults in any_object(), drops in prop::collection::vec("[a-f]", 0..2),
+            rename in prop::option::of(("[a-c]", "[d-f]")), count: bool,
+        ) {
+            let without_model = |mut m: Map<String, Value>| { m.remove("model"); m };
+            let mut changes = Changes {
+                edits: Edits {
+                    drop: drops, rename: rename.into_iter().collect(), set: without_model(set),
+                },
+                extra_body: without_model(extra), chat_template_kwargs: kwargs, drop_params: false,
+            };
+            let defaults = Value::Object(without_model(defaults));
+            let text = Value::Object(body).to_string();
+            let flat = rewrite(&text, &changes, defaults.clone(), count).unwrap();
+            // A path that leads nowhere makes it take the other way.
+            changes.edits.drop.push("no.where".into());
+            let deep = rewrite(&text, &changes, defaults, count).unwrap();
+            let read = |r: &Rewritten| serde_json::from_slice::<Value>(&r.json).unwrap();
+            prop_assert_eq!(read(&flat), read(&deep));
+        }
+
+        #[test]
+        fn any_bytes_are_harmless(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\a1 ".to_vec()), 0..40)) {
+            if let Ok(fields) = fields(&bytes) {
+                for f in fields {
+                    prop_assert!(f.key.end <= f.value.start && f.value.end <= bytes.len());
+                }
+            }
+        }
+    }
+}
