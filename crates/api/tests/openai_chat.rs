@@ -225,6 +225,11 @@ fn what_is_wrong_in_messages_is_named() {
         "messages[1].tool_calls[0].function.arguments",
         "no JSON",
     );
+    refused(
+        call(json!({"name": "f", "arguments": "{\"a\": {\"b\": 1, \"b\": 2}}"})),
+        "messages[1].tool_calls[0].function.arguments",
+        "'a.b' twice",
+    );
     refused(messages(json!({"role": "tool", "content": "x"})), "messages[1].tool_call_id", "missing");
 }
 
@@ -233,6 +238,10 @@ fn formats_of_all_servers() {
     let schema = json!({"type": "object"});
     let plain =
         ResponseFormat::JsonSchema { name: None, description: None, schema: schema.clone(), strict: None };
+    let field = |fields| parsed(with(fields)).response_format_field;
+    assert_eq!(field(json!({"response_format": {"type": "json_object"}})), "response_format");
+    assert_eq!(field(json!({"structured_outputs": {"regex": "a"}})), "structured_outputs.regex");
+    assert_eq!(field(json!({"guided_choice": ["a"]})), "guided_choice");
     for (fields, format) in [
         (json!({"response_format": {"type": "text"}}), ResponseFormat::Text),
         (json!({"response_format": {"type": "json_object"}}), ResponseFormat::JsonObject),

@@ -393,6 +393,11 @@ fn mirror(long: &str) -> String {
     format!("OCTET_{}", long.to_ascii_uppercase().replace('-', "_"))
 }
 
+/// The mirror of a flag, where it is set to nothing. To most flags that is as good as unset.
+pub fn empty_mirror(long: &str) -> Option<String> {
+    Some(mirror(long)).filter(|name| std::env::var_os(name).is_some_and(|v| v.is_empty()))
+}
+
 /// Gives flags their mirrors, as far as those are `set`. (To clap an empty variable would be a value.)
 fn mirrored(command: clap::Command, set: &dyn Fn(&str) -> bool) -> clap::Command {
     fn mirrored(

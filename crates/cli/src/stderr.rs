@@ -10,3 +10,18 @@ macro_rules! note {
 }
 
 pub(crate) use note;
+
+/// The same for the log: what can not be written is lost, and no thread of the server ends with it. (`tracing-subscriber` would
+/// say by `eprintln!` that it can not write to standard error.)
+pub struct Log;
+
+impl std::io::Write for Log {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        let _ = std::io::stderr().write_all(buf);
+        Ok(buf.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -211,7 +211,19 @@ fn completions_are_printed() {
 #[test]
 fn an_empty_key_does_not_open_the_server() {
     let place = Place::with_model("qwen3", "q8_0");
-    place.octet(&["serve", "model.gguf", "--api-key", ""]).fails(2, &["--api-key is empty"]);
+    let serve = ["serve", "model.gguf", "--port", "0"];
+    let flag = |key: &str| place.octet(&[&serve[..], &["--api-key", key]].concat());
+    for key in ["", " ", "\t"] {
+        flag(key).fails(2, &["--api-key is empty", "leave it out"]);
+    }
+    for key in [" secret", "secret\n", "sec\nret"] {
+        flag(key).fails(2, &["--api-key", "no client can send"]);
+    }
+    // Who sets a variable believes that there is a key.
+    for name in ["OCTET_API_KEY", "OCTET_API_KEY_FILE"] {
+        place.octet_with(&serve, "", &[(name, "")]).fails(2, &[name, "to nothing", "unset it"]);
+    }
+    place.octet_with(&serve, "", &[("OCTET_API_KEY", " ")]).fails(2, &["OCTET_API_KEY", "leave it out"]);
 }
 
 #[test]

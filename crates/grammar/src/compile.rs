@@ -96,18 +96,12 @@ fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Gram
     let free = free(vocabulary, constraint)?;
     let unfree = constraint.reasoning_end.as_deref().filter(|_| free.is_none());
     let lead = Lead { reasoning: unfree, newlines: constraint.reasoning_end.is_some() };
-    // What comes before may always come, so whether anything meets the constraint itself is seen without it. Calls of tools
-    // are made here, and something always meets them.
-    if lead.newlines && !matches!(constraint.spec, GrammarSpec::ToolCalls { .. }) {
-        let alone = Lead { reasoning: None, newlines: false };
-        build(vocabulary, &constraint.spec, source(vocabulary, &constraint.spec, &alone, &HashSet::new())?)?;
-    }
     let mut first = Err(Error::TooComplex(String::new()));
     let mut relaxed = HashSet::new();
     // A second time, where tools that are not strict were too complex: without those.
     for _ in 0..2 {
         let source = source(vocabulary, &constraint.spec, &lead, &relaxed)?;
-        first = build(vocabulary, &constraint.spec, source).map(|(fresh, warnings)| Grammar {
+        first = build(vocabulary, &constraint.spec, source, &lead).map(|(fresh, warnings)| Grammar {
             vocabulary: vocabulary.clone(),
             fresh,
             free,
@@ -133,6 +127,11 @@ struct Lead<'a> {
 }
 
 impl Lead<'_> {
+    /// All of it, behind which the constraint itself begins.
+    fn text(&self) -> String {
+        format!("{}{}", self.reasoning.unwrap_or_default(), if self.newlines { "\n\n" } else { "" })
+    }
+
     /// The rule `start`, for an answer as `body` has it.
     fn start(&self, body: &str) -> String {
         let newlines = if self.newlines { "/\\n{1,2}/? " } else { "" };
@@ -256,55 +255,76 @@ fn too_complex(
             parallel: false,
         };
         let source = source(vocabulary, &one, lead, &HashSet::new())?;
-        if build(vocabulary, &one, source).is_err() {
+        if build(vocabulary, &one, source, lead).is_err() {
             out.insert(i);
         }
     }
     Ok(out)
 }
 
-/// Tokens that a new constraint is tried with.
+/// Tokens that a new constraint is tried with where there is a choice, and in all where there is none.
 const TRIED: usize = 2;
+/// See [`TRIED`].
+const TRIED_FORCED: usize = 64;
 
 /// Computes the first masks, so that a constraint that nothing meets, or that is too much work, is refused before anything is
-/// generated. Some show that only after a token, so the first that may come is taken.
+/// generated. Some show that only after a few tokens, so the first that may come are taken, and all that have to come.
+///
+/// What comes before (`lead`) may always come, so it is put in front: then whether anything meets the constraint is seen.
 fn check_first(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
     fresh: &llguidance::Matcher,
+    lead: &str,
 ) -> Result<(), Error> {
     let mut first = Matcher::new(vocabulary.clone(), fresh.deep_clone(), None);
     let mut bits = vec![0; vocabulary.everything.len()];
-    let said = |e| match e {
-        Error::Step(said) => error(spec, &said),
+    let mut text = Vec::new();
+    let (mut chosen, mut forced) = (0, 0);
+    let trie = vocabulary.factory.tok_env().tok_trie();
+    let said = |e, text: &[u8]| match e {
+        Error::Step(said) if text.is_empty() => error(spec, &said),
+        Error::Step(said) => error(spec, &format!("behind {:?} {said}", String::from_utf8_lossy(text))),
         other => other,
     };
-    for step in 0..=TRIED {
-        first.mask(&mut bits).map_err(said)?;
-        let mut allowed =
-            (0..vocabulary.len() as u32).filter(|id| bits[*id as usize / 32] >> (id % 32) & 1 == 1);
-        let any = allowed.clone().next();
-        let next = allowed.find(|id| !vocabulary.eos().contains(id));
-        if step == 0 && any.is_none() {
+    for id in vocabulary.factory.tok_env().tokenize(lead) {
+        first.accept(id).map_err(|e| said(e, &[]))?;
+    }
+    loop {
+        first.mask(&mut bits).map_err(|e| said(e, &text))?;
+        let allowed = |id: &u32| bits[*id as usize / 32] >> (id % 32) & 1 == 1;
+        let mut all = (0..vocabulary.len() as u32).filter(allowed);
+        let any = all.clone().take(2).count();
+        if text.is_empty() && any == 0 {
             return Err(error(spec, NOTHING));
         }
-        let Some(next) = next.filter(|_| step < TRIED) else { break };
-        first.accept(next).map_err(said)?;
+        // The mask is of one token where that has to come.
+        if any == 1 {
+            forced += 1;
+        } else {
+            chosen += 1;
+        }
+        let Some(next) = all.find(|id| !vocabulary.eos().contains(id)) else { return Ok(()) };
+        if chosen > TRIED || forced > TRIED_FORCED {
+            return Ok(());
+        }
+        text.extend_from_slice(trie.token(next));
+        first.accept(next).map_err(|e| said(e, &text))?;
     }
-    Ok(())
 }
 
 fn build(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
     source: Source,
+    lead: &Lead<'_>,
 ) -> Result<(llguidance::Matcher, Vec<String>), Error> {
     let parser = vocabulary.factory.create_parser(source.grammar).map_err(|e| error(spec, &e.to_string()))?;
     let mut matcher = llguidance::Matcher::new(Ok(parser)).into_cancellable();
     if let Some(e) = matcher.get_error() {
         return Err(error(spec, &e));
     }
-    check_first(vocabulary, spec, &matcher)?;
+    check_first(vocabulary, spec, &matcher, &lead.text())?;
     let mut warnings = source.warnings;
     warnings.extend(matcher.grammar_warnings());
     Ok((matcher, warnings))

@@ -88,6 +88,9 @@ impl Scan<'_> {
             let len = quoted(rest, '/');
             if let Some(pattern) = rest[..len].strip_prefix('/').and_then(|p| p.strip_suffix('/')) {
                 regex::check_len(pattern).map_err(Error::Lark)?;
+                if regex::is_empty(pattern) {
+                    return Err(Error::Lark(format!("{}: a regex matches nothing", self.place())));
+                }
             }
             len
         } else if rest.starts_with("%json") {
@@ -192,6 +195,10 @@ mod tests {
         assert!(said("start: %json").contains("not followed by JSON"));
         assert!(said("start: %json {\"x-guidance\": {}}").contains("x-guidance"));
         assert!(said("\nstart: @other").contains("line 2"));
+        assert!(
+            said("start: \"a\" a\na: /b/ | /c[^\\x00-\\u{10ffff}]d/")
+                .contains("line 2: a regex matches nothing")
+        );
         assert!(said(&"&".repeat(9)).contains("'&'"));
         assert!(said(&" ".repeat(LARK_BYTES_MAX + 1)).contains("bytes"));
         assert!(said(&format!("start: /{}/", "a".repeat(20_000))).contains("regex"));

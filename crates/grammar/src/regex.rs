@@ -17,6 +17,11 @@ pub fn check_len(pattern: &str) -> Result<(), String> {
     }
 }
 
+/// Whether it is one that nothing matches, not even the empty text.
+pub fn is_empty(pattern: &str) -> bool {
+    Parser::new().parse(pattern).is_ok_and(|hir| hir.properties().minimum_len().is_none())
+}
+
 /// Refuses what is no regular expression.
 pub fn check(pattern: &str) -> Result<Hir, String> {
     check_len(pattern)?;

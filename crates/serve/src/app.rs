@@ -8,10 +8,11 @@ use octet_api::core::ModelInfo;
 use octet_parser::ReasoningFormat;
 
 use crate::gateway::{Caller, Gateway, Routes};
-use crate::http::{BodyRoom, Kept};
+use crate::http::Kept;
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::{Keys, Metrics};
 use crate::pipeline::{Apart, unknown};
+use crate::room::Room;
 
 /// How to serve.
 #[derive(Clone)]
@@ -28,7 +29,7 @@ pub struct Options {
     pub cors_origins: Vec<String>,
     /// It listens to its own machine only. ([`crate::Server::bind`] knows.)
     pub local: bool,
-    /// Longest body of a request; all that come at a time may take eight times as much.
+    /// Longest body of a request; all requests may take eight times as much together until their prompts are tokens.
     pub body_bytes_max: usize,
     /// Longest time of a request, from its last byte to the last of its answer; `None` is any.
     pub timeout: Option<Duration>,
@@ -72,8 +73,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Responses that clients asked to keep.
     pub kept: Kept,
-    /// What bodies of requests may take together while they come.
-    pub bodies: BodyRoom,
+    /// What requests may take together until their prompts are tokens.
+    pub room: Room,
     /// Does what takes a processor for a while.
     pub apart: Apart,
     gateway: OnceLock<Arc<Gateway>>,
@@ -88,7 +89,7 @@ impl App {
         let specs = std::mem::take(&mut options.models);
         let routes = options.routes.take();
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
-        let bodies = BodyRoom::new(options.body_bytes_max);
+        let room = Room::new(options.body_bytes_max);
         let apart = Apart::new(options.prompts_at_once);
         let keys = options.keys.clone();
         let app = Arc::new(Self {
@@ -96,7 +97,7 @@ impl App {
             models,
             metrics: Metrics::default(),
             kept: Kept::default(),
-            bodies,
+            room,
             apart,
             gateway: OnceLock::new(),
         });

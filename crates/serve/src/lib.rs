@@ -6,13 +6,16 @@
 //! given, `gateway` stands between `http` and the rest: it has all names, and the models of this process are some of those who answer.
 
 mod app;
+mod connections;
 mod gateway;
 mod http;
 mod linger;
 mod models;
 mod ops;
 mod pipeline;
+mod room;
 mod server;
+mod watched;
 
 pub use app::{App, Options};
 pub use gateway::{Gateway, MakeModel, Reload, Routes};

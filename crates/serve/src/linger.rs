@@ -15,6 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use crate::connections::Activity;
+
 /// Longest time to throw away what comes.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(2);
 /// Most bytes of it.
@@ -38,6 +40,7 @@ impl Unread {
 pub struct Lingering {
     stream: TcpStream,
     unread: Unread,
+    activity: Arc<Activity>,
     closing: Option<Closing>,
 }
 
@@ -48,9 +51,14 @@ struct Closing {
 }
 
 impl Lingering {
-    /// Wraps a connection. It lingers where `unread` is set when it ends.
-    pub fn new(stream: TcpStream, unread: Unread) -> Self {
-        Self { stream, unread, closing: None }
+    /// Wraps a connection. It lingers where `unread` is set when it ends. `activity` hears when its client is slow to read.
+    pub fn new(stream: TcpStream, unread: Unread, activity: Arc<Activity>) -> Self {
+        Self { stream, unread, activity, closing: None }
+    }
+
+    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.activity.flushing(written.is_pending());
+        written
     }
 }
 
@@ -66,7 +74,8 @@ impl AsyncRead for Lingering {
 
 impl AsyncWrite for Lingering {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -74,7 +83,8 @@ impl AsyncWrite for Lingering {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -87,7 +97,7 @@ impl AsyncWrite for Lingering {
 
     /// Done when the client has closed its side too, or was given time enough.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, unread, closing } = &mut *self;
+        let Self { stream, unread, activity, closing } = &mut *self;
         let closing = match closing {
             Some(closing) => closing,
             None => {
@@ -95,6 +105,7 @@ impl AsyncWrite for Lingering {
                 if !unread.0.load(Ordering::Relaxed) {
                     return Poll::Ready(Ok(()));
                 }
+                activity.flushing(true);
                 let over = Box::pin(sleep(LINGER_TIME_MAX));
                 closing.insert(Closing { over, bytes_left: LINGER_BYTES_MAX })
             }

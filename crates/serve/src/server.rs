@@ -1,22 +1,19 @@
 //! Connections: accepts them, gives each to the routes, and ends well. Run by the command and by tests.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::Request;
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use octet_engine::scheduler::Shutdown;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::app::{App, Options};
+use crate::connections::{self, Activity, Connected};
 use crate::http;
 use crate::linger::{Lingering, Unread};
 use crate::models::BoxError;
@@ -40,12 +37,16 @@ const HEADERS_MAX: usize = 100;
 const HEADER_TIME_MAX: Duration = Duration::from_secs(90);
 /// After everything is answered, how long the last bytes may take.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(10);
+/// The same where it is to end at once.
+const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
 /// How often a draining server looks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// After the system has refused a connection (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections beyond the most that there may be, which are told so; others are closed without a word.
 const TURNED_AWAY_MAX: usize = 64;
+/// A connection is idle for so long before it may make way for a new one: its request may be about to come.
+const IDLE_MIN: Duration = Duration::from_millis(500);
 /// Longest time for the request of such a one to come.
 const TURNED_AWAY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Connections that the system keeps until they are accepted.
@@ -115,9 +116,13 @@ impl Server {
         &self.app
     }
 
-    /// Loads the first model, so that it is there for the first request, and its failure known at once.
-    pub async fn preload(&self) -> Result<(), BoxError> {
-        Ok(self.app.models.acquire(0, None).await.map(drop)?)
+    /// Loads the first model, so that it is there for the first request, and its failure known at once. False where `stage` says
+    /// first that it is to end: then a thread may still be at work on it, which is not to be waited for.
+    pub async fn preload(&self, stage: &mut watch::Receiver<Stage>) -> Result<bool, BoxError> {
+        tokio::select! {
+            loaded = self.app.models.acquire(0, None) => Ok(loaded.map(|_| true)?),
+            () = reached(stage, Stage::Drain) => Ok(false),
+        }
     }
 
     /// Serves until `stage` says otherwise. A sender that is gone means to stop.
@@ -125,18 +130,23 @@ impl Server {
         let Self { listener, app } = self;
         let idle = tokio::spawn(Arc::clone(&app.models).unload_idle());
         let routes = app.gateway().map(|gateway| tokio::spawn(Arc::clone(gateway).run()));
-        let connections = GracefulShutdown::new();
+        let close = watch::Sender::new(());
         let mut draining = stage.clone();
         tokio::select! {
-            () = accept(&listener, &app, &connections) => {}
+            () = accept(&listener, &app, &close) => {}
             () = drained(&app, &mut draining) => {}
         }
         drop(listener);
-        tokio::select! {
-            () = connections.shutdown() => {}
-            () = tokio::time::sleep(FLUSH_TIME_MAX) => tracing::warn!("connections that do not take their last bytes are closed"),
-            () = reached(&mut stage, Stage::Stop) => {}
-        }
+        close.send_replace(());
+        let mut closed = pin!(close.closed());
+        let stopped = tokio::select! {
+            () = &mut closed => false,
+            () = tokio::time::sleep(FLUSH_TIME_MAX) => {
+                tracing::warn!("connections that do not take their last bytes are closed");
+                false
+            }
+            () = reached(&mut stage, Stage::Stop) => true,
+        };
         idle.abort();
         if let Some(routes) = routes {
             routes.abort();
@@ -144,8 +154,11 @@ impl Server {
         if let Some(gateway) = app.gateway() {
             gateway.stop().await;
         }
-        let how = if *stage.borrow() == Stage::Stop { Shutdown::Now } else { Shutdown::Drain };
-        app.models.stop(how).await;
+        app.models.stop(if stopped { Shutdown::Now } else { Shutdown::Drain }).await;
+        if stopped {
+            // Whose answer was broken off is told so.
+            let _ = tokio::time::timeout(LAST_WORD_TIME_MAX, closed).await;
+        }
     }
 }
 
@@ -171,11 +184,11 @@ async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
     }
 }
 
-async fn accept(listener: &TcpListener, app: &Arc<App>, connections: &GracefulShutdown) {
+async fn accept(listener: &TcpListener, app: &Arc<App>, close: &watch::Sender<()>) {
     let most = app.options.connections_max.max(1);
-    let served = Entrance::new(most, http::routes(Arc::clone(app)), HEADER_TIME_MAX, connections);
+    let mut served = Entrance::new(most, http::routes(Arc::clone(app)), HEADER_TIME_MAX, close);
     let mut turned_away =
-        Entrance::new(TURNED_AWAY_MAX, http::full(Arc::clone(app)), TURNED_AWAY_TIME_MAX, connections);
+        Entrance::new(TURNED_AWAY_MAX, http::full(Arc::clone(app)), TURNED_AWAY_TIME_MAX, close);
     turned_away.http.keep_alive(false);
     loop {
         let stream = match listener.accept().await {
@@ -196,62 +209,55 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, connections: &GracefulSh
 /// Where connections come in, as many at a time as there is room for.
 struct Entrance<'a> {
     room: Arc<Semaphore>,
+    /// Those that came in; some are gone.
+    open: Vec<Weak<Activity>>,
     http: http1::Builder,
     routes: Router,
-    connections: &'a GracefulShutdown,
+    close: &'a watch::Sender<()>,
 }
 
 impl<'a> Entrance<'a> {
-    fn new(most: usize, routes: Router, header_time: Duration, connections: &'a GracefulShutdown) -> Self {
+    fn new(most: usize, routes: Router, header_time: Duration, close: &'a watch::Sender<()>) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(header_time)
             .max_buf_size(HEADER_BYTES_MAX)
             .max_headers(HEADERS_MAX);
         let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Self { room, http, routes, connections }
+        Self { room, open: Vec::new(), http, routes, close }
     }
 
     /// Serves a connection, or gives it back where there is no room.
-    fn take(&self, stream: TcpStream) -> Option<TcpStream> {
-        match Arc::clone(&self.room).try_acquire_owned() {
-            Ok(permit) => self.serve(stream, permit),
-            Err(_) => return Some(stream),
+    fn take(&mut self, stream: TcpStream) -> Option<TcpStream> {
+        let place = Arc::clone(&self.room).try_acquire_owned().ok();
+        match place.or_else(|| self.make_way()) {
+            Some(place) => self.serve(stream, place),
+            None => return Some(stream),
         }
         None
     }
 
-    fn serve(&self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+    /// Closes the connection that has been idle for longest; its place.
+    fn make_way(&self) -> Option<OwnedSemaphorePermit> {
+        let idle = self.open.iter().filter_map(Weak::upgrade).filter_map(|a| Some((a.idle()?, a)));
+        let mut idle: Vec<_> = idle.filter(|(time, _)| *time >= IDLE_MIN).collect();
+        idle.sort_unstable_by_key(|(time, _)| std::cmp::Reverse(*time));
+        idle.iter().find_map(|(_, activity)| activity.make_way())
+    }
+
+    fn serve(&mut self, stream: TcpStream, place: OwnedSemaphorePermit) {
         // Tokens are to go out as they come.
         if let Err(e) = stream.set_nodelay(true) {
             tracing::debug!("no TCP_NODELAY: {e}");
         }
-        let unread = Unread::default();
-        let stream = TokioIo::new(Lingering::new(stream, unread.clone()));
-        let service = Connected { routes: TowerToHyperService::new(self.routes.clone()), unread };
-        let connection = self.connections.watch(self.http.serve_connection(stream, service));
-        tokio::spawn(async move {
-            if let Err(e) = connection.await {
-                tracing::debug!("a connection ended badly: {e}");
-            }
-            drop(permit);
-        });
-    }
-}
-
-/// The routes for the requests of one connection, which tell it where they leave something unread.
-struct Connected {
-    routes: TowerToHyperService<Router>,
-    unread: Unread,
-}
-
-impl Service<Request<Incoming>> for Connected {
-    type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
-    type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
-    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
-
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        request.extensions_mut().insert(self.unread.clone());
-        self.routes.call(request)
+        let (unread, activity) = (Unread::default(), Activity::new(place));
+        if self.open.len() == self.open.capacity() {
+            self.open.retain(|a| a.strong_count() > 0);
+        }
+        self.open.push(Arc::downgrade(&activity));
+        let stream = TokioIo::new(Lingering::new(stream, unread.clone(), Arc::clone(&activity)));
+        let service = Connected::new(self.routes.clone(), unread, Arc::clone(&activity));
+        let connection = self.http.serve_connection(stream, service);
+        tokio::spawn(connections::serve(connection, activity, self.close.subscribe()));
     }
 }

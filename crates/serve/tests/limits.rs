@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Fixture, chat, with};
+use common::{Fixture, chat, model, with};
+use octet_serve::Options;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -112,7 +115,8 @@ async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
                 (400, &json!("invalid_request_error")),
                 "{form}: {body}"
             );
-            assert_eq!(body["error"]["param"], "response_format", "{form}: {body}");
+            let field = form.as_object().and_then(|f| f.keys().next()).unwrap();
+            assert_eq!(body["error"]["param"], format!("structured_outputs.{field}"), "{body}");
             assert!(message(&body).contains("can not be used"), "{form}: {body}");
         }
     }
@@ -125,8 +129,107 @@ async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
         ["", "a"].contains(&answer["choices"][0]["message"]["content"].as_str().unwrap_or("")),
         "{answer}"
     );
-    // The answer may be here before its last step is counted.
     let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
-    f.until("its steps are counted", || stats().masked_steps > 0).await;
-    assert!(stats().mask_wait_time <= stats().masked_step_time, "{:?}", stats());
+    // Figures are shown after the step that the answer came with.
+    f.until("masks are counted", || stats().masked_steps > 0).await;
+    let stats = stats();
+    assert!(stats.mask_wait_time <= stats.masked_step_time, "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chats_do_not_wait_for_those_who_count() {
+    const COUNTS: usize = 16;
+    let f = Fixture::with(Options { prompts_at_once: 1, ..Options::new(vec![model("tiny")]) }).await;
+    f.ok(CHAT, &chat("Hello")).await;
+    let long = json!({"content": "some words, and more. ".repeat(3_000)});
+    let began = Instant::now();
+    f.ok("/tokenize", &long).await;
+    let one = began.elapsed();
+    let done = Arc::new(AtomicUsize::new(0));
+    let counts = (0..COUNTS).map(|_| {
+        let (request, done) = (f.request("/tokenize", &long), Arc::clone(&done));
+        tokio::spawn(async move {
+            assert_eq!(request.send().await.expect("the server answers").status(), 200);
+            done.fetch_add(1, Ordering::Relaxed)
+        })
+    });
+    let counts: Vec<_> = counts.collect();
+    f.until("the first are counted", || done.load(Ordering::Relaxed) > 0).await;
+    let before = done.load(Ordering::Relaxed);
+    // one word, and more than goes beside them
+    f.ok(CHAT, &with(&chat("Hello"), json!({"max_tokens": 1}))).await;
+    let (status, body) = f.post(CHAT, &chat(&"x".repeat(70_000))).await;
+    assert_eq!((status, &body["error"]["code"]), (400, &json!("context_length_exceeded")), "{body}");
+    let after = done.load(Ordering::Relaxed);
+    println!("a count takes {one:?}; {} of {COUNTS} came first", after - before);
+    assert!(after < COUNTS / 2, "{before} and {after}");
+    for count in counts {
+        count.await.expect("all are counted");
+    }
+}
+
+/// A grammar, schema or the like whose texts all come to an end that is none, where that shows before anything is generated.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_ends_are_found_before_anything_is_generated() {
+    let f = Fixture::start().await;
+    let outputs = |form: Value| json!({"structured_outputs": form});
+    let schema = |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
+    for form in [
+        outputs(json!({"grammar": r#"start: "a" /[^\x00-\u{10ffff}]/"#})),
+        outputs(json!({"grammar": "start: \"The answer is: \" x\nx: x \"b\""})),
+        outputs(json!({"grammar": "start: \"a\" \"b\" \"c\" \"d\" X\nX: /e/ & /f/"})),
+        outputs(json!({"regex": "abcdefg[^\\x00-\\U0010ffff]"})),
+        schema(json!({"type": "object", "required": ["a"], "properties": {"a": false}})),
+        schema(json!({"enum": []})),
+        schema(json!({"type": "number", "minimum": 5, "maximum": 3})),
+        schema(json!({"type": "object", "required": ["a"], "properties": {"a": {"enum": []}}})),
+        schema(json!({"type": "array", "minItems": 2, "maxItems": 1})),
+        schema(json!(false)),
+    ] {
+        for thinks in [false, true] {
+            for streams in [false, true] {
+                let kwargs = if thinks { json!({}) } else { json!({"enable_thinking": false}) };
+                let asked = with(&chat("Hello"), form.clone());
+                let asked = with(&asked, json!({"stream": streams, "chat_template_kwargs": kwargs}));
+                let (status, body) = f.post(CHAT, &asked).await;
+                assert_eq!(
+                    (status, &body["error"]["param"]),
+                    (400, &json!("response_format")),
+                    "{form}, thinks: {thinks}: {body}"
+                );
+            }
+        }
+    }
+    let generated = f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    assert_eq!((generated.generated_tokens, generated.steps), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_ends_that_come_late_say_where() {
+    let f = Fixture::start().await;
+    // Five characters, and then one that can not be.
+    let grammar = "start: /[ab]/ /[ab]/ /[ab]/ /[ab]/ /[ab]/ X\nX: /e/ & /f/";
+    for thinks in [false, true] {
+        let kwargs = if thinks { json!({}) } else { json!({"enable_thinking": false}) };
+        let asked = json!({
+            "structured_outputs": {"grammar": grammar}, "max_tokens": 100, "chat_template_kwargs": kwargs,
+            "thinking_token_budget": if thinks { json!(3) } else { Value::Null },
+        });
+        let asked = with(&chat("Hello"), asked);
+        let (status, body) = f.post(CHAT, &asked).await;
+        let says = |error: &Value| {
+            assert_eq!(error["param"], "response_format", "{error}");
+            let message = error["message"].as_str().expect("a message");
+            let (_, end) = message.split_once("the text so far ends with ").expect(message);
+            assert!(message.contains("can not be followed further: nothing matches"), "{message}");
+            let letters = end.trim_matches('"').trim_end_matches(['a', 'b']).len() + 7;
+            assert_eq!(end.len(), letters, "{message}");
+        };
+        assert_eq!(status, 400, "{body}");
+        says(&body["error"]);
+        let events = f.events(CHAT, &with(&asked, json!({"stream": true}))).await;
+        let error =
+            events.iter().find(|(_, data)| data.get("error").is_some()).expect("an event that says so");
+        says(&error.1["error"]);
+    }
 }

@@ -112,6 +112,17 @@ async fn one_that_can_not_be_loaded_says_why_and_may_be_asked_again() {
     f.ok(CHAT, &ask("good")).await;
     broken.store(false, Ordering::Relaxed);
     f.ok(CHAT, &ask("tiny")).await;
+    // where something panics on the way
+    let panics = Arc::new(AtomicBool::new(true));
+    let once = Arc::clone(&panics);
+    let free = move || if once.swap(false, Ordering::Relaxed) { panic!("a test's own") } else { None };
+    let memory = Memory { free: Arc::new(free), ..Memory::default() };
+    let f = Fixture::with(Options { memory, ..Options::new(vec![model("tiny")]) }).await;
+    let (status, body) = f.post(CHAT, &ask("tiny")).await;
+    assert!(status == 500 && body["error"]["message"].as_str().unwrap().contains("internal error"), "{body}");
+    let (status, ready) = f.get("/ready").await;
+    assert_eq!((status, &ready["status"]), (503, &json!("failed")));
+    f.ok(CHAT, &ask("tiny")).await;
     // where the system has no memory left
     let memory = Memory { free: Arc::new(|| Some(1 << 20)), ..Memory::default() };
     let f = Fixture::with(Options { memory, ..Options::new(vec![model("tiny")]) }).await;

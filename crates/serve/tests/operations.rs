@@ -2,11 +2,15 @@
 
 mod common;
 
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Fixture, chat, model, read, with};
-use octet_serve::{Keys, Options, Stage};
+use octet_serve::{Keys, Options, Server, Stage};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -171,6 +175,13 @@ async fn experts_are_counted() {
     }
     assert_eq!(usage["coverage"].as_array().unwrap().len(), 6);
     assert_eq!(f.get("/experts?model=no").await.0, 404);
+    for path in ["/experts?modle=tiny", "/props?modle=tiny", "/v1/responses/resp_x?modle=true"] {
+        let (status, body) = f.get(path).await;
+        assert!(
+            status == 400 && body["error"]["message"].as_str().unwrap().contains("modle"),
+            "{path}: {body}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,6 +222,51 @@ async fn the_end_waits_for_what_was_accepted() {
     assert!(rest.ends_with("data: [DONE]\n\n") && rest.contains("\"finish_reason\":\"length\""), "{rest}");
     tokio::time::timeout(Duration::from_secs(10), f.task).await.expect("it ends").unwrap();
     assert!(f.client.get(format!("http://{}/health", f.address)).send().await.is_err());
+}
+
+/// Connections on which nothing is answered do not hold up the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_does_not_wait_for_halves_of_requests() {
+    let f = Fixture::start().await;
+    let half_a_body = format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 3000\r\n\r\n{{");
+    let connections: Vec<_> = ["", "GET /hea", &half_a_body]
+        .into_iter()
+        .map(|sent| {
+            let mut stream = std::net::TcpStream::connect(f.address).unwrap();
+            stream.write_all(sent.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // ... but for one that comes while they wait
+    let answer = f.send(CHAT, &with(&long(), json!({"max_tokens": 100}))).await;
+    f.stage.send(Stage::Drain).unwrap();
+    let rest = answer.text().await.unwrap();
+    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    tokio::time::timeout(Duration::from_secs(6), f.task).await.expect("it ends soon").unwrap();
+    drop(connections);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_while_the_model_is_loaded() {
+    let mut spec = model("tiny");
+    let (open, (go, wait)) = (Arc::clone(&spec.open), std::sync::mpsc::channel::<()>());
+    let (wait, opened) = (Mutex::new(wait), AtomicUsize::new(0));
+    spec.open = Arc::new(move || {
+        // The first time it is only looked at.
+        if opened.fetch_add(1, Ordering::Relaxed) > 0 {
+            let _ = wait.lock().unwrap().recv();
+        }
+        open()
+    });
+    let server = Server::bind(([127, 0, 0, 1], 0).into(), Options::new(vec![spec])).await.unwrap();
+    let (tell, mut stage) = watch::channel(Stage::Run);
+    let preload = tokio::spawn(async move { server.preload(&mut stage).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!preload.is_finished());
+    tell.send(Stage::Drain).unwrap();
+    let loaded = tokio::time::timeout(Duration::from_secs(5), preload).await.expect("it is told");
+    assert!(!loaded.unwrap().expect("nothing is wrong"));
+    drop(go);
 }
 
 #[tokio::test(flavor = "multi_thread")]

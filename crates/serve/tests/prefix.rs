@@ -83,3 +83,33 @@ async fn answers_written_anew_cost_what_follows_them() {
         assert_eq!(cached(&f, &body).await, want, "{changed}");
     }
 }
+
+/// No message ends in them.
+#[tokio::test(flavor = "multi_thread")]
+async fn completions_that_come_again_are_not_computed_again() {
+    let f = start(common::TEMPLATE).await;
+    let ask = async |words: usize, more: &str| {
+        let prompt = format!("{words} {}{more}", "of words ".repeat(words));
+        let body =
+            json!({"model": "tiny", "prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true});
+        let answer = f.ok("/v1/completions", &body).await;
+        let usage = &answer["usage"];
+        let tokens = usage["prompt_tokens"].as_u64().unwrap();
+        let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        (answer["choices"][0]["text"].as_str().unwrap().to_string(), tokens, cached)
+    };
+    // all but the last token, from the second time on
+    let (text, tokens, cached) = ask(60, "").await;
+    assert!(tokens > 200 && cached == 0, "{tokens}");
+    for _ in 0..2 {
+        assert_eq!(ask(60, "").await, (text.clone(), tokens, tokens - 1));
+    }
+    // what goes on from there does so, too
+    let (_, _, cached) = ask(60, "and more").await;
+    assert!(cached + 3 >= tokens, "{cached} of {tokens}");
+    // a short one: from the third time on
+    let (text, tokens, _) = ask(10, "").await;
+    assert!((20..128).contains(&tokens), "{tokens}");
+    assert_eq!(ask(10, "").await, (text.clone(), tokens, 0));
+    assert_eq!(ask(10, "").await, (text, tokens, tokens - 1));
+}

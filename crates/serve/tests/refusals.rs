@@ -117,7 +117,8 @@ async fn a_refusal_reaches_who_is_still_sending() {
 async fn who_finds_all_connections_taken_is_told() {
     let f = Fixture::with(Options { connections_max: 2, ..Options::new(vec![model("tiny")]) }).await;
     let to = f.address;
-    let idle = [connect(to), connect(to)];
+    let half = head(CHAT, "application/json", 100);
+    let taken = [connect(to), connect(to)].map(|mut s| s.write_all(half.as_bytes()).map(|()| s).unwrap());
     // They are accepted in the order in which they came.
     let ask = move |request: String| {
         apart(move || {
@@ -137,7 +138,7 @@ async fn who_finds_all_connections_taken_is_told() {
     assert_eq!(ask("GET /health HTTP/1.1\r\nhost: x\r\n\r\n".into()).await.0, 200);
     let (status, _, _) = ask("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".into()).await;
     assert_eq!(status, 200);
-    drop(idle);
+    drop(taken);
     for _ in 0..500 {
         if ask(body("/tokenize")).await.0 == 400 {
             return;
@@ -145,6 +146,41 @@ async fn who_finds_all_connections_taken_is_told() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("there is room again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_make_way_for_new_ones() {
+    let f = Fixture::with(Options { connections_max: 3, ..Options::new(vec![model("tiny")]) }).await;
+    let to = f.address;
+    let ask = |mut stream: TcpStream| {
+        apart(move || {
+            stream.write_all(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            let (status, _, _) = answer(&mut stream);
+            (status, stream)
+        })
+    };
+    let closed = |mut stream: TcpStream| apart(move || matches!(stream.read(&mut [0]), Ok(0) | Err(_)));
+    // one that is answered all the time, and two that have nothing to do
+    let endless = json!({"max_tokens": 900, "ignore_eos": true, "stream": true});
+    let mut busy = f.send(CHAT, &with(&chat("Hello"), endless)).await;
+    assert!(busy.chunk().await.unwrap().is_some());
+    let (_, first) = ask(connect(to)).await;
+    let second = connect(to);
+    second.set_nonblocking(true).unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let (status, _third) = ask(connect(to)).await;
+    assert_eq!(status, 200);
+    assert!(closed(first).await, "it was idle for longest");
+    assert!(
+        second.peek(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock),
+        "there was room"
+    );
+    let (status, _fourth) = ask(connect(to)).await;
+    assert_eq!(status, 200);
+    second.set_nonblocking(false).unwrap();
+    assert!(closed(second).await);
+    let rest = busy.text().await.expect("nobody closed it");
+    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

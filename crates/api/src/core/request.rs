@@ -29,6 +29,8 @@ pub struct GenerateRequest {
     pub logprobs: Option<u32>,
     /// What the answer's text must look like.
     pub response_format: ResponseFormat,
+    /// The field that says so, for errors: `response_format`, `structured_outputs.regex`.
+    pub response_format_field: String,
     /// Answer in pieces.
     pub stream: bool,
     /// Count tokens at the end of a stream too. (Whole answers always count.)
@@ -69,6 +71,7 @@ impl GenerateRequest {
             n: 1,
             logprobs: None,
             response_format: ResponseFormat::Text,
+            response_format_field: "response_format".into(),
             stream: false,
             include_usage: false,
             cache: CacheOptions::default(),

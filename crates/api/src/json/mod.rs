@@ -53,6 +53,11 @@ impl fmt::Display for Path {
     }
 }
 
+/// The place in a JSON text of a key that stands twice in one object.
+pub(crate) fn stands_twice(text: &str) -> Option<String> {
+    strict::twice(text.as_bytes())
+}
+
 /// At most 60 characters of something that a client wrote.
 pub fn shortened(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {
@@ -320,12 +325,14 @@ impl Field {
         }
     }
 
-    pub(crate) fn array(self) -> Result<Vec<Field>> {
+    /// The items, one at a time: each is freed before the next is read.
+    pub(crate) fn array(self) -> Result<impl Iterator<Item = Field>> {
         match self.value {
             Value::Array(items) => {
                 let parent = self.parent.join(self.segment);
-                let field = |(i, value)| Field { parent: parent.clone(), segment: Segment::Index(i), value };
-                Ok(items.into_iter().enumerate().map(field).collect())
+                let field =
+                    move |(i, value)| Field { parent: parent.clone(), segment: Segment::Index(i), value };
+                Ok(items.into_iter().enumerate().map(field))
             }
             _ => Err(self.expected("an array")),
         }
@@ -333,7 +340,7 @@ impl Field {
 
     /// A list, each item read with `read`.
     pub(crate) fn list<T>(self, read: impl FnMut(Field) -> Result<T>) -> Result<Vec<T>> {
-        self.array()?.into_iter().map(read).collect()
+        self.array()?.map(read).collect()
     }
 
     /// One of these words.
@@ -410,8 +417,8 @@ mod tests {
     #[test]
     fn errors_name_the_path_and_what_is_expected() {
         let mut o = body(r#"{"a": [{"b": 1}, {"b": "x"}], "t": 3, "n": 1.5, "s": ["", 5]}"#);
-        let items = o.take("a").unwrap().array().unwrap();
-        let mut second = items.into_iter().nth(1).unwrap().object().unwrap();
+        let mut items = o.take("a").unwrap().array().unwrap();
+        let mut second = items.nth(1).unwrap().object().unwrap();
         let e = second.require("b").unwrap().count(1..=9).unwrap_err();
         assert_eq!(e.message, "'a[1].b' must be a whole number from 1 to 9, got the string \"x\"");
         assert_eq!(e.param.as_deref(), Some("a[1].b"));

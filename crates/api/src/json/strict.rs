@@ -18,6 +18,12 @@ struct Place {
     twice: bool,
 }
 
+impl Place {
+    fn path(&self) -> String {
+        self.path.iter().fold(Path(None), |path, segment| path.join(segment.clone())).to_string()
+    }
+}
+
 /// Reads one value.
 struct Seed<'a>(&'a mut Place);
 
@@ -101,8 +107,16 @@ pub(super) fn value(body: &[u8]) -> Result<Value> {
     read.map_err(|e| refused(&place, body, &e))
 }
 
+/// The first key that stands twice, with its path.
+pub(super) fn twice(text: &[u8]) -> Option<String> {
+    let mut place = Place::default();
+    // What else may be wrong is not asked here.
+    let _ = Seed(&mut place).deserialize(&mut serde_json::Deserializer::from_slice(text));
+    place.twice.then(|| place.path())
+}
+
 fn refused(place: &Place, body: &[u8], e: &serde_json::Error) -> ApiError {
-    let path = place.path.iter().fold(Path(None), |path, segment| path.join(segment.clone())).to_string();
+    let path = place.path();
     let message = if place.twice {
         format!("'{path}' is there twice in one object; say it once")
     } else if let Some(half) = half_of_a_pair(body).filter(|_| e.to_string().contains("hex escape")) {

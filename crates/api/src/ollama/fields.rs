@@ -62,6 +62,7 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     r.stream = o.read("stream", Field::bool)?.unwrap_or(true);
     r.include_usage = true;
     r.response_format = o.read("format", format)?.unwrap_or_default();
+    r.response_format_field = "format".into();
     r.logprobs = logprobs(o)?;
     let why = "a prompt that does not fit is refused, never cut";
     o.only("truncate", &[false.into()], why)?;

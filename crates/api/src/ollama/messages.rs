@@ -9,7 +9,7 @@ pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     let mut out = Vec::new();
     // Calls that no tool has answered yet: most clients name neither calls nor what is answered.
     let mut open: Vec<(String, String)> = Vec::new();
-    for (i, f) in f.array()?.into_iter().enumerate() {
+    for (i, f) in f.array()?.enumerate() {
         let mut m = message(f, i)?;
         open.extend(m.tool_calls.iter().map(|c| (c.id.clone(), c.name.clone())));
         if m.role == Role::Tool {
@@ -53,7 +53,7 @@ fn message(f: Field, place: usize) -> Result<Message> {
         if let Some(text) = o.read("thinking", Field::string)?.filter(|t| !t.is_empty()) {
             m.reasoning.push(ReasoningPart::Text { text, signature: None });
         }
-        let calls = o.read("tool_calls", Field::array)?.unwrap_or_default();
+        let calls = o.read("tool_calls", Field::array)?.into_iter().flatten();
         let call = |(i, f)| tool_call(f, || format!("call_{place}_{i}"));
         m.tool_calls = calls.into_iter().enumerate().map(call).collect::<Result<_>>()?;
     } else {

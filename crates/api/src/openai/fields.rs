@@ -312,7 +312,8 @@ fn switch(f: Option<Field>, chat: &mut Chat) -> Result<()> {
 }
 
 /// All the places where a format of the answer may be asked for, besides `response_format`.
-pub(super) fn structured(o: &mut Object, format: &mut ResponseFormat) -> Result<()> {
+pub(super) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
+    let format = &r.response_format;
     let mut found = Vec::new();
     if let Some(f) = o.take("structured_outputs") {
         let mut s = f.object()?;
@@ -341,7 +342,7 @@ pub(super) fn structured(o: &mut Object, format: &mut ResponseFormat) -> Result<
             ));
         }
     }
-    *format = found.remove(0).1;
+    (r.response_format_field, r.response_format) = found.remove(0);
     Ok(())
 }
 

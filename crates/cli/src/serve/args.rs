@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::Usage;
 use crate::chat::{object, read};
-use crate::config::positive;
+use crate::config::{empty_mirror, positive};
 
 /// What is served to whom, and how.
 #[derive(Debug, Args)]
@@ -100,10 +100,27 @@ pub struct ServerArgs {
 impl ServerArgs {
     /// The keys of the flags and of the file.
     pub fn keys(&self) -> anyhow::Result<Keys> {
+        let wrong = |what: String| Err(Usage(what).into());
         let mut keys = self.api_key.clone();
         // An unset variable in a shell must not open the server to everybody.
-        if keys.iter().any(String::is_empty) {
-            return Err(Usage("--api-key is empty: give a key, or leave it out".into()).into());
+        let given = [("api-key", !keys.is_empty()), ("api-key-file", self.api_key_file.is_some())];
+        for (flag, given) in given {
+            if !given && let Some(name) = empty_mirror(flag) {
+                return wrong(format!(
+                    "the environment variable {name} is set, but to nothing: everybody could use the server; set it to a \
+                     key's value or file, or unset it"
+                ));
+            }
+        }
+        if keys.iter().any(|k| k.trim().is_empty()) {
+            return wrong("--api-key is empty (or OCTET_API_KEY blank): give a key, or leave it out".into());
+        }
+        if keys.iter().any(|k| k.trim() != k || k.contains(char::is_control)) {
+            return wrong(
+                "--api-key (or OCTET_API_KEY) begins or ends with white space, or has a control character in it, which no \
+                 client can send: give the key alone"
+                    .into(),
+            );
         }
         if let Some(path) = &self.api_key_file {
             let text = read(path).context("the API keys can not be read")?;

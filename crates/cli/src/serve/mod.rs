@@ -19,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 use crate::Usage;
 use crate::config::{EngineArgs, Settings};
 use crate::model::reference;
-use crate::stderr::note;
+use crate::stderr::{Log, note};
 pub use args::ServerArgs;
 use load::Load;
 
@@ -100,15 +100,16 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let server = Server::listen(reserved, options).map_err(anyhow::Error::from_boxed)?;
-        let stage = signals()?;
+        let mut stage = signals()?;
         let gateway = server.app().gateway().cloned();
         if let Some(gateway) = &gateway {
             routes::reload_on_hangup(gateway)?;
         }
-        if single {
-            server.preload().await.map_err(anyhow::Error::from_boxed)?;
+        if single && !server.preload(&mut stage).await.map_err(anyhow::Error::from_boxed)? {
+            note!("ended before the model was loaded");
+            return Ok(());
         }
         let address = server.address()?;
         note!("\nlistening at http://{address}    OpenAI: /v1    Anthropic, Ollama: /    chat: / in a browser");
@@ -122,7 +123,10 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
         server.run(stage).await;
         note!("ended");
         Ok(())
-    })
+    });
+    // A model that is still being loaded, or a prompt that is tokenized, is nobody's any more: not worth waiting for.
+    runtime.shutdown_background();
+    served
 }
 
 fn log(verbose: bool, settings: &Settings) -> anyhow::Result<()> {
@@ -130,8 +134,9 @@ fn log(verbose: bool, settings: &Settings) -> anyhow::Result<()> {
         Some(filter) => EnvFilter::try_new(filter).map_err(|e| Usage(format!("RUST_LOG: {e}")))?,
         None => EnvFilter::new(if verbose { "info,octet_serve=debug,octet_engine=debug" } else { "info" }),
     };
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal()).with_target(false);
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log);
+    let subscriber = subscriber.log_internal_errors(false).with_target(false);
+    let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
     subscriber.compact().try_init().map_err(anyhow::Error::from_boxed)
 }
 

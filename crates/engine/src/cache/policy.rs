@@ -82,7 +82,8 @@ impl Tree {
 ///
 /// Always the last of those (the next prompt goes on there), the one before it (another prompt does whose last message was
 /// edited) and the first two (other conversations do: the end of the tools, and of the instructions), the place where this
-/// prompt parts from all earlier ones (where two did, a third may), a few more at the end, and some in between.
+/// prompt parts from all earlier ones (where two did, a third may; of one that is all known, just before its last token, which
+/// is always computed), a few more at the end, and some in between.
 pub fn checkpoints(resumed: usize, matched: usize, wanted: &[usize], prompt: usize) -> Vec<usize> {
     let fits = |c: &usize| *c >= resumed + TOKENS_MIN && *c < prompt;
     let latest = || wanted.iter().rev().copied().filter(fits);
@@ -97,7 +98,9 @@ pub fn checkpoints(resumed: usize, matched: usize, wanted: &[usize], prompt: usi
     // The one before the last, unless one of the first is just before it: what stands between the tools and the end of the
     // instructions may change with each request.
     out.extend(latest().nth(1).filter(|&c| !out.iter().any(|&o| o <= c && c - o < TOKENS_MIN)));
-    let parts = matched >= resumed + SPACING / 4 && matched < prompt;
+    let again = matched >= prompt;
+    let matched = matched.min(prompt.saturating_sub(1));
+    let parts = matched >= resumed + if again { TOKENS_MIN } else { SPACING / 4 };
     if parts && !out.iter().any(|&c| c <= matched && matched - c < TOKENS_MIN) {
         out.push(matched);
     }
@@ -126,8 +129,11 @@ mod tests {
         // two prompts with one beginning and no message that ends there
         assert_eq!(checkpoints(0, 500, &[800], 1000), [800, 500]);
         assert_eq!(checkpoints(0, 500, &[490, 800], 1000), [800, 490]);
-        // it is known to the end
-        assert!(checkpoints(0, 1000, &[], 1000).is_empty());
+        // it is known to the end: it comes again and again
+        assert_eq!(checkpoints(0, 1000, &[], 1000), [999]);
+        assert_eq!(checkpoints(0, 30, &[], 30), [29]);
+        assert_eq!(checkpoints(0, 1000, &[990], 1000), [990]);
+        assert!(checkpoints(0, 10, &[], 10).is_empty() && checkpoints(990, 1000, &[990], 1000).is_empty());
     }
 
     #[test]

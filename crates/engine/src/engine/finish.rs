@@ -139,7 +139,9 @@ impl Engine {
             }
             job.closed |= job.sink.send(Event::Embedding(state)).is_break();
         }
-        if !looked_at && total > r.lease.kept {
+        // One that may come again has a state just before its end.
+        let near = usize::from(self.cache.is_recurrent());
+        if !looked_at && total > r.lease.kept + near {
             self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
         }
         self.branch_off(i);

@@ -16,6 +16,7 @@ use super::{Caller, Gateway};
 use crate::app::App;
 use crate::ops::Trace;
 use crate::pipeline::draining;
+use crate::room::Share;
 
 /// When a request may come again for which there was no room.
 const RETRY_S: u64 = 1;
@@ -28,8 +29,8 @@ pub struct Asker<'a> {
     pub caller: &'a Caller,
     /// Its headers.
     pub headers: &'a hyper::HeaderMap,
-    /// What its body takes of the room for bodies.
-    pub room: Option<OwnedSemaphorePermit>,
+    /// What it takes of the room for requests.
+    pub share: Share,
 }
 
 /// A request on its way.
@@ -48,8 +49,8 @@ pub struct Passage {
     decided: bool,
     began: bool,
     _room: Option<OwnedSemaphorePermit>,
-    /// The body is kept, so that somebody else can be asked.
-    _body_room: Option<OwnedSemaphorePermit>,
+    /// The request is kept, so that somebody else can be asked.
+    _share: Share,
 }
 
 impl Passage {
@@ -61,7 +62,7 @@ impl Passage {
         request: &Arc<GenerateRequest>,
         original: Option<Original>,
     ) -> Result<Self, ApiError> {
-        let Asker { trace, caller, headers, room: body_room } = asker;
+        let Asker { trace, caller, headers, share } = asker;
         if app.models.is_draining() {
             return Err(draining());
         }
@@ -104,7 +105,7 @@ impl Passage {
             decided: false,
             began: false,
             _room: room,
-            _body_room: body_room,
+            _share: share,
         })
     }
 

@@ -8,7 +8,9 @@ use octet_api::anthropic::count_tokens;
 use octet_api::core::{EmbedRequest, Embeddings, GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind, ollama, openai};
 use octet_config::{Changes, ProcessTarget, Provider};
-use octet_router::{Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, from_api};
+use octet_router::{
+    Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, Size, from_api,
+};
 use octet_upstream::{Client, Endpoint, Ours, Settings, Timeouts};
 use serde_json::{Map, Value};
 
@@ -18,6 +20,7 @@ use crate::app::App;
 use crate::models::Registry;
 use crate::ops::Trace;
 use crate::pipeline::{Job, Purpose, Run, acquire_at, chat_prompt, embed};
+use crate::room::Share;
 
 /// Who answers. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -109,6 +112,13 @@ fn ending() -> Failure {
     Failure::new(FailureKind::Server, "the server is shutting down")
 }
 
+/// The passage that a request belongs to has its share of the room. Here it tells only how long the request is.
+fn uncounted(request: &GenerateRequest) -> Share {
+    let mut share = Share::default();
+    share.body_bytes = usize::try_from(Size::of(request).bytes).unwrap_or(usize::MAX);
+    share
+}
+
 impl Here {
     /// The model of that index, whose requests are changed by `ours`.
     pub fn new(app: &Weak<App>, models: &Arc<Registry>, index: usize, ours: Ours) -> Self {
@@ -158,7 +168,8 @@ impl Here {
             Some(original) => self.changed(&Arc::new(read::request(original)?)),
             None => self.changed(request),
         };
-        let mut run = Run::start(app, &Trace::default(), self.index, &request, false).await?;
+        let share = uncounted(&request);
+        let mut run = Run::start(app, &Trace::default(), self.index, (request, share), false).await?;
         let unenforced = std::mem::take(&mut run.unenforced);
         if !unenforced.is_empty() {
             tracing::warn!(model = &*self.name, "not enforced: {}", unenforced.join("; "));
@@ -181,7 +192,7 @@ impl Here {
     async fn tokens(&self, app: &Arc<App>, request: &Arc<GenerateRequest>) -> Result<u64, ApiError> {
         let lease = acquire_at(app, self.index, None, None).await?;
         let (model, request) = (Arc::clone(lease.model()), self.changed(request));
-        let counted = app.apart.run_unqueued(move |gone| match request.chat() {
+        let counted = app.apart.run_unqueued(uncounted(&request), move |gone| match request.chat() {
             Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
             None => Err(ApiError::new(ErrorKind::InvalidRequest, "these are no messages")),
         });

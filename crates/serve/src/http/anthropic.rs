@@ -39,10 +39,10 @@ pub async fn count(State(app): State<Arc<App>>, request: Request) -> Response {
         if let Some(gateway) = c.app.gateway().cloned() {
             return routed::ready(&gateway, c, Wire::AnthropicCountTokens).await;
         }
-        let parsed = body::parse(c.body, count_tokens::parse).await?;
+        let (parsed, share) = body::parse(c.body, count_tokens::parse).await?;
         let lease = acquire(&c.app, &parsed.model, None, None).await?;
         let model = Arc::clone(lease.model());
-        let counted = c.app.apart.run_unqueued(move |gone| match parsed.chat() {
+        let counted = c.app.apart.run_unqueued(share, move |gone| match parsed.chat() {
             Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
             None => Err(ApiError::new(ErrorKind::Internal, "these are no messages")),
         });

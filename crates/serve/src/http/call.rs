@@ -38,7 +38,7 @@ where
     let trace = trace(&request);
     let caller = caller(&request);
     let headers = request.headers().clone();
-    let result = match body::read(request, app.options.body_bytes_max, &app.bodies).await {
+    let result = match body::read(request, app.options.body_bytes_max, &app.room).await {
         Ok(body) => answer(Call { app, trace: trace.clone(), caller, headers, body }).await,
         Err(e) => Err(e),
     };

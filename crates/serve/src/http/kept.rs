@@ -18,7 +18,8 @@ pub struct KeptResponse {
     pub conversation: Vec<Message>,
     /// The answer as it was given.
     pub body: Vec<u8>,
-    bytes: usize,
+    /// What both take, about.
+    pub bytes: usize,
 }
 
 /// All responses.

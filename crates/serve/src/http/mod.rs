@@ -30,7 +30,6 @@ use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
 use crate::app::App;
 use crate::ops;
-pub use body::BodyRoom;
 use call::trace;
 pub use error::Dialect;
 use error::METHOD_NOT_ALLOWED;

@@ -39,19 +39,19 @@ const GENERATE: Form = Form {
 /// `POST /api/chat`
 pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let (bytes, room) = c.body.into_parts();
-        let asked = body::parse_bytes(bytes.clone(), chat::parse).await?;
+        let (bytes, mut share) = c.body.into_parts();
+        let asked = body::parse_bytes(&c.app.room, &mut share, bytes.clone(), chat::parse).await?;
         let parsed = match asked {
             Asked::Generate(parsed) => *parsed,
             Asked::Load(load) => return load_model(&c.app, &c.caller, &load, true).await,
         };
         if let Some(gateway) = c.app.gateway().cloned() {
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, room };
-            return routed::parsed(&c.app, &gateway, asker, parsed, Some((Wire::OllamaChat, bytes)), CHAT)
-                .await;
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+            let original = Some((Wire::OllamaChat, bytes));
+            return routed::parsed(&c.app, &gateway, asker, parsed, original, CHAT).await;
         }
-        drop((bytes, room));
-        generate(c.app, c.trace, &c.headers, parsed, CHAT).await
+        drop(bytes);
+        generate(c.app, c.trace, &c.headers, (parsed, share), CHAT).await
     })
     .await
 }
@@ -59,26 +59,19 @@ pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Respo
 /// `POST /api/generate`
 pub async fn generate_answer(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let (bytes, room) = c.body.into_parts();
-        let asked = body::parse_bytes(bytes.clone(), text::parse).await?;
+        let (bytes, mut share) = c.body.into_parts();
+        let asked = body::parse_bytes(&c.app.room, &mut share, bytes.clone(), text::parse).await?;
         let parsed = match asked {
             Asked::Generate(parsed) => *parsed,
             Asked::Load(load) => return load_model(&c.app, &c.caller, &load, false).await,
         };
         if let Some(gateway) = c.app.gateway().cloned() {
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, room };
-            return routed::parsed(
-                &c.app,
-                &gateway,
-                asker,
-                parsed,
-                Some((Wire::OllamaGenerate, bytes)),
-                GENERATE,
-            )
-            .await;
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+            let original = Some((Wire::OllamaGenerate, bytes));
+            return routed::parsed(&c.app, &gateway, asker, parsed, original, GENERATE).await;
         }
-        drop((bytes, room));
-        generate(c.app, c.trace, &c.headers, parsed, GENERATE).await
+        drop(bytes);
+        generate(c.app, c.trace, &c.headers, (parsed, share), GENERATE).await
     })
     .await
 }
@@ -108,7 +101,7 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
         if let Some(gateway) = c.app.gateway().cloned() {
             return routed::ready(&gateway, c, Wire::OllamaEmbed).await;
         }
-        let parsed: EmbedRequest = body::parse(c.body, vectors::parse).await?;
+        let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse).await?;
         let index = c.app.find(&parsed.model)?;
         let out = embed(&c.app, &c.trace, index, Arc::new(parsed), false).await?;
         Ok(json(200, vectors::response(&out)))
@@ -119,12 +112,12 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
 /// `POST /api/embeddings`
 pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let parsed: EmbedRequest = body::parse(c.body, vectors::parse_old).await?;
+        let (parsed, share): (EmbedRequest, _) = body::parse(c.body, vectors::parse_old).await?;
         if let Some(gateway) = c.app.gateway().cloned() {
             // The older endpoint asks for one vector, in its own words: the newer one is what others have.
             let newer = vectors::body(&parsed, &parsed.model)?;
             let body = serde_json::Value::Object(newer).to_string().into_bytes();
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, room: None };
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
             let got = routed::bytes(&c.app, &gateway, asker, Wire::OllamaEmbed, body.into()).await?;
             return Ok(json(200, vectors::response_old(&vectors::read(&got.0)?)));
         }
@@ -153,7 +146,7 @@ pub async fn version() -> Response {
 /// `POST /api/show`
 pub async fn show(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let name = body::parse(c.body, models::parse_show).await?;
+        let (name, _) = body::parse(c.body, models::parse_show).await?;
         Ok(json(200, models::show(&c.app.info(&name, &c.caller)?).to_string()))
     })
     .await

@@ -57,7 +57,7 @@ pub async fn embeddings_of(State(app): State<Arc<App>>, request: Request) -> Res
         if let Some(gateway) = c.app.gateway().cloned() {
             return routed::ready(&gateway, c, Wire::OpenAiEmbeddings).await;
         }
-        let parsed: EmbedRequest = body::parse(c.body, embeddings::parse).await?;
+        let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, embeddings::parse).await?;
         let parsed = Arc::new(parsed);
         let index = c.app.find(&parsed.model)?;
         let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;

@@ -20,6 +20,7 @@ use crate::app::App;
 use crate::gateway::Passage;
 use crate::ops::Trace;
 use crate::pipeline::Run;
+use crate::room::Share;
 
 /// A stream says that it is alive after so long without a token.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -71,18 +72,19 @@ pub async fn answer(c: Call, asked: Asked) -> Result<Response, ApiError> {
     generate(c.app, c.trace, &c.headers, parsed, asked.form).await
 }
 
-/// Answers a request by a model here.
+/// Answers a request, which comes with its share of the room, by a model here.
 pub async fn generate(
     app: Arc<App>,
     trace: Trace,
     headers: &HeaderMap,
-    request: GenerateRequest,
+    asked: (GenerateRequest, Share),
     form: Form,
 ) -> Result<Response, ApiError> {
-    let request = Arc::new(request);
     let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
+    let (request, share) = (Arc::new(asked.0), asked.1);
     let index = app.find(&request.model)?;
-    let mut run = Run::start(&app, &trace, index, &request, explain).await?;
+    let mut run = Run::start(&app, &trace, index, (request, share), explain).await?;
+    let request = Arc::clone(&run.request);
     let mut miss = None;
     if explain {
         run.admitted().await;

@@ -34,7 +34,7 @@ fn keep(app: &App, request: &GenerateRequest, answer: &Answer) {
 /// `POST /v1/responses`
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let mut parsed = body::parse(c.body, responses::parse).await?;
+        let (mut parsed, mut share) = body::parse(c.body, responses::parse).await?;
         if let Some(id) = &parsed.previous_response_id {
             let Some(kept) = c.app.kept.get(id) else {
                 let what = format!(
@@ -45,12 +45,13 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
                 return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
             };
             responses::follow(&mut parsed, kept.conversation.clone());
+            c.app.room.take_kept(&mut share, kept.bytes)?;
         }
         if let Some(gateway) = c.app.gateway().cloned() {
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, room: None };
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
             return routed::parsed(&c.app, &gateway, asker, parsed, None, FORM).await;
         }
-        generate(c.app, c.trace, &c.headers, parsed, FORM).await
+        generate(c.app, c.trace, &c.headers, (parsed, share), FORM).await
     })
     .await
 }
@@ -60,13 +61,23 @@ fn missing(id: &str) -> ApiError {
     ApiError::new(ErrorKind::NotFound, what)
 }
 
+/// What is kept comes as it is: no stream of it, no parts.
+fn no_query(request: &Request) -> Result<(), ApiError> {
+    let Some(name) = request.uri().query().and_then(|q| q.split(['=', '&']).find(|n| !n.is_empty())) else {
+        return Ok(());
+    };
+    let name = shortened(name);
+    Err(ApiError::invalid(&*name, format!("'{name}' is not supported here; leave the query out")))
+}
+
 /// `GET /v1/responses/{id}`
 pub async fn get(
     State(app): State<Arc<App>>,
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
-    let kept = named(id).and_then(|id| app.kept.get(&id).ok_or_else(|| missing(&id)));
+    let kept = no_query(&request).and_then(|()| named(id));
+    let kept = kept.and_then(|id| app.kept.get(&id).ok_or_else(|| missing(&id)));
     match kept {
         Ok(kept) => json(200, kept.body.clone()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
@@ -79,7 +90,9 @@ pub async fn delete(
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
-    let removed = named(id).and_then(|id| if app.kept.remove(&id) { Ok(id) } else { Err(missing(&id)) });
+    let removed = no_query(&request)
+        .and_then(|()| named(id))
+        .and_then(|id| if app.kept.remove(&id) { Ok(id) } else { Err(missing(&id)) });
     match removed {
         Ok(id) => json(200, responses::deleted(&id).to_string()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),

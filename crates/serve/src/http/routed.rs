@@ -25,17 +25,17 @@ const ROUTE: HeaderName = HeaderName::from_static("x-octet-route");
 pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Response, ApiError> {
     let Asked { dialect, parse, form } = asked;
     let Call { app, trace, caller, headers, body } = c;
-    let (bytes, room) = body.into_parts();
+    let (bytes, mut share) = body.into_parts();
     let peeked = read::peek(&bytes).filter(|r| gateway.passes(&r.model, dialect));
     let request = match peeked {
         // What nobody here understands goes on as it is, and is not gone on with where it breaks off.
         Some(request) if request.stream && gateway.mends(&request.model) => {
-            body::parse_bytes(bytes.clone(), parse).await.unwrap_or(request)
+            body::parse_bytes(&app.room, &mut share, bytes.clone(), parse).await.unwrap_or(request)
         }
         Some(request) => request,
-        None => body::parse_bytes(bytes.clone(), parse).await?,
+        None => body::parse_bytes(&app.room, &mut share, bytes.clone(), parse).await?,
     };
-    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, room };
+    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share };
     parsed(&app, gateway, asker, request, Some((dialect, bytes)), form).await
 }
 
@@ -66,8 +66,8 @@ pub async fn parsed(
 /// A request whose answer comes in one piece, in its dialect, whoever answers: vectors, counts of tokens.
 pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Response, ApiError> {
     let Call { app, trace, caller, headers, body } = c;
-    let (body, room) = body.into_parts();
-    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, room };
+    let (body, share) = body.into_parts();
+    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share };
     let (got, route) = bytes(&app, gateway, asker, dialect, body).await?;
     let mut response = json(200, got);
     tell(&mut response, route);

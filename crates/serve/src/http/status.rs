@@ -65,20 +65,36 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     }
 }
 
+/// Characters of what is said about a query.
+const QUERY_ERROR_CHARS_MAX: usize = 200;
+
 /// Which model is asked about.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Which {
     model: Option<String>,
 }
 
 fn unreadable(e: &QueryRejection) -> ApiError {
-    ApiError::new(ErrorKind::InvalidRequest, format!("the query can not be read: {}", e.body_text()))
+    // It repeats what was sent, however long that is.
+    let why: String = e.body_text().chars().take(QUERY_ERROR_CHARS_MAX).collect();
+    ApiError::new(ErrorKind::InvalidRequest, format!("the query can not be read: {why}"))
 }
 
-/// The model that is asked about, or the first.
-fn find(app: &App, which: Result<Query<Which>, QueryRejection>) -> Result<usize, ApiError> {
-    let Query(which) = which.map_err(|e| unreadable(&e))?;
-    app.find(&which.model.unwrap_or_else(|| app.default_name()))
+/// What is to be said about the model that is asked about, or the first.
+fn about(
+    app: &App,
+    which: Result<Query<Which>, QueryRejection>,
+    request: &Request,
+    tell: impl FnOnce(usize) -> Value,
+) -> Response {
+    let found = which
+        .map_err(|e| unreadable(&e))
+        .and_then(|Query(which)| app.find(&which.model.unwrap_or_else(|| app.default_name())));
+    match found {
+        Ok(index) => json_response(200, tell(index).to_string()),
+        Err(e) => Dialect::OpenAi.error(&e, Some(&trace(request))),
+    }
 }
 
 /// `GET /props`: what llama.cpp's clients look for.
@@ -87,10 +103,10 @@ pub async fn props(
     which: Result<Query<Which>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let index = match find(&app, which) {
-        Ok(index) => index,
-        Err(e) => return Dialect::OpenAi.error(&e, Some(&trace(&request))),
-    };
+    about(&app, which, &request, |index| properties(&app, index))
+}
+
+fn properties(app: &App, index: usize) -> Value {
     let info = app.models.info(index);
     let loaded = app.models.loaded(index);
     let rules = loaded.as_ref().map(|l| l.handle.rules());
@@ -102,7 +118,7 @@ pub async fn props(
             "frequency_penalty": s.frequency_penalty,
         })
     });
-    let out = json!({
+    json!({
         "model_alias": info.id,
         "default_generation_settings": {"n_ctx": info.context_length, "params": sampling},
         "total_slots": rules.map(|r| r.max_seqs),
@@ -112,8 +128,7 @@ pub async fn props(
         "backend": loaded.as_ref().map(|l| l.handle.info().backend.clone()),
         "kv_tokens": rules.map(|r| r.capacity),
         "is_sleeping": loaded.is_none(),
-    });
-    json_response(200, out.to_string())
+    })
 }
 
 /// `GET /experts`: which experts the model's tokens went to since it was loaded. A dense model has no layers there, nor has
@@ -123,10 +138,10 @@ pub async fn experts(
     which: Result<Query<Which>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let index = match find(&app, which) {
-        Ok(index) => index,
-        Err(e) => return Dialect::OpenAi.error(&e, Some(&trace(&request))),
-    };
+    about(&app, which, &request, |index| expert_usage(&app, index))
+}
+
+fn expert_usage(app: &App, index: usize) -> Value {
     let loaded = app.models.loaded(index);
     let usage = loaded.as_ref().and_then(|l| l.handle.experts());
     let mut out = match usage {
@@ -135,7 +150,7 @@ pub async fn experts(
     };
     out["model"] = app.models.name(index).into();
     out["is_sleeping"] = loaded.is_none().into();
-    json_response(200, out.to_string())
+    out
 }
 
 /// `GET /openapi.json`

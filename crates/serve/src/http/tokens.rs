@@ -27,20 +27,20 @@ fn job(gone: &AtomicBool) -> Job<'_> {
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let default = c.app.default_name();
-        let asked = body::parse(c.body, move |b| tokens::tokenize(b, &default)).await?;
+        let (asked, share) = body::parse(c.body, move |b| tokens::tokenize(b, &default)).await?;
         let (lease, tokens, pieces) = match asked {
             Tokenize::Chat(asked) => {
                 let lease = acquire(&c.app, &asked.model, None, None).await?;
                 let model = Arc::clone(lease.model());
                 let chat = conversation(*asked)?;
-                let counted =
-                    c.app.apart.run_unqueued(move |gone| Ok(chat_prompt(&model, &chat, job(gone))?.tokens));
+                let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens);
+                let counted = c.app.apart.run_unqueued(share, count);
                 (lease, counted.await?, false)
             }
             Tokenize::Text(asked) => {
                 let lease = acquire(&c.app, &asked.model, None, None).await?;
                 let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
-                let tokens = c.app.apart.run_unqueued(move |gone| {
+                let tokens = c.app.apart.run_unqueued(share, move |gone| {
                     let special = if asked.parse_special { Special::Parse } else { Special::Text };
                     let bos = loaded.tokenizer().bos().filter(|_| asked.add_special);
                     let mut ids: Vec<u32> = bos.into_iter().collect();
@@ -71,7 +71,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
 pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let default = c.app.default_name();
-        let asked = body::parse(c.body, move |b| tokens::detokenize(b, &default)).await?;
+        let (asked, _share) = body::parse(c.body, move |b| tokens::detokenize(b, &default)).await?;
         let lease = acquire(&c.app, &asked.model, None, None).await?;
         let known = lease.model().handle.rules().vocab;
         if let Some(id) = asked.tokens.iter().find(|id| **id as usize >= known) {
@@ -89,12 +89,12 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let default = c.app.default_name();
-        let asked = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
+        let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
         let lease = acquire(&c.app, &asked.model, None, None).await?;
         let model = Arc::clone(lease.model());
         let chat = conversation(asked)?;
-        let rendered = c.app.apart.run_unqueued(move |gone| Ok(chat_prompt(&model, &chat, job(gone))?.text));
-        let text = rendered.await?;
+        let render = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.text);
+        let text = c.app.apart.run_unqueued(share, render).await?;
         Ok(json_response(200, json!({"prompt": text}).to_string()))
     })
     .await

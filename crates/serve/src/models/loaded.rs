@@ -13,6 +13,7 @@ use octet_parser::Format;
 use octet_weights::Metadata;
 use serde_json::{Map, Value};
 
+use super::heads::Heads;
 use super::spec::{BoxError, ModelSpec};
 
 /// The tag that ends reasoning.
@@ -58,6 +59,8 @@ pub struct Loaded {
     pub load_time: Duration,
     vocabulary: OnceLock<Result<Arc<Vocabulary>, String>>,
     grammars: Mutex<Vec<(Constraint, Grammar)>>,
+    /// Beginnings of prompts that have tools.
+    pub heads: Heads,
 }
 
 /// Compiled constraints that are kept for the next request with the same.
@@ -93,6 +96,7 @@ impl Loaded {
             load_time: began.elapsed(),
             vocabulary: OnceLock::new(),
             grammars: Mutex::new(Vec::new()),
+            heads: Heads::default(),
             handle,
         })
     }

@@ -1,5 +1,6 @@
 //! The models that are served, and when each is in memory. Used by the pipeline and by `http`.
 
+mod heads;
 mod loaded;
 mod registry;
 mod spec;

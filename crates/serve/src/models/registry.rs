@@ -154,6 +154,33 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// A try to load a model. One that ends without a word, since something panicked, has failed: those who wait for it hear of it, and
+/// it may be tried again.
+struct Try {
+    registry: Arc<Registry>,
+    index: usize,
+    attempt: u64,
+}
+
+impl Drop for Try {
+    fn drop(&mut self) {
+        let mut states = self.registry.lock();
+        let s = &mut states[self.index];
+        if s.attempt == self.attempt && matches!(s.phase, Phase::Queued | Phase::Loading(_)) {
+            s.failed = Some((self.attempt, "an internal error; the log says more".into()));
+            s.phase = Phase::Idle;
+            stay(&mut states);
+        }
+        drop(states);
+        self.registry.tell();
+    }
+}
+
+/// Nobody's memory is waited for any more: who was asked to go and has not may stay.
+fn stay(states: &mut [State]) {
+    states.iter_mut().for_each(|s| s.leaving &= matches!(s.phase, Phase::Unloading));
+}
+
 impl Registry {
     /// Opens each model's file to see what it is; loads none. Fails where one is larger than the limit by itself: no other's
     /// leaving would help it.
@@ -322,12 +349,13 @@ impl Registry {
 
     async fn load(self: Arc<Self>, index: usize, attempt: u64) {
         let name = self.name(index);
+        let _told = Try { registry: Arc::clone(&self), index, attempt };
         let one_at_a_time = self.loading.lock().await;
         let progress = Arc::new(Progress::default());
         self.lock()[index].phase = Phase::Loading(Arc::clone(&progress));
         let room = self.make_room(index).await;
-        // There is room, or will not be: who was asked to go and has not may stay.
-        self.lock().iter_mut().for_each(|s| s.leaving &= matches!(s.phase, Phase::Unloading));
+        // There is room, or will not be.
+        stay(&mut self.lock());
         self.tell();
         let result = match room {
             Ok(()) => {
@@ -339,11 +367,16 @@ impl Registry {
             Err(why) => Err(why),
         };
         drop(one_at_a_time);
+        match &result {
+            Ok(loaded) => {
+                tracing::info!(model = name, seconds = loaded.load_time.as_secs_f64(), "loaded");
+            }
+            Err(why) => tracing::error!(model = name, why, "can not be loaded"),
+        }
         let mut states = self.lock();
         let s = &mut states[index];
         match result {
             Ok(loaded) => {
-                tracing::info!(model = name, seconds = loaded.load_time.as_secs_f64(), "loaded");
                 let now = Instant::now();
                 (s.last_used, s.loaded_at, s.leaving) = (now, now, false);
                 s.keep_alive = None;
@@ -353,13 +386,10 @@ impl Registry {
                 s.phase = Phase::Ready(Arc::new(loaded));
             }
             Err(why) => {
-                tracing::error!(model = name, why, "can not be loaded");
                 s.failed = Some((attempt, why));
                 s.phase = Phase::Idle;
             }
         }
-        drop(states);
-        self.tell();
     }
 
     /// Unloads others until there is room for a model.

@@ -1,18 +1,17 @@
 //! One line for each request, when its answer is over: who asked for what, and how fast it went. Written through `tracing`; the
 //! figures are filled in by the pipeline.
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
-use http_body::{Body as _, Frame};
+use http_body::Body as _;
 use hyper::header::HeaderValue;
 use uuid::Uuid;
+
+use crate::watched::watched;
 
 /// What the pipeline knows of a request.
 #[derive(Debug, Clone, Default)]
@@ -70,6 +69,12 @@ struct Line {
     complete: bool,
 }
 
+impl Line {
+    fn completed(&mut self) {
+        self.complete = true;
+    }
+}
+
 /// What nginx calls a client that went away.
 const CLIENT_GONE: u16 = 499;
 
@@ -114,35 +119,5 @@ pub async fn log(mut request: Request, next: Next) -> Response {
     if let Ok(id) = id {
         response.headers_mut().insert("x-request-id", id);
     }
-    response.map(|inner| Body::new(Logged { inner, line }))
-}
-
-/// A body that ends with its request's line.
-struct Logged {
-    inner: Body,
-    line: Line,
-}
-
-impl http_body::Body for Logged {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.inner).poll_frame(cx);
-        if matches!(frame, Poll::Ready(None)) || self.inner.is_end_stream() {
-            self.line.complete = true;
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.inner.size_hint()
-    }
+    response.map(|inner| watched(inner, move || line.completed()))
 }

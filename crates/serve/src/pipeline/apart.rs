@@ -7,15 +7,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use octet_api::{ApiError, ErrorKind};
 use tokio::sync::Semaphore;
 
+use crate::room::Share;
+
 /// Requests that may wait for their turn without a place in a model's queue: those that only count.
 const WAITING_MAX: usize = 64;
 /// When one may come again for which there was no room.
 const RETRY_S: u64 = 2;
+/// Requests with shorter bodies have a lane of their own: they take some milliseconds, and would wait for seconds behind long ones.
+const SHORT_BYTES: usize = 64 << 10;
 
 /// Does such work, so much of it at once.
 pub struct Apart {
-    at_once: Arc<Semaphore>,
+    short: Lane,
+    long: Lane,
     waiting: Semaphore,
+}
+
+/// Turns, taken in the order in which they are asked for.
+struct Lane {
+    turns: Arc<Semaphore>,
+    /// Who only counts asks for a turn when the one before has had its own. So no more than one stands before a prompt.
+    counting: Semaphore,
 }
 
 /// Tells work that nobody waits for it any more. Held by who waits.
@@ -28,18 +40,25 @@ impl Drop for Waits {
 }
 
 impl Apart {
-    /// Does at most `at_once` at a time.
+    /// Does at most `at_once` at a time, and as much that is short.
     pub fn new(at_once: usize) -> Self {
-        Self { at_once: Arc::new(Semaphore::new(at_once.max(1))), waiting: Semaphore::new(WAITING_MAX) }
+        let lane = || Lane { turns: Arc::new(Semaphore::new(at_once.max(1))), counting: Semaphore::new(1) };
+        Self { short: lane(), long: lane(), waiting: Semaphore::new(WAITING_MAX) }
     }
 
-    /// Does `work` on a thread that may take its time. The flag that it is given is set as soon as the caller is dropped: then the
-    /// client is gone. For requests that have a place in a model's queue, which bounds how many wait here.
+    fn lane(&self, bytes: usize) -> &Lane {
+        if bytes < SHORT_BYTES { &self.short } else { &self.long }
+    }
+
+    /// Does `work` for a request of so many bytes on a thread that may take its time. The flag that it is given is set as soon as
+    /// the caller is dropped: then the client is gone. For requests that have a place in a model's queue, which bounds how many
+    /// wait here.
     pub async fn run<T: Send + 'static>(
         &self,
+        bytes: usize,
         work: impl FnOnce(&AtomicBool) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let turn = Arc::clone(&self.at_once).acquire_owned().await.map_err(|e| internal(&e))?;
+        let turn = Arc::clone(&self.lane(bytes).turns).acquire_owned().await.map_err(|e| internal(&e))?;
         let waits = Waits(Arc::default());
         let gone = Arc::clone(&waits.0);
         let done = tokio::task::spawn_blocking(move || {
@@ -52,9 +71,10 @@ impl Apart {
         out
     }
 
-    /// The same for requests that have no such place; refused where too many wait already.
+    /// The same for requests that have no such place, with their share of the room; refused where too many wait already.
     pub async fn run_unqueued<T: Send + 'static>(
         &self,
+        share: Share,
         work: impl FnOnce(&AtomicBool) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let Ok(_waiting) = self.waiting.try_acquire() else {
@@ -62,7 +82,14 @@ impl Apart {
             let error = ApiError::new(ErrorKind::RateLimit, what);
             return Err(ApiError { retry_after_s: Some(RETRY_S), ..error });
         };
-        self.run(work).await
+        let bytes = share.body_bytes;
+        let _counting = self.lane(bytes).counting.acquire().await.map_err(|e| internal(&e))?;
+        let counted = move |gone: &AtomicBool| {
+            let out = work(gone);
+            drop(share);
+            out
+        };
+        self.run(bytes, counted).await
     }
 }
 
@@ -81,6 +108,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::room::Room;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn who_leaves_stops_the_work_and_makes_room() {
@@ -96,14 +124,14 @@ mod tests {
                 }
                 ended.send(()).map_err(|e| internal(&e))
             };
-            ours.run(work).await
+            ours.run(0, work).await
         });
         tokio::task::spawn_blocking(move || seen.recv()).await.unwrap().unwrap();
         // one at a time, and so many more may wait
         let mut others: Vec<_> = (0..WAITING_MAX + 5)
             .map(|_| {
                 let apart = Arc::clone(&apart);
-                tokio::spawn(async move { apart.run_unqueued(|_| Ok(())).await })
+                tokio::spawn(async move { apart.run_unqueued(Share::default(), |_| Ok(())).await })
             })
             .collect();
         while others.iter().filter(|o| o.is_finished()).count() < 5 || apart.waiting.available_permits() > 0 {
@@ -119,6 +147,59 @@ mod tests {
             }
         }
         assert_eq!(refused, 5);
-        assert_eq!(apart.run(|_| Ok(7)).await.unwrap(), 7);
+        assert_eq!(apart.run(0, |_| Ok(7)).await.unwrap(), 7);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn prompts_stand_before_all_counts_but_one() {
+        const LONG: usize = SHORT_BYTES;
+        let apart = Arc::new(Apart::new(1));
+        let (done, order) = channel();
+        let (open, door) = channel::<()>();
+        let (began, seen) = channel();
+        let first = {
+            let (apart, done) = (Arc::clone(&apart), done.clone());
+            tokio::spawn(async move {
+                let work = move |_: &AtomicBool| {
+                    began.send(()).map_err(|e| internal(&e))?;
+                    door.recv().map_err(|e| internal(&e))?;
+                    done.send("first").map_err(|e| internal(&e))
+                };
+                apart.run_unqueued(long_share(), work).await
+            })
+        };
+        tokio::task::spawn_blocking(move || seen.recv()).await.unwrap().unwrap();
+        let counts: Vec<_> = (0..20)
+            .map(|_| {
+                let (apart, done) = (Arc::clone(&apart), done.clone());
+                let work = move |_: &AtomicBool| done.send("count").map_err(|e| internal(&e));
+                tokio::spawn(async move { apart.run_unqueued(long_share(), work).await })
+            })
+            .collect();
+        while apart.waiting.available_permits() > WAITING_MAX - 21 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // What is short waits for none of them, whatever it is for.
+        assert_eq!(apart.run(5, |_| Ok(1)).await.unwrap(), 1);
+        assert_eq!(apart.run_unqueued(Share::default(), |_| Ok(2)).await.unwrap(), 2);
+        let prompt = {
+            let apart = Arc::clone(&apart);
+            let work = move |_: &AtomicBool| done.send("prompt").map_err(|e| internal(&e));
+            tokio::spawn(async move { apart.run(LONG, work).await })
+        };
+        // It stands in the line now, or as good as.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        open.send(()).unwrap();
+        for task in counts.into_iter().chain([first, prompt]) {
+            task.await.unwrap().unwrap();
+        }
+        let order: Vec<&str> = order.iter().collect();
+        assert!(order[..3].contains(&"prompt"), "{order:?}");
+
+        fn long_share() -> Share {
+            let mut share = Share::default();
+            Room::new(LONG).take_body(&mut share, LONG).unwrap();
+            share
+        }
     }
 }

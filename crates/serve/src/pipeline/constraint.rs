@@ -1,8 +1,13 @@
 //! What a request says about its answer's form, as a constraint that the engine follows. Called by `plan`.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use octet_api::ApiError;
 use octet_api::core::{Chat, GenerateRequest, ResponseFormat, ToolChoice};
+use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::engine::Constraint as Follow;
+use octet_engine::tokenizer::Tokenizer;
 use octet_grammar::{Constraint, Error, GrammarSpec, Matcher, Tool, ToolMode, ToolSyntax};
 use serde_json::Value;
 
@@ -16,6 +21,8 @@ pub struct Form {
     pub follow: Option<Box<dyn Follow>>,
     /// What was asked for and is not enforced: parts of schemas that no grammar can hold.
     pub unenforced: Vec<String>,
+    /// The field that asks for it.
+    pub param: Option<String>,
 }
 
 /// The form of the answers to `request`. `in_reasoning` where they begin with reasoning.
@@ -25,7 +32,7 @@ pub fn constraint(
     request: &GenerateRequest,
     in_reasoning: bool,
 ) -> Result<Form, ApiError> {
-    let format = response_format(&request.response_format);
+    let (format, field) = (response_format(&request.response_format), &*request.response_format_field);
     let tools = match request.chat() {
         Some(chat) => tool_calls(model, name, chat, format.is_some())?,
         None => None,
@@ -43,16 +50,23 @@ pub fn constraint(
     });
     if must_call && format.is_some() {
         let what =
-            "'response_format' has no effect where 'tool_choice' demands a call; leave one of them out";
-        return Err(ApiError::invalid("response_format", what));
+            format!("'{field}' has no effect where 'tool_choice' demands a call; leave one of them out");
+        return Err(ApiError::invalid(field, what));
     }
-    let format = format.map(|f| matcher(f, "response_format")).transpose()?;
+    let param = if format.is_some() { field } else { "tools" };
+    let format = format.map(|f| matcher(f, field)).transpose()?;
     let tools = tools.map(|t| matcher(t, "tools")).transpose()?;
     let matchers: Vec<Matcher> = format.into_iter().chain(tools).collect();
     if matchers.is_empty() {
         return Ok(Form::default());
     }
-    Ok(Form { follow: Some(Box::new(Alternatives { matchers, bits: Vec::new() })), unenforced })
+    let follow = Alternatives {
+        matchers,
+        bits: Vec::new(),
+        last: VecDeque::new(),
+        tokenizer: Arc::clone(model.tokenizer()),
+    };
+    Ok(Form { follow: Some(Box::new(follow)), unenforced, param: Some(param.into()) })
 }
 
 fn response_format(format: &ResponseFormat) -> Option<GrammarSpec> {
@@ -117,6 +131,27 @@ struct Alternatives {
     matchers: Vec<Matcher>,
     /// Room for the mask of one.
     bits: Vec<u32>,
+    /// The last tokens of the answer so far, to say where it could not go on.
+    last: VecDeque<u32>,
+    tokenizer: Arc<Tokenizer>,
+}
+
+/// Tokens that are shown of an answer that can not go on, and characters.
+const LAST_TOKENS: usize = 16;
+/// See [`LAST_TOKENS`].
+const LAST_CHARS: usize = 60;
+
+impl Alternatives {
+    /// Why the answer can not go on, and where.
+    fn stuck(&self, why: &str) -> String {
+        let last: Vec<u32> = self.last.iter().copied().collect();
+        let text = decode(&self.tokenizer, &last, ControlTokens::Show);
+        let from = text.char_indices().rev().nth(LAST_CHARS - 1).map_or(0, |(at, _)| at);
+        match &text[from..] {
+            "" => format!("{why}; nothing was generated yet"),
+            end => format!("{why}; the text so far ends with {end:?}"),
+        }
+    }
 }
 
 impl Follow for Alternatives {
@@ -124,22 +159,26 @@ impl Follow for Alternatives {
         let Some((first, others)) = self.matchers.split_first_mut() else {
             return Err("nothing is allowed".into());
         };
-        first.mask(allowed).map_err(|e| e.to_string())?;
+        let mut masked = first.mask(allowed);
         for other in others {
             self.bits.resize(allowed.len(), 0);
-            other.mask(&mut self.bits).map_err(|e| e.to_string())?;
+            masked = masked.and_then(|()| other.mask(&mut self.bits));
             allowed.iter_mut().zip(&self.bits).for_each(|(a, b)| *a |= b);
         }
-        Ok(())
+        masked.map_err(|e| self.stuck(&e.to_string()))
     }
 
     fn accept(&mut self, id: u32) -> Result<(), String> {
         let mut refused = None;
         self.matchers.retain_mut(|m| m.accept(id).map_err(|e| refused = Some(e.to_string())).is_ok());
-        match refused {
-            Some(why) if self.matchers.is_empty() => Err(why),
-            _ => Ok(()),
+        if let Some(why) = refused.filter(|_| self.matchers.is_empty()) {
+            return Err(self.stuck(&why));
         }
+        if self.last.len() == LAST_TOKENS {
+            self.last.pop_front();
+        }
+        self.last.push_back(id);
+        Ok(())
     }
 
     fn is_finished(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use octet_api::core::{EmbedRequest, Embeddings};
+use octet_api::core::{EmbedRequest, Embeddings, Prompt};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::engine::{Event, EventSink, Pooling, SubmitError};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -81,7 +81,11 @@ async fn one(
     };
     let (model, asked) = (Arc::clone(lease.model()), Arc::clone(request));
     let (to, mut events) = unbounded_channel();
-    let submitted = app.apart.run(move |gone| {
+    let bytes = match &request.inputs[i] {
+        Prompt::Text(text) => text.len(),
+        Prompt::Tokens(_) => 0,
+    };
+    let submitted = app.apart.run(bytes, move |gone| {
         let ours = embedding(&model, &asked.inputs[i], pooling, asked.truncate, gone)?;
         let tokens = ours.prompt.len();
         model.handle.submit_in(place, ours, Box::new(Sink(to))).map_err(|e| submit_error(&e))?;

@@ -29,6 +29,8 @@ pub struct Plan {
     pub reader: Option<Reader>,
     /// What of the answers' form was asked for and is not enforced.
     pub unenforced: Vec<String>,
+    /// The field that asks for that form.
+    pub form: Option<String>,
 }
 
 /// How answers are read.
@@ -79,6 +81,10 @@ pub fn render(
     }
 }
 
+/// A completion's prompt of so many tokens is stopped before its last, which is a step more, so that it can go on from there when it
+/// comes a second time. A shorter one is when it has come twice.
+const AGAIN_MIN: usize = 128;
+
 /// Plans a request whose prompts are rendered.
 pub fn plan(
     model: &Loaded,
@@ -102,7 +108,7 @@ pub fn plan(
             } else {
                 Vec::new()
             };
-            let Form { follow, unenforced } = constraint(model, name, request, false)?;
+            let Form { follow, unenforced, param: form } = constraint(model, name, request, false)?;
             let requests = rendered.into_iter().map(|r| {
                 let mut out = engine_request(model, request, r, defaults);
                 out.constraint.clone_from(&follow);
@@ -110,9 +116,13 @@ pub fn plan(
                 if completion.echo {
                     out.prompt_logprobs = request.logprobs.map(|n| n as usize);
                 }
+                // No message ends there, and all of it may come again: its last token is always computed.
+                if out.prompt_logprobs.is_none() && out.prompt.len() >= AGAIN_MIN {
+                    out.checkpoints.push(out.prompt.len() - 1);
+                }
                 out
             });
-            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None, unenforced })
+            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None, unenforced, form })
         }
     }
 }
@@ -182,7 +192,7 @@ fn plan_chat(
         tools,
     };
     let prompt_tokens = rendered.tokens.len();
-    let Form { follow, unenforced } = constraint(model, name, request, rendered.in_reasoning)?;
+    let Form { follow, unenforced, param: form } = constraint(model, name, request, rendered.in_reasoning)?;
     let thinking = if rendered.in_reasoning { thinking(model, chat)? } else { None };
     let mut out = engine_request(model, request, rendered, defaults);
     out.constraint = follow;
@@ -194,7 +204,7 @@ fn plan_chat(
     if reader.single_call {
         out.stop.push(CALL_END.into());
     }
-    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader), unenforced })
+    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader), unenforced, form })
 }
 
 fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiError> {

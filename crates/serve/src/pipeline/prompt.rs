@@ -53,6 +53,36 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Most tokens that are made.
+    fn tokens_max(&self, model: &Loaded) -> usize {
+        let rules = model.handle.rules();
+        let fits = rules.context.min(rules.capacity);
+        match self.purpose {
+            Purpose::Prompt | Purpose::CutPrompt => fits,
+            Purpose::Count => (fits.saturating_mul(COUNTED_CONTEXTS)).max(COUNTED_MIN),
+        }
+    }
+
+    /// Each message and each tool takes a token at least: more of them than tokens are refused before anything is made of them,
+    /// for a template would make many times their memory.
+    fn check_count(&self, model: &Loaded, chat: &Chat) -> Result<(), ApiError> {
+        let (rules, tokens_max) = (model.handle.rules(), self.tokens_max(model));
+        for (param, n) in [("messages", chat.messages.len()), ("tools", chat.tools.len())] {
+            if n > tokens_max {
+                let what = format!(
+                    "there are {n} {param} and each takes a token at least, but no more than {tokens_max} tokens are taken; the \
+                     context holds {} and the KV cache {}",
+                    rules.context, rules.capacity
+                );
+                return Err(ApiError {
+                    param: Some(param.into()),
+                    ..ApiError::new(ErrorKind::ContextLength, what)
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// The tokens of a text of so many bytes. The work is bounded by what is wanted of it, not by the text.
     fn tokens(
         &self,
@@ -62,11 +92,7 @@ impl Job<'_> {
         encode: impl FnOnce(Bounds<'_>) -> Result<Encoded, EncodeError>,
     ) -> Result<Vec<u32>, ApiError> {
         let rules = model.handle.rules();
-        let fits = rules.context.min(rules.capacity);
-        let tokens_max = match self.purpose {
-            Purpose::Prompt | Purpose::CutPrompt => fits,
-            Purpose::Count => (fits.saturating_mul(COUNTED_CONTEXTS)).max(COUNTED_MIN),
-        };
+        let tokens_max = self.tokens_max(model);
         let too_long = || {
             let what = match self.purpose {
                 Purpose::Count => "no more are counted",
@@ -110,6 +136,7 @@ pub fn text(
 /// A conversation's prompt.
 pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiError> {
     let template = model.template.as_ref().map_err(|why| ApiError::invalid("messages", why.clone()))?;
+    job.check_count(model, chat)?;
     for name in chat.template_kwargs.keys() {
         let param = format!("chat_template_kwargs.{}", shortened(name));
         let checked = template.check_variable(name);
@@ -134,8 +161,12 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     if chat.continue_final {
         reopen(tokenizer, &mut tokens, &mut text);
     }
-    let mut checkpoints = ends_of_messages(tokenizer, &tokens);
-    checkpoints.extend(end_of_tools(template, tokenizer, &input, &tokens));
+    // Who counts computes nothing that could be kept.
+    let mut checkpoints = Vec::new();
+    if job.purpose != Purpose::Count {
+        checkpoints = ends_of_messages(tokenizer, &tokens);
+        checkpoints.extend(end_of_tools(model, template, &input, &prompt.text, &tokens));
+    }
     Ok(Rendered {
         checkpoints,
         in_reasoning: model.format.reasoning && text.trim_end().ends_with("<think>"),
@@ -183,27 +214,31 @@ fn ends_of_messages(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
 const OTHER: &str = "\u{ffff}";
 
 /// Where the instructions' own text begins, behind the tools where the template writes those first: clients put a date or
-/// a number into it, and keep their tools. Found by rendering other instructions; where that fails there is no such place.
+/// a number into it, and keep their tools. Found by rendering other instructions, once for the same tools; where that fails there
+/// is no such place.
 fn end_of_tools(
+    model: &Loaded,
     template: &ChatTemplate,
-    tokenizer: &Tokenizer,
     input: &ChatInput,
+    text: &str,
     tokens: &[u32],
 ) -> Option<usize> {
     let instructed = input.messages.first().is_some_and(|m| m["role"] == "system");
-    if !instructed || input.tools.as_ref().is_none_or(Vec::is_empty) {
-        return None;
-    }
-    let message = |role: &str| json!({"role": role, "content": OTHER});
-    let other = ChatInput {
-        messages: vec![message("system"), message("user")],
-        tools: input.tools.clone(),
-        add_generation_prompt: input.add_generation_prompt,
-        variables: input.variables.clone(),
-        now_s: input.now_s,
+    let tools = input.tools.as_ref().filter(|t| instructed && !t.is_empty())?;
+    let render = || {
+        let message = |role: &str| json!({"role": role, "content": OTHER});
+        let other = ChatInput {
+            messages: vec![message("system"), message("user")],
+            tools: input.tools.clone(),
+            add_generation_prompt: input.add_generation_prompt,
+            variables: input.variables.clone(),
+            now_s: input.now_s,
+        };
+        let other = template.render(&other).ok()?;
+        let tokens = model.tokenizer().encode_prompt(&other).ok()?;
+        Some((other.text, tokens))
     };
-    let other = tokenizer.encode_prompt(&template.render(&other).ok()?).ok()?;
-    Some(common(tokens, &other))
+    Some(common(tokens, &model.heads.find(tools, text, render)?))
 }
 
 /// Length of the common beginning.

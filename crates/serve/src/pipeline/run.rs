@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use octet_api::core::{Event, FinishReason, GenerateRequest, Timings, Usage};
+use octet_api::core::{Event, FinishReason, GenerateRequest, Input, Timings, Usage};
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
 use octet_engine::scheduler::Place;
@@ -19,6 +19,7 @@ use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::app::App;
 use crate::models::{AcquireError, Lease};
 use crate::ops::{Metrics, Model, Took, Trace};
+use crate::room::Share;
 
 /// Hands events of the engine's thread on; there are never more than the answer has tokens.
 struct Sink {
@@ -49,6 +50,10 @@ pub struct Run {
     label: Model,
     /// The model's name as the client knows it.
     name: String,
+    /// What is asked for. Its messages and prompts are only kept where the answer is to be stored.
+    pub request: Arc<GenerateRequest>,
+    /// For the messages that are kept.
+    _share: Share,
     to: UnboundedSender<(usize, engine::Event)>,
     events: UnboundedReceiver<(usize, engine::Event)>,
     /// The first prompt's place in the queue, until that is there.
@@ -68,6 +73,8 @@ pub struct Run {
     pub miss: Option<String>,
     /// What of the answer's form was asked for and is not enforced.
     pub unenforced: Vec<String>,
+    /// The field that asks for that form.
+    form: Option<String>,
     deadline: Option<tokio::time::Instant>,
     usage: Usage,
     took: Took,
@@ -88,7 +95,7 @@ impl Run {
         app: &Arc<App>,
         trace: &Trace,
         index: usize,
-        request: &Arc<GenerateRequest>,
+        (request, share): (Arc<GenerateRequest>, Share),
         explain_miss: bool,
     ) -> Result<Self, ApiError> {
         let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
@@ -104,20 +111,33 @@ impl Run {
             }
             submit_error(&e)
         })?;
-        let (asked, model) = (Arc::clone(request), Arc::clone(lease.model()));
+        let model = Arc::clone(lease.model());
         let planned = async {
-            let (to_render, of) = (Arc::clone(&asked), Arc::clone(&model));
-            let rendered = app.apart.run(move |gone| render(&of, &to_render, gone)).await?;
+            let (of, body_bytes) = (Arc::clone(&model), share.body_bytes);
+            let rendered = app.apart.run(body_bytes, move |gone| {
+                let (mut request, mut share) = (request, share);
+                let rendered = render(&of, &request, gone)?;
+                // The router keeps it, and its share, for others that may be asked.
+                if let Some(ours) = Arc::get_mut(&mut request).filter(|r| !r.store) {
+                    forget_input(ours);
+                    share = Share::default();
+                }
+                Ok((request, share, rendered))
+            });
+            let (request, share, rendered) = rendered.await?;
             // Not among that work: others need not wait while a grammar is compiled. Such have a bound of their own.
+            let asked = Arc::clone(&request);
             let planned =
                 tokio::task::spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
-            planned.await.map_err(|e| internal(&e.to_string()))?
+            let planned = planned.await.map_err(|e| internal(&e.to_string()))??;
+            Ok::<_, ApiError>((request, share, planned))
         };
         let planned = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline, planned).await.map_err(|_| timeout())?,
             None => planned.await,
         };
-        let Plan { requests, echo, prompt_tokens, reader, unenforced } = planned?;
+        let (request, share, planned) = planned?;
+        let Plan { requests, echo, prompt_tokens, reader, unenforced, form } = planned;
         let n = request.n as usize;
         let choice = |i: usize| {
             Choice::new(u32::try_from(i).unwrap_or(u32::MAX), reader.as_ref(), request.logprobs.is_some())
@@ -129,6 +149,7 @@ impl Run {
             trace: trace.clone(),
             label,
             name: request.model.clone(),
+            _share: share,
             to,
             events,
             place: Some(place),
@@ -141,6 +162,7 @@ impl Run {
             ready: VecDeque::new(),
             miss: None,
             unenforced,
+            form,
             deadline,
             usage: Usage {
                 prompt_tokens: prompt_tokens as u64,
@@ -154,6 +176,7 @@ impl Run {
             started: false,
             waited: lease.waited,
             lease: Some(lease),
+            request,
         };
         run.trace.note(|f| f.prompt = prompt_tokens as u64);
         run.submit()?;
@@ -299,7 +322,11 @@ impl Run {
             }
             engine::Event::Failed(e) => {
                 self.ready.extend(out);
-                return self.fail(engine_error(&e));
+                let mut error = engine_error(&e);
+                if matches!(e, octet_engine::Error::Constraint(_)) {
+                    error.param = self.form.clone();
+                }
+                return self.fail(error);
             }
         }
         self.ready.extend(out);
@@ -362,6 +389,14 @@ impl Run {
         self.ready.push_back(Event::Error(error));
         // Nobody listens to what may still come.
         self.events.close();
+    }
+}
+
+/// What has become tokens is not needed any more.
+fn forget_input(request: &mut GenerateRequest) {
+    match &mut request.input {
+        Input::Chat(chat) => chat.messages = Vec::new(),
+        Input::Completion(completion) => completion.prompts = Vec::new(),
     }
 }
 
@@ -452,7 +487,7 @@ pub fn engine_error(e: &octet_engine::Error) -> ApiError {
     match e {
         octet_engine::Error::Stopped => draining(),
         // A grammar that leads nowhere, or is too much work: the client's to mend.
-        octet_engine::Error::Constraint(_) => ApiError::new(ErrorKind::InvalidRequest, e.to_string()),
+        octet_engine::Error::Constraint(why) => ApiError::new(ErrorKind::InvalidRequest, why.clone()),
         other => internal(&other.to_string()),
     }
 }

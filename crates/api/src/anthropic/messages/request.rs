@@ -180,7 +180,7 @@ fn context_management(o: &mut Object) -> Result<Option<Value>> {
     let Some(f) = o.take("context_management") else { return Ok(None) };
     let value = f.value().clone();
     let mut management = f.object()?;
-    let edits = management.read("edits", Field::array)?.unwrap_or_default();
+    let edits = management.read("edits", Field::array)?.into_iter().flatten();
     for edit in edits {
         let nothing = edit.value()["type"].as_str().is_some_and(|t| t.starts_with("clear_thinking_"))
             && edit.value()["keep"] == "all";

@@ -74,7 +74,10 @@ pub(crate) fn arguments(f: Field) -> Result<String> {
     }
     let Some(text) = f.as_str() else { return Err(f.expected("a JSON object as a string")) };
     match crate::core::arguments_object(text) {
-        Ok(_) => f.string(),
+        Ok(_) => match crate::json::stands_twice(text) {
+            Some(key) => Err(f.error(format_args!("has '{key}' twice in one object; say it once"))),
+            None => f.string(),
+        },
         Err(what) => Err(f.error(format_args!("must be a JSON object as a string, but it is {what}"))),
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     r.n = o.read("n", |f| f.count(1..=fields::N_MAX))?.unwrap_or(1);
     r.logprobs = logprobs(&mut o)?;
     r.response_format = o.read("response_format", fields::response_format)?.unwrap_or_default();
-    fields::structured(&mut o, &mut r.response_format)?;
+    fields::structured(&mut o, &mut r)?;
     r.include_usage = stream_options(&mut o)?;
     o.only("store", &[false.into()], "answers are not kept; /v1/responses can keep them")?;
     o.only("modalities", &[serde_json::json!(["text"])], "answers are text")?;

@@ -37,7 +37,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     o.only("best_of", &[r.n.into()], "every answer is given; there is no choosing among several")?;
     r.logprobs = o.read("logprobs", |f| f.count(0..=fields::TOP_LOGPROBS_MAX))?;
     r.response_format = o.read("response_format", fields::response_format)?.unwrap_or_default();
-    fields::structured(&mut o, &mut r.response_format)?;
+    fields::structured(&mut o, &mut r)?;
     r.include_usage = stream_options(&mut o)?;
     o.only("suffix", &["".into()], "filling in the middle is not supported")?;
     o.only(

@@ -47,7 +47,8 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     r.max_tokens = o.take("max_output_tokens").map(|f| f.limit(1)).transpose()?.flatten();
     r.logprobs = logprobs(&mut o)?;
     r.response_format = text(&mut o)?;
-    fields::structured(&mut o, &mut r.response_format)?;
+    r.response_format_field = "text.format".into();
+    fields::structured(&mut o, &mut r)?;
     r.store = o.read("store", Field::bool)?.unwrap_or(false);
     o.only("background", &[false.into()], "answers are given at once")?;
     o.only("truncation", &["disabled".into()], "a prompt that does not fit is refused, never cut")?;

@@ -1,32 +1,72 @@
 //! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks. Called by
 //! `Layout::pack_group`.
 
-use super::{Kind, Layout, Planes, ROWS, SUB, SUBS, VECTOR};
+use super::{Kind, Layout, Planes, ROWS, SUBS, VECTOR};
 
 /// Writes up to `ROWS` rows into their group.
 pub(super) fn pack(layout: &Layout, rows: &[&[u8]], group: &mut [u8]) {
-    let Some(planes) = layout.kind.planes() else {
-        return match layout.kind {
-            Kind::F32 => floats::<4>(rows, group),
-            Kind::F16 | Kind::BF16 => floats::<2>(rows, group),
-            _ => rows
-                .iter()
-                .enumerate()
-                .for_each(|(r, row)| group[r * row.len()..][..row.len()].copy_from_slice(row)),
-        };
-    };
+    match layout.kind {
+        Kind::F32 => floats::<4>(rows, group),
+        Kind::F16 | Kind::BF16 => floats::<2>(rows, group),
+        Kind::Raw => rows
+            .iter()
+            .enumerate()
+            .for_each(|(r, row)| group[r * row.len()..][..row.len()].copy_from_slice(row)),
+        Kind::Q4_0 => small::<18>(Kind::Q4_0, rows, group, q4_0),
+        Kind::IQ4_NL => small::<18>(Kind::IQ4_NL, rows, group, q4_0),
+        Kind::Q4_1 => small::<20>(Kind::Q4_1, rows, group, q4_1),
+        Kind::Q5_0 => small::<22>(Kind::Q5_0, rows, group, q5_0),
+        Kind::Q5_1 => small::<24>(Kind::Q5_1, rows, group, q5_1),
+        Kind::Q8_0 => small::<34>(Kind::Q8_0, rows, group, q8_0),
+        Kind::MXFP4 => small::<17>(Kind::MXFP4, rows, group, mxfp4),
+        Kind::Q4_K => large::<144>(Kind::Q4_K, rows, group, q4_k),
+        Kind::Q5_K => large::<176>(Kind::Q5_K, rows, group, q5_k),
+        Kind::Q6_K => large::<210>(Kind::Q6_K, rows, group, q6_k),
+        Kind::Q2_K => large::<84>(Kind::Q2_K, rows, group, q2_k),
+        Kind::Q3_K => large::<110>(Kind::Q3_K, rows, group, q3_k),
+        Kind::IQ4_XS => large::<136>(Kind::IQ4_XS, rows, group, iq4_xs),
+    }
+}
+
+/// Types of 32 values a block, of `BYTES`: each becomes a sub-block. Inlined with a known kind, so that each one's places are
+/// constants.
+#[inline(always)]
+fn small<const BYTES: usize>(
+    kind: Kind,
+    rows: &[&[u8]],
+    group: &mut [u8],
+    one: impl Fn(&[u8; BYTES], usize, &mut Block),
+) {
+    let Some(planes) = kind.planes() else { return };
+    let Some(count) = rows.first().map(|row| row.len() / BYTES) else { return };
     // Block by block, so that what all rows write to stays in the L1 cache.
-    let block_bytes = SUB * SUBS / layout.ty.block_len() * layout.ty.block_bytes();
-    let row_bytes = layout.cols / layout.ty.block_len() * layout.ty.block_bytes();
-    let (mut at, mut rest) = (0, group);
-    while at < row_bytes {
-        let bytes = block_bytes.min(row_bytes - at);
-        let n = bytes / layout.ty.block_bytes() * layout.ty.block_len() / SUB;
+    let mut rest = group;
+    for from in (0..count).step_by(SUBS) {
+        let n = SUBS.min(count - from);
         let (out, after) = rest.split_at_mut(planes.block_bytes(n));
         for (r, row) in rows.iter().enumerate() {
-            integers(layout.kind, &row[at..at + bytes], &mut Block { r, n, planes, out });
+            let mut b = Block { r, n, planes, out };
+            for (i, s) in row.as_chunks::<BYTES>().0[from..from + n].iter().enumerate() {
+                one(s, i, &mut b);
+            }
         }
-        (at, rest) = (at + bytes, after);
+        rest = after;
+    }
+}
+
+/// Types of 256 values a block, of `BYTES`.
+#[inline(always)]
+fn large<const BYTES: usize>(
+    kind: Kind,
+    rows: &[&[u8]],
+    group: &mut [u8],
+    one: impl Fn(&[u8; BYTES], &mut Block),
+) {
+    let Some(planes) = kind.planes() else { return };
+    for (at, out) in group.chunks_exact_mut(planes.block_bytes(SUBS)).enumerate() {
+        for (r, row) in rows.iter().enumerate() {
+            one(&row.as_chunks().0[at], &mut Block { r, n: SUBS, planes, out });
+        }
     }
 }
 
@@ -65,8 +105,8 @@ impl Block<'_> {
     }
     /// The 16 packed bytes of 32 four-bit quants.
     #[inline(always)]
-    fn nibbles(&mut self, i: usize, packed: u128) {
-        self.words(i * self.planes.quads, std::array::from_fn::<_, 4, _>(|v| (packed >> (32 * v)) as u32));
+    fn nibbles(&mut self, i: usize, packed: [u32; 4]) {
+        self.words(i * self.planes.quads, packed);
     }
     /// Bit `shift` of each of 32 bytes.
     #[inline(always)]
@@ -116,66 +156,62 @@ fn words(bytes: &[u8]) -> [u32; 8] {
     std::array::from_fn(|i| u32::from_le_bytes(words[i]))
 }
 
+/// 16 bytes as words.
 #[inline(always)]
-fn u128_at(bytes: &[u8], at: usize) -> u128 {
-    u128::from_le_bytes(bytes[at..].as_chunks().0[0])
+fn half_words(bytes: &[u8]) -> [u32; 4] {
+    let words = bytes[..16].as_chunks().0;
+    std::array::from_fn(|i| u32::from_le_bytes(words[i]))
 }
 
 /// Packs 32 quants, given as the low or the high nibbles of 32 bytes, as the kernels want them.
 #[inline(always)]
-fn pack_nibbles(bytes: &[u8], high: bool) -> u128 {
-    const LOW: u128 = u128::MAX / 17; // 0x0f in every byte
-    let shift = if high { 4 } else { 0 };
-    let (a, b) = (u128_at(bytes, 0) >> shift, u128_at(bytes, 16) >> shift);
-    (a & LOW) | (b & LOW) << 4
-}
-
-/// One row of a block of up to 256 columns.
-fn integers(kind: Kind, src: &[u8], b: &mut Block) {
-    match kind {
-        Kind::Q4_0 | Kind::IQ4_NL => each::<18>(src, |i, s| {
-            b.nibbles(i, u128_at(s, 2));
-            b.f16_scale(i, 0, &s[..2]);
-        }),
-        Kind::Q4_1 => each::<20>(src, |i, s| {
-            b.nibbles(i, u128_at(s, 4));
-            b.f16_scale(i, 0, &s[..2]);
-            b.f16_scale(i, 1, &s[2..4]);
-        }),
-        Kind::Q5_0 => each::<22>(src, |i, s| {
-            b.nibbles(i, u128_at(s, 6));
-            b.high_bits(i, spread_bits(&s[2..6]), 0);
-            b.f16_scale(i, 0, &s[..2]);
-        }),
-        Kind::Q5_1 => each::<24>(src, |i, s| {
-            b.nibbles(i, u128_at(s, 8));
-            b.high_bits(i, spread_bits(&s[4..8]), 0);
-            b.f16_scale(i, 0, &s[..2]);
-            b.f16_scale(i, 1, &s[2..4]);
-        }),
-        Kind::Q8_0 => each::<34>(src, |i, s| {
-            b.words(i * b.planes.quads, words(&s[2..]));
-            b.f16_scale(i, 0, &s[..2]);
-        }),
-        Kind::MXFP4 => each::<17>(src, |i, s| {
-            b.nibbles(i, u128_at(s, 1));
-            b.scale_bytes(i, [s[0]]);
-        }),
-        Kind::Q4_K => each::<144>(src, |_, s| q4_k(s, b)),
-        Kind::Q5_K => each::<176>(src, |_, s| q5_k(s, b)),
-        Kind::Q6_K => each::<210>(src, |_, s| q6_k(s, b)),
-        Kind::Q2_K => each::<84>(src, |_, s| q2_k(s, b)),
-        Kind::Q3_K => each::<110>(src, |_, s| q3_k(s, b)),
-        Kind::IQ4_XS => each::<136>(src, |_, s| iq4_xs(s, b)),
-        Kind::F32 | Kind::F16 | Kind::BF16 | Kind::Raw => unreachable!("not an integer kind"),
-    }
+fn pack_nibbles(bytes: &[u8], high: bool) -> [u32; 4] {
+    const LOW: u32 = u32::MAX / 17; // 0x0f in every byte
+    let w = words(bytes);
+    std::array::from_fn(|v| match high {
+        false => w[v] & LOW | (w[v + 4] & LOW) << 4,
+        true => w[v] >> 4 & LOW | w[v + 4] & !LOW,
+    })
 }
 
 #[inline(always)]
-fn each<const BYTES: usize>(src: &[u8], mut f: impl FnMut(usize, &[u8; BYTES])) {
-    for (i, s) in src.as_chunks::<BYTES>().0.iter().enumerate() {
-        f(i, s);
-    }
+fn q4_0(s: &[u8; 18], i: usize, b: &mut Block) {
+    b.nibbles(i, half_words(&s[2..]));
+    b.f16_scale(i, 0, &s[..2]);
+}
+
+#[inline(always)]
+fn q4_1(s: &[u8; 20], i: usize, b: &mut Block) {
+    b.nibbles(i, half_words(&s[4..]));
+    b.f16_scale(i, 0, &s[..2]);
+    b.f16_scale(i, 1, &s[2..4]);
+}
+
+#[inline(always)]
+fn q5_0(s: &[u8; 22], i: usize, b: &mut Block) {
+    b.nibbles(i, half_words(&s[6..]));
+    b.high_bits(i, spread_bits(&s[2..6]), 0);
+    b.f16_scale(i, 0, &s[..2]);
+}
+
+#[inline(always)]
+fn q5_1(s: &[u8; 24], i: usize, b: &mut Block) {
+    b.nibbles(i, half_words(&s[8..]));
+    b.high_bits(i, spread_bits(&s[4..8]), 0);
+    b.f16_scale(i, 0, &s[..2]);
+    b.f16_scale(i, 1, &s[2..4]);
+}
+
+#[inline(always)]
+fn q8_0(s: &[u8; 34], i: usize, b: &mut Block) {
+    b.words(i * b.planes.quads, words(&s[2..]));
+    b.f16_scale(i, 0, &s[..2]);
+}
+
+#[inline(always)]
+fn mxfp4(s: &[u8; 17], i: usize, b: &mut Block) {
+    b.nibbles(i, half_words(&s[1..]));
+    b.scale_bytes(i, [s[0]]);
 }
 
 /// 32 bits, one for each quant, to the lowest bits of 32 bytes.
@@ -186,6 +222,7 @@ fn spread_bits(qh: &[u8]) -> [u32; 8] {
 }
 
 /// `d`, `dmin`, 12 bytes of scales, 128 of nibbles: low ones of 32 bytes, then high ones.
+#[inline(always)]
 fn q4_k(s: &[u8; 144], b: &mut Block) {
     b.head(0, &s[..2]);
     b.head(1, &s[2..4]);
@@ -196,6 +233,7 @@ fn q4_k(s: &[u8; 144], b: &mut Block) {
 }
 
 /// The same, with 32 bytes of fifth bits before the nibbles.
+#[inline(always)]
 fn q5_k(s: &[u8; 176], b: &mut Block) {
     b.head(0, &s[..2]);
     b.head(1, &s[2..4]);
@@ -209,6 +247,7 @@ fn q5_k(s: &[u8; 176], b: &mut Block) {
 
 /// Scales and minimums of six bits each in 12 bytes. Sub-blocks 0 to 3: the low six bits of bytes 0 to 3, and of 4 to 7.
 /// Sub-blocks 4 to 7: nibbles of bytes 8 to 11, and above them the upper two bits of bytes 0 to 3, and of 4 to 7.
+#[inline(always)]
 fn k_scales(s: &[u8], b: &mut Block) {
     let word = |i: usize| u32::from_le_bytes(s.as_chunks().0[i]);
     let (scales, mins, both) = (word(0), word(1), word(2));
@@ -221,6 +260,7 @@ fn k_scales(s: &[u8], b: &mut Block) {
 }
 
 /// 128 bytes of low nibbles, 64 of upper bits, 16 scales, `d`; values in halves of 128.
+#[inline(always)]
 fn q6_k(s: &[u8; 210], b: &mut Block) {
     for half in 0..2 {
         let qh = words(&s[128 + 32 * half..]);
@@ -235,6 +275,7 @@ fn q6_k(s: &[u8; 210], b: &mut Block) {
 }
 
 /// 16 scales, 64 bytes of two-bit quants, `d`, `dmin`; values in halves of 128, each 32 bytes by two bits.
+#[inline(always)]
 fn q2_k(s: &[u8; 84], b: &mut Block) {
     for i in 0..SUBS {
         b.two_bits(i * b.planes.quads, words(&s[16 + 32 * (i / 4)..]), 2 * (i % 4));
@@ -245,6 +286,7 @@ fn q2_k(s: &[u8; 84], b: &mut Block) {
 }
 
 /// 32 bytes of third bits, 64 of two-bit quants (as Q2_K), 12 of scales, `d`.
+#[inline(always)]
 fn q3_k(s: &[u8; 110], b: &mut Block) {
     let high = words(s);
     for i in 0..SUBS {
@@ -257,11 +299,12 @@ fn q3_k(s: &[u8; 110], b: &mut Block) {
 }
 
 /// `d`, upper scale bits u16, 4 bytes of their nibbles, 128 of quants.
+#[inline(always)]
 fn iq4_xs(s: &[u8; 136], b: &mut Block) {
     b.head(0, &s[..2]);
     let (mut low, mut upper) = ([0; 4], [0; 2]);
     for i in 0..SUBS {
-        b.nibbles(i, u128_at(s, 8 + 16 * i));
+        b.nibbles(i, half_words(&s[8 + 16 * i..]));
         low[i % 4] |= (s[4 + i / 2] >> (4 * (i % 2)) & 15) << (4 * (i / 4));
         let bits = (u16::from_le_bytes([s[2], s[3]]) >> (2 * i)) as u8 & 3;
         upper[i % 2] |= bits << (2 * (i / 2));

@@ -8,8 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::thread::JoinHandle;
 
 use super::super::key::Key;
-use super::file;
 use super::index::{Item, Name};
+use super::trouble::Kind;
+use super::{file, make_dir};
 
 /// What the writing thread is to do, in this order.
 pub enum Write {
@@ -96,7 +97,12 @@ fn write_all(dir: &Path, writer: Writer, jobs: &Receiver<Write>, done: &Sender<(
     for job in jobs {
         match job {
             Write::Store { item, key, parts } => {
-                let result = writer(&temporary, &dir.join(item.file()), &key, &parts);
+                let write = || writer(&temporary, &dir.join(item.file()), &key, &parts);
+                let mut result = write();
+                // Somebody has removed the folder. What it held is found out file by file.
+                if result.as_ref().is_err_and(|e| Kind::of(e) == Kind::Gone) && make_dir(dir).is_ok() {
+                    result = write();
+                }
                 drop(parts);
                 let _ = done.send((item, result)); // where nobody counts any more, the rest is stored all the same
             }

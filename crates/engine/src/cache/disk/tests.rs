@@ -134,3 +134,26 @@ fn what_can_not_be_read_is_forgotten() {
     assert_eq!((disk.stats.errors, disk.index.len()), (2, 1));
     assert!(!disk.holds_off(), "files can still be written");
 }
+
+#[test]
+fn a_folder_that_is_removed_is_made_again() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("cache");
+    let mut disk = open(&dir, 1 << 30, file::write).unwrap();
+    (0..2).for_each(|n| assert!(store(&mut disk, n)));
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(store(&mut disk, 2) && disk.has(&key(2)) && !disk.holds_off());
+    assert_eq!((disk.stats.errors, disk.stats.dropped), (0, 0));
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(
+            dir.metadata().unwrap().permissions().mode() & 0o777,
+            0o700,
+            "nobody else may look into it"
+        );
+    }
+    // what was in it is forgotten when it is asked for
+    assert!(read(&mut disk, 0).is_err() && !disk.has(&key(0)));
+    assert!(read(&mut disk, 2).is_ok_and(|parts| parts.is_some()));
+}

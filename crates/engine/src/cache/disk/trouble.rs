@@ -82,7 +82,9 @@ impl Trouble {
                  (--cache-disk-size)"
             }
             Kind::Denied => "make it writable for this user, or give another folder (--cache-disk)",
-            Kind::Gone => "make the folder again, or start again",
+            Kind::Gone => {
+                "it can not be made again either; make it, or start again with another (--cache-disk)"
+            }
             Kind::Damaged | Kind::Failed => "look after that disk, or give another folder (--cache-disk)",
         };
         self.say(true, kind, format!("can not be written to: {e}; {todo}"))

@@ -1,0 +1,154 @@
+//! The room that requests have together, from the first byte of their bodies until their prompts are tokens. Filled by `http`
+//! as bodies come and are read; the pipeline gives it back.
+
+use std::sync::Arc;
+
+use octet_api::{ApiError, ErrorKind};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Longest bodies that there may be room for at a time.
+const LONGEST_AT_ONCE: usize = 8;
+/// Of each request so much is not counted: who holds all the room with long ones does not keep short ones out. There are at most
+/// as many of these as connections.
+const UNCOUNTED_BYTES: usize = 256 << 10;
+/// What a JSON value takes in memory besides its text, about, and a key as well: up to 250 bytes while a body is read.
+const VALUE_BYTES: usize = 192;
+/// When a request may come again for which there was no room.
+const RETRY_S: u64 = 2;
+
+/// The room.
+#[derive(Debug, Clone)]
+pub struct Room {
+    bytes_max: usize,
+    left: Arc<Semaphore>,
+}
+
+/// What one request has of it, given back when it is dropped.
+#[derive(Debug, Default)]
+pub struct Share {
+    /// Bytes of its body, and of the conversation that it goes on with.
+    pub body_bytes: usize,
+    /// What it takes in memory, about.
+    bytes: usize,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    /// Room for eight bodies of the greatest length.
+    pub fn new(body_bytes_max: usize) -> Self {
+        let bytes_max = body_bytes_max.saturating_mul(LONGEST_AT_ONCE).min(Semaphore::MAX_PERMITS);
+        Self { bytes_max, left: Arc::new(Semaphore::new(bytes_max)) }
+    }
+
+    /// Takes room for a body that is so long by now.
+    pub fn take_body(&self, share: &mut Share, bytes: usize) -> Result<(), ApiError> {
+        share.body_bytes = bytes;
+        self.take(share, bytes)
+    }
+
+    /// Takes room for what is made of a body: many small values take many times their bytes.
+    pub fn take_values(&self, share: &mut Share, body: &[u8]) -> Result<(), ApiError> {
+        let values = values(body);
+        let bytes = body.len().saturating_add(values.saturating_mul(VALUE_BYTES));
+        if bytes.saturating_sub(UNCOUNTED_BYTES) > self.bytes_max {
+            let what = format!(
+                "the body has {values} keys and values in {} bytes, which take about {bytes} bytes in memory; the server has \
+                 {} for requests, eight times its --max-body",
+                body.len(),
+                self.bytes_max
+            );
+            return Err(ApiError::new(ErrorKind::TooLarge, what));
+        }
+        self.take(share, bytes)
+    }
+
+    /// Takes room for a kept conversation that goes before a body.
+    pub fn take_kept(&self, share: &mut Share, bytes: usize) -> Result<(), ApiError> {
+        share.body_bytes += bytes;
+        self.take(share, share.bytes + bytes)
+    }
+
+    fn take(&self, share: &mut Share, bytes: usize) -> Result<(), ApiError> {
+        let counted = share.bytes.saturating_sub(UNCOUNTED_BYTES);
+        let more = bytes.saturating_sub(UNCOUNTED_BYTES).saturating_sub(counted);
+        if more == 0 {
+            share.bytes = share.bytes.max(bytes);
+            return Ok(());
+        }
+        let permits = u32::try_from(more).ok();
+        let taken = permits.and_then(|n| Arc::clone(&self.left).try_acquire_many_owned(n).ok());
+        let Some(taken) = taken else {
+            let what = format!(
+                "other requests take the {} bytes that there are for long ones; try again",
+                self.bytes_max
+            );
+            let error = ApiError::new(ErrorKind::Overloaded, what);
+            return Err(ApiError { retry_after_s: Some(RETRY_S), ..error });
+        };
+        share.bytes = bytes;
+        match &mut share.permit {
+            Some(permit) => permit.merge(taken),
+            None => share.permit = Some(taken),
+        }
+        Ok(())
+    }
+}
+
+/// How many keys and values a body of JSON has, or a few more: each but the first follows one of these, outside of strings.
+fn values(body: &[u8]) -> usize {
+    let (mut values, mut in_string, mut escaped) = (1, false, false);
+    for &byte in body {
+        if in_string {
+            in_string = escaped || byte != b'"';
+            escaped = byte == b'\\' && !escaped;
+        } else if byte == b'"' {
+            in_string = true;
+        } else {
+            values += usize::from(matches!(byte, b',' | b':' | b'[' | b'{'));
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        for (body, n) in [
+            ("1", 1),
+            (r#""a, [b], {\"c\": 1}\\""#, 1),
+            ("[1, 2, 3]", 4),
+            (r#"{"a": [true, "x,y\\"], "b": {}}"#, 8),
+            (r#"["\"", ","]"#, 3),
+        ] {
+            assert_eq!(values(body.as_bytes()), n, "{body}");
+        }
+    }
+
+    #[test]
+    fn small_values_take_more_than_their_bytes() {
+        let room = Room::new(1 << 20);
+        let many = |n: usize| format!("[{}1]", "1,".repeat(n));
+        let mut share = Share::default();
+        room.take_values(&mut share, many(20_000).as_bytes()).unwrap();
+        assert_eq!(room.left.available_permits(), room.bytes_max + UNCOUNTED_BYTES - share.bytes);
+        assert!(share.bytes > 3 << 20);
+        // what comes again is not counted twice
+        let before = share.bytes;
+        room.take_values(&mut share, many(10_000).as_bytes()).unwrap();
+        assert_eq!(share.bytes, before);
+        room.take_kept(&mut share, 1000).unwrap();
+        assert_eq!((share.bytes, share.body_bytes), (before + 1000, 1000));
+        let full = room.take_values(&mut Share::default(), many(30_000).as_bytes()).unwrap_err();
+        assert_eq!((full.kind, full.retry_after_s), (ErrorKind::Overloaded, Some(RETRY_S)));
+        drop(share);
+        assert_eq!(room.left.available_permits(), room.bytes_max);
+        let never = room.take_values(&mut Share::default(), many(60_000).as_bytes()).unwrap_err();
+        assert!(
+            never.kind == ErrorKind::TooLarge && never.message.contains("60002 keys and values"),
+            "{never}"
+        );
+    }
+}
