@@ -192,11 +192,9 @@ async fn dead_ends_are_found_before_anything_is_generated() {
                 let asked = with(&chat("Hello"), form.clone());
                 let asked = with(&asked, json!({"stream": streams, "chat_template_kwargs": kwargs}));
                 let (status, body) = f.post(CHAT, &asked).await;
-                assert_eq!(
-                    (status, &body["error"]["param"]),
-                    (400, &json!("response_format")),
-                    "{form}, thinks: {thinks}: {body}"
-                );
+                let param = body["error"]["param"].as_str().unwrap_or("none");
+                let field = form.as_object().and_then(|f| f.keys().next()).expect("a field");
+                assert!(status == 400 && param.starts_with(field), "{form}, thinks: {thinks}: {body}");
             }
         }
     }
@@ -218,7 +216,7 @@ async fn dead_ends_that_come_late_say_where() {
         let asked = with(&chat("Hello"), asked);
         let (status, body) = f.post(CHAT, &asked).await;
         let says = |error: &Value| {
-            assert_eq!(error["param"], "response_format", "{error}");
+            assert_eq!(error["param"], "structured_outputs.grammar", "{error}");
             let message = error["message"].as_str().expect("a message");
             let (_, end) = message.split_once("the text so far ends with ").expect(message);
             assert!(message.contains("can not be followed further: nothing matches"), "{message}");

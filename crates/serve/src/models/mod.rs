@@ -2,9 +2,11 @@
 
 mod heads;
 mod loaded;
+mod memory;
 mod registry;
 mod spec;
 
 pub use loaded::{Loaded, THINK_END};
-pub use registry::{AcquireError, FreeMemory, Lease, Memory, Registry};
+pub use memory::{FreeMemory, Memory};
+pub use registry::{AcquireError, Lease, Registry};
 pub use spec::{BoxError, Card, ModelSpec, Open};

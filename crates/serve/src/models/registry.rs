@@ -16,26 +16,8 @@ use octet_engine::scheduler::Shutdown;
 use tokio::sync::watch;
 
 use super::loaded::{Loaded, Progress};
+use super::memory::{Memory, mebibytes};
 use super::spec::{BoxError, Card, ModelSpec};
-
-/// Tells how many bytes may still be taken; `None` where that is not known, or does not matter.
-pub type FreeMemory = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
-
-/// What models may take together.
-#[derive(Clone)]
-pub struct Memory {
-    /// What the system has left.
-    pub free: FreeMemory,
-    /// What the user allows.
-    pub limit: Option<u64>,
-}
-
-impl Default for Memory {
-    /// All that is asked for.
-    fn default() -> Self {
-        Self { free: Arc::new(|| None), limit: None }
-    }
-}
 
 /// Why there is no model for a request.
 #[derive(Debug, thiserror::Error)]
@@ -592,11 +574,6 @@ impl Registry {
             }
         }
     }
-}
-
-/// A size as errors tell it: exact enough to see which of two is larger.
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 enum Victim {
