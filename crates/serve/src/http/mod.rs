@@ -15,6 +15,7 @@ mod responses;
 mod routed;
 mod status;
 mod tokens;
+mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;
