@@ -47,6 +47,9 @@ fn budgets_become_efforts_and_schemas_get_names() {
         "thinking_budget": 5000, "guided_json": {"type": "object"}});
     let (json, dropped) = provider(&request, Flavor::OpenAi);
     assert_eq!(json["reasoning_effort"], "medium");
+    let switched =
+        json!({"model": "x", "messages": [{"role": "user", "content": "A"}], "enable_thinking": true});
+    assert_eq!(provider(&switched, Flavor::OpenAi).0["reasoning_effort"], "medium");
     assert_eq!(json["response_format"]["json_schema"]["name"], "answer");
     assert!(dropped.is_empty());
     let (json, _) = provider(&request, Flavor::Extended);

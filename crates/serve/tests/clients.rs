@@ -3,45 +3,12 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use common::python::{ANTHROPIC, OLLAMA, OPENAI, python, run};
 use common::{Fixture, model};
 use octet_serve::Options;
-
-/// A virtual environment with one library, made once.
-fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
-    if std::env::var_os("OCTET_TEST_NETWORK").is_none() {
-        octet_testkit::skipped(&format!(
-            "fetches {library} from the network; set OCTET_TEST_NETWORK=1 to run it"
-        ));
-        return None;
-    }
-    if Command::new("python3").arg("--version").output().is_err() {
-        octet_testkit::skipped(&format!("runs {library}, and there is no python3"));
-        return None;
-    }
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("venv-{library}"));
-    let python = dir.join("bin/python");
-    let done = dir.join("installed");
-    if !done.exists() {
-        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
-        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        run(Command::new(&python).args(pip).args(packages));
-        std::fs::write(done, packages.join("\n")).expect("a file can be written");
-    }
-    Some(python)
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().expect("python3 can be run");
-    assert!(
-        output.status.success(),
-        "{command:?}\n{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
 
 async fn speaks(library: &'static str, packages: &'static [&'static str]) {
     let python = tokio::task::spawn_blocking(move || python(library, packages)).await.expect("pip ran");
@@ -59,17 +26,17 @@ async fn speaks(library: &'static str, packages: &'static [&'static str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openai() {
-    speaks("openai", &["openai==3.54.0"]).await;
+    speaks("openai", &[OPENAI]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn anthropic() {
-    speaks("anthropic", &["anthropic==2.12.0"]).await;
+    speaks("anthropic", &[ANTHROPIC]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ollama() {
-    speaks("ollama", &["ollama==0.6.3"]).await;
+    speaks("ollama", &[OLLAMA]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

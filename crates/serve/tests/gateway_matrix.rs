@@ -4,7 +4,8 @@
 mod common;
 
 use common::Fixture;
-use common::upstream::{STREAM_HEAD, Seen, Step, Upstream, answer, chunk, event};
+use common::providers::{self, sent, text};
+use common::upstream::Upstream;
 use serde_json::{Value, json};
 
 /// What all answers mean: thoughts, text, the name and the arguments of the call, why it ended, tokens of the prompt and of the answer.
@@ -27,154 +28,6 @@ fn expected() -> Meaning {
     }
 }
 
-// ---- providers ----
-
-/// What a provider answers, in pieces.
-fn provider(seen: &Seen) -> Vec<Step> {
-    let streams = seen.body["stream"] == true || seen.path.contains(":streamGenerateContent");
-    let path = seen.path.split('?').next().unwrap_or_default();
-    match path.rsplit('/').next().unwrap_or_default() {
-        "completions" => openai(streams),
-        "messages" => anthropic(streams),
-        "chat" => ollama(streams),
-        _ if path.starts_with("/v1beta/models/theirs:") => gemini(streams),
-        _ => answer("404 Not Found", &json!({"error": {"message": format!("nothing at {}", seen.path)}})),
-    }
-}
-
-fn sse(events: impl IntoIterator<Item = Step>) -> Vec<Step> {
-    let end = Step::Send("0\r\n\r\n".into());
-    std::iter::once(Step::Send(STREAM_HEAD.into())).chain(events).chain([end]).collect()
-}
-
-fn openai(streams: bool) -> Vec<Step> {
-    let usage = json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15});
-    let call = |arguments: &str| json!({"index": 0, "id": "call_9", "type": "function", "function": {"name": "weather", "arguments": arguments}});
-    if !streams {
-        let message = json!({"role": "assistant", "reasoning_content": "Let me think.", "content": "Looking \"up\" 🙂.",
-            "tool_calls": [call("{\"city\": \"Köln\"}")]});
-        return answer(
-            "200 OK",
-            &json!({"id": "x", "object": "chat.completion", "created": 1, "model": "theirs", "usage": usage,
-                "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}),
-        );
-    }
-    let piece = |delta: Value, finish: Value| {
-        event(&json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "theirs",
-            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
-    };
-    sse([
-        piece(json!({"role": "assistant", "content": ""}), Value::Null),
-        piece(json!({"reasoning_content": "Let me "}), Value::Null),
-        piece(json!({"reasoning_content": "think."}), Value::Null),
-        piece(json!({"content": "Looking \"up\""}), Value::Null),
-        piece(json!({"content": " 🙂."}), Value::Null),
-        piece(json!({"tool_calls": [call("")]}), Value::Null),
-        piece(json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"city\":"}}]}), Value::Null),
-        piece(json!({"tool_calls": [{"index": 0, "function": {"arguments": " \"Köln\"}"}}]}), Value::Null),
-        piece(json!({}), json!("tool_calls")),
-        event(
-            &json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "theirs", "choices": [],
-            "usage": usage}),
-        ),
-        chunk("data: [DONE]\n\n"),
-    ])
-}
-
-fn anthropic(streams: bool) -> Vec<Step> {
-    let message = |content: Value, reason: Value, tokens: u64| {
-        json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "theirs", "content": content,
-            "stop_reason": reason, "stop_sequence": null, "usage": {"input_tokens": 10, "output_tokens": tokens}})
-    };
-    if !streams {
-        let content = json!([{"type": "thinking", "thinking": "Let me think.", "signature": "EqQB"},
-            {"type": "text", "text": "Looking \"up\" 🙂."},
-            {"type": "tool_use", "id": "toolu_9", "name": "weather", "input": {"city": "Köln"}}]);
-        return answer("200 OK", &message(content, json!("tool_use"), 5));
-    }
-    let named = |data: Value| {
-        chunk(&format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or_default()))
-    };
-    let start = |i: u32, block: Value| {
-        named(json!({"type": "content_block_start", "index": i, "content_block": block}))
-    };
-    let delta =
-        |i: u32, delta: Value| named(json!({"type": "content_block_delta", "index": i, "delta": delta}));
-    let stop = |i: u32| named(json!({"type": "content_block_stop", "index": i}));
-    sse([
-        named(json!({"type": "message_start", "message": message(json!([]), Value::Null, 1)})),
-        start(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
-        named(json!({"type": "ping"})),
-        delta(0, json!({"type": "thinking_delta", "thinking": "Let me "})),
-        delta(0, json!({"type": "thinking_delta", "thinking": "think."})),
-        delta(0, json!({"type": "signature_delta", "signature": "EqQB"})),
-        stop(0),
-        start(1, json!({"type": "text", "text": ""})),
-        delta(1, json!({"type": "text_delta", "text": "Looking \"up\""})),
-        delta(1, json!({"type": "text_delta", "text": " 🙂."})),
-        stop(1),
-        start(2, json!({"type": "tool_use", "id": "toolu_9", "name": "weather", "input": {}})),
-        delta(2, json!({"type": "input_json_delta", "partial_json": "{\"city\":"})),
-        delta(2, json!({"type": "input_json_delta", "partial_json": " \"Köln\"}"})),
-        stop(2),
-        named(json!({"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": null},
-            "usage": {"output_tokens": 5}})),
-        named(json!({"type": "message_stop"})),
-    ])
-}
-
-fn gemini(streams: bool) -> Vec<Step> {
-    let parts = [
-        json!({"text": "Let me think.", "thought": true}),
-        json!({"text": "Looking \"up\" 🙂."}),
-        json!({"functionCall": {"name": "weather", "args": {"city": "Köln"}}}),
-    ];
-    let usage = json!({"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15});
-    let whole = |parts: &[Value], finish: Option<&str>| {
-        let mut candidate = json!({"content": {"parts": parts, "role": "model"}, "index": 0});
-        if let Some(finish) = finish {
-            candidate["finishReason"] = finish.into();
-        }
-        json!({"candidates": [candidate], "usageMetadata": usage, "responseId": "r1", "modelVersion": "theirs"})
-    };
-    if !streams {
-        return answer("200 OK", &whole(&parts, Some("STOP")));
-    }
-    let pieces = parts.iter().map(|p| event(&whole(std::slice::from_ref(p), None)));
-    sse(pieces.chain([event(&whole(&[json!({"text": ""})], Some("STOP")))]))
-}
-
-fn ollama(streams: bool) -> Vec<Step> {
-    let line = |message: Value, done: bool| {
-        let mut line = json!({"model": "theirs", "created_at": "2026-11-21T10:00:00Z", "message": message, "done": done});
-        if done {
-            line["done_reason"] = "stop".into();
-            (line["prompt_eval_count"], line["eval_count"]) = (10.into(), 5.into());
-        }
-        line
-    };
-    let calls = json!([{"function": {"name": "weather", "arguments": {"city": "Köln"}}}]);
-    if !streams {
-        let message = json!({"role": "assistant", "thinking": "Let me think.", "content": "Looking \"up\" 🙂.",
-            "tool_calls": calls});
-        return answer("200 OK", &line(message, true));
-    }
-    let head = STREAM_HEAD.replace("text/event-stream", "application/x-ndjson");
-    let said = |message: Value, done: bool| chunk(&format!("{}\n", line(message, done)));
-    vec![
-        Step::Send(head),
-        said(json!({"role": "assistant", "content": "", "thinking": "Let me "}), false),
-        said(json!({"role": "assistant", "content": "", "thinking": "think."}), false),
-        said(json!({"role": "assistant", "content": "Looking \"up\""}), false),
-        said(json!({"role": "assistant", "content": " 🙂."}), false),
-        said(json!({"role": "assistant", "content": "", "tool_calls": calls}), false),
-        said(json!({"role": "assistant", "content": ""}), true),
-        Step::Send("0\r\n\r\n".into()),
-    ]
-}
-
-// ---- what a provider is sent ----
-
 /// What everybody is to be sent, a line for each thing said.
 const CONVERSATION: [&str; 6] = [
     "system: Be brief.",
@@ -184,76 +37,6 @@ const CONVERSATION: [&str; 6] = [
     "result: 9 °C",
     "user: And in Köln?",
 ];
-
-/// A text, or the texts in a list of parts.
-fn text(content: &Value) -> String {
-    match content {
-        Value::Array(parts) => parts.iter().filter_map(|p| p["text"].as_str()).collect(),
-        other => other.as_str().unwrap_or_default().into(),
-    }
-}
-
-/// What stands in a request, whatever it is written in; and the names of its tools.
-fn sent(seen: &Seen) -> (Vec<String>, Vec<String>) {
-    let body = &seen.body;
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let (mut out, mut tools) = (Vec::new(), Vec::new());
-    let mut say = |who: &str, what: String| {
-        if !what.is_empty() {
-            out.push(format!("{who}: {what}"));
-        }
-    };
-    if body["contents"].is_array() {
-        say("system", text(&body["systemInstruction"]["parts"]));
-        for content in list(&body["contents"]) {
-            let who = if content["role"] == "model" { "assistant" } else { "user" };
-            for part in list(&content["parts"]) {
-                let (call, result) = (&part["functionCall"], &part["functionResponse"]);
-                if call.is_object() {
-                    say("calls", format!("{} {}", call["name"].as_str().unwrap_or_default(), call["args"]));
-                } else if result.is_object() {
-                    let said = result["response"].as_object().and_then(|r| r.values().next());
-                    say("result", said.map(text).unwrap_or_default());
-                } else {
-                    say(who, text(&part["text"]));
-                }
-            }
-        }
-        for tool in list(&body["tools"]).iter().flat_map(|t| list(&t["functionDeclarations"])) {
-            tools.push(tool["name"].as_str().unwrap_or_default().to_string());
-        }
-        return (out, tools);
-    }
-    say("system", text(&body["system"]));
-    for message in list(&body["messages"]) {
-        let who = message["role"].as_str().unwrap_or_default();
-        for part in list(&message["content"]) {
-            match part["type"].as_str().unwrap_or_default() {
-                "tool_use" => {
-                    say("calls", format!("{} {}", part["name"].as_str().unwrap_or_default(), part["input"]));
-                }
-                "tool_result" => say("result", text(&part["content"])),
-                _ => say(who, text(&json!([part]))),
-            }
-        }
-        if message["content"].is_string() {
-            say(if who == "tool" { "result" } else { who }, text(&message["content"]));
-        }
-        for call in list(&message["tool_calls"]) {
-            let (name, arguments) = (&call["function"]["name"], &call["function"]["arguments"]);
-            let arguments = match arguments.as_str() {
-                Some(written) => serde_json::from_str(written).unwrap_or_default(),
-                None => arguments.clone(),
-            };
-            say("calls", format!("{} {arguments}", name.as_str().unwrap_or_default()));
-        }
-    }
-    for tool in list(&body["tools"]) {
-        let name = tool["name"].as_str().or(tool["function"]["name"].as_str());
-        tools.push(name.unwrap_or_default().to_string());
-    }
-    (out, tools)
-}
 
 // ---- clients ----
 
@@ -413,19 +196,9 @@ async fn by_ollama(f: &Fixture, name: &str, stream: bool) -> Meaning {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_clients_and_five_kinds_of_providers_mean_the_same() {
-    let up = Upstream::start(provider).await;
-    let base = &up.base;
-    let f = Fixture::routed(&format!(
-        "model_list:
-- {{model_name: vllm, litellm_params: {{model: hosted_vllm/theirs, api_base: \"{base}/v1\"}}}}
-- {{model_name: claude, litellm_params: {{model: anthropic/theirs, api_base: \"{base}\", api_key: sk-a}}}}
-- {{model_name: gemini, litellm_params: {{model: gemini/theirs, api_base: \"{base}/v1beta\", api_key: sk-g}}}}
-- {{model_name: azure, litellm_params: {{model: azure/theirs, api_base: \"{base}\", api_key: sk-z, api_version: '2024-10-21'}}}}
-- {{model_name: llama, litellm_params: {{model: ollama/theirs, api_base: \"{base}\"}}}}
-"
-    ))
-    .await;
-    for name in ["vllm", "claude", "gemini", "azure", "llama"] {
+    let up = Upstream::start(|seen| providers::answers(seen, &providers::calls())).await;
+    let f = Fixture::routed(&providers::routes(&up.base, &[("", "theirs")])).await;
+    for (name, ..) in providers::KINDS {
         for stream in [false, true] {
             for client in ["openai", "anthropic", "ollama"] {
                 let got = match client {

@@ -241,6 +241,9 @@ async fn a_conversation_for_anthropic() {
         "temperature": 0.5, "top_p": 0.9, "stop_sequences": ["END"], "stream": true,
     });
     assert_eq!(body, expected);
+    // Thoughts that nobody can prove to be its own are not gone on from, and that is no reason to refuse.
+    chat(&mut r).reasoning = Reasoning { enabled: Some(true), ..Reasoning::default() };
+    assert_eq!(sent_to(Provider::Anthropic, &r).await, expected);
     r.sampling.seed = Some(1);
     r.n = 2;
     let failure = refused(Provider::Anthropic, &r).await;

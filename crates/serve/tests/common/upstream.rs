@@ -10,8 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 #[derive(Debug, Clone)]
 pub enum Step {
     Send(String),
-    /// Close the connection with an RST.
+    /// Close the connection with an RST: what has not been read by then is lost.
     Reset,
+    /// Close the connection; what was sent arrives.
+    Close,
     Sleep(u64),
 }
 
@@ -151,6 +153,7 @@ async fn serve(mut stream: TcpStream, all: Arc<Mutex<Vec<Seen>>>, script: Arc<Sc
                     stream.set_zero_linger().expect("a socket");
                     return;
                 }
+                Step::Close => return,
                 Step::Sleep(ms) => tokio::time::sleep(std::time::Duration::from_millis(ms)).await,
             }
         }

@@ -104,7 +104,7 @@ fn thinking(b: &mut Body, chat: &Chat, adaptive: bool, max_tokens: u32) -> bool 
         return false;
     }
     if !goes_on_with_own_reasoning(chat) {
-        b.drop_if(true, "thinking");
+        // No client could help it: in other dialects there is nothing to prove thoughts with.
         return false;
     }
     let mut value = if adaptive && r.budget_tokens.is_none() {

@@ -112,7 +112,12 @@ fn sampling(b: &mut Body, request: &GenerateRequest, extended: bool) {
 fn reasoning(b: &mut Body, chat: &Chat, extended: bool) {
     let r = &chat.reasoning;
     let on = r.enabled != Some(false);
-    let effort = r.effort.or_else(|| if extended { None } else { r.budget_tokens.map(effort_of) });
+    // Who has no switch is told an effort.
+    let effort = r.effort.or_else(|| match r.budget_tokens {
+        _ if extended => None,
+        Some(budget) => Some(effort_of(budget)),
+        None => (r.enabled == Some(true)).then_some(Effort::Medium),
+    });
     match effort.filter(|_| on) {
         Some(effort) => b.set("reasoning_effort", Some(effort.name())),
         None if !on && !extended => b.set("reasoning_effort", Some("none")),

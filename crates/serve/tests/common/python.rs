@@ -1,0 +1,44 @@
+//! Python with packages from the network. Used by tests of real client libraries, which need `OCTET_TEST_NETWORK` to be set.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The libraries of three APIs, in the versions that the tests were written with.
+pub const OPENAI: &str = "openai==3.54.0";
+pub const ANTHROPIC: &str = "anthropic==2.12.0";
+pub const OLLAMA: &str = "ollama==0.6.3";
+
+/// A virtual environment with a library or some, made once. Nothing where that is not wished or not possible.
+pub fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
+    if std::env::var_os("OCTET_TEST_NETWORK").is_none() {
+        octet_testkit::skipped(&format!(
+            "fetches {library} from the network; set OCTET_TEST_NETWORK=1 to run it"
+        ));
+        return None;
+    }
+    if Command::new("python3").arg("--version").output().is_err() {
+        octet_testkit::skipped(&format!("runs {library}, and there is no python3"));
+        return None;
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("venv-{library}"));
+    let python = dir.join("bin/python");
+    let done = dir.join("installed");
+    if !done.exists() {
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        run(Command::new(&python).args(pip).args(packages));
+        std::fs::write(done, packages.join("\n")).expect("a file can be written");
+    }
+    Some(python)
+}
+
+/// Runs it to its end, which has to be a good one.
+pub fn run(command: &mut Command) {
+    let output = command.output().expect("python3 can be run");
+    assert!(
+        output.status.success(),
+        "{command:?}\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

@@ -1,0 +1,171 @@
+//! The client libraries of OpenAI, Anthropic and Ollama hold one conversation, with tools and thoughts, through the router with five
+//! kinds of providers, streamed and whole: all hear the same, and each learns in its own way what went wrong. Fetches them from the
+//! network, so that `OCTET_TEST_NETWORK` has to be set.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::Fixture;
+use common::providers::{
+    End, KINDS, Kind, Said, answers, asked, calls, dialect, limited, routes, sent, streams,
+};
+use common::python::{ANTHROPIC, OLLAMA, OPENAI, python, run};
+use common::upstream::{Seen, Step, Upstream, answer};
+use serde_json::{Value, json};
+
+/// The answer when the tool has said what it knows.
+const RESULT: Said = Said {
+    thoughts: &["Nine ", "it is."],
+    text: &["It is 9 °C", " in Köln."],
+    end: End::Stop,
+    tokens: (20, 7),
+};
+/// The answer that may have one token.
+const SHORT: Said = Said { thoughts: &[], text: &["It"], end: End::Length, tokens: (10, 1) };
+
+/// What is wrong with a provider goes by the model's name.
+const MODELS: [(&str, &str); 4] =
+    [("", "theirs"), ("-limited", "limited"), ("-broken", "broken"), ("-ended", "ended")];
+
+fn provider(seen: &Seen) -> Vec<Step> {
+    match asked(seen) {
+        "limited" => limited(seen),
+        "broken" => half(seen, true),
+        "ended" => half(seen, false),
+        _ if most(seen) == Some(1) => answers(seen, &SHORT),
+        _ if after_tool(seen) => answers(seen, &RESULT),
+        _ => answers(seen, &calls()),
+    }
+}
+
+/// An answer that breaks off after its first text: the connection goes, or it is as if that were all.
+fn half(seen: &Seen, gone: bool) -> Vec<Step> {
+    let mut steps = answers(seen, &RESULT);
+    let holds = |step: &Step| matches!(step, Step::Send(text) if text.contains(RESULT.text[0]));
+    let at = steps.iter().position(holds).expect("the text is said");
+    if streams(seen) {
+        steps.truncate(at + 1);
+    } else {
+        let Some(Step::Send(whole)) = steps.pop() else { panic!("an answer is one piece") };
+        let cut = whole.find(RESULT.text[0]).expect("the text is said") + RESULT.text[0].len();
+        if !gone {
+            // A length that is right, for JSON that is not.
+            let start = whole.find("\r\n\r\n").expect("a head") + 4;
+            let Step::Send(other) = answer("200 OK", &Value::Null).remove(0) else { unreachable!() };
+            let other = other.replace("content-length: 4", &format!("content-length: {}", cut - start));
+            return vec![Step::Send(other.replace("null", &whole[start..cut]))];
+        }
+        steps.push(Step::Send(whole[..cut].into()));
+    }
+    if gone {
+        steps.push(Step::Close);
+    } else {
+        steps.push(Step::Send("0\r\n\r\n".into()));
+    }
+    steps
+}
+
+/// The most tokens that an answer may have.
+fn most(seen: &Seen) -> Option<u64> {
+    let body = &seen.body;
+    let places = [
+        &body["max_tokens"],
+        &body["max_completion_tokens"],
+        &body["generationConfig"]["maxOutputTokens"],
+        &body["options"]["num_predict"],
+    ];
+    places.into_iter().find_map(Value::as_u64)
+}
+
+/// Whether what a tool said is the last that was.
+fn after_tool(seen: &Seen) -> bool {
+    sent(seen).0.last().is_some_and(|last| last.starts_with("result: "))
+}
+
+/// Whether thoughts are asked for.
+fn thinks(seen: &Seen) -> bool {
+    let body = &seen.body;
+    match dialect(seen).expect("a provider's path") {
+        Kind::OpenAi => {
+            body["reasoning_effort"].is_string() || body["chat_template_kwargs"]["enable_thinking"] == true
+        }
+        Kind::Anthropic => matches!(body["thinking"]["type"].as_str(), Some("enabled" | "adaptive")),
+        Kind::Gemini => body["generationConfig"]["thinkingConfig"]["includeThoughts"] == true,
+        Kind::Ollama => !matches!(body["think"], Value::Null | Value::Bool(false)),
+    }
+}
+
+/// What a provider would refuse in a conversation with a call and its result.
+fn check_call(who: &str, seen: &Seen) {
+    let body = &seen.body;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let messages = list(&body["messages"]);
+    let with = |role: &str| messages.iter().rev().find(|m| m["role"] == role).cloned().unwrap_or_default();
+    let part = |message: Value, kind: &str| {
+        list(&message["content"]).into_iter().find(|p| p["type"] == kind).unwrap_or_default()
+    };
+    match dialect(seen).expect("a provider's path") {
+        Kind::OpenAi => {
+            let id = &with("assistant")["tool_calls"][0]["id"];
+            assert!(id.is_string() && with("tool")["tool_call_id"] == *id, "{who}: {body}");
+        }
+        Kind::Anthropic => {
+            let id = &part(with("assistant"), "tool_use")["id"];
+            assert!(
+                id.is_string() && part(with("user"), "tool_result")["tool_use_id"] == *id,
+                "{who}: {body}"
+            );
+            // Who thinks has to begin with what it thought, and prove it.
+            let first = &with("assistant")["content"][0];
+            let own = first["type"] == "thinking" && first["signature"] == "EqQB";
+            assert!(first["type"] != "thinking" || own, "{who}: {body}");
+            assert_eq!(thinks(seen), own, "{who}: {body}");
+        }
+        Kind::Gemini => {
+            let results = list(&body["contents"]).into_iter().flat_map(|c| list(&c["parts"]));
+            let names: Vec<Value> = results.map(|p| p["functionResponse"]["name"].clone()).collect();
+            assert!(names.contains(&json!("weather")), "{who}: {body}");
+        }
+        Kind::Ollama => assert_eq!(with("tool")["tool_name"], "weather", "{who}: {body}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_libraries_hear_the_same_of_all_kinds_of_providers() {
+    let found = tokio::task::spawn_blocking(|| python("router", &[OPENAI, ANTHROPIC, OLLAMA])).await;
+    let Some(python) = found.expect("pip ran") else { return };
+    let up = Upstream::start(provider).await;
+    // Everything fails many times in a row here.
+    let settings = "router_settings: {num_retries: 0, disable_cooldowns: true}\n";
+    let f = Fixture::routed(&(routes(&up.base, &MODELS) + settings)).await;
+    let url = f.url("");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway_clients.py");
+    let asking = tokio::task::spawn_blocking(move || {
+        run(Command::new(python).arg(script).arg(url).args(KINDS.map(|k| k.0)));
+    });
+    asking.await.expect("the clients are content");
+
+    // In order: by provider, client, and whether it streams, a call, its result, and a short one.
+    let seen = up.seen();
+    let (good, bad): (Vec<_>, Vec<_>) = seen.iter().partition(|s| asked(s) == "theirs");
+    assert_eq!((good.len(), bad.len()), (5 * 3 * 2 * 3, 5 * 3 * 2 * 3), "each once");
+    for (i, turns) in good.chunks(3).enumerate() {
+        let (kind, client, stream) =
+            (KINDS[i / 6].0, ["openai", "anthropic", "ollama"][i / 2 % 3], i % 2 == 1);
+        let who = format!("{client} to {kind}, stream {stream}");
+        let said = ["system: Be brief.", "user: Weather in Köln?"];
+        let then = ["assistant: Looking \"up\" 🙂.", "calls: weather {\"city\":\"Köln\"}", "result: 9 °C"];
+        let all = [said.as_slice(), &then].concat();
+        for (turn, lines) in turns.iter().zip([&said[..], &all, &said]) {
+            let (heard, tools) = sent(turn);
+            assert_eq!(heard, lines, "{who}: {}", turn.body);
+            assert_eq!(tools, ["weather"], "{who}");
+            assert_eq!(streams(turn), stream, "{who}");
+        }
+        assert!(thinks(turns[0]), "{who}: {}", turns[0].body);
+        check_call(&who, turns[1]);
+        assert_eq!(most(turns[2]), Some(1), "{who}: {}", turns[2].body);
+    }
+}
