@@ -335,3 +335,15 @@ proptest! {
         let _ = read(&format!("processes: {{models: {{p: {{cmd: 'a ${{PORT}}', {key}: {value}}}}}}}\ncascades: [{{{key}: {value}}}]\n"));
     }
 }
+
+#[test]
+fn what_falls_back_twice_is_named() {
+    let text = format!(
+        "{MODEL}- {{model_name: z, litellm_params: {{model: groq/x, api_key: k}}}}\nrouter_settings: {{fallbacks: [{{z: [a]}}, {{z: [a]}}]}}\n"
+    );
+    let notes: Vec<String> = read(&text).unwrap().notes.iter().map(ToString::to_string).collect();
+    assert!(
+        matches!(&notes[..], [one] if one.ends_with("fallbacks: 'z' stands twice; the first counts")),
+        "{notes:?}"
+    );
+}

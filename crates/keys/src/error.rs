@@ -59,6 +59,14 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// The file was deleted, or another one is in its place.
+    #[error(
+        "{path} was deleted or replaced while it was in use: put it back, or start the server anew with the new one"
+    )]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file can not be opened.
     #[error("{path} can not be opened: {why}")]
     Unopened {

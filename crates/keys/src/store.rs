@@ -107,6 +107,25 @@ struct File {
     data_version: i64,
     /// Day on which old usage was last forgotten.
     pruned: Option<i64>,
+    /// Which file was opened.
+    opened: Option<Identity>,
+}
+
+/// What tells a file from another one of its name.
+type Identity = (u64, u64);
+
+/// `None` where there is no file, and where the system has no word for it: there open files can not be deleted.
+fn identity(path: &Path) -> Option<Identity> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        None
+    }
 }
 
 /// All keys. Dropping it writes what is left to write; [`Store::close`] says whether that went well.
@@ -137,13 +156,14 @@ impl Store {
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         let path = path.as_ref().to_path_buf();
         let db = schema::open(&path, options.bytes_max, options.lock_timeout)?;
+        let opened = identity(&path);
         let inner = Arc::new(Inner {
             path: path.clone(),
             options,
             entries: RwLock::default(),
             used: Mutex::default(),
             fault: RwLock::default(),
-            file: Mutex::new(File { db, data_version: -1, pruned: None }),
+            file: Mutex::new(File { db, data_version: -1, pruned: None, opened }),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
         });
@@ -413,7 +433,8 @@ impl Inner {
     /// Writes what was spent, reads what others changed, and notes whether that is possible.
     fn tick(&self) -> Result<(), Error> {
         let mut file = lock(&self.file);
-        let done = self.write(&mut file).and_then(|()| self.read(&mut file));
+        let there = self.is_there(&file);
+        let done = there.and_then(|()| self.write(&mut file)).and_then(|()| self.read(&mut file));
         let (before, now) = (self.fault(), done.as_ref().err().map(ToString::to_string));
         match (&before, &now) {
             (None, Some(why)) => {
@@ -426,6 +447,14 @@ impl Inner {
             self.set_fault(now);
         }
         done
+    }
+
+    /// SQLite writes to a deleted file as to any other, and nobody reads it again.
+    fn is_there(&self, file: &File) -> Result<(), Error> {
+        if identity(&self.path) == file.opened {
+            return Ok(());
+        }
+        Err(Error::Gone { path: self.path.clone() })
     }
 
     fn write(&self, file: &mut File) -> Result<(), Error> {

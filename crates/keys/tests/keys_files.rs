@@ -268,3 +268,25 @@ proptest! {
         }
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_was_deleted_or_replaced_fails_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, aside) = (dir.path().join("keys.db"), dir.path().join("aside.db"));
+    let store =
+        Store::open_with(&path, Options { flush_every: Duration::from_secs(3600), ..options() }).unwrap();
+    let budget = Some(Budget { limit: "100".parse().unwrap(), period: Period::Ever });
+    let (paid, _) = store.create("paid", Limits { budget, ..Limits::default() }).unwrap();
+    let ask = || store.authorize(paid.reveal(), "m", &Ask::default());
+    std::fs::rename(&path, &aside).unwrap();
+    assert!(matches!(store.flush().unwrap_err(), Error::Gone { .. }));
+    let refusal = ask().err().unwrap();
+    assert!(refusal.status() == 503 && refusal.to_string().contains("was deleted or replaced"), "{refusal}");
+    std::fs::write(&path, "another file").unwrap();
+    assert!(matches!(store.flush().unwrap_err(), Error::Gone { .. }));
+    assert!(ask().is_err());
+    std::fs::rename(&aside, &path).unwrap();
+    store.flush().unwrap();
+    assert!(ask().is_ok());
+}

@@ -8,6 +8,8 @@ use crate::failure::{FailureKind, KINDS};
 
 /// Seconds that are looked back, whole: any 60 seconds in a row are covered.
 const SECONDS: usize = 61;
+/// More tokens than any request has: what a provider counts is its word alone, and sums have to hold.
+const TOKENS_MAX: u64 = 1 << 32;
 
 /// Counts of some time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,6 +63,7 @@ impl Window {
     /// A request of about `tokens` is sent. Returns the second, for [`Window::correct`].
     pub fn sent(&mut self, now: Instant, tokens: u64) -> u64 {
         self.at(now);
+        let tokens = tokens.min(TOKENS_MAX);
         for counts in [&mut self.seconds[slot(self.now)], &mut self.total] {
             counts.requests += 1;
             counts.tokens += tokens;
@@ -71,6 +74,7 @@ impl Window {
     /// The request that was sent in `second` took `tokens`, not `guess`.
     pub fn correct(&mut self, now: Instant, second: u64, guess: u64, tokens: u64) {
         self.at(now);
+        let (guess, tokens) = (guess.min(TOKENS_MAX), tokens.min(TOKENS_MAX));
         // What was guessed too high is taken off where it was put, if that is still counted; the rest is spent now.
         let live = self.now - second < SECONDS as u64;
         let too_much = guess.saturating_sub(tokens);

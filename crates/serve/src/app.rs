@@ -122,11 +122,11 @@ impl App {
     }
 
     /// What is meant where no model is named; empty where there is none.
-    pub fn default_name(&self) -> String {
+    pub fn default_name(&self, caller: &Caller) -> String {
         let first = |all: Vec<ModelInfo>| all.into_iter().next().map(|m| m.id).unwrap_or_default();
         match self.gateway() {
             Some(gateway) => {
-                let all = gateway.list(&Caller::Trusted);
+                let all = gateway.list(caller);
                 let here = all.iter().position(|m| gateway.local(&m.id).is_ok()).unwrap_or(0);
                 first(all.into_iter().skip(here).collect())
             }

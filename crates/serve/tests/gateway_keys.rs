@@ -129,3 +129,83 @@ async fn who_leaves_pays_for_what_came() {
     }
     panic!("nothing was billed");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_that_a_key_may_not_use_count_no_tokens_for_it_and_are_not_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let f = Fixture::routed(&format!(
+        "model_list:\n- {{model_name: secret, litellm_params: {{model: octet/tiny}}}}\n- {{model_name: open, litellm_params: {{model: octet/tiny}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{}\"}}\n",
+        database.display()
+    ))
+    .await;
+    let store = Store::open(&database).unwrap();
+    let limited = key(&f, &store, Limits { models: vec!["open".into()], ..Limits::default() }).await;
+    let talk = json!([{"role": "user", "content": "Hello"}]);
+    for (path, more) in [
+        ("/tokenize", json!({"content": "a b"})),
+        ("/tokenize", json!({"messages": talk})),
+        ("/detokenize", json!({"tokens": [1, 2]})),
+        ("/apply-template", json!({"messages": talk})),
+    ] {
+        let of = |name: &str| with(&more, json!({"model": name}));
+        let (status, body) = ask(&f, &limited, path, &of("secret")).await;
+        assert_eq!(
+            (status, body["error"]["code"].as_str()),
+            (403, Some("model_not_allowed")),
+            "{path}: {body}"
+        );
+        assert_eq!(ask(&f, &limited, path, &of("open")).await.0, 200, "{path}");
+        assert_eq!(
+            ask(&f, &limited, path, &more).await.0,
+            200,
+            "{path}: without a name, one that it may use"
+        );
+        assert_eq!(ask(&f, "sk-master", path, &of("secret")).await.0, 200, "{path}");
+    }
+    for name in ["secret", "nothing"] {
+        let (status, body) = ask(&f, &limited, "/api/show", &json!({"model": name})).await;
+        let said = body["error"].as_str().unwrap();
+        assert!(status == 404 && said.ends_with("there are: open"), "{body}");
+    }
+}
+
+/// What one key was billed, once that is known.
+async fn billed(f: &Fixture, store: &Store) -> octet_keys::UsageRow {
+    f.until("it is over", || f.app.busy() == 0).await;
+    for _ in 0..200 {
+        if let [row] = &store.usage(&Filter::default()).unwrap()[..] {
+            return row.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("nothing was billed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_before_anything_came_pays_for_the_prompt() {
+    for stream in [false, true] {
+        let up = Upstream::start(|_| vec![Step::Sleep(60_000)]).await;
+        let (f, store, _folder) = fixture(&up).await;
+        let secret = key(&f, &store, Limits::default()).await;
+        let request = f.request(CHAT, &with(&question("m"), json!({"stream": stream}))).bearer_auth(&secret);
+        let asked = tokio::spawn(request.send());
+        f.until("the provider was asked", || !up.seen().is_empty()).await;
+        asked.abort();
+        let row = billed(&f, &store).await;
+        assert!(row.usage.input > 0 && row.usage.output == 0 && row.cost.nanos() > 0, "{row:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_nobody_counted_cost_what_their_length_says() {
+    let message = json!({"role": "assistant", "content": "word ".repeat(2000)});
+    let whole = json!({"id": "x", "object": "chat.completion", "created": 1, "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+    let up = Upstream::start(move |_| common::upstream::answer("200 OK", &whole)).await;
+    let (f, store, _folder) = fixture(&up).await;
+    let secret = key(&f, &store, Limits::default()).await;
+    assert_eq!(ask(&f, &secret, CHAT, &question("m")).await.0, 200);
+    let row = billed(&f, &store).await;
+    assert!((2000..4000).contains(&row.usage.output), "{row:?}");
+}

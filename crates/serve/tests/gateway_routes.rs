@@ -383,6 +383,31 @@ async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_lost_its_keys_does_not_open_the_server() {
+    let up = Upstream::saying("Hi").await;
+    let models = format!("model_list:\n{}", entry("m", "hosted_vllm/theirs", &format!("{}/v1", up.base), ""));
+    let locked = format!("{models}general_settings: {{master_key: sk-master}}\n");
+    let text = Arc::new(std::sync::Mutex::new(locked.clone()));
+    let now = Arc::clone(&text);
+    let parse =
+        |text: &str| Config::parse("octet.yaml", text, &Disk(|_: &str| None)).map_err(|e| e.to_string());
+    let made = Routes { reload: Arc::new(move || parse(&now.lock().unwrap())), ..common::routes(&locked) };
+    let f = Fixture::with(Options { routes: Some(made), ..Options::new(Vec::new()) }).await;
+    let gateway = Arc::clone(f.app.gateway().unwrap());
+    assert_eq!(f.post(CHAT, &ask("m")).await.0, 401);
+    // The same file without its end.
+    *text.lock().unwrap() = models;
+    assert!(gateway.reload().unwrap_err().contains("no key is named any more"));
+    assert_eq!(f.post(CHAT, &ask("m")).await.0, 401);
+    *text.lock().unwrap() = locked.replace("sk-master", "sk-other");
+    gateway.reload().unwrap();
+    for (key, status) in [("sk-master", 401), ("sk-other", 200)] {
+        let answer = f.request(CHAT, &ask("m")).bearer_auth(key).send().await.unwrap();
+        assert_eq!(answer.status(), status);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn draining_waits_for_what_is_elsewhere() {
     let up = Upstream::start(|seen| {
         let mut steps = vec![Step::Sleep(600)];
@@ -401,4 +426,20 @@ async fn draining_waits_for_what_is_elsewhere() {
     f.stage.send(octet_serve::Stage::Drain).unwrap();
     assert!(running.await.unwrap().contains("Late"));
     f.task.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_beyond_reason_harm_nobody() {
+    let message = json!({"role": "assistant", "content": "Hi"});
+    let whole = json!({"id": "x", "object": "chat.completion", "created": 1, "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": u64::MAX, "completion_tokens": u64::MAX, "total_tokens": u64::MAX}});
+    let up = Upstream::start(move |_| answer("200 OK", &whole)).await;
+    let m = entry("m", "hosted_vllm/theirs", &format!("{}/v1", up.base), "");
+    let f = Fixture::routed(&format!("model_list:\n{m}")).await;
+    for _ in 0..3 {
+        assert_eq!(said(&f.ok(CHAT, &ask("m")).await), "Hi");
+        assert_eq!(f.post("/v1/messages", &messages("m")).await.0, 200);
+        assert_eq!(f.get("/metrics").await.0, 200);
+    }
 }

@@ -213,7 +213,9 @@ impl Answer {
 
 impl Failure {
     pub(crate) fn without_keys(mut self, endpoint: &Endpoint) -> Self {
-        endpoint.hide_keys(&mut self.message);
+        // What a provider says can repeat the key in any of its fields.
+        let said = [Some(&mut self.message), self.param.as_mut(), self.code.as_mut()];
+        said.into_iter().flatten().for_each(|text| endpoint.hide_keys(text));
         self
     }
 }

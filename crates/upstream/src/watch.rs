@@ -15,6 +15,7 @@ use octet_api::anthropic::messages::UsageReader;
 use octet_api::core::Usage;
 use octet_api::{ApiError, ErrorKind, ollama, openai, sse};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::endpoint::Dialect;
@@ -350,7 +351,7 @@ fn has_no_choices(json: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Holder {
         #[serde(default)]
-        choices: Vec<serde::de::IgnoredAny>,
+        choices: Vec<IgnoredAny>,
     }
     serde_json::from_slice::<Holder>(json).is_ok_and(|h| h.choices.is_empty())
 }
@@ -359,23 +360,47 @@ fn openai_error(json: &[u8]) -> ApiError {
     openai::error::in_stream(json)
 }
 
+/// Whether a whole answer is JSON, with a list of what was asked for.
+fn check_whole(dialect: Dialect, body: &[u8]) -> serde_json::Result<()> {
+    #[derive(Deserialize)]
+    struct Text {
+        #[serde(rename = "choices")]
+        _choices: Vec<IgnoredAny>,
+    }
+    #[derive(Deserialize)]
+    struct Vectors {
+        #[serde(rename = "data")]
+        _data: Vec<IgnoredAny>,
+    }
+    #[derive(Deserialize)]
+    struct Message {
+        #[serde(rename = "content")]
+        _content: Vec<IgnoredAny>,
+    }
+    match dialect {
+        Dialect::OpenAiChat | Dialect::OpenAiCompletions => serde_json::from_slice::<Text>(body).map(drop),
+        Dialect::OpenAiEmbeddings => serde_json::from_slice::<Vectors>(body).map(drop),
+        Dialect::AnthropicMessages => serde_json::from_slice::<Message>(body).map(drop),
+        _ => serde_json::from_slice::<IgnoredAny>(body).map(drop),
+    }
+}
+
 /// The count of a whole answer.
 ///
 /// # Errors
-/// What is no JSON, and an error that has the status of success.
+/// What is no JSON, no answer, and an error that has the status of success.
 pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiError> {
-    let checked = serde_json::from_slice::<serde::de::IgnoredAny>(body);
-    if let Err(e) = checked {
-        let text: String = String::from_utf8_lossy(&body[..body.len().min(800)]).chars().take(200).collect();
-        let what = format!("the provider's answer can not be read: {e}: {text}");
-        return Err(ApiError::new(ErrorKind::Upstream, what));
-    }
     if body.len() < ERROR_BYTES_MAX && FINDERS.error.find(body).is_some() && is_error(body) {
         return Err(match Form::of(dialect) {
             Form::Chunks | Form::Responses => openai_error(body),
             Form::Messages => octet_api::anthropic::error::in_stream(body),
             Form::Lines => ollama::error::in_stream(body),
         });
+    }
+    if let Err(e) = check_whole(dialect, body) {
+        let text: String = String::from_utf8_lossy(&body[..body.len().min(800)]).chars().take(200).collect();
+        let what = format!("the provider's answer can not be read: {e}: {text}");
+        return Err(ApiError::new(ErrorKind::Upstream, what));
     }
     Ok(match Form::of(dialect) {
         Form::Chunks | Form::Responses => openai::usage_in(body),

@@ -248,6 +248,9 @@ async fn json_that_is_none_or_no_answer() {
     fails(vec![send(answer("200 OK", "application/json", "{\"choices\": [}"))], FailureKind::Protocol, "")
         .await;
     fails(vec![send(answer("200 OK", "application/json", ""))], FailureKind::Protocol, "").await;
+    for none in ["{}", "{\"choices\": 5}", "{\"choices\": null}", "[]", "null"] {
+        fails(vec![send(answer("200 OK", "application/json", none))], FailureKind::Protocol, "").await;
+    }
     let said = json!({"error": {"message": "in disguise", "type": "server_error"}}).to_string();
     fails(vec![send(answer("200 OK", "application/json", &said))], FailureKind::Protocol, "in disguise")
         .await;
@@ -392,4 +395,26 @@ async fn probes_say_whether_a_server_is_there() {
     assert_eq!(client.probe(&endpoint).await.unwrap_err().kind, FailureKind::Authentication);
     assert_eq!(client.probe(&endpoint).await.unwrap_err().kind, FailureKind::Protocol);
     assert_eq!(server.last().line, "GET /v1/models HTTP/1.1");
+}
+
+#[tokio::test]
+async fn no_field_of_an_error_repeats_the_key() {
+    let key = "sk-a-key-of-ours";
+    let said =
+        json!({"error": {"message": format!("no: {key}"), "param": format!("Bearer {key}"), "code": key}});
+    for status in ["401 Unauthorized", "400 Bad Request", "200 OK"] {
+        let server =
+            Server::start(vec![vec![send(answer(status, "application/json", &said.to_string()))]]).await;
+        let mut remote = remote(COMPATIBLE, &server.base);
+        remote.api_key = octet_config::Secret::new(key);
+        let endpoint = Endpoint::new(Settings::new(remote)).unwrap();
+        for stream in [false, true] {
+            for failure in [generate(&endpoint, &request(stream)).await.1, forward(&endpoint, stream).await.1]
+            {
+                let failure = failure.expect("it fails");
+                assert!(failure.message.contains("***"), "{failure:?}");
+                assert!(!format!("{failure:?} {:?}", failure.to_error()).contains(key), "{failure:?}");
+            }
+        }
+    }
 }

@@ -58,7 +58,11 @@ pub(crate) fn names(reader: &Reader, root: &Node, config: &Config) {
             "litellm_settings"
         };
         let span = at(&[section, key]);
-        for fallback in list {
+        for (i, fallback) in list.iter().enumerate() {
+            if list[..i].iter().any(|before| before.group == fallback.group) {
+                let text = format!("'{}' stands twice; the first counts", fallback.group);
+                reader.note(&span, key, text);
+            }
             fallback.to.iter().for_each(|to| target(&span, key, to));
             if !fallback.group.is_wildcard() && !routes.is_known(fallback.group.as_str()) {
                 let text = format!("there is no model_name '{}' that could fall back", fallback.group);

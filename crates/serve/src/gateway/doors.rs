@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::HeaderMap;
 use octet_api::core::{GenerateRequest, Usage};
-use octet_api::{ApiError, ErrorKind};
+use octet_api::{ApiError, ErrorKind, shortened};
 use octet_config::{Condition, Config, Mode, SessionKey};
 use octet_keys::{Ask, Grant, Prices, Refusal};
 use octet_router::Resolved;
@@ -155,6 +155,15 @@ impl Gateway {
             (Caller::Key(_), None) => false,
             (Caller::Trusted, _) => true,
         }
+    }
+
+    /// Refuses a model that `caller` may not use.
+    pub fn permit(&self, caller: &Caller, name: &str) -> Result<(), ApiError> {
+        if self.may_use(caller, name) {
+            return Ok(());
+        }
+        let what = format!("this API key may not use the model '{}'", shortened(name));
+        Err(ApiError { code: Some("model_not_allowed".into()), ..ApiError::new(ErrorKind::Permission, what) })
     }
 
     /// Lets a request through that is billed to a virtual key. `bytes` of it came.

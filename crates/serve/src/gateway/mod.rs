@@ -171,6 +171,12 @@ impl Gateway {
         // All that can fail comes first, so that the old one stays as a whole.
         drop(Table::new(config, &States::default(), |d| found(&targets, d))?);
         let current = Arc::new(Current::new(config, &self.keys)?);
+        // A file that is cut off is often still a whole one, without its last sections.
+        if current.keys.is_empty() && !self.is_open() && self.store.is_none() {
+            return Err("no key is named any more, which would let everybody in: start the server anew if \
+                        that is meant"
+                .into());
+        }
         self.servers.reload(config)?;
         self.router.reload(config, |d| found(&targets, d))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
@@ -310,6 +316,12 @@ impl Gateway {
         let table = self.router.table();
         match known(&table, name).filter(|name| self.may_use(caller, name)) {
             Some(name) => Ok(self.info_in(&table, &self.current(), name)),
+            // Names that it may not use are not told.
+            None if matches!(caller, Caller::Key(_)) => {
+                let may = table.names().iter().filter(|n| self.may_use(caller, n));
+                let may: Vec<&str> = may.map(String::as_str).collect();
+                Err(unknown(name, &if may.is_empty() { "none".into() } else { may.join(", ") }))
+            }
             None => Err(unknown(name, &table.known())),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind};
-use octet_router::{Call, Original, Piece, Reply, Size};
+use octet_router::{Call, Original, Piece, Reply, Route, Size, Step};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::doors::Bill;
@@ -48,6 +48,8 @@ pub struct Passage {
     error: Option<String>,
     decided: bool,
     began: bool,
+    /// All of the answer came.
+    ended: bool,
     _room: Option<OwnedSemaphorePermit>,
     /// The request is kept, so that somebody else can be asked.
     _share: Share,
@@ -104,6 +106,7 @@ impl Passage {
             error: None,
             decided: false,
             began: false,
+            ended: false,
             _room: room,
             _share: share,
         })
@@ -161,7 +164,10 @@ impl Passage {
     fn see(&mut self, piece: Option<Piece>) -> Option<Piece> {
         self.know();
         match &piece {
-            None => self.usage = self.usage.or_else(|| self.reply.usage()),
+            None => {
+                self.ended = true;
+                self.usage = self.usage.or_else(|| self.reply.usage());
+            }
             Some(Piece::Raw(bytes)) => {
                 self.raw_bytes += bytes.len() as u64;
                 self.first();
@@ -189,13 +195,31 @@ impl Passage {
 
 /// Bytes of a provider's stream for each token, about.
 const STREAM_BYTES_PER_TOKEN: u64 = 200;
+/// The same of an answer in one piece, which is text for the most part.
+const ANSWER_BYTES_PER_TOKEN: u64 = 4;
+
+/// Who is at work on an answer of which nothing has come yet.
+fn at_work(route: &Route) -> Option<&str> {
+    route.steps.iter().rev().find_map(|step| match step {
+        Step::Chose { deployment, .. } => Some(Some(deployment.as_str())),
+        Step::Failed { .. } => Some(None),
+        _ => None,
+    })?
+}
 
 impl Drop for Passage {
     fn drop(&mut self) {
         self.gateway.busy.fetch_sub(1, Ordering::Relaxed);
         let usage = self.usage.or_else(|| self.reply.usage());
         let (error, took) = (self.error.take(), self.trace.began.elapsed());
+        let mut asked = false;
         self.reply.with_route(|route| {
+            // Who leaves while somebody is asked has spent the prompt, or could ask for ever and pay for nothing.
+            let left = error.is_none() && !self.ended && !self.began && usage.is_none();
+            if let (true, Some(deployment), Some(bill)) = (left, at_work(route), &mut self.bill) {
+                bill.answered_by(deployment);
+                asked = true;
+            }
             self.app.metrics.routes.count(route, error.is_some(), took, usage.as_ref());
             self.trace.note(|f| {
                 if let Some(who) = &route.answered {
@@ -211,8 +235,9 @@ impl Drop for Passage {
             });
         });
         // Who got nothing pays nothing.
-        if let Some(bill) = self.bill.take().filter(|_| self.began || usage.is_some()) {
-            bill.settle(usage.as_ref(), self.pieces + self.raw_bytes / STREAM_BYTES_PER_TOKEN);
+        if let Some(bill) = self.bill.take().filter(|_| self.began || usage.is_some() || asked) {
+            let per_token = if self.request.stream { STREAM_BYTES_PER_TOKEN } else { ANSWER_BYTES_PER_TOKEN };
+            bill.settle(usage.as_ref(), self.pieces + self.raw_bytes / per_token);
         }
     }
 }

@@ -14,6 +14,7 @@ use super::Dialect;
 use super::call::trace;
 use super::error::json as json_response;
 use crate::app::App;
+use crate::gateway::Caller;
 use crate::ops;
 
 /// The description of all endpoints.
@@ -88,9 +89,9 @@ fn about(
     request: &Request,
     tell: impl FnOnce(usize) -> Value,
 ) -> Response {
-    let found = which
-        .map_err(|e| unreadable(&e))
-        .and_then(|Query(which)| app.find(&which.model.unwrap_or_else(|| app.default_name())));
+    let found = which.map_err(|e| unreadable(&e)).and_then(|Query(which)| {
+        app.find(&which.model.unwrap_or_else(|| app.default_name(&Caller::Trusted)))
+    });
     match found {
         Ok(index) => json_response(200, tell(index).to_string()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(request))),

@@ -16,7 +16,17 @@ use super::body;
 use super::call::{Call, call};
 use super::error::json as json_response;
 use crate::app::App;
+use crate::gateway::Caller;
+use crate::models::Lease;
 use crate::pipeline::{Job, Purpose, acquire, chat_prompt, text_tokens};
+
+/// The model that a client asks for, if it may use it.
+async fn lease(app: &Arc<App>, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
+    if let Some(gateway) = app.gateway() {
+        gateway.permit(caller, gateway.name(name))?;
+    }
+    acquire(app, name, None, None).await
+}
 
 /// These count, whatever they are asked for.
 fn job(gone: &AtomicBool) -> Job<'_> {
@@ -26,11 +36,11 @@ fn job(gone: &AtomicBool) -> Job<'_> {
 /// `POST /tokenize`
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name();
+        let default = c.app.default_name(&c.caller);
         let (asked, share) = body::parse(c.body, move |b| tokens::tokenize(b, &default)).await?;
         let (lease, tokens, pieces) = match asked {
             Tokenize::Chat(asked) => {
-                let lease = acquire(&c.app, &asked.model, None, None).await?;
+                let lease = lease(&c.app, &c.caller, &asked.model).await?;
                 let model = Arc::clone(lease.model());
                 let chat = conversation(*asked)?;
                 let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens);
@@ -38,7 +48,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
                 (lease, counted.await?, false)
             }
             Tokenize::Text(asked) => {
-                let lease = acquire(&c.app, &asked.model, None, None).await?;
+                let lease = lease(&c.app, &c.caller, &asked.model).await?;
                 let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
                 let tokens = c.app.apart.run_unqueued(share, move |gone| {
                     let special = if asked.parse_special { Special::Parse } else { Special::Text };
@@ -70,9 +80,9 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
 /// `POST /detokenize`
 pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name();
+        let default = c.app.default_name(&c.caller);
         let (asked, _share) = body::parse(c.body, move |b| tokens::detokenize(b, &default)).await?;
-        let lease = acquire(&c.app, &asked.model, None, None).await?;
+        let lease = lease(&c.app, &c.caller, &asked.model).await?;
         let known = lease.model().handle.rules().vocab;
         if let Some(id) = asked.tokens.iter().find(|id| **id as usize >= known) {
             let what = format!("the token id {id} is not in the vocabulary of {known}");
@@ -88,9 +98,9 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 /// `POST /apply-template`
 pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name();
+        let default = c.app.default_name(&c.caller);
         let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
-        let lease = acquire(&c.app, &asked.model, None, None).await?;
+        let lease = lease(&c.app, &c.caller, &asked.model).await?;
         let model = Arc::clone(lease.model());
         let chat = conversation(asked)?;
         let render = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.text);
