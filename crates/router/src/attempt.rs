@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use octet_api::core::{Event, GenerateRequest, Usage};
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::confidence::{HOLD_MAX, Meter, Verdict};
@@ -149,12 +150,46 @@ impl Tally {
 
 /// Whether this is something of the answer itself.
 fn is_content(piece: &Piece) -> bool {
-    let Piece::Event(event) = piece else { return true };
+    let event = match piece {
+        Piece::Event(event) => event,
+        Piece::Raw(bytes) => return holds_content(bytes),
+    };
     match event {
         Event::Started { .. } | Event::Usage(_) | Event::Timings(_) | Event::Logprobs { .. } => false,
         Event::Text { text, .. } | Event::Reasoning { text, .. } => !text.is_empty(),
         _ => true,
     }
+}
+
+/// The same of what nobody reads. Streams begin with comments and with events that say no more than that they begin: a provider
+/// that fails after these has answered nothing. What is not known for such an event is content.
+fn holds_content(bytes: &[u8]) -> bool {
+    /// Longest beginning that is looked at.
+    const LOOKED_AT_BYTES: usize = 4 << 10;
+    if bytes.len() > LOOKED_AT_BYTES {
+        return true;
+    }
+    bytes.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).any(|line| match line {
+        [] | [b':', ..] => false,
+        _ if line.starts_with(b"event:") => false,
+        _ => !line.strip_prefix(b"data:").is_some_and(only_begins),
+    })
+}
+
+/// Whether an event's JSON only says that an answer begins.
+fn only_begins(json: &[u8]) -> bool {
+    let Ok(event) = serde_json::from_slice::<Value>(json) else { return false };
+    if let Some(kind) = event["type"].as_str() {
+        return matches!(kind, "message_start" | "ping" | "response.created" | "response.in_progress");
+    }
+    let is_empty = |choice: &Value| {
+        let delta = choice["delta"].as_object();
+        choice["finish_reason"].is_null()
+            && delta.is_some_and(|d| {
+                d.iter().all(|(name, v)| name == "role" || v.is_null() || v.as_str() == Some(""))
+            })
+    };
+    event["choices"].as_array().is_some_and(|all| !all.is_empty() && all.iter().all(is_empty))
 }
 
 fn bytes(piece: &Piece) -> usize {

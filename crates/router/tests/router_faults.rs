@@ -313,6 +313,21 @@ async fn pieces(reply: &mut octet_router::Reply<Mock>) -> (String, Option<octet_
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_only_says_that_an_answer_begins_is_none_yet() {
+    let role = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"role\": \"assistant\", \"content\": \"\"}, \"finish_reason\": null}]}\n\n";
+    let message = "event: message_start\ndata: {\"type\": \"message_start\"}\n\n";
+    for begin in [": a comment\n\n", role, message] {
+        let (router, world) = router(&pair());
+        world.script("near", [vec![Do::Raw("near")]]);
+        world.script("far", [vec![Do::Raw(begin), fail(FailureKind::Connect)]]);
+        assert_eq!(pieces(&mut router.send(as_it_came(true))).await, ("near".into(), None));
+        world.script("far", [vec![Do::Raw(begin), Do::Raw("data: 1\n\n")]]);
+        let whole = format!("{begin}data: 1\n\n");
+        assert_eq!(pieces(&mut router.send(as_it_came(true))).await, (whole, None), "nothing is lost");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_passes_through_is_whole_or_ends_with_an_error() {
     let (router, world) = router(&pair());
     world.nature("near", Nature { continues: true, ..Nature::default() });
