@@ -54,7 +54,7 @@ pub fn keys(db: &Connection) -> Result<Vec<KeyRow>, Unread> {
     }
     let mut statement = db.prepare_cached(
         "SELECT id, hash, name, models, rpm, tpm, max_parallel, budget, period, created, expires, revoked, \
-         window_start, spent FROM keys ORDER BY created, id",
+         window_start, spent FROM keys ORDER BY created, name, id",
     )?;
     let mut rows = statement.query([])?;
     let mut keys = Vec::new();
