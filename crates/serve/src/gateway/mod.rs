@@ -255,7 +255,7 @@ impl Gateway {
         }
     }
 
-    /// Whether a client's bytes can go to whoever answers for `name`, without more being read of them than [`read::peek`] does.
+    /// Whether a client's bytes can go to whoever answers for `name`, without more being read of them than `read::peek` does.
     pub fn passes(&self, name: &str, dialect: Dialect) -> bool {
         let table = self.router.table();
         let Resolved::Group { group, .. } = table.resolve(name) else { return false };
