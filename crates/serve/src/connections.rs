@@ -21,6 +21,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 
 use crate::linger::{Lingering, Unread};
+use crate::watched::watched;
 
 /// At the end, how long the rest of a request may take.
 const REST_TIME_MAX: Duration = Duration::from_secs(1);
@@ -147,7 +148,8 @@ impl Service<Request<Incoming>> for Connected {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let activity = Arc::clone(&self.activity);
         activity.set(if request.body().is_end_stream() { At::Answer } else { At::Body });
-        let mut request = request.map(|inner| Coming { inner, activity: Arc::clone(&activity) });
+        let coming = Arc::clone(&activity);
+        let mut request = request.map(|inner| watched(inner, move || coming.set(At::Answer)));
         request.extensions_mut().insert(self.unread.clone());
         let answer = self.routes.call(request);
         Box::pin(async move {
@@ -155,36 +157,6 @@ impl Service<Request<Incoming>> for Connected {
             activity.set(At::Answer);
             Ok(answer.map(|inner| Going { inner, activity }))
         })
-    }
-}
-
-/// A request's body, which tells when all of it has come.
-struct Coming {
-    inner: Incoming,
-    activity: Arc<Activity>,
-}
-
-impl HttpBody for Coming {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.inner).poll_frame(cx);
-        if matches!(frame, Poll::Ready(None)) || self.inner.is_end_stream() {
-            self.activity.set(At::Answer);
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
     }
 }
 

@@ -3,27 +3,27 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::{Body, Frame, SizeHint};
 
 /// `inner`, which calls `ended` behind its last frame: once or several times, and never where it is dropped before.
-pub fn watched(inner: Body, ended: impl FnMut() + Send + Unpin + 'static) -> Body {
-    Body::new(Watched { inner, ended })
+pub fn watched<B: Body + Unpin, F: FnMut() + Unpin>(inner: B, ended: F) -> Watched<B, F> {
+    Watched { inner, ended }
 }
 
-struct Watched<F> {
-    inner: Body,
+/// See [`watched`].
+pub struct Watched<B, F> {
+    inner: B,
     ended: F,
 }
 
-impl<F: FnMut() + Unpin> HttpBody for Watched<F> {
-    type Data = Bytes;
-    type Error = axum::Error;
+impl<B: Body + Unpin, F: FnMut() + Unpin> Body for Watched<B, F> {
+    type Data = B::Data;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let frame = Pin::new(&mut self.inner).poll_frame(cx);
         if matches!(frame, Poll::Ready(None)) || self.inner.is_end_stream() {
             (self.ended)();

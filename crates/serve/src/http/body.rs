@@ -137,7 +137,7 @@ pub async fn part(request: Request, next: Next) -> Response {
     let unread = request.extensions().get::<Unread>().cloned();
     let whole = Arc::new(AtomicBool::new(request.body().is_end_stream()));
     let came = Arc::clone(&whole);
-    let request = request.map(|inner| watched(inner, move || came.store(true, Ordering::Relaxed)));
+    let request = request.map(|inner| Body::new(watched(inner, move || came.store(true, Ordering::Relaxed))));
     let mut response = next.run(request).await;
     if !whole.load(Ordering::Relaxed) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

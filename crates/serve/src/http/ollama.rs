@@ -38,42 +38,32 @@ const GENERATE: Form = Form {
 
 /// `POST /api/chat`
 pub async fn chat_answer(State(app): State<Arc<App>>, request: Request) -> Response {
-    call(app, request, |c: Call| async move {
-        let (bytes, mut share) = c.body.into_parts();
-        let asked = body::parse_bytes(&c.app.room, &mut share, bytes.clone(), chat::parse).await?;
-        let parsed = match asked {
-            Asked::Generate(parsed) => *parsed,
-            Asked::Load(load) => return load_model(&c.app, &c.caller, &load, true).await,
-        };
-        if let Some(gateway) = c.app.gateway().cloned() {
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
-            let original = Some((Wire::OllamaChat, bytes));
-            return routed::parsed(&c.app, &gateway, asker, parsed, original, CHAT).await;
-        }
-        drop(bytes);
-        generate(c.app, c.trace, &c.headers, (parsed, share), CHAT).await
-    })
-    .await
+    call(app, request, |c: Call| answer(c, chat::parse, Wire::OllamaChat, CHAT)).await
 }
 
 /// `POST /api/generate`
 pub async fn generate_answer(State(app): State<Arc<App>>, request: Request) -> Response {
-    call(app, request, |c: Call| async move {
-        let (bytes, mut share) = c.body.into_parts();
-        let asked = body::parse_bytes(&c.app.room, &mut share, bytes.clone(), text::parse).await?;
-        let parsed = match asked {
-            Asked::Generate(parsed) => *parsed,
-            Asked::Load(load) => return load_model(&c.app, &c.caller, &load, false).await,
-        };
-        if let Some(gateway) = c.app.gateway().cloned() {
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
-            let original = Some((Wire::OllamaGenerate, bytes));
-            return routed::parsed(&c.app, &gateway, asker, parsed, original, GENERATE).await;
-        }
-        drop(bytes);
-        generate(c.app, c.trace, &c.headers, (parsed, share), GENERATE).await
-    })
-    .await
+    call(app, request, |c: Call| answer(c, text::parse, Wire::OllamaGenerate, GENERATE)).await
+}
+
+/// Answers a request for text, or loads and unloads a model where it asks for no more.
+async fn answer(
+    c: Call,
+    parse: fn(&[u8]) -> Result<Asked, ApiError>,
+    wire: Wire,
+    form: Form,
+) -> Result<Response, ApiError> {
+    let (bytes, mut share) = c.body.into_parts();
+    let parsed = match body::parse_bytes(&c.app.room, &mut share, bytes.clone(), parse).await? {
+        Asked::Generate(parsed) => *parsed,
+        Asked::Load(load) => return load_model(&c.app, &c.caller, &load, wire == Wire::OllamaChat).await,
+    };
+    if let Some(gateway) = c.app.gateway().cloned() {
+        let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+        return routed::parsed(&c.app, &gateway, asker, parsed, Some((wire, bytes)), form).await;
+    }
+    drop(bytes);
+    generate(c.app, c.trace, &c.headers, (parsed, share), form).await
 }
 
 async fn load_model(

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
@@ -119,5 +120,5 @@ pub async fn log(mut request: Request, next: Next) -> Response {
     if let Ok(id) = id {
         response.headers_mut().insert("x-request-id", id);
     }
-    response.map(|inner| watched(inner, move || line.completed()))
+    response.map(|inner| Body::new(watched(inner, move || line.completed())))
 }
