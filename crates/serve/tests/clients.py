@@ -83,7 +83,8 @@ def anthropic():
     import anthropic
 
     client = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
-    plain = {"model": MODEL, "messages": HELLO, "max_tokens": 12, "thinking": {"type": "disabled"}}
+    asked = {"model": MODEL, "messages": HELLO, "temperature": 0}
+    plain = asked | {"max_tokens": 12, "thinking": {"type": "disabled"}}
     whole = client.messages.create(**plain)
     assert whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 12
     with client.messages.stream(**plain) as stream:
@@ -98,7 +99,7 @@ def anthropic():
     answer = {"type": "tool_result", "tool_use_id": block.id, "content": "done"}
     turns = HELLO + [{"role": "assistant", "content": called.content}, {"role": "user", "content": [answer]}]
     client.messages.create(**plain | {"messages": turns}, tools=[tool])
-    thinking = client.messages.create(model=MODEL, messages=HELLO, max_tokens=40)
+    thinking = client.messages.create(**asked, max_tokens=40)
     assert thinking.content[0].type == "thinking"
     counted = client.messages.count_tokens(model=MODEL, messages=HELLO, thinking={"type": "disabled"})
     assert counted.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
