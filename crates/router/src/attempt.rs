@@ -166,7 +166,8 @@ fn is_content(piece: &Piece) -> bool {
 fn holds_content(bytes: &[u8]) -> bool {
     /// Longest beginning that is looked at.
     const LOOKED_AT_BYTES: usize = 4 << 10;
-    if bytes.len() > LOOKED_AT_BYTES {
+    // Too long, or a whole answer.
+    if bytes.len() > LOOKED_AT_BYTES || bytes.first() == Some(&b'{') {
         return true;
     }
     bytes.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).any(|line| match line {

@@ -63,7 +63,7 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
     let made = routes::routes(config, &args.config, &plain, settings)?;
     options.routes = Some(octet_serve::Routes { watch: None, ..made });
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(crate::serve::SERVING_THREADS)
+        .worker_threads(crate::serve::serving_threads())
         .enable_all()
         .build()?;
     let samples = runtime.block_on(async {

@@ -71,8 +71,11 @@ impl ServeArgs {
     }
 }
 
-/// Threads that serve connections: they only move bytes.
-pub const SERVING_THREADS: usize = 2;
+/// Threads that serve connections: they only move bytes. Of one core that this process may use a second thread would
+/// only take turns with the first, at one switch a request.
+pub fn serving_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get().min(2))
+}
 /// Threads for templates, tokenizers and grammars.
 const BLOCKING_THREADS: usize = 16;
 
@@ -96,7 +99,7 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     }
     let single = options.models.len() == 1;
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(SERVING_THREADS)
+        .worker_threads(serving_threads())
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()?;
