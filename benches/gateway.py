@@ -2,9 +2,11 @@
 """Measures what `octet serve --config` adds to a request to another server, beside LiteLLM's proxy, in one run.
 
     python3 -m venv litellm && litellm/bin/pip install 'litellm[proxy]==1.*'
-    benches/gateway.py --tool ../shared/tools/gateway_bench.py --litellm litellm/bin/litellm > docs/router-performance.md
+    benches/gateway.py --tool ../shared/tools/gateway_bench.py --litellm litellm/bin/litellm --nginx nginx > table.md
 
-The tool holds the server that is asked (a mock that answers at once) and the clients. In each round both gateways stand in turn between them, each
+nginx only passes bytes on: what it adds is what one more process in between costs on this machine, whatever it does.
+
+The tool holds the server that is asked (a mock that answers at once) and the clients. In each round the gateways stand in turn between them, each
 alone on the machine but for the mock and the clients: gateway on one core, the rest on another. What is compared is added
 latency (through the gateway less straight to the mock, in alternating windows) and processor time of the gateway for a
 request. At last the memory of `octet serve` is watched over `--requests` requests. A report in Markdown goes to standard output.
@@ -34,6 +36,17 @@ CONFIG = """model_list:
 litellm_settings: {{request_timeout: 600, num_retries: 0}}
 general_settings: {{master_key: {key}}}
 """
+NGINX = """daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;
+events {{ worker_connections 1024; }}
+http {{
+  access_log {folder}/access.log;
+  upstream mock {{ server 127.0.0.1:{mock}; keepalive 64; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{ proxy_pass http://mock; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; }}
+  }}
+}}
+"""
 # What its makers advise for speed.
 LITELLM = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
@@ -43,7 +56,8 @@ def parse():
     p.add_argument("--octet", default=ROOT / "target/release/octet", type=pathlib.Path)
     p.add_argument("--tool", default=ROOT / "../shared/tools/gateway_bench.py", type=pathlib.Path)
     p.add_argument("--python", default=sys.executable, help="that runs the tool: with uvloop its clients take less time")
-    p.add_argument("--litellm", type=pathlib.Path, help="without it Octet alone is measured")
+    p.add_argument("--litellm", type=pathlib.Path, help="without it that one is not measured")
+    p.add_argument("--nginx", help="that program, 1.20 or later, as one more gateway")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=3, help="length of a window")
     p.add_argument("--requests", type=int, default=100_000, help="over which memory is watched")
@@ -77,6 +91,9 @@ class Gateway:
         config.write_text(CONFIG.format(mock=MOCK, key=KEY))
         if name == "octet":
             command, env = [args.octet, "serve", "--config", config, "--port", GATEWAY], {}
+        elif name == "nginx":
+            config.write_text(NGINX.format(folder=folder, mock=MOCK, port=GATEWAY))
+            command, env = [args.nginx, "-c", config], {}
         else:
             command, env = [args.litellm, "--config", config, "--host", "127.0.0.1", "--port", GATEWAY, "--num_workers", 1,
                             "--telemetry", "False"], LITELLM
@@ -132,7 +149,7 @@ def flat(args, folder):
 
 def main():
     args = parse()
-    names = ["octet"] + (["litellm"] if args.litellm else [])
+    names = ["octet"] + ["litellm"] * bool(args.litellm) + ["nginx"] * bool(args.nginx)
     cells = {name: {} for name in names}
     memory = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
