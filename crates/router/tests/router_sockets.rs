@@ -86,6 +86,7 @@ async fn ask(router: &Arc<Router<Remote>>) -> (Vec<Event>, octet_router::Route) 
     while let Some(piece) = reply.next().await {
         let Piece::Event(event) = piece else { panic!("{piece:?}") };
         events.push(event);
+        assert!(reply.is_remote() || matches!(events.last(), Some(Event::Error(_))), "{events:?}");
         while let Some(piece) = reply.try_next() {
             let Piece::Event(event) = piece else { panic!("{piece:?}") };
             events.push(event);
