@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::upstream::{STREAM_HEAD, Step, Upstream, answer, delta, nobody, says};
+use common::upstream::{STREAM_HEAD, Step, Upstream, answer, chunk, delta, event, nobody, says};
 use common::{Fixture, chat, model, with};
 use octet_config::{Config, Disk};
 use octet_serve::{Options, Routes};
@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";
+/// Where models of this process are.
+const HERE: &str = "";
 
 fn ask(name: &str) -> Value {
     with(&chat("Hello"), json!({"model": name}))
@@ -24,11 +26,17 @@ fn messages(name: &str) -> Value {
     json!({"model": name, "max_tokens": 12, "messages": [{"role": "user", "content": "Hello"}]})
 }
 
-/// An entry of a group.
-fn entry(group: &str, model: &str, base: &str, more: &str) -> String {
-    format!(
-        "- {{model_name: {group}, litellm_params: {{model: {model}, api_base: \"{base}\", api_key: sk-theirs{more}}}}}\n"
-    )
+/// A file with these deployments (their groups, their models, where they are), and what follows them.
+fn file(deployments: &[(&str, &str, &str)], rest: &str) -> String {
+    let entry = |(group, model, base): &(&str, &str, &str)| {
+        let path = if model.contains("hosted_vllm/") { "/v1" } else { "" };
+        let at = match *base {
+            HERE => String::new(),
+            base => format!(", api_base: \"{base}{path}\", api_key: sk-theirs"),
+        };
+        format!("- {{model_name: {group}, litellm_params: {{model: {model}{at}}}}}\n")
+    };
+    format!("model_list:\n{}{rest}", deployments.iter().map(entry).collect::<String>())
 }
 
 fn header(answer: &Response, name: &str) -> String {
@@ -47,38 +55,35 @@ fn streamed(events: &[(String, Value)]) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_dialect_reaches_every_kind() {
     let up = Upstream::saying("Hi there").await;
-    let text = format!(
-        "model_list:\n{}{}{}- {{model_name: local, litellm_params: {{model: octet/tiny}}}}\n",
-        entry("far", "hosted_vllm/theirs", &format!("{}/v1", up.base), ""),
-        entry("claude", "anthropic/theirs", &up.base, ""),
-        entry("llama", "ollama/theirs", &up.base, ""),
-    );
-    let f = Fixture::routed(&text).await;
-    for name in ["far", "claude", "llama"] {
-        let answer = f.send(CHAT, &ask(name)).await;
-        assert_eq!(header(&answer, "x-octet-model"), "theirs");
-        assert!(header(&answer, "x-octet-route").starts_with(name), "{:?}", answer.headers());
-        let (status, body) = common::read(answer).await;
-        assert_eq!((status, said(&body)), (200, "Hi there"), "{name}: {body}");
-        let body = f.ok(MESSAGES, &messages(name)).await;
-        assert_eq!(body["content"][0]["text"], "Hi there", "{name}");
-        let body = f
-            .ok(
-                "/api/chat",
-                &json!({"model": name, "stream": false,
-            "messages": [{"role": "user", "content": "Hello"}]}),
-            )
-            .await;
-        assert_eq!(body["message"]["content"], "Hi there", "{name}");
+    let far = [("far", "hosted_vllm/theirs"), ("claude", "anthropic/theirs"), ("llama", "ollama/theirs")];
+    let mut all = far.map(|(group, model)| (group, model, up.base.as_str())).to_vec();
+    all.push(("local", "octet/tiny", HERE));
+    let f = Fixture::routed(&file(&all, "")).await;
+    let ollama = |name: &str| {
+        let options = json!({"options": {"num_predict": 4}, "stream": false});
+        with(&json!({"model": name, "messages": [{"role": "user", "content": "Hello"}]}), options)
+    };
+    for (name, _) in far {
+        for (path, body, text) in [
+            (CHAT, ask(name), "/choices/0/message/content"),
+            (MESSAGES, messages(name), "/content/0/text"),
+            ("/api/chat", ollama(name), "/message/content"),
+        ] {
+            let answer = f.send(path, &body).await;
+            assert_eq!(header(&answer, "x-octet-model"), "theirs");
+            assert!(header(&answer, "x-octet-route").starts_with(name), "{:?}", answer.headers());
+            let (status, body) = common::read(answer).await;
+            assert_eq!(
+                (status, body.pointer(text)),
+                (200, Some(&json!("Hi there"))),
+                "{name} {path}: {body}"
+            );
+        }
     }
     for (path, body) in [
         (CHAT, ask("local")),
         (MESSAGES, messages("local")),
-        (
-            "/api/chat",
-            json!({"model": "local:latest", "stream": false, "options": {"num_predict": 4},
-            "messages": [{"role": "user", "content": "Hello"}]}),
-        ),
+        ("/api/chat", ollama("local:latest")),
         ("/v1/completions", json!({"model": "local", "prompt": "Once", "max_tokens": 4})),
         ("/v1/responses", json!({"model": "local", "input": "Hello", "max_output_tokens": 20})),
     ] {
@@ -96,8 +101,8 @@ async fn every_dialect_reaches_every_kind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_pass_where_the_dialect_is_the_same() {
     let up = Upstream::saying("Hi").await;
-    let base = format!("{}/v1", up.base);
-    let f = Fixture::routed(&format!("model_list:\n{}", entry("far", "hosted_vllm/theirs", &base, ""))).await;
+    let text = file(&[("far", "hosted_vllm/theirs", &up.base), ("local", "octet/tiny", HERE)], "");
+    let f = Fixture::routed(&text).await;
     let new = json!({"a": [1.50, "}"], "b": null});
     let body = with(&ask("far"), json!({"something_new": new, "stream": true}));
     let events = f.events(CHAT, &body).await;
@@ -108,8 +113,7 @@ async fn bytes_pass_where_the_dialect_is_the_same() {
     assert_eq!((&seen.body["model"], &seen.body["something_new"]), (&json!("theirs"), &new));
     assert!(seen.head.to_lowercase().contains("authorization: bearer sk-theirs"), "{}", seen.head);
     // a model here reads all of it, and says what it does not know
-    let f = Fixture::routed("model_list: [{model_name: a, litellm_params: {model: octet/tiny}}]").await;
-    let (status, body) = f.post(CHAT, &with(&ask("a"), json!({"max_tokens": "many"}))).await;
+    let (status, body) = f.post(CHAT, &with(&ask("local"), json!({"max_tokens": "many"}))).await;
     assert_eq!((status, body["error"]["param"].as_str()), (400, Some("max_tokens")), "{body}");
 }
 
@@ -118,29 +122,27 @@ async fn who_refuses_is_passed_over_for_another() {
     let up = Upstream::saying("From the second").await;
     let sick =
         Upstream::start(|_| answer("500 Internal Server Error", &json!({"error": {"message": "no"}}))).await;
-    for base in [nobody().await, sick.base.clone()] {
-        let text = format!(
-            "model_list:\n{}{}router_settings: {{fallbacks: [{{first: [second]}}], num_retries: 0}}\n",
-            entry("first", "hosted_vllm/a", &format!("{base}/v1"), ""),
-            entry("second", "hosted_vllm/b", &format!("{}/v1", up.base), ""),
-        );
-        let f = Fixture::routed(&text).await;
+    let nobody = nobody().await;
+    let all = [
+        ("gone", "hosted_vllm/a", &*nobody),
+        ("sick", "hosted_vllm/c", &sick.base),
+        ("second", "hosted_vllm/b", &up.base),
+        ("alone", "hosted_vllm/d", &nobody),
+    ];
+    let rest = "router_settings: {fallbacks: [{gone: [second]}, {sick: [second]}], num_retries: 0}\n";
+    let f = Fixture::routed(&file(&all, rest)).await;
+    for first in ["gone", "sick"] {
         for stream in [false, true] {
-            let answer = f.send(CHAT, &with(&ask("first"), json!({"stream": stream}))).await;
+            let answer = f.send(CHAT, &with(&ask(first), json!({"stream": stream}))).await;
             assert_eq!(header(&answer, "x-octet-model"), "b");
             let route = header(&answer, "x-octet-route");
             assert!(route.contains('!') || route.contains("fallback=second"), "{route}");
             assert!(answer.text().await.unwrap().contains("From the second"));
         }
-        assert_eq!(f.ok(MESSAGES, &messages("first")).await["content"][0]["text"], "From the second");
+        assert_eq!(f.ok(MESSAGES, &messages(first)).await["content"][0]["text"], "From the second");
     }
     // nobody is left: told in the client's own words
-    let f = Fixture::routed(&format!(
-        "model_list:\n{}router_settings: {{num_retries: 0}}\n",
-        entry("first", "hosted_vllm/a", &format!("{}/v1", nobody().await), "")
-    ))
-    .await;
-    let (status, body) = f.post(MESSAGES, &messages("first")).await;
+    let (status, body) = f.post(MESSAGES, &messages("alone")).await;
     assert_eq!((status, body["type"].as_str()), (502, Some("error")), "{body}");
 }
 
@@ -153,13 +155,17 @@ async fn streams_that_break_are_not_silent() {
     let late =
         Upstream::start(|_| vec![Step::Send(STREAM_HEAD.into()), delta("Ha"), Step::Sleep(50), Step::Reset])
             .await;
-    let text = format!(
-        "model_list:\n{}{}{}router_settings: {{fallbacks: [{{early: [good]}}, {{late: [good]}}], num_retries: 0}}\n",
-        entry("early", "hosted_vllm/a", &format!("{}/v1", early.base), ""),
-        entry("late", "hosted_vllm/b", &format!("{}/v1", late.base), ""),
-        entry("good", "hosted_vllm/c", &format!("{}/v1", good.base), ""),
-    );
-    let f = Fixture::routed(&text).await;
+    // a whole answer is asked for again
+    let cut = Upstream::start(|_| vec![Step::Send("HTTP/1.1 200".into()), Step::Reset]).await;
+    let all = [
+        ("early", "hosted_vllm/a", &*early.base),
+        ("late", "hosted_vllm/b", &late.base),
+        ("cut", "hosted_vllm/c", &cut.base),
+        ("good", "hosted_vllm/d", &good.base),
+    ];
+    let rest =
+        "router_settings: {fallbacks: [{early: [good]}, {late: [good]}, {cut: [good]}], num_retries: 0}\n";
+    let f = Fixture::routed(&file(&all, rest)).await;
     let stream = |name| with(&ask(name), json!({"stream": true}));
     let events = f.events(CHAT, &stream("early")).await;
     assert_eq!(streamed(&events), "Whole");
@@ -168,21 +174,6 @@ async fn streams_that_break_are_not_silent() {
     assert!(events.iter().any(|(_, e)| e["error"]["message"].is_string()), "{events:?}");
     let events = f.events(MESSAGES, &with(&messages("late"), json!({"stream": true}))).await;
     assert!(events.iter().any(|(name, _)| name == "error"), "{events:?}");
-    // a whole answer is asked for again
-    let cut = Upstream::start(|seen| {
-        if seen.body["stream"] == true {
-            says(seen, "x")
-        } else {
-            vec![Step::Send("HTTP/1.1 200".into()), Step::Reset]
-        }
-    })
-    .await;
-    let text = format!(
-        "model_list:\n{}{}router_settings: {{fallbacks: [{{cut: [good]}}], num_retries: 0}}\n",
-        entry("cut", "hosted_vllm/a", &format!("{}/v1", cut.base), ""),
-        entry("good", "hosted_vllm/c", &format!("{}/v1", good.base), ""),
-    );
-    let f = Fixture::routed(&text).await;
     assert_eq!(said(&f.ok(CHAT, &ask("cut")).await), "Whole");
 }
 
@@ -190,11 +181,15 @@ async fn streams_that_break_are_not_silent() {
 async fn a_model_here_goes_on_where_another_broke_off() {
     let late = Upstream::start(|seen| {
         assert_eq!(seen.path, "/v1/messages");
+        let message = json!({"id": "m", "type": "message", "role": "assistant", "model": "x", "content": [],
+            "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 3, "output_tokens": 1}});
+        let block = json!({"type": "text", "text": ""});
+        let delta = json!({"type": "text_delta", "text": "One, two"});
         vec![
             Step::Send(STREAM_HEAD.into()),
-            common::upstream::chunk("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"x\",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":3,\"output_tokens\":1}}}\n\n"),
-            common::upstream::chunk("event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n"),
-            common::upstream::chunk("event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"One, two\"}}\n\n"),
+            event(&json!({"type": "message_start", "message": message})),
+            event(&json!({"type": "content_block_start", "index": 0, "content_block": block})),
+            event(&json!({"type": "content_block_delta", "index": 0, "delta": delta})),
             Step::Sleep(50),
             Step::Reset,
         ]
@@ -205,12 +200,13 @@ async fn a_model_here_goes_on_where_another_broke_off() {
         vec![Step::Send(STREAM_HEAD.into()), delta("One, two"), Step::Sleep(50), Step::Reset]
     })
     .await;
-    let text = format!(
-        "model_list:\n{}{}- {{model_name: here, litellm_params: {{model: octet/tiny}}}}\nrouter_settings: {{fallbacks: [{{late: [here]}}, {{alike: [here]}}], num_retries: 0, disable_cooldowns: true}}\n",
-        entry("late", "anthropic/a", &late.base, ""),
-        entry("alike", "hosted_vllm/b", &format!("{}/v1", alike.base), ""),
-    );
-    let f = Fixture::routed(&text).await;
+    let all = [
+        ("late", "anthropic/a", &*late.base),
+        ("alike", "hosted_vllm/b", &alike.base),
+        ("here", "octet/tiny", HERE),
+    ];
+    let rest = "router_settings: {fallbacks: [{late: [here]}, {alike: [here]}], num_retries: 0, disable_cooldowns: true}\n";
+    let f = Fixture::routed(&file(&all, rest)).await;
     for name in ["late", "alike"] {
         let events = f.events(CHAT, &with(&ask(name), json!({"stream": true}))).await;
         let said = streamed(&events);
@@ -230,13 +226,12 @@ async fn a_model_here_goes_on_where_another_broke_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn weights_aliases_and_stars() {
     let (a, b) = (Upstream::saying("a").await, Upstream::saying("b").await);
-    let text = format!(
-        "model_list:\n{}{}{}router_settings: {{model_group_alias: {{gpt-4o: both}}}}\n",
-        entry("both", "hosted_vllm/a", &format!("{}/v1", a.base), ", weight: 3"),
-        entry("both", "hosted_vllm/b", &format!("{}/v1", b.base), ", weight: 1"),
-        entry("\"any/*\"", "\"hosted_vllm/*\"", &format!("{}/v1", a.base), ""),
-    );
-    let f = Fixture::routed(&text).await;
+    let all = [
+        ("both", "hosted_vllm/a, weight: 3", &*a.base),
+        ("both", "hosted_vllm/b, weight: 1", &b.base),
+        ("\"any/*\"", "\"hosted_vllm/*\"", &a.base),
+    ];
+    let f = Fixture::routed(&file(&all, "router_settings: {model_group_alias: {gpt-4o: both}}\n")).await;
     for _ in 0..60 {
         f.ok(CHAT, &ask("gpt-4o")).await;
     }
@@ -256,11 +251,12 @@ async fn weights_aliases_and_stars() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cascades_send_what_is_hard_to_the_strong_one() {
     let strong = Upstream::saying("Strong").await;
-    let text = format!(
-        "model_list:\n{}- {{model_name: fast, litellm_params: {{model: octet/tiny}}}}\ncascades:\n- {{model_name: auto, fast: fast, strong: strong, rules: [{{system: 'be careful'}}], confidence: {{window: 4, mean_logprob: -0.0001}}}}\n- {{model_name: easy, fast: fast, strong: strong, confidence: {{window: 4, mean_logprob: -90}}}}\n",
-        entry("strong", "hosted_vllm/theirs", &format!("{}/v1", strong.base), ""),
-    );
-    let f = Fixture::routed(&text).await;
+    let rest = "cascades:
+- {model_name: auto, fast: fast, strong: strong, rules: [{system: 'be careful'}], confidence: {window: 4, mean_logprob: -0.0001}}
+- {model_name: easy, fast: fast, strong: strong, confidence: {window: 4, mean_logprob: -90}}
+";
+    let all = [("strong", "hosted_vllm/theirs", &*strong.base), ("fast", "octet/tiny", HERE)];
+    let f = Fixture::routed(&file(&all, rest)).await;
     let careful = json!([{"role": "system", "content": "be careful"}, {"role": "user", "content": "Hello"}]);
     let answer = f.send(CHAT, &with(&ask("auto"), json!({"messages": careful}))).await;
     assert!(header(&answer, "x-octet-route").contains("rule("), "{:?}", answer.headers());
@@ -281,24 +277,20 @@ async fn cascades_send_what_is_hard_to_the_strong_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn vectors_and_counts() {
     let up = Upstream::saying("x").await;
-    let text = format!(
-        "model_list:\n{}- {{model_name: local, litellm_params: {{model: octet/tiny}}}}\n",
-        entry("far", "hosted_vllm/theirs", &format!("{}/v1", up.base), ""),
-    );
+    let text = file(&[("far", "hosted_vllm/theirs", &up.base), ("local", "octet/tiny", HERE)], "");
     let f = Fixture::routed(&text).await;
-    let body = f.ok("/v1/embeddings", &json!({"model": "far", "input": "Hello"})).await;
-    assert_eq!(body["data"][0]["embedding"], json!([0.5, -0.5]));
-    let body = f.ok("/api/embed", &json!({"model": "far", "input": "Hello"})).await;
-    assert_eq!(body["embeddings"][0], json!([0.5, -0.5]), "in another dialect");
-    let body = f.ok("/api/embeddings", &json!({"model": "far", "prompt": "Hello"})).await;
-    assert_eq!(body["embedding"], json!([0.5, -0.5]), "{body}");
-    for (path, body) in [
-        ("/v1/embeddings", json!({"model": "local", "input": ["Hello", "you"]})),
-        ("/api/embed", json!({"model": "local", "input": "Hello"})),
-        ("/api/embeddings", json!({"model": "local", "prompt": "Hello"})),
+    // in the provider's dialect and in another
+    for (path, input, vector) in [
+        ("/v1/embeddings", "input", "/data/0/embedding"),
+        ("/api/embed", "input", "/embeddings/0"),
+        ("/api/embeddings", "prompt", "/embedding"),
     ] {
-        f.ok(path, &body).await;
+        let body = f.ok(path, &json!({"model": "far", input: "Hello"})).await;
+        assert_eq!(body.pointer(vector), Some(&json!([0.5, -0.5])), "{path}: {body}");
+        let body = f.ok(path, &json!({"model": "local", input: "Hello"})).await;
+        assert!(body.pointer(vector).is_some_and(|v| v[1].is_number()), "{path}: {body}");
     }
+    f.ok("/v1/embeddings", &json!({"model": "local", "input": ["Hello", "you"]})).await;
     let counted = json!({"model": "local", "messages": [{"role": "user", "content": "Hello"}]});
     let counted = f.ok("/v1/messages/count_tokens", &counted).await;
     assert!(counted["input_tokens"].as_u64().unwrap() > 1, "{counted}");
@@ -317,27 +309,19 @@ async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
         let mut steps = vec![Step::Send(STREAM_HEAD.into()), delta("slow")];
         steps.extend([Step::Sleep(1500), delta("ly")]);
         let end = json!({"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
-        steps.extend([
-            common::upstream::event(&end),
-            common::upstream::chunk("data: [DONE]\n\n"),
-            Step::Send("0\r\n\r\n".into()),
-        ]);
+        steps.extend([event(&end), chunk("data: [DONE]\n\n"), Step::Send("0\r\n\r\n".into())]);
         steps
     })
     .await;
     let text = |base: &str| {
-        format!(
-            "model_list:\n{}{}",
-            entry("m", "hosted_vllm/theirs", &format!("{base}/v1"), ""),
-            entry("slow", "hosted_vllm/theirs", &format!("{}/v1", slow.base), "")
-        )
+        file(&[("m", "hosted_vllm/theirs", base), ("slow", "hosted_vllm/theirs", &slow.base)], "")
     };
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("octet.yaml");
-    std::fs::write(&file, text(&a.base)).unwrap();
+    let path = folder.path().join("octet.yaml");
+    std::fs::write(&path, text(&a.base)).unwrap();
     let load = {
-        let file = file.clone();
-        move || Config::load(&file, &Disk(|_: &str| None)).map_err(|e| e.to_string())
+        let path = path.clone();
+        move || Config::load(&path, &Disk(|_: &str| None)).map_err(|e| e.to_string())
     };
     let loads = Arc::new(AtomicUsize::new(0));
     let counted = {
@@ -359,17 +343,18 @@ async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
     assert!(running.chunk().await.unwrap().is_some());
     let gateway = Arc::clone(f.app.gateway().unwrap());
 
-    std::fs::write(&file, "model_list:\n- {model_name: m, litellm_params: {model: olama/x}}\n").unwrap();
+    std::fs::write(&path, "model_list:\n- {model_name: m, litellm_params: {model: olama/x}}\n").unwrap();
     f.until("the broken file was looked at", || loads.load(Ordering::Relaxed) == 1).await;
     assert_eq!(said(&f.ok(CHAT, &ask("m")).await), "from a");
     assert_eq!(gateway.reloads(), 0);
 
     // the new one has a model of this process too
-    let new = format!(
-        "{}- {{model_name: here, litellm_params: {{model: octet/new}}}}\n",
-        text(&b.base).replace("model_name: slow", "model_name: other")
-    );
-    std::fs::write(&file, new).unwrap();
+    let new = [
+        ("m", "hosted_vllm/theirs", &*b.base),
+        ("other", "hosted_vllm/theirs", &slow.base),
+        ("here", "octet/new", HERE),
+    ];
+    std::fs::write(&path, file(&new, "")).unwrap();
     f.until("the new one is taken", || gateway.reloads() == 1).await;
     assert_eq!(said(&f.ok(CHAT, &ask("m")).await), "from b");
     assert_eq!(f.post(CHAT, &ask("slow")).await.0, 404);
@@ -377,7 +362,7 @@ async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
     let rest = running.text().await.unwrap();
     assert!(rest.contains("ly") && rest.contains("[DONE]"), "what runs finishes on the old one: {rest}");
 
-    std::fs::write(&file, text(&a.base)).unwrap();
+    std::fs::write(&path, text(&a.base)).unwrap();
     f.until("and back", || gateway.reloads() == 2).await;
     f.until("its model makes way", || f.app.models.loaded(0).is_none()).await;
 }
@@ -385,7 +370,7 @@ async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_lost_its_keys_does_not_open_the_server() {
     let up = Upstream::saying("Hi").await;
-    let models = format!("model_list:\n{}", entry("m", "hosted_vllm/theirs", &format!("{}/v1", up.base), ""));
+    let models = file(&[("m", "hosted_vllm/theirs", &up.base)], "");
     let locked = format!("{models}general_settings: {{master_key: sk-master}}\n");
     let text = Arc::new(std::sync::Mutex::new(locked.clone()));
     let now = Arc::clone(&text);
@@ -415,11 +400,7 @@ async fn draining_waits_for_what_is_elsewhere() {
         steps
     })
     .await;
-    let f = Fixture::routed(&format!(
-        "model_list:\n{}",
-        entry("m", "hosted_vllm/x", &format!("{}/v1", up.base), "")
-    ))
-    .await;
+    let f = Fixture::routed(&file(&[("m", "hosted_vllm/x", &up.base)], "")).await;
     let asked = f.request(CHAT, &ask("m"));
     let running = tokio::spawn(async move { asked.send().await.unwrap().text().await.unwrap() });
     f.until("it is on its way", || f.app.busy() == 1).await;
@@ -435,8 +416,7 @@ async fn counts_beyond_reason_harm_nobody() {
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": u64::MAX, "completion_tokens": u64::MAX, "total_tokens": u64::MAX}});
     let up = Upstream::start(move |_| answer("200 OK", &whole)).await;
-    let m = entry("m", "hosted_vllm/theirs", &format!("{}/v1", up.base), "");
-    let f = Fixture::routed(&format!("model_list:\n{m}")).await;
+    let f = Fixture::routed(&file(&[("m", "hosted_vllm/theirs", &up.base)], "")).await;
     for _ in 0..3 {
         assert_eq!(said(&f.ok(CHAT, &ask("m")).await), "Hi");
         assert_eq!(f.post("/v1/messages", &messages("m")).await.0, 200);
