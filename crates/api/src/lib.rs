@@ -47,6 +47,7 @@ mod json;
 pub mod ndjson;
 pub mod ollama;
 pub mod openai;
+mod reader;
 pub mod sse;
 mod time;
 pub mod tokens;

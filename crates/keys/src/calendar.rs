@@ -1,46 +1,34 @@
 //! Days and months in UTC. Used for budgets by the month, for usage by the day, and by whoever prints either.
 
+use time::{Date, Duration, Month, UtcDateTime};
+
 /// Seconds of a day.
 pub const DAY_S: i64 = 86_400;
+
+/// Day 0.
+const EPOCH: Date = UtcDateTime::UNIX_EPOCH.date();
 
 /// Days since 1970 of a point in time, in seconds since 1970 UTC.
 pub fn day(unix: i64) -> i64 {
     unix.div_euclid(DAY_S)
 }
 
-/// Year, month (1 to 12) and day of the month (1 to 31) of a day since 1970.
-///
-/// Counted from 1 March of the year 0, so that the leap day is a year's last (as in Hinnant's `civil_from_days`).
-pub fn date(day: i64) -> (i64, i64, i64) {
-    let z = day.saturating_add(719_468);
-    let (era, of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day_of_month = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day_of_month)
-}
-
-/// The day since 1970 of a date. Months beyond 12 are those of the next years.
-pub fn day_of(year: i64, month: i64, day_of_month: i64) -> i64 {
-    let (year, month) = (year + (month - 1).div_euclid(12), (month - 1).rem_euclid(12) + 1);
-    let y = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (y.div_euclid(400), y.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day_of_month - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468
+/// The date of a day since 1970; the last one of the year 9999 for those that are later.
+fn date(day: i64) -> Date {
+    EPOCH.saturating_add(Duration::seconds(day.saturating_mul(DAY_S)))
 }
 
 /// The first second of the month that `unix` is in, and of the next.
 pub fn month(unix: i64) -> (i64, i64) {
-    let (year, month, _) = date(day(unix));
-    (day_of(year, month, 1) * DAY_S, day_of(year, month + 1, 1) * DAY_S)
+    let today = date(day(unix));
+    let first = day(unix) - i64::from(today.day()) + 1;
+    let next = first + i64::from(today.month().length(today.year()));
+    (first * DAY_S, next * DAY_S)
 }
 
 /// `2026-11-21`.
 pub fn iso(day: i64) -> String {
-    let (year, month, day) = date(day);
-    format!("{year:04}-{month:02}-{day:02}")
+    date(day).to_string()
 }
 
 /// `2026-11-21 18:00 UTC`.
@@ -52,10 +40,11 @@ pub fn iso_minute(unix: i64) -> String {
 /// The day of `2026-11-21`, or `None` where that is no date of the years 1970 to 9999.
 pub fn parse(text: &str) -> Option<i64> {
     let mut parts = text.split('-').map(|p| {
-        let digits = !p.is_empty() && p.len() <= 4 && p.bytes().all(|b| b.is_ascii_digit());
-        digits.then(|| p.parse::<i64>().ok())?
+        let digits = p.len() <= 4 && p.bytes().all(|b| b.is_ascii_digit());
+        digits.then(|| p.parse::<u16>().ok())?
     });
     let (year, month, of_month) = (parts.next()??, parts.next()??, parts.next()??);
-    let day = day_of(year, month, of_month);
-    (parts.next().is_none() && year >= 1970 && date(day) == (year, month, of_month)).then_some(day)
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let date = Date::from_calendar_date(year.into(), month, of_month.try_into().ok()?).ok()?;
+    (parts.next().is_none() && year >= 1970).then(|| (date - EPOCH).whole_days())
 }

@@ -91,6 +91,10 @@ impl Events for Answer {
         }
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     fn usage(&self) -> Option<Usage> {
         match self {
             Self::Events(_) => None,

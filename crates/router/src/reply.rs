@@ -151,6 +151,11 @@ impl<T: Target> Reply<T> {
         }
     }
 
+    /// Whether who answers now is reached [over a connection](Events::is_remote).
+    pub fn is_remote(&self) -> bool {
+        matches!(&self.phase, Phase::Answering(opened) if opened.begun.events.is_remote())
+    }
+
     /// What has been decided so far.
     pub fn route(&self) -> Route {
         self.trace.route()

@@ -131,6 +131,11 @@ pub trait Events: Send + 'static {
         None
     }
 
+    /// Whether it comes over a connection: the task that reads from one hands on a piece at a time, and gets its turn in between.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Tokens counted in a raw answer that has ended.
     fn usage(&self) -> Option<Usage> {
         None

@@ -114,6 +114,21 @@ fn files_are_short_and_say_what_they_are() {
     });
 }
 
+/// Tests of a crate are one program, as far as they can be: to link each file by itself takes longer than to run it.
+#[test]
+fn test_programs_hold_all_their_files() {
+    each_source(|name, text| {
+        let Some(folder) = name.strip_suffix("/main.rs").filter(|f| f.contains("/tests/")) else { return };
+        for entry in std::fs::read_dir(root().join(folder)).expect("a folder with main.rs") {
+            let path = entry.expect("a folder can be listed").path();
+            let module = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            let is_source = path.is_dir() || path.extension().is_some_and(|e| e == "rs");
+            let held = module == "main" || text.contains(&format!("mod {module};\n"));
+            assert!(held || !is_source, "{name} has no 'mod {module};': its tests would never run");
+        }
+    });
+}
+
 #[test]
 fn unsafe_code_stays_where_it_is_expected() {
     let mut found = Vec::new();

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt};
-use crate::openai::chat::unreadable;
+use crate::reader;
 
 /// The request for a provider that knows the model as `model`.
 ///
@@ -42,7 +42,7 @@ struct Vector {
 /// # Errors
 /// A body that is no answer.
 pub fn read(body: &[u8]) -> Result<Embeddings, ApiError> {
-    let wire: Wire = serde_json::from_slice(body).map_err(|e| unreadable(&e, body))?;
+    let wire: Wire = reader::read(body)?;
     let vectors = wire.embeddings.into_iter().map(|v| v.values).collect();
     Ok(Embeddings { vectors, ..Embeddings::default() })
 }

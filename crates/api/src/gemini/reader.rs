@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::{SIGNED, error};
 use crate::core::{Event, FinishReason, Usage};
-use crate::dialect::{StreamReader, broken_off};
-use crate::openai::chat::unreadable;
+use crate::dialect::broken_off;
+use crate::reader::{Reader, Translate, read};
 use crate::sse::SseDecoder;
 use crate::time::seconds;
 use crate::{ApiError, ErrorKind};
@@ -141,8 +141,9 @@ struct Progress {
     finished: bool,
 }
 
+/// Turns answers and pieces of them into events.
 #[derive(Debug, Default)]
-struct Translator {
+pub struct Translator {
     started: bool,
     id: String,
     choices: Vec<Progress>,
@@ -195,8 +196,14 @@ impl Translator {
         }
         Ok(())
     }
+}
 
-    /// Counts, and whether all is there.
+impl Translate for Translator {
+    fn piece(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<bool, ApiError> {
+        self.answer(read(json)?, out)?;
+        Ok(false)
+    }
+
     fn end(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
         if self.choices.is_empty() || self.choices.iter().any(|p| !p.finished) {
             return Err(broken_off());
@@ -269,59 +276,10 @@ fn tokens(l: Logprobs) -> Vec<crate::core::TokenLogprob> {
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut out = Vec::new();
     let mut translator = Translator::default();
-    let wire: Wire = serde_json::from_slice(body).map_err(|e| unreadable(&e, body))?;
-    translator.answer(wire, &mut out)?;
+    translator.piece(body, &mut out)?;
     translator.end(&mut out)?;
     Ok(out)
 }
 
 /// Reads a stream (`alt=sse`). Only its end says that nothing more comes.
-#[derive(Debug, Default)]
-pub struct ContentReader {
-    decoder: SseDecoder,
-    translator: Translator,
-    over: bool,
-}
-
-impl ContentReader {
-    /// A reader at the beginning of a stream.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    fn advance(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
-        while let Some(event) = self.decoder.next_event().map_err(|e| ApiError::upstream(e.to_string()))? {
-            let json = event.data.trim().as_bytes();
-            if !json.is_empty() {
-                let wire: Wire = serde_json::from_slice(json).map_err(|e| unreadable(&e, json))?;
-                self.translator.answer(wire, out)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl StreamReader for ContentReader {
-    fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
-        if self.over {
-            return;
-        }
-        self.decoder.push(bytes);
-        if let Err(e) = self.advance(out) {
-            self.over = true;
-            out.push(Event::Error(e));
-        }
-    }
-
-    fn end(&mut self, out: &mut Vec<Event>) {
-        if !std::mem::replace(&mut self.over, true)
-            && let Err(e) = self.translator.end(out)
-        {
-            out.push(Event::Error(e));
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.over
-    }
-}
+pub type ContentReader = Reader<SseDecoder, Translator>;

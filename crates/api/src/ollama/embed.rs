@@ -8,7 +8,7 @@ use super::fields;
 use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt, VectorEncoding};
 use crate::json::{self, Field, Object, Result};
-use crate::openai::chat::unreadable;
+use crate::reader;
 
 /// Reads the body of a `POST /api/embed`: one text or several. Their vectors are to have length 1.
 ///
@@ -103,7 +103,7 @@ pub fn read(body: &[u8]) -> Result<Embeddings> {
         #[serde(default)]
         load_duration: u64,
     }
-    let wire: Wire = serde_json::from_slice(body).map_err(|e| unreadable(&e, body))?;
+    let wire: Wire = reader::read(body)?;
     Ok(Embeddings {
         model: wire.model,
         vectors: wire.embeddings,

@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use super::error;
 use crate::ApiError;
 use crate::core::{Event, FinishReason, Timings, TokenLogprob, Usage};
-use crate::dialect::{StreamReader, broken_off};
+use crate::dialect::broken_off;
 use crate::ndjson::LineDecoder;
 use crate::openai::Token;
-use crate::openai::chat::unreadable;
+use crate::reader::{Reader, Translate, read};
 use crate::time::seconds;
 
 #[derive(Deserialize)]
@@ -118,8 +118,9 @@ pub fn usage_in(json: &[u8]) -> Option<Usage> {
     })
 }
 
+/// Turns lines into events.
 #[derive(Debug, Default)]
-struct Translator {
+pub struct Translator {
     started: bool,
     /// Makes ids of calls that have none.
     stamp: String,
@@ -127,9 +128,9 @@ struct Translator {
     done: bool,
 }
 
-impl Translator {
-    fn line(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<(), ApiError> {
-        let w: Wire = serde_json::from_slice(json).map_err(|e| unreadable(&e, json))?;
+impl Translate for Translator {
+    fn piece(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<bool, ApiError> {
+        let w: Wire = read(json)?;
         if let Some(message) = w.error {
             return Err(error::said(message, None));
         }
@@ -170,7 +171,11 @@ impl Translator {
             out.push(Event::Usage(w.counts.usage()));
             out.extend(w.counts.timings().map(Event::Timings));
         }
-        Ok(())
+        Ok(self.done)
+    }
+
+    fn end(&mut self, _out: &mut Vec<Event>) -> Result<(), ApiError> {
+        if self.done { Ok(()) } else { Err(broken_off()) }
     }
 }
 
@@ -181,67 +186,10 @@ impl Translator {
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut out = Vec::new();
     let mut translator = Translator::default();
-    translator.line(body, &mut out)?;
-    if translator.done { Ok(out) } else { Err(broken_off()) }
+    translator.piece(body, &mut out)?;
+    translator.end(&mut out)?;
+    Ok(out)
 }
 
 /// Reads a stream of lines.
-#[derive(Debug, Default)]
-pub struct LineReader {
-    decoder: LineDecoder,
-    translator: Translator,
-    /// The last line came, or an error.
-    over: bool,
-}
-
-impl LineReader {
-    /// A reader at the beginning of a stream.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    fn advance(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
-        while !self.translator.done {
-            let line = self.decoder.next_line().map_err(|e| ApiError::upstream(e.to_string()))?;
-            let Some(line) = line else { return Ok(()) };
-            self.translator.line(line, out)?;
-        }
-        self.over = true;
-        Ok(())
-    }
-
-    fn fail(&mut self, result: Result<(), ApiError>, out: &mut Vec<Event>) {
-        if let Err(e) = result {
-            self.over = true;
-            out.push(Event::Error(e));
-        }
-    }
-}
-
-impl StreamReader for LineReader {
-    fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
-        if !self.over {
-            self.decoder.push(bytes);
-            let result = self.advance(out);
-            self.fail(result, out);
-        }
-    }
-
-    fn end(&mut self, out: &mut Vec<Event>) {
-        if self.over {
-            return;
-        }
-        // The last line may lack its end.
-        let result = match self.decoder.finish() {
-            Some(line) => self.translator.line(&line, out),
-            None => Ok(()),
-        };
-        let result = result.and_then(|()| if self.translator.done { Ok(()) } else { Err(broken_off()) });
-        self.fail(result, out);
-        self.over = true;
-    }
-
-    fn is_over(&self) -> bool {
-        self.over
-    }
-}
+pub type LineReader = Reader<LineDecoder, Translator>;

@@ -100,7 +100,7 @@ pub fn read(body: &[u8]) -> Result<Embeddings> {
         #[serde(default)]
         prompt_tokens: u64,
     }
-    let mut wire: Wire = serde_json::from_slice(body).map_err(|e| super::chat::unreadable(&e, body))?;
+    let mut wire: Wire = crate::reader::read(body)?;
     // Some servers leave out the numbers; the sort keeps what is equal in order.
     wire.data.sort_by_key(|item| item.index);
     let vector = |item: Item| match item.embedding {

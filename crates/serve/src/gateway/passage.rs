@@ -161,6 +161,11 @@ impl Passage {
         self.see(Some(piece))
     }
 
+    /// Whether another server answers.
+    pub fn is_remote(&self) -> bool {
+        self.reply.is_remote()
+    }
+
     fn see(&mut self, piece: Option<Piece>) -> Option<Piece> {
         self.know();
         match &piece {

@@ -378,6 +378,10 @@ impl Events for Answer {
         }
     }
 
+    fn is_remote(&self) -> bool {
+        matches!(self, Self::Far(_) | Self::Started { .. })
+    }
+
     fn usage(&self) -> Option<Usage> {
         match self {
             Self::Far(answer) | Self::Started { answer, .. } => answer.usage(),

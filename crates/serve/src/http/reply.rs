@@ -140,6 +140,10 @@ impl Source {
             Self::Passage(passage) => passage.try_next(),
         }
     }
+
+    fn is_remote(&self) -> bool {
+        matches!(self, Self::Passage(passage) if passage.is_remote())
+    }
 }
 
 /// An answer in one piece.
@@ -200,8 +204,8 @@ impl Streaming {
         }
     }
 
-    /// Adds what is there already. The task that reads from a provider hands on a piece at a time, and gets its turn in between: to
-    /// send each alone would take ten times as long.
+    /// Adds what is there already. The task that reads from another server hands on a piece at a time, and gets its turn in between:
+    /// to send each alone would take ten times as long. Tokens of a model here are there when they are, and nobody is waited for.
     async fn gather(&mut self, out: &mut Vec<u8>) {
         let mut waited = false;
         while out.len() < FRAME_BYTES {
@@ -210,7 +214,7 @@ impl Streaming {
                     self.write(&piece, out);
                     waited = false;
                 }
-                None if waited => return,
+                None if waited || !self.source.is_remote() => return,
                 None => {
                     others_turn().await;
                     waited = true;

@@ -1,4 +1,5 @@
-//! Lets all other tasks that are ready have their turn. Used by `reply`, while it gathers what is to be sent at once.
+//! Lets all other tasks that are ready have their turn. Used by `reply`, while it gathers what another server sent at
+//! once.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

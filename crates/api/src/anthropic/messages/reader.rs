@@ -10,8 +10,8 @@ use super::usage::WireUsage;
 use crate::ApiError;
 use crate::anthropic::{UNSIGNED, error};
 use crate::core::{Event, FinishReason};
-use crate::dialect::{StreamReader, broken_off};
-use crate::openai::chat::unreadable;
+use crate::dialect::broken_off;
+use crate::reader::{Reader, Translate, read, unreadable};
 use crate::sse::SseDecoder;
 
 #[derive(Deserialize)]
@@ -117,8 +117,9 @@ struct OpenCall {
     any_arguments: bool,
 }
 
+/// Turns events of the dialect into ours.
 #[derive(Debug, Default)]
-struct Translator {
+pub struct Translator {
     usage: WireUsage,
     calls: u32,
     call: Option<OpenCall>,
@@ -226,6 +227,19 @@ impl Translator {
     }
 }
 
+impl Translate for Translator {
+    fn piece(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<bool, ApiError> {
+        let wire: Wire = read(json)?;
+        let last = matches!(wire, Wire::MessageStop);
+        self.event(wire, out)?;
+        Ok(last)
+    }
+
+    fn end(&mut self, _out: &mut Vec<Event>) -> Result<(), ApiError> {
+        if self.finished { Ok(()) } else { Err(broken_off()) }
+    }
+}
+
 fn signed(signature: String) -> Option<Event> {
     let real = !signature.is_empty() && signature != UNSIGNED;
     real.then_some(Event::ReasoningSignature { choice: 0, signature })
@@ -236,7 +250,7 @@ fn signed(signature: String) -> Option<Event> {
 /// # Errors
 /// A body that is no answer, or an error with the status of success.
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
-    let value: Value = serde_json::from_slice(body).map_err(|e| unreadable(&e, body))?;
+    let value: Value = read(body)?;
     if value["type"] == "error" {
         return Err(error::from_value(&value, None));
     }
@@ -249,60 +263,9 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
         t.call_end(&mut out);
     }
     t.stop(message.stop, &mut out);
-    if t.finished { Ok(out) } else { Err(broken_off()) }
+    t.end(&mut out)?;
+    Ok(out)
 }
 
 /// Reads a stream of messages' events.
-#[derive(Debug, Default)]
-pub struct MessageReader {
-    decoder: SseDecoder,
-    translator: Translator,
-    /// `message_stop` came, or an error.
-    over: bool,
-}
-
-impl MessageReader {
-    /// A reader at the beginning of a stream.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    fn advance(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
-        while let Some(event) = self.decoder.next_event().map_err(|e| ApiError::upstream(e.to_string()))? {
-            let json = event.data.as_bytes();
-            if json.is_empty() {
-                continue;
-            }
-            let wire: Wire = serde_json::from_slice(json).map_err(|e| unreadable(&e, json))?;
-            let last = matches!(wire, Wire::MessageStop);
-            self.translator.event(wire, out)?;
-            if last {
-                self.over = true;
-                return if self.translator.finished { Ok(()) } else { Err(broken_off()) };
-            }
-        }
-        Ok(())
-    }
-}
-
-impl StreamReader for MessageReader {
-    fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
-        if self.over {
-            return;
-        }
-        self.decoder.push(bytes);
-        if let Err(e) = self.advance(out) {
-            self.over = true;
-            out.push(Event::Error(e));
-        }
-    }
-
-    fn end(&mut self, out: &mut Vec<Event>) {
-        if !std::mem::replace(&mut self.over, true) && !self.translator.finished {
-            out.push(Event::Error(broken_off()));
-        }
-    }
-    fn is_over(&self) -> bool {
-        self.over
-    }
-}
+pub type MessageReader = Reader<SseDecoder, Translator>;

@@ -10,7 +10,6 @@ mod stream;
 
 pub use body::{Flavor, body};
 pub(crate) use messages::{arguments, image_source};
-pub(crate) use reader::unreadable;
 pub use reader::{ChunkReader, events};
 pub use request::parse;
 pub(crate) use request::{request, stream_options};

@@ -11,11 +11,9 @@ use super::super::usage::{WireTimings, WireUsage};
 use super::super::{error, logprobs};
 use crate::ApiError;
 use crate::core::{Event, FinishReason, TokenLogprob};
-use crate::dialect::{StreamReader, broken_off};
+use crate::dialect::broken_off;
+use crate::reader::{Reader, Translate, read};
 use crate::sse::SseDecoder;
-
-/// Longest piece of what can not be read that stands in an error.
-const QUOTED_CHARS_MAX: usize = 200;
 
 #[derive(Deserialize)]
 struct Chunk {
@@ -95,7 +93,7 @@ struct Progress {
 
 /// Turns chunks into events.
 #[derive(Debug, Default)]
-struct Translator {
+pub struct Translator {
     id: String,
     started: bool,
     choices: Vec<Progress>,
@@ -161,9 +159,18 @@ impl Translator {
         }
         Ok(())
     }
+}
 
-    /// Checks that nothing is missing at the end.
-    fn complete(&self) -> Result<(), ApiError> {
+impl Translate for Translator {
+    fn piece(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<bool, ApiError> {
+        if json == b"[DONE]" {
+            return Ok(true);
+        }
+        self.chunk(read(json)?, out)?;
+        Ok(false)
+    }
+
+    fn end(&mut self, _out: &mut Vec<Event>) -> Result<(), ApiError> {
         let complete = !self.choices.is_empty() && self.choices.iter().all(|p| p.finished);
         if complete { Ok(()) } else { Err(broken_off()) }
     }
@@ -241,70 +248,9 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut out = Vec::new();
     let mut translator = Translator::default();
     translator.chunk(read(body)?, &mut out)?;
-    translator.complete()?;
+    translator.end(&mut out)?;
     Ok(out)
 }
 
-fn read(json: &[u8]) -> Result<Chunk, ApiError> {
-    serde_json::from_slice(json).map_err(|e| unreadable(&e, json))
-}
-
-/// An error about JSON of a provider's.
-pub(crate) fn unreadable(e: &serde_json::Error, json: &[u8]) -> ApiError {
-    let text: String = String::from_utf8_lossy(json).chars().take(QUOTED_CHARS_MAX).collect();
-    ApiError::upstream(format!("the provider's answer can not be read: {e}: {text}"))
-}
-
 /// Reads a stream of chunks.
-#[derive(Debug, Default)]
-pub struct ChunkReader {
-    decoder: SseDecoder,
-    translator: Translator,
-    /// `[DONE]` came, or an error.
-    over: bool,
-}
-
-impl ChunkReader {
-    /// A reader at the beginning of a stream.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    fn advance(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError> {
-        while let Some(event) = self.decoder.next_event().map_err(|e| ApiError::upstream(e.to_string()))? {
-            match event.data.trim() {
-                "" => {}
-                "[DONE]" => {
-                    self.over = true;
-                    return self.translator.complete();
-                }
-                json => self.translator.chunk(read(json.as_bytes())?, out)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl StreamReader for ChunkReader {
-    fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
-        if self.over {
-            return;
-        }
-        self.decoder.push(bytes);
-        if let Err(e) = self.advance(out) {
-            self.over = true;
-            out.push(Event::Error(e));
-        }
-    }
-
-    fn end(&mut self, out: &mut Vec<Event>) {
-        if !std::mem::replace(&mut self.over, true)
-            && let Err(e) = self.translator.complete()
-        {
-            out.push(Event::Error(e));
-        }
-    }
-    fn is_over(&self) -> bool {
-        self.over
-    }
-}
+pub type ChunkReader = Reader<SseDecoder, Translator>;

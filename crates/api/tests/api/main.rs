@@ -1,0 +1,12 @@
+//! The tests of the dialects, in one program: each program is linked by itself.
+
+mod anthropic;
+mod clients;
+mod common;
+mod ollama;
+mod openai_chat;
+mod openai_completions;
+mod openai_provider;
+mod openai_responses;
+mod other_providers;
+mod tokens;

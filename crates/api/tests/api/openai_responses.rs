@@ -1,0 +1,168 @@
+//! OpenAI's responses towards clients: items, the order of a stream's events, what is kept.
+
+use crate::common::*;
+use octet_api::core::*;
+use octet_api::openai::responses::{ResponseWriter, conversation, deleted, follow, parse, response};
+use octet_api::{ApiError, ErrorKind};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+#[track_caller]
+fn refused(fields: Value, param: &str, message: &str) {
+    let mut body = json!({"model": "m", "input": "Hi"});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let e = parse(body.to_string().as_bytes()).unwrap_err();
+    assert_eq!(e.param.as_deref(), Some(param), "{e}");
+    assert!(e.message.contains(message), "{e}");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    refused(json!({"input": []}), "input", "at least one item");
+    refused(json!({"stream_options": {}}), "stream_options", "needs 'stream'");
+    refused(json!({"input": [{"type": "web_search_call"}]}), "input[0].type", "not supported");
+    refused(
+        json!({"input": [{"type": "item_reference", "id": "x"}]}),
+        "input[0].type",
+        "send the item itself",
+    );
+    refused(json!({"tools": [{"type": "web_search"}]}), "tools[0].type", "'web_search' is not supported");
+    refused(json!({"background": true}), "background", "answers are given at once");
+    refused(json!({"truncation": "auto"}), "truncation", "never cut");
+    refused(json!({"messages": []}), "messages", "send 'input'");
+    refused(json!({"text": {"format": {"type": "grammar"}}}), "text.format.type", "not supported");
+    refused(json!({"include": ["file_search_call.results"]}), "include[0]", "not supported");
+    refused(json!({"conversation": "c"}), "conversation", "not kept");
+}
+
+/// Name and place of every event.
+fn shape(stream: &str) -> Vec<String> {
+    data(stream)
+        .iter()
+        .map(|e| {
+            let kind = e["type"].as_str().unwrap().trim_start_matches("response.");
+            match e["output_index"].as_u64() {
+                Some(i) => format!("{i} {kind}"),
+                None => kind.to_string(),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn a_stream_in_order() {
+    let stream = write(ResponseWriter::new(&request()), &everything());
+    let expected = [
+        "created",
+        "in_progress",
+        "0 output_item.added",
+        "0 content_part.added",
+        "0 reasoning_text.delta",
+        "0 reasoning_text.delta",
+        "0 reasoning_text.done",
+        "0 content_part.done",
+        "0 output_item.done",
+        "1 output_item.added",
+        "1 content_part.added",
+        "1 output_text.delta",
+        "1 output_text.delta",
+        "1 output_text.delta",
+        "1 output_text.done",
+        "1 content_part.done",
+        "1 output_item.done",
+        "2 output_item.added",
+        "2 function_call_arguments.delta",
+        "2 function_call_arguments.done",
+        "2 output_item.done",
+        "3 output_item.added",
+        "3 function_call_arguments.delta",
+        "3 function_call_arguments.delta",
+        "3 function_call_arguments.delta",
+        "3 function_call_arguments.done",
+        "3 output_item.done",
+        "completed",
+    ];
+    assert_eq!(shape(&stream), expected);
+    let events = data(&stream);
+    let last = &events[events.len() - 1]["response"];
+    let items: Vec<&Value> =
+        events.iter().filter(|e| e["type"] == "response.output_item.done").map(|e| &e["item"]).collect();
+    assert_eq!(last["output"].as_array().unwrap().iter().collect::<Vec<_>>(), items);
+    assert_eq!(last["usage"]["total_tokens"], 19);
+    assert_eq!(last["output"][3]["arguments"], "{\"zone\": \"CET\"}");
+    assert!(!stream.contains("[DONE]"), "this dialect has none");
+    let whole: Value =
+        serde_json::from_slice(&response(&request(), &Answer::from_events(&everything()))).unwrap();
+    assert_eq!(*last, whole, "a stream ends with the whole answer");
+}
+
+#[test]
+fn failures_and_limits_are_said() {
+    let e = Event::Error(ApiError::new(ErrorKind::Overloaded, "too much"));
+    let stream = write(ResponseWriter::new(&request()), &[started(), text("a"), e, text("b")]);
+    let events = data(&stream);
+    let last = &events[events.len() - 1];
+    assert_eq!((&last["type"], &last["response"]["status"]), (&json!("response.failed"), &json!("failed")));
+    assert_eq!(last["response"]["error"], json!({"code": "server_error", "message": "too much"}));
+    let stream = write(ResponseWriter::new(&request()), &script([text("a"), finished(FinishReason::Length)]));
+    let events = data(&stream);
+    let last = &events[events.len() - 1];
+    assert_eq!(last["type"], "response.incomplete");
+    assert_eq!(last["response"]["incomplete_details"], json!({"reason": "max_output_tokens"}));
+    assert!(write(ResponseWriter::new(&request()), &[]).contains("broke off"));
+}
+
+#[test]
+fn a_kept_conversation_goes_on() {
+    let first = json!({"model": "m", "instructions": "A", "input": "B", "store": true});
+    let first = parse(first.to_string().as_bytes()).unwrap();
+    let kept = conversation(&first, &Answer::from_events(&everything()));
+    let next = json!({"model": "m", "instructions": "C", "previous_response_id": "resp_abc",
+        "input": [{"type": "function_call_output", "call_id": "call_1", "output": "18"}]});
+    let mut next = parse(next.to_string().as_bytes()).unwrap();
+    follow(&mut next, kept);
+    let messages = &next.chat().unwrap().messages;
+    let roles: Vec<_> = messages.iter().map(|m| m.role).collect();
+    assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool]);
+    assert_eq!(messages[0], Message::text(Role::System, "C"), "instructions are of one request");
+    assert_eq!(messages[2].tool_calls.len(), 2);
+    assert_eq!(deleted("abc")["id"], "resp_abc");
+}
+
+proptest! {
+    #[test]
+    fn items_open_and_close_in_turn(choice in any_choice(0)) {
+        let all = script(choice);
+        let events = data(&write(ResponseWriter::new(&request()), &all));
+        let mut open: Option<(u64, String)> = None;
+        let mut items = 0;
+        for (i, e) in events.iter().enumerate() {
+            prop_assert_eq!(e["sequence_number"].as_u64(), Some(i as u64));
+            match e["type"].as_str().unwrap() {
+                "response.output_item.added" => {
+                    prop_assert!(open.is_none());
+                    prop_assert_eq!(e["output_index"].as_u64(), Some(items));
+                    open = Some((items, String::new()));
+                }
+                "response.output_item.done" => {
+                    prop_assert_eq!(open.take().map(|o| o.0), Some(items));
+                    items += 1;
+                }
+                kind if kind.ends_with(".delta") => {
+                    let (at, all) = open.as_mut().unwrap();
+                    prop_assert_eq!(e["output_index"].as_u64(), Some(*at));
+                    all.push_str(e["delta"].as_str().unwrap());
+                }
+                "response.output_text.done" | "response.reasoning_text.done" => {
+                    prop_assert_eq!(e["text"].as_str(), open.as_ref().map(|o| o.1.as_str()));
+                }
+                "response.function_call_arguments.done" => {
+                    prop_assert_eq!(e["arguments"].as_str(), open.as_ref().map(|o| o.1.as_str()));
+                }
+                _ => {}
+            }
+        }
+        let whole: Value = serde_json::from_slice(&response(&request(), &Answer::from_events(&all))).unwrap();
+        prop_assert_eq!(&events[events.len() - 1]["response"], &whole);
+    }
+}

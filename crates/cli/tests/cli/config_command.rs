@@ -1,0 +1,56 @@
+//! `octet config check`, `import` and `schema`.
+
+use crate::common::Place;
+use serde_json::Value;
+
+#[test]
+fn check_draws_what_names_route_to() {
+    let place = Place::new();
+    place.write("octet.yaml", "model_list:\n- {model_name: a, litellm_params: {model: openai/x, api_key: os.environ/A_KEY}}\ngeneral_settings: {database_url: x}\n");
+    let ran = place.octet_with(&["config", "check", "octet.yaml"], "", &[("A_KEY", "sk-hidden")]).ok();
+    assert!(ran.stdout.starts_with("a\n└─ openai x at https://api.openai.com/v1\n"), "{}", ran.stdout);
+    assert!(ran.stderr.contains("note: octet.yaml:3:20: general_settings.database_url: "), "{}", ran.stderr);
+    assert!(!ran.stdout.contains("sk-hidden") && !ran.stderr.contains("sk-hidden"));
+    place
+        .octet(&["config", "check", "octet.yaml"])
+        .fails(1, &["octet.yaml", "the environment variable A_KEY is not set"]);
+}
+
+#[test]
+fn check_says_what_is_wrong_and_where() {
+    let place = Place::new();
+    place.write("octet.yaml", "model_list:\n- {model_name: a, litellm_params: {model: olama/x}}\nrouter_settings: {num_retires: 1}\n");
+    let wrong =
+        ["octet.yaml:2:43: ", "did you mean 'ollama'?", "octet.yaml:3:19: ", "did you mean 'num_retries'?"];
+    place.octet(&["config", "check", "octet.yaml"]).fails(1, &wrong);
+    place.octet(&["config", "check", "none.yaml"]).fails(1, &["none.yaml", "can not be read"]);
+}
+
+#[test]
+fn imports_can_be_checked() {
+    let place = Place::new();
+    place.write("Modelfile", "FROM ./model.gguf\nPARAMETER num_ctx 4096\nSYSTEM Be brief.\n");
+    let ran = place.octet(&["config", "import", "Modelfile", "--name", "mine"]).ok();
+    assert!(ran.stderr.contains("line 3: SYSTEM was left out"), "{}", ran.stderr);
+    place.write("octet.yaml", &ran.stdout);
+    let tree = place.octet(&["config", "check", "octet.yaml"]).ok().stdout;
+    assert!(tree.starts_with("mine\n└─ ./model.gguf in this process\n"), "{tree}");
+    place.write("swap.yaml", "models: {q: {cmd: 'server --port ${PORT}'}}\n");
+    let ran = place.octet(&["config", "import", "swap.yaml"]).ok();
+    assert!(ran.stdout.contains("processes:\n  models: {q:"), "{}", ran.stdout);
+    place.octet(&["config", "import", "none"]).fails(1, &["none can not be read"]);
+}
+
+#[test]
+fn the_schema_is_json_and_the_tables_are_those_of_the_documentation() {
+    let place = Place::new();
+    let schema: Value = serde_json::from_str(&place.octet(&["config", "schema"]).ok().stdout).unwrap();
+    assert!(schema["properties"]["model_list"]["items"]["properties"]["litellm_params"].is_object());
+    let tables = place.octet(&["config", "schema", "--markdown"]).ok().stdout;
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/router.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    assert!(
+        docs.contains(tables.trim_end()),
+        "docs/router.md is not what `octet config schema --markdown` prints"
+    );
+}

@@ -1,0 +1,86 @@
+//! `octet keys` and `octet usage`, as a user types them.
+
+use crate::common::Place;
+use octet_keys::{Ask, Limits, Prices, Store, Usage};
+use serde_json::Value;
+
+fn json(place: &Place, args: &[&str]) -> Value {
+    serde_json::from_str(&place.octet(&[args, &["--json"]].concat()).ok().stdout).unwrap()
+}
+
+#[test]
+fn keys_are_made_listed_changed_and_revoked() {
+    let place = Place::new();
+    place.octet(&["keys", "list"]).fails(1, &["no file of keys", "octet keys create", "keys.db"]);
+    let made =
+        place.octet(&["keys", "create", "alice", "--models", "a,b*", "--budget", "10", "--per", "1mo"]).ok();
+    let key = made.stdout.trim();
+    assert!(key.starts_with("sk-octet-") && key.len() == 73, "{key}");
+    assert!(made.stderr.contains("only time") && !made.stderr.contains(key));
+    let made = json(&place, &["keys", "create", "bob", "--expires", "2099-01-01", "--rpm", "5"]);
+    assert!(made["key"].as_str().unwrap().starts_with("sk-octet-"));
+
+    let listed = place.octet(&["keys", "list"]).ok().stdout;
+    for word in ["ID", "alice", "$10.00 per 1mo", "a,b*", "5 rpm", "until 2099-01-01 00:00 UTC", "in force"] {
+        assert!(listed.contains(word), "no '{word}' in: {listed}");
+    }
+    assert!(!listed.contains(key));
+    place.octet(&["keys", "edit", "alice", "--budget", "20", "--tpm", "1000", "--expires", "1d"]).ok();
+    place.octet(&["keys", "edit", "bob", "--rpm", "none", "--expires", "none", "--name", "robert"]).ok();
+    let keys = json(&place, &["keys", "list"]);
+    assert_eq!((&keys[0]["budget_usd"], &keys[0]["budget_period"]), (&20.0.into(), &"1mo".into()));
+    assert_eq!((&keys[0]["tpm"], &keys[0]["models"][1]), (&1000.into(), &"b*".into()));
+    assert_eq!(
+        (&keys[1]["name"], &keys[1]["rpm"], &keys[1]["expires"]),
+        (&"robert".into(), &Value::Null, &Value::Null)
+    );
+
+    place.octet(&["keys", "revoke", "robert", "carol"]).fails(1, &["no key 'carol'"]);
+    assert!(json(&place, &["keys", "list"])[1]["revoked"].is_null(), "all or none");
+    place.octet(&["keys", "revoke", "robert"]).ok();
+    assert!(json(&place, &["keys", "list"])[1]["revoked"].is_number());
+    assert!(place.octet(&["keys", "list"]).ok().stdout.contains("revoked "));
+}
+
+#[test]
+fn what_can_not_be_meant_is_refused() {
+    let place = Place::new();
+    let create = |args: &[&str]| place.octet(&[&["keys", "create", "alice"], args].concat());
+    create(&["--budget", "ten"]).fails(2, &["ten", "12.50"]);
+    create(&["--per", "1mo"]).fails(2, &["--budget"]);
+    create(&["--budget", "1", "--per", "soon"]).fails(2, &["soon", "30d"]);
+    create(&["--expires", "2026-13-01"]).fails(2, &["2026-13-01"]);
+    create(&["--rpm", "0"]).fails(1, &["rpm"]);
+    create(&["--db", "missing.txt", "--models", ""]).fails(1, &["1 to 512 bytes"]);
+    let notes = place.write("notes.txt", "remember the milk");
+    create(&["--db", crate::common::str(&notes)]).fails(1, &["notes.txt", "no SQLite database"]);
+}
+
+#[test]
+fn usage_is_summed_as_asked_for() {
+    let place = Place::new();
+    let db = place.path("keys.db");
+    let store = Store::open(&db).unwrap();
+    let (alice, _) = store.create("alice", Limits::default()).unwrap();
+    let (bob, _) = store.create("bob", Limits::default()).unwrap();
+    for (key, model, input) in [(&alice, "x", 100), (&alice, "x", 50), (&alice, "y", 7), (&bob, "x", 1)] {
+        let usage = Usage { input, cached: 1, output: 2, ..Usage::default() };
+        let grant = store.authorize(key.reveal(), model, &Ask::default()).unwrap();
+        grant.settle(&usage, &Prices::new(0.01, 0.02).unwrap());
+    }
+    store.close().unwrap();
+    let usage = |args: &[&str]| [&["usage", "--db", crate::common::str(&db)], args].concat().join(" ");
+    let run = |args: &[&str]| place.octet(&usage(args).split(' ').collect::<Vec<_>>()).ok().stdout;
+    let shown = run(&[]);
+    let lines: Vec<Vec<&str>> = shown.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["KEY", "MODEL", "REQUESTS", "INPUT", "CACHED", "OUTPUT", "COST"]);
+    assert_eq!(lines[1], ["alice", "x", "2", "150", "2", "4", "$1.58"]);
+    assert_eq!(lines[4], ["total", "4", "158", "4", "8", "$1.74"]);
+    let by_model: Value = serde_json::from_str(&run(&["--by", "model", "--key", "alice", "--json"])).unwrap();
+    assert_eq!((by_model.as_array().unwrap().len(), &by_model[0]["input_tokens"]), (2, &150.into()));
+    assert!(by_model[0]["day"].is_null() && by_model[1]["model"] == "y");
+    assert_eq!(run(&["--until", "2020-01-01"]), "");
+    place
+        .octet(&["usage", "--db", crate::common::str(&db), "--since", "yesterday"])
+        .fails(2, &["yesterday", "7d"]);
+}

@@ -1,0 +1,11 @@
+//! The tests of the command, in one program: each program is linked by itself.
+
+mod common;
+mod config_command;
+mod endpoint;
+mod keys_cli;
+mod measure;
+mod route_command;
+mod served;
+mod text;
+mod usage;

@@ -1,0 +1,215 @@
+//! `octet show`, `synth` and `bench` on tiny models.
+
+use crate::common::Place;
+use serde_json::Value;
+
+/// Flags that keep a bench short.
+const SHORT: &[&str] = &["-p", "8", "-n", "4", "-r", "2", "-t", "1", "--no-bandwidth"];
+
+fn bench(place: &Place, more: &[&str]) -> crate::common::Ran {
+    place.octet(&[&["bench", "model.gguf"], SHORT, more].concat()).ok()
+}
+
+#[test]
+fn show_tells_what_a_model_is_made_of() {
+    let place = Place::with_model("qwen35moe", "q4_k_m");
+    let text = place.octet(&["show", "model.gguf", "-c", "1000"]).ok().stdout;
+    for word in ["qwen35moe", "3 Gated DeltaNet, 1 attention", "routed experts", "memory for a context of"] {
+        assert!(text.contains(word), "no '{word}' in {text}");
+    }
+    let json: Value =
+        serde_json::from_str(&place.octet(&["show", "-m", "model.gguf", "--json"]).ok().stdout).unwrap();
+    assert_eq!(json["architecture"], "qwen35moe");
+    assert_eq!(json["experts"]["per_token"], 3);
+    assert!(json["active_parameters"].as_u64() < json["parameters"].as_u64());
+    let groups: u64 = json["groups"].as_array().unwrap().iter().map(|g| g["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(json["bytes"], groups);
+}
+
+#[test]
+fn keys_and_values_take_the_memory_of_their_types() {
+    let place = Place::with_model("qwen3", "f32");
+    let kv = |args: &[&str]| {
+        let ran = place.octet(&[&["show", "model.gguf", "--json"], args].concat()).ok();
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()["memory"]["kv_cache"].as_u64().unwrap()
+    };
+    assert_eq!(kv(&["-ctk", "f32", "-ctv", "f32"]), 2 * kv(&[]));
+    assert_eq!(kv(&["--kv-cache-dtype", "f32"]), 2 * kv(&["--kv-cache-dtype=auto"]));
+    // 34 bytes for 32 values, and each flag for itself
+    let f16 = kv(&[]);
+    assert_eq!(kv(&["--kv-cache-dtype", "q8_0"]), f16 / 64 * 34);
+    assert_eq!(kv(&["-ctk", "q8_0", "-ctv", "q8_0"]), f16 / 64 * 34);
+    assert_eq!(kv(&["-ctk", "q8_0"]), f16 / 128 * (34 + 64));
+    assert_eq!(kv(&["-ctk", "f32", "-ctv=q8_0"]), f16 / 128 * (128 + 34));
+    place.octet(&["show", "model.gguf", "-ctk", "q4_0"]).fails(2, &["q4_0", "f16", "q8_0"]);
+    let text = place.octet(&["show", "model.gguf", "-ctv", "q8_0"]).ok().stdout;
+    assert!(text.contains("a position in f16/q8_0"), "{text}");
+    let ran = bench(&place, &["-o", "jsonl", "-ctk", "q8_0"]).stdout;
+    let row: Value = serde_json::from_str(ran.lines().next().unwrap()).unwrap();
+    assert_eq!((&row["type_k"], &row["type_v"]), (&"q8_0".into(), &"f16".into()));
+}
+
+#[test]
+fn bench_prints_the_table_and_what_a_token_reads() {
+    let place = Place::with_model("qwen3moe", "q8_0");
+    let ran = place.octet(&[
+        "bench",
+        "model.gguf",
+        "-p",
+        "8,16",
+        "-n",
+        "4",
+        "-d",
+        "0,8",
+        "-r",
+        "2",
+        "-t",
+        "1",
+        "--profile",
+    ]);
+    let text = ran.ok().stdout;
+    let rows: Vec<&str> = text.lines().filter(|l| l.starts_with('|')).collect();
+    let columns = |row: &str| row.split('|').map(|c| c.trim().to_string()).collect::<Vec<_>>();
+    assert_eq!(columns(rows[0])[1..8], ["model", "size", "params", "backend", "threads", "test", "t/s"]);
+    let tests: Vec<String> = rows[2..].iter().map(|r| columns(r)[6].clone()).collect();
+    assert_eq!(tests, ["pp8", "pp16", "tg4", "pp8 @ d8", "pp16 @ d8", "tg4 @ d8"]);
+    assert!(
+        rows.iter().all(|r| r.chars().count() == rows[0].chars().count()),
+        "columns are not aligned: {text}"
+    );
+    for word in ["weights read per token:", "% of the", "logits of tg4 @ d8: ", "norm_linear", "GB/s"] {
+        assert!(text.contains(word), "no '{word}' in {text}");
+    }
+}
+
+#[test]
+fn bench_speaks_json_jsonl_and_csv() {
+    let place = Place::with_model("llama", "q4_k_m");
+    let json: Value = serde_json::from_str(&bench(&place, &["-o", "json"]).stdout).unwrap();
+    let rows = json.as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    assert_eq!((&rows[0]["n_prompt"], &rows[0]["n_gen"]), (&8.into(), &0.into()));
+    assert_eq!((&rows[1]["n_prompt"], &rows[1]["n_gen"]), (&0.into(), &4.into()));
+    assert_eq!(rows[1]["samples_ns"].as_array().unwrap().len(), 2);
+    assert!(
+        rows[1]["avg_ts"].as_f64().unwrap() > 0.0 && rows[1]["weight_bytes_per_token"].as_u64().unwrap() > 0
+    );
+    assert!(rows[1]["profile"]["verbs"]["logits"]["calls"].as_u64().unwrap() >= 8);
+
+    let lines = bench(&place, &["-o", "jsonl"]).stdout;
+    let hashes: Vec<Value> =
+        lines.lines().map(|l| serde_json::from_str::<Value>(l).unwrap()["logits_hash"].clone()).collect();
+    assert_eq!(
+        hashes,
+        [rows[0]["logits_hash"].clone(), rows[1]["logits_hash"].clone()],
+        "the same in every run"
+    );
+
+    let csv = bench(&place, &["-o", "csv"]).stdout;
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines.len(), 3);
+    let head = cells(lines[0]);
+    assert!(lines.iter().all(|l| cells(l).len() == head.len()), "{csv}");
+    let cell = |name: &str| cells(lines[2])[head.iter().position(|h| h == name).unwrap()].clone();
+    assert_eq!([cell("test"), cell("n_gen"), cell("model_filename")], ["tg4", "4", "model.gguf"]);
+}
+
+/// The cells of a CSV line; commas within quotes are text.
+fn cells(line: &str) -> Vec<String> {
+    let mut cells = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => cells.push(String::new()),
+            c => cells.last_mut().unwrap().push(c),
+        }
+    }
+    cells
+}
+
+#[test]
+fn synth_writes_what_bench_would_make_up() {
+    let place = Place::new();
+    let ran = place.octet(&["synth", "tiny-qwen35moe", "--quant", "q4_k_m", "-o", "made.gguf"]).ok();
+    assert!(ran.stdout.starts_with("made.gguf: ") && ran.stderr.is_empty());
+    place.octet(&["synth", "tiny-qwen35moe", "-o", "made.gguf"]).fails(1, &["made.gguf", "exists already"]);
+    place.octet(&["synth", "tiny-qwen35moe", "-o", "made.gguf", "--force"]).ok();
+
+    let hashes = |model: &[&str]| -> Vec<Value> {
+        let ran = place.octet(&[&["bench"], model, SHORT, &["-o", "jsonl"]].concat()).ok();
+        assert_eq!(ran.stderr, "", "no progress where standard error is no terminal");
+        ran.stdout.lines().map(|l| serde_json::from_str::<Value>(l).unwrap()["logits_hash"].clone()).collect()
+    };
+    assert_eq!(hashes(&["made.gguf"]), hashes(&["--synthetic", "tiny-qwen35moe", "--quant", "q4_k_m"]));
+}
+
+#[test]
+fn thread_counts_make_rows() {
+    let place = Place::with_model("qwen2", "q8_0");
+    let ran = place.octet(&[
+        "bench",
+        "model.gguf",
+        "-p",
+        "0",
+        "-n",
+        "2",
+        "-r",
+        "1",
+        "-t",
+        "1,2",
+        "--no-bandwidth",
+        "--no-warmup",
+        "--no-pin",
+        "--isa",
+        "portable",
+    ]);
+    let text = ran.ok().stdout;
+    assert!(text.contains("tg2, 1 thread:") && text.contains("tg2, 2 threads"), "{text}");
+    assert!(text.contains("portable"), "{text}");
+}
+
+#[test]
+fn a_bench_of_nothing_is_refused() {
+    let place = Place::with_model("qwen2", "f32");
+    place.octet(&["bench", "model.gguf", "-p", "0", "-n", "0"]).fails(2, &["nothing to measure"]);
+    place.octet(&["bench", "--synthetic", "qwen9"]).fails(2, &["qwen9", "qwen3.6-35b-a3b"]);
+    place.octet(&["bench", "--synthetic", "qwen3-8b", "--quant", "q9"]).fails(2, &["q9", "q4_k_m"]);
+    place.octet(&["bench", "model.gguf", "--synthetic", "qwen3-8b"]).fails(2, &["cannot be used with"]);
+}
+
+#[test]
+fn a_model_larger_than_the_memory_is_not_loaded() {
+    let place = Place::new();
+    let ran =
+        place.octet(&["bench", "--synthetic", "qwen3.5-397b-a17b", "--quant", "f32", "-p", "0", "-n", "1"]);
+    let ran = ran.fails(1, &["does not fit", "are free", "smaller -p, -n or -d", "--no-memory-check"]);
+    assert!(!ran.stderr.contains("--ctx-size"), "bench has no such flag: {}", ran.stderr);
+}
+
+#[test]
+fn a_name_from_a_file_is_a_cell_of_the_table() {
+    let place = Place::new();
+    let mut model = octet_synth::tiny("llama", "q8_0".parse().unwrap()).unwrap();
+    model.metadata.insert("general.name", octet_weights::Value::Str("a|b \u{1b}[2J\n| c".into()));
+    octet_synth::write(&model, &place.path("model.gguf"), false, &mut |_, _| {}).unwrap();
+    let text = bench(&place, &[]).stdout;
+    assert!(text.contains("| a\\|b \\u{1b}[2J\\n\\| c "), "{text}");
+    assert!(!text.contains('\u{1b}'), "{text}");
+}
+
+#[test]
+fn a_model_goes_to_a_file() {
+    let place = Place::new();
+    let synth = |output: &str| place.octet(&["synth", "tiny-llama", "-o", output, "--force"]);
+    synth("-").fails(2, &["standard output"]);
+    std::fs::create_dir(place.path("folder")).unwrap();
+    synth("folder").fails(1, &["folder", "only be written to a file"]);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let _listener = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();
+        synth("socket").fails(1, &["socket is a socket"]);
+        assert!(std::fs::symlink_metadata(place.path("socket")).unwrap().file_type().is_socket());
+    }
+}

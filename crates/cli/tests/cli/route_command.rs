@@ -1,0 +1,59 @@
+//! `octet serve --config` and `octet route`: what is wrong is said before anything is served, and decisions are shown.
+
+use crate::common::Place;
+
+const FILE: &str = "\
+model_list:
+- {model_name: fast, litellm_params: {model: hosted_vllm/small, api_base: 'http://127.0.0.1:1/v1'}}
+- {model_name: strong, litellm_params: {model: hosted_vllm/large, api_base: 'http://127.0.0.1:2/v1'}}
+router_settings: {model_group_alias: {gpt-4o: auto}}
+cascades:
+- {model_name: auto, fast: fast, strong: strong, rules: [{tools: true}, {header: {x-team: red}}], confidence: {mean_logprob: -0.5}}
+";
+
+#[test]
+fn serve_says_what_is_wrong_with_a_file() {
+    let place = Place::new();
+    place.write("octet.yaml", "model_list:\n- {model_name: a, litellm_params: {model: olama/x}}\n");
+    place
+        .octet(&["serve", "--config", "octet.yaml", "--port", "0"])
+        .fails(1, &["octet.yaml:2:43: ", "ollama"]);
+    place
+        .octet(&["serve", "--config", "none.yaml", "--port", "0"])
+        .fails(1, &["none.yaml", "can not be read"]);
+    place.octet(&["serve", "m.gguf", "--config", "octet.yaml"]).fails(2, &["--config"]);
+    let local = "model_list:\n- {model_name: a, litellm_params: {model: octet/./missing.gguf}}\n";
+    place.write("octet.yaml", local);
+    place
+        .octet(&["serve", "--config", "octet.yaml", "--port", "0"])
+        .fails(1, &["missing.gguf", "no such file"]);
+}
+
+#[test]
+fn explain_shows_decisions() {
+    let place = Place::new();
+    place.write("octet.yaml", FILE);
+    let tool = r#"{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}"#;
+    let with_tools = format!(
+        r#"{{"model": "gpt-4o", "messages": [{{"role": "user", "content": "Hi"}}], "tools": [{tool}]}}"#
+    );
+    place.write("tools.json", &with_tools);
+    place.write(
+        "plain.json",
+        r#"{"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}"#,
+    );
+    place.write("none.json", r#"{"model": "other", "messages": [{"role": "user", "content": "Hi"}]}"#);
+    let said = place.octet(&["route", "explain", "tools.json", "--config", "octet.yaml"]).ok().stdout;
+    assert!(said.contains("stands for auto (by alias)") && said.contains("sends it to strong"), "{said}");
+    let said = place.octet(&["route", "explain", "plain.json", "--config", "octet.yaml"]).ok().stdout;
+    assert!(said.contains(" of fast: ") && said.ends_with("would be asked\n"), "{said}");
+    let red =
+        ["route", "explain", "plain.json", "--config", "octet.yaml", "--header", "X-Team: red", "--json"];
+    let said: serde_json::Value = serde_json::from_str(&place.octet(&red).ok().stdout).unwrap();
+    assert!(said["steps"].to_string().contains("strong"), "{said}");
+    let said = place.octet(&["route", "explain", "none.json", "--config", "octet.yaml"]).ok().stdout;
+    assert!(said.contains("nobody would be asked"), "{said}");
+    place
+        .octet(&["route", "calibrate", "none.json", "--config", "octet.yaml", "--name", "x"])
+        .fails(1, &["no cascade 'x'", "auto"]);
+}

@@ -1,0 +1,252 @@
+//! What a user is told when something is wrong, and the commands around models on this machine.
+
+use crate::common::Place;
+
+const COMMANDS: [&str; 13] = [
+    "run",
+    "bench",
+    "show",
+    "synth",
+    "pull",
+    "list",
+    "rm",
+    "tokenize",
+    "template",
+    "perplexity",
+    "keys",
+    "usage",
+    "completions",
+];
+
+#[test]
+fn help_teaches() {
+    let place = Place::new();
+    let top = place.octet(&["--help"]).ok().stdout;
+    for command in COMMANDS {
+        assert!(top.contains(command), "{top}");
+        let help = place.octet(&[command, "--help"]).ok().stdout;
+        assert!(help.contains("Examples:") && help.contains(&format!("octet {command}")), "{help}");
+    }
+    place.octet(&["--version"]).ok();
+}
+
+#[test]
+fn bad_flags_are_refused_by_name() {
+    let place = Place::new();
+    place.octet(&["bench", "--frobnicate"]).fails(2, &["--frobnicate"]);
+    place.octet(&["bench", "m.gguf", "-t", "0"]).fails(2, &["--threads", "above 0"]);
+    place.octet(&["shwo", "m.gguf"]).fails(2, &["shwo", "show"]);
+    place.octet(&["show"]).fails(2, &["no model is named", "OCTET_MODEL"]);
+    place.octet(&["show", "a.gguf", "-m", "b.gguf"]).fails(2, &["two models", "a.gguf", "b.gguf"]);
+}
+
+#[test]
+fn the_environment_mirrors_flags_and_flags_beat_it() {
+    let place = Place::with_model("qwen2", "q8_0");
+    let context = |args: &[&str], variables: &[(&str, &str)]| {
+        let args = [&["show", "--json"], args].concat();
+        let ran = place.octet_with(&args, "", &[&[("OCTET_MODEL", "model.gguf")], variables].concat()).ok();
+        serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap()["memory"]["context"].as_u64().unwrap()
+    };
+    assert_eq!(context(&[], &[("OCTET_CTX_SIZE", "512")]), 512);
+    assert_eq!(context(&["-c", "256"], &[("OCTET_CTX_SIZE", "512")]), 256);
+    assert_eq!(context(&["--max-model-len", "128"], &[]), 128);
+    assert_eq!(context(&[], &[("OCTET_CTX_SIZE", "")]), context(&[], &[]), "an empty variable is none");
+    let wrong = place.octet_with(&["show", "model.gguf"], "", &[("OCTET_CTX_SIZE", "many")]);
+    wrong.fails(2, &["many", "OCTET_CTX_SIZE"]);
+}
+
+#[test]
+fn a_flag_of_one_command_is_nobody_elses() {
+    let place = Place::new();
+    // `--output` is a form to `octet bench`, and a file to `octet synth`; --json is as good as nowhere wanted always.
+    let variables = [("OCTET_OUTPUT", "json"), ("OCTET_JSON", "1"), ("OCTET_FORCE", "1")];
+    let synth = ["synth", "tiny-llama", "--quant", "q8_0"];
+    place.octet_with(&synth, "", &variables).fails(2, &["--output"]);
+    assert!(!place.path("json").exists());
+    place.octet_with(&[&synth[..], &["-o", "made.gguf"]].concat(), "", &variables).ok();
+    assert!(!place.octet_with(&["show", "made.gguf"], "", &variables).ok().stdout.starts_with('{'));
+    let lists = [("OCTET_THREADS", "1,2")];
+    let bench = ["bench", "made.gguf", "-p", "0", "-n", "1", "-r", "1", "--no-bandwidth"];
+    place.octet_with(&bench, "", &lists).fails(2, &["OCTET_THREADS", "one value"]);
+    place.octet_with(&bench, "", &[("OCTET_THREADS", "1")]).ok();
+}
+
+#[cfg(unix)]
+#[test]
+fn variables_that_are_no_text_are_named() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new();
+    let bad = OsStr::from_bytes(b"caf\xe9");
+    for name in ["OCTET_MODEL", "OCTET_CTX_SIZE", "HF_HUB_CACHE", "HF_TOKEN"] {
+        let ran = place.run(place.command(&["run", "-hf", "me/nothing:Q8_0", "Hi"]).env(name, bad), "");
+        ran.fails(2, &[name, "UTF-8"]);
+    }
+}
+
+#[test]
+fn models_that_are_not_there() {
+    let place = Place::new();
+    place.octet(&["show", "missing.gguf"]).fails(1, &["missing.gguf", "no such file", "octet list"]);
+    place.octet(&["show", "smollm:135m"]).fails(1, &["smollm:135m", "did you mean 'smollm2:135m'?"]);
+    place.octet(&["show", "smollm2:135m"]).fails(1, &["smollm2:135m", "HF_HUB_OFFLINE"]);
+    place.octet(&["show", "-hf", "me/nothing:Q8_0"]).fails(1, &["me/nothing", "HF_HUB_OFFLINE"]);
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let place = Place::with_model("llama", "q8_0");
+    let whole = std::fs::read(place.path("model.gguf")).unwrap();
+    std::fs::write(place.path("short.gguf"), &whole[..whole.len() / 2]).unwrap();
+    std::fs::write(place.path("text.gguf"), "hello").unwrap();
+    std::fs::write(place.path("empty.gguf"), "").unwrap();
+    for file in ["short.gguf", "text.gguf", "empty.gguf"] {
+        for command in ["show", "bench"] {
+            let ran = place.octet(&[command, file]).fails(1, &["error: ", file]);
+            assert!(ran.stdout.is_empty() && !ran.stderr.contains("panicked"), "{}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn an_empty_cache_says_how_to_fill_it() {
+    let place = Place::new();
+    let ran = place.octet(&["list"]).ok();
+    assert!(ran.stdout.is_empty() && ran.stderr.contains("octet pull"), "{}", ran.stderr);
+    assert_eq!(place.octet(&["list", "--json"]).ok().stdout.trim(), "[]");
+    place.octet(&["pull", "smollm2:135m"]).fails(1, &["HF_HUB_OFFLINE"]);
+    place.octet(&["rm", "smollm2:135m"]).fails(1, &["smollm2:135m"]);
+    place.octet(&["rm", "nothing-like-this"]).fails(1, &["nothing-like-this", "known are"]);
+}
+
+#[test]
+fn models_in_the_cache_are_listed_and_removed() {
+    let place = Place::with_cached_model("llama", "q8_0");
+    let list = place.octet(&["list"]).ok().stdout;
+    assert!(list.starts_with("NAME") && list.contains("hf:me/tiny-GGUF:Q8_0"), "{list}");
+    let json: serde_json::Value = serde_json::from_str(&place.octet(&["ls", "--json"]).ok().stdout).unwrap();
+    assert_eq!(json[0]["reference"], "hf:me/tiny-GGUF:Q8_0");
+    assert_eq!(json[0]["complete"], true);
+    let shown = place.octet(&["show", "-hf", "me/tiny-GGUF:Q8_0"]).ok().stdout;
+    assert!(shown.contains("llama"), "{shown}");
+    // All names are looked at before the first one goes.
+    for wrong in ["smollm2:135m", "hf:me/tiny-GGUF:Q4_0", "hf:me/other", "nothing-like-this"] {
+        place.octet(&["rm", "hf:me/tiny-GGUF:Q8_0", wrong]).fails(1, &[wrong]);
+        assert!(place.cached().exists(), "{wrong}");
+    }
+    let removed = place.octet(&["rm", "hf:me/tiny-GGUF:Q8_0"]).ok().stdout;
+    assert!(removed.contains("removed 1 file"), "{removed}");
+    assert_eq!(place.octet(&["list", "--json"]).ok().stdout.trim(), "[]");
+}
+
+#[test]
+fn names_are_all_understood_before_anything_is_fetched() {
+    let place = Place::new();
+    let ran = place.octet(&["pull", "smollm2:135m", "nothing-like-this"]).fails(1, &["nothing-like-this"]);
+    assert!(!ran.stderr.contains("HF_HUB_OFFLINE"), "the first one was tried: {}", ran.stderr);
+}
+
+#[test]
+fn what_is_damaged_in_the_cache_can_be_fetched_again() {
+    let place = Place::with_cached_model("llama", "q8_0");
+    let whole = std::fs::read(place.cached()).unwrap();
+    std::fs::write(place.cached(), &whole[..whole.len() / 2]).unwrap();
+    let name = "hf:me/tiny-GGUF:Q8_0";
+    let again = format!("`octet rm {name}`, then `octet pull {name}`");
+    place.octet(&["run", name, "Hi"]).fails(1, &[name, &again]);
+    std::fs::write(place.path("short.gguf"), &whole[..whole.len() / 2]).unwrap();
+    assert!(!place.octet(&["run", "short.gguf", "Hi"]).fails(1, &["short.gguf"]).stderr.contains("octet rm"));
+}
+
+#[test]
+fn flags_that_would_do_nothing_are_refused() {
+    let place = Place::with_model("llama", "q8_0");
+    place.octet(&["show", "model.gguf", "--no-memory-check"]).fails(2, &["--no-memory-check"]);
+    for flag in [["--quant", "q8_0"], ["--layers", "1"], ["--weights-seed", "0"]] {
+        place.octet(&["bench", "model.gguf", flag[0], flag[1]]).fails(2, &[flag[0], "--synthetic"]);
+    }
+}
+
+#[test]
+fn counts_are_bounded() {
+    let place = Place::with_model("llama", "q8_0");
+    for args in [
+        &["run", "model.gguf", "Hi", "-c", "18446744073709551615"][..],
+        &["bench", "model.gguf", "-p", "9000000000000000000"],
+        &["bench", "model.gguf", "-d", "268435457"],
+    ] {
+        place.octet(args).fails(2, &["268435456"]);
+    }
+}
+
+/// A standard error that breaks: the reading end of a pipe is closed.
+#[cfg(unix)]
+#[test]
+fn nobody_needs_to_listen_to_notes() {
+    let place = Place::with_model("llama", "q8_0");
+    let run = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = place.command(args);
+        command.stdin(std::process::Stdio::null()).stderr(writer);
+        command.output().unwrap()
+    };
+    assert_eq!(run(&["run", "missing.gguf", "Hi"]).status.code(), Some(1));
+    let answer = run(&["run", "model.gguf", "Hi", "-v", "-n", "12", "-t", "1", "--temp", "0"]);
+    assert_eq!(answer.status.code(), Some(0));
+    assert!(!answer.stdout.is_empty());
+}
+
+#[test]
+fn completions_are_printed() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(place.octet(&["completions", shell]).ok().stdout.contains("ubatch-size"));
+    }
+}
+
+#[test]
+fn an_empty_key_does_not_open_the_server() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let serve = ["serve", "model.gguf", "--port", "0"];
+    let flag = |key: &str| place.octet(&[&serve[..], &["--api-key", key]].concat());
+    for key in ["", " ", "\t"] {
+        flag(key).fails(2, &["--api-key is empty", "leave it out"]);
+    }
+    for key in [" secret", "secret\n", "sec\nret"] {
+        flag(key).fails(2, &["--api-key", "no client can send"]);
+    }
+    // Who sets a variable believes that there is a key.
+    for name in ["OCTET_API_KEY", "OCTET_API_KEY_FILE"] {
+        place.octet_with(&serve, "", &[(name, "")]).fails(2, &[name, "to nothing", "unset it"]);
+    }
+    place.octet_with(&serve, "", &[("OCTET_API_KEY", " ")]).fails(2, &["OCTET_API_KEY", "leave it out"]);
+}
+
+#[test]
+fn flags_of_the_server_that_make_no_sense_are_refused() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let file = place.write("afile", "x");
+    for (flag, value) in [
+        ("--max-body", "0"),
+        ("--cache-disk-size", "0"),
+        ("--cors-origin", "bad"),
+        ("--cors-origin", "https://chat.example.com/"),
+        ("--cache-disk", file.to_str().unwrap()),
+    ] {
+        let ran = place.octet(&["serve", "model.gguf", "--port", "0", flag, value]).fails(2, &[flag]);
+        assert!(!ran.stderr.contains("listening"), "{flag}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_before_a_model_is_looked_at() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let ran = place
+        .octet(&["serve", "missing.gguf", "--port", &port])
+        .fails(1, &["can not listen at", &port, "--port"]);
+    assert!(!ran.stderr.contains("missing.gguf"), "{}", ran.stderr);
+}

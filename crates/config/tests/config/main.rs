@@ -1,0 +1,7 @@
+//! The tests of the router's file, in one program: each program is linked by itself.
+
+mod config_errors;
+mod config_full;
+mod config_import;
+mod config_litellm;
+mod config_tree;

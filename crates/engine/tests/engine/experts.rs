@@ -1,0 +1,103 @@
+//! Counts of experts: the same on every backend and however tokens are batched, and readable while the engine works.
+
+use crate::common::drive::{answer, collect, engine, greedy, options, prompt};
+use crate::common::{On, Run, exact_backends, limits, load};
+use octet_compute::cpu::isa::Isa;
+use octet_engine::experts::ExpertUsage;
+use octet_engine::scheduler::{Handle, Options, Shutdown};
+use octet_synth::{Mix, tiny};
+use octet_weights::GgmlType;
+
+fn counts(run: &Run) -> Vec<Vec<u64>> {
+    run.model.expert_counts().layers().collect()
+}
+
+/// Architecture, layers with the multi-token-prediction block, experts, and how many a token is given to.
+const MIXTURES: [(&str, usize, usize, u64); 3] =
+    [("qwen35moe", 5, 8, 3), ("qwen3moe", 2, 8, 2), ("mixtral", 2, 4, 2)];
+
+#[test]
+fn counts_are_those_of_the_oracle() {
+    let tokens = prompt(150, 5);
+    for (architecture, layers, experts, top_k) in MIXTURES {
+        let file = tiny(architecture, Mix::Of(GgmlType::F32)).expect("a tiny model of a known architecture");
+        let mut oracle = Run::new(load(&file, On::Reference, limits()));
+        oracle.feed(&tokens);
+        let want = counts(&oracle);
+        assert_eq!((want.len(), want[0].len()), (layers, experts));
+        for (i, layer) in want.iter().enumerate() {
+            // the block behind the layers was not run
+            let ran = i < oracle.model.config().layers;
+            assert_eq!(layer.iter().sum::<u64>(), if ran { 150 * top_k } else { 0 }, "{architecture} {i}");
+        }
+        for on in exact_backends() {
+            let mut whole = Run::new(load(&file, on, limits()));
+            whole.feed(&tokens);
+            assert_eq!(counts(&whole), want, "{architecture} on {on:?}");
+            let mut cut = Run::new(load(&file, on, limits()));
+            cut.feed(&tokens[..77]);
+            tokens[77..100].iter().for_each(|&t| drop(cut.feed(&[t])));
+            cut.feed(&tokens[100..]);
+            assert_eq!(counts(&cut), want, "{architecture} on {on:?}, in parts");
+        }
+    }
+}
+
+#[test]
+fn an_engine_tells_what_its_tokens_used() {
+    let mut e = engine("qwen35moe", &options());
+    let unused = e.experts().expect("a mixture of experts");
+    assert_eq!((unused.per_token, unused.layers.len(), unused.experts()), (3, 4, 8));
+    assert!(unused.layers.iter().all(|l| l.choices() == 0));
+    let (said, _) = answer(&mut e, greedy(prompt(100, 1), 20));
+    let first = e.experts().expect("a mixture of experts");
+    // the answer's last token was not fed
+    assert!(first.layers.iter().all(|l| first.tokens(l) == 119));
+    // what comes from the cache is not counted again
+    answer(&mut e, greedy([&prompt(100, 1)[..], &said, &[1, 2, 3]].concat(), 1));
+    let second = e.experts().expect("a mixture of experts");
+    let computed = e.stats().computed_tokens + 19;
+    assert!(computed < 130 && second.layers.iter().all(|l| second.tokens(l) == computed), "{computed}");
+    assert_eq!(engine("qwen3", &options()).experts(), None);
+}
+
+/// Others read while the engine's thread counts: what they see never goes back, and in the end nothing is missing.
+#[test]
+fn counts_are_read_while_they_grow() {
+    let file = tiny("qwen3moe", Mix::Q4KM).expect("a tiny model of a known architecture");
+    let handle = Handle::open(file, &Options { engine: options(), queue: 16 }, |_, _| {}).expect("it opens");
+    let events: Vec<_> =
+        (0..4).map(|i| handle.submit(greedy(prompt(60, i), 100)).expect("there is room")).collect();
+    let read = || handle.experts().expect("a mixture of experts");
+    let grown = |a: &ExpertUsage, b: &ExpertUsage| {
+        a.layers.iter().zip(&b.layers).all(|(a, b)| a.tokens.iter().zip(&b.tokens).all(|(a, b)| a <= b))
+    };
+    let mut last = read();
+    while handle.stats().finished < 4 {
+        let now = read();
+        assert!(grown(&last, &now));
+        last = now;
+    }
+    events.iter().for_each(|e| drop(collect(e).expect("it can be served")));
+    handle.shutdown(Shutdown::Drain);
+    handle.join().expect("the thread ends well");
+    let (stats, usage) = (handle.stats(), read());
+    let fed = stats.computed_tokens + stats.generated_tokens - 4;
+    assert!(usage.layers.iter().all(|l| usage.tokens(l) == fed), "{fed}: {usage:?}");
+}
+
+/// Quantised activations may choose others, but none too many.
+#[test]
+fn every_token_is_counted_on_every_instruction_set() {
+    let tokens = prompt(90, 2);
+    for (architecture, _, _, top_k) in MIXTURES {
+        let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
+        for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
+            let mut run = Run::new(load(&file, On::Cpu(isa), limits()));
+            run.feed(&tokens);
+            let layers = run.model.config().layers;
+            let sums: Vec<u64> = counts(&run)[..layers].iter().map(|l| l.iter().sum()).collect();
+            assert_eq!(sums, vec![90 * top_k; layers], "{architecture} on {isa:?}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Calls of tools: whatever a grammar lets through, the parser of answers reads as calls of these tools with valid arguments.
+
+use crate::support::{bytes, compile, ids_of, matcher, takes, text_of, walk};
+use octet_grammar::{Error, GrammarSpec, Tool, ToolMode, ToolSyntax};
+use octet_parser as parser;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const SYNTAXES: [ToolSyntax; 2] = [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes];
+
+fn tool(name: &str, parameters: Value) -> Tool {
+    Tool { name: name.into(), parameters, strict: false }
+}
+
+fn tools() -> Vec<Tool> {
+    vec![
+        tool(
+            "get_weather",
+            json!({"type": "object", "properties": {
+                "city": {"type": "string", "description": "where"},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+                "days": {"type": "integer", "minimum": 1, "maximum": 14},
+            }, "required": ["city", "unit"]}),
+        ),
+        tool(
+            "edit-file",
+            json!({"type": "object", "properties": {
+                "path": {"type": "string", "pattern": "^[a-z/]{1,8}\\.rs$"},
+                "mode": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                "edits": {"type": "array", "maxItems": 2, "items": {"$ref": "#/$defs/edit"}},
+                "force": {"type": "boolean"},
+                "short": {"type": "string", "minLength": 1, "maxLength": 5},
+            }, "required": ["path", "edits"], "additionalProperties": false,
+            "$defs": {"edit": {"type": "object", "properties": {"from": {"type": "string"}, "to": {"type": "string"}},
+                "required": ["from", "to"], "additionalProperties": false}}}),
+        ),
+        tool("now", Value::Null),
+        tool("empty", json!({"type": "object", "properties": {}})),
+    ]
+}
+
+fn spec(syntax: ToolSyntax, mode: ToolMode, parallel: bool) -> GrammarSpec {
+    GrammarSpec::ToolCalls { syntax, tools: tools(), mode, parallel }
+}
+
+/// The message that an answer is.
+fn read(syntax: ToolSyntax, thinking: bool, text: &str) -> parser::Message {
+    let tools = match syntax {
+        ToolSyntax::Qwen3Coder => parser::ToolSyntax::Qwen3Coder,
+        ToolSyntax::Hermes => parser::ToolSyntax::Hermes,
+    };
+    let format = parser::Format { reasoning: true, tools };
+    let known = self::tools().into_iter().map(|t| parser::Tool { name: t.name, parameters: t.parameters });
+    let start = parser::Start { in_reasoning: thinking };
+    parser::parse(format, start, known.collect::<Vec<_>>(), parser::Options::default(), text)
+}
+
+/// Asserts that the answer is nothing but calls, and these are valid.
+fn assert_calls(syntax: ToolSyntax, text: &str) -> Vec<parser::ToolCall> {
+    let message = read(syntax, false, text);
+    assert_eq!((message.content.as_str(), message.reasoning.as_str()), ("", ""), "{text}");
+    assert!(!message.tool_calls.is_empty(), "{text}");
+    for call in &message.tool_calls {
+        let tool = tools().into_iter().find(|t| t.name == call.name).unwrap();
+        let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+        match tool.parameters {
+            Value::Null => assert_eq!(arguments, json!({}), "{text}"),
+            schema => {
+                if let Err(e) = jsonschema::validate(&schema, &arguments) {
+                    panic!("{text}: {arguments}: {e}");
+                }
+                // Closed, though two of the schemas do not say so.
+                let known = schema["properties"].as_object().unwrap();
+                assert!(arguments.as_object().unwrap().keys().all(|k| known.contains_key(k)), "{text}");
+            }
+        }
+    }
+    message.tool_calls
+}
+
+#[test]
+fn required_calls_are_calls() {
+    let vocabulary = bytes();
+    for syntax in SYNTAXES {
+        let (mut most, mut names) = (0, std::collections::HashSet::new());
+        let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Required, true));
+        for seed in 1..=80u64 {
+            let text = text_of(&walk(&grammar, seed, 150));
+            let calls = assert_calls(syntax, &text);
+            most = most.max(calls.len());
+            names.extend(calls.into_iter().map(|c| c.name));
+        }
+        assert!(most > 1 && names.len() == tools().len(), "{syntax:?}: {most} {names:?}");
+        let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Required, false));
+        for seed in 1..=20u64 {
+            let text = text_of(&walk(&grammar, seed, 100));
+            assert_eq!(assert_calls(syntax, &text).len(), 1, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_named_tool_is_called_once() {
+    let vocabulary = bytes();
+    for syntax in SYNTAXES {
+        let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Named("edit-file".into()), true));
+        for seed in 1..=40u64 {
+            let text = text_of(&walk(&grammar, seed, 120));
+            let calls = assert_calls(syntax, &text);
+            assert_eq!((calls.len(), calls[0].name.as_str()), (1, "edit-file"), "{text}");
+        }
+        let e = compile(&vocabulary, spec(syntax, ToolMode::Named("nope".into()), true), false).unwrap_err();
+        assert!(matches!(&e, Error::Tools(m) if m.contains("'nope'")), "{e}");
+    }
+}
+
+const CALL: &str = "<tool_call>\n<function=get_weather>\n<parameter=unit>\ncelsius\n</parameter>\n<parameter=city>\nSão <b>Paulo\n\
+    </parameter>\n</function>\n</tool_call>";
+const HERMES: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"unit\": \"celsius\"}}\n</tool_call>";
+
+#[test]
+fn calls_as_templates_write_them_are_taken() {
+    for (syntax, call) in [(ToolSyntax::Qwen3Coder, CALL), (ToolSyntax::Hermes, HERMES)] {
+        let grammar = matcher(&bytes(), spec(syntax, ToolMode::Required, true));
+        assert!(takes(&grammar, &ids_of(call)), "{call}");
+        assert!(takes(&grammar, &ids_of(&format!("{call}\n{call}"))), "{call}");
+        for wrong in [
+            "Hello".to_string(),
+            format!("Let me see.\n{call}"),
+            format!("{call} and so on"),
+            call.replace("celsius", "kelvin"),
+            call.replace("get_weather", "get_time"),
+            call.replace("unit", "units"),
+            call.replace("</tool_call>", ""),
+        ] {
+            assert!(!takes(&grammar, &ids_of(&wrong)), "{wrong}");
+        }
+    }
+    // Required parameters, each once, in any order; tags in values are not escaped, so they are refused.
+    let grammar = matcher(&bytes(), spec(ToolSyntax::Qwen3Coder, ToolMode::Required, true));
+    let city = "<parameter=city>\nSão <b>Paulo\n</parameter>\n";
+    for wrong in [
+        CALL.replace(city, ""),
+        CALL.replace(city, &city.repeat(2)),
+        CALL.replace("<b>", "</parameter>"),
+        CALL.replace("<b>", "<function="),
+    ] {
+        assert!(!takes(&grammar, &ids_of(&wrong)), "{wrong}");
+    }
+}
+
+#[test]
+fn with_auto_text_is_free_and_calls_are_not() {
+    for (syntax, call) in [(ToolSyntax::Qwen3Coder, CALL), (ToolSyntax::Hermes, HERMES)] {
+        let grammar = matcher(&bytes(), spec(syntax, ToolMode::Auto, true));
+        for text in
+            ["", "Hello.", "a </think> b", &format!("Let me see.\n\n{call}"), &format!("{call}\n{call}")]
+        {
+            assert!(takes(&grammar, &ids_of(text)), "{text}");
+        }
+        for text in [format!("See: {}", call.replace("celsius", "kelvin")), format!("{call} and so on")] {
+            assert!(!takes(&grammar, &ids_of(&text)), "{text}");
+        }
+    }
+}
+
+#[test]
+fn thoughts_come_before_calls() {
+    for (syntax, call) in [(ToolSyntax::Qwen3Coder, CALL), (ToolSyntax::Hermes, HERMES)] {
+        let grammar = compile(&bytes(), spec(syntax, ToolMode::Required, true), true).unwrap().matcher();
+        for lead in ["Well…\n</think>\n\n", "</think>\n\n", "</think>", "A call in the thoughts ends them:\n"]
+        {
+            let text = format!("{lead}{call}");
+            assert!(takes(&grammar, &ids_of(&text)), "{text}");
+            let message = read(syntax, true, &text);
+            assert_eq!((message.content.as_str(), message.tool_calls.len()), ("", 1), "{text}");
+        }
+        for wrong in ["Only thoughts", "Thoughts</think>", "Thoughts</think>\n\nNo call."] {
+            assert!(!takes(&grammar, &ids_of(wrong)), "{wrong}");
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_enforced_is_said() {
+    let vocabulary = bytes();
+    let odd = json!({"type": "object", "properties": {"a": {"type": "string", "not": {"const": "x"}}}, "required": ["a"], "additionalProperties": false});
+    for syntax in SYNTAXES {
+        let with = |strict| {
+            let tools = vec![Tool { name: "f".into(), parameters: odd.clone(), strict }];
+            let spec = GrammarSpec::ToolCalls { syntax, tools, mode: ToolMode::Required, parallel: false };
+            compile(&vocabulary, spec, false)
+        };
+        let warnings = with(false).unwrap().warnings().join("\n");
+        assert!(
+            warnings.contains("'not'") && warnings.contains("'f'") && warnings.contains("/properties/a"),
+            "{warnings}"
+        );
+        let said = with(true).unwrap_err().to_string();
+        assert!(said.contains("'not' is not supported") && said.contains("'#/properties/a'"), "{said}");
+        for (tools, part) in [
+            (vec![], "there are 0"),
+            (vec![tool("a", Value::Null), tool("a", Value::Null)], "two are called 'a'"),
+            (vec![tool("", Value::Null)], "0 bytes"),
+            (vec![tool("a", json!({"type": "array"}))], "type object"),
+        ] {
+            let spec = GrammarSpec::ToolCalls { syntax, tools, mode: ToolMode::Required, parallel: false };
+            let said = compile(&vocabulary, spec, false).unwrap_err().to_string();
+            assert!(said.contains(part), "{said}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Text in tags is taken if and only if the parser reads it back as it was.
+    #[test]
+    fn bare_text_is_taken_if_it_is_read_back(
+        pieces in prop::collection::vec(prop_oneof![
+            "[a-zé<>/= \n]{0,4}", Just("</parameter>".into()), Just("</function>".into()), Just("</parameter".into()),
+            Just("<function=".into()), Just("<parameter=".into()), Just("<tool".into()), Just("{\"a\": 1}".into()),
+        ], 0..5),
+    ) {
+        let city = pieces.concat();
+        let text = CALL.replace("São <b>Paulo", &city);
+        let grammar = matcher(&bytes(), spec(ToolSyntax::Qwen3Coder, ToolMode::Required, false));
+        if takes(&grammar, &ids_of(&text)) {
+            let calls = assert_calls(ToolSyntax::Qwen3Coder, &text);
+            let arguments: Value = serde_json::from_str(&calls[0].arguments).unwrap();
+            prop_assert_eq!(calls.len(), 1);
+            prop_assert_eq!(arguments["city"].as_str(), Some(city.as_str()), "{}", text);
+        } else {
+            let tags = ["</parameter>", "</function>", "<function="];
+            prop_assert!(tags.iter().any(|t| city.contains(t)), "{}", text);
+        }
+    }
+}

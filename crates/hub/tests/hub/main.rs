@@ -1,0 +1,7 @@
+//! The tests of fetching models, in one program: each program is linked by itself.
+
+mod huggingface;
+mod network;
+mod support;
+mod web;
+mod wheel;

@@ -1,0 +1,34 @@
+//! The README's first download, for real. Needs a network and fetches 98 MB, so it runs only where
+//! `OCTET_TEST_NETWORK` is set.
+
+use crate::support::Recorder;
+use octet_hub::{Hub, HubConfig, Reference, Silent};
+
+#[test]
+fn the_first_command_finds_its_model() {
+    if std::env::var_os("OCTET_TEST_NETWORK").is_none() {
+        // Not by eprintln!, which the test harness swallows.
+        let line = "skipped: fetches 98 MB from the network; set OCTET_TEST_NETWORK=1 to run it\n";
+        std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).unwrap();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = HubConfig::from_env(|name| std::env::var(name).ok()).unwrap();
+    config.cache = dir.path().to_path_buf();
+    config.offline = false;
+    let model = Reference::parse("smollm2:135m").unwrap();
+    let progress = Recorder::default();
+    let begun = std::time::Instant::now();
+    let path = Hub::new(config.clone()).pull(&model, &progress).unwrap_or_else(|e| panic!("{e}"));
+    for line in progress.all().iter().filter(|l| !l.starts_with("Advanced")) {
+        eprintln!("{line}");
+    }
+    eprintln!("{} in {:.1?}", path.display(), begun.elapsed());
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 98_362_432);
+    assert_eq!(
+        crate::support::sha256(&std::fs::read(&path).unwrap()),
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+    );
+    config.offline = true;
+    assert_eq!(Hub::new(config).pull(&model, &Silent).unwrap(), path);
+}

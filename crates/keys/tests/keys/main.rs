@@ -1,0 +1,5 @@
+//! The tests of virtual keys, in one program: each program is linked by itself.
+
+mod keys_files;
+mod keys_limits;
+mod keys_store;

@@ -1,0 +1,408 @@
+//! Targets that do as a test says, and configurations around them. Used by the tests of the router.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use octet_api::ApiError;
+use octet_api::core::{
+    Chat, Event, FinishReason, GenerateRequest, Input, Message, Part, Role, TokenLogprob, TopLogprob, Usage,
+};
+use octet_config as config;
+use octet_config::{Config, GroupName};
+use octet_router::{Ask, Call, Events, Failure, FailureKind, Piece, Reply, Router, Sent, Target};
+use tokio::time::sleep;
+
+/// What a target does, in turn.
+#[derive(Debug, Clone)]
+pub enum Do {
+    /// Nothing, for so many milliseconds.
+    Wait(u64),
+    Say(Event),
+    /// Bytes in the client's own dialect.
+    Raw(&'static str),
+    /// Before it answers (first in a script), or in the middle.
+    Fail(Failure),
+    Hang,
+    /// The connection is closed, whatever is still missing.
+    End,
+}
+
+pub type Script = Vec<Do>;
+
+type Write = dyn Fn(&str, &GenerateRequest) -> Script + Send + Sync;
+
+/// Makes a script of who is asked for what.
+#[derive(Clone)]
+struct Improvise(Arc<Write>);
+
+impl std::fmt::Debug for Improvise {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Improvise")
+    }
+}
+
+/// How a target is, apart from what it does.
+#[derive(Debug, Clone, Default)]
+pub struct Nature {
+    pub continues: bool,
+    pub tokens: Option<u64>,
+    pub load: Option<u32>,
+    pub no_logprobs: bool,
+    pub sick: bool,
+}
+
+/// All targets of a test, and what was asked of them.
+#[derive(Debug, Default)]
+pub struct World {
+    pub asked: Mutex<Vec<Asked>>,
+    scripts: Mutex<HashMap<String, VecDeque<Script>>>,
+    natures: Mutex<HashMap<String, Nature>>,
+    improvised: Mutex<Option<Improvise>>,
+    pub at_work: AtomicUsize,
+    pub at_work_most: AtomicUsize,
+    pub cancelled: AtomicUsize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub who: String,
+    pub request: Arc<GenerateRequest>,
+    pub model: String,
+    /// It may be handed on as it came.
+    pub original: bool,
+}
+
+impl World {
+    /// `who` does these, one script a request; the last for ever.
+    pub fn script(&self, who: &str, scripts: impl IntoIterator<Item = Script>) {
+        self.scripts.lock().unwrap().insert(who.into(), scripts.into_iter().collect());
+    }
+
+    /// Everybody does what this says.
+    pub fn improvise(&self, how: impl Fn(&str, &GenerateRequest) -> Script + Send + Sync + 'static) {
+        *self.improvised.lock().unwrap() = Some(Improvise(Arc::new(how)));
+    }
+
+    pub fn nature(&self, who: &str, nature: Nature) {
+        self.natures.lock().unwrap().insert(who.into(), nature);
+    }
+
+    /// Who was asked, in turn.
+    pub fn who(&self) -> Vec<String> {
+        self.asked.lock().unwrap().iter().map(|a| a.who.clone()).collect()
+    }
+
+    pub fn last(&self) -> Asked {
+        self.asked.lock().unwrap().last().unwrap().clone()
+    }
+
+    fn of(&self, who: &str) -> Nature {
+        self.natures.lock().unwrap().get(who).cloned().unwrap_or_default()
+    }
+
+    fn next(&self, who: &str) -> Script {
+        let mut scripts = self.scripts.lock().unwrap();
+        match scripts.get_mut(who) {
+            Some(all) if all.len() > 1 => all.pop_front().unwrap(),
+            Some(all) => all[0].clone(),
+            None => says(who),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Mock {
+    pub who: String,
+    pub world: Arc<World>,
+    model: String,
+}
+
+#[derive(Debug)]
+pub struct Playing {
+    script: VecDeque<Do>,
+    ended: bool,
+    world: Arc<World>,
+}
+
+impl Target for Mock {
+    type Events = Playing;
+
+    async fn generate(&self, ask: Ask<'_>) -> Result<Playing, Failure> {
+        let model = ask.fill(&self.model).into_owned();
+        self.world.asked.lock().unwrap().push(Asked {
+            who: self.who.clone(),
+            request: Arc::clone(ask.request),
+            model,
+            original: ask.original.is_some(),
+        });
+        let n = self.world.at_work.fetch_add(1, Ordering::SeqCst) + 1;
+        self.world.at_work_most.fetch_max(n, Ordering::SeqCst);
+        let improvised = self.world.improvised.lock().unwrap().clone();
+        let script = match improvised {
+            Some(how) => how.0(&self.who, ask.request).into(),
+            None => self.world.next(&self.who).into(),
+        };
+        let mut playing = Playing { script, ended: false, world: Arc::clone(&self.world) };
+        loop {
+            match playing.script.front() {
+                Some(Do::Wait(_)) => playing.wait().await,
+                Some(Do::Fail(_)) => {
+                    playing.ended = true;
+                    let Some(Do::Fail(f)) = playing.script.pop_front() else { unreachable!() };
+                    return Err(f);
+                }
+                _ => return Ok(playing),
+            }
+        }
+    }
+
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    async fn count_tokens(&self, _request: &Arc<GenerateRequest>) -> Option<u64> {
+        self.world.of(&self.who).tokens
+    }
+
+    fn tells_logprobs(&self) -> bool {
+        !self.world.of(&self.who).no_logprobs
+    }
+
+    fn continues(&self, _sent: &Sent) -> bool {
+        self.world.of(&self.who).continues
+    }
+
+    fn load(&self) -> Option<u32> {
+        self.world.of(&self.who).load
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        match self.world.of(&self.who).sick {
+            true => Err(Failure::new(FailureKind::Connect, "refused")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Playing {
+    /// Can be given up: a wait that was begun is a wait that is over, which no test minds.
+    async fn wait(&mut self) {
+        if let Some(Do::Wait(ms)) = self.script.front() {
+            sleep(Duration::from_millis(*ms)).await;
+            self.script.pop_front();
+        }
+    }
+}
+
+impl Events for Playing {
+    async fn next(&mut self) -> Option<Result<Piece, Failure>> {
+        assert!(!self.ended, "nobody asks after the end");
+        loop {
+            match self.script.front() {
+                Some(Do::Wait(_)) => self.wait().await,
+                Some(Do::Hang) => std::future::pending().await,
+                Some(Do::Raw(_)) => {
+                    let Some(Do::Raw(text)) = self.script.pop_front() else { unreachable!() };
+                    return Some(Ok(Piece::Raw(text.into())));
+                }
+                Some(Do::Say(_)) => {
+                    let Some(Do::Say(event)) = self.script.pop_front() else { unreachable!() };
+                    return Some(Ok(event.into()));
+                }
+                Some(Do::Fail(_)) => {
+                    self.ended = true;
+                    let Some(Do::Fail(f)) = self.script.pop_front() else { unreachable!() };
+                    return Some(Err(f));
+                }
+                Some(Do::End) | None => {
+                    self.ended = true;
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Playing {
+    fn drop(&mut self) {
+        self.world.at_work.fetch_sub(1, Ordering::SeqCst);
+        if !self.ended {
+            self.world.cancelled.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+pub fn started(who: &str) -> Do {
+    Do::Say(Event::Started { id: format!("id-{who}"), model: who.into(), created_s: 1, usage: None })
+}
+
+pub fn text(text: &str) -> Do {
+    Do::Say(Event::Text { choice: 0, text: text.into() })
+}
+
+pub fn finished() -> Do {
+    Do::Say(Event::Finished { choice: 0, reason: FinishReason::Stop })
+}
+
+pub fn usage(prompt_tokens: u64, completion_tokens: u64) -> Do {
+    Do::Say(Event::Usage(Usage { prompt_tokens, completion_tokens, ..Usage::default() }))
+}
+
+pub fn fail(kind: FailureKind) -> Do {
+    Do::Fail(Failure::new(kind, format!("it is {}", kind.name())))
+}
+
+pub fn limited(retry_after_s: u64) -> Do {
+    let retry_after = Some(Duration::from_secs(retry_after_s));
+    Do::Fail(Failure {
+        retry_after,
+        status: Some(429),
+        ..Failure::new(FailureKind::RateLimited, "slow down")
+    })
+}
+
+/// A whole answer: its own name.
+pub fn says(who: &str) -> Script {
+    vec![started(who), text(who), finished(), usage(10, 1)]
+}
+
+/// Log-probabilities of a token and of the next best, and the token.
+pub fn sure(token: &str, logprob: f32, second: f32) -> [Do; 2] {
+    let top = [logprob, second].map(|logprob| TopLogprob { token: "t".into(), bytes: b"t".into(), logprob });
+    let one =
+        TokenLogprob { token: token.into(), bytes: token.into(), logprob: Some(logprob), top: top.into() };
+    [Do::Say(Event::Logprobs { choice: 0, tokens: vec![one] }), text(token)]
+}
+
+pub fn name(text: &str) -> GroupName {
+    GroupName::new(text).unwrap()
+}
+
+/// A deployment with this id in this group.
+pub fn deployment(group: &str, id: &str) -> config::Deployment {
+    config::Deployment {
+        id: id.into(),
+        group: name(group),
+        target: config::Target::Remote(config::Remote {
+            provider: config::Provider::OpenAiCompatible,
+            model: format!("{id}-model"),
+            api_base: "http://127.0.0.1:1/v1".into(),
+            api_key: None,
+            organization: None,
+            api_version: None,
+            extra_headers: Vec::new(),
+            changes: config::Changes::default(),
+        }),
+        weight: None,
+        order: None,
+        rpm: None,
+        tpm: None,
+        max_parallel_requests: None,
+        timeout: None,
+        stream_timeout: None,
+        cooldown_time: None,
+        num_retries: None,
+        shadow: None,
+        params: serde_json::Map::new(),
+        info: config::ModelInfo::default(),
+        span: span(),
+    }
+}
+
+/// A configuration of these deployments: group and id.
+pub fn config(deployments: &[(&str, &str)]) -> Config {
+    let deployments = deployments.iter().map(|(group, id)| deployment(group, id)).collect();
+    let mut config = Config { deployments, ..Config::default() };
+    config.router.timeout = Duration::from_secs(600);
+    config
+}
+
+pub fn fallback(group: &str, to: &[&str]) -> config::Fallback {
+    config::Fallback { group: name(group), to: to.iter().map(|t| t.to_string()).collect() }
+}
+
+pub fn mock(world: &Arc<World>, d: &config::Deployment) -> Result<Mock, String> {
+    let config::Target::Remote(remote) = &d.target else { return Err("only remote ones".into()) };
+    Ok(Mock { who: d.id.clone(), world: Arc::clone(world), model: remote.model.clone() })
+}
+
+/// A router of `config` in a new world.
+pub fn router(config: &Config) -> (Arc<Router<Mock>>, Arc<World>) {
+    let world = Arc::new(World::default());
+    let router = Router::new(config, 7, |d| mock(&world, d)).unwrap();
+    (Arc::new(router), world)
+}
+
+pub fn request(model: &str, stream: bool) -> GenerateRequest {
+    let chat = Chat { messages: vec![Message::text(Role::User, "Tell me.")], ..Chat::default() };
+    GenerateRequest { stream, ..GenerateRequest::new(model, Input::Chat(chat)) }
+}
+
+pub fn call(model: &str) -> Call {
+    Call::new(request(model, true))
+}
+
+/// All events of a reply. Nothing follows an error or the end.
+pub async fn all(reply: &mut Reply<Mock>) -> Vec<Event> {
+    let mut events = Vec::new();
+    while let Some(piece) = reply.next().await {
+        let Piece::Event(event) = piece else { panic!("{piece:?}") };
+        events.push(event);
+    }
+    assert!(reply.next().await.is_none(), "it stays over");
+    events
+}
+
+/// What a client makes of events: the text, or the error. Holds them to the order that is promised.
+pub fn read(events: &[Event]) -> Result<String, ApiError> {
+    let errors = events.iter().filter(|e| matches!(e, Event::Error(_))).count();
+    if let Some(Event::Error(e)) = events.last() {
+        assert_eq!(errors, 1, "{events:?}");
+        let finished = events.iter().any(|e| matches!(e, Event::Finished { .. }));
+        assert!(!finished, "what is finished does not fail: {events:?}");
+        return Err(e.clone());
+    }
+    assert_eq!(errors, 0, "nothing follows an error: {events:?}");
+    let count = |is: fn(&Event) -> bool| events.iter().filter(|e| is(e)).count();
+    assert_eq!(count(|e| matches!(e, Event::Started { .. })), 1, "{events:?}");
+    assert!(matches!(events[0], Event::Started { .. }), "{events:?}");
+    assert_eq!(count(|e| matches!(e, Event::Finished { .. })), 1, "{events:?}");
+    Ok(said(events))
+}
+
+pub fn said(events: &[Event]) -> String {
+    events
+        .iter()
+        .filter_map(|e| if let Event::Text { text, .. } = e { Some(text.as_str()) } else { None })
+        .collect()
+}
+
+/// Sends a streaming request and reads its answer.
+pub async fn ask(router: &Arc<Router<Mock>>, model: &str) -> Result<String, ApiError> {
+    let mut reply = router.send(call(model));
+    let events = all(&mut reply).await;
+    read(&events)
+}
+
+/// The text of the assistant's message that a request is to go on with.
+pub fn prefix_of(request: &GenerateRequest) -> Option<String> {
+    let chat = request.chat()?;
+    let last = chat.messages.last().filter(|m| chat.continue_final && m.role == Role::Assistant)?;
+    Some(
+        last.content
+            .iter()
+            .map(|p| if let Part::Text { text, .. } = p { text.as_str() } else { "" })
+            .collect(),
+    )
+}
+
+/// What is known of a deployment.
+pub fn status(router: &Router<Mock>, id: &str) -> octet_router::health::Status {
+    router.status().into_iter().find(|s| s.deployment == id).unwrap()
+}
+
+pub fn span() -> config::Span {
+    config::Span { file: "octet.yaml".into(), line: 1, column: 1 }
+}

@@ -1,0 +1,9 @@
+//! The tests of the router, in one program: each program is linked by itself.
+
+mod common;
+mod router_cascade;
+mod router_choose;
+mod router_cooldown;
+mod router_dispatch;
+mod router_faults;
+mod router_sockets;

@@ -1,0 +1,187 @@
+//! When a deployment is left alone, and when it is asked again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::*;
+use octet_api::ErrorKind;
+use octet_router::{FailureKind, health};
+use tokio::time::{advance, sleep};
+
+/// Asks until `a` has been asked `n` times more.
+async fn ask_a(router: &Arc<octet_router::Router<Mock>>, world: &World, n: usize) {
+    let of_a = || world.who().iter().filter(|w| *w == "a").count();
+    let until = of_a() + n;
+    for _ in 0..1000 {
+        if of_a() >= until {
+            return;
+        }
+        let _ = ask(router, "m").await;
+    }
+    panic!("a is not asked any more");
+}
+
+fn no_retries(deployments: &[(&str, &str)]) -> octet_config::Config {
+    let mut c = config(deployments);
+    c.router.num_retries = 0;
+    c
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_half_of_a_minute_s_requests_failing_is_too_much() {
+    let (router, world) = router(&no_retries(&[("m", "a"), ("m", "b")]));
+    world.script("a", [says("a"), says("a"), vec![fail(FailureKind::Server)]]);
+    ask_a(&router, &world, 4).await;
+    assert_eq!(status(&router, "a").state, "ready", "two of four");
+    ask_a(&router, &world, 1).await;
+    assert_eq!(status(&router, "a").state, "cooling", "three of five");
+    let asked = world.who().len();
+    for _ in 0..20 {
+        assert_eq!(ask(&router, "m").await.unwrap(), "b");
+    }
+    assert_eq!(world.who().len(), asked + 20);
+    advance(Duration::from_secs(5)).await;
+    assert_eq!(status(&router, "a").state, "trial");
+}
+
+#[tokio::test(start_paused = true)]
+async fn allowed_fails_are_counted_within_a_minute() {
+    let mut c = no_retries(&[("m", "a"), ("m", "b")]);
+    c.router.allowed_fails = Some(2);
+    let (router, world) = router(&c);
+    world.script("a", [vec![fail(FailureKind::Server)]]);
+    ask_a(&router, &world, 2).await;
+    assert_eq!(status(&router, "a").state, "ready");
+    advance(Duration::from_secs(62)).await;
+    ask_a(&router, &world, 2).await;
+    assert_eq!(status(&router, "a").state, "ready");
+    ask_a(&router, &world, 1).await;
+    assert_eq!(status(&router, "a").state, "cooling");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_s_own_faults_are_nobody_s() {
+    let mut c = no_retries(&[("m", "a"), ("m", "b")]);
+    c.router.allowed_fails = Some(0);
+    let (router, world) = router(&c);
+    for kind in [FailureKind::BadRequest, FailureKind::ContextWindow, FailureKind::ContentPolicy] {
+        world.script("a", [vec![fail(kind)]]);
+        ask_a(&router, &world, 10).await;
+        assert_eq!(status(&router, "a").state, "ready", "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_by_kind_beat_the_rest() {
+    let mut c = no_retries(&[("m", "a"), ("m", "b")]);
+    c.router.allowed_fails_policy.rate_limit = Some(1);
+    let (router, world) = router(&c);
+    world.script("a", [vec![fail(FailureKind::RateLimited)]]);
+    ask_a(&router, &world, 1).await;
+    assert_eq!(status(&router, "a").state, "ready");
+    ask_a(&router, &world, 1).await;
+    assert_eq!(status(&router, "a").state, "cooling");
+    c.router.disable_cooldowns = true;
+    let (router, world) = crate::common::router(&c);
+    world.script("a", [vec![fail(FailureKind::Server)]]);
+    ask_a(&router, &world, 20).await;
+    assert_eq!(status(&router, "a").state, "ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_healthy_one_goes_on() {
+    let (router, world) = router(&no_retries(&[("m", "a"), ("m", "b")]));
+    for who in ["a", "b"] {
+        world.script(who, [vec![fail(FailureKind::Server)]]);
+    }
+    for _ in 0..40 {
+        ask(&router, "m").await.unwrap_err();
+    }
+    let cooling = router.status().iter().filter(|s| s.state == "cooling").count();
+    assert_eq!(cooling, 1, "{:?}", router.status());
+    // But not where the provider says so itself.
+    for who in ["a", "b"] {
+        world.script(who, [vec![fail(FailureKind::RateLimited)]]);
+    }
+    advance(Duration::from_secs(5)).await;
+    for _ in 0..2 {
+        ask(&router, "m").await.unwrap_err();
+    }
+    assert!(router.status().iter().all(|s| s.state == "cooling"), "{:?}", router.status());
+    let asked = world.who().len();
+    let mut reply = router.send(call("m"));
+    // It waits for the first to be ready again, and is sent then.
+    let error = reply.decide().await.unwrap_err();
+    assert_eq!((error.kind, world.who().len()), (ErrorKind::RateLimit, asked + 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_cooldown_one_request_tries() {
+    let mut c = no_retries(&[("m", "a"), ("m", "b")]);
+    c.deployments[0].cooldown_time = Some(Duration::from_secs(30));
+    let (router, world) = router(&c);
+    world.script("a", [vec![fail(FailureKind::RateLimited)]]);
+    ask_a(&router, &world, 1).await;
+    advance(Duration::from_secs(30)).await;
+    // The trial takes a while; meanwhile everybody else goes to b.
+    world.script("a", [vec![Do::Wait(1000), fail(FailureKind::Server)]]);
+    let count = || world.who().iter().filter(|w| *w == "a").count();
+    let before = count();
+    let tasks: Vec<_> = (0..30)
+        .map(|_| {
+            let router = Arc::clone(&router);
+            tokio::spawn(async move { ask(&router, "m").await })
+        })
+        .collect();
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(count(), before + 1);
+    for task in tasks {
+        let _ = task.await.unwrap();
+    }
+    // It failed: left alone again at once.
+    assert_eq!(status(&router, "a").state, "cooling");
+    advance(Duration::from_secs(30)).await;
+    world.script("a", [says("a")]);
+    ask_a(&router, &world, 1).await;
+    assert_eq!(status(&router, "a").state, "ready");
+    ask_a(&router, &world, 10).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_is_given_up_is_no_trial() {
+    let (router, world) = router(&no_retries(&[("m", "a")]));
+    world.script("a", [vec![fail(FailureKind::RateLimited)]]);
+    ask(&router, "m").await.unwrap_err();
+    advance(Duration::from_secs(5)).await;
+    world.script("a", [vec![Do::Hang], says("a")]);
+    let mut reply = router.send(call("m"));
+    tokio::time::timeout(Duration::from_secs(1), reply.decide()).await.unwrap_err();
+    drop(reply);
+    assert_eq!(status(&router, "a").state, "trial");
+    assert_eq!(ask(&router, "m").await.unwrap(), "a");
+    assert_eq!(status(&router, "a").state, "ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_find_what_is_not_well() {
+    let mut c = no_retries(&[("m", "a"), ("m", "b"), ("alone", "c")]);
+    c.health.enabled = true;
+    c.health.interval = Duration::from_secs(60);
+    let (router, world) = router(&c);
+    for who in ["a", "c"] {
+        world.nature(who, Nature { sick: true, ..Nature::default() });
+    }
+    let task = tokio::spawn(health::watch(Arc::clone(&router)));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(status(&router, "a").state, "unhealthy");
+    assert_eq!(status(&router, "c").state, "ready", "nobody else could answer");
+    for _ in 0..20 {
+        assert_eq!(ask(&router, "m").await.unwrap(), "b");
+    }
+    sleep(Duration::from_secs(300)).await;
+    assert_eq!(status(&router, "a").state, "unhealthy", "until it passes");
+    world.nature("a", Nature::default());
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!(status(&router, "a").state, "ready");
+    task.abort();
+}

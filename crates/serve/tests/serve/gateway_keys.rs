@@ -1,0 +1,209 @@
+//! Virtual keys: who may ask what, for how much, told in each dialect; and billed, whatever becomes of the answer.
+
+use std::time::Duration;
+
+use crate::common::upstream::{STREAM_HEAD, Step, Upstream, delta, says};
+use crate::common::{Fixture, chat, read, with};
+use octet_keys::{Budget, Filter, Limits, Period, Store};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A server with a store of keys, and the store as `octet keys` has it open.
+async fn fixture(up: &Upstream) -> (Fixture, Store, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let text = format!(
+        "model_list:\n- {{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: \"{base}/v1\"}}, model_info: {{input_cost_per_token: 0.01, output_cost_per_token: 0.1, max_output_tokens: 2}}}}\n- {{model_name: other, litellm_params: {{model: hosted_vllm/y, api_base: \"{base}/v1\"}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{database}\"}}\n",
+        base = up.base,
+        database = database.display(),
+    );
+    let f = Fixture::routed(&text).await;
+    let store = Store::open(&database).unwrap();
+    (f, store, folder)
+}
+
+/// Makes a key, and waits until the server knows it.
+async fn key(f: &Fixture, store: &Store, limits: Limits) -> String {
+    let (secret, _) = store.create("a test", limits).unwrap();
+    let secret = secret.reveal().to_string();
+    for _ in 0..300 {
+        let list = f.client.get(f.url("/v1/models")).bearer_auth(&secret).send().await.unwrap();
+        if list.status() == 200 {
+            return secret;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the server does not see the key");
+}
+
+async fn ask(f: &Fixture, key: &str, path: &str, body: &Value) -> (u16, Value) {
+    read(f.request(path, body).bearer_auth(key).send().await.unwrap()).await
+}
+
+fn question(name: &str) -> Value {
+    with(&chat("Hello"), json!({"model": name}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_say_who_may_ask_what() {
+    let up = Upstream::saying("Hi").await;
+    let (f, store, _folder) = fixture(&up).await;
+    let secret = key(&f, &store, Limits { models: vec!["m".into()], ..Limits::default() }).await;
+    assert_eq!(ask(&f, "sk-master", CHAT, &question("other")).await.0, 200);
+    assert_eq!(ask(&f, &secret, CHAT, &question("m")).await.0, 200);
+    let (status, body) = ask(&f, &secret, CHAT, &question("other")).await;
+    assert_eq!((status, body["error"]["code"].as_str()), (403, Some("model_not_allowed")), "{body}");
+    // in each dialect
+    let message =
+        json!({"model": "other", "max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}]});
+    let (status, body) = ask(&f, &secret, "/v1/messages", &message).await;
+    assert_eq!((status, body["error"]["type"].as_str()), (403, Some("permission_error")), "{body}");
+    let message = json!({"model": "other", "messages": [{"role": "user", "content": "Hello"}]});
+    let (status, body) = ask(&f, &secret, "/api/chat", &message).await;
+    assert!(status == 403 && body["error"].is_string(), "{body}");
+    for wrong in ["", "sk-wrong", "sk-octet-0000"] {
+        let (status, body) = ask(&f, wrong, CHAT, &question("m")).await;
+        assert_eq!(status, 401, "{body}");
+        assert!(!body.to_string().contains("sk-wrong"), "{body}");
+    }
+    assert_eq!(f.post(CHAT, &question("m")).await.0, 401);
+    // lists show what may be used; how the server does is the operator's
+    let list = f.client.get(f.url("/v1/models")).header("x-api-key", &secret).send().await.unwrap();
+    assert_eq!(read(list).await.1["data"].as_array().unwrap().len(), 1);
+    let metrics = |key: &str| f.client.get(f.url("/metrics")).bearer_auth(key).send();
+    assert_eq!(metrics(&secret).await.unwrap().status(), 403);
+    assert_eq!(metrics("sk-master").await.unwrap().status(), 200);
+    // taken back, it is refused within a second
+    let id = store.find("a test").unwrap().id;
+    store.revoke(id).unwrap();
+    for _ in 0..200 {
+        if ask(&f, &secret, CHAT, &question("m")).await.0 == 401 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("a revoked key is let in");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_and_rates_are_held_to() {
+    let up = Upstream::saying("Hi").await;
+    let (f, store, _folder) = fixture(&up).await;
+    // 7 tokens for 0.01 and 2 for 0.1 are 0.27
+    let budget = Budget { limit: "0.50".parse().unwrap(), period: Period::Ever };
+    let secret = key(&f, &store, Limits { budget: Some(budget), ..Limits::default() }).await;
+    assert_eq!(ask(&f, &secret, CHAT, &question("m")).await.0, 200);
+    assert_eq!(ask(&f, &secret, CHAT, &with(&question("m"), json!({"stream": true}))).await.0, 200);
+    let (status, body) = ask(&f, &secret, CHAT, &question("m")).await;
+    assert_eq!((status, body["error"]["code"].as_str()), (429, Some("insufficient_quota")), "{body}");
+    let limited = key(&f, &store, Limits { rpm: Some(1), ..Limits::default() }).await;
+    assert_eq!(ask(&f, &limited, CHAT, &question("other")).await.0, 200);
+    let answer = f.request(CHAT, &question("other")).bearer_auth(&limited).send().await.unwrap();
+    assert!(answer.status() == 429 && answer.headers().contains_key("retry-after"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_pays_for_what_came() {
+    let up = Upstream::start(|seen| match seen.body["stream"] == true {
+        true => vec![Step::Send(STREAM_HEAD.into()), delta(&"much ".repeat(100)), Step::Sleep(60_000)],
+        false => says(seen, "Hi"),
+    })
+    .await;
+    let (f, store, _folder) = fixture(&up).await;
+    let secret = key(&f, &store, Limits::default()).await;
+    let stream = with(&question("m"), json!({"stream": true}));
+    let mut answer = f.request(CHAT, &stream).bearer_auth(&secret).send().await.unwrap();
+    assert!(answer.chunk().await.unwrap().is_some());
+    drop(answer);
+    f.until("it is over", || f.app.busy() == 0).await;
+    for _ in 0..200 {
+        let rows = store.usage(&Filter::default()).unwrap();
+        if let [row] = &rows[..] {
+            assert!(row.usage.input > 0 && row.usage.output > 0 && row.cost.nanos() > 0, "{row:?}");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("nothing was billed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_that_a_key_may_not_use_count_no_tokens_for_it_and_are_not_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let f = Fixture::routed(&format!(
+        "model_list:\n- {{model_name: secret, litellm_params: {{model: octet/tiny}}}}\n- {{model_name: open, litellm_params: {{model: octet/tiny}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{}\"}}\n",
+        database.display()
+    ))
+    .await;
+    let store = Store::open(&database).unwrap();
+    let limited = key(&f, &store, Limits { models: vec!["open".into()], ..Limits::default() }).await;
+    let talk = json!([{"role": "user", "content": "Hello"}]);
+    for (path, more) in [
+        ("/tokenize", json!({"content": "a b"})),
+        ("/tokenize", json!({"messages": talk})),
+        ("/detokenize", json!({"tokens": [1, 2]})),
+        ("/apply-template", json!({"messages": talk})),
+    ] {
+        let of = |name: &str| with(&more, json!({"model": name}));
+        let (status, body) = ask(&f, &limited, path, &of("secret")).await;
+        assert_eq!(
+            (status, body["error"]["code"].as_str()),
+            (403, Some("model_not_allowed")),
+            "{path}: {body}"
+        );
+        assert_eq!(ask(&f, &limited, path, &of("open")).await.0, 200, "{path}");
+        assert_eq!(
+            ask(&f, &limited, path, &more).await.0,
+            200,
+            "{path}: without a name, one that it may use"
+        );
+        assert_eq!(ask(&f, "sk-master", path, &of("secret")).await.0, 200, "{path}");
+    }
+    for name in ["secret", "nothing"] {
+        let (status, body) = ask(&f, &limited, "/api/show", &json!({"model": name})).await;
+        let said = body["error"].as_str().unwrap();
+        assert!(status == 404 && said.ends_with("there are: open"), "{body}");
+    }
+}
+
+/// What one key was billed, once that is known.
+async fn billed(f: &Fixture, store: &Store) -> octet_keys::UsageRow {
+    f.until("it is over", || f.app.busy() == 0).await;
+    for _ in 0..200 {
+        if let [row] = &store.usage(&Filter::default()).unwrap()[..] {
+            return row.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("nothing was billed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_before_anything_came_pays_for_the_prompt() {
+    for stream in [false, true] {
+        let up = Upstream::start(|_| vec![Step::Sleep(60_000)]).await;
+        let (f, store, _folder) = fixture(&up).await;
+        let secret = key(&f, &store, Limits::default()).await;
+        let request = f.request(CHAT, &with(&question("m"), json!({"stream": stream}))).bearer_auth(&secret);
+        let asked = tokio::spawn(request.send());
+        f.until("the provider was asked", || !up.seen().is_empty()).await;
+        asked.abort();
+        let row = billed(&f, &store).await;
+        assert!(row.usage.input > 0 && row.usage.output == 0 && row.cost.nanos() > 0, "{row:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_nobody_counted_cost_what_their_length_says() {
+    let message = json!({"role": "assistant", "content": "word ".repeat(2000)});
+    let whole = json!({"id": "x", "object": "chat.completion", "created": 1, "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+    let up = Upstream::start(move |_| crate::common::upstream::answer("200 OK", &whole)).await;
+    let (f, store, _folder) = fixture(&up).await;
+    let secret = key(&f, &store, Limits::default()).await;
+    assert_eq!(ask(&f, &secret, CHAT, &question("m")).await.0, 200);
+    let row = billed(&f, &store).await;
+    assert!((2000..4000).contains(&row.usage.output), "{row:?}");
+}

@@ -1,0 +1,17 @@
+//! The tests of the server, in one program: each program is linked by itself.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod anthropic;
+mod description;
+mod gateway_keys;
+mod gateway_matrix;
+mod gateway_routes;
+mod limits;
+mod models;
+mod ollama;
+mod openai;
+mod operations;
+mod prefix;
+mod refusals;

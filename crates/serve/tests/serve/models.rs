@@ -1,0 +1,167 @@
+//! Several models: loaded when they are asked for, unloaded when nobody does, and in turns where memory is short.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::common::{Fixture, chat, model, with};
+use octet_serve::{Memory, ModelSpec, Options, Server};
+use serde_json::json;
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A model that counts how often it is opened.
+fn counted(name: &str) -> (ModelSpec, Arc<AtomicUsize>) {
+    let mut spec = model(name);
+    let count = Arc::new(AtomicUsize::new(0));
+    let (open, counter) = (Arc::clone(&spec.open), Arc::clone(&count));
+    spec.open = Arc::new(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        open()
+    });
+    (spec, count)
+}
+
+fn ask(name: &str) -> serde_json::Value {
+    with(&chat("Hello"), json!({"model": name, "max_tokens": 4}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_ask_at_once_and_it_is_loaded_once() {
+    let (spec, count) = counted("tiny");
+    let spec = ModelSpec { aliases: vec!["other name".into()], ..spec };
+    let f = Fixture::with(Options::new(vec![spec, model("second")])).await;
+    assert_eq!(count.load(Ordering::Relaxed), 1, "to see what it is");
+    let answers: Vec<_> = ["tiny", "other name", "tiny", "tiny:latest"]
+        .into_iter()
+        .map(|name| {
+            let request = f.request(CHAT, &ask(name));
+            tokio::spawn(async move { request.send().await.unwrap().status() })
+        })
+        .collect();
+    for answer in answers {
+        assert_eq!(answer.await.unwrap(), 200);
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 2);
+    assert!(f.app.models.loaded(1).is_none(), "nobody asked for it");
+    let (_, list) = f.get("/v1/models").await;
+    assert_eq!(
+        (list["data"][0]["id"].as_str(), list["data"][1]["id"].as_str()),
+        (Some("tiny"), Some("second"))
+    );
+    assert_eq!(f.get("/v1/models/second").await.0, 200);
+    assert_eq!(f.get("/v1/models/third").await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_uses_is_unloaded() {
+    let spec = ModelSpec { keep_alive: Some(Duration::from_millis(200)), ..model("tiny") };
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let long = with(&ask("tiny"), json!({"max_tokens": 300, "ignore_eos": true}));
+    f.ok(CHAT, &long).await;
+    assert!(f.app.models.loaded(0).is_some());
+    f.until("it is unloaded", || f.app.models.loaded(0).is_none()).await;
+    f.ok(CHAT, &ask("tiny")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_memory_is_short_they_take_turns() {
+    let ((a, a_count), (b, b_count)) = (counted("a"), counted("b"));
+    let probe = Fixture::with(Options::new(vec![model("a")])).await;
+    let bytes = probe.app.models.card(0).memory_bytes;
+    let memory = Memory { limit: Some(bytes + bytes / 2), ..Memory::default() };
+    let f = Fixture::with(Options { memory, ..Options::new(vec![a, b]) }).await;
+    f.ok(CHAT, &ask("a")).await;
+    f.ok(CHAT, &ask("b")).await;
+    assert!(f.app.models.loaded(0).is_none() && f.app.models.loaded(1).is_some());
+    // two clients that each want another model, again and again
+    let client = |name: &'static str| {
+        let requests: Vec<_> = (0..6).map(|_| f.request(CHAT, &ask(name))).collect();
+        tokio::spawn(async move {
+            for request in requests {
+                assert_eq!(request.send().await.unwrap().status(), 200);
+            }
+        })
+    };
+    let both = [client("a"), client("b")];
+    for client in both {
+        tokio::time::timeout(Duration::from_secs(60), client).await.expect("no deadlock").unwrap();
+    }
+    let loads = a_count.load(Ordering::Relaxed) + b_count.load(Ordering::Relaxed) - 2;
+    assert!(loads <= 6, "{loads} loads for twelve requests");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_can_not_be_loaded_says_why_and_may_be_asked_again() {
+    let mut spec = model("tiny");
+    let (open, broken) = (Arc::clone(&spec.open), Arc::new(AtomicBool::new(false)));
+    let is_broken = Arc::clone(&broken);
+    spec.open =
+        Arc::new(
+            move || {
+                if is_broken.load(Ordering::Relaxed) { Err("the disk is on fire".into()) } else { open() }
+            },
+        );
+    let f = Fixture::with(Options::new(vec![spec, model("good")])).await;
+    broken.store(true, Ordering::Relaxed);
+    let (status, body) = f.post(CHAT, &ask("tiny")).await;
+    assert!(status == 500 && body["error"]["message"].as_str().unwrap().contains("on fire"), "{body}");
+    assert!(f.get("/ready").await.1["models"][0]["error"].is_string());
+    f.ok(CHAT, &ask("good")).await;
+    broken.store(false, Ordering::Relaxed);
+    f.ok(CHAT, &ask("tiny")).await;
+    // where something panics on the way
+    let panics = Arc::new(AtomicBool::new(true));
+    let once = Arc::clone(&panics);
+    let free = move || if once.swap(false, Ordering::Relaxed) { panic!("a test's own") } else { None };
+    let memory = Memory { free: Arc::new(free), ..Memory::default() };
+    let f = Fixture::with(Options { memory, ..Options::new(vec![model("tiny")]) }).await;
+    let (status, body) = f.post(CHAT, &ask("tiny")).await;
+    assert!(status == 500 && body["error"]["message"].as_str().unwrap().contains("internal error"), "{body}");
+    let (status, ready) = f.get("/ready").await;
+    assert_eq!((status, &ready["status"]), (503, &json!("failed")));
+    f.ok(CHAT, &ask("tiny")).await;
+    // where the system has no memory left
+    let memory = Memory { free: Arc::new(|| Some(1 << 20)), ..Memory::default() };
+    let f = Fixture::with(Options { memory, ..Options::new(vec![model("tiny")]) }).await;
+    let (status, body) = f.post(CHAT, &ask("tiny")).await;
+    assert!(
+        status == 500 && body["error"]["message"].as_str().unwrap().contains("has 1.0 MiB free"),
+        "{body}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_larger_than_the_limit_is_refused_at_the_start() {
+    let memory = Memory { limit: Some(1 << 20), ..Memory::default() };
+    let options = Options { memory, ..Options::new(vec![model("tiny")]) };
+    let any = ([127, 0, 0, 1], 0).into();
+    let Err(e) = Server::bind(any, options).await else { panic!("it can not fit") };
+    let e = e.to_string();
+    assert!(e.contains("'tiny' takes") && e.contains("--memory-limit is 1.0 MiB"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_that_do_not_fit_together_are_all_answered() {
+    let specs = ["a", "b", "c"].map(model);
+    let probe = Fixture::with(Options::new(vec![specs[0].clone()])).await;
+    let bytes = probe.app.models.card(0).memory_bytes;
+    // room for one, then for two
+    for limit in [bytes + bytes / 2, 2 * bytes + bytes / 2] {
+        let memory = Memory { limit: Some(limit), ..Memory::default() };
+        let f = Fixture::with(Options { memory, ..Options::new(specs.to_vec()) }).await;
+        let clients = ["a", "a", "b", "b", "c"].map(|name| {
+            let requests: Vec<_> = (0..3).map(|_| f.request(CHAT, &ask(name))).collect();
+            tokio::spawn(async move {
+                for request in requests {
+                    let answer = request.send().await.unwrap();
+                    let status = answer.status();
+                    assert_eq!(status, 200, "{}", answer.text().await.unwrap());
+                }
+            })
+        });
+        for client in clients {
+            tokio::time::timeout(Duration::from_secs(100), client).await.expect("its turn comes").unwrap();
+        }
+    }
+}

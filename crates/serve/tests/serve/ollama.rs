@@ -1,0 +1,72 @@
+//! Ollama's endpoints over real sockets.
+
+use crate::common::{Fixture, tool, with};
+use serde_json::{Value, json};
+
+fn chat() -> Value {
+    json!({
+        "model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "think": false,
+        "options": {"temperature": 0, "num_predict": 10},
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chats_are_lines_unless_asked_otherwise() {
+    let f = Fixture::start().await;
+    let lines = f.lines("/api/chat", &chat()).await;
+    let last = lines.last().unwrap();
+    assert!(last["done"] == true && lines[..lines.len() - 1].iter().all(|l| l["done"] == false));
+    assert_eq!((&last["done_reason"], &last["eval_count"]), (&json!("length"), &json!(10)));
+    let streamed: String = lines.iter().filter_map(|l| l["message"]["content"].as_str()).collect();
+    let whole = f.ok("/api/chat", &with(&chat(), json!({"stream": false}))).await;
+    assert_eq!(whole["message"]["content"], streamed.as_str());
+    let with_tag = f.ok("/api/chat", &with(&chat(), json!({"stream": false, "model": "tiny:latest"}))).await;
+    assert_eq!(with_tag["message"], whole["message"]);
+    let called = f.ok("/api/chat", &with(&chat(), json!({"stream": false, "tools": [tool()]}))).await;
+    assert!(called["message"].is_object());
+
+    let generated = json!({"model": "tiny", "prompt": "Hello", "think": false, "stream": false, "options": {"temperature": 0, "num_predict": 10}});
+    let generated = f.ok("/api/generate", &generated).await;
+    assert_eq!(generated["response"], streamed.as_str(), "a prompt is a message");
+    let raw = json!({"model": "tiny", "prompt": "Hello", "raw": true, "stream": false, "options": {"num_predict": 3}});
+    assert_eq!(f.ok("/api/generate", &raw).await["eval_count"], 3);
+    let schema = json!({"type": "object", "additionalProperties": false, "required": ["ok"], "properties": {"ok": {"type": "boolean"}}});
+    let formatted = json!({"stream": false, "format": schema, "options": {"num_predict": 50}});
+    let formatted = f.ok("/api/chat", &with(&chat(), formatted)).await;
+    let value: Value = serde_json::from_str(formatted["message"]["content"].as_str().unwrap()).unwrap();
+    assert!(value["ok"].is_boolean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_are_listed_loaded_and_unloaded() {
+    let f = Fixture::start().await;
+    let (_, tags) = f.get("/api/tags").await;
+    assert_eq!(tags["models"][0]["name"], "tiny");
+    assert_eq!(f.get("/api/ps").await.1, json!({"models": []}));
+    let loaded = f.ok("/api/generate", &json!({"model": "tiny"})).await;
+    assert_eq!(loaded["done_reason"], "load");
+    assert_eq!(f.get("/api/ps").await.1["models"][0]["name"], "tiny");
+    let show = f.ok("/api/show", &json!({"model": "tiny"})).await;
+    assert_eq!(show["details"]["family"], "qwen35moe");
+    assert!(show["capabilities"].as_array().unwrap().contains(&json!("tools")));
+    assert!(f.get("/api/version").await.1["version"].is_string());
+    let unloaded = f.ok("/api/generate", &json!({"model": "tiny", "keep_alive": 0})).await;
+    assert_eq!(unloaded["done_reason"], "unload");
+    f.until("the model is unloaded", || f.app.models.loaded(0).is_none()).await;
+    // and it comes back
+    f.ok("/api/chat", &with(&chat(), json!({"stream": false}))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_and_errors() {
+    let f = Fixture::start().await;
+    let out = f.ok("/api/embed", &json!({"model": "tiny", "input": ["one", "two"]})).await;
+    assert_eq!(out["embeddings"].as_array().unwrap().len(), 2);
+    assert!(out["prompt_eval_count"].as_u64().unwrap() > 1);
+    let old = f.ok("/api/embeddings", &json!({"model": "tiny", "prompt": "one"})).await;
+    assert_eq!(old["embedding"].as_array().unwrap().len(), 256);
+    let (status, body) = f.post("/api/chat", &with(&chat(), json!({"model": "llama9"}))).await;
+    assert!(status == 404 && body["error"].as_str().unwrap().contains("tiny"), "{body}");
+    let (status, body) = f.post("/api/pull", &json!({"model": "x"})).await;
+    assert!(status == 404 && body["error"].as_str().unwrap().contains("octet pull"), "{body}");
+}

@@ -1,0 +1,280 @@
+//! What keeps a server up: limits, keys, cancellation, metrics, and a good end.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::common::{Fixture, chat, model, read, with};
+use octet_serve::{Keys, Options, Server, Stage};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A request that takes a while.
+fn long() -> Value {
+    with(&chat("Hello"), json!({"max_tokens": 900, "ignore_eos": true, "stream": true}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_away_makes_room() {
+    let f = Fixture::start().await;
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let mut answer = f.send(CHAT, &long()).await;
+        assert!(answer.chunk().await.unwrap().is_some());
+        streams.push(answer);
+    }
+    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    f.until("all four run", || stats().running == 4).await;
+    drop(streams);
+    f.until("nobody runs", || stats().running == 0).await;
+    assert_eq!(stats().cancelled, 4);
+    // a client that waits for a whole answer
+    let whole = f.request(CHAT, &with(&long(), json!({"stream": false}))).timeout(Duration::from_millis(300));
+    assert!(whole.send().await.is_err_and(|e| e.is_timeout()));
+    f.until("its answer is given up, too", || stats().running == 0 && f.app.models.busy() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_are_told_when_to_come_back() {
+    let mut spec = model("tiny");
+    spec.options.engine.max_seqs = 1;
+    spec.options.queue = 1;
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let mut running = f.send(CHAT, &long()).await;
+    running.chunk().await.unwrap();
+    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    f.until("one runs", || stats().running == 1 && stats().waiting == 0).await;
+    let waiting = f.send(CHAT, &long()).await;
+    assert_eq!(waiting.status(), 200);
+    f.until("one waits", || stats().waiting == 1).await;
+    let refused = f.send(CHAT, &long()).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
+    assert_eq!(read(refused).await.1["error"]["type"], "rate_limit_error");
+    let (status, body) = f
+        .post(
+            "/v1/messages",
+            &json!({"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}),
+        )
+        .await;
+    assert_eq!((status, &body["error"]["type"]), (429, &json!("rate_limit_error")));
+    drop((running, waiting));
+    f.until("there is room", || f.app.models.busy() == 0).await;
+    f.ok(CHAT, &chat("Hello")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_open_the_door() {
+    let options = Options { keys: Keys::new(["secret".into()]), ..Options::new(vec![model("tiny")]) };
+    let f = Fixture::with(options).await;
+    let (status, body) = f.post(CHAT, &chat("x")).await;
+    assert!(status == 401 && body["error"]["code"] == "invalid_api_key", "{body}");
+    assert_eq!(f.post("/v1/messages", &json!({})).await.1["error"]["type"], "authentication_error");
+    let ask =
+        |name: &'static str, value: &'static str| f.request(CHAT, &chat("x")).header(name, value).send();
+    assert_eq!(ask("authorization", "Bearer wrong").await.unwrap().status(), 401);
+    assert_eq!(ask("authorization", "Bearer secret").await.unwrap().status(), 200);
+    assert_eq!(ask("x-api-key", "secret").await.unwrap().status(), 200);
+    assert_eq!(
+        (f.get("/health").await.0, f.get("/ready").await.0, f.get("/metrics").await.0),
+        (200, 200, 401)
+    );
+    assert!(f.text("/").await.contains("<html"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_and_origins_are_limited() {
+    let options = Options {
+        body_bytes_max: 2000,
+        cors_origins: vec!["https://chat.example.com".into()],
+        ..Options::new(vec![model("tiny")])
+    };
+    let f = Fixture::with(options).await;
+    let (status, body) = f.post(CHAT, &chat(&"x".repeat(3000))).await;
+    assert!(status == 413 && body["error"]["message"].as_str().unwrap().contains("2000"), "{body}");
+    let preflight = |origin: &'static str| {
+        let r = f.client.request(reqwest::Method::OPTIONS, f.url(CHAT)).header("origin", origin);
+        r.header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "content-type")
+            .send()
+    };
+    let ours = preflight("https://chat.example.com").await.unwrap();
+    assert_eq!(ours.headers()["access-control-allow-origin"], "https://chat.example.com");
+    let page = |origin: &'static str| f.request(CHAT, &chat("x")).header("origin", origin).send();
+    assert_eq!(page("https://evil.example.com").await.unwrap().status(), 403);
+    assert_eq!(page("https://chat.example.com").await.unwrap().status(), 200);
+    assert!(
+        preflight("https://evil.example.com")
+            .await
+            .unwrap()
+            .headers()
+            .get("access-control-allow-origin")
+            .is_none()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_is_measured() {
+    let f = Fixture::start().await;
+    for _ in 0..2 {
+        f.ok(CHAT, &chat(&"word ".repeat(40))).await;
+    }
+    // Figures are shown after the step that the answer came with.
+    f.until("the engine rests", || f.app.models.loaded(0).is_some_and(|l| l.handle.stats().running == 0))
+        .await;
+    let text = f.text("/metrics").await;
+    let value = |name: &str| -> f64 {
+        let line =
+            text.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name} is not in\n{text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    assert_eq!(value("vllm:generation_tokens_total{model_name=\"tiny\"}"), 24.0);
+    assert_eq!(value("vllm:time_to_first_token_seconds_count{model_name=\"tiny\"}"), 2.0);
+    assert_eq!(value("vllm:inter_token_latency_seconds_count"), 22.0);
+    assert_eq!(value("vllm:num_requests_running"), 0.0);
+    assert!(value("vllm:prefix_cache_hits_total") > 100.0);
+    assert_eq!(value("vllm:prefix_cache_queries_total"), value("vllm:prompt_tokens_total"));
+    assert!((0.0..=1.0).contains(&value("vllm:kv_cache_usage_perc")));
+    assert_eq!(value("vllm:request_success_total{model_name=\"tiny\",finished_reason=\"length\"}"), 2.0);
+    assert!(text.contains("vllm:cache_config_info{") && text.contains("block_size=\"64\""));
+    assert!(value("octet:snapshots{") > 0.0);
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn experts_are_counted() {
+    let f = Fixture::start().await;
+    for text in ["word ".repeat(40), "other ".repeat(30)] {
+        f.ok(CHAT, &chat(&text)).await;
+    }
+    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    f.until("the engine rests", || stats().running == 0).await;
+    let (status, usage) = f.get("/experts?model=tiny").await;
+    assert_eq!((status, &usage["model"], &usage["is_sleeping"]), (200, &json!("tiny"), &json!(false)));
+    assert_eq!((&usage["experts"], &usage["experts_per_token"]), (&json!(8), &json!(3)));
+    let layers = usage["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 4);
+    // What is generated is computed when it is fed back: all but the last of each answer.
+    let computed = stats().computed_tokens + stats().generated_tokens - 2;
+    for l in layers {
+        let counts: Vec<u64> = l["counts"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+        assert_eq!((l["tokens"].as_u64(), counts.iter().sum::<u64>()), (Some(computed), 3 * computed));
+        let most = *counts.iter().max().unwrap() as f64 / (3 * computed) as f64;
+        assert_eq!(l["most_used"][0], json!({"experts": 1, "share": most}));
+        let metrics = f.text("/metrics").await;
+        let labels = format!("{{model_name=\"tiny\",layer=\"{}\",most_used=\"1\"}}", l["layer"]);
+        let line = metrics.lines().find(|m| m.starts_with(&format!("octet:expert_usage_share{labels}")));
+        assert_eq!(line.and_then(|l| l.rsplit(' ').next()?.parse().ok()), Some(most), "{metrics}");
+        let effective = format!("octet:experts_effective{{model_name=\"tiny\",layer=\"{}\"}}", l["layer"]);
+        assert!(metrics.contains(&effective), "{metrics}");
+    }
+    assert_eq!(usage["coverage"].as_array().unwrap().len(), 6);
+    assert_eq!(f.get("/experts?model=no").await.0, 404);
+    for path in ["/experts?modle=tiny", "/props?modle=tiny", "/v1/responses/resp_x?modle=true"] {
+        let (status, body) = f.get(path).await;
+        assert!(
+            status == 400 && body["error"]["message"].as_str().unwrap().contains("modle"),
+            "{path}: {body}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_and_tokens() {
+    let f = Fixture::start().await;
+    let out = f.ok("/tokenize", &json!({"content": "abc <|im_end|>", "with_pieces": true})).await;
+    let tokens = out["tokens"].as_array().unwrap();
+    assert_eq!(tokens.last().unwrap()["piece"], "<|im_end|>");
+    let ids: Vec<&Value> = tokens.iter().map(|t| &t["id"]).collect();
+    assert_eq!(f.ok("/detokenize", &json!({"tokens": ids})).await["content"], "abc <|im_end|>");
+    let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let prompt = f.ok("/apply-template", &messages).await;
+    assert_eq!(prompt["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n");
+    let counted = f.ok("/tokenize", &messages).await;
+    assert_eq!(counted["count"], counted["tokens"].as_array().unwrap().len());
+    assert_eq!(f.post("/detokenize", &json!({"tokens": [99999]})).await.0, 400);
+    assert_eq!(f.post("/tokenize", &json!({"content": "x", "frob": 1})).await.0, 400);
+    let (status, props) = f.get("/props").await;
+    assert_eq!(
+        (status, &props["default_generation_settings"]["n_ctx"], &props["total_slots"]),
+        (200, &json!(1024), &json!(4))
+    );
+    assert_eq!(f.get("/props?model=no").await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_waits_for_what_was_accepted() {
+    let f = Fixture::start().await;
+    let mut accepted = f.send(CHAT, &with(&long(), json!({"max_tokens": 200}))).await;
+    assert!(accepted.chunk().await.unwrap().is_some());
+    f.stage.send(Stage::Drain).unwrap();
+    f.until("it drains", || f.app.models.is_draining()).await;
+    let late = f.send(CHAT, &chat("x")).await;
+    assert_eq!(late.status(), 503);
+    assert!(late.headers().contains_key("retry-after"));
+    assert_eq!(f.get("/ready").await.0, 503);
+    let rest = accepted.text().await.unwrap();
+    assert!(rest.ends_with("data: [DONE]\n\n") && rest.contains("\"finish_reason\":\"length\""), "{rest}");
+    tokio::time::timeout(Duration::from_secs(10), f.task).await.expect("it ends").unwrap();
+    assert!(f.client.get(format!("http://{}/health", f.address)).send().await.is_err());
+}
+
+/// Connections on which nothing is answered do not hold up the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_does_not_wait_for_halves_of_requests() {
+    let f = Fixture::start().await;
+    let half_a_body = format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 3000\r\n\r\n{{");
+    let connections: Vec<_> = ["", "GET /hea", &half_a_body]
+        .into_iter()
+        .map(|sent| {
+            let mut stream = std::net::TcpStream::connect(f.address).unwrap();
+            stream.write_all(sent.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // ... but for one that comes while they wait
+    let answer = f.send(CHAT, &with(&long(), json!({"max_tokens": 100}))).await;
+    f.stage.send(Stage::Drain).unwrap();
+    let rest = answer.text().await.unwrap();
+    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    tokio::time::timeout(Duration::from_secs(6), f.task).await.expect("it ends soon").unwrap();
+    drop(connections);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_while_the_model_is_loaded() {
+    let mut spec = model("tiny");
+    let (open, (go, wait)) = (Arc::clone(&spec.open), std::sync::mpsc::channel::<()>());
+    let (wait, opened) = (Mutex::new(wait), AtomicUsize::new(0));
+    spec.open = Arc::new(move || {
+        // The first time it is only looked at.
+        if opened.fetch_add(1, Ordering::Relaxed) > 0 {
+            let _ = wait.lock().unwrap().recv();
+        }
+        open()
+    });
+    let server = Server::bind(([127, 0, 0, 1], 0).into(), Options::new(vec![spec])).await.unwrap();
+    let (tell, mut stage) = watch::channel(Stage::Run);
+    let preload = tokio::spawn(async move { server.preload(&mut stage).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!preload.is_finished());
+    tell.send(Stage::Drain).unwrap();
+    let loaded = tokio::time::timeout(Duration::from_secs(5), preload).await.expect("it is told");
+    assert!(!loaded.unwrap().expect("nothing is wrong"));
+    drop(go);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_word_ends_it_at_once() {
+    let f = Fixture::start().await;
+    let mut accepted = f.send(CHAT, &long()).await;
+    assert!(accepted.chunk().await.unwrap().is_some());
+    f.stage.send(Stage::Drain).unwrap();
+    f.stage.send(Stage::Stop).unwrap();
+    tokio::time::timeout(Duration::from_secs(5), f.task).await.expect("it ends at once").unwrap();
+    let rest = accepted.text().await;
+    assert!(rest.is_err() || !rest.unwrap().contains("finish_reason\":\"length"));
+}

@@ -1,0 +1,7 @@
+//! The tests of clients of providers, in one program: each program is linked by itself.
+
+mod common;
+mod upstream_answers;
+mod upstream_faults;
+mod upstream_forward;
+mod upstream_requests;
