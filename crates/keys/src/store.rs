@@ -184,7 +184,8 @@ impl Store {
         let entry = self.entry(key).ok_or(Refusal::Unknown)?;
         let fault = || self.inner.fault();
         let reserved = entry.account().admit(self.inner.clock().now(), model, ask, fault)?;
-        Ok(Grant { store: self.inner.clone(), entry, model: model.into(), reserved: Some(reserved) })
+        let (store, more) = (self.inner.clone(), Counts::default());
+        Ok(Grant { store, entry, model: model.into(), reserved: Some(reserved), more })
     }
 
     /// Whose key this is, if it is one in force: for requests that ask no model.
@@ -397,9 +398,9 @@ impl Inner {
     }
 
     /// Counts what an answer took.
-    pub(crate) fn count(&self, now: Now, key: KeyId, model: String, usage: &Usage, cost: Usd) {
+    pub(crate) fn count(&self, now: Now, key: KeyId, model: String, counts: &Counts) {
         let by = UsageKey { day: calendar::day(now.unix), key, model };
-        lock(&self.used).entry(by).or_default().add(&Counts { requests: 1, usage: *usage, cost });
+        lock(&self.used).entry(by).or_default().add(counts);
     }
 
     fn all(&self) -> Vec<Arc<Entry>> {

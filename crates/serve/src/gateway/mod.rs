@@ -9,7 +9,9 @@
 //! | `doors` | who may come in, and what that costs whom |
 //! | `passage` | one request on its way through |
 //! | `watch` | the file changes |
+//! | `check` | what of it would be refused |
 
+mod check;
 mod doors;
 mod passage;
 pub mod read;
@@ -35,6 +37,7 @@ use crate::app::App;
 use crate::models::{BoxError, ModelSpec, Registry};
 use crate::ops::Keys;
 use crate::pipeline::unknown;
+pub use check::check;
 pub use doors::Caller;
 use doors::Current;
 pub use passage::{Asker, Passage};
