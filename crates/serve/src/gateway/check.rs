@@ -1,6 +1,6 @@
 //! What a server would refuse of a configuration at its start, found without starting anything. Called by `octet config check`.
 
-use octet_config::{Config, Target};
+use octet_config::{Config, Target, printable};
 
 use super::doors::Current;
 use super::target::endpoint;
@@ -15,7 +15,7 @@ pub fn check(config: &Config) -> Result<(), String> {
     for d in &config.deployments {
         if let Target::Remote(remote) = &d.target {
             let made = endpoint(remote.clone(), d.params.clone(), d.info.max_output_tokens);
-            made.map_err(|e| format!("{}: '{}': {e}", d.span, d.group))?;
+            made.map_err(|e| format!("{}: '{}': {e}", d.span, printable(d.group.as_str())))?;
         }
     }
     Current::new(config, &Keys::default()).map(drop)
