@@ -54,7 +54,9 @@ fn a_pipe_is_refused_and_not_waited_for() {
     let place = Place::new();
     assert!(std::process::Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
     let model = "model_list:\n- {model_name: a, litellm_params: {model: ollama/x}}\n";
-    for more in ["include: [pipe]", "general_settings: {master_key: 'file:pipe'}", "server: {api_key_file: pipe}"] {
+    for more in
+        ["include: [pipe]", "general_settings: {master_key: 'file:pipe'}", "server: {api_key_file: pipe}"]
+    {
         place.write("octet.yaml", &format!("{model}{more}\n"));
         place
             .octet(&["config", "check", "octet.yaml"])
@@ -72,8 +74,15 @@ fn names_do_nothing_to_a_terminal() {
         &format!("model_list:\n- {{model_name: {name}, litellm_params: {{model: ollama/x}}}}\n- {{model_name: {name}, litellm_params: {{model: ollama/x, silent_model: {name}}}}}\n"),
     );
     let ran = place.octet(&["config", "check", "octet.yaml"]);
-    assert!(!ran.stderr.contains('\u{1b}') && ran.stderr.contains("a\\u{1b}]0;x\\nb\\u{202e}"), "{}", ran.stderr);
-    place.write("octet.yaml", &format!("model_list:\n- {{model_name: {name}, litellm_params: {{model: ollama/x}}}}\n"));
+    assert!(
+        !ran.stderr.contains('\u{1b}') && ran.stderr.contains("a\\u{1b}]0;x\\nb\\u{202e}"),
+        "{}",
+        ran.stderr
+    );
+    place.write(
+        "octet.yaml",
+        &format!("model_list:\n- {{model_name: {name}, litellm_params: {{model: ollama/x}}}}\n"),
+    );
     let tree = place.octet(&["config", "check", "octet.yaml"]).ok().stdout;
     assert!(tree.starts_with("a\\u{1b}]0;x\\nb\\u{202e}\n└─ "), "{tree}");
 }

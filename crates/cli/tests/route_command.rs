@@ -53,10 +53,9 @@ fn explain_shows_decisions() {
         ["route", "explain", "plain.json", "--config", "octet.yaml", "--header", "X-Team: red", "--json"];
     let said: serde_json::Value = serde_json::from_str(&place.octet(&red).ok().stdout).unwrap();
     assert!(said["steps"].to_string().contains("strong"), "{said}");
-    place.octet(&["route", "explain", "none.json", "--config", "octet.yaml"]).fails(
-        1,
-        &["no route has the name 'other'; there are: fast, strong, auto, gpt-4o"],
-    );
+    place
+        .octet(&["route", "explain", "none.json", "--config", "octet.yaml"])
+        .fails(1, &["no route has the name 'other'; there are: fast, strong, auto, gpt-4o"]);
     place
         .octet(&["route", "calibrate", "none.json", "--config", "octet.yaml", "--name", "x"])
         .fails(1, &["no cascade 'x'", "auto"]);
@@ -67,7 +66,10 @@ fn explain_says_why_nobody_would_be_asked() {
     let place = Place::new();
     place.write("octet.yaml", &format!("{FILE}general_settings: {{}}\n"));
     let explain = |model: &str, more: &[&str]| {
-        place.write("r.json", &format!(r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "Hi"}}]}}"#));
+        place.write(
+            "r.json",
+            &format!(r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "Hi"}}]}}"#),
+        );
         place.octet(&[&["route", "explain", "r.json", "--config", "octet.yaml"], more].concat())
     };
     explain("fsat", &[]).fails(1, &["no route has the name 'fsat'; near it are: fast"]);

@@ -47,7 +47,11 @@ pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<String> {
 }
 
 fn size(bytes: u64) -> String {
-    if bytes.is_multiple_of(1 << 20) { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
+    if bytes.is_multiple_of(1 << 20) {
+        format!("{} MiB", bytes >> 20)
+    } else {
+        format!("{} KiB", bytes >> 10)
+    }
 }
 
 fn regular(meta: &std::fs::Metadata) -> io::Result<()> {

@@ -330,8 +330,16 @@ fn what_no_header_can_hold_is_refused_where_it_stands() {
         ("{model: groq/x, api_key: \"sk-1\\r\\nb\"}", "octet.yaml:2:60: ", "the key"),
         ("{model: groq/x, api_key: \"sk-1\\0b\"}", "octet.yaml:2:60: ", "the key"),
         ("{model: groq/x}", "octet.yaml:2:35: ", "the environment variable GROQ_API_KEY"),
-        ("{model: openai/x, api_key: k, organization: \"o\\n\"}", "octet.yaml:2:79: ", "litellm_params.organization"),
-        ("{model: anthropic/x, api_key: k, api_version: \"2\\n\"}", "octet.yaml:2:81: ", "litellm_params.api_version"),
+        (
+            "{model: openai/x, api_key: k, organization: \"o\\n\"}",
+            "octet.yaml:2:79: ",
+            "litellm_params.organization",
+        ),
+        (
+            "{model: anthropic/x, api_key: k, api_version: \"2\\n\"}",
+            "octet.yaml:2:81: ",
+            "litellm_params.api_version",
+        ),
         ("{model: ollama/x, extra_headers: {x-a: \"sk-1\\nb\"}}", "octet.yaml:2:74: ", "the value of 'x-a'"),
     ] {
         let said = params(text);
@@ -343,7 +351,9 @@ fn what_no_header_can_hold_is_refused_where_it_stands() {
     assert!(said.contains("octet.yaml:3:24: the key has a line break"), "{said}");
     let credential = "credential_list: [{credential_name: c, credential_values: {api_key: \"sk-1\\nb\"}}]\n";
     assert!(of(&format!("{MODEL}{credential}")).contains("octet.yaml:3:69: the key has a line break"));
-    for name in ["host", "Content-Length", "connection", "Transfer-Encoding", "te", "upgrade", "accept-encoding"] {
+    for name in
+        ["host", "Content-Length", "connection", "Transfer-Encoding", "te", "upgrade", "accept-encoding"]
+    {
         let said = params(&format!("{{model: ollama/x, extra_headers: {{{name}: a}}}}"));
         assert!(said.contains(&format!("octet.yaml:2:69: extra_headers: '{name}' is made here")), "{said}");
     }

@@ -47,7 +47,9 @@ fn what_is_no_regular_file_is_refused_where_it_is_named() {
         for (text, at) in [
             (format!("{MODEL}include: [{name}]\n"), ":3:11: include: "),
             (
-                format!("model_list:\n- {{model_name: a, litellm_params: {{model: groq/x, api_key: 'file:{name}'}}}}\n"),
+                format!(
+                    "model_list:\n- {{model_name: a, litellm_params: {{model: groq/x, api_key: 'file:{name}'}}}}\n"
+                ),
                 ":2:66: ",
             ),
             (format!("{MODEL}general_settings: {{master_key: 'file:{name}'}}\n"), ":3:32: "),
@@ -68,13 +70,17 @@ fn keys_from_files_are_one_line() {
     std::fs::write(dir.path().join("none"), "# nobody\n\n").unwrap();
     std::fs::write(dir.path().join("odd"), "sk-one\nsk-\u{1b}two\n").unwrap();
     let said = refused(dir.path(), &format!("{MODEL}general_settings: {{master_key: 'file:two'}}\n"));
-    assert!(said.contains("the key has a line break or another control character") && !said.contains("sk-"), "{said}");
+    assert!(
+        said.contains("the key has a line break or another control character") && !said.contains("sk-"),
+        "{said}"
+    );
     let said = refused(dir.path(), &format!("{MODEL}server: {{api_key_file: none}}\n"));
     assert!(said.contains("holds no key"), "{said}");
     let said = refused(dir.path(), &format!("{MODEL}server: {{api_key_file: odd}}\n"));
     assert!(said.contains("line 2 of 'odd' has a line break") && !said.contains("sk-"), "{said}");
     let text = format!("{MODEL}server: {{api_key_file: two}}\n");
-    let config = Config::parse(&dir.path().join("octet.yaml").display().to_string(), &text, &Disk(|_: &str| None));
+    let config =
+        Config::parse(&dir.path().join("octet.yaml").display().to_string(), &text, &Disk(|_: &str| None));
     let keys: Vec<String> = config.unwrap().server.api_keys.iter().map(|k| k.expose().to_string()).collect();
     assert_eq!(keys, ["sk-one", "sk-two"]);
 }

@@ -164,7 +164,9 @@ pub fn damage_on_disk(path: &Path, busy: Duration) -> Option<String> {
     };
     look().unwrap_or_else(|e: rusqlite::Error| match e.sqlite_error_code() {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::TooBig) => Some(e.to_string()),
-        _ => None,
+        Some(_) => None,
+        // A value that is not what it should be.
+        None => Some(e.to_string()),
     })
 }
 

@@ -239,8 +239,12 @@ fn bytes(piece: &Piece) -> usize {
 /// # Errors
 /// Where nothing came, or nothing that is good enough.
 pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Begun<T::Events>, Missed> {
-    let ask =
-        Ask { request: orders.request, name: orders.name, group: &orders.group.name, original: orders.original };
+    let ask = Ask {
+        request: orders.request,
+        name: orders.name,
+        group: &orders.group.name,
+        original: orders.original,
+    };
     let mut events = timeout_at(orders.deadline, target.generate(ask)).await.map_err(|_| too_late())??;
     let mut seen = Seen::default();
     match hold(&mut events, &mut seen, orders).await {

@@ -221,7 +221,9 @@ fn unsure(token: &str) -> Step {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_answer_of_a_cascade_is_paid_for_though_nobody_sees_it() {
     let up = Upstream::start(|seen| match seen.body["model"] == "fast" {
-        true => [vec![Step::Send(STREAM_HEAD.into())], vec![unsure("a"); 9], vec![Step::Sleep(60_000)]].concat(),
+        true => {
+            [vec![Step::Send(STREAM_HEAD.into())], vec![unsure("a"); 9], vec![Step::Sleep(60_000)]].concat()
+        }
         false => says(seen, "Hi"),
     })
     .await;
@@ -285,9 +287,11 @@ async fn kept_responses_are_their_key_s() {
     let request = |more: Value| with(&json!({"model": "m", "input": "Hello", "store": true}), more);
     let create = async |key: &str, more: Value| ask(&f, key, "/v1/responses", &request(more)).await;
     let at = |id: &str| f.url(&format!("/v1/responses/{id}"));
-    let get = async |key: &str, id: &str| read(f.client.get(at(id)).bearer_auth(key).send().await.unwrap()).await;
-    let delete =
-        async |key: &str, id: &str| read(f.client.delete(at(id)).bearer_auth(key).send().await.unwrap()).await;
+    let get =
+        async |key: &str, id: &str| read(f.client.get(at(id)).bearer_auth(key).send().await.unwrap()).await;
+    let delete = async |key: &str, id: &str| {
+        read(f.client.delete(at(id)).bearer_auth(key).send().await.unwrap()).await
+    };
     let (status, made) = create(&alice, json!({})).await;
     assert_eq!(status, 200, "{made}");
     let id = made["id"].as_str().unwrap();

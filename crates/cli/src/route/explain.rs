@@ -7,9 +7,7 @@ use anyhow::Context;
 use octet_api::core::GenerateRequest;
 use octet_api::{anthropic, openai};
 use octet_config::{Config, Target as Whose, printable};
-use octet_router::{
-    Ask, Call, Events, Failure, FailureKind, Piece, Route, Router, Step, Table, Target,
-};
+use octet_router::{Ask, Call, Events, Failure, FailureKind, Piece, Route, Router, Step, Table, Target};
 
 use crate::serve::routes;
 
