@@ -50,7 +50,7 @@ fn what_is_no_regular_file_is_refused_where_it_is_named() {
                 format!(
                     "model_list:\n- {{model_name: a, litellm_params: {{model: groq/x, api_key: 'file:{name}'}}}}\n"
                 ),
-                ":2:66: ",
+                ":2:60: ",
             ),
             (format!("{MODEL}general_settings: {{master_key: 'file:{name}'}}\n"), ":3:32: "),
             (format!("{MODEL}server: {{api_key_file: {name}}}\n"), ":3:24: server.api_key_file: "),

@@ -14,7 +14,7 @@ use crate::error::from_sqlite;
 use crate::grant::Grant;
 use crate::limits::Period;
 use crate::table::{self, Counts, Filter, KeyRow, Unread, UsageKey, UsageRow};
-use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usage, Usd, calendar, schema, secret};
+use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usd, calendar, schema, secret};
 
 /// How a store works.
 #[derive(Debug, Clone)]

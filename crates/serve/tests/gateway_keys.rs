@@ -259,7 +259,7 @@ async fn who_gets_an_error_pays_for_what_was_answered_before_it() {
         let usage = json!({"input_tokens": 50, "output_tokens": 1});
         let begin = json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant",
             "model": "theirs", "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage}});
-        vec![Step::Send(STREAM_HEAD.into()), event(&begin), Step::Reset]
+        vec![Step::Send(STREAM_HEAD.into()), event(&begin), Step::Close]
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
