@@ -12,10 +12,10 @@ use octet_router::{Ask, Call, Events, Failure, FailureKind, Piece, Route, Router
 use crate::serve::routes;
 
 /// A deployment that is only talked about.
-struct Planned(String);
+pub struct Planned(String);
 
 /// It says nothing.
-enum Nothing {}
+pub enum Nothing {}
 
 impl Events for Nothing {
     async fn next(&mut self) -> Option<Result<Piece, Failure>> {
@@ -56,7 +56,7 @@ fn headers(given: &[String]) -> anyhow::Result<Vec<(String, String)>> {
 }
 
 /// A router of `config` whose deployments are only talked about.
-pub fn planned(config: &Config) -> anyhow::Result<Arc<Router<impl Target>>> {
+pub fn planned(config: &Config) -> anyhow::Result<Arc<Router<Planned>>> {
     let router = Router::new(config, fastrand_seed(), |d| {
         Ok(Planned(match &d.target {
             Whose::Remote(remote) => remote.model.clone(),
