@@ -16,7 +16,7 @@ impl Source for Env {
         Some(name.to_string())
     }
 
-    fn read(&self, _: &Path) -> io::Result<String> {
+    fn read(&self, _: &Path, _: u64) -> io::Result<String> {
         Err(io::ErrorKind::NotFound.into())
     }
 }

@@ -64,7 +64,7 @@ impl ChatArgs {
 }
 
 /// Most bytes of a text; more is surely not what was meant, and would only fill the memory.
-const TEXT_BYTES_MAX: u64 = 64 << 20;
+pub const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 /// A text from somewhere, which errors call `name`.
 pub fn read_from(from: impl Read, name: &str) -> anyhow::Result<String> {

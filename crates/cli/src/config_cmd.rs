@@ -9,6 +9,7 @@ use octet_config::{Config, Disk, schema};
 
 use crate::config;
 use crate::print;
+use crate::route::explain;
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\
@@ -75,6 +76,9 @@ pub fn run(args: &ConfigArgs) -> anyhow::Result<()> {
 
 fn check(file: &Path) -> anyhow::Result<()> {
     let config = Config::load(file, &Disk(config::lookup)).map_err(anyhow::Error::new)?;
+    // What a start would find only then.
+    octet_serve::check(&config).map_err(anyhow::Error::msg)?;
+    explain::planned(&config)?;
     for said in &config.notes {
         note!("note: {said}");
     }

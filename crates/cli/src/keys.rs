@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use octet_config::printable;
 use octet_keys::{Budget, KeyInfo, Limits, Period, Store, Usd, calendar};
 use serde_json::{Value, json};
 
@@ -329,12 +330,15 @@ pub fn table(
     numbers: &[usize],
 ) -> std::io::Result<()> {
     let head: Vec<String> = head.iter().map(ToString::to_string).collect();
+    // Names of models are what clients asked for.
+    let shown = |row: &Vec<String>| row.iter().map(|cell| printable(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(shown).collect();
     let width = |c: usize| {
-        let cells = std::iter::once(&head).chain(rows).filter_map(|r| r.get(c));
+        let cells = std::iter::once(&head).chain(&rows).filter_map(|r| r.get(c));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    for row in std::iter::once(&head).chain(rows) {
+    for row in std::iter::once(&head).chain(&rows) {
         let cells = row.iter().zip(&widths).enumerate().map(|(c, (cell, width))| {
             if numbers.contains(&c) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
         });

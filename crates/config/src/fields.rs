@@ -131,11 +131,18 @@ impl<'a> Fields<'a> {
         Some(text)
     }
 
+    /// A text that is sent in a header.
+    pub fn header(&self, name: &'static str) -> Option<String> {
+        let text = self.text(name)?;
+        let span = self.get(name).map_or(self.span, |n| &n.span);
+        self.reader.sendable(span, &format!("{}.{name}", self.section.name), &text).then_some(text)
+    }
+
     /// A text that is not printed.
     pub fn secret(&self, name: &'static str) -> Option<Secret> {
         let node = self.get(name)?;
         match &node.value {
-            Value::Text(t) => self.reader.secret(&node.span, t),
+            Value::Text(t) => self.reader.secret(&node.span, "the key", t),
             _ => {
                 self.wrong(name, node, "a text (put it in quotes)");
                 None

@@ -17,10 +17,12 @@
 //! ```
 
 mod fields;
+pub mod header;
 pub mod import;
 mod keys;
 mod load;
 pub mod model;
+mod printable;
 mod problem;
 mod read;
 mod reader;
@@ -34,7 +36,8 @@ mod units;
 mod yaml;
 
 pub use model::*;
-pub use problem::{Problem, Problems};
+pub use printable::printable;
+pub use problem::{Problem, Problems, near};
 pub use secret::Secret;
-pub use source::{Disk, Source};
+pub use source::{Disk, Source, read_file};
 pub use span::{Note, Span};

@@ -7,7 +7,7 @@ use crate::problem::quoted;
 use crate::read;
 use crate::reader::{Reader, folder};
 use crate::source::Source;
-use crate::yaml::{self, Entry, Node, Value};
+use crate::yaml::{self, Entry, FILE_BYTES_MAX, Node, Value};
 use crate::{Config, Note, Problem, Problems, Span};
 
 /// Files that include each other, at most.
@@ -17,7 +17,7 @@ impl Config {
     /// Reads a file.
     pub fn load(path: &Path, source: &dyn Source) -> Result<Self, Problems> {
         let file = path.display().to_string();
-        let text = source.read(path).map_err(|e| {
+        let text = source.read(path, FILE_BYTES_MAX as u64).map_err(|e| {
             let span = Span { file: file.as_str().into(), line: 1, column: 1 };
             Problems(vec![Problem { span, text: format!("the file can not be read: {e}") }])
         })?;
@@ -97,7 +97,7 @@ fn gather(reader: &Reader, file: Arc<str>, text: &str, files: &mut Vec<PathBuf>)
             reader.wrong(&span, format!("include: more than {FILES_MAX} files"));
             return None;
         }
-        let other = match reader.read(&path) {
+        let other = match reader.read(&path, FILE_BYTES_MAX as u64) {
             Ok(text) => gather(reader, path.display().to_string().into(), &text, files)?,
             Err(e) => {
                 reader.wrong(&span, format!("include: {}: {e}", quoted(&name)));

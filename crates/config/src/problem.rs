@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Span;
+use crate::{Span, printable};
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.span, self.text)
+        write!(f, "{}: {}", self.span, printable(&self.text))
     }
 }
 
@@ -54,15 +54,22 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// The name that was likely meant: the closest of `known`, where one is close.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    scored(name, known).filter(|(score, _)| *score > 0.85).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, k)| k)
+}
+
+/// Names of `known` that may have been meant, the closest first; none where none is near.
+pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    const NEAR_MAX: usize = 5;
+    let mut near: Vec<(f64, &str)> = scored(name, known).filter(|(score, _)| *score > 0.75).collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    near.into_iter().take(NEAR_MAX).map(|(_, k)| k).collect()
+}
+
+/// How much each name is like `name`, from 0 to 1.
+fn scored<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = (f64, &'a str)> {
     const NAME_MAX: usize = 100; // the comparison is quadratic
-    if name.len() > NAME_MAX {
-        return None;
-    }
     let plain = |s: &str| s.to_lowercase().replace(['-', '.', ' '], "_");
-    let name = plain(name);
-    let scored = known
-        .into_iter()
-        .filter(|k| k.len() <= NAME_MAX)
-        .map(|k| (strsim::jaro_winkler(&name, &plain(k)), k));
-    scored.filter(|(score, _)| *score > 0.85).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, k)| k)
+    let name = (name.len() <= NAME_MAX).then(|| plain(name));
+    let known = known.into_iter().filter(|k| k.len() <= NAME_MAX);
+    known.filter_map(move |k| Some((strsim::jaro_winkler(name.as_deref()?, &plain(k)), k)))
 }

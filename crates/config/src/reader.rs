@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value as Json};
 use crate::problem::quoted;
 use crate::source::Source;
 use crate::yaml::{Node, Value};
-use crate::{Note, Problem, Secret, Span};
+use crate::{Note, Problem, Secret, Span, header};
 
 /// Reads on after each mistake, so that the user hears of all of them at once.
 pub(crate) struct Reader<'a> {
@@ -26,8 +26,10 @@ pub(crate) struct Reader<'a> {
 
 /// Reads a text from the environment.
 const VARIABLE: &str = "os.environ/";
-/// Reads a secret from a file.
+/// Reads a secret from a file,
 const FILE: &str = "file:";
+/// which is no longer than this: longer ones are no keys.
+const KEY_BYTES_MAX: u64 = 16 << 10;
 
 impl<'a> Reader<'a> {
     pub fn new(source: &'a dyn Source) -> Self {
@@ -67,8 +69,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a file.
-    pub fn read(&self, path: &Path) -> std::io::Result<String> {
-        self.source.read(path)
+    pub fn read(&self, path: &Path, bytes_max: u64) -> std::io::Result<String> {
+        self.source.read(path, bytes_max)
     }
 
     /// A variable that is needed and not set.
@@ -124,10 +126,11 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// A secret: looked up, or from a file.
-    pub fn secret(&self, span: &Span, text: &str) -> Option<Secret> {
+    /// A secret: looked up, or from a file. All of them are sent in headers, or compared with what came in one. `what` it is, for
+    /// errors.
+    pub fn secret(&self, span: &Span, what: &str, text: &str) -> Option<Secret> {
         let text = match text.strip_prefix(FILE) {
-            Some(path) => match self.read(&self.path(span, path)) {
+            Some(path) => match self.read(&self.path(span, path), KEY_BYTES_MAX) {
                 Ok(text) => text,
                 Err(e) => {
                     self.wrong(span, format!("{}: {e}", quoted(path)));
@@ -143,7 +146,16 @@ impl<'a> Reader<'a> {
                 "the key is empty: write os.environ/NAME, file:PATH or the key, or leave it out",
             );
         }
-        secret
+        secret.filter(|s| self.sendable(span, what, s.expose()))
+    }
+
+    /// Whether a text can be sent in a header; it is a mistake where it can not.
+    pub fn sendable(&self, span: &Span, what: &str, text: &str) -> bool {
+        let wrong = header::wrong_value(text);
+        if let Some(why) = wrong {
+            self.wrong(span, format!("{what} {why}"));
+        }
+        wrong.is_none()
     }
 
     /// A path that is meant from the folder of the file that it stands in.

@@ -8,8 +8,8 @@ pub trait Source {
     /// The variable of this name, where it is set. (An empty one counts as not set.)
     fn variable(&self, name: &str) -> Option<String>;
 
-    /// The text of a file.
-    fn read(&self, path: &Path) -> io::Result<String>;
+    /// The text of a file of no more than so many bytes.
+    fn read(&self, path: &Path, bytes_max: u64) -> io::Result<String>;
 }
 
 /// Files from the disk, variables from a function.
@@ -20,11 +20,61 @@ impl<F: Fn(&str) -> Option<String>> Source for Disk<F> {
         (self.0)(name).filter(|v| !v.trim().is_empty())
     }
 
-    fn read(&self, path: &Path) -> io::Result<String> {
-        use io::Read;
-        let limit = crate::yaml::FILE_BYTES_MAX as u64 + 1;
-        let mut text = String::new();
-        std::fs::File::open(path)?.take(limit).read_to_string(&mut text)?;
-        Ok(text)
+    fn read(&self, path: &Path, bytes_max: u64) -> io::Result<String> {
+        read_file(path, bytes_max)
     }
+}
+
+/// The text of a regular file of no more than `bytes_max` bytes. Whoever can name a file to the server can not make it wait or swell
+/// with a pipe or a device.
+///
+/// # Errors
+/// Where it is something else, larger, no text, or can not be read.
+pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<String> {
+    use io::Read;
+    // Looked at before it is opened: to open a pipe waits for somebody to write to it.
+    regular(&std::fs::metadata(path)?)?;
+    let file = std::fs::File::open(path)?;
+    // Another one may be in its place by now.
+    regular(&file.metadata()?)?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let what = format!("it is larger than {}", size(bytes_max));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}
+
+fn size(bytes: u64) -> String {
+    if bytes.is_multiple_of(1 << 20) {
+        format!("{} MiB", bytes >> 20)
+    } else {
+        format!("{} KiB", bytes >> 10)
+    }
+}
+
+fn regular(meta: &std::fs::Metadata) -> io::Result<()> {
+    if meta.is_file() {
+        return Ok(());
+    }
+    let what = if meta.is_dir() { "a folder" } else { special(meta.file_type()) };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}, and no regular file")))
+}
+
+#[cfg(unix)]
+fn special(kind: std::fs::FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_: std::fs::FileType) -> &'static str {
+    "something else"
 }

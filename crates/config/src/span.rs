@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::printable;
+
 /// A place in a file. Printed as `octet.yaml:12:7`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
@@ -16,7 +18,7 @@ pub struct Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+        write!(f, "{}:{}:{}", printable(&self.file), self.line, self.column)
     }
 }
 
@@ -34,6 +36,6 @@ pub struct Note {
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.span, self.key, self.text)
+        write!(f, "{}: {}: {}", self.span, printable(&self.key), printable(&self.text))
     }
 }

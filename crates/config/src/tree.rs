@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{Cascade, Condition, Config, Deployment, Fallback, RouterSettings, Side, Strategy, Target};
+use crate::{
+    Cascade, Condition, Config, Deployment, Fallback, RouterSettings, Side, Strategy, Target, printable,
+};
 
 impl Config {
     /// Every name that clients can ask for, and who answers.
@@ -21,7 +23,8 @@ impl Config {
             cascade_lines(cascade).draw(&mut out);
         }
         for skipped in &self.skipped {
-            out += &format!("{}\n└─ left out: {}\n", skipped.group, skipped.reason);
+            let rest = vec![format!("left out: {}", skipped.reason)];
+            Lines { head: skipped.group.to_string(), rest }.draw(&mut out);
         }
         let r = &self.router;
         out += &format!(
@@ -81,10 +84,10 @@ struct Lines {
 
 impl Lines {
     fn draw(&self, out: &mut String) {
-        *out += &format!("{}\n", self.head);
+        *out += &format!("{}\n", printable(&self.head));
         for (i, line) in self.rest.iter().enumerate() {
             let branch = if i + 1 == self.rest.len() { "└─" } else { "├─" };
-            *out += &format!("{branch} {line}\n");
+            *out += &format!("{branch} {}\n", printable(line));
         }
     }
 }

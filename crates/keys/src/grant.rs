@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::account::Reserved;
 use crate::store::{Entry, Inner};
+use crate::table::Counts;
 use crate::{Ask, KeyId, Prices, Usage, Usd};
 
 /// A request that was let through: it counts as running until it is settled or dropped. Dropped, it took nothing.
@@ -13,6 +14,8 @@ pub struct Grant {
     pub(crate) entry: Arc<Entry>,
     pub(crate) model: String,
     pub(crate) reserved: Option<Reserved>,
+    /// What it took beside the answer that it is settled with.
+    pub(crate) more: Counts,
 }
 
 impl Grant {
@@ -30,16 +33,22 @@ impl Grant {
         }
     }
 
+    /// Somebody was asked in vain, at other prices, and bills it all the same: it is counted when the request is settled.
+    pub fn add(&mut self, usage: &Usage, prices: &Prices) {
+        self.more.add(&Counts { requests: 0, usage: *usage, cost: prices.cost(usage) });
+    }
+
     /// The request is over: counts what it took, and says what that costs. Also for answers that broke off, with what the
     /// provider will bill all the same.
     pub fn settle(mut self, usage: &Usage, prices: &Prices) -> Usd {
-        let cost = prices.cost(usage);
+        let mut all = Counts { requests: 1, usage: *usage, cost: prices.cost(usage) };
+        all.add(&self.more);
         if let Some(reserved) = self.reserved.take() {
             let now = self.store.clock().now();
-            self.entry.account().settle(now, reserved, usage.tokens(), cost);
-            self.store.count(now, self.entry.id, std::mem::take(&mut self.model), usage, cost);
+            self.entry.account().settle(now, reserved, all.usage.tokens(), all.cost);
+            self.store.count(now, self.entry.id, std::mem::take(&mut self.model), &all);
         }
-        cost
+        all.cost
     }
 }
 

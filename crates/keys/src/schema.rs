@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::Error;
 use crate::error::from_sqlite;
@@ -109,15 +109,7 @@ fn number(db: &Connection, pragma: &str) -> rusqlite::Result<i64> {
 }
 
 fn connect(path: &Path, bytes_max: u64, busy: Duration) -> Result<Connection, Failed> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut db = Connection::open_with_flags(path, flags)?;
-    db.busy_timeout(busy)?;
-    // The file may be of somebody else's making: it runs no code of its own, and no cell is believed unchecked.
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-    db.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)?;
-    db.pragma_update(None, "cell_size_check", true)?;
-
+    let mut db = guarded(path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy)?;
     let said = |e| Err(Failed::Said(e));
     let path = path.to_path_buf();
     let version = owned_version(&db)?;
@@ -142,6 +134,40 @@ fn connect(path: &Path, bytes_max: u64, busy: Duration) -> Result<Connection, Fa
         return said(Error::Damaged { path, what });
     }
     Ok(db)
+}
+
+/// A connection that trusts the file no more than it has to.
+fn guarded(path: &Path, access: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
+    let db = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    db.busy_timeout(busy)?;
+    // The file may be of somebody else's making: it runs no code of its own, and no cell is believed unchecked.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    db.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)?;
+    db.pragma_update(None, "cell_size_check", true)?;
+    Ok(db)
+}
+
+/// What is wrong with the file as it lies there, for whoever opens it next. A connection that has been open for a while does not notice:
+/// it has in memory what it read before. What can not be looked at now (a lock, too many open files) is no damage.
+pub fn damage_on_disk(path: &Path, busy: Duration) -> Option<String> {
+    // SQLite would take it for a new database, and delete the log that others write.
+    if std::fs::metadata(path).is_ok_and(|m| m.len() == 0) {
+        return Some("it is empty".into());
+    }
+    let look = || {
+        let db = guarded(path, OpenFlags::SQLITE_OPEN_READ_ONLY, busy)?;
+        match owned_version(&db)? {
+            None => Ok(Some("it is no database of keys any more".into())),
+            Some(_) => damage(&db),
+        }
+    };
+    look().unwrap_or_else(|e: rusqlite::Error| match e.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::TooBig) => Some(e.to_string()),
+        Some(_) => None,
+        // A value that is not what it should be.
+        None => Some(e.to_string()),
+    })
 }
 
 /// The schema's version of a file that is ours or empty, else `None`.

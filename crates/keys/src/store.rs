@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -14,7 +14,7 @@ use crate::error::from_sqlite;
 use crate::grant::Grant;
 use crate::limits::Period;
 use crate::table::{self, Counts, Filter, KeyRow, Unread, UsageKey, UsageRow};
-use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usage, Usd, calendar, schema, secret};
+use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usd, calendar, schema, secret};
 
 /// How a store works.
 #[derive(Debug, Clone)]
@@ -25,6 +25,9 @@ pub struct Options {
     pub retention_days: u32,
     /// Largest size of the file.
     pub bytes_max: u64,
+    /// How often to look whether the file can still be read by others: what was written over it goes unnoticed otherwise. Large files
+    /// are looked at less often.
+    pub check_every: Duration,
     /// How long is waited for another process that writes.
     pub lock_timeout: Duration,
     /// What time it is.
@@ -32,12 +35,13 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Every second, 400 days, 1 GiB, 2 s, the system's clock.
+    /// Every second, 400 days, 1 GiB, every 5 s, 2 s, the system's clock.
     fn default() -> Self {
         Self {
             flush_every: Duration::from_secs(1),
             retention_days: 400,
             bytes_max: 1 << 30,
+            check_every: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(2),
             clock: Clock::system(),
         }
@@ -107,9 +111,25 @@ struct File {
     data_version: i64,
     /// Day on which old usage was last forgotten.
     pruned: Option<i64>,
-    /// Which file was opened.
-    opened: Option<Identity>,
+    /// Which files were opened.
+    opened: [Option<Identity>; FILES.len()],
+    /// When to look whether it can be read by others.
+    look_at: Instant,
 }
+
+/// What SQLite adds to the name: the file itself, its log, and the log's index. Whoever deletes one of the last two takes what was
+/// written last away from all others.
+const FILES: [&str; 3] = ["", "-wal", "-shm"];
+
+/// The file with what SQLite adds to its name.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// Looking at a file takes no more than one part in so many of the time.
+const LOOK_SHARE: u32 = 200;
 
 /// What tells a file from another one of its name.
 type Identity = (u64, u64);
@@ -156,14 +176,15 @@ impl Store {
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         let path = path.as_ref().to_path_buf();
         let db = schema::open(&path, options.bytes_max, options.lock_timeout)?;
-        let opened = identity(&path);
+        let opened = FILES.map(|end| identity(&beside(&path, end)));
+        let look_at = Instant::now() + options.check_every;
         let inner = Arc::new(Inner {
             path: path.clone(),
             options,
             entries: RwLock::default(),
             used: Mutex::default(),
             fault: RwLock::default(),
-            file: Mutex::new(File { db, data_version: -1, pruned: None, opened }),
+            file: Mutex::new(File { db, data_version: -1, pruned: None, opened, look_at }),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
         });
@@ -184,7 +205,8 @@ impl Store {
         let entry = self.entry(key).ok_or(Refusal::Unknown)?;
         let fault = || self.inner.fault();
         let reserved = entry.account().admit(self.inner.clock().now(), model, ask, fault)?;
-        Ok(Grant { store: self.inner.clone(), entry, model: model.into(), reserved: Some(reserved) })
+        let (store, more) = (self.inner.clone(), Counts::default());
+        Ok(Grant { store, entry, model: model.into(), reserved: Some(reserved), more })
     }
 
     /// Whose key this is, if it is one in force: for requests that ask no model.
@@ -397,9 +419,9 @@ impl Inner {
     }
 
     /// Counts what an answer took.
-    pub(crate) fn count(&self, now: Now, key: KeyId, model: String, usage: &Usage, cost: Usd) {
+    pub(crate) fn count(&self, now: Now, key: KeyId, model: String, counts: &Counts) {
         let by = UsageKey { day: calendar::day(now.unix), key, model };
-        lock(&self.used).entry(by).or_default().add(&Counts { requests: 1, usage: *usage, cost });
+        lock(&self.used).entry(by).or_default().add(counts);
     }
 
     fn all(&self) -> Vec<Arc<Entry>> {
@@ -433,8 +455,8 @@ impl Inner {
     /// Writes what was spent, reads what others changed, and notes whether that is possible.
     fn tick(&self) -> Result<(), Error> {
         let mut file = lock(&self.file);
-        let there = self.is_there(&file);
-        let done = there.and_then(|()| self.write(&mut file)).and_then(|()| self.read(&mut file));
+        let sound = self.is_there(&file).and_then(|()| self.is_whole(&mut file));
+        let done = sound.and_then(|()| self.write(&mut file)).and_then(|()| self.read(&mut file));
         let (before, now) = (self.fault(), done.as_ref().err().map(ToString::to_string));
         match (&before, &now) {
             (None, Some(why)) => {
@@ -451,10 +473,24 @@ impl Inner {
 
     /// SQLite writes to a deleted file as to any other, and nobody reads it again.
     fn is_there(&self, file: &File) -> Result<(), Error> {
-        if identity(&self.path) == file.opened {
+        let paths = FILES.map(|end| beside(&self.path, end));
+        let gone = paths.into_iter().zip(file.opened).find(|(path, opened)| identity(path) != *opened);
+        gone.map_or(Ok(()), |(path, _)| Err(Error::Gone { path }))
+    }
+
+    /// Where somebody has written over the file, SQLite goes on from memory, and writes what nobody will be able to read.
+    fn is_whole(&self, file: &mut File) -> Result<(), Error> {
+        let began = Instant::now();
+        if began < file.look_at {
             return Ok(());
         }
-        Err(Error::Gone { path: self.path.clone() })
+        // What is damaged is looked at again the next time.
+        if let Some(what) = schema::damage_on_disk(&self.path, self.options.lock_timeout) {
+            return Err(Error::Damaged { path: self.path.clone(), what });
+        }
+        let now = Instant::now();
+        file.look_at = now + self.options.check_every.max((now - began) * LOOK_SHARE);
+        Ok(())
     }
 
     fn write(&self, file: &mut File) -> Result<(), Error> {

@@ -54,6 +54,30 @@ impl From<Failure> for Miss {
     }
 }
 
+/// What an attempt took that gave no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Took {
+    /// As the target counted it.
+    pub usage: Option<Usage>,
+    /// Pieces of the answer that had come.
+    pub pieces: u64,
+}
+
+/// An attempt that gave no answer.
+#[derive(Debug)]
+pub struct Missed {
+    /// Why.
+    pub miss: Miss,
+    /// What it took, where it had begun to answer.
+    pub took: Option<Took>,
+}
+
+impl From<Failure> for Missed {
+    fn from(failure: Failure) -> Self {
+        Self { miss: failure.into(), took: None }
+    }
+}
+
 /// An answer that has begun.
 #[derive(Debug)]
 pub struct Begun<E> {
@@ -215,16 +239,36 @@ fn bytes(piece: &Piece) -> usize {
 ///
 /// # Errors
 /// Where nothing came, or nothing that is good enough.
-pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Begun<T::Events>, Miss> {
-    let Orders { request, original, name, group, deadline, idle, whole, mut meter } = orders;
-    let ask = Ask { request, name, group: &group.name, original };
-    let mut events = timeout_at(deadline, target.generate(ask)).await.map_err(|_| too_late())??;
-    let mut begun = Seen { held: VecDeque::new(), bytes: 0, tally: Tally::default(), first: None };
-    let mut ended = false;
+pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Begun<T::Events>, Missed> {
+    let ask = Ask {
+        request: orders.request,
+        name: orders.name,
+        group: &orders.group.name,
+        original: orders.original,
+    };
+    let mut events = timeout_at(orders.deadline, target.generate(ask)).await.map_err(|_| too_late())??;
+    let mut seen = Seen::default();
+    match hold(&mut events, &mut seen, orders).await {
+        Ok(ended) => Ok(Begun { events, held: seen.held, ended, tally: seen.tally, first: seen.first }),
+        Err(miss) => {
+            let usage = seen.tally.usage.or_else(|| events.usage());
+            let took = Took { usage, pieces: seen.pieces };
+            Err(Missed { miss, took: (usage.is_some() || took.pieces > 0).then_some(took) })
+        }
+    }
+}
+
+/// Takes what comes until it may be handed out; true where that is all of it.
+async fn hold<T: Target>(
+    events: &mut T::Events,
+    begun: &mut Seen,
+    orders: Orders<'_, T>,
+) -> Result<bool, Miss> {
+    let Orders { deadline, idle, whole, mut meter, .. } = orders;
     loop {
         let watching = meter.as_ref().is_some_and(|m| m.verdict() == Verdict::Watching);
         if !whole && !watching && begun.first.is_some() {
-            break;
+            return Ok(false);
         }
         let by = match begun.first {
             Some(first) if !whole => (Instant::now() + idle).min(first + HOLD_MAX),
@@ -241,36 +285,38 @@ pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Beg
             }
         };
         match begun.tally.check(got) {
-            None => {
-                ended = true;
-                break;
-            }
+            None => return Ok(true),
             Some(Err(failure)) => return Err(failure.into()),
             Some(Ok(piece)) => {
-                if let (Some(meter), Piece::Event(event)) = (meter.as_mut(), &piece)
-                    && meter.see(event) == Verdict::Escalated
-                {
+                let unsure = match (meter.as_mut(), &piece) {
+                    (Some(meter), Piece::Event(event)) => meter.see(event) == Verdict::Escalated,
+                    _ => false,
+                };
+                begun.take(piece)?;
+                if unsure {
                     return Err(Miss::Unsure);
                 }
-                begun.take(piece)?;
             }
         }
     }
-    Ok(Begun { events, held: begun.held, ended, tally: begun.tally, first: begun.first })
 }
 
 /// What has come so far.
+#[derive(Default)]
 struct Seen {
     held: VecDeque<Piece>,
     bytes: usize,
     tally: Tally,
     first: Option<Instant>,
+    /// Pieces of the answer itself.
+    pieces: u64,
 }
 
 impl Seen {
     fn take(&mut self, piece: Piece) -> Result<(), Failure> {
-        if self.first.is_none() && is_content(&piece) {
-            self.first = Some(Instant::now());
+        if is_content(&piece) {
+            self.first.get_or_insert_with(Instant::now);
+            self.pieces += 1;
         }
         self.bytes += bytes(&piece);
         if self.bytes > HELD_BYTES_MAX {

@@ -10,7 +10,7 @@ use octet_api::core::GenerateRequest;
 use octet_config::{Confidence, Side, Strategy};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::attempt::{Miss, Opened, Orders, attempt, too_late};
+use crate::attempt::{Miss, Missed, Opened, Orders, attempt, too_late};
 use crate::choose::{Candidate, Demand, Pick, Unfit, choose, unfit};
 use crate::confidence::Meter;
 use crate::failure::{Failure, FailureKind, is_of_the_request};
@@ -22,7 +22,7 @@ use crate::size::{Size, prefix};
 use crate::state::Permit;
 use crate::table::{Deployment, Group, Resolved, Table};
 use crate::target::{Sent, Target};
-use crate::trace::{By, Step, Trace};
+use crate::trace::{By, Spent, Step, Trace};
 
 /// What a chat template may add to a prompt, in tokens: prompts that are shorter than a window by more are not counted.
 const TEMPLATE_TOKENS: u64 = 4096;
@@ -236,9 +236,7 @@ impl<T: Target> Job<T> {
         alone: bool,
     ) -> Result<Opened<T>, Miss> {
         if group.deployments.is_empty() {
-            let why = group.skipped.join("; ");
-            let what = format!("nobody can answer for '{}': {why}", group.name);
-            return Err(self.lost(group.name.as_str(), Failure::new(FailureKind::Server, what)).into());
+            return Err(self.lost(group.name.as_str(), left_out(group)).into());
         }
         self.count_tokens(table, group).await;
         let router = Arc::clone(&self.router);
@@ -315,7 +313,7 @@ impl<T: Target> Job<T> {
     }
 
     /// Notes that a group failed without anybody having been asked.
-    fn lost(&self, who: &str, failure: Failure) -> Failure {
+    pub(crate) fn lost(&self, who: &str, failure: Failure) -> Failure {
         self.trace.step(Step::Failed {
             deployment: who.into(),
             kind: failure.kind.name(),
@@ -452,13 +450,16 @@ impl<T: Target> Job<T> {
                 let (deployment, group) = (Arc::clone(d), Arc::clone(group));
                 Ok(Opened { begun, deployment, group, name: name.to_string(), permit: Some(permit) })
             }
-            Err(Miss::Unsure) => {
-                permit.answered(None, false, now);
-                Err(Miss::Unsure)
-            }
-            Err(Miss::Failed(failure)) => {
-                blame(&self.trace, table, group, d, permit, &failure);
-                Err(failure.into())
+            Err(Missed { miss, took }) => {
+                if let Some(took) = took {
+                    let (usage, pieces) = (took.usage, took.pieces);
+                    self.trace.spent(Spent { deployment: d.id().into(), usage, pieces });
+                }
+                match &miss {
+                    Miss::Unsure => permit.answered(None, false, now),
+                    Miss::Failed(failure) => blame(&self.trace, table, group, d, permit, failure),
+                }
+                Err(miss)
             }
         }
     }
@@ -538,6 +539,12 @@ fn wait_until<T>(
 /// When one of the group may be asked again.
 fn soonest<T>(group: &Group<T>, now: Instant) -> Option<Instant> {
     group.deployments.iter().filter_map(|d| d.state.next_change(now)).min()
+}
+
+/// A group has no deployments: all were left out.
+pub fn left_out<T>(group: &Group<T>) -> Failure {
+    let what = format!("nobody can answer for '{}': {}", group.name, group.skipped.join("; "));
+    Failure::new(FailureKind::Server, what)
 }
 
 /// None of a group can be asked.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use octet_config::Side;
 use tokio::time::Instant;
 
-use crate::dispatch::{Job, nobody};
+use crate::dispatch::{Job, left_out, nobody};
 use crate::round::Round;
 use crate::table::Resolved;
 use crate::target::Target;
@@ -48,7 +48,8 @@ impl<T: Target> Job<T> {
                             });
                             break;
                         }
-                        Err(reasons) => nobody(group, &reasons, Instant::now()).kind,
+                        Err(_) if group.deployments.is_empty() => self.lost(from, left_out(group)).kind,
+                        Err(reasons) => self.lost(from, nobody(group, &reasons, Instant::now())).kind,
                     };
                     let others = table.policy.fallbacks.after(from, kind);
                     next = others.iter().find(|to| !known.contains(*to)).cloned();

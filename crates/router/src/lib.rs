@@ -48,4 +48,4 @@ pub use shadow::ShadowCounts;
 pub use size::Size;
 pub use table::{Deployment, Group, Resolved, Table, TableError};
 pub use target::{Ask, Events, Original, Piece, Sent, Target};
-pub use trace::{Route, Step};
+pub use trace::{Route, Spent, Step};

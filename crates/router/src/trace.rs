@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use octet_api::core::Usage;
 use serde::Serialize;
 
 use crate::choose::Unfit;
@@ -24,6 +25,22 @@ pub struct Route {
     pub more: usize,
     /// Who answers, once that is known.
     pub answered: Option<Answered>,
+    /// What answers took that were begun and thrown away, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spent: Vec<Spent>,
+}
+
+/// What an answer took that was begun and thrown away: it failed in the middle, or its model was not sure enough. Its provider bills it
+/// all the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Spent {
+    /// Whose it was: the deployment's id.
+    pub deployment: String,
+    /// What the provider counted, where it had done so by then.
+    #[serde(skip)]
+    pub usage: Option<Usage>,
+    /// Pieces that had come, each about a token.
+    pub pieces: u64,
 }
 
 /// Who answers.
@@ -229,6 +246,11 @@ impl Trace {
                 route.more += 1;
             }
         });
+    }
+
+    /// An answer was thrown away that had taken something.
+    pub fn spent(&self, spent: Spent) {
+        self.with(|route| route.spent.push(spent));
     }
 
     /// Who answers.

@@ -18,7 +18,7 @@ mod server;
 mod watched;
 
 pub use app::{App, Options};
-pub use gateway::{Gateway, MakeModel, Reload, Routes};
+pub use gateway::{Gateway, MakeModel, Reload, Routes, check};
 pub use models::{BoxError, Card, FreeMemory, Memory, ModelSpec, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
 pub use ops::{Keys, experts_json};

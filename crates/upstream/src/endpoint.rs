@@ -7,7 +7,7 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AG
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use octet_config::{Provider, Remote};
+use octet_config::{Provider, Remote, header};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
@@ -390,13 +390,12 @@ fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {
     }
     plain("openai-organization", s.organization.as_deref())?;
     for (name, value) in &s.extra_headers {
+        if let Some(why) = header::wrong_name(name) {
+            return Err(InvalidEndpoint(format!("the header '{name}' of '{}' {why}", s.model)));
+        }
         let key: HeaderName = name
             .parse()
             .map_err(|_| InvalidEndpoint(format!("'{name}' of '{}' is no name of a header", s.model)))?;
-        let framing = ["host", "content-length", "transfer-encoding", "connection", "accept-encoding"];
-        if framing.contains(&key.as_str()) {
-            return Err(InvalidEndpoint(format!("the header '{name}' of '{}' is made here", s.model)));
-        }
         let value = header_value(value.expose()).ok_or_else(|| {
             InvalidEndpoint(format!("the header '{name}' of '{}' has no valid value", s.model))
         })?;
@@ -407,6 +406,9 @@ fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {
 
 /// A value that no log shows.
 fn header_value(secret: &str) -> Option<HeaderValue> {
+    if header::wrong_value(secret).is_some() {
+        return None;
+    }
     let mut value = HeaderValue::from_str(secret).ok()?;
     value.set_sensitive(true);
     Some(value)

@@ -57,9 +57,10 @@ const NOT_OPENAI: &[&str] = &[
     "guided_grammar",
 ];
 
-/// Headers of clients that mean something to providers. Keys are not among them.
-const PASSING: [&str; 6] =
-    ["anthropic-beta", "openai-beta", "idempotency-key", "x-client-request-id", "traceparent", "tracestate"];
+/// Headers of clients that mean something to providers. Keys are not among them, nor is `idempotency-key`: many clients share one
+/// account there, and a value that two of them choose would give one the other's answer.
+const PASSING: [&str; 5] =
+    ["anthropic-beta", "openai-beta", "x-client-request-id", "traceparent", "tracestate"];
 
 /// Those of a client's headers that go with its request.
 fn passing(headers: &HeaderMap) -> HeaderMap {

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use octet_api::core::{Event, GenerateRequest};
 use octet_api::openai;
-use octet_config::{Cascade, Confidence, Config};
+use octet_config::{Cascade, Confidence, Config, printable};
 use octet_router::calibrate::{Sample, cheapest, draw, sweep};
 use octet_router::confidence::{Meter, Verdict};
 use octet_serve::{App, Gateway, Options};
@@ -87,14 +87,18 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
 
 fn cascade<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<&'a Cascade> {
     let all: Vec<&str> = config.cascades.iter().map(|c| c.name.as_str()).collect();
+    let all = all.join(", ");
+    let all = printable(&all);
     match (name, &config.cascades[..]) {
+        (_, []) => anyhow::bail!(
+            "the file has no cascade, so there is no threshold to find; docs/routing.md says how one is written"
+        ),
         (None, [only]) => Ok(only),
         (Some(name), cascades) => cascades
             .iter()
             .find(|c| c.name == name)
-            .with_context(|| format!("there is no cascade '{name}'; there are: {}", all.join(", "))),
-        (None, []) => anyhow::bail!("the file has no cascade"),
-        (None, _) => anyhow::bail!("the file has several cascades: {}; give a --name", all.join(", ")),
+            .with_context(|| format!("there is no cascade '{}'; there are: {all}", printable(name))),
+        (None, _) => anyhow::bail!("the file has several cascades: {all}; give a --name"),
     }
 }
 

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use anyhow::Context;
 use octet_api::core::GenerateRequest;
 use octet_api::{anthropic, openai};
-use octet_config::Target as Whose;
-use octet_router::{Ask, Call, Events, Failure, FailureKind, Piece, Route, Router, Step, Target};
+use octet_config::{Config, Target as Whose, printable};
+use octet_router::{Ask, Call, Events, Failure, FailureKind, Piece, Route, Router, Step, Table, Target};
 
 use crate::serve::routes;
 
 /// A deployment that is only talked about.
-struct Planned(String);
+pub struct Planned(String);
 
 /// It says nothing.
-enum Nothing {}
+pub enum Nothing {}
 
 impl Events for Nothing {
     async fn next(&mut self) -> Option<Result<Piece, Failure>> {
@@ -55,23 +55,53 @@ fn headers(given: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     given.iter().map(split).collect()
 }
 
-pub fn run(file: &Path, config: &Path, given: &[String], as_json: bool) -> anyhow::Result<()> {
-    let body = crate::chat::read_or_stdin(file)?;
-    let config = routes::read(config)?;
-    let router = Router::new(&config, fastrand_seed(), |d| {
+/// A router of `config` whose deployments are only talked about.
+pub fn planned(config: &Config) -> anyhow::Result<Arc<Router<Planned>>> {
+    let router = Router::new(config, fastrand_seed(), |d| {
         Ok(Planned(match &d.target {
             Whose::Remote(remote) => remote.model.clone(),
             Whose::Local(local) => local.model.clone(),
             Whose::Process(process) => process.model.clone(),
         }))
     })?;
+    Ok(Arc::new(router))
+}
+
+pub fn run(file: &Path, config: &Path, given: &[String], as_json: bool) -> anyhow::Result<()> {
+    let body = crate::chat::read_or_stdin(file)?;
+    let config = routes::read(config)?;
+    let router = planned(&config)?;
     let call = Call { headers: headers(given)?, ..Call::new(request(body.as_bytes())?) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let route = runtime.block_on(Arc::new(router).explain(call));
+    let route = runtime.block_on(router.explain(call));
     if as_json {
-        crate::print(&format!("{}\n", serde_json::to_string_pretty(&route)?))
+        crate::print(&format!("{}\n", serde_json::to_string_pretty(&route)?))?;
     } else {
-        crate::print(&text(&route))
+        crate::print(&text(&route))?;
+    }
+    match chosen(&route) {
+        Some(_) => Ok(()),
+        None => anyhow::bail!(nobody(&route, &router.table())),
+    }
+}
+
+/// Who would be asked.
+fn chosen(route: &Route) -> Option<&str> {
+    route.steps.iter().rev().find_map(|step| match step {
+        Step::Chose { deployment, .. } => Some(deployment.as_str()),
+        _ => None,
+    })
+}
+
+/// Why nobody would be.
+fn nobody<T: Target>(route: &Route, table: &Table<T>) -> String {
+    let asked = printable(&route.asked);
+    if route.steps.iter().any(|s| matches!(s, Step::Resolved { .. } | Step::Fallback { .. })) {
+        return format!("nobody would be asked for '{asked}'");
+    }
+    match octet_config::near(&route.asked, table.names().iter().map(String::as_str))[..] {
+        [] => format!("no route has the name '{asked}'; there are: {}", printable(&table.known())),
+        ref near => format!("no route has the name '{asked}'; near it are: {}", printable(&near.join(", "))),
     }
 }
 
@@ -83,8 +113,7 @@ fn fastrand_seed() -> u64 {
 
 /// A line for each decision.
 fn text(route: &Route) -> String {
-    let mut out = format!("{}\n", route.asked);
-    let mut answers = None;
+    let mut out = format!("{}\n", printable(&route.asked));
     for step in &route.steps {
         let line = match step {
             Step::Resolved { to, by } => {
@@ -92,21 +121,17 @@ fn text(route: &Route) -> String {
             }
             Step::Rule { rule, to } => format!("{rule} sends it to {to}"),
             Step::PassedOver { deployment, why } => format!("passes over {deployment}: {why:?}"),
-            Step::Chose { group, deployment, why } => {
-                answers = Some(deployment);
-                format!("chooses {deployment} of {group}: {why}")
-            }
+            Step::Chose { group, deployment, why } => format!("chooses {deployment} of {group}: {why}"),
             Step::Failed { deployment, kind, message, .. } => {
                 format!("{deployment} fails ({kind}): {message}")
             }
             Step::Fallback { from, to, why } => format!("falls back from {from} to {to}: {why}"),
             other => format!("{other:?}"),
         };
-        out += &format!("  {line}\n");
+        out += &format!("  {}\n", printable(&line));
     }
-    match answers {
-        Some(who) => out += &format!("{who} would be asked\n"),
-        None => out += "nobody would be asked\n",
+    if let Some(who) = chosen(route) {
+        out += &format!("{} would be asked\n", printable(who));
     }
     out
 }

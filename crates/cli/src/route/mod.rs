@@ -1,7 +1,7 @@
 //! `octet route`: where a request would go, and what a cascade's threshold would do.
 
 mod calibrate;
-mod explain;
+pub mod explain;
 
 use std::path::PathBuf;
 

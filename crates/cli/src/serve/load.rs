@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use super::ServeArgs;
 use super::bill::Bill;
-use crate::chat::read;
+use crate::chat::TEXT_BYTES_MAX;
 use crate::config::{IsaArg, KvArg, Settings};
 use crate::model::{locate, open};
 use crate::stderr::note;
@@ -100,7 +100,9 @@ impl Load {
         self.queue = entry.max_queue.unwrap_or(self.queue);
         self.check = entry.no_memory_check.map_or(self.check, |no| !no);
         if let Some(path) = &entry.chat_template {
-            self.chat_template = Some(read(path)?);
+            // Read again at each reload, which nothing may hold up.
+            let text = octet_config::read_file(path, TEXT_BYTES_MAX);
+            self.chat_template = Some(text.with_context(|| path.display().to_string())?);
         }
         if let Some(name) = &entry.tool_call_parser {
             self.tool_syntax = Some(name.parse().map_err(|e| anyhow::anyhow!("tool_call_parser: {e}"))?);
@@ -116,6 +118,9 @@ impl Load {
     /// A model that is one of `of`. It is fetched if it is not here, and its memory is counted; nothing is loaded.
     pub fn spec(&self, name: &str, model: &str, of: usize, settings: &Settings) -> anyhow::Result<ModelSpec> {
         let path = locate(model, settings)?;
+        // To open a pipe waits for somebody to write to it.
+        let special = path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
+        anyhow::ensure!(!special, "{}: it is neither a regular file nor a folder", path.display());
         let file = open(model, settings)?;
         let report = Report::new(&file)?;
         let free = crate::memory::available().filter(|_| self.check);

@@ -27,6 +27,65 @@ fn check_says_what_is_wrong_and_where() {
 }
 
 #[test]
+fn check_refuses_what_a_start_refuses() {
+    let place = Place::new();
+    let serve = ["serve", "--config", "octet.yaml", "--port", "0"];
+    for (params, why) in [
+        ("{model: groq/x, api_key: \"sk-hidden\\r\\nb\"}", "can not stand in a header"),
+        ("{model: groq/x, api_key: file:/dev/zero}", "it is a device, and no regular file"),
+        ("{model: ollama/x, extra_headers: {Host: a}}", "'Host' is made here"),
+        ("{model: ollama/x, extra_headers: {content-length: 5}}", "'content-length' is made here"),
+        ("{model: hosted_vllm/x, api_base: 'http://a{b/v1'}", "is no address"),
+        ("{model: openai/, custom_llm_provider: openai, api_key: k}", "has no name"),
+    ] {
+        place.write("octet.yaml", &format!("model_list:\n- {{model_name: a, litellm_params: {params}}}\n"));
+        for args in [&["config", "check", "octet.yaml"][..], &serve] {
+            let ran = place.octet(args).fails(1, &["octet.yaml:2:", why]);
+            assert!(!ran.stderr.contains("sk-hidden"), "{}", ran.stderr);
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let place = Place::new();
+    assert!(std::process::Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
+    let model = "model_list:\n- {model_name: a, litellm_params: {model: ollama/x}}\n";
+    for more in
+        ["include: [pipe]", "general_settings: {master_key: 'file:pipe'}", "server: {api_key_file: pipe}"]
+    {
+        place.write("octet.yaml", &format!("{model}{more}\n"));
+        place
+            .octet(&["config", "check", "octet.yaml"])
+            .fails(1, &["octet.yaml:3:", "'pipe'", "it is a pipe, and no regular file"]);
+    }
+    place.octet(&["config", "check", "pipe"]).fails(1, &["it is a pipe"]);
+}
+
+#[test]
+fn names_do_nothing_to_a_terminal() {
+    let place = Place::new();
+    let name = "\"a\\e]0;x\\nb\\u202E\"";
+    place.write(
+        "octet.yaml",
+        &format!("model_list:\n- {{model_name: {name}, litellm_params: {{model: ollama/x}}}}\n- {{model_name: {name}, litellm_params: {{model: ollama/x, silent_model: {name}}}}}\n"),
+    );
+    let ran = place.octet(&["config", "check", "octet.yaml"]);
+    assert!(
+        !ran.stderr.contains('\u{1b}') && ran.stderr.contains("a\\u{1b}]0;x\\nb\\u{202e}"),
+        "{}",
+        ran.stderr
+    );
+    place.write(
+        "octet.yaml",
+        &format!("model_list:\n- {{model_name: {name}, litellm_params: {{model: ollama/x}}}}\n"),
+    );
+    let tree = place.octet(&["config", "check", "octet.yaml"]).ok().stdout;
+    assert!(tree.starts_with("a\\u{1b}]0;x\\nb\\u{202e}\n└─ "), "{tree}");
+}
+
+#[test]
 fn imports_can_be_checked() {
     let place = Place::new();
     place.write("Modelfile", "FROM ./model.gguf\nPARAMETER num_ctx 4096\nSYSTEM Be brief.\n");

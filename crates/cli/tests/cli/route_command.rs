@@ -51,9 +51,39 @@ fn explain_shows_decisions() {
         ["route", "explain", "plain.json", "--config", "octet.yaml", "--header", "X-Team: red", "--json"];
     let said: serde_json::Value = serde_json::from_str(&place.octet(&red).ok().stdout).unwrap();
     assert!(said["steps"].to_string().contains("strong"), "{said}");
-    let said = place.octet(&["route", "explain", "none.json", "--config", "octet.yaml"]).ok().stdout;
-    assert!(said.contains("nobody would be asked"), "{said}");
+    place
+        .octet(&["route", "explain", "none.json", "--config", "octet.yaml"])
+        .fails(1, &["no route has the name 'other'; there are: fast, strong, auto, gpt-4o"]);
     place
         .octet(&["route", "calibrate", "none.json", "--config", "octet.yaml", "--name", "x"])
         .fails(1, &["no cascade 'x'", "auto"]);
+}
+
+#[test]
+fn explain_says_why_nobody_would_be_asked() {
+    let place = Place::new();
+    place.write("octet.yaml", &format!("{FILE}general_settings: {{}}\n"));
+    let explain = |model: &str, more: &[&str]| {
+        place.write(
+            "r.json",
+            &format!(r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "Hi"}}]}}"#),
+        );
+        place.octet(&[&["route", "explain", "r.json", "--config", "octet.yaml"], more].concat())
+    };
+    explain("fsat", &[]).fails(1, &["no route has the name 'fsat'; near it are: fast"]);
+    let ran = explain("fsat", &["--json"]).fails(1, &["no route has the name 'fsat'"]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap()["asked"], "fsat");
+    let ran = explain("\\u001b[2Jx\\ny\\u202e", &[]).fails(1, &["'\\u{1b}[2Jx\\ny\\u{202e}'"]);
+    assert!(!(ran.stdout + &ran.stderr).contains(['\u{1b}', '\u{202e}']));
+    // Of a name that is known, why nobody is left.
+    place.write(
+        "octet.yaml",
+        "model_list:\n- {model_name: a, litellm_params: {model: ollama/x}}\n- {model_name: cloud, litellm_params: {model: groq/x}}\n",
+    );
+    let ran = explain("cloud", &[]).fails(1, &["nobody would be asked for 'cloud'"]);
+    assert!(ran.stdout.contains("the environment variable GROQ_API_KEY is not set"), "{}", ran.stdout);
+    place.write("prompts.jsonl", "{\"prompt\": \"Hi\"}\n");
+    place
+        .octet(&["route", "calibrate", "prompts.jsonl", "--config", "octet.yaml", "--name", "a"])
+        .fails(1, &["the file has no cascade", "docs/routing.md"]);
 }

@@ -1,7 +1,6 @@
 //! The server itself. Looked at by `octet serve --config`; its flags beat what stands here.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Secret;
@@ -11,10 +10,8 @@ use crate::Secret;
 pub struct ServerSettings {
     /// `general_settings.master_key`: the key that may do everything. With it requests without a key are refused.
     pub master_key: Option<Secret>,
-    /// `api_key`: further keys that clients may use, without budgets.
+    /// `api_key` and the lines of `api_key_file`: further keys that clients may use, without budgets.
     pub api_keys: Vec<Secret>,
-    /// `api_key_file`: a file with such keys, one a line.
-    pub api_key_file: Option<PathBuf>,
     /// `host`.
     pub host: Option<IpAddr>,
     /// `port`.

@@ -14,7 +14,7 @@ use crate::sections::{MODEL, MODEL_INFO, PARAMS, SAMPLING};
 use crate::yaml::{Node, Value};
 use crate::{
     Changes, Deployment, Edits, GroupName, Local, ModelInfo, Process, ProcessTarget, Provider, Remote,
-    Secret, Shadow, Skipped, Target,
+    Secret, Shadow, Skipped, Target, header,
 };
 
 /// What holds for all entries, and what they may name.
@@ -253,7 +253,12 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
     let api_key = if given || elsewhere {
         own_key
     } else {
-        let found = known.key_variables.iter().find_map(|v| reader.variable(v)).and_then(|k| Secret::new(&k));
+        let found = known.key_variables.iter().find_map(|v| Some((v, reader.variable(v)?)));
+        let found = found.and_then(|(variable, key)| {
+            let key = Secret::new(&key)?;
+            let what = format!("the environment variable {variable}");
+            reader.sendable(params.span, &what, key.expose()).then_some(key)
+        });
         if let (None, Some(first), true) = (
             &found,
             known.key_variables.first(),
@@ -267,7 +272,7 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
         Provider::OpenAi if !api_base.starts_with("https://api.openai.com/") => Provider::OpenAiCompatible,
         provider => provider,
     };
-    let api_version = params.text("api_version").or_else(|| credential?.api_version.clone());
+    let api_version = params.header("api_version").or_else(|| credential?.api_version.clone());
     let azure = || reader.variable("AZURE_API_VERSION").unwrap_or_else(|| AZURE_API_VERSION.into());
     if let Some(node) = params.get("num_ctx") {
         if provider == Provider::Ollama {
@@ -288,7 +293,7 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
         model: model.to_string(),
         api_base,
         api_key,
-        organization: params.text("organization").or_else(|| credential?.organization.clone()),
+        organization: params.header("organization").or_else(|| credential?.organization.clone()),
         api_version: if provider == Provider::AzureOpenAi {
             Some(api_version.unwrap_or_else(azure))
         } else {
@@ -335,13 +340,15 @@ fn address(params: &Fields, base: &str) -> Option<String> {
 fn headers(params: &Fields) -> Vec<(String, Secret)> {
     let mut out = Vec::new();
     for entry in params.map("extra_headers").unwrap_or_default() {
-        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-        if entry.key.is_empty() || !entry.key.chars().all(token) {
-            params.reader.wrong(&entry.span, format!("{} is no name of a header", quoted(&entry.key)));
+        if let Some(why) = header::wrong_name(&entry.key) {
+            params.reader.wrong(&entry.span, format!("extra_headers: {} {why}", quoted(&entry.key)));
             continue;
         }
         let value = match &entry.node.value {
-            Value::Text(t) => params.reader.secret(&entry.node.span, t),
+            Value::Text(t) => {
+                let what = format!("the value of {}", quoted(&entry.key));
+                params.reader.secret(&entry.node.span, &what, t)
+            }
             Value::Int(i) => Secret::new(&i.to_string()),
             Value::Bool(b) => Secret::new(&b.to_string()),
             _ => {
@@ -349,17 +356,7 @@ fn headers(params: &Fields) -> Vec<(String, Secret)> {
                 None
             }
         };
-        if value.as_ref().is_some_and(|v| v.expose().chars().any(char::is_control)) {
-            params.reader.wrong(
-                &entry.node.span,
-                format!(
-                    "the value of {} has a line break or another control character in it",
-                    quoted(&entry.key)
-                ),
-            );
-        } else if let Some(value) = value {
-            out.push((entry.key.clone(), value));
-        }
+        out.extend(value.map(|value| (entry.key.clone(), value)));
     }
     out
 }

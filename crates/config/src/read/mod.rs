@@ -106,8 +106,8 @@ fn credentials(fields: &Fields) -> Vec<Credential> {
             name,
             api_base: values.text("api_base"),
             api_key: values.secret("api_key"),
-            api_version: values.text("api_version"),
-            organization: values.text("organization"),
+            api_version: values.header("api_version"),
+            organization: values.header("organization"),
         });
         for variable in missing {
             fields.reader.note(

@@ -1,6 +1,7 @@
 //! Cascades, the server, virtual keys. Called by `read`.
 
 use crate::fields::Fields;
+use crate::problem::quoted;
 use crate::sections::{CASCADE, CONFIDENCE, KEY_PARAMS, KEYS, RULE, SERVER};
 use crate::yaml::Value;
 use crate::{
@@ -163,7 +164,7 @@ pub(crate) fn server(fields: &Fields, general: Option<&Fields>) -> ServerSetting
     });
     out.port = s.count("port", 0);
     out.api_keys = api_keys(&s);
-    out.api_key_file = s.name("api_key_file").map(|p| s.reader.path(s.span, &p));
+    out.api_keys.extend(keys_of_file(&s));
     out.cors_origins = s.texts("cors_origin").unwrap_or_default();
     out.timeout = s.time("timeout");
     out.max_body = s.size("max_body", 1).or(out.max_body);
@@ -179,7 +180,7 @@ fn api_keys(fields: &Fields) -> Vec<Secret> {
         Value::List(items) => items
             .iter()
             .filter_map(|i| match &i.value {
-                Value::Text(t) => fields.reader.secret(&i.span, t),
+                Value::Text(t) => fields.reader.secret(&i.span, "the key", t),
                 _ => {
                     fields.wrong("api_key", i, "a text (put it in quotes)");
                     None
@@ -188,6 +189,32 @@ fn api_keys(fields: &Fields) -> Vec<Secret> {
             .collect(),
         _ => fields.secret("api_key").into_iter().collect(),
     }
+}
+
+/// The keys of `api_key_file`, one a line.
+fn keys_of_file(fields: &Fields) -> Vec<Secret> {
+    /// Some thousand keys.
+    const FILE_BYTES_MAX: u64 = 1 << 20;
+    let Some((node, path)) = fields.get("api_key_file").zip(fields.name("api_key_file")) else {
+        return Vec::new();
+    };
+    let (reader, span, shown) = (fields.reader, &node.span, quoted(&path));
+    let text = match reader.read(&reader.path(span, &path), FILE_BYTES_MAX) {
+        Ok(text) => text,
+        Err(e) => {
+            reader.wrong(span, format!("server.api_key_file: {shown} can not be read: {e}"));
+            return Vec::new();
+        }
+    };
+    let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let sendable = lines.filter(|(i, key)| reader.sendable(span, &format!("line {i} of {shown}"), key));
+    let keys: Vec<Secret> = sendable.filter_map(|(_, key)| Secret::new(key)).collect();
+    // An empty file must not open the server to everybody.
+    if keys.is_empty() {
+        reader.wrong(span, format!("server.api_key_file: {shown} holds no key"));
+    }
+    keys
 }
 
 /// `keys`, and LiteLLM's budgets for all requests.

@@ -14,7 +14,7 @@ impl Source for Env {
         Some(format!("value-of-{name}"))
     }
 
-    fn read(&self, path: &Path) -> io::Result<String> {
+    fn read(&self, path: &Path, _: u64) -> io::Result<String> {
         Err(io::Error::other(format!("{} is not read by this test", path.display())))
     }
 }

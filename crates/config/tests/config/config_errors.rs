@@ -316,6 +316,68 @@ fn included_files_are_joined() {
     assert!(missing.to_string().contains("the file can not be read"));
 }
 
+#[test]
+fn what_no_header_can_hold_is_refused_where_it_stands() {
+    let of = |text: &str| {
+        let env = |name: &str| (name == "GROQ_API_KEY").then(|| "sk-1\r\nx-evil: 1".to_string());
+        let said = Config::parse("octet.yaml", text, &Disk(env)).expect_err(text).to_string();
+        assert!(!said.contains("sk-1") && !said.contains('\r'), "{said}");
+        said
+    };
+    let why = "has a line break or another control character in it, which can not stand in a header";
+    let params = |params: &str| of(&format!("model_list:\n- {{model_name: a, litellm_params: {params}}}\n"));
+    for (text, at, what) in [
+        ("{model: groq/x, api_key: \"sk-1\\r\\nb\"}", "octet.yaml:2:60: ", "the key"),
+        ("{model: groq/x, api_key: \"sk-1\\0b\"}", "octet.yaml:2:60: ", "the key"),
+        ("{model: groq/x}", "octet.yaml:2:35: ", "the environment variable GROQ_API_KEY"),
+        (
+            "{model: openai/x, api_key: k, organization: \"o\\n\"}",
+            "octet.yaml:2:79: ",
+            "litellm_params.organization",
+        ),
+        (
+            "{model: anthropic/x, api_key: k, api_version: \"2\\n\"}",
+            "octet.yaml:2:81: ",
+            "litellm_params.api_version",
+        ),
+        ("{model: ollama/x, extra_headers: {x-a: \"sk-1\\nb\"}}", "octet.yaml:2:74: ", "the value of 'x-a'"),
+    ] {
+        let said = params(text);
+        assert!(said.starts_with(&format!("{at}{what} {why}")), "{said}");
+    }
+    let said = of(&format!("{MODEL}general_settings: {{master_key: \"sk-1\\nb\"}}\n"));
+    assert!(said.contains("octet.yaml:3:32: the key has a line break"), "{said}");
+    let said = of(&format!("{MODEL}server: {{api_key: [ok, \"sk-1\\nb\"]}}\n"));
+    assert!(said.contains("octet.yaml:3:24: the key has a line break"), "{said}");
+    let credential = "credential_list: [{credential_name: c, credential_values: {api_key: \"sk-1\\nb\"}}]\n";
+    assert!(of(&format!("{MODEL}{credential}")).contains("octet.yaml:3:69: the key has a line break"));
+    for name in
+        ["host", "Content-Length", "connection", "Transfer-Encoding", "te", "upgrade", "accept-encoding"]
+    {
+        let said = params(&format!("{{model: ollama/x, extra_headers: {{{name}: a}}}}"));
+        assert!(said.contains(&format!("octet.yaml:2:69: extra_headers: '{name}' is made here")), "{said}");
+    }
+}
+
+#[test]
+fn names_are_printed_so_that_they_do_nothing() {
+    let text = "model_list:\n- {model_name: \"a\\e[2Jb\\nc\\u202Ed\", litellm_params: {model: ollama/x, num_ctx: 5}, \"x\\ny\": 1}\n";
+    let said = read(text).unwrap_err().to_string();
+    assert!(said.contains("has no key 'x\\ny'") && !said.contains("x\ny"), "{said}");
+    let config = read(&text.replace(", \"x\\ny\": 1", "")).unwrap();
+    let tree = config.tree();
+    assert!(tree.starts_with("a\\u{1b}[2Jb\\nc\\u{202e}d\n"), "{tree}");
+    assert!(!tree.contains('\u{1b}') && !tree.contains('\u{202e}'));
+}
+
+#[test]
+fn near_names_are_found() {
+    let known = ["default", "cloud", "coder", "coder-fast", "gpt-4o"];
+    assert_eq!(near("codr", known), ["coder", "coder-fast"]);
+    assert_eq!(near("zzz", known), [""; 0]);
+    assert_eq!(near(&"x".repeat(1000), known), [""; 0]);
+}
+
 proptest! {
     /// Whatever is in a file: an answer, and no panic.
     #[test]

@@ -269,6 +269,82 @@ proptest! {
     }
 }
 
+/// SQLite goes on from what it has in memory, so that nothing but another look at the file tells.
+#[cfg(unix)]
+#[test]
+fn a_file_that_was_written_over_fails_closed() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.db");
+    let log = dir.path().join("keys.db-wal");
+    // Closed, so that all of it lies in the file itself.
+    let secret = filled(&path);
+    let forever = Duration::from_secs(3600);
+    let store =
+        Store::open_with(&path, Options { flush_every: forever, check_every: Duration::ZERO, ..options() });
+    let store = store.unwrap();
+    let ask = || store.authorize(&secret, "m", &Ask::default());
+    let mut spent = "0.13".parse::<octet_keys::Usd>().unwrap();
+    let mut spend = || {
+        let prices = Prices::new(1.0, 0.0).unwrap();
+        spent = spent.plus(ask().unwrap().settle(&Usage { input: 1, ..Usage::default() }, &prices));
+        spent
+    };
+    spend();
+    store.flush().unwrap();
+    type Harm<'a> = (&'a str, &'a Path, &'a dyn Fn(&std::fs::File, u64));
+    let zeros = |from: u64, to: u64| {
+        move |file: &std::fs::File, len: u64| {
+            let to = to.min(len);
+            file.write_all_at(&vec![0; usize::try_from(to - from).unwrap()], from).unwrap();
+        }
+    };
+    let harms: [Harm<'_>; 6] = [
+        ("the beginning", &path, &zeros(0, 100)),
+        ("everything", &path, &zeros(0, u64::MAX)),
+        ("all but the first page", &path, &zeros(4096, u64::MAX)),
+        ("noise", &path, &|file, len| {
+            let noise: Vec<u8> = (0..len).map(|i| (i * 167 % 251) as u8).collect();
+            file.write_all_at(&noise, 0).unwrap();
+        }),
+        ("cut off", &path, &|file, _| file.set_len(5000).unwrap()),
+        ("emptied", &path, &|file, _| file.set_len(0).unwrap()),
+    ];
+    for (what, harmed, harm) in harms {
+        let before = std::fs::read(harmed).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(harmed).unwrap();
+        harm(&file, before.len() as u64);
+        let written = std::fs::read(&log).unwrap();
+        let said = store.flush().expect_err(what);
+        assert!(matches!(said, Error::Damaged { .. }), "{what}: {said}");
+        let refusal = ask().err().unwrap_or_else(|| panic!("{what}: a budget goes on"));
+        assert!(refusal.status() == 503 && refusal.to_string().contains("is damaged"), "{what}: {refusal}");
+        assert_eq!(std::fs::read(&log).unwrap(), written, "{what}: nothing is written meanwhile");
+        // Put back, it goes on, and nothing that was counted is lost.
+        file.write_all_at(&before, 0).unwrap();
+        store.flush().unwrap_or_else(|e| panic!("{what}: {e}"));
+        spend();
+        store.flush().unwrap();
+    }
+    store.close().unwrap();
+    let store = Store::open_with(&path, options()).unwrap();
+    assert_eq!(store.list()[0].spent, spent);
+}
+
+#[cfg(unix)]
+#[test]
+fn without_its_log_a_file_is_gone_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.db");
+    filled(&path);
+    let store = Store::open_with(&path, Options { flush_every: Duration::from_secs(3600), ..options() });
+    let store = store.unwrap();
+    store.flush().unwrap();
+    std::fs::remove_file(dir.path().join("keys.db-wal")).unwrap();
+    let said = store.flush().unwrap_err();
+    assert!(matches!(&said, Error::Gone { path } if path.ends_with("keys.db-wal")), "{said}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_file_that_was_deleted_or_replaced_fails_closed() {

@@ -7,7 +7,7 @@ use crate::common::*;
 use octet_api::core::{Event, Image, ImageSource, Input, Message, Part, Role, Tool};
 use octet_config::{Cascade, Condition, Confidence, Config, HeaderMatch, Pattern, Rule, Side};
 use octet_router::calibrate::{Sample, cheapest, draw, sweep};
-use octet_router::{Call, FailureKind};
+use octet_router::{Call, FailureKind, Spent};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
@@ -119,10 +119,10 @@ async fn a_sure_beginning_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unsure_beginning_is_abandoned() {
-    for (of, header) in [
-        ([(-2.0, -9.0); 9], "confidence(-2.00,7.00)=escalated"),
+    for (of, header, pieces) in [
+        ([(-2.0, -9.0); 9], "confidence(-2.00,7.00)=escalated", 3),
         // The best two are about as likely: which of them comes is chance.
-        ([(-0.7, -0.8); 9], "confidence(-0.70,0.10)=escalated"),
+        ([(-0.7, -0.8); 9], "confidence(-0.70,0.10)=escalated", 4),
     ] {
         for stream in [true, false] {
             let (router, world) = router(&cascade(Vec::new(), Some(WATCH)));
@@ -134,6 +134,8 @@ async fn an_unsure_beginning_is_abandoned() {
             let route = reply.route();
             assert!(route.header().contains(header), "{}", route.header());
             assert_eq!(route.escalated(), Some(true));
+            let spent = Spent { deployment: "f".into(), usage: None, pieces };
+            assert_eq!(route.spent, [spent], "its provider bills it all the same");
             assert_eq!(world.cancelled.load(Ordering::SeqCst), 1, "the fast one is not left running");
             assert_eq!(world.last().request.logprobs, None);
             assert_eq!(status(&router, "f").state, "ready");

@@ -8,7 +8,7 @@ use crate::common::*;
 use octet_api::ErrorKind;
 use octet_api::core::{Event, Usage};
 use octet_config::Config;
-use octet_router::{Failure, FailureKind, Piece, Step};
+use octet_router::{Failure, FailureKind, Piece, Spent, Step};
 use proptest::prelude::*;
 use tokio::time::{Instant, timeout};
 
@@ -27,8 +27,12 @@ async fn before_the_first_content_nobody_notices() {
         let (router, world) = router(&pair());
         // It had even begun.
         world.script("far", [vec![started("far"), usage(5, 0), fail(kind)]]);
-        let events = all(&mut router.send(call("m"))).await;
+        let mut reply = router.send(call("m"));
+        let events = all(&mut reply).await;
         assert_eq!(read(&events).unwrap(), "near");
+        let counted = Usage { prompt_tokens: 5, ..Usage::default() };
+        let spent = Spent { deployment: "far".into(), usage: Some(counted), pieces: 0 };
+        assert_eq!(reply.route().spent, [spent], "but the bill does");
         assert!(matches!(&events[0], Event::Started { id, model, .. } if id == "id-near" && model == "m"));
         let counted: Vec<_> = events.iter().filter(|e| matches!(e, Event::Usage(_))).collect();
         assert_eq!(counted.len(), 1, "what the first one counted is not told");
@@ -323,6 +327,34 @@ async fn what_only_says_that_an_answer_begins_is_none_yet() {
         let whole = format!("{begin}data: 1\n\n");
         assert_eq!(pieces(&mut router.send(as_it_came(true))).await, (whole, None), "nothing is lost");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn signs_of_life_are_no_answer() {
+    let mut c = pair();
+    c.deployments[0].stream_timeout = Some(Duration::from_secs(3));
+    let (router, world) = router(&c);
+    let beats = (0..600).flat_map(|_| [Do::Raw(": ping\n\n"), Do::Wait(500)]);
+    world.script("far", [beats.collect()]);
+    world.script("near", [vec![Do::Raw("near")]]);
+    let began = Instant::now();
+    assert_eq!(pieces(&mut router.send(as_it_came(true))).await, ("near".into(), None));
+    assert_eq!(began.elapsed().as_secs(), 3);
+    assert_eq!(world.cancelled.load(Ordering::SeqCst), 1, "the first is not left running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_streamed_and_fails_in_the_middle_is_on_the_bill() {
+    let (router, world) = router(&pair());
+    world.script("far", [vec![started("far"), text("The quick "), text("brown "), Do::End]]);
+    let mut reply = router.send(octet_router::Call::new(request("m", false)));
+    assert_eq!(read(&all(&mut reply).await).unwrap(), "near");
+    assert_eq!(reply.route().spent, [Spent { deployment: "far".into(), usage: None, pieces: 2 }]);
+    // Who says no has taken nothing.
+    world.script("far", [vec![fail(FailureKind::RateLimited)]]);
+    let mut reply = router.send(octet_router::Call::new(request("m", false)));
+    assert_eq!(read(&all(&mut reply).await).unwrap(), "near");
+    assert!(reply.route().spent.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use octet_api::core::{GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_config::{Condition, Config, Mode, SessionKey};
 use octet_keys::{Ask, Grant, Prices, Refusal};
-use octet_router::Resolved;
+use octet_router::{Resolved, Spent};
 use tokio::sync::Semaphore;
 
 use super::Gateway;
@@ -70,17 +70,7 @@ impl Current {
     /// What `config` says beside the router's table.
     pub fn new(config: &Config, flags: &Keys) -> Result<Self, String> {
         let own = config.server.master_key.iter().chain(&config.server.api_keys);
-        let mut keys: Vec<String> = own.map(|k| k.expose().to_string()).collect();
-        if let Some(path) = &config.server.api_key_file {
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| format!("server.api_key_file {} can not be read: {e}", path.display()))?;
-            let before = keys.len();
-            let lines = text.lines().map(|l| l.trim().to_string());
-            keys.extend(lines.filter(|l| !l.is_empty() && !l.starts_with('#')));
-            if keys.len() == before {
-                return Err(format!("server.api_key_file {} holds no key", path.display()));
-            }
-        }
+        let keys = own.map(|k| k.expose().to_string());
         let mut about = HashMap::new();
         for d in &config.deployments {
             let info = &d.info;
@@ -141,7 +131,7 @@ impl Gateway {
         let Some(store) = &self.store else { return Err(no_key()) };
         let secret = Keys::sent(headers).ok_or_else(no_key)?;
         let id = store.check(secret).map_err(|e| refused(&e))?;
-        if OPERATORS.contains(&path) || path.starts_with("/v1/responses/") {
+        if OPERATORS.contains(&path) {
             let what = "this API key is for asking models; the server's own key is needed here";
             return Err(ApiError::new(ErrorKind::Permission, what));
         }
@@ -232,10 +222,34 @@ impl Bill {
         }
     }
 
+    /// An answer was thrown away, which whoever gave it bills all the same.
+    pub fn add(&mut self, spent: &Spent) {
+        let prices = self.current.about.get(&spent.deployment).map_or_else(Prices::default, |a| a.prices);
+        let mut took = self.took(spent.usage.as_ref(), spent.pieces);
+        // What was counted may be no more than the prompt.
+        took.output = took.output.max(spent.pieces);
+        if let Some(grant) = &mut self.grant {
+            grant.add(&took, &prices);
+        }
+    }
+
     /// It is over. Where nobody counted, because the client left or the provider does not, what came is estimated: `tokens` of it.
     pub fn settle(mut self, usage: Option<&Usage>, tokens: u64) {
-        let Some(grant) = self.grant.take() else { return };
-        let took = match usage {
+        let took = self.took(usage, tokens);
+        if let Some(grant) = self.grant.take() {
+            grant.settle(&took, &self.prices);
+        }
+    }
+
+    /// It is over, and there was no answer but those that were [thrown away](Bill::add).
+    pub fn settle_added(mut self) {
+        if let Some(grant) = self.grant.take() {
+            grant.settle(&octet_keys::Usage::default(), &Prices::default());
+        }
+    }
+
+    fn took(&self, usage: Option<&Usage>, tokens: u64) -> octet_keys::Usage {
+        match usage {
             Some(u) => octet_keys::Usage {
                 input: u.prompt_tokens,
                 cached: u.cached_tokens.unwrap_or(0),
@@ -243,8 +257,7 @@ impl Bill {
                 output: u.completion_tokens,
             },
             None => octet_keys::Usage { input: self.input, output: tokens, ..Default::default() },
-        };
-        grant.settle(&took, &self.prices);
+        }
     }
 }
 

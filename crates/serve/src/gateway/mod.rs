@@ -9,7 +9,9 @@
 //! | `doors` | who may come in, and what that costs whom |
 //! | `passage` | one request on its way through |
 //! | `watch` | the file changes |
+//! | `check` | what of it would be refused |
 
+mod check;
 mod doors;
 mod passage;
 pub mod read;
@@ -25,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use octet_api::ApiError;
 use octet_api::core::{Abilities, Event, GenerateRequest, ModelInfo};
-use octet_config::{Config, Deployment, Local, Mode};
+use octet_config::{Config, Deployment, Local, Mode, printable};
 use octet_keys::Store;
 use octet_router::state::States;
 use octet_router::{Dialect, Resolved, Router, Table, health};
@@ -35,6 +37,7 @@ use crate::app::App;
 use crate::models::{BoxError, ModelSpec, Registry};
 use crate::ops::Keys;
 use crate::pipeline::unknown;
+pub use check::check;
 pub use doors::Caller;
 use doors::Current;
 pub use passage::{Asker, Passage};
@@ -368,7 +371,8 @@ fn tell(config: &Config) {
         tracing::warn!("{note}");
     }
     for skipped in &config.skipped {
-        tracing::warn!("{}: '{}' is left out: {}", skipped.span, skipped.group, skipped.reason);
+        let (span, group) = (&skipped.span, printable(skipped.group.as_str()));
+        tracing::warn!("{span}: '{group}' is left out: {}", skipped.reason);
     }
     if config.keys.max_budget.is_some() {
         tracing::warn!(
@@ -400,7 +404,10 @@ impl Maker<'_> {
         let mut out = HashMap::new();
         let mut used = HashSet::new();
         for d in &config.deployments {
-            let made = self.target(d, &mut used).map_err(|e| format!("{}: '{}': {e}", d.span, d.group))?;
+            let made = self.target(d, &mut used).map_err(|e| {
+                let group = printable(d.group.as_str());
+                format!("{}: '{group}': {e}", d.span)
+            })?;
             out.insert(d.id.clone(), made);
         }
         let locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);

@@ -41,6 +41,8 @@ pub struct Passage {
     request: Arc<GenerateRequest>,
     reply: Reply<Target>,
     bill: Option<Bill>,
+    /// The virtual key that asks.
+    owner: Option<Arc<str>>,
     usage: Option<Usage>,
     /// Pieces of text that came, each about a token; bytes of an answer of which nothing is read.
     pieces: u64,
@@ -82,14 +84,15 @@ impl Passage {
         let text = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
             Some((name.as_str().to_string(), value.to_str().ok()?.to_string()))
         };
+        let owner = match caller {
+            Caller::Key(key) => Some(Arc::clone(&key.id)),
+            Caller::Trusted => None,
+        };
         let call = Call {
             request: Arc::clone(request),
             original: original.map(Arc::new),
             headers: if current.headers { headers.iter().filter_map(text).collect() } else { Vec::new() },
-            key: match caller {
-                Caller::Key(key) => Some(key.id.to_string()),
-                Caller::Trusted => None,
-            },
+            key: owner.as_ref().map(ToString::to_string),
             timeout: app.options.timeout,
         };
         gateway.busy.fetch_add(1, Ordering::Relaxed);
@@ -100,6 +103,7 @@ impl Passage {
             gateway: Arc::clone(gateway),
             trace: trace.clone(),
             bill,
+            owner,
             usage: None,
             pieces: 0,
             raw_bytes: 0,
@@ -115,6 +119,11 @@ impl Passage {
     /// What is asked.
     pub fn request(&self) -> &Arc<GenerateRequest> {
         &self.request
+    }
+
+    /// The virtual key that asks, as logs call it.
+    pub fn owner(&self) -> Option<&Arc<str>> {
+        self.owner.as_ref()
     }
 
     /// Waits until somebody answers, for no longer than `most`; false where that was too short.
@@ -217,8 +226,12 @@ impl Drop for Passage {
         self.gateway.busy.fetch_sub(1, Ordering::Relaxed);
         let usage = self.usage.or_else(|| self.reply.usage());
         let (error, took) = (self.error.take(), self.trace.began.elapsed());
-        let mut asked = false;
+        let (mut asked, mut in_vain) = (false, false);
         self.reply.with_route(|route| {
+            if let Some(bill) = &mut self.bill {
+                route.spent.iter().for_each(|spent| bill.add(spent));
+                in_vain = !route.spent.is_empty();
+            }
             // Who leaves while somebody is asked has spent the prompt, or could ask for ever and pay for nothing.
             let left = error.is_none() && !self.ended && !self.began && usage.is_none();
             if let (true, Some(deployment), Some(bill)) = (left, at_work(route), &mut self.bill) {
@@ -239,10 +252,13 @@ impl Drop for Passage {
                 f.error = error;
             });
         });
-        // Who got nothing pays nothing.
-        if let Some(bill) = self.bill.take().filter(|_| self.began || usage.is_some() || asked) {
+        let Some(bill) = self.bill.take() else { return };
+        if self.began || usage.is_some() || asked {
             let per_token = if self.request.stream { STREAM_BYTES_PER_TOKEN } else { ANSWER_BYTES_PER_TOKEN };
             bill.settle(usage.as_ref(), self.pieces + self.raw_bytes / per_token);
+        } else if in_vain {
+            bill.settle_added();
         }
+        // Who got nothing, and cost nothing, pays nothing.
     }
 }

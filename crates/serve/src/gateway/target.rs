@@ -41,6 +41,19 @@ pub struct Far {
     remote: Remote,
 }
 
+/// Where a model of another server is reached.
+pub fn endpoint(
+    remote: octet_config::Remote,
+    params: Map<String, Value>,
+    max_tokens: Option<u64>,
+) -> Result<Endpoint, String> {
+    let mut settings = Settings { params, timeouts: UNTIMED, ..Settings::new(remote) };
+    if let Some(most) = max_tokens.and_then(|n| u32::try_from(n).ok()) {
+        settings.max_tokens = most;
+    }
+    Endpoint::new(settings).map_err(|e| e.to_string())
+}
+
 /// The router has the clocks: an endpoint's own would end long answers.
 const UNTIMED: Timeouts = Timeouts { whole: None, first_chunk: None, idle: None };
 
@@ -52,11 +65,7 @@ impl Far {
         params: Map<String, Value>,
         max_tokens: Option<u64>,
     ) -> Result<Self, String> {
-        let mut settings = Settings { params, timeouts: UNTIMED, ..Settings::new(remote) };
-        if let Some(most) = max_tokens.and_then(|n| u32::try_from(n).ok()) {
-            settings.max_tokens = most;
-        }
-        let endpoint = Endpoint::new(settings).map_err(|e| e.to_string())?;
+        let endpoint = endpoint(remote, params, max_tokens)?;
         let remote = Remote::new(client.clone(), endpoint.clone());
         Ok(Self { client: client.clone(), endpoint, remote })
     }

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use octet_api::core::Message;
 
+use crate::gateway::Caller;
+
 /// Most responses.
 const KEPT_MAX: usize = 512;
 /// Most bytes of all of them, about.
@@ -14,6 +16,8 @@ const KEPT_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub struct KeptResponse {
     id: String,
+    /// The virtual key that asked for it, if one did: nobody else with such a key gets to see it.
+    owner: Option<Arc<str>>,
     /// The conversation so far, which a later request goes on with.
     pub conversation: Vec<Message>,
     /// The answer as it was given.
@@ -31,31 +35,48 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a response by its answer's id.
-    pub fn put(&self, id: &str, conversation: Vec<Message>, body: Vec<u8>) {
+    /// Keeps a response by its answer's id, for whoever asked for it.
+    pub fn put(&self, id: &str, owner: Option<&Arc<str>>, conversation: Vec<Message>, body: Vec<u8>) {
         // Debug text is no less than what it shows takes.
         let bytes = body.len() + conversation.iter().map(|m| format!("{m:?}").len()).sum::<usize>();
         if bytes > KEPT_BYTES_MAX {
             return;
         }
         let mut all = self.lock();
-        all.push_back(Arc::new(KeptResponse { id: bare(id).into(), conversation, body, bytes }));
+        all.push_back(Arc::new(KeptResponse {
+            id: bare(id).into(),
+            owner: owner.cloned(),
+            conversation,
+            body,
+            bytes,
+        }));
         while all.len() > KEPT_MAX || all.iter().map(|r| r.bytes).sum::<usize>() > KEPT_BYTES_MAX {
             all.pop_front();
         }
     }
 
-    /// A response by its id as clients know it.
-    pub fn get(&self, id: &str) -> Option<Arc<KeptResponse>> {
-        self.lock().iter().find(|r| r.id == bare(id)).cloned()
+    /// A response by its id as clients know it, if `caller` may see it.
+    pub fn get(&self, id: &str, caller: &Caller) -> Option<Arc<KeptResponse>> {
+        self.lock().iter().find(|r| r.is(id, caller)).cloned()
     }
 
-    /// Forgets one; false if there was none.
-    pub fn remove(&self, id: &str) -> bool {
+    /// Forgets one; false if there was none that `caller` may see.
+    pub fn remove(&self, id: &str, caller: &Caller) -> bool {
         let mut all = self.lock();
         let before = all.len();
-        all.retain(|r| r.id != bare(id));
+        all.retain(|r| !r.is(id, caller));
         all.len() < before
+    }
+}
+
+impl KeptResponse {
+    /// Whether this is the response of that id, and one that `caller` may see.
+    fn is(&self, id: &str, caller: &Caller) -> bool {
+        let is_theirs = match caller {
+            Caller::Trusted => true,
+            Caller::Key(key) => self.owner.as_ref() == Some(&key.id),
+        };
+        is_theirs && self.id == bare(id)
     }
 }
 
@@ -70,14 +91,16 @@ mod tests {
     #[test]
     fn the_oldest_go_first() {
         let kept = Kept::default();
+        let put = |id: &str, bytes: usize| kept.put(id, None, Vec::new(), vec![0; bytes]);
+        let get = |id: &str| kept.get(id, &Caller::Trusted);
         for i in 0..KEPT_MAX + 2 {
-            kept.put(&format!("{i}"), Vec::new(), vec![0]);
+            put(&format!("{i}"), 1);
         }
-        assert!(kept.get("1").is_none() && kept.get("resp_2").is_some());
-        assert!(kept.remove("resp_2") && !kept.remove("2"));
-        kept.put("large", Vec::new(), vec![0; KEPT_BYTES_MAX + 1]);
-        assert!(kept.get("large").is_none());
-        kept.put("half", Vec::new(), vec![0; KEPT_BYTES_MAX - 1]);
-        assert!(kept.get("half").is_some() && kept.get("5").is_none(), "many small ones make way");
+        assert!(get("1").is_none() && get("resp_2").is_some());
+        assert!(kept.remove("resp_2", &Caller::Trusted) && !kept.remove("2", &Caller::Trusted));
+        put("large", KEPT_BYTES_MAX + 1);
+        assert!(get("large").is_none());
+        put("half", KEPT_BYTES_MAX - 1);
+        assert!(get("half").is_some() && get("5").is_none(), "many small ones make way");
     }
 }

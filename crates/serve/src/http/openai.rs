@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::pipeline::embed;
 
 /// For dialects that keep nothing.
-pub fn keep_nothing(_: &App, _: &GenerateRequest, _: &Answer) {}
+pub fn keep_nothing(_: &App, _: Option<&Arc<str>>, _: &GenerateRequest, _: &Answer) {}
 
 const CHAT: Form = Form {
     writer: |r| Box::new(chat::ChunkWriter::new(r)),

@@ -37,8 +37,8 @@ pub struct Form {
     pub whole: fn(&GenerateRequest, &Answer) -> Vec<u8>,
     /// What a stream is called.
     pub stream_type: &'static str,
-    /// Takes note of a complete answer.
-    pub done: fn(&App, &GenerateRequest, &Answer),
+    /// Takes note of a complete answer, and of the virtual key that it is for, if one asked.
+    pub done: fn(&App, Option<&Arc<str>>, &GenerateRequest, &Answer),
 }
 
 /// Server-sent events.
@@ -127,6 +127,14 @@ pub enum Source {
 }
 
 impl Source {
+    /// The virtual key that asked.
+    fn owner(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Run(_) => None,
+            Self::Passage(passage) => passage.owner(),
+        }
+    }
+
     async fn next(&mut self) -> Option<Piece> {
         match self {
             Self::Run(run) => run.next().await.map(Piece::Event),
@@ -168,7 +176,7 @@ pub async fn whole(
     if let Some(raw) = raw {
         return Ok(json(200, raw));
     }
-    (form.done)(app, request, &answer);
+    (form.done)(app, source.owner(), request, &answer);
     Ok(json(200, (form.whole)(request, &answer)))
 }
 
@@ -240,7 +248,7 @@ impl Streaming {
                         self.writer.end(&mut out);
                     }
                     if let Some(answer) = self.answer.take().filter(|a| a.error.is_none()) {
-                        (self.form.done)(&self.app, &self.request, &answer);
+                        (self.form.done)(&self.app, self.source.owner(), &self.request, &answer);
                     }
                     self.over = true;
                 }

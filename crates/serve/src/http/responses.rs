@@ -9,7 +9,7 @@ use octet_api::core::{Answer, GenerateRequest};
 use octet_api::openai::responses::{self, ResponseWriter};
 use octet_api::{ApiError, ErrorKind, shortened};
 
-use super::call::{Call, call, trace};
+use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
 use super::reply::{Form, SSE, generate};
 use super::routed;
@@ -24,10 +24,10 @@ const FORM: Form = Form {
     done: keep,
 };
 
-fn keep(app: &App, request: &GenerateRequest, answer: &Answer) {
+fn keep(app: &App, owner: Option<&Arc<str>>, request: &GenerateRequest, answer: &Answer) {
     if request.store {
         let body = responses::response(request, answer);
-        app.kept.put(&answer.id, responses::conversation(request, answer), body);
+        app.kept.put(&answer.id, owner, responses::conversation(request, answer), body);
     }
 }
 
@@ -36,7 +36,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let (mut parsed, mut share) = body::parse(c.body, responses::parse).await?;
         if let Some(id) = &parsed.previous_response_id {
-            let Some(kept) = c.app.kept.get(id) else {
+            let Some(kept) = c.app.kept.get(id, &c.caller) else {
                 let what = format!(
                     "the response '{}' is not kept (any more); send its items, or 'store' the next one",
                     shortened(id)
@@ -77,7 +77,7 @@ pub async fn get(
     request: Request,
 ) -> Response {
     let kept = no_query(&request).and_then(|()| named(id));
-    let kept = kept.and_then(|id| app.kept.get(&id).ok_or_else(|| missing(&id)));
+    let kept = kept.and_then(|id| app.kept.get(&id, &caller(&request)).ok_or_else(|| missing(&id)));
     match kept {
         Ok(kept) => json(200, kept.body.clone()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
@@ -92,7 +92,7 @@ pub async fn delete(
 ) -> Response {
     let removed = no_query(&request)
         .and_then(|()| named(id))
-        .and_then(|id| if app.kept.remove(&id) { Ok(id) } else { Err(missing(&id)) });
+        .and_then(|id| if app.kept.remove(&id, &caller(&request)) { Ok(id) } else { Err(missing(&id)) });
     match removed {
         Ok(id) => json(200, responses::deleted(&id).to_string()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),

@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http_body::Body as _;
 use hyper::header::HeaderValue;
+use octet_config::printable;
 use uuid::Uuid;
 
 use crate::watched::watched;
@@ -93,7 +94,9 @@ impl Drop for Line {
         let rate = f.rate.map_or(String::new(), |r| format!(" {r:.1} tok/s"));
         let route = f.route.as_ref().map_or(String::new(), |r| format!(" route={r}"));
         let error = f.error.as_ref().map_or(String::new(), |e| format!(" error={e:?}"));
-        let (model, cached, prompt, completion) = (&f.model, f.cached, f.prompt, f.completion);
+        let (cached, prompt, completion) = (f.cached, f.prompt, f.completion);
+        // Where names have stars, clients say what stands for them.
+        let model = printable(&f.model);
         tracing::info!(
             target: "octet_serve::access",
             "{method} {path} {status} {ms} ms model={model}{ttft}{rate} tokens={cached}/{prompt}/{completion}{route} id={id}{error}"

@@ -117,6 +117,11 @@ impl RouteMetrics {
                 _ => {}
             }
         }
+        for spent in &route.spent {
+            if let Some(usage) = &spent.usage {
+                self.tokens(&spent.deployment, usage);
+            }
+        }
         let outcome = if failed { "failed" } else { "answered" };
         let Some(who) = &route.answered else {
             let nobody = Answered { group: String::new(), deployment: String::new(), outcome: "nobody" };
@@ -128,9 +133,14 @@ impl RouteMetrics {
         let label = Deployed { deployment: who.deployment.clone() };
         self.seconds.get_or_create(&label).observe(took.as_secs_f64());
         if let Some(usage) = usage {
-            self.prompt_tokens.get_or_create(&label).inc_by(usage.prompt_tokens);
-            self.generation_tokens.get_or_create(&label).inc_by(usage.completion_tokens);
+            self.tokens(&who.deployment, usage);
         }
+    }
+
+    fn tokens(&self, deployment: &str, usage: &Usage) {
+        let label = Deployed { deployment: deployment.to_string() };
+        self.prompt_tokens.get_or_create(&label).inc_by(usage.prompt_tokens);
+        self.generation_tokens.get_or_create(&label).inc_by(usage.completion_tokens);
     }
 
     /// How it is now.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::upstream::{STREAM_HEAD, Step, Upstream, delta, says};
+use crate::common::upstream::{STREAM_HEAD, Step, Upstream, delta, event, says};
 use crate::common::{Fixture, chat, read, with};
 use octet_keys::{Budget, Filter, Limits, Period, Store};
 use serde_json::{Value, json};
@@ -206,4 +206,150 @@ async fn answers_that_nobody_counted_cost_what_their_length_says() {
     assert_eq!(ask(&f, &secret, CHAT, &question("m")).await.0, 200);
     let row = billed(&f, &store).await;
     assert!((2000..4000).contains(&row.usage.output), "{row:?}");
+}
+
+/// A token of OpenAI's stream that might as well have been another one.
+fn unsure(token: &str) -> Step {
+    let top = json!([{"token": token, "logprob": -5.0, "bytes": null}, {"token": "x", "logprob": -5.1, "bytes": null}]);
+    let one = json!({"token": token, "logprob": -5.0, "bytes": null, "top_logprobs": top});
+    event(&json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "theirs", "choices":
+        [{"index": 0, "delta": {"role": "assistant", "content": token}, "logprobs": {"content": [one]}}]}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_answer_of_a_cascade_is_paid_for_though_nobody_sees_it() {
+    let up = Upstream::start(|seen| match seen.body["model"] == "fast" {
+        true => {
+            [vec![Step::Send(STREAM_HEAD.into())], vec![unsure("a"); 9], vec![Step::Sleep(60_000)]].concat()
+        }
+        false => says(seen, "Hi"),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let entry = |name: &str, dollars: &str| {
+        let base = &up.base;
+        format!(
+            "- {{model_name: {name}, litellm_params: {{model: hosted_vllm/{name}, api_base: \"{base}/v1\"}}, model_info: {{output_cost_per_token: {dollars}}}}}\n"
+        )
+    };
+    let f = Fixture::routed(&format!(
+        "model_list:\n{}{}cascades: [{{model_name: auto, fast: fast, strong: strong, confidence: {{window: 4, mean_logprob: -0.5}}}}]\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{}\"}}\n",
+        entry("fast", "1.0"),
+        entry("strong", "10.0"),
+        database.display()
+    ))
+    .await;
+    let store = Store::open(&database).unwrap();
+    let secret = key(&f, &store, Limits::default()).await;
+    let (status, body) = ask(&f, &secret, CHAT, &question("auto")).await;
+    assert_eq!((status, body["choices"][0]["message"]["content"].as_str()), (200, Some("Hi")), "{body}");
+    let row = billed(&f, &store).await;
+    // 7 and 2 tokens of the strong one; a token of the fast one was enough to know, and its prompt is estimated
+    assert_eq!((row.requests, row.usage.output, row.cost), (1, 3, "21".parse().unwrap()), "{row:?}");
+    assert!(row.usage.input > 7, "{row:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_gets_an_error_pays_for_what_was_answered_before_it() {
+    // Anthropic counts the prompt first.
+    let up = Upstream::start(|_| {
+        let usage = json!({"input_tokens": 50, "output_tokens": 1});
+        let begin = json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant",
+            "model": "theirs", "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage}});
+        vec![Step::Send(STREAM_HEAD.into()), event(&begin), Step::Close]
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let f = Fixture::routed(&format!(
+        "model_list:\n- {{model_name: m, litellm_params: {{model: anthropic/x, api_base: \"{}\", api_key: sk-x}}, model_info: {{input_cost_per_token: 0.01}}}}\nrouter_settings: {{num_retries: 0}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{}\"}}\n",
+        up.base,
+        database.display()
+    ))
+    .await;
+    let store = Store::open(&database).unwrap();
+    let secret = key(&f, &store, Limits::default()).await;
+    let stream = with(&question("m"), json!({"stream": true}));
+    assert_ne!(ask(&f, &secret, CHAT, &stream).await.0, 200);
+    let row = billed(&f, &store).await;
+    assert_eq!((row.requests, row.usage.input, row.cost), (1, 50, "0.5".parse().unwrap()), "{row:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_responses_are_their_key_s() {
+    let up = Upstream::saying("Hi").await;
+    let (f, store, _folder) = fixture(&up).await;
+    let alice = key(&f, &store, Limits::default()).await;
+    let bob = key(&f, &store, Limits::default()).await;
+    let request = |more: Value| with(&json!({"model": "m", "input": "Hello", "store": true}), more);
+    let create = async |key: &str, more: Value| ask(&f, key, "/v1/responses", &request(more)).await;
+    let at = |id: &str| f.url(&format!("/v1/responses/{id}"));
+    let get =
+        async |key: &str, id: &str| read(f.client.get(at(id)).bearer_auth(key).send().await.unwrap()).await;
+    let delete = async |key: &str, id: &str| {
+        read(f.client.delete(at(id)).bearer_auth(key).send().await.unwrap()).await
+    };
+    let (status, made) = create(&alice, json!({})).await;
+    assert_eq!(status, 200, "{made}");
+    let id = made["id"].as_str().unwrap();
+    // A stream's too.
+    let stream = f.request("/v1/responses", &request(json!({"stream": true}))).bearer_auth(&alice).send();
+    let text = stream.await.unwrap().text().await.unwrap();
+    let streamed = text.split('"').find(|w| w.starts_with("resp_")).unwrap().to_string();
+    let other = "resp_00000000000000000000000000000000";
+    let masked = |(status, body): (u16, Value), id: &str| (status, body.to_string().replace(id, "ID"));
+    for id in [id, &streamed] {
+        assert_eq!(get(&alice, id).await.0, 200);
+        assert_eq!(get("sk-master", id).await.0, 200);
+        let follow = json!({"previous_response_id": id});
+        assert_eq!(create(&alice, follow.clone()).await.0, 200);
+        // To others it is one that there never was.
+        let unknown = masked(get(&bob, other).await, other);
+        assert_eq!((unknown.0, masked(get(&bob, id).await, id)), (404, unknown.clone()));
+        assert_eq!(masked(delete(&bob, id).await, id), unknown);
+        let unknown = masked(create(&bob, json!({"previous_response_id": other})).await, other);
+        assert_eq!(masked(create(&bob, follow).await, id), unknown);
+        assert!(unknown.1.contains("previous_response_not_found"), "{unknown:?}");
+    }
+    let (_, made) = create("sk-master", json!({})).await;
+    let masters = made["id"].as_str().unwrap();
+    assert_eq!((get(&alice, masters).await.0, get("sk-master", masters).await.0), (404, 200));
+    assert_eq!((delete(&alice, id).await.0, get(&alice, id).await.0), (200, 404));
+    assert_eq!(delete("sk-master", &streamed).await.0, 200);
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_are_refused_soon_after_the_file_was_written_over() {
+    use std::os::unix::fs::FileExt;
+    let up = Upstream::saying("Hi").await;
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let store = Store::open(&database).unwrap();
+    let budget = Budget { limit: "100".parse().unwrap(), period: Period::Ever };
+    let (paid, _) = store.create("paid", Limits { budget: Some(budget), ..Limits::default() }).unwrap();
+    let (free, _) = store.create("free", Limits::default()).unwrap();
+    store.close().unwrap();
+    let f = Fixture::routed(&format!(
+        "model_list:\n- {{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: \"{}/v1\"}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{}\"}}\n",
+        up.base,
+        database.display()
+    ))
+    .await;
+    assert_eq!(ask(&f, paid.reveal(), CHAT, &question("m")).await.0, 200);
+    let file = std::fs::OpenOptions::new().write(true).open(&database).unwrap();
+    let length = usize::try_from(file.metadata().unwrap().len()).unwrap();
+    file.write_all_at(&vec![0; length], 0).unwrap();
+    let began = std::time::Instant::now();
+    loop {
+        let (status, body) = ask(&f, paid.reveal(), CHAT, &question("m")).await;
+        if status == 503 {
+            assert!(body.to_string().contains("is damaged"), "{body}");
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "budgets go on from memory");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(ask(&f, free.reveal(), CHAT, &question("m")).await.0, 200, "keys without a budget go on");
 }

@@ -422,3 +422,22 @@ async fn counts_beyond_reason_harm_nobody() {
         assert_eq!(f.get("/metrics").await.0, 200);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signs_of_life_are_no_answer() {
+    let beats = |_: &common::upstream::Seen| {
+        let beat = [common::upstream::chunk(": ping\n\n"), Step::Sleep(50)];
+        [vec![Step::Send(STREAM_HEAD.into())], vec![beat; 1200].concat()].concat()
+    };
+    let (far, near) = (Upstream::start(beats).await, Upstream::saying("Hi there").await);
+    let text = format!(
+        "model_list:\n{}{}router_settings: {{num_retries: 0, fallbacks: [{{far: [near]}}]}}\n",
+        entry("far", "hosted_vllm/x", &format!("{}/v1", far.base), ", stream_timeout: 0.5"),
+        entry("near", "hosted_vllm/y", &format!("{}/v1", near.base), ""),
+    );
+    let f = Fixture::routed(&text).await;
+    let began = std::time::Instant::now();
+    let answer = f.send(CHAT, &with(&ask("far"), json!({"stream": true}))).await.text().await.unwrap();
+    assert!(answer.contains("Hi there") && !answer.contains("ping"), "{answer}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}

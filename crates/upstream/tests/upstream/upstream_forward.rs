@@ -106,6 +106,7 @@ async fn of_a_client_s_headers_only_those_for_providers_pass() {
         ("authorization", "Bearer client-key"),
         ("x-api-key", "client-key"),
         ("cookie", "c"),
+        ("idempotency-key", "i"),
     ] {
         headers.append(name, value.parse().unwrap());
     }
@@ -119,6 +120,7 @@ async fn of_a_client_s_headers_only_those_for_providers_pass() {
     all(client().forward(&endpoint(Provider::Anthropic, &server.base), request).await.unwrap()).await;
     let seen = server.last();
     assert!(!format!("{:?}", seen.headers).contains("client-key") && seen.header("cookie").is_none());
+    assert!(seen.header("idempotency-key").is_none(), "the account there is many clients'");
     assert_eq!(seen.header("x-api-key"), Some("sk-very-secret-key"));
     let betas: Vec<&str> =
         seen.headers.iter().filter(|(n, _)| n == "anthropic-beta").map(|(_, v)| v.as_str()).collect();

@@ -187,6 +187,20 @@ fn endpoints_that_can_not_be_are_refused_without_their_keys() {
     assert!(!shown.contains("secret"), "{shown}");
 }
 
+proptest::proptest! {
+    /// What a configuration may say can be sent: a server's start refuses nothing that a check of its file lets pass.
+    #[test]
+    fn what_a_check_lets_pass_can_be_sent(name in "[ -~]{0,12}|[a-zA-Z-]{1,12}", value in "[ -~]{1,20}|\\PC{1,20}|[\\x00-\\xff]{1,9}") {
+        use octet_config::header;
+        let Some(secret) = octet_config::Secret::new(&value) else { return Ok(()) };
+        let mut s = Settings::new(remote(Provider::OpenAiCompatible, "http://h/v1"));
+        let may = header::wrong_name(&name).is_none() && header::wrong_value(secret.expose()).is_none();
+        s.remote.api_key = header::wrong_value(secret.expose()).is_none().then(|| secret.clone());
+        s.remote.extra_headers = vec![(name, secret)];
+        proptest::prop_assert_eq!(Endpoint::new(s).is_ok(), may);
+    }
+}
+
 #[tokio::test]
 async fn a_conversation_for_openai_and_its_likes() {
     let mut r = conversation(true);
