@@ -11,7 +11,8 @@ use crate::{Ask, KeyId, Prices, Usage, Usd};
 pub struct Grant {
     pub(crate) store: Arc<Inner>,
     pub(crate) entry: Arc<Entry>,
-    pub(crate) model: String,
+    /// As clients name it; `None` where no usage is told by model.
+    pub(crate) model: Option<String>,
     pub(crate) reserved: Option<Reserved>,
 }
 
@@ -37,7 +38,9 @@ impl Grant {
         if let Some(reserved) = self.reserved.take() {
             let now = self.store.clock().now();
             self.entry.account().settle(now, reserved, usage.tokens(), cost);
-            self.store.count(now, self.entry.id, std::mem::take(&mut self.model), usage, cost);
+            if let Some(model) = self.model.take() {
+                self.store.count(now, self.entry.id, model, usage, cost);
+            }
         }
         cost
     }
