@@ -25,6 +25,8 @@ pub struct Orders<'a, T> {
     pub request: &'a Arc<GenerateRequest>,
     /// The same as it came, if nothing of it was changed.
     pub original: Option<&'a Original>,
+    /// It is the rest of an answer that broke off.
+    pub resumed: bool,
     /// The name that led to the group.
     pub name: &'a str,
     /// The group.
@@ -215,8 +217,8 @@ fn bytes(piece: &Piece) -> usize {
 /// # Errors
 /// Where nothing came, or nothing that is good enough.
 pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Begun<T::Events>, Miss> {
-    let Orders { request, original, name, group, deadline, idle, whole, mut meter } = orders;
-    let ask = Ask { request, name, group: &group.name, original };
+    let Orders { request, original, resumed, name, group, deadline, idle, whole, mut meter } = orders;
+    let ask = Ask { request, name, group: &group.name, original, resumed };
     let mut events = timeout_at(deadline, target.generate(ask)).await.map_err(|_| too_late())??;
     let mut begun = Seen { held: VecDeque::new(), bytes: 0, tally: Tally::default(), first: None };
     let mut ended = false;

@@ -155,9 +155,9 @@ async fn streams_that_break_are_not_silent() {
             .await;
     let text = format!(
         "model_list:\n{}{}{}router_settings: {{fallbacks: [{{early: [good]}}, {{late: [good]}}], num_retries: 0}}\n",
-        entry("early", "hosted_vllm/a", &format!("{}/v1", early.base), ""),
-        entry("late", "hosted_vllm/b", &format!("{}/v1", late.base), ""),
-        entry("good", "hosted_vllm/c", &format!("{}/v1", good.base), ""),
+        entry("early", "openai_like/a", &format!("{}/v1", early.base), ""),
+        entry("late", "openai_like/b", &format!("{}/v1", late.base), ""),
+        entry("good", "openai_like/c", &format!("{}/v1", good.base), ""),
     );
     let f = Fixture::routed(&text).await;
     let stream = |name| with(&ask(name), json!({"stream": true}));
@@ -179,8 +179,8 @@ async fn streams_that_break_are_not_silent() {
     .await;
     let text = format!(
         "model_list:\n{}{}router_settings: {{fallbacks: [{{cut: [good]}}], num_retries: 0}}\n",
-        entry("cut", "hosted_vllm/a", &format!("{}/v1", cut.base), ""),
-        entry("good", "hosted_vllm/c", &format!("{}/v1", good.base), ""),
+        entry("cut", "openai_like/a", &format!("{}/v1", cut.base), ""),
+        entry("good", "openai_like/c", &format!("{}/v1", good.base), ""),
     );
     let f = Fixture::routed(&text).await;
     assert_eq!(said(&f.ok(CHAT, &ask("cut")).await), "Whole");
