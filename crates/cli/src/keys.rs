@@ -3,21 +3,22 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use octet_config::printable;
+use octet_config::{Config, Disk, KeysSettings, printable};
 use octet_keys::{Budget, KeyInfo, Limits, Period, Store, Usd, calendar};
 use serde_json::{Value, json};
 
 use crate::Usage;
-use crate::config::Settings;
+use crate::config::{self, Settings};
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\
 Examples:
   octet keys create alice --models default,cloud --rpm 60 --budget 10 --per 1mo --expires 90d
+  octet keys create bob --config octet.yaml
   octet keys list
   octet keys edit alice --budget 20 --rpm none
   octet keys revoke alice
@@ -42,6 +43,9 @@ pub struct FileArgs {
     /// The file of keys: `keys.database` of the server's configuration. Without it: keys.db where Octet keeps its data.
     #[arg(long, value_name = "FILE", global = true)]
     db: Option<PathBuf>,
+    /// The server's configuration: its keys.database is meant, and a new key gets what default_key_generate_params says.
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
     /// As JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -179,7 +183,18 @@ impl LimitArgs {
 }
 
 impl FileArgs {
+    /// What the server's configuration says of keys.
+    fn said(&self) -> anyhow::Result<Option<KeysSettings>> {
+        let Some(file) = &self.config else { return Ok(None) };
+        Ok(Some(Config::load(file, &Disk(config::lookup))?.keys))
+    }
+
     fn path(&self, settings: &Settings) -> anyhow::Result<PathBuf> {
+        if let (None, Some(said), Some(file)) = (&self.db, self.said()?, &self.config) {
+            let none =
+                || Usage(format!("{} names no file of keys: write keys: {{database: FILE}}", file.display()));
+            return Ok(said.database.ok_or_else(none)?);
+        }
         match (&self.db, &settings.data) {
             (Some(path), _) => Ok(path.clone()),
             (None, Some(data)) => Ok(data.join("keys.db")),
@@ -215,7 +230,7 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
     let json = args.file.json;
     match &args.verb {
         Verb::Create { name, limits } => {
-            let limits = limits.apply(Limits::default())?;
+            let limits = limits.apply(new_limits(args.file.said()?.as_ref())?)?;
             let store = args.file.open_or_make(settings)?;
             let (secret, key) = store.create(name, limits)?;
             store.close()?;
@@ -229,7 +244,8 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
             }
         }
         Verb::List => {
-            let keys = args.file.open(settings)?.list();
+            let store = args.file.open(settings)?;
+            let (keys, total) = (store.list(), store.total());
             if json {
                 writeln!(out, "{:#}", keys.iter().map(as_json).collect::<Value>())?;
             } else if keys.is_empty() {
@@ -242,6 +258,11 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
                     &rows,
                     &[2],
                 )?;
+            }
+            if let Some((total, limit)) =
+                total.filter(|_| !json).and_then(|t| Some((t.spent, t.limits.budget?)))
+            {
+                note!("all requests together: {total} of {} per {} spent", limit.limit, limit.period);
             }
         }
         Verb::Edit { key, name, limits } => {
@@ -275,6 +296,23 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a new key may do where nothing is said: everything, or what the server's configuration says.
+fn new_limits(said: Option<&KeysSettings>) -> anyhow::Result<Limits> {
+    let mut limits = Limits::default();
+    let Some(d) = said.map(|s| &s.defaults) else { return Ok(limits) };
+    let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    if !d.models.is_empty() {
+        limits.models.clone_from(&d.models);
+    }
+    limits.rpm = d.rpm_limit;
+    limits.tpm = d.tpm_limit;
+    limits.max_parallel = d.max_parallel_requests.map(u64::from);
+    limits.budget =
+        d.max_budget.map(|usd| octet_keys::budget(usd, d.budget_duration.map(seconds))).transpose()?;
+    limits.expires = d.duration.map(|time| now().saturating_add(seconds(time).into()));
+    Ok(limits)
 }
 
 fn row(key: &KeyInfo) -> Vec<String> {

@@ -173,7 +173,8 @@ impl<'a> Fields<'a> {
         let number = match &node.value {
             Value::Int(i) => Some(*i as f64),
             Value::Float(f) => Some(*f),
-            Value::Text(t) => self.reader.resolve(&node.span, t)?.trim().parse().ok(),
+            // `20_000` is a number to PyYAML.
+            Value::Text(t) => self.reader.resolve(&node.span, t)?.trim().replace('_', "").parse().ok(),
             _ => None,
         };
         let number = number.filter(|n: &f64| n.is_finite());

@@ -9,7 +9,7 @@ pub struct Section {
     pub doc: &'static str,
     /// Keys that do something.
     pub keys: &'static [Key],
-    /// Keys that have no meaning here, by the reason: the user is told.
+    /// Keys that have no meaning here, by the reason: the user is told. A star at the end stands for any text.
     pub warned: &'static [(&'static [&'static str], &'static str)],
     /// Keys that can not be ignored safely, by the reason: the file is refused.
     pub refused: &'static [(&'static [&'static str], &'static str)],
@@ -92,12 +92,12 @@ impl Section {
 
     /// Why a key is ignored.
     pub fn warning(&self, name: &str) -> Option<&'static str> {
-        self.warned.iter().find(|(names, _)| names.contains(&name)).map(|(_, why)| *why)
+        why(self.warned, name)
     }
 
     /// Why a key is refused.
     pub fn refusal(&self, name: &str) -> Option<&'static str> {
-        self.refused.iter().find(|(names, _)| names.contains(&name)).map(|(_, why)| *why)
+        why(self.refused, name)
     }
 
     /// All names that are known.
@@ -106,4 +106,10 @@ impl Section {
         let rest = self.warned.iter().chain(self.refused).flat_map(|(names, _)| names.iter().copied());
         done.chain(rest)
     }
+}
+
+/// What is said of `name` in a list of names by reason.
+fn why(all: &[(&[&str], &'static str)], name: &str) -> Option<&'static str> {
+    let is = |known: &&str| known.strip_suffix('*').map_or(*known == name, |begin| name.starts_with(begin));
+    all.iter().find(|(names, _)| names.iter().any(is)).map(|(_, why)| *why)
 }

@@ -14,7 +14,7 @@ pub fn json() -> Value {
 }
 
 fn section(section: &Section) -> Value {
-    let mut properties = Map::new();
+    let (mut properties, mut patterns) = (Map::new(), Map::new());
     for key in section.keys {
         for name in std::iter::once(&key.name).chain(key.aliases) {
             let mut schema = kind(key.kind);
@@ -24,10 +24,11 @@ fn section(section: &Section) -> Value {
     }
     for (names, why) in section.warned {
         for name in *names {
-            properties.insert(
-                name.to_string(),
-                json!({"description": format!("ignored: {why}"), "deprecated": true}),
-            );
+            let ignored = json!({"description": format!("ignored: {why}"), "deprecated": true});
+            match name.strip_suffix('*') {
+                Some(begin) => patterns.insert(format!("^{begin}"), ignored),
+                None => properties.insert(name.to_string(), ignored),
+            };
         }
     }
     // What is refused is not listed: editors mark it.
@@ -35,6 +36,7 @@ fn section(section: &Section) -> Value {
         "type": ["object", "null"],
         "description": section.doc,
         "properties": properties,
+        "patternProperties": patterns,
         "additionalProperties": section.open,
     })
 }

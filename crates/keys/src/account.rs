@@ -90,6 +90,7 @@ impl Account {
         &mut self,
         now: Now,
         model: &str,
+        groups: &[&str],
         ask: &Ask,
         fault: impl FnOnce() -> Option<String>,
     ) -> Result<Reserved, Refusal> {
@@ -99,7 +100,7 @@ impl Account {
         if let Some(at) = self.limits.expires.filter(|at| *at <= now.unix) {
             return Err(Refusal::Expired { at });
         }
-        if !self.limits.allows(model) {
+        if !self.limits.allows_any(model, groups) {
             return Err(Refusal::Model { model: model.into(), allowed: self.limits.models.clone() });
         }
         if let Some(budget) = self.limits.budget {

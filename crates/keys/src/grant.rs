@@ -12,7 +12,8 @@ use crate::{Ask, KeyId, Prices, Usage, Usd};
 pub struct Grant {
     pub(crate) store: Arc<Inner>,
     pub(crate) entry: Arc<Entry>,
-    pub(crate) model: String,
+    /// As clients name it; `None` where no usage is told by model.
+    pub(crate) model: Option<String>,
     pub(crate) reserved: Option<Reserved>,
     /// What it took beside the answer that it is settled with.
     pub(crate) more: Counts,
@@ -46,7 +47,9 @@ impl Grant {
         if let Some(reserved) = self.reserved.take() {
             let now = self.store.clock().now();
             self.entry.account().settle(now, reserved, all.usage.tokens(), all.cost);
-            self.store.count(now, self.entry.id, std::mem::take(&mut self.model), &all);
+            if let Some(model) = self.model.take() {
+                self.store.count(now, self.entry.id, model, &all);
+            }
         }
         all.cost
     }

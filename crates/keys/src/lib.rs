@@ -20,6 +20,7 @@ mod schema;
 mod secret;
 mod store;
 mod table;
+mod total;
 mod window;
 
 pub use clock::{Clock, Now};
@@ -31,3 +32,4 @@ pub use refusal::Refusal;
 pub use secret::{KeyId, Secret};
 pub use store::{KeyInfo, Options, Store};
 pub use table::{Filter, UsageRow};
+pub use total::budget;

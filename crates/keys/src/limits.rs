@@ -42,6 +42,11 @@ impl Limits {
         self.models.iter().any(|pattern| matches(pattern, model))
     }
 
+    /// The same of a model that goes by other names too: those of groups that it is in.
+    pub(crate) fn allows_any(&self, model: &str, groups: &[&str]) -> bool {
+        self.allows(model) || groups.iter().any(|group| self.allows(group))
+    }
+
     /// Refuses limits that can not be meant.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::Invalid(why));

@@ -27,6 +27,18 @@ impl Usd {
         self.0
     }
 
+    /// From a number, as configurations have it; to the nearest thousandth of a millionth.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what is no amount, or more than a thousand million dollars.
+    pub fn from_dollars(dollars: f64) -> Result<Self, Error> {
+        let nanos = (dollars * NANO as f64).round();
+        if (0.0..=NANOS_MAX as f64).contains(&nanos) {
+            return Ok(Self(nanos as u64));
+        }
+        Err(Error::Invalid(format!("{dollars} is no amount of US dollars from 0 to a thousand million")))
+    }
+
     /// As a number, for reports.
     pub fn dollars(self) -> f64 {
         self.0 as f64 / NANO as f64

@@ -64,6 +64,21 @@ pub enum Refusal {
         /// When it begins anew, in seconds since 1970 UTC.
         resets: Option<i64>,
     },
+    /// The budget of all requests together is spent, or reserved by requests that run.
+    #[error(
+        "the budget of this server is used up; {}",
+        .resets.map_or("it does not begin anew".into(), |at| format!("it begins anew on {}", iso_minute(at)))
+    )]
+    Total {
+        /// When it begins anew, in seconds since 1970 UTC.
+        resets: Option<i64>,
+    },
+    /// What is spent can not be written, and all requests together have a budget.
+    #[error("this server has a budget, and what requests cost can not be recorded at the moment: {why}")]
+    TotalUnwritable {
+        /// Why.
+        why: String,
+    },
     /// What is spent can not be written, and the key has a budget.
     #[error("this API key has a budget, and what it spends can not be recorded at the moment: {why}")]
     Unwritable {
@@ -78,8 +93,9 @@ impl Refusal {
         match self {
             Self::Unknown | Self::Revoked | Self::Expired { .. } => 401,
             Self::Model { .. } => 403,
-            Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } | Self::Budget { .. } => 429,
-            Self::Unwritable { .. } => 503,
+            Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } => 429,
+            Self::Budget { .. } | Self::Total { .. } => 429,
+            Self::Unwritable { .. } | Self::TotalUnwritable { .. } => 503,
         }
     }
 
@@ -89,8 +105,8 @@ impl Refusal {
             Self::Unknown | Self::Revoked | Self::Expired { .. } => "invalid_api_key",
             Self::Model { .. } => "model_not_allowed",
             Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } => "rate_limit_exceeded",
-            Self::Budget { .. } => "insufficient_quota",
-            Self::Unwritable { .. } => "usage_not_recorded",
+            Self::Budget { .. } | Self::Total { .. } => "insufficient_quota",
+            Self::Unwritable { .. } | Self::TotalUnwritable { .. } => "usage_not_recorded",
         }
     }
 
@@ -98,7 +114,7 @@ impl Refusal {
     pub fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::Requests { retry_after_s, .. } | Self::Tokens { retry_after_s, .. } => Some(*retry_after_s),
-            Self::Parallel { .. } | Self::Unwritable { .. } => Some(1),
+            Self::Parallel { .. } | Self::Unwritable { .. } | Self::TotalUnwritable { .. } => Some(1),
             _ => None,
         }
     }

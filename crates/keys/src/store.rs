@@ -14,7 +14,9 @@ use crate::error::from_sqlite;
 use crate::grant::Grant;
 use crate::limits::Period;
 use crate::table::{self, Counts, Filter, KeyRow, Unread, UsageKey, UsageRow};
-use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usd, calendar, schema, secret};
+use crate::{
+    Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usd, calendar, schema, secret, total,
+};
 
 /// How a store works.
 #[derive(Debug, Clone)]
@@ -70,12 +72,12 @@ pub struct KeyInfo {
 /// One key in memory.
 pub(crate) struct Entry {
     pub(crate) id: KeyId,
-    hash: blake3::Hash,
+    pub(crate) hash: blake3::Hash,
     account: Mutex<Account>,
 }
 
 impl Entry {
-    fn new(row: KeyRow) -> Self {
+    pub(crate) fn new(row: KeyRow) -> Self {
         Self { id: KeyId::of(&row.hash), hash: row.hash, account: Mutex::new(Account::new(row)) }
     }
 
@@ -94,7 +96,7 @@ type Entries = HashMap<KeyId, Arc<Entry>>;
 pub(crate) struct Inner {
     path: PathBuf,
     options: Options,
-    entries: RwLock<Entries>,
+    pub(crate) entries: RwLock<Entries>,
     /// What was used since it was last written.
     used: Mutex<HashMap<UsageKey, Counts>>,
     /// Why nothing can be written, while that is so.
@@ -150,7 +152,7 @@ fn identity(path: &Path) -> Option<Identity> {
 
 /// All keys. Dropping it writes what is left to write; [`Store::close`] says whether that went well.
 pub struct Store {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -202,11 +204,19 @@ impl Store {
     /// # Errors
     /// The refusal, for the client.
     pub fn authorize(&self, key: &str, model: &str, ask: &Ask) -> Result<Grant, Refusal> {
+        self.authorize_in(key, model, &[], ask)
+    }
+
+    /// The same for a model that is in these groups: a key may name them instead of the model.
+    ///
+    /// # Errors
+    /// The refusal, for the client.
+    pub fn authorize_in(&self, key: &str, model: &str, groups: &[&str], ask: &Ask) -> Result<Grant, Refusal> {
         let entry = self.entry(key).ok_or(Refusal::Unknown)?;
         let fault = || self.inner.fault();
-        let reserved = entry.account().admit(self.inner.clock().now(), model, ask, fault)?;
+        let reserved = entry.account().admit(self.inner.clock().now(), model, groups, ask, fault)?;
         let (store, more) = (self.inner.clone(), Counts::default());
-        Ok(Grant { store, entry, model: model.into(), reserved: Some(reserved), more })
+        Ok(Grant { store, entry, model: Some(model.into()), reserved: Some(reserved), more })
     }
 
     /// Whose key this is, if it is one in force: for requests that ask no model.
@@ -228,11 +238,16 @@ impl Store {
 
     /// Whether `key` may see and use `model`, now that it asks for nothing: for lists of models.
     pub fn allows(&self, key: &str, model: &str) -> bool {
+        self.allows_in(key, model, &[])
+    }
+
+    /// The same of a model that is in these groups.
+    pub fn allows_in(&self, key: &str, model: &str, groups: &[&str]) -> bool {
         let now = self.inner.clock().now();
         self.entry(key).is_some_and(|e| {
             let account = e.account();
             let is_valid = account.revoked.is_none() && account.limits.expires.is_none_or(|at| at > now.unix);
-            is_valid && account.limits.allows(model)
+            is_valid && account.limits.allows_any(model, groups)
         })
     }
 
@@ -267,7 +282,9 @@ impl Store {
 
     /// All keys, the oldest first.
     pub fn list(&self) -> Vec<KeyInfo> {
-        let mut all: Vec<KeyInfo> = self.inner.all().iter().map(|e| self.inner.info(e)).collect();
+        let all = self.inner.all();
+        let mut all: Vec<KeyInfo> =
+            all.iter().filter(|e| e.hash != total::hash()).map(|e| self.inner.info(e)).collect();
         all.sort_by_key(|k| (k.created, k.id));
         all
     }
@@ -410,7 +427,7 @@ impl Inner {
         &self.options.clock
     }
 
-    fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         self.fault.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -428,7 +445,7 @@ impl Inner {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    fn info(&self, entry: &Entry) -> KeyInfo {
+    pub(crate) fn info(&self, entry: &Entry) -> KeyInfo {
         let mut account = entry.account();
         KeyInfo {
             id: entry.id,
@@ -554,7 +571,7 @@ impl Inner {
         Ok(())
     }
 
-    fn put(&self, row: &KeyRow) -> Result<(), Error> {
+    pub(crate) fn put(&self, row: &KeyRow) -> Result<(), Error> {
         table::put(&lock(&self.file).db, row).map_err(|e| self.sqlite(e))
     }
 

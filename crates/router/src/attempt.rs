@@ -25,6 +25,8 @@ pub struct Orders<'a, T> {
     pub request: &'a Arc<GenerateRequest>,
     /// The same as it came, if nothing of it was changed.
     pub original: Option<&'a Original>,
+    /// It is the rest of an answer that broke off.
+    pub resumed: bool,
     /// The name that led to the group.
     pub name: &'a str,
     /// The group.
@@ -245,6 +247,7 @@ pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Beg
         name: orders.name,
         group: &orders.group.name,
         original: orders.original,
+        resumed: orders.resumed,
     };
     let mut events = timeout_at(orders.deadline, target.generate(ask)).await.map_err(|_| too_late())??;
     let mut seen = Seen::default();

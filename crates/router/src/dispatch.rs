@@ -58,7 +58,7 @@ pub struct Job<T: Target> {
     /// Where to begin, instead of the name that the client asked for.
     start: Option<String>,
     /// What the client has got, and from whom.
-    broken: Option<(Sent, String)>,
+    broken: Option<(Sent, Vec<String>)>,
 }
 
 impl<T: Target> Job<T> {
@@ -98,7 +98,9 @@ impl<T: Target> Job<T> {
     pub(crate) fn resume(&mut self, request: GenerateRequest, sent: Sent, group: String, deployment: String) {
         self.trace.step(Step::Continued { after_bytes: sent.text.len() });
         self.request = Arc::new(request);
-        self.broken = Some((sent, deployment));
+        let mut by = self.broken.take().map_or_else(Vec::new, |(_, by)| by);
+        by.push(deployment);
+        self.broken = Some((sent, by));
         self.start = Some(group);
         self.watch = None;
         self.counts.clear();
@@ -387,7 +389,7 @@ impl<T: Target> Job<T> {
             return Some(Unfit::Tried);
         }
         if let Some((sent, by)) = &self.broken {
-            if by == d.id() {
+            if by.iter().any(|id| id == d.id()) {
                 return Some(Unfit::Tried);
             }
             if !d.target.continues(sent) {
@@ -433,6 +435,7 @@ impl<T: Target> Job<T> {
         let orders = Orders {
             request: &request,
             original: original.as_deref(),
+            resumed: self.broken.is_some(),
             name,
             group,
             deadline: self.deadline.min(permit.began() + most),

@@ -42,7 +42,7 @@ pub async fn check<T: Target>(table: &Arc<Table<T>>) {
     let HealthChecks { interval, timeout: most, .. } = table.health;
     let room = Arc::new(Semaphore::new(AT_ONCE_MAX));
     let mut checks = JoinSet::new();
-    for (group, deployment) in table.deployments() {
+    for (group, deployment) in table.deployments().filter(|(_, d)| !d.unchecked) {
         let (group, deployment, room) = (Arc::clone(group), Arc::clone(deployment), Arc::clone(&room));
         checks.spawn(async move {
             // Never closed.

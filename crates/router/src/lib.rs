@@ -11,6 +11,7 @@
 //! | `choose`, `hash` | which deployment of a group: a pure function |
 //! | `policy`, `round` | retries, cooldown, fallbacks |
 //! | `dispatch`, `attempt`, `reply` | a request on its way; one try; the answer on its way back |
+//! | `remote`, `resume` | a provider as a target; the rest of an answer that broke off elsewhere |
 //! | `cascade`, `confidence`, `calibrate` | a fast group and a strong one |
 //! | `shadow`, `health` | what runs beside requests |
 //! | `trace` | every decision, as data |
@@ -28,6 +29,7 @@ pub mod health;
 mod policy;
 mod remote;
 mod reply;
+mod resume;
 mod round;
 mod router;
 mod shadow;

@@ -17,7 +17,8 @@ fn count(counts: &ErrorCounts, kind: FailureKind) -> Option<u32> {
         K::RateLimited => counts.rate_limit,
         K::ContentPolicy => counts.content_policy,
         K::Connect | K::Server | K::Protocol => counts.internal_server,
-        K::ContextWindow | K::NotFound | K::Cancelled => None,
+        K::NotFound => counts.not_found,
+        K::ContextWindow | K::Cancelled => None,
     }
 }
 

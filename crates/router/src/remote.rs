@@ -9,7 +9,8 @@ use octet_config::Provider;
 use octet_upstream::{Client, Dialect, Endpoint, Forward, Raw};
 
 use crate::failure::{Failure, FailureKind};
-use crate::target::{Ask, Events, Piece, Target};
+use crate::resume::{self, Rest};
+use crate::target::{Ask, Events, Piece, Sent, Target};
 
 /// A model at a provider.
 #[derive(Debug, Clone)]
@@ -36,8 +37,29 @@ fn generates(dialect: Dialect) -> bool {
 pub enum Answer {
     /// Translated.
     Events(octet_upstream::Events),
+    /// The rest of another one's.
+    Rest(Continued),
     /// As it came.
     Raw(Raw),
+}
+
+/// What a provider says to go on with an answer.
+#[derive(Debug)]
+pub struct Continued {
+    events: octet_upstream::Events,
+    rest: Rest,
+}
+
+impl Continued {
+    async fn next(&mut self) -> Option<Result<Piece, Failure>> {
+        loop {
+            match self.events.next().await?.and_then(|event| self.rest.take(event)) {
+                Ok(Some(event)) => return Some(Ok(event.into())),
+                Ok(None) => {}
+                Err(failure) => return Some(Err(failure)),
+            }
+        }
+    }
 }
 
 impl Target for Remote {
@@ -50,6 +72,11 @@ impl Target for Remote {
         if let Some(o) = ask.original.filter(|o| !generates(o.dialect) && !endpoint.speaks(o.dialect)) {
             let what = format!("{} has nothing like {:?}", endpoint.provider().name(), o.dialect);
             return Err(Failure::new(FailureKind::BadRequest, what));
+        }
+        if ask.resumed {
+            let (request, rest) = resume::of(ask.request);
+            let events = self.client.generate(endpoint, &request).await?;
+            return Ok(Answer::Rest(Continued { events, rest }));
         }
         match ask.original.filter(|o| endpoint.speaks(o.dialect)) {
             Some(o) => {
@@ -70,6 +97,15 @@ impl Target for Remote {
         self.endpoint.provider() != Provider::Anthropic
     }
 
+    fn continues(&self, sent: &Sent) -> bool {
+        // Thoughts alone are not something to go on from: nobody knows whether a server closes them.
+        self.mends() && sent.is_begun()
+    }
+
+    fn mends(&self) -> bool {
+        self.endpoint.settings().remote.continues
+    }
+
     async fn check(&self) -> Result<(), Failure> {
         self.client.probe(&self.endpoint).await.map(drop)
     }
@@ -79,6 +115,7 @@ impl Events for Answer {
     async fn next(&mut self) -> Option<Result<Piece, Failure>> {
         match self {
             Self::Events(events) => events.next().await.map(|e| e.map(|e: Event| e.into())),
+            Self::Rest(continued) => continued.next().await,
             Self::Raw(raw) => raw.next().await.map(|b| b.map(Piece::Raw)),
         }
     }
@@ -97,7 +134,7 @@ impl Events for Answer {
 
     fn usage(&self) -> Option<Usage> {
         match self {
-            Self::Events(_) => None,
+            Self::Events(_) | Self::Rest(_) => None,
             Self::Raw(raw) => raw.usage(),
         }
     }

@@ -242,9 +242,10 @@ impl<T: Target> Reply<T> {
         if self.continuations == 0 {
             return usage;
         }
-        let before = u64::from(self.sent_before());
+        // Together they stay what they are, however a provider cuts its pieces.
+        let before = u64::from(self.sent_before()).min(usage.prompt_tokens);
         Usage {
-            prompt_tokens: usage.prompt_tokens.saturating_sub(before),
+            prompt_tokens: usage.prompt_tokens - before,
             completion_tokens: usage.completion_tokens.saturating_add(before),
             ..usage
         }

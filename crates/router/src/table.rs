@@ -30,6 +30,8 @@ pub struct Deployment<T> {
     pub retries: Option<u32>,
     /// Who gets a copy of its requests.
     pub shadow: Option<config::Shadow>,
+    /// It is not asked beside the requests whether it is well.
+    pub unchecked: bool,
     /// Who answers.
     pub target: T,
     /// What is known of it.
@@ -55,6 +57,7 @@ impl<T: Target> Deployment<T> {
             cooldown: d.cooldown_time,
             retries: d.num_retries,
             shadow: d.shadow.clone(),
+            unchecked: d.info.unchecked,
             target,
             state,
         }
@@ -205,10 +208,11 @@ impl<T: Target> Table<T> {
         Ok(table)
     }
 
-    /// Whether one of the group, or of those that it falls back to, goes on with what broke off.
+    /// Whether one of the group, or of those that it falls back to, goes on with what broke off at another one.
     fn leads_to_a_mender(&self, name: &str) -> bool {
         let mut seen: HashSet<&str> = HashSet::new();
         let mut queue = vec![name];
+        let (mut deployments, mut mends) = (0, false);
         while let Some(name) = queue.pop() {
             if !seen.insert(name) {
                 continue;
@@ -219,16 +223,16 @@ impl<T: Target> Table<T> {
                 _ => None,
             });
             if let Some(group) = group {
-                if group.deployments.iter().any(|d| d.target.mends()) {
-                    return true;
-                }
+                deployments += group.deployments.len();
+                mends |= group.deployments.iter().any(|d| d.target.mends());
                 let to = self.policy.fallbacks.after(group.name.as_str(), FailureKind::Server);
                 queue.extend(to.iter().map(String::as_str));
             } else if let Resolved::Cascade { cascade, .. } = self.resolve(name) {
                 queue.extend([cascade.fast.as_str(), cascade.strong.as_str()]);
             }
         }
-        false
+        // The one that broke off is not asked again.
+        mends && deployments > 1
     }
 
     /// Every name that is used stands for something.

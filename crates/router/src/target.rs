@@ -78,6 +78,8 @@ pub struct Ask<'a> {
     pub group: &'a GroupName,
     /// The request as it came, where a target that speaks the client's dialect may hand it on as it is.
     pub original: Option<&'a Original>,
+    /// The client has the beginning of the answer already, which is the request's last message.
+    pub resumed: bool,
 }
 
 /// A client's request as it came.
@@ -151,4 +153,11 @@ pub struct Sent {
     pub text: String,
     /// Pieces that it came in: at most so many tokens, for servers that send each token when it is there.
     pub pieces: u32,
+}
+
+impl Sent {
+    /// Whether something of the answer itself was said, beside thoughts and white space.
+    pub fn is_begun(&self) -> bool {
+        !self.text.trim().is_empty()
+    }
 }

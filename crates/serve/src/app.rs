@@ -147,6 +147,23 @@ impl App {
         }
     }
 
+    /// What is known of all models that `caller` may use, as LiteLLM's proxy tells it.
+    pub fn model_info(&self, caller: &Caller) -> serde_json::Value {
+        if let Some(gateway) = self.gateway() {
+            return gateway.model_info(caller);
+        }
+        let all = self.models.list().into_iter().map(|m| {
+            serde_json::json!({
+                "model_name": m.id, "litellm_params": {"model": m.id},
+                "model_info": {
+                    "id": m.id, "mode": "chat", "max_input_tokens": m.context_length,
+                    "supports_function_calling": m.abilities.tools, "supports_reasoning": m.abilities.thinking,
+                },
+            })
+        });
+        serde_json::json!({"data": all.collect::<Vec<_>>()})
+    }
+
     /// Requests at work.
     pub fn busy(&self) -> usize {
         self.models.busy() + self.gateway().map_or(0, |g| g.busy())

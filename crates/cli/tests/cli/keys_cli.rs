@@ -84,3 +84,34 @@ fn usage_is_summed_as_asked_for() {
         .octet(&["usage", "--db", crate::common::str(&db), "--since", "yesterday"])
         .fails(2, &["yesterday", "7d"]);
 }
+
+#[test]
+fn a_configuration_says_where_keys_are_and_what_a_new_one_gets() {
+    let place = Place::new();
+    let text = "model_list: [{model_name: m, litellm_params: {model: ollama/m}}]\ngeneral_settings: {master_key: sk-1, max_parallel_requests: 3}\nkeys: {database: here.db}\nlitellm_settings: {default_key_generate_params: {models: [m], rpm_limit: 60, tpm_limit: 9, max_budget: 5, budget_duration: 1d, duration: 90d}}\n";
+    let file = place.write("octet.yaml", text);
+    let file = common::str(&file).to_string();
+    let made = json(&place, &["keys", "create", "alice", "--config", &file, "--rpm", "7"]);
+    assert_eq!(
+        (&made["models"][0], &made["rpm"], &made["tpm"]),
+        (&"m".into(), &7.into(), &9.into()),
+        "{made}"
+    );
+    assert_eq!((&made["budget_usd"], &made["budget_period"]), (&5.0.into(), &"1d".into()), "{made}");
+    let days = (made["expires"].as_i64().unwrap() - made["created"].as_i64().unwrap()) / 86_400;
+    assert_eq!((&made["max_parallel"], days), (&3.into(), 90), "{made}");
+    assert_eq!(json(&place, &["keys", "list", "--config", &file])[0]["name"], "alice");
+    let bare = place.write("bare.yaml", "model_list: [{model_name: m, litellm_params: {model: ollama/m}}]\n");
+    place.octet(&["keys", "list", "--config", common::str(&bare)]).fails(2, &["names no file of keys"]);
+    let store = Store::open(file.replace("octet.yaml", "here.db")).unwrap();
+    store.set_total(octet_keys::budget(100.0, Some(86_400)).unwrap()).unwrap();
+    drop(store);
+    let listed = place.octet(&["keys", "list", "--config", &file]).ok();
+    assert!(
+        listed.stderr.contains("all requests together: $0.00 of $100.00 per 1d spent"),
+        "{}",
+        listed.stderr
+    );
+    assert_eq!(json(&place, &["keys", "list", "--config", &file]).as_array().unwrap().len(), 1);
+    place.octet(&["keys", "revoke", "all requests", "--config", &file]).fails(1, &["no key 'all requests'"]);
+}

@@ -70,6 +70,8 @@ pub struct ModelInfo {
     pub input_cost_per_token: Option<f64>,
     /// USD for a token of the prompt that a provider's cache held (`cache_read_input_token_cost`).
     pub cached_input_cost_per_token: Option<f64>,
+    /// USD for a token of the prompt that a provider's cache takes in (`cache_creation_input_token_cost`).
+    pub cache_write_cost_per_token: Option<f64>,
     /// USD for a token of the answer.
     pub output_cost_per_token: Option<f64>,
     /// `supports_vision`, where it is said.
@@ -80,6 +82,8 @@ pub struct ModelInfo {
     pub supports_reasoning: Option<bool>,
     /// `access_groups`: names that virtual keys may use for it.
     pub access_groups: Vec<String>,
+    /// `disable_background_health_check`: it is left out of the checks beside the requests.
+    pub unchecked: bool,
     /// All else that stands there, for clients that ask `/model/info`. Changes nothing here.
     pub other: Map<String, Value>,
 }

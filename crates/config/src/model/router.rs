@@ -149,6 +149,8 @@ pub struct ErrorCounts {
     pub content_policy: Option<u32>,
     /// 500 and above, and connections that break.
     pub internal_server: Option<u32>,
+    /// 404.
+    pub not_found: Option<u32>,
 }
 
 /// Sessions (`sticky`, our own).

@@ -50,6 +50,8 @@ pub struct Remote {
     pub api_version: Option<String>,
     /// `extra_headers`, sent with each request. Values may be keys, so they are not printed.
     pub extra_headers: Vec<(String, Secret)>,
+    /// `continues`: it goes on with an assistant's message that it is given, in vLLM's way.
+    pub continues: bool,
     /// How requests are changed on their way.
     pub changes: Changes,
 }
@@ -187,6 +189,8 @@ pub struct ProcessTarget {
     pub process: String,
     /// The model's name in requests to it: [`super::Process::use_model_name`], or the process' id.
     pub model: String,
+    /// As [`Remote::continues`].
+    pub continues: bool,
     /// How requests are changed on their way; the process' own filters are in it.
     pub changes: Changes,
 }

@@ -80,6 +80,9 @@ fn entry(reader: &Reader, node: &Node, defaults: &Defaults) -> Option<Result<Dep
         Ok(mode) => mode,
         Err(reason) => return Some(Err(left_out(reason))),
     };
+    if info.as_ref().and_then(|i| i.bool("blocked")) == Some(true) {
+        return Some(Err(left_out("model_info.blocked is true".into())));
+    }
     let (read, missing) = reader.leaving_out(|| {
         let target = target(&params, defaults)?;
         let id = info.as_ref().and_then(|i| i.text("id")).unwrap_or_else(|| made_id(&group, node));
@@ -163,7 +166,7 @@ fn process_target(process: &Process, mut changes: Changes) -> ProcessTarget {
     for (name, value) in &process.filters.set_params {
         changes.edits.set.entry(name).or_insert_with(|| value.clone());
     }
-    ProcessTarget { process: process.id.clone(), model, changes }
+    ProcessTarget { process: process.id.clone(), model, continues: false, changes }
 }
 
 fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
@@ -177,6 +180,10 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
     let changes = changes(params, defaults);
     if let Some(name) = model.strip_prefix("octet/") {
         refuse_remote(params);
+        if let Some(node) = params.get("continues") {
+            let text = "litellm_params.continues is for other servers; a model that runs here always does: remove it";
+            params.reader.wrong(&node.span, text);
+        }
         return Some(Target::Local(Local {
             model: name.to_string(),
             base: folder(span).to_path_buf(),
@@ -196,7 +203,9 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
                 .reader
                 .wrong(span, format!("there is no process {} under processes.models{near}", quoted(id)));
         }
-        return found.map(|process| Target::Process(process_target(process, changes)));
+        let continues = continues(params, Provider::OpenAiCompatible, false, &changes);
+        return found
+            .map(|process| Target::Process(ProcessTarget { continues, ..process_target(process, changes) }));
     }
     remote(params, &model, changes, defaults).map(Target::Remote)
 }
@@ -300,8 +309,28 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
             api_version
         },
         extra_headers: headers(params),
+        continues: continues(params, provider, known.continues(), &changes),
         changes,
     })
+}
+
+/// Whether a server goes on with a message. Where the configuration changes the fields that ask for it, it is not asked: it would
+/// begin anew, in the middle of an answer.
+fn continues(params: &Fields, provider: Provider, usual: bool, changes: &Changes) -> bool {
+    let said = params.bool("continues");
+    if said == Some(true) && provider != Provider::OpenAiCompatible {
+        let span = params.get("continues").map_or(params.span, |n| &n.span);
+        let text =
+            format!("litellm_params.continues: {} goes on with no message; remove it", provider.name());
+        params.reader.wrong(span, text);
+        return false;
+    }
+    let edits = &changes.edits;
+    let asks = |name: &String| matches!(name.as_str(), "continue_final_message" | "add_generation_prompt");
+    let renamed = edits.rename.iter().flat_map(|(from, to)| [from, to]);
+    let mut changed =
+        edits.drop.iter().chain(edits.set.keys()).chain(changes.extra_body.keys()).chain(renamed);
+    said.unwrap_or(usual) && !changed.any(asks)
 }
 
 fn credential<'a>(params: &Fields, defaults: &Defaults<'a>) -> Option<&'a Credential> {

@@ -21,20 +21,21 @@ pub(crate) fn read(info: Option<&Fields>, params: &Fields, mode: Mode) -> ModelI
         let (own, general) = (info.and_then(of), of(params));
         own.or(general)
     };
-    let costs =
-        (cost("input_cost_per_token"), cost("cache_read_input_token_cost"), cost("output_cost_per_token"));
-    let (input_cost_per_token, cached_input_cost_per_token, output_cost_per_token) = costs;
     let base = ModelInfo {
         mode,
-        input_cost_per_token,
-        cached_input_cost_per_token,
-        output_cost_per_token,
+        input_cost_per_token: cost("input_cost_per_token"),
+        cached_input_cost_per_token: cost("cache_read_input_token_cost"),
+        cache_write_cost_per_token: cost("cache_creation_input_token_cost"),
+        output_cost_per_token: cost("output_cost_per_token"),
         ..ModelInfo::default()
     };
     let Some(info) = info else { return base };
     let mut other = serde_json::Map::new();
     for entry in info.others() {
         other.insert(entry.key.clone(), info.reader.json(&entry.node));
+        if info.section.warning(&entry.key).is_some() {
+            continue;
+        }
         let near = crate::problem::nearest(&entry.key, info.section.names().filter(|n| n.len() > 4));
         if let Some(near) = near {
             let text = format!("passed on to clients that ask; did you mean '{near}'?");
@@ -49,6 +50,7 @@ pub(crate) fn read(info: Option<&Fields>, params: &Fields, mode: Mode) -> ModelI
         supports_function_calling: info.bool("supports_function_calling"),
         supports_reasoning: info.bool("supports_reasoning"),
         access_groups: info.texts("access_groups").unwrap_or_default(),
+        unchecked: info.bool("disable_background_health_check").unwrap_or(false),
         other,
         ..base
     }

@@ -15,7 +15,7 @@ mod tests;
 use crate::fields::Fields;
 use crate::reader::Reader;
 use crate::sections::{CREDENTIAL, CREDENTIAL_VALUES, GENERAL, LITELLM, ROOT, ROUTER};
-use crate::yaml::Node;
+use crate::yaml::{Node, Value};
 use crate::{Config, Secret};
 
 /// An entry of `credential_list`.
@@ -71,6 +71,10 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
 
 fn variables(fields: &Fields) {
     for entry in fields.map("environment_variables").unwrap_or_default() {
+        // `REDIS_PASSWORD:` with nothing behind it sets nothing.
+        if entry.node.value == Value::Null {
+            continue;
+        }
         if let serde_json::Value::String(value) = scalar_text(fields.reader.json(&entry.node)) {
             fields.reader.set_variable(&entry.key, value);
         } else {

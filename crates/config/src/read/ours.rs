@@ -237,7 +237,15 @@ pub(crate) fn keys(fields: &Fields, general: Option<&Fields>, litellm: Option<&F
     }
     let of_all = general.and_then(|g| g.count("max_parallel_requests", 1));
     out.defaults.max_parallel_requests = out.defaults.max_parallel_requests.or(of_all);
-    let Some(k) = fields.section("keys", &KEYS) else { return out };
+    let own = fields.section("keys", &KEYS);
+    // What is forgotten at the next start could be spent again.
+    if let Some(node) = litellm.and_then(|l| l.get("max_budget"))
+        && !own.as_ref().is_some_and(|k| k.has("database"))
+    {
+        let text = "litellm_settings.max_budget needs keys.database: a file in which is kept what was spent";
+        fields.reader.wrong(&node.span, text);
+    }
+    let Some(k) = own else { return out };
     if let Some(path) = k.name("database") {
         out.database = Some(k.reader.path(k.span, &path));
         if !general.is_some_and(|g| g.has("master_key")) {

@@ -17,6 +17,13 @@ pub(crate) struct Known {
     pub key_variables: &'static [&'static str],
 }
 
+impl Known {
+    /// Whether such servers go on with an assistant's message: `continue_final_message`, without `add_generation_prompt`.
+    pub fn continues(&self) -> bool {
+        matches!(self.prefix, "hosted_vllm" | "vllm" | "sglang")
+    }
+}
+
 use Provider::{Anthropic, AzureOpenAi, Gemini, Ollama, OpenAi, OpenAiCompatible as Compatible};
 
 const fn cloud(prefix: &'static str, base: &'static str, key_variables: &'static [&'static str]) -> Known {
@@ -192,6 +199,11 @@ fn inferred(model: &str) -> Option<&'static Known> {
 }
 
 fn unknown(prefix: &str) -> String {
+    if prefix == "auto_router" {
+        return "LiteLLM's automatic routers are not run here: write a cascade, which asks a fast group or a strong one by rules and \
+                by how sure the fast one is (docs/routing.md)"
+            .into();
+    }
     if OTHERS.contains(&prefix) {
         return format!(
             "the provider '{prefix}' has an API of its own, which is not spoken here; if it has an OpenAI-compatible address, write \

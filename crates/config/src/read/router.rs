@@ -156,13 +156,17 @@ fn group_policies(fields: &Fields) -> Vec<(String, ErrorCounts)> {
 }
 
 fn retries(f: &Fields) -> ErrorCounts {
+    // Read once, so that a mistake in it is told once.
+    let others = f.count("DefaultRetries", 0);
+    let count = |name: &'static str| f.count(name, 0).or(others);
     ErrorCounts {
-        bad_request: f.count("BadRequestErrorRetries", 0),
-        authentication: f.count("AuthenticationErrorRetries", 0),
-        timeout: f.count("TimeoutErrorRetries", 0),
-        rate_limit: f.count("RateLimitErrorRetries", 0),
-        content_policy: f.count("ContentPolicyViolationErrorRetries", 0),
-        internal_server: f.count("InternalServerErrorRetries", 0),
+        bad_request: count("BadRequestErrorRetries"),
+        authentication: count("AuthenticationErrorRetries"),
+        timeout: count("TimeoutErrorRetries"),
+        rate_limit: count("RateLimitErrorRetries"),
+        content_policy: count("ContentPolicyViolationErrorRetries"),
+        internal_server: count("InternalServerErrorRetries"),
+        not_found: count("NotFoundErrorRetries"),
     }
 }
 
@@ -174,6 +178,7 @@ fn fails(f: &Fields) -> ErrorCounts {
         rate_limit: f.count("RateLimitErrorAllowedFails", 0),
         content_policy: f.count("ContentPolicyViolationErrorAllowedFails", 0),
         internal_server: f.count("InternalServerErrorAllowedFails", 0),
+        not_found: f.count("NotFoundErrorAllowedFails", 0),
     }
 }
 

@@ -43,6 +43,11 @@ pub static PARAMS: Section = Section {
         key("stream_timeout", Kind::Seconds, "longest time to a stream's first piece"),
         key("cooldown_time", Kind::Seconds, "how long it rests after failures"),
         key("num_retries", Kind::Count, "further attempts").or(&["max_retries"]),
+        key(
+            "continues",
+            Kind::Bool,
+            "goes on with answers that broke off elsewhere, by continue_final_message (true for hosted_vllm and sglang)",
+        ),
         key("silent_model", Kind::Text, "a group that gets a copy of each request"),
         key("silent_share", Kind::Number, "share of the requests that are copied, 0 to 1"),
         key("extra_headers", Kind::TextMap, "headers that are sent along").or(&["headers"]),
@@ -55,6 +60,7 @@ pub static PARAMS: Section = Section {
         key("input_cost_per_token", Kind::Number, "USD; also in model_info"),
         key("output_cost_per_token", Kind::Number, "USD; also in model_info"),
         key("cache_read_input_token_cost", Kind::Number, "USD; also in model_info"),
+        key("cache_creation_input_token_cost", Kind::Number, "USD; also in model_info"),
         // Parameters of requests that do not give them.
         key("temperature", Kind::Number, "default"),
         key("top_p", Kind::Number, "default"),
@@ -133,17 +139,60 @@ pub static PARAMS: Section = Section {
             "there are no guardrails and stored prompts here",
         ),
         (&["stream"], "whether an answer is streamed is the client's choice"),
+        OTHER_COSTS,
+        (&["itpm", "otpm"], "tpm counts tokens of prompts and answers together"),
+        (
+            &["timeout_by_service_tier", "stream_timeout_by_service_tier"],
+            "timeout and stream_timeout count for all requests",
+        ),
+        (
+            &["keepalive_seconds", "allow_client_keepalive_override"],
+            "streams say that they are alive by themselves; keep_alive says how long a model in this process stays loaded",
+        ),
+        (
+            &["tag_regex", "provider_affinity_header"],
+            "deployments are not chosen by tags and headers here: give them model_names of their own, or use router_settings.sticky",
+        ),
         (
             &[
-                "input_cost_per_second",
-                "output_cost_per_second",
-                "input_cost_per_pixel",
-                "output_cost_per_image",
+                "vector_store_id",
+                "milvus_text_field",
+                "milvus_db_name",
+                "milvus_partition_names",
+                "valkey_host",
+                "valkey_port",
+                "valkey_password",
+                "valkey_ssl",
+                "valkey_text_field",
+                "valkey_embedding_field",
+                "max_file_size_mb",
+                "bucket_name",
+                "gcs_bucket_name",
+                "s3_bucket_name",
+                "s3_region_name",
+                "s3_access_key_id",
+                "s3_secret_access_key",
+                "s3_endpoint_url",
+                "s3_bucket_owner",
+                "s3_encryption_key_id",
+                "s3_output_bucket_name",
+                "aws_batch_role_arn",
             ],
-            "costs are counted by tokens here",
+            "files, batches and vector stores are not offered here",
         ),
         (&["default_api_key_tpm_limit", "default_api_key_rpm_limit"], "limits of keys are set with the key"),
-        (&["model_info", "litellm_trace_id", "litellm_call_id", "caching", "cache"], "it does nothing here"),
+        (
+            &[
+                "model_info",
+                "litellm_trace_id",
+                "litellm_call_id",
+                "caching",
+                "cache",
+                "fireworks_forward_user_id",
+                "use_chat_completions_api",
+            ],
+            "it does nothing here",
+        ),
     ],
     refused: &[
         (
@@ -170,6 +219,10 @@ pub static PARAMS: Section = Section {
                 "vertex_ai_credentials",
                 "watsonx_region_name",
                 "region_name",
+                "aws_external_id",
+                "aws_session_tags",
+                "aws_bedrock_project_id",
+                "bedrock_tags",
             ],
             "Bedrock, Vertex AI and watsonx sign requests in ways of their own; use their OpenAI-compatible addresses with api_base and api_key",
         ),
@@ -191,9 +244,37 @@ pub static PARAMS: Section = Section {
             "certificates are always checked; add yours to the system's (SSL_CERT_FILE)",
         ),
         (&["model_config", "router_config"], "routing is set for all requests in router_settings"),
+        (
+            &["auto_router_*", "complexity_router_*", "adaptive_router_*", "quality_router_*"],
+            "write a cascade instead: a fast group, a strong one, and rules (docs/routing.md)",
+        ),
+        (
+            &["anthropic_*", "openai_identity_*", "openai_service_account_id", "use_xai_oauth"],
+            "servers are reached with api_key; tokens of identity providers are not fetched here",
+        ),
     ],
     open: false,
 };
+
+/// Prices by anything else than tokens, or by how many of them there are.
+const OTHER_COSTS: (&[&str], &str) = (
+    &[
+        "input_cost_per_*",
+        "output_cost_per_*",
+        "cache_read_input_*",
+        "cache_creation_input_*",
+        "cost_per_*",
+        "ocr_cost_per_*",
+        "annotation_cost_per_*",
+        "search_context_cost_per_query",
+        "google_maps_grounding_cost_per_query",
+        "citation_cost_per_token",
+        "tiered_pricing",
+        "regional_*",
+        "output_vector_size",
+    ],
+    "a request costs what input_cost_per_token, output_cost_per_token, cache_read_input_token_cost and cache_creation_input_token_cost say",
+);
 
 /// Parameters that stand in for those that a request does not give.
 pub const SAMPLING: &[&str] = &[
@@ -262,10 +343,17 @@ const INFO_KEYS: &[Key] = &[
     key("input_cost_per_token", Kind::Number, "USD"),
     key("cache_read_input_token_cost", Kind::Number, "USD, for tokens that the provider's cache held"),
     key("output_cost_per_token", Kind::Number, "USD"),
+    key(
+        "cache_creation_input_token_cost",
+        Kind::Number,
+        "USD, for tokens that the provider's cache takes in",
+    ),
     key("supports_vision", Kind::Bool, "whether it takes images"),
     key("supports_function_calling", Kind::Bool, "whether it takes tools"),
     key("supports_reasoning", Kind::Bool, "whether it reasons"),
     key("access_groups", Kind::Texts, "names by which virtual keys may use it"),
+    key("blocked", Kind::Bool, "the entry is left out (false)"),
+    key("disable_background_health_check", Kind::Bool, "it is not asked beside the requests (false)"),
 ];
 
 /// `model_info`.
@@ -273,7 +361,18 @@ pub static MODEL_INFO: Section = Section {
     name: "model_info",
     doc: "what is known about the model; other keys are passed on to clients that ask",
     keys: INFO_KEYS,
-    warned: &[],
+    warned: &[
+        OTHER_COSTS,
+        (
+            &["team_id", "team_public_model_name", "access_windows"],
+            "there are no teams here: access_groups and keys say who may use it",
+        ),
+        (&["rpm", "tpm"], "it counts under litellm_params"),
+        (
+            &["health_check_model", "health_check_timeout", "health_check_max_tokens", "health_check_voice"],
+            "a check asks for the list of models, and generates nothing; health_check_timeout stands in general_settings",
+        ),
+    ],
     refused: &[],
     open: true,
 };

@@ -74,6 +74,10 @@ pub static ROOT: Section = Section {
                 "files_settings",
                 "finetune_settings",
                 "prompts",
+                "agents",
+                "agent_list",
+                "sandbox_tools",
+                "pass_through_endpoints",
             ],
             "this service of LiteLLM's proxy is not offered here",
         ),
@@ -83,7 +87,13 @@ pub static ROOT: Section = Section {
             "there is one process here, and no workers to coordinate",
         ),
     ],
-    refused: &[],
+    refused: &[
+        (&["plugins", "classifier_plugin"], "Python is not run here; remove the key"),
+        (
+            &["default_vertex_config"],
+            "Vertex AI signs requests in a way of its own; use its OpenAI-compatible address with api_base and api_key",
+        ),
+    ],
     open: false,
 };
 

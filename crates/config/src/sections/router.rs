@@ -79,11 +79,16 @@ pub static ROUTER: Section = Section {
                 "debug_level",
                 "client_ttl",
                 "alerting_config",
+                "max_retries",
+                "model_group_affinity_config",
+                "auto_router_capability_limit",
             ],
             "it does nothing here",
         ),
+        (&["weights"], "weights stand in the entries of model_list: litellm_params.weight"),
+        (&["routing_groups"], "routing_strategy is one for all groups"),
         (
-            &["enable_tag_filtering", "tag_filtering_match_any", "tag_routing"],
+            &["enable_tag_filtering", "tag_filtering_match_any", "tag_routing", "tag_routing_prefix"],
             "deployments are not chosen by tags here: give them model_names of their own",
         ),
         (
@@ -96,7 +101,12 @@ pub static ROUTER: Section = Section {
         ),
         (&["enable_weighted_failover"], "weights always count, also for further attempts"),
         (
-            &["enable_health_check_routing", "health_check_staleness_threshold"],
+            &[
+                "enable_health_check_routing",
+                "health_check_staleness_threshold",
+                "health_check_ignore_transient_errors",
+                "background_health_check_model_groups",
+            ],
             "a deployment whose check fails always rests",
         ),
         (
@@ -112,7 +122,13 @@ pub static ROUTER: Section = Section {
         (&["default_litellm_params"], "write the parameters into the entries; a YAML anchor repeats them"),
         (&["model_list"], "it stands at the top of the file"),
         (
-            &["custom_routing_strategy", "custom_routing_strategy_class"],
+            &[
+                "custom_routing_strategy",
+                "custom_routing_strategy_class",
+                "plugins",
+                "fallback_access_check",
+                "fallback_budget_check",
+            ],
             "Python is not run here; use one of the strategies",
         ),
     ],
@@ -147,8 +163,10 @@ pub static RETRY_POLICY: Section = Section {
         key("RateLimitErrorRetries", Kind::Count, "429"),
         key("ContentPolicyViolationErrorRetries", Kind::Count, "a provider's filter"),
         key("InternalServerErrorRetries", Kind::Count, "500 and above, and connections that break"),
+        key("NotFoundErrorRetries", Kind::Count, "404"),
+        key("DefaultRetries", Kind::Count, "what is not said, instead of num_retries"),
     ],
-    warned: &[],
+    warned: &[(&["ServiceUnavailableErrorRetries"], "it counts as InternalServerErrorRetries")],
     refused: &[],
     open: false,
 };
@@ -164,8 +182,12 @@ pub static ALLOWED_FAILS_POLICY: Section = Section {
         key("RateLimitErrorAllowedFails", Kind::Count, "429"),
         key("ContentPolicyViolationErrorAllowedFails", Kind::Count, "a provider's filter"),
         key("InternalServerErrorAllowedFails", Kind::Count, "500 and above, and connections that break"),
+        key("NotFoundErrorAllowedFails", Kind::Count, "404"),
     ],
-    warned: &[],
+    warned: &[(
+        &["ServiceUnavailableErrorAllowedFails", "BadGatewayErrorAllowedFails"],
+        "it counts as InternalServerErrorAllowedFails",
+    )],
     refused: &[],
     open: false,
 };

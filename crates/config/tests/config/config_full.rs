@@ -74,6 +74,7 @@ fn a_deployment_says_everything() {
         (Some(0.000003), Some(0.0000003), Some(0.000015)),
         "model_info beats litellm_params"
     );
+    assert_eq!((i.cache_write_cost_per_token, i.unchecked, r.continues), (Some(0.0000004), true, false));
     let supports = (i.supports_vision, i.supports_function_calling, i.supports_reasoning);
     assert_eq!(supports, (Some(false), Some(true), Some(true)));
     assert_eq!((&i.access_groups[..], json!(i.other)), (&["team-a".to_string()][..], json!({"owner": "me"})));
@@ -153,6 +154,7 @@ fn the_router_says_everything() {
             rate_limit: Some(3),
             content_policy: Some(4),
             internal_server: Some(5),
+            not_found: Some(6),
         }
     );
     assert_eq!(
@@ -160,7 +162,8 @@ fn the_router_says_everything() {
         [("cloud".into(), ErrorCounts { rate_limit: Some(9), ..ErrorCounts::default() })]
     );
     assert_eq!((r.allowed_fails, r.allowed_fails_policy.bad_request), (Some(3), Some(10)));
-    assert_eq!(r.allowed_fails_policy.internal_server, Some(15));
+    let p = &r.allowed_fails_policy;
+    assert_eq!((p.internal_server, p.not_found), (Some(15), Some(16)));
     assert_eq!((r.cooldown_time, r.disable_cooldowns), (seconds(30), false));
     assert_eq!((r.timeout, r.stream_timeout), (seconds(120), Some(seconds(20))));
     assert!(r.enable_pre_call_checks);

@@ -272,3 +272,111 @@ fn ids_stay_as_long_as_entries_do() {
     assert_ne!(first[0], ids(&file("a", 2))[0]);
     assert_eq!(first[1], format!("{}-2", first[0]), "the same entry twice");
 }
+
+#[test]
+fn a_pool_of_ones_own_servers_with_a_cloud_behind_it() {
+    // As the pages on load balancing and on reliability have it: order, weight, limits with underscores, policies.
+    let config = read(
+        "
+model_list:
+  - model_name: chat
+    litellm_params: {model: hosted_vllm/llama, api_base: 'http://10.0.0.1:8000/v1', order: 1, weight: 2, rpm: 1_000, tpm: 100_000}
+  - model_name: chat
+    litellm_params: {model: hosted_vllm/llama, api_base: 'http://10.0.0.2:8000/v1', order: 1, weight: 1, max_parallel_requests: 32}
+  - model_name: chat
+    litellm_params: {model: azure/gpt-4o, api_base: 'https://me.openai.azure.com', api_key: os.environ/AZURE_API_KEY, order: 2, timeout: 5, stream_timeout: 0.5, max_retries: 4}
+    model_info: {base_model: azure/gpt-4o, supports_vision: true}
+router_settings:
+  routing_strategy: usage-based-routing-v2
+  num_retries: 3
+  retry_policy: {BadRequestErrorRetries: 0, DefaultRetries: 2}
+  allowed_fails_policy: {TimeoutErrorAllowedFails: 12}
+  enable_pre_call_checks: true
+",
+    );
+    let d = &config.deployments;
+    assert_eq!((d[0].rpm, d[0].tpm, d[1].max_parallel_requests), (Some(1000), Some(100_000), Some(32)));
+    let continues = |d: &Deployment| matches!(&d.target, Target::Remote(r) if r.continues);
+    assert_eq!(
+        d.iter().map(continues).collect::<Vec<_>>(),
+        [true, true, false],
+        "vLLM goes on with a message, Azure does not"
+    );
+    assert_eq!((d[2].num_retries, d[2].stream_timeout), (Some(4), Some(Duration::from_millis(500))));
+    let p = config.router.retry_policy;
+    assert_eq!((p.bad_request, p.rate_limit, p.not_found), (Some(0), Some(2), Some(2)));
+    assert!(config.notes.is_empty(), "{:?}", config.notes);
+}
+
+#[test]
+fn stars_with_access_groups_and_credentials_by_name() {
+    let config = read(
+        "
+credential_list:
+  - {credential_name: team, credential_values: {api_key: os.environ/TEAM_KEY}, credential_info: {description: of the team}}
+model_list:
+  - {model_name: 'openai/*', litellm_params: {model: 'openai/*', litellm_credential_name: team}, model_info: {access_groups: [beta-models, everyone]}}
+  - {model_name: 'anthropic/*', litellm_params: {model: 'anthropic/*', api_key: os.environ/ANTHROPIC_API_KEY}}
+  - {model_name: '*', litellm_params: {model: 'openrouter/*', api_key: os.environ/OPENROUTER_API_KEY}}
+general_settings: {master_key: os.environ/LITELLM_MASTER_KEY, store_model_in_db: true}
+",
+    );
+    assert_eq!(config.deployments[0].info.access_groups, ["beta-models", "everyone"]);
+    let Target::Remote(r) = &config.deployments[0].target else { panic!() };
+    assert_eq!(r.api_key.as_ref().unwrap().expose(), "key-of-TEAM_KEY");
+    assert_eq!(
+        config.notes.iter().map(|n| n.key.as_str()).collect::<Vec<_>>(),
+        ["general_settings.store_model_in_db"]
+    );
+}
+
+#[test]
+fn health_checks_of_every_mode() {
+    let text: String = ["chat", "completion", "embedding", "rerank", "audio_transcription", "image_generation", "batch", "realtime"]
+        .iter()
+        .map(|mode| {
+            let info = "disable_background_health_check: true, health_check_model: gpt-4o-mini";
+            format!("  - {{model_name: {mode}, litellm_params: {{model: openai/x}}, model_info: {{mode: {mode}, {info}}}}}\n")
+        })
+        .collect();
+    let config = read(&format!(
+        "model_list:\n{text}general_settings: {{background_health_checks: True, health_check_interval: 300, health_check_details: False}}\n"
+    ));
+    let names: Vec<&str> = config.deployments.iter().map(|d| d.group.as_str()).collect();
+    assert_eq!(names, ["chat", "completion", "embedding"]);
+    assert!(config.deployments.iter().all(|d| d.info.unchecked));
+    assert_eq!(config.skipped.len(), 5);
+    let noted = |key: &str| config.notes.iter().filter(|n| n.key == key).count();
+    assert_eq!(
+        (noted("model_info.health_check_model"), noted("general_settings.health_check_details")),
+        (8, 1)
+    );
+    assert!(config.health.enabled);
+}
+
+#[test]
+fn variables_without_a_value_set_nothing() {
+    let config = read(
+        "
+model_list: [{model_name: m, litellm_params: {model: gpt-4o, api_key: os.environ/OPENAI_API_KEY}, tpm: 20_000, rpm: 3}]
+environment_variables:
+  REDIS_HOST: localhost
+  REDIS_PASSWORD:
+  OPENAI_API_KEY: sk-of-the-file
+",
+    );
+    let Target::Remote(r) = &config.deployments[0].target else { panic!() };
+    assert_eq!(r.api_key.as_ref().unwrap().expose(), "sk-of-the-file");
+    assert_eq!(
+        config.notes.iter().map(|n| n.key.as_str()).collect::<Vec<_>>(),
+        ["model_list.tpm", "model_list.rpm"]
+    );
+}
+
+#[test]
+fn automatic_routers_are_named() {
+    let text = "model_list: [{model_name: m, litellm_params: {model: auto_router/complexity_router, complexity_router_config: {}}}]";
+    let said = Config::parse("config.yaml", text, &Disk(|_: &str| None)).unwrap_err().to_string();
+    assert!(said.contains("write a cascade, which asks a fast group"), "{said}");
+    assert!(said.contains("litellm_params.complexity_router_config is not supported"), "{said}");
+}

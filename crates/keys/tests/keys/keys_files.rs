@@ -102,6 +102,7 @@ fn budgets_fail_closed_while_nothing_can_be_written_and_nothing_is_lost() {
     let budget = Some(Budget { limit: "100".parse().unwrap(), period: Period::Ever });
     let (paid, info) = store.create("paid", Limits { budget, ..Limits::default() }).unwrap();
     let (free, _) = store.create("free", Limits::default()).unwrap();
+    store.set_total(octet_keys::budget(1000.0, None).unwrap()).unwrap();
     let spend = |key: &octet_keys::Secret| {
         let grant = store.authorize(key.reveal(), "m", &Ask::default())?;
         Ok::<_, octet_keys::Refusal>(
@@ -112,6 +113,8 @@ fn budgets_fail_closed_while_nothing_can_be_written_and_nothing_is_lost() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     spend(&paid).unwrap();
     assert!(matches!(store.flush().unwrap_err(), Error::Locked { .. }));
+    let of_all = store.authorize_total("m", &Ask::default()).unwrap_err();
+    assert_eq!((of_all.status(), of_all.code()), (503, "usage_not_recorded"));
     let refusal = spend(&paid).unwrap_err();
     assert_eq!(refusal.status(), 503);
     assert!(refusal.to_string().contains("locked by another process"), "{refusal}");

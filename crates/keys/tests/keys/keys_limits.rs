@@ -68,6 +68,54 @@ fn a_request_that_runs_counts_what_it_may_take() {
 }
 
 #[test]
+fn a_budget_of_all_requests_is_held_to_kept_and_begins_anew() {
+    let clock = Clock::manual(START);
+    let (dir, store) = store(&clock);
+    assert!(store.total().is_none());
+    // Nothing was set: whoever holds to it lets nothing through.
+    assert_eq!(store.authorize_total("m", &ask(1)).unwrap_err().status(), 503);
+    let budget = |usd| octet_keys::budget(usd, Some(3600)).unwrap();
+    store.set_total(budget(0.1)).unwrap();
+    let (key, _) = store.create("k", Limits::default()).unwrap();
+    // What runs counts.
+    let first = store.authorize_total("m", &ask(60)).unwrap();
+    let second = store.authorize_total("m", &ask(60)).unwrap();
+    let refused = store.authorize_total("m", &ask(1)).unwrap_err();
+    assert_eq!((refused.status(), refused.code()), (429, "insufficient_quota"));
+    assert!(!refused.to_string().contains('$'), "sums are the operator's: {refused}");
+    drop(second);
+    first.settle(&used(40), &prices());
+    assert_eq!(store.total().unwrap().spent, "0.04".parse().unwrap());
+    // It is no key, and its usage is that of the keys.
+    assert_eq!(store.list().len(), 1);
+    assert!(store.find("all requests").is_err());
+    assert_eq!(store.usage(&octet_keys::Filter::default()).unwrap(), []);
+    drop(store.authorize(key.reveal(), "m", &ask(1)).unwrap());
+    // Another amount for the same time goes on counting, also after a start.
+    store.close().unwrap();
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let store = Store::open_with(dir.path().join("keys.db"), options).unwrap();
+    store.set_total(budget(0.05)).unwrap();
+    assert_eq!(store.total().unwrap().spent, "0.04".parse().unwrap());
+    store.authorize_total("m", &ask(20)).unwrap().settle(&used(20), &prices());
+    assert!(matches!(store.authorize_total("m", &ask(1)), Err(Refusal::Total { resets: Some(_) })));
+    clock.advance(Duration::from_secs(3600));
+    assert!(store.authorize_total("m", &ask(1)).is_ok());
+    assert!(octet_keys::budget(-1.0, None).is_err() && octet_keys::budget(f64::NAN, None).is_err());
+}
+
+#[test]
+fn a_key_may_name_a_group_that_a_model_is_in() {
+    let clock = Clock::manual(START);
+    let (_dir, store) = store(&clock);
+    let (key, _) = store.create("k", Limits { models: vec!["beta".into()], ..Limits::default() }).unwrap();
+    let go = |groups: &[&str]| store.authorize_in(key.reveal(), "m", groups, &ask(1)).map(drop);
+    assert!(go(&["alpha", "beta"]).is_ok() && store.allows_in(key.reveal(), "m", &["beta"]));
+    assert_eq!(go(&["alpha"]).unwrap_err().status(), 403);
+    assert!(go(&[]).is_err() && !store.allows(key.reveal(), "m"));
+}
+
+#[test]
 fn threads_can_not_overrun_a_budget_by_more_than_one_request_each() {
     let (_dir, store) = store(&Clock::system());
     for known in [true, false] {

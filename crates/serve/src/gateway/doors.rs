@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hyper::HeaderMap;
 use octet_api::core::{GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind, shortened};
-use octet_config::{Condition, Config, Mode, SessionKey};
+use octet_config::{Condition, Config, ModelInfo, SessionKey};
 use octet_keys::{Ask, Grant, Prices, Refusal};
 use octet_router::{Resolved, Spent};
 use tokio::sync::Semaphore;
@@ -38,14 +38,8 @@ pub enum Caller {
 pub struct About {
     /// What it costs.
     pub prices: Prices,
-    /// What it is for.
-    pub mode: Mode,
-    /// Whether it calls tools.
-    pub tools: bool,
-    /// Whether it thinks.
-    pub thinks: bool,
-    /// Most tokens of an answer.
-    pub output_max: Option<u64>,
+    /// What the configuration says of it.
+    pub info: ModelInfo,
 }
 
 /// What of a configuration is not the router's.
@@ -56,6 +50,10 @@ pub struct Current {
     pub room: Option<Arc<Semaphore>>,
     /// By deployment.
     pub about: HashMap<String, About>,
+    /// Whether keys may use deployments by the names of groups that these are in.
+    pub has_access_groups: bool,
+    /// Whether all requests together have a budget.
+    pub has_total: bool,
     /// Names that lists leave out.
     pub unlisted: HashSet<String>,
     /// Whether routes go by headers.
@@ -77,17 +75,12 @@ impl Current {
             let prices = || {
                 let (input, output) = (info.input_cost_per_token, info.output_cost_per_token);
                 let prices = Prices::new(input.unwrap_or(0.0), output.unwrap_or(0.0))?;
-                info.cached_input_cost_per_token.map_or(Ok(prices), |usd| prices.cache_read(usd))
+                let prices =
+                    info.cached_input_cost_per_token.map_or(Ok(prices), |usd| prices.cache_read(usd))?;
+                info.cache_write_cost_per_token.map_or(Ok(prices), |usd| prices.cache_write(usd))
             };
             let prices = prices().map_err(|e| format!("{}: '{}': {e}", d.span, d.group))?;
-            let known = About {
-                prices,
-                mode: info.mode,
-                tools: info.supports_function_calling.unwrap_or(true),
-                thinks: info.supports_reasoning.unwrap_or(false),
-                output_max: info.max_output_tokens,
-            };
-            about.insert(d.id.clone(), known);
+            about.insert(d.id.clone(), About { prices, info: info.clone() });
         }
         let by_header = |s: &octet_config::Sticky| s.by.iter().any(|k| matches!(k, SessionKey::Header(_)));
         let mut conditions = config.cascades.iter().flat_map(|c| &c.rules).flat_map(|r| &r.when);
@@ -97,6 +90,8 @@ impl Current {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Self {
             keys: flags.and(keys),
+            has_access_groups: config.deployments.iter().any(|d| !d.info.access_groups.is_empty()),
+            has_total: config.keys.max_budget.is_some(),
             room: config.server.max_parallel_requests.map(|n| Arc::new(Semaphore::new(n as usize))),
             about,
             unlisted: unlisted.flat_map(|p| std::iter::once(&p.id).chain(&p.aliases)).cloned().collect(),
@@ -141,7 +136,10 @@ impl Gateway {
     /// Whether `caller` may use `name`.
     pub fn may_use(&self, caller: &Caller, name: &str) -> bool {
         match (caller, &self.store) {
-            (Caller::Key(key), Some(store)) => store.allows(&key.secret, name),
+            (Caller::Key(key), Some(store)) => {
+                let current = self.current();
+                store.allows_in(&key.secret, name, &self.access_groups(&current, name))
+            }
             (Caller::Key(_), None) => false,
             (Caller::Trusted, _) => true,
         }
@@ -156,23 +154,45 @@ impl Gateway {
         Err(ApiError { code: Some("model_not_allowed".into()), ..ApiError::new(ErrorKind::Permission, what) })
     }
 
-    /// Lets a request through that is billed to a virtual key. `bytes` of it came.
+    /// The groups that a key may name instead of `name`.
+    fn access_groups<'a>(&self, current: &'a Current, name: &str) -> Vec<&'a str> {
+        if !current.has_access_groups {
+            return Vec::new();
+        }
+        let table = self.router().table();
+        let Resolved::Group { group, .. } = table.resolve(name) else { return Vec::new() };
+        let about = group.deployments.iter().filter_map(|d| current.about.get(d.id()));
+        about.flat_map(|a| &a.info.access_groups).map(String::as_str).collect()
+    }
+
+    /// Lets a request through that is billed: to a virtual key, and to the budget of all requests where there is one. `bytes` of it
+    /// came.
     pub fn authorize(
         &self,
         caller: &Caller,
         request: &GenerateRequest,
         bytes: u64,
     ) -> Result<Option<Bill>, ApiError> {
-        let Caller::Key(key) = caller else { return Ok(None) };
         let current = self.current();
+        if matches!(caller, Caller::Trusted) && !current.has_total {
+            return Ok(None);
+        }
         let Some(store) = &self.store else {
             return Err(ApiError::new(ErrorKind::Authentication, "this API key is not known"));
         };
-        let (prices, output_max) = self.dearest(&current, &request.model);
+        let name = &request.model;
+        let (prices, output_max) = self.dearest(&current, name);
         let output = request.max_tokens.map(u64::from).or(output_max).unwrap_or(OUTPUT_GUESS);
         let ask = Ask { input: bytes / BYTES_PER_TOKEN, output, prices };
-        let grant = store.authorize(&key.secret, &request.model, &ask).map_err(|e| refused(&e))?;
-        Ok(Some(Bill { grant: Some(grant), prices, input: ask.input, output, current }))
+        let mut grants = Vec::new();
+        if let Caller::Key(key) = caller {
+            let groups = self.access_groups(&current, name);
+            grants.push(store.authorize_in(&key.secret, name, &groups, &ask).map_err(|e| refused(&e))?);
+        }
+        if current.has_total {
+            grants.push(store.authorize_total(name, &ask).map_err(|e| refused(&e))?);
+        }
+        Ok(Some(Bill { grants, prices, input: ask.input, output, current }))
     }
 
     /// The prices of the most expensive deployment that may answer for `name`, and its longest answer.
@@ -192,7 +212,7 @@ impl Gateway {
                 }
             }
         }
-        dearest.map_or((Prices::default(), None), |a| (a.prices, a.output_max))
+        dearest.map_or((Prices::default(), None), |a| (a.prices, a.info.max_output_tokens))
     }
 }
 
@@ -203,7 +223,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 /// A request that somebody pays for.
 pub struct Bill {
-    grant: Option<Grant>,
+    grants: Vec<Grant>,
     prices: Prices,
     input: u64,
     output: u64,
@@ -217,9 +237,7 @@ impl Bill {
             self.prices = about.prices;
         }
         let ask = Ask { input: self.input, output: self.output, prices: self.prices };
-        if let Some(grant) = &mut self.grant {
-            grant.reserve(&ask);
-        }
+        self.grants.iter_mut().for_each(|grant| grant.reserve(&ask));
     }
 
     /// An answer was thrown away, which whoever gave it bills all the same.
@@ -228,22 +246,20 @@ impl Bill {
         let mut took = self.took(spent.usage.as_ref(), spent.pieces);
         // What was counted may be no more than the prompt.
         took.output = took.output.max(spent.pieces);
-        if let Some(grant) = &mut self.grant {
-            grant.add(&took, &prices);
-        }
+        self.grants.iter_mut().for_each(|grant| grant.add(&took, &prices));
     }
 
     /// It is over. Where nobody counted, because the client left or the provider does not, what came is estimated: `tokens` of it.
-    pub fn settle(mut self, usage: Option<&Usage>, tokens: u64) {
+    pub fn settle(self, usage: Option<&Usage>, tokens: u64) {
         let took = self.took(usage, tokens);
-        if let Some(grant) = self.grant.take() {
+        for grant in self.grants {
             grant.settle(&took, &self.prices);
         }
     }
 
     /// It is over, and there was no answer but those that were [thrown away](Bill::add).
-    pub fn settle_added(mut self) {
-        if let Some(grant) = self.grant.take() {
+    pub fn settle_added(self) {
+        for grant in self.grants {
             grant.settle(&octet_keys::Usage::default(), &Prices::default());
         }
     }
@@ -253,7 +269,7 @@ impl Bill {
             Some(u) => octet_keys::Usage {
                 input: u.prompt_tokens,
                 cached: u.cached_tokens.unwrap_or(0),
-                cache_written: 0,
+                cache_written: u.cache_written_tokens.unwrap_or(0),
                 output: u.completion_tokens,
             },
             None => octet_keys::Usage { input: self.input, output: tokens, ..Default::default() },

@@ -7,12 +7,14 @@
 //! | `servers` | those that are started first |
 //! | `read` | how much of a body is read |
 //! | `doors` | who may come in, and what that costs whom |
+//! | `model_info` | what is told of deployments |
 //! | `passage` | one request on its way through |
 //! | `watch` | the file changes |
 //! | `check` | what of it would be refused |
 
 mod check;
 mod doors;
+mod model_info;
 mod passage;
 pub mod read;
 mod servers;
@@ -111,7 +113,9 @@ impl Gateway {
             Some(path) => {
                 let options =
                     octet_keys::Options { retention_days: config.keys.usage_days, ..Default::default() };
-                Some(Arc::new(Store::open_with(path, options)?))
+                let store = Store::open_with(path, options)?;
+                set_total(&store, config)?;
+                Some(Arc::new(store))
             }
             None => None,
         };
@@ -179,6 +183,15 @@ impl Gateway {
             return Err("no key is named any more, which would let everybody in: start the server anew if \
                         that is meant"
                 .into());
+        }
+        match &self.store {
+            Some(store) => set_total(store, config)?,
+            None if config.keys.max_budget.is_some() => {
+                return Err(
+                    "litellm_settings.max_budget takes effect at the next start, with keys.database".into()
+                );
+            }
+            None => {}
         }
         self.servers.reload(config)?;
         self.router.reload(config, |d| found(&targets, d))?;
@@ -339,15 +352,16 @@ impl Gateway {
         };
         let window = group.and_then(|g| g.window_tokens()).and_then(|n| u32::try_from(n).ok());
         let first = group.and_then(|g| g.deployments.first()).and_then(|d| current.about.get(d.id()));
-        let embeds = first.is_some_and(|a| a.mode == Mode::Embedding);
+        let first = first.map(|a| &a.info);
+        let embeds = first.is_some_and(|i| i.mode == Mode::Embedding);
         ModelInfo {
             id: name.into(),
             created_s: current.created_s,
             context_length: window.unwrap_or_default(),
             abilities: Abilities {
                 completion: !embeds,
-                tools: first.is_none_or(|a| a.tools),
-                thinking: first.is_some_and(|a| a.thinks),
+                tools: first.is_none_or(|i| i.supports_function_calling.unwrap_or(true)),
+                thinking: first.is_some_and(|i| i.supports_reasoning.unwrap_or(false)),
                 embedding: embeds,
             },
             ..ModelInfo::default()
@@ -365,6 +379,13 @@ fn found(targets: &HashMap<String, Target>, d: &Deployment) -> Result<Target, St
     targets.get(&d.id).cloned().ok_or_else(|| format!("the deployment '{}' was not made", d.id))
 }
 
+/// Sets the budget of all requests together, where there is one.
+fn set_total(store: &Store, config: &Config) -> Result<(), octet_keys::Error> {
+    let Some(usd) = config.keys.max_budget else { return Ok(()) };
+    let seconds = config.keys.budget_duration.map(|d| u32::try_from(d.as_secs()).unwrap_or(u32::MAX));
+    store.set_total(octet_keys::budget(usd, seconds)?)
+}
+
 /// What the user should know of a configuration.
 fn tell(config: &Config) {
     for note in &config.notes {
@@ -373,11 +394,6 @@ fn tell(config: &Config) {
     for skipped in &config.skipped {
         let (span, group) = (&skipped.span, printable(skipped.group.as_str()));
         tracing::warn!("{span}: '{group}' is left out: {}", skipped.reason);
-    }
-    if config.keys.max_budget.is_some() {
-        tracing::warn!(
-            "litellm_settings.max_budget, of all requests together, is not held to yet: give each key a budget"
-        );
     }
 }
 

@@ -253,6 +253,7 @@ impl Started {
             organization: None,
             api_version: None,
             extra_headers: Vec::new(),
+            continues: self.target.continues,
             changes: self.target.changes.clone(),
         };
         let far = Far::new(&self.client, remote, self.params.clone(), self.max_tokens)
@@ -313,12 +314,20 @@ impl octet_router::Target for Target {
     }
 
     fn continues(&self, sent: &Sent) -> bool {
-        // Thoughts alone are not something to go on from: templates close them.
-        matches!(self, Self::Here(_)) && !sent.text.is_empty()
+        match self {
+            Self::Far(far) => octet_router::Target::continues(&far.remote, sent),
+            // Thoughts alone are not something to go on from: templates close them.
+            Self::Here(_) => !sent.text.is_empty(),
+            Self::Started(started) => started.target.continues && sent.is_begun(),
+        }
     }
 
     fn mends(&self) -> bool {
-        matches!(self, Self::Here(_))
+        match self {
+            Self::Far(far) => octet_router::Target::mends(&far.remote),
+            Self::Here(_) => true,
+            Self::Started(started) => started.target.continues,
+        }
     }
 
     fn load(&self) -> Option<u32> {

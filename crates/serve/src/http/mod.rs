@@ -54,6 +54,8 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/models", get(openai::list_models))
         // Names of models may have slashes.
         .route("/v1/models/{*id}", get(openai::one_model))
+        .route("/v1/model/info", get(openai::model_info))
+        .route("/model/info", get(openai::model_info))
         .route("/v1/messages", post(anthropic::create_message))
         .route("/v1/messages/count_tokens", post(anthropic::count))
         .route("/api/chat", post(ollama::chat_answer))

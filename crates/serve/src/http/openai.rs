@@ -95,3 +95,8 @@ pub async fn one_model(
     let one = if is_anthropic { anthropic::models::one(&info) } else { models::one(&info) };
     json(200, one.to_string())
 }
+
+/// `GET /v1/model/info`, `/model/info`: where LiteLLM's clients look for windows, prices and abilities.
+pub async fn model_info(State(app): State<Arc<App>>, request: Request) -> Response {
+    json(200, app.model_info(&caller(&request)).to_string())
+}

@@ -147,9 +147,18 @@ impl Checked<'_> {
 async fn answers_are_as_described() {
     let f = Fixture::start().await;
     let c = Checked { f: &f, all: description() };
-    for path in
-        ["/v1/models", "/api/tags", "/api/ps", "/api/version", "/health", "/ready", "/props", "/openapi.json"]
-    {
+    for path in [
+        "/v1/models",
+        "/v1/model/info",
+        "/model/info",
+        "/api/tags",
+        "/api/ps",
+        "/api/version",
+        "/health",
+        "/ready",
+        "/props",
+        "/openapi.json",
+    ] {
         let (status, body) = f.get(path).await;
         assert_eq!(status, 200, "{path}");
         c.check(path, "get", 200, &body);

@@ -353,3 +353,101 @@ async fn budgets_are_refused_soon_after_the_file_was_written_over() {
     }
     assert_eq!(ask(&f, free.reveal(), CHAT, &question("m")).await.0, 200, "keys without a budget go on");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_requests_together_have_a_budget() {
+    let up = Upstream::saying("Hi").await;
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let text = |usd: &str| {
+        format!(
+            "model_list:\n- {{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: \"{base}/v1\"}}, model_info: {{input_cost_per_token: 0.01, output_cost_per_token: 0.1, max_output_tokens: 2}}}}\n- {{model_name: free, litellm_params: {{model: hosted_vllm/y, api_base: \"{base}/v1\"}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{database}\"}}\nlitellm_settings: {{max_budget: {usd}, budget_duration: 1d}}\n",
+            base = up.base,
+            database = database.display(),
+        )
+    };
+    // 7 tokens for 0.01 and 2 for 0.1 are 0.27
+    let f = Fixture::routed(&text("0.50")).await;
+    let store = Store::open(&database).unwrap();
+    let secret = key(&f, &store, Limits::default()).await;
+    assert_eq!(ask(&f, &secret, CHAT, &question("m")).await.0, 200);
+    assert_eq!(ask(&f, "sk-master", CHAT, &with(&question("m"), json!({"stream": true}))).await.0, 200);
+    for who in [&*secret, "sk-master"] {
+        for name in ["m", "free"] {
+            let (status, body) = ask(&f, who, CHAT, &question(name)).await;
+            assert_eq!((status, body["error"]["code"].as_str()), (429, Some("insufficient_quota")), "{body}");
+            let said = body["error"]["message"].as_str().unwrap();
+            assert!(said.contains("the budget of this server is used up; it begins anew on"), "{said}");
+        }
+    }
+    // It is kept, and usage is that of the keys.
+    f.app.gateway().unwrap().stop().await;
+    store.flush().unwrap();
+    assert_eq!(store.total().unwrap().spent, "0.54".parse().unwrap());
+    assert_eq!(store.usage(&Filter::default()).unwrap().len(), 1);
+    drop(f);
+    let again = Fixture::routed(&text("0.50")).await;
+    assert_eq!(ask(&again, "sk-master", CHAT, &question("free")).await.0, 429);
+    drop(again);
+    let more = Fixture::routed(&text("5")).await;
+    assert_eq!(ask(&more, "sk-master", CHAT, &question("m")).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_reach_models_by_their_access_groups_and_are_told_of_no_others() {
+    let up = Upstream::saying("Hi").await;
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let text = format!(
+        "model_list:\n- {{model_name: 'new/*', litellm_params: {{model: 'hosted_vllm/*', api_base: \"{base}/v1\"}}, model_info: {{access_groups: [beta]}}}}\n- {{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: \"{base}/v1\"}}, model_info: {{id: one, access_groups: [beta], supports_vision: true, base_model: big, max_input_tokens: 100, input_cost_per_token: 0.5, owner: me}}}}\n- {{model_name: other, litellm_params: {{model: hosted_vllm/y, api_base: \"{base}/v1\"}}}}\nrouter_settings: {{model_group_alias: {{gpt: m}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{database}\"}}\n",
+        base = up.base,
+        database = database.display(),
+    );
+    let f = Fixture::routed(&text).await;
+    let store = Store::open(&database).unwrap();
+    let secret = key(&f, &store, Limits { models: vec!["beta".into()], ..Limits::default() }).await;
+    for (name, status) in [("m", 200), ("gpt", 200), ("new/one", 200), ("other", 403), ("beta", 404)] {
+        let (got, body) = ask(&f, &secret, CHAT, &question(name)).await;
+        assert_eq!(got, status, "{name}: {body}");
+    }
+    // What LiteLLM's clients look for, of what this key may use.
+    for path in ["/model/info", "/v1/model/info"] {
+        let list = f.client.get(f.url(path)).bearer_auth(&secret).send().await.unwrap();
+        let (_, body) = read(list).await;
+        let all = body["data"].as_array().unwrap();
+        let names: Vec<&str> = all.iter().filter_map(|m| m["model_name"].as_str()).collect();
+        assert_eq!(names, ["m", "gpt"]);
+        let expected = json!({"id": "one", "mode": "chat", "base_model": "big", "max_input_tokens": 100,
+            "input_cost_per_token": 0.5, "supports_vision": true, "access_groups": ["beta"], "owner": "me"});
+        assert_eq!((&all[0]["model_info"], &all[0]["litellm_params"]), (&expected, &json!({"model": "x"})));
+        let all = read(f.client.get(f.url(path)).bearer_auth("sk-master").send().await.unwrap()).await.1;
+        assert_eq!(all["data"].as_array().unwrap().len(), 3, "stars are no names");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_a_cache_takes_in_have_a_price() {
+    let up = Upstream::start(|_| {
+        crate::common::upstream::answer(
+            "200 OK",
+            &json!({"id": "m", "type": "message", "role": "assistant", "model": "theirs",
+                "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "stop_sequence": null,
+                "usage": {"input_tokens": 1, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 100, "output_tokens": 2}}),
+        )
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let f = Fixture::routed(&format!(
+        "model_list:\n- {{model_name: m, litellm_params: {{model: anthropic/x, api_base: \"{}\"}}, model_info: {{input_cost_per_token: 0.1, output_cost_per_token: 1, cache_read_input_token_cost: 0.001, cache_creation_input_token_cost: 0.2}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{}\"}}\n",
+        up.base,
+        database.display()
+    ))
+    .await;
+    let store = Store::open(&database).unwrap();
+    let secret = key(&f, &store, Limits::default()).await;
+    assert_eq!(ask(&f, &secret, CHAT, &question("m")).await.0, 200);
+    let row = billed(&f, &store).await;
+    // 1 for 0.1, 10 for 0.2, 100 for 0.001, 2 for 1
+    assert_eq!((row.cost, row.usage.cache_written), ("4.2".parse().unwrap(), 10), "{row:?}");
+}

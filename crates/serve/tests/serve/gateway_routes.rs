@@ -156,10 +156,10 @@ async fn streams_that_break_are_not_silent() {
     // a whole answer is asked for again
     let cut = Upstream::start(|_| vec![Step::Send("HTTP/1.1 200".into()), Step::Reset]).await;
     let all = [
-        ("early", "hosted_vllm/a", &*early.base),
-        ("late", "hosted_vllm/b", &late.base),
-        ("cut", "hosted_vllm/c", &cut.base),
-        ("good", "hosted_vllm/d", &good.base),
+        ("early", "openai_like/a", &*early.base),
+        ("late", "openai_like/b", &late.base),
+        ("cut", "openai_like/c", &cut.base),
+        ("good", "openai_like/d", &good.base),
     ];
     let rest =
         "router_settings: {fallbacks: [{early: [good]}, {late: [good]}, {cut: [good]}], num_retries: 0}\n";

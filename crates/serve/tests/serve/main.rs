@@ -7,6 +7,7 @@ mod anthropic;
 mod description;
 mod gateway_keys;
 mod gateway_matrix;
+mod gateway_resume;
 mod gateway_routes;
 mod limits;
 mod models;

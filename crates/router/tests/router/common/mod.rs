@@ -293,6 +293,7 @@ pub fn deployment(group: &str, id: &str) -> config::Deployment {
             organization: None,
             api_version: None,
             extra_headers: Vec::new(),
+            continues: false,
             changes: config::Changes::default(),
         }),
         weight: None,

@@ -198,6 +198,7 @@ pub fn remote(provider: Provider, base: &str) -> Remote {
         organization: None,
         api_version: None,
         extra_headers: Vec::new(),
+        continues: false,
         changes: Changes::default(),
     }
 }

@@ -1,0 +1,79 @@
+//! A budget for all requests together, whoever asks. Used by the router, beside the keys.
+//!
+//! It is kept as a key that nobody can hold: a row of the same table, with the hash of no key. So it begins anew, is written, is shared by
+//! processes and is held to as the budgets of keys are.
+
+use std::sync::{Arc, PoisonError};
+
+use crate::grant::Grant;
+use crate::limits::Period;
+use crate::store::{Entry, KeyInfo, Store};
+use crate::table::{Counts, KeyRow};
+use crate::{Ask, Budget, Error, KeyId, Limits, Refusal, Usd};
+
+/// As the row is called.
+const NAME: &str = "all requests";
+
+/// No key has it: keys are texts, and are hashed without this.
+pub(crate) fn hash() -> blake3::Hash {
+    blake3::derive_key("octet 2026-11-22 the budget of all requests together", b"").into()
+}
+
+impl Store {
+    /// Sets the budget of all requests together. What is spent counts on as long as its period is the same.
+    ///
+    /// # Errors
+    /// When the file can not be written.
+    pub fn set_total(&self, budget: Budget) -> Result<(), Error> {
+        let limits = Limits { budget: Some(budget), ..Limits::default() };
+        if let Some(known) = self.total() {
+            return if known.limits == limits { Ok(()) } else { self.edit(known.id, None, limits) };
+        }
+        let created = self.inner.clock().now().unix;
+        let window = budget.period.start(created, created);
+        let (hash, name) = (hash(), NAME.to_string());
+        let row = KeyRow { hash, name, limits, created, revoked: None, window, spent: Usd::ZERO };
+        self.inner.put(&row)?;
+        let entry = Arc::new(Entry::new(row));
+        self.inner.entries.write().unwrap_or_else(PoisonError::into_inner).insert(entry.id, entry);
+        Ok(())
+    }
+
+    /// The budget of all requests together, and what is spent of it, if one was ever set.
+    pub fn total(&self) -> Option<KeyInfo> {
+        self.all_requests().map(|entry| self.inner.info(&entry))
+    }
+
+    fn all_requests(&self) -> Option<Arc<Entry>> {
+        let hash = hash();
+        let entries = self.inner.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.get(&KeyId::of(&hash)).filter(|e| e.hash == hash).cloned()
+    }
+
+    /// Lets a request through as far as the budget of all goes. Reads memory alone.
+    ///
+    /// # Errors
+    /// The refusal, for the client: it tells no sums, which are the operator's.
+    pub fn authorize_total(&self, model: &str, ask: &Ask) -> Result<Grant, Refusal> {
+        let why = || "the budget of all requests is not in the file".to_string();
+        let entry = self.all_requests().ok_or_else(|| Refusal::TotalUnwritable { why: why() })?;
+        let fault = || self.inner.fault();
+        let admitted = entry.account().admit(self.inner.clock().now(), model, &[], ask, fault);
+        let reserved = admitted.map_err(|refusal| match refusal {
+            Refusal::Budget { resets, .. } => Refusal::Total { resets },
+            Refusal::Unwritable { why } => Refusal::TotalUnwritable { why },
+            other => other,
+        })?;
+        let (store, more) = (self.inner.clone(), Counts::default());
+        Ok(Grant { store, entry, model: None, reserved: Some(reserved), more })
+    }
+}
+
+/// A budget of so many dollars, which begins anew after so many seconds, or never.
+///
+/// # Errors
+/// What is no amount of money.
+pub fn budget(usd: f64, seconds: Option<u32>) -> Result<Budget, Error> {
+    let limit = Usd::from_dollars(usd)?;
+    Ok(Budget { limit, period: seconds.map_or(Period::Ever, |s| Period::Seconds(s.max(1))) })
+}

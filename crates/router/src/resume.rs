@@ -1,0 +1,136 @@
+//! The rest of an answer, asked of another server: what it is told, and what of its words the client has already. Used by `remote`.
+//!
+//! Servers that know `continue_final_message` put the message's text at the end of the prompt. White space at its end is lost on the
+//! way there (templates trim), or splits a word's token from its space. So the text is sent without, and the white space that the
+//! server says again is taken out of what it says.
+
+use octet_api::core::{Event, GenerateRequest, Input, Part, Reasoning};
+
+use crate::failure::{Failure, FailureKind};
+
+/// What a server is asked for the rest of an answer, and how its words are read.
+pub(crate) fn of(request: &GenerateRequest) -> (GenerateRequest, Rest) {
+    let mut request = request.clone();
+    let mut said_again = String::new();
+    if let Input::Chat(chat) = &mut request.input {
+        // All thinking is over. Servers that would open it for a new answer would put what was said into it.
+        chat.reasoning =
+            Reasoning { enabled: Some(false), hide: chat.reasoning.hide, ..Reasoning::default() };
+        if let Some(Part::Text { text, .. }) = chat.messages.last_mut().and_then(|m| m.content.last_mut()) {
+            said_again = text.split_off(text.trim_end().len());
+        }
+    }
+    (request, Rest { said_again })
+}
+
+/// The rest of an answer on its way.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// White space that the client has, as far as it has not been said again.
+    said_again: String,
+}
+
+impl Rest {
+    /// What the client gets of an event.
+    ///
+    /// # Errors
+    /// Thoughts: the server has taken the answer's beginning for one, and what follows is none of it.
+    pub fn take(&mut self, event: Event) -> Result<Option<Event>, Failure> {
+        match event {
+            Event::Text { choice, text } => {
+                let text = self.cut(text);
+                Ok((!text.is_empty()).then_some(Event::Text { choice, text }))
+            }
+            Event::Reasoning { text, .. } if !text.is_empty() => {
+                let what = "it was to go on with an answer, and began to think";
+                Err(Failure::new(FailureKind::Protocol, what))
+            }
+            other => Ok(Some(other)),
+        }
+    }
+
+    /// `text` without what the client has.
+    fn cut(&mut self, mut text: String) -> String {
+        if self.said_again.is_empty() {
+            return text;
+        }
+        let same = self.said_again.chars().zip(text.chars()).take_while(|(a, b)| a == b);
+        let same: usize = same.map(|(c, _)| c.len_utf8()).sum();
+        let rest = text.split_off(same);
+        if rest.is_empty() {
+            self.said_again.drain(..same);
+        } else {
+            self.said_again.clear();
+        }
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use octet_api::core::{Chat, Message, Role};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rest(said: &str) -> (String, Rest) {
+        let message = Message { content: vec![Part::text(said)], ..Message::empty(Role::Assistant) };
+        let chat = Chat { messages: vec![message], continue_final: true, ..Chat::default() };
+        let (request, rest) = of(&GenerateRequest::new("m", Input::Chat(chat)));
+        let Input::Chat(chat) = request.input else { panic!("a chat") };
+        assert_eq!(chat.reasoning.enabled, Some(false));
+        let Some(Part::Text { text, .. }) = chat.messages[0].content.first() else { panic!("a text") };
+        (text.clone(), rest)
+    }
+
+    fn go_on(said: &str, pieces: &[&str]) -> String {
+        let (_, mut rest) = rest(said);
+        let mut out = said.to_string();
+        for piece in pieces {
+            let event = Event::Text { choice: 0, text: piece.to_string() };
+            if let Some(Event::Text { text, .. }) = rest.take(event).unwrap() {
+                assert!(!text.is_empty());
+                out += &text;
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn white_space_is_said_once() {
+        for (said, pieces, expected) in [
+            ("One, two", &[", three"][..], "One, two, three"),
+            ("One, ", &[" two"][..], "One, two"),
+            ("One, ", &["two"][..], "One, two"),
+            ("One.\n\n", &["\n", "\nTwo\n", "\n"][..], "One.\n\nTwo\n\n"),
+            ("One.\n\n", &["\nTwo"][..], "One.\n\nTwo"),
+            ("f():\n", &["\n    x"][..], "f():\n    x"),
+            ("f():\n", &["    x"][..], "f():\n    x"),
+            ("a\u{3000}", &["\u{3000}b"][..], "a\u{3000}b"),
+        ] {
+            assert_eq!(go_on(said, pieces), expected, "{said:?} {pieces:?}");
+        }
+        assert_eq!(rest("One,\t\n ").0, "One,");
+    }
+
+    #[test]
+    fn thoughts_are_no_rest_of_an_answer() {
+        let (_, mut rest) = rest("One");
+        let thought = |text: &str| Event::Reasoning { choice: 0, text: text.into() };
+        assert_eq!(rest.take(thought("")).unwrap(), Some(thought("")));
+        assert_eq!(rest.take(thought("Hm")).unwrap_err().kind, FailureKind::Protocol);
+    }
+
+    proptest! {
+        /// Wherever an answer breaks, and however its rest is cut: a server that goes on after the last word gives the same whole.
+        #[test]
+        fn the_seam_is_not_seen(whole in "[a-z][a-z \n]{0,40}[a-z]", at in any::<prop::sample::Index>(), cuts in 1usize..5) {
+            let said = &whole[..at.index(whole.len()) + 1];
+            prop_assume!(!said.trim().is_empty());
+            let (sent, _) = rest(said);
+            let tail = &whole[sent.len()..];
+            let pieces: Vec<&str> = tail.as_bytes().chunks(cuts).map(|c| std::str::from_utf8(c).unwrap()).collect();
+            prop_assert_eq!(go_on(said, &pieces), whole.clone());
+        }
+    }
+}
