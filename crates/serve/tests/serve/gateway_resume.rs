@@ -216,7 +216,7 @@ async fn thoughts_and_calls_are_not_gone_on_with() {
     ] {
         let (first, second) = (breaks_after(&deltas).await, goes_on(&["never"]).await);
         let f = routed(&[(&first, "hosted_vllm/theirs", ""), (&second, "hosted_vllm/theirs", "")]).await;
-        let events = f.events(CHAT, &with(&stream(), json!({"tools": [common::tool()]}))).await;
+        let events = f.events(CHAT, &with(&stream(), json!({"tools": [crate::common::tool()]}))).await;
         let (text, error) = told(&events);
         assert!(error.is_some() && !text.contains("never"), "{events:?}");
         assert!(second.seen().is_empty(), "{:?}", second.seen());
