@@ -14,9 +14,7 @@ use crate::error::from_sqlite;
 use crate::grant::Grant;
 use crate::limits::Period;
 use crate::table::{self, Counts, Filter, KeyRow, Unread, UsageKey, UsageRow};
-use crate::{
-    Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usd, calendar, schema, secret, total,
-};
+use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usd, calendar, schema, secret, total};
 
 /// How a store works.
 #[derive(Debug, Clone)]
@@ -280,12 +278,12 @@ impl Store {
         Ok((secret, info))
     }
 
-    /// All keys, the oldest first.
+    /// All keys, the oldest first, and those of the same second by their names.
     pub fn list(&self) -> Vec<KeyInfo> {
         let all = self.inner.all();
         let mut all: Vec<KeyInfo> =
             all.iter().filter(|e| e.hash != total::hash()).map(|e| self.inner.info(e)).collect();
-        all.sort_by_key(|k| (k.created, k.id));
+        all.sort_by(|a, b| (a.created, &a.name, a.id).cmp(&(b.created, &b.name, b.id)));
         all
     }
 
