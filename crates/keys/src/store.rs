@@ -26,7 +26,7 @@ pub struct Options {
     /// Largest size of the file.
     pub bytes_max: u64,
     /// How often to look whether the file can still be read by others: what was written over it goes unnoticed otherwise. Large files
-    /// are looked at less often.
+    /// are looked at less often. Zero is whenever something is written.
     pub check_every: Duration,
     /// How long is waited for another process that writes.
     pub lock_timeout: Duration,
@@ -491,7 +491,8 @@ impl Inner {
             return Err(Error::Damaged { path: self.path.clone(), what });
         }
         let now = Instant::now();
-        file.look_at = now + self.options.check_every.max((now - began) * LOOK_SHARE);
+        let every = self.options.check_every;
+        file.look_at = if every.is_zero() { now } else { now + every.max((now - began) * LOOK_SHARE) };
         Ok(())
     }
 
