@@ -1,6 +1,7 @@
 //! Opening the file: is it ours, of a version that we know, whole, and writable? Called by `store`.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::path::Path;
 use std::time::Duration;
 
@@ -52,16 +53,31 @@ const VERSION: i64 = MIGRATIONS.len() as i64;
 const VALUE_BYTES_MAX: i32 = 4 << 20;
 
 /// Opens the file, makes it if it is not there, and brings it to our version.
-pub fn open(path: &Path, bytes_max: u64, busy: Duration) -> Result<Connection, Error> {
-    prepare(path)?;
-    connect(path, bytes_max, busy).map_err(|e| match e {
+///
+/// The file comes with its connection, for [`damage_on_disk`], and has to be closed after it: to close any handle of a file gives back
+/// all locks that the process has on it.
+pub fn open(path: &Path, bytes_max: u64, busy: Duration) -> Result<(Connection, File), Error> {
+    let file = prepare(path)?;
+    let db = connect(path, bytes_max, busy).map_err(|e| match e {
         Failed::Sqlite(e) => from_sqlite(path, bytes_max, e),
         Failed::Said(e) => e,
-    })
+    })?;
+    Ok((db, file))
+}
+
+/// How an SQLite database begins.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// The first bytes of a file, as many as a database begins with.
+fn beginning(mut file: &File) -> std::io::Result<Vec<u8>> {
+    let mut magic = Vec::new();
+    file.rewind()?;
+    file.take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+    Ok(magic)
 }
 
 /// Looks at the file before SQLite does: that would take a short text for an empty database, and write over it.
-fn prepare(path: &Path) -> Result<(), Error> {
+fn prepare(path: &Path) -> Result<File, Error> {
     let refused = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
             Error::ReadOnly { path: path.to_path_buf() }
@@ -85,10 +101,9 @@ fn prepare(path: &Path) -> Result<(), Error> {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     }
     let file = options.open(path).map_err(refused)?;
-    let mut magic = Vec::new();
-    file.take(16).read_to_end(&mut magic).map_err(refused)?;
-    if magic.is_empty() || magic == b"SQLite format 3\0" {
-        return Ok(());
+    let magic = beginning(&file).map_err(refused)?;
+    if magic.is_empty() || magic == MAGIC {
+        return Ok(file);
     }
     Err(Error::NotOurs { path: path.to_path_buf(), why: "it is no SQLite database".into() })
 }
@@ -150,10 +165,13 @@ fn guarded(path: &Path, access: OpenFlags, busy: Duration) -> rusqlite::Result<C
 
 /// What is wrong with the file as it lies there, for whoever opens it next. A connection that has been open for a while does not notice:
 /// it has in memory what it read before. What can not be looked at now (a lock, too many open files) is no damage.
-pub fn damage_on_disk(path: &Path, busy: Duration) -> Option<String> {
-    // SQLite would take it for a new database, and delete the log that others write.
-    if std::fs::metadata(path).is_ok_and(|m| m.len() == 0) {
-        return Some("it is empty".into());
+pub fn damage_on_disk(path: &Path, file: &File, busy: Duration) -> Option<String> {
+    match beginning(file) {
+        // SQLite would take it for a new database, and delete the log that others write.
+        Ok(magic) if magic.is_empty() => return Some("it is empty".into()),
+        // The log may have the page; whoever opens the file looks here first.
+        Ok(magic) if magic != MAGIC => return Some("its beginning was written over".into()),
+        _ => {}
     }
     let look = || {
         let db = guarded(path, OpenFlags::SQLITE_OPEN_READ_ONLY, busy)?;

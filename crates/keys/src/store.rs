@@ -26,7 +26,7 @@ pub struct Options {
     /// Largest size of the file.
     pub bytes_max: u64,
     /// How often to look whether the file can still be read by others: what was written over it goes unnoticed otherwise. Large files
-    /// are looked at less often.
+    /// are looked at less often. Zero is whenever something is written.
     pub check_every: Duration,
     /// How long is waited for another process that writes.
     pub lock_timeout: Duration,
@@ -115,6 +115,8 @@ struct File {
     opened: [Option<Identity>; FILES.len()],
     /// When to look whether it can be read by others.
     look_at: Instant,
+    /// The file itself, to look at; closed after `db` is.
+    raw: std::fs::File,
 }
 
 /// What SQLite adds to the name: the file itself, its log, and the log's index. Whoever deletes one of the last two takes what was
@@ -175,7 +177,7 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         let path = path.as_ref().to_path_buf();
-        let db = schema::open(&path, options.bytes_max, options.lock_timeout)?;
+        let (db, raw) = schema::open(&path, options.bytes_max, options.lock_timeout)?;
         let opened = FILES.map(|end| identity(&beside(&path, end)));
         let look_at = Instant::now() + options.check_every;
         let inner = Arc::new(Inner {
@@ -184,7 +186,7 @@ impl Store {
             entries: RwLock::default(),
             used: Mutex::default(),
             fault: RwLock::default(),
-            file: Mutex::new(File { db, data_version: -1, pruned: None, opened, look_at }),
+            file: Mutex::new(File { db, data_version: -1, pruned: None, opened, look_at, raw }),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
         });
@@ -500,11 +502,12 @@ impl Inner {
             return Ok(());
         }
         // What is damaged is looked at again the next time.
-        if let Some(what) = schema::damage_on_disk(&self.path, self.options.lock_timeout) {
+        if let Some(what) = schema::damage_on_disk(&self.path, &file.raw, self.options.lock_timeout) {
             return Err(Error::Damaged { path: self.path.clone(), what });
         }
         let now = Instant::now();
-        file.look_at = now + self.options.check_every.max((now - began) * LOOK_SHARE);
+        let every = self.options.check_every;
+        file.look_at = if every.is_zero() { now } else { now + every.max((now - began) * LOOK_SHARE) };
         Ok(())
     }
 

@@ -289,7 +289,7 @@ fn a_file_that_was_written_over_fails_closed() {
     let ask = || store.authorize(&secret, "m", &Ask::default());
     let mut spent = "0.13".parse::<octet_keys::Usd>().unwrap();
     let mut spend = || {
-        let prices = Prices::new(1.0, 0.0).unwrap();
+        let prices = Prices::new(0.1, 0.0).unwrap();
         spent = spent.plus(ask().unwrap().settle(&Usage { input: 1, ..Usage::default() }, &prices));
         spent
     };

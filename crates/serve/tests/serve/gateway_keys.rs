@@ -278,7 +278,17 @@ async fn who_gets_an_error_pays_for_what_was_answered_before_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_responses_are_their_key_s() {
-    let up = Upstream::saying("Hi").await;
+    // The ids are the provider's.
+    let count = std::sync::atomic::AtomicU8::new(b'a');
+    let up = Upstream::start(move |seen| {
+        let id = char::from(count.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let named = |step: Step| match step {
+            Step::Send(text) => Step::Send(text.replace("\"id\":\"x\"", &format!("\"id\":\"{id}\""))),
+            other => other,
+        };
+        says(seen, "Hi").into_iter().map(named).collect()
+    })
+    .await;
     let (f, store, _folder) = fixture(&up).await;
     let alice = key(&f, &store, Limits::default()).await;
     let bob = key(&f, &store, Limits::default()).await;
