@@ -90,7 +90,7 @@ fn a_configuration_says_where_keys_are_and_what_a_new_one_gets() {
     let place = Place::new();
     let text = "model_list: [{model_name: m, litellm_params: {model: ollama/m}}]\ngeneral_settings: {master_key: sk-1, max_parallel_requests: 3}\nkeys: {database: here.db}\nlitellm_settings: {default_key_generate_params: {models: [m], rpm_limit: 60, tpm_limit: 9, max_budget: 5, budget_duration: 1d, duration: 90d}}\n";
     let file = place.write("octet.yaml", text);
-    let file = common::str(&file).to_string();
+    let file = crate::common::str(&file).to_string();
     let made = json(&place, &["keys", "create", "alice", "--config", &file, "--rpm", "7"]);
     assert_eq!(
         (&made["models"][0], &made["rpm"], &made["tpm"]),
@@ -102,7 +102,9 @@ fn a_configuration_says_where_keys_are_and_what_a_new_one_gets() {
     assert_eq!((&made["max_parallel"], days), (&3.into(), 90), "{made}");
     assert_eq!(json(&place, &["keys", "list", "--config", &file])[0]["name"], "alice");
     let bare = place.write("bare.yaml", "model_list: [{model_name: m, litellm_params: {model: ollama/m}}]\n");
-    place.octet(&["keys", "list", "--config", common::str(&bare)]).fails(2, &["names no file of keys"]);
+    place
+        .octet(&["keys", "list", "--config", crate::common::str(&bare)])
+        .fails(2, &["names no file of keys"]);
     let store = Store::open(file.replace("octet.yaml", "here.db")).unwrap();
     store.set_total(octet_keys::budget(100.0, Some(86_400)).unwrap()).unwrap();
     drop(store);
