@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::upstream::{STREAM_HEAD, Step, Upstream, answer, chunk, delta, event, nobody, says};
+use crate::common::upstream::{STREAM_HEAD, Seen, Step, Upstream, answer, chunk, delta, event, nobody, says};
 use crate::common::{Fixture, chat, model, with};
 use octet_config::{Config, Disk};
 use octet_serve::{Options, Routes};
@@ -27,7 +27,8 @@ fn messages(name: &str) -> Value {
 /// A file with these deployments (their groups, their models, where they are), and what follows them.
 fn file(deployments: &[(&str, &str, &str)], rest: &str) -> String {
     let entry = |(group, model, base): &(&str, &str, &str)| {
-        let path = if model.contains("hosted_vllm/") { "/v1" } else { "" };
+        let is_openai = model.contains("hosted_vllm/") || model.contains("openai_like/");
+        let path = if is_openai { "/v1" } else { "" };
         let at = match *base {
             HERE => String::new(),
             base => format!(", api_base: \"{base}{path}\", api_key: sk-theirs"),
@@ -425,17 +426,16 @@ async fn counts_beyond_reason_harm_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn signs_of_life_are_no_answer() {
-    let beats = |_: &common::upstream::Seen| {
-        let beat = [common::upstream::chunk(": ping\n\n"), Step::Sleep(50)];
+    let beats = |_: &Seen| {
+        let beat = [chunk(": ping\n\n"), Step::Sleep(50)];
         [vec![Step::Send(STREAM_HEAD.into())], vec![beat; 1200].concat()].concat()
     };
     let (far, near) = (Upstream::start(beats).await, Upstream::saying("Hi there").await);
-    let text = format!(
-        "model_list:\n{}{}router_settings: {{num_retries: 0, fallbacks: [{{far: [near]}}]}}\n",
-        entry("far", "hosted_vllm/x", &format!("{}/v1", far.base), ", stream_timeout: 0.5"),
-        entry("near", "hosted_vllm/y", &format!("{}/v1", near.base), ""),
-    );
-    let f = Fixture::routed(&text).await;
+    let all = [("far", "hosted_vllm/x", &*far.base), ("near", "hosted_vllm/y", &near.base)];
+    let rest = "router_settings: {num_retries: 0, fallbacks: [{far: [near]}]}\n";
+    // The first one's.
+    let f =
+        Fixture::routed(&file(&all, rest).replacen("sk-theirs", "sk-theirs, stream_timeout: 0.5", 1)).await;
     let began = std::time::Instant::now();
     let answer = f.send(CHAT, &with(&ask("far"), json!({"stream": true}))).await.text().await.unwrap();
     assert!(answer.contains("Hi there") && !answer.contains("ping"), "{answer}");
