@@ -21,12 +21,15 @@ pub struct Grammar {
     fresh: llguidance::Matcher,
     /// What comes before the grammar.
     free: Option<Free>,
+    /// Nothing of it is a special token.
+    plain: bool,
     warnings: Vec<String>,
 }
 
 /// The grammar's text, and what is not enforced.
 struct Source {
     grammar: TopLevelGrammar,
+    plain: bool,
     warnings: Vec<String>,
 }
 
@@ -37,9 +40,7 @@ impl Grammar {
         let running = vocabulary.compiling.fetch_add(1, Ordering::AcqRel);
         let guard = Running(vocabulary.clone());
         if running >= COMPILING_MAX {
-            return Err(Error::TooComplex(format!(
-                "{running} constraints are being compiled, some longer than was waited for; try again later"
-            )));
+            return Err(Error::Busy(running));
         }
         let constraint = constraint.clone();
         let (send, receive) = mpsc::sync_channel(1);
@@ -68,7 +69,7 @@ impl Grammar {
     /// A matcher for a new answer.
     pub fn matcher(&self) -> Matcher {
         // A deep copy: caches that many answers fill would hit their bounds some day.
-        Matcher::new(self.vocabulary.clone(), self.fresh.deep_clone(), self.free)
+        Matcher::new(self.vocabulary.clone(), self.fresh.deep_clone(), self.free, self.plain)
     }
 
     /// What of the constraint is not enforced.
@@ -101,10 +102,12 @@ fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Gram
     // A second time, where tools that are not strict were too complex: without those.
     for _ in 0..2 {
         let source = source(vocabulary, &constraint.spec, &lead, &relaxed)?;
+        let plain = source.plain;
         first = build(vocabulary, &constraint.spec, source, &lead).map(|(fresh, warnings)| Grammar {
             vocabulary: vocabulary.clone(),
             fresh,
             free,
+            plain,
             warnings,
         });
         if first.is_ok() {
@@ -181,7 +184,7 @@ fn source(
 ) -> Result<Source, Error> {
     let with = |body: String, warnings| {
         let grammar = TopLevelGrammar::from_lark(format!("{}{body}", lead.start("body")));
-        Ok(Source { grammar, warnings })
+        Ok(Source { grammar, plain: false, warnings })
     };
     let json =
         |prepared: schema::Prepared| with(format!("body: {}\n", lark::json(&prepared)), prepared.warnings);
@@ -199,13 +202,13 @@ fn source(
             with(format!("body: {body}\n"), Vec::new())
         }
         GrammarSpec::Lark(text) => {
-            let (text, warnings) = lark::check(text)?;
+            let lark::Checked { text, plain, warnings } = lark::check(text)?;
             let user = GrammarWithLexer { name: Some("user".into()), ..GrammarWithLexer::from_lark(text) };
             let mut grammar = TopLevelGrammar::from_grammar(user);
             if lead.newlines {
                 grammar.grammars.insert(0, GrammarWithLexer::from_lark(lead.start("@user")));
             }
-            Ok(Source { grammar, warnings })
+            Ok(Source { grammar, plain, warnings })
         }
         GrammarSpec::Choice(choices) => with(choice(choices)?, Vec::new()),
         GrammarSpec::ToolCalls { syntax, tools, mode, parallel } => {
@@ -275,9 +278,10 @@ fn check_first(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
     fresh: &llguidance::Matcher,
+    plain: bool,
     lead: &str,
 ) -> Result<(), Error> {
-    let mut first = Matcher::new(vocabulary.clone(), fresh.deep_clone(), None);
+    let mut first = Matcher::new(vocabulary.clone(), fresh.deep_clone(), None, plain);
     let mut bits = vec![0; vocabulary.everything.len()];
     let mut text = Vec::new();
     let (mut chosen, mut forced) = (0, 0);
@@ -324,7 +328,7 @@ fn build(
     if let Some(e) = matcher.get_error() {
         return Err(error(spec, &e));
     }
-    check_first(vocabulary, spec, &matcher, &lead.text())?;
+    check_first(vocabulary, spec, &matcher, source.plain, &lead.text())?;
     let mut warnings = source.warnings;
     warnings.extend(matcher.grammar_warnings());
     Ok((matcher, warnings))

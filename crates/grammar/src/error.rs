@@ -25,6 +25,9 @@ pub enum Error {
     /// The constraint is well-formed, and too large or too complex to be followed.
     #[error("the constraint is too complex: {0}")]
     TooComplex(String),
+    /// Too many constraints are being compiled: the same may do a little later.
+    #[error("{0} constraints are being compiled, some longer than was waited for; try again later")]
+    Busy(usize),
     /// A token that the constraint does not allow here.
     #[error("token {id} is not allowed here by the constraint: {why}")]
     Token { id: u32, why: String },

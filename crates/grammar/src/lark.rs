@@ -46,16 +46,33 @@ pub fn json(prepared: &Prepared) -> String {
     format!("%json {} ", Value::Object(schema))
 }
 
-/// A grammar from a request, its JSON schemas checked and rewritten as those of other requests are; and what was left out.
-pub fn check(source: &str) -> Result<(String, Vec<String>), Error> {
+/// A grammar from a request.
+pub struct Checked {
+    /// Its JSON schemas are rewritten as those of other requests are.
+    pub text: String,
+    /// It has complements, and no special tokens. To llguidance those are bytes that no text holds, and so part of each complement.
+    pub plain: bool,
+    /// What was left out.
+    pub warnings: Vec<String>,
+}
+
+/// Checks a grammar from a request.
+pub fn check(source: &str) -> Result<Checked, Error> {
     if source.len() > LARK_BYTES_MAX {
         return Err(Error::Lark(format!(
             "it has {} bytes; at most {LARK_BYTES_MAX} are taken",
             source.len()
         )));
     }
-    let mut scan =
-        Scan { source, at: 0, out: String::with_capacity(source.len()), ands: 0, warnings: Vec::new() };
+    let mut scan = Scan {
+        source,
+        at: 0,
+        out: String::with_capacity(source.len()),
+        ands: 0,
+        complements: 0,
+        tokens: 0,
+        warnings: Vec::new(),
+    };
     while scan.at < source.len() {
         scan.step()?;
     }
@@ -65,7 +82,12 @@ pub fn check(source: &str) -> Result<(String, Vec<String>), Error> {
             scan.ands
         )));
     }
-    Ok((scan.out, scan.warnings))
+    if scan.complements > 0 && scan.tokens > 0 {
+        return Err(Error::Lark(
+            "it has complements (~) and special tokens (<...>); one of both is supported in a grammar, not both".into(),
+        ));
+    }
+    Ok(Checked { text: scan.out, plain: scan.complements > 0, warnings: scan.warnings })
 }
 
 /// Goes through a grammar far enough to tell its schemas from text that looks like one.
@@ -74,6 +96,8 @@ struct Scan<'a> {
     at: usize,
     out: String,
     ands: usize,
+    complements: usize,
+    tokens: usize,
     warnings: Vec<String>,
 }
 
@@ -107,6 +131,8 @@ impl Scan<'_> {
                 )));
             }
             self.ands += usize::from(c == '&');
+            self.complements += usize::from(c == '~');
+            self.tokens += usize::from(c == '<');
             c.len_utf8()
         };
         self.out.push_str(&rest[..len]);

@@ -37,6 +37,8 @@ pub const ONE_OF_MAX: usize = 256;
 pub const STRING_RULES_MAX: u64 = 4;
 /// Most digits behind the point of a `multipleOf`.
 pub const MULTIPLE_DIGITS_MAX: u32 = 8;
+/// Largest `multipleOf`, and least common multiple of all of a schema, without its point: each remainder is a state.
+pub const MULTIPLE_MAX: u32 = 100_000;
 /// Largest schema once what references and alternatives multiply is written out.
 pub const EXPANDED_MAX: u64 = 50_000;
 

@@ -33,14 +33,16 @@ pub struct Matcher {
     watch: Watch,
     /// What the model is free in now; `None` once the grammar has begun.
     free: Option<Free>,
+    /// Special tokens never come.
+    plain: bool,
     /// The last token ended the answer.
     ended: bool,
 }
 
 impl Matcher {
-    pub(crate) fn new(vocabulary: Arc<Vocabulary>, inner: Inner, free: Option<Free>) -> Self {
+    pub(crate) fn new(vocabulary: Arc<Vocabulary>, inner: Inner, free: Option<Free>, plain: bool) -> Self {
         let watch = vocabulary.watchdog.watch(inner.cancellation_handle().unwrap_or_default());
-        Self { vocabulary, inner, watch, free, ended: false }
+        Self { vocabulary, inner, watch, free, plain, ended: false }
     }
 
     /// Sets the bits of the tokens that may come next, bit `id % 32` of `bits[id / 32]`, and clears all others. Where nothing
@@ -62,6 +64,14 @@ impl Matcher {
         let mask =
             self.watch.over(|| inner.compute_mask_or_eos()).map_err(|e| self.failed(&e.to_string()))?;
         copy(mask.as_slice(), bits);
+        if self.plain {
+            bits.iter_mut().zip(&self.vocabulary.plain).for_each(|(b, plain)| *b &= plain);
+            let may_end = self.may_end()?;
+            self.vocabulary.eos().iter().for_each(|&id| put(bits, id, may_end));
+            if bits.iter().all(|b| *b == 0) {
+                return Err(Error::Step(NOTHING.into()));
+            }
+        }
         Ok(())
     }
 

@@ -49,6 +49,8 @@ pub struct Vocabulary {
     pub(crate) compiling: AtomicUsize,
     /// Bit set of all ids that are tokens.
     pub(crate) everything: Vec<u32>,
+    /// Those of them that are text.
+    pub(crate) plain: Vec<u32>,
     eos: Vec<u32>,
 }
 
@@ -73,9 +75,11 @@ impl Vocabulary {
                 words.len()
             )));
         }
-        let mut everything = vec![0; words.len().div_ceil(32)];
-        for (id, _) in words.iter().enumerate().filter(|(_, w)| !w.is_empty()) {
+        let (mut everything, mut plain) =
+            (vec![0; words.len().div_ceil(32)], vec![0; words.len().div_ceil(32)]);
+        for (id, word) in words.iter().enumerate().filter(|(_, w)| !w.is_empty()) {
             everything[id / 32] |= 1 << (id % 32);
+            plain[id / 32] |= u32::from(word[0] != TokTrie::SPECIAL_TOKEN_MARKER) << (id % 32);
         }
         let info = TokRxInfo::new(words.len() as u32, eos[0]);
         let trie = TokTrie::from(&info, &words).with_eos_tokens(eos);
@@ -92,6 +96,7 @@ impl Vocabulary {
             watchdog,
             compiling: AtomicUsize::new(0),
             everything,
+            plain,
             eos: eos.to_vec(),
         }))
     }

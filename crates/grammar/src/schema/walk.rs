@@ -229,7 +229,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Whether all multiples of the document so far can be met at once: llguidance counts in 32 bits.
+    /// Whether all multiples of the document so far can be met at once.
     fn multiple(&mut self, value: &Value) -> Result<bool, Error> {
         let (coefficient, digits) = self.multiples;
         let met = decimal(&value.to_string()).and_then(|(other, other_digits)| {
@@ -237,7 +237,7 @@ impl<'a> Walk<'a> {
             let a = coefficient.checked_mul(10u32.checked_pow(all - digits)?)?;
             let b = other.checked_mul(10u32.checked_pow(all - other_digits)?)?;
             let lcm = a.checked_mul(b)? / gcd(a, b);
-            (all <= MULTIPLE_DIGITS_MAX && lcm.checked_mul(10).is_some()).then_some((lcm, all))
+            (all <= MULTIPLE_DIGITS_MAX && lcm <= MULTIPLE_MAX).then_some((lcm, all))
         });
         match met {
             Some(met) => self.multiples = met,
@@ -448,13 +448,16 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a number is the same as a 64-bit float.
+/// Whether a number is the same as a 64-bit float, and one that llguidance does not cut to 64 bits where it is whole.
 fn is_exact(n: &Number) -> bool {
     const SAFE: u64 = 1 << 53;
     match (n.as_u64(), n.as_i64()) {
-        (Some(u), _) => u <= SAFE || u.is_multiple_of(1 << u64::BITS.saturating_sub(53 + u.leading_zeros())),
+        (Some(u), _) => {
+            u <= SAFE
+                || u < 1 << 63 && u.is_multiple_of(1 << u64::BITS.saturating_sub(53 + u.leading_zeros()))
+        }
         (_, Some(i)) => i.unsigned_abs() <= SAFE || (i as f64) as i64 == i,
-        _ => true,
+        _ => n.as_f64().is_some_and(|f| f.fract() != 0.0 || f.abs() < i64::MAX as f64),
     }
 }
 
@@ -519,12 +522,20 @@ mod tests {
             "9007199254740992",
             "9007199254740994",
             "-9007199254740992",
-            "9223372036854775808",
+            "4611686018427387904",
             "0.1",
         ] {
             assert!(is_exact(&n(s)), "{s}");
         }
-        for s in ["9007199254740993", "-9007199254740993", "18446744073709551615", "9223372036854775807"] {
+        for s in [
+            "9007199254740993",
+            "-9007199254740993",
+            "18446744073709551615",
+            "9223372036854775807",
+            "9223372036854775808",
+            "1e30",
+            "-12345678901234567890123",
+        ] {
             assert!(!is_exact(&n(s)), "{s}");
         }
         assert!(saturates(&n("18446744073709551615")) && saturates(&n("9223372036854775807")));

@@ -88,6 +88,24 @@ fn grammars_are_followed() {
     assert!(takes(&grammar, &ids_of("x={\"a\": 1}")) && !takes(&grammar, &ids_of("x={}")));
 }
 
+/// llguidance takes special tokens for bytes that no text holds, and so for part of what a regex is not.
+#[test]
+fn complements_hold_no_special_tokens() {
+    for (lark, takes_it, not) in [
+        ("start: ~\"a\"", "b", "a"),
+        ("start: \"x\" X\nX: ~/a.*/", "xb", "xa"),
+        ("start: X \"!\"\nX: ~/(.|\\n)*!(.|\\n)*/", "no!", "!!"),
+    ] {
+        let grammar = matcher(&bytes(), GrammarSpec::Lark(lark.into()));
+        assert!(takes(&grammar, &ids_of(takes_it)), "{lark}");
+        assert!(!takes(&grammar, &ids_of(not)), "{lark}");
+        for seed in 1..=40u64 {
+            let ids = walk(&grammar, seed, 12);
+            assert!(ids.iter().all(|&id| id <= 256), "{lark}: {ids:?}");
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     for (spec, part) in [
@@ -97,6 +115,7 @@ fn what_is_wrong_is_named() {
         (GrammarSpec::Lark("start: nowhere".into()), "nowhere"),
         (GrammarSpec::Lark("start: \"a".into()), "1"),
         (GrammarSpec::Lark(String::new()), "start"),
+        (GrammarSpec::Lark("start: ~\"a\" <think>".into()), "one of both"),
         (GrammarSpec::JsonSchema { schema: json!([]), strict: false }, "expected a schema"),
         (
             GrammarSpec::JsonSchema {

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use octet_api::ApiError;
 use octet_api::core::{Chat, GenerateRequest, ResponseFormat, ToolChoice};
+use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::engine::Constraint as Follow;
 use octet_engine::tokenizer::Tokenizer;
@@ -13,6 +13,9 @@ use serde_json::Value;
 
 use super::prompt::unable;
 use crate::models::{Loaded, THINK_END};
+
+/// When constraints that are being compiled now are surely done or given up.
+const RETRY_S: u64 = 5;
 
 /// What answers have to follow.
 #[derive(Default)]
@@ -122,7 +125,12 @@ fn tool_calls(
 }
 
 fn refused(param: &str, e: &Error) -> ApiError {
-    ApiError::invalid(param, e.to_string())
+    match e {
+        Error::Busy(_) => {
+            ApiError { retry_after_s: Some(RETRY_S), ..ApiError::new(ErrorKind::Overloaded, e.to_string()) }
+        }
+        _ => ApiError::invalid(param, e.to_string()),
+    }
 }
 
 /// Matchers of which an answer follows one. All of them, as long as they allow what comes.
