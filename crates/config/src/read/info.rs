@@ -36,8 +36,9 @@ pub(crate) fn read(info: Option<&Fields>, params: &Fields, mode: Mode) -> ModelI
         if info.section.warning(&entry.key).is_some() {
             continue;
         }
+        // Short words are near to many.
         let near = crate::problem::nearest(&entry.key, info.section.names().filter(|n| n.len() > 4));
-        if let Some(near) = near {
+        if let Some(near) = near.filter(|_| entry.key.len() > 4) {
             let text = format!("passed on to clients that ask; did you mean '{near}'?");
             info.reader.note(&entry.span, format!("model_info.{}", entry.key), text);
         }
