@@ -47,6 +47,7 @@ pub fn json(prepared: &Prepared) -> String {
 }
 
 /// A grammar from a request.
+#[derive(Debug)]
 pub struct Checked {
     /// Its JSON schemas are rewritten as those of other requests are.
     pub text: String,
@@ -203,8 +204,11 @@ mod tests {
     #[test]
     fn schemas_are_told_from_text() {
         let plain = "start: \"%json {\" /%json \\/ {/ A // %json {\n# %json\nA: %regex {\"substring_words\": \"& &\"}\n";
-        assert_eq!(check(plain).unwrap().0, plain);
-        let (out, _) = check("start: \"x\" %json  {\"type\": \"string\", \"title\": \"t\"}\"y\"").unwrap();
+        let checked = check(plain).unwrap();
+        assert!(checked.text == plain && !checked.plain);
+        assert!(check("start: /~/ A \"~\"\nA: ~/a/").unwrap().plain);
+        let Checked { text: out, .. } =
+            check("start: \"x\" %json  {\"type\": \"string\", \"title\": \"t\"}\"y\"").unwrap();
         assert!(out.starts_with("start: \"x\" %json {\"type\":\"string\",\"x-guidance\""), "{out}");
         assert!(out.ends_with("} \"y\""), "{out}");
     }

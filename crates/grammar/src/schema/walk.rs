@@ -7,8 +7,8 @@ use serde_json::{Map, Number, Value};
 use super::keywords::{FORMATS, Keyword, keyword};
 use super::{Policy, pointer_segment, strict, types};
 use crate::limits::{
-    DEFINITIONS_MAX, ENUM_BYTES_MAX, ENUM_VALUES_MAX, MULTIPLE_DIGITS_MAX, PATTERN_PROPERTIES_MAX,
-    PROPERTIES_MAX, SCHEMA_DEPTH_MAX, SCHEMAS_MAX,
+    DEFINITIONS_MAX, ENUM_BYTES_MAX, ENUM_VALUES_MAX, MULTIPLE_DIGITS_MAX, MULTIPLE_MAX,
+    PATTERN_PROPERTIES_MAX, PROPERTIES_MAX, SCHEMA_DEPTH_MAX, SCHEMAS_MAX,
 };
 use crate::{Error, regex};
 
