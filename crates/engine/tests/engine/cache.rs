@@ -2,14 +2,15 @@
 //! conversations pay for what is new only.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
-use crate::common::drive::{alone, answer, collect, engine, finish, greedy, options, prompt, submit};
+use crate::common::drive::{
+    Listener, alone, answer, collect, engine, finish, greedy, options, prompt, submit,
+};
 use octet_compute::backend::KvType;
-use octet_engine::engine::{self, DiskOptions, Engine, Event, EventSink, Miss, MissReport, Request};
+use octet_engine::engine::{self, DiskOptions, Engine, Event, Miss, MissReport, Request};
 use proptest::prelude::*;
 
 /// A model with recurrent layers, and one without.
@@ -180,21 +181,6 @@ fn little_memory_costs_time_and_nothing_else() {
         let stats = e.stats().cache;
         assert_eq!((stats.pages_idle, stats.snapshots, stats.snapshot_bytes), (0, 0, 0));
         e.audit().expect("every page and slot is accounted for");
-    }
-}
-
-/// A listener that can hang up.
-struct Listener {
-    events: Sender<Event>,
-    gone: Arc<AtomicBool>,
-}
-
-impl EventSink for Listener {
-    fn send(&mut self, event: Event) -> ControlFlow<()> {
-        EventSink::send(&mut self.events, event)
-    }
-    fn is_closed(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
     }
 }
 

@@ -4,10 +4,12 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use crate::common::drive::{CONTEXT, alone, collect, engine, finish, greedy, open, options, prompt, submit};
+use crate::common::drive::{
+    CONTEXT, Listener, alone, collect, engine, finish, greedy, open, options, prompt, submit,
+};
 use octet_engine::Error;
 use octet_engine::engine::{self, Constraint, Event, EventSink, Finish, Request, Step, ThinkingBudget};
 use octet_engine::sampler::SamplerParams;
@@ -46,21 +48,6 @@ fn many_at_once_get_what_each_would_get_alone() {
         handle.join().expect("the thread ends well");
         assert_eq!(handle.stats().finished, 16);
         assert!(matches!(handle.submit(greedy(prompt(3, 1), 1)), Err(SubmitError::Stopping)));
-    }
-}
-
-/// A listener that hangs up when told to, or after so many tokens.
-struct Listener {
-    events: Sender<Event>,
-    gone: Arc<AtomicBool>,
-}
-
-impl EventSink for Listener {
-    fn send(&mut self, event: Event) -> ControlFlow<()> {
-        EventSink::send(&mut self.events, event)
-    }
-    fn is_closed(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
     }
 }
 

@@ -2,16 +2,33 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use octet_compute::cpu::CpuOptions;
 use octet_engine::Error;
-use octet_engine::engine::{self, Engine, Event, Finish, Request, RequestId, Step, Usage};
+use octet_engine::engine::{self, Engine, Event, EventSink, Finish, Request, RequestId, Step, Usage};
 use octet_engine::sampler::SamplerParams;
 use octet_engine::scheduler::{Handle, Options};
 use octet_synth::{Mix, tiny};
 
 pub const CONTEXT: usize = 400;
+
+/// A listener that hangs up when told to, or when its receiver goes.
+pub struct Listener {
+    pub events: Sender<Event>,
+    pub gone: Arc<AtomicBool>,
+}
+
+impl EventSink for Listener {
+    fn send(&mut self, event: Event) -> ControlFlow<()> {
+        EventSink::send(&mut self.events, event)
+    }
+    fn is_closed(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+}
 
 pub fn options() -> engine::Options {
     let cpu = CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() };
