@@ -11,7 +11,8 @@ fn acts(c: char) -> bool {
 /// `text` with such characters escaped as Rust writes them: a name can neither move the cursor, nor pass for another line, nor be
 /// read backwards.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(acts) {
+    // Most texts are ASCII, and looked at many bytes at a time.
+    if text.bytes().all(|b| matches!(b, b' '..=b'~')) || !text.contains(acts) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);

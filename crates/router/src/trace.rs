@@ -166,24 +166,25 @@ pub enum Step {
 impl Route {
     /// One line of ASCII for a header: `coder>fast:a3b!timeout>fast:a3b-2`.
     pub fn header(&self) -> String {
-        let mut out = ascii(&self.asked);
+        let mut out = String::with_capacity(128);
+        // Writing to a String can not fail.
+        let _ = write!(out, "{}", Ascii(&self.asked));
         for step in &self.steps {
-            // Writing to a String can not fail.
             let _ = match step {
                 Step::Resolved { to, by: By::Name } if *to == self.asked => Ok(()),
-                Step::Resolved { to, .. } => write!(out, ">{}", ascii(to)),
-                Step::Rule { rule, to } => write!(out, ">rule({})={}", ascii(rule), ascii(to)),
+                Step::Resolved { to, .. } => write!(out, ">{}", Ascii(to)),
+                Step::Rule { rule, to } => write!(out, ">rule({})={}", Ascii(rule), Ascii(to)),
                 Step::Chose { group, deployment, .. } if group == deployment => {
-                    write!(out, ">{}", ascii(deployment))
+                    write!(out, ">{}", Ascii(deployment))
                 }
                 Step::Chose { group, deployment, .. } => {
-                    write!(out, ">{}:{}", ascii(group), ascii(deployment))
+                    write!(out, ">{}:{}", Ascii(group), Ascii(deployment))
                 }
                 Step::Failed { kind, status, .. } => match status {
                     Some(status) => write!(out, "!{kind}({status})"),
                     None => write!(out, "!{kind}"),
                 },
-                Step::Fallback { to, .. } => write!(out, ">fallback={}", ascii(to)),
+                Step::Fallback { to, .. } => write!(out, ">fallback={}", Ascii(to)),
                 Step::Confidence { logprob, margin, verdict, .. } => match (logprob, margin) {
                     (Some(l), Some(m)) => write!(out, ">confidence({l:.2},{m:.2})={verdict}"),
                     (Some(l), None) => write!(out, ">confidence({l:.2})={verdict}"),
@@ -223,8 +224,18 @@ impl Route {
 }
 
 /// Names come from configurations and clients: what a header can not carry becomes `_`.
-fn ascii(text: &str) -> String {
-    text.chars().map(|c| if c.is_ascii_graphic() { c } else { '_' }).take(128).collect()
+struct Ascii<'a>(&'a str);
+
+impl std::fmt::Display for Ascii<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const CHARS_MAX: usize = 128;
+        // Most are as they should be.
+        if self.0.len() <= CHARS_MAX && self.0.bytes().all(|b| b.is_ascii_graphic()) {
+            return f.write_str(self.0);
+        }
+        let may_stand = |c: char| if c.is_ascii_graphic() { c } else { '_' };
+        self.0.chars().take(CHARS_MAX).try_for_each(|c| f.write_char(may_stand(c)))
+    }
 }
 
 /// A route that is being written, shared between a request and who answers it.

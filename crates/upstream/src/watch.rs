@@ -13,10 +13,11 @@ use memchr::memchr;
 use memchr::memmem::Finder;
 use octet_api::anthropic::messages::UsageReader;
 use octet_api::core::Usage;
-use octet_api::{ApiError, ErrorKind, ollama, openai, sse};
+use octet_api::{ApiError, ollama, openai, sse};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::endpoint::Dialect;
 
@@ -360,29 +361,40 @@ fn openai_error(json: &[u8]) -> ApiError {
     openai::error::in_stream(json)
 }
 
-/// Whether a whole answer is JSON, with a list of what was asked for.
-fn check_whole(dialect: Dialect, body: &[u8]) -> serde_json::Result<()> {
+/// Whether a whole answer is JSON, with a list of what was asked for. Gives what is under `usage` in OpenAI's dialects: answers
+/// are long, and this reads them once.
+fn check_whole(dialect: Dialect, body: &[u8]) -> serde_json::Result<Option<&RawValue>> {
     #[derive(Deserialize)]
-    struct Text {
+    struct Text<'a> {
         #[serde(rename = "choices")]
         _choices: Vec<IgnoredAny>,
+        #[serde(borrow, default)]
+        usage: Option<&'a RawValue>,
     }
     #[derive(Deserialize)]
-    struct Vectors {
+    struct Vectors<'a> {
         #[serde(rename = "data")]
         _data: Vec<IgnoredAny>,
+        #[serde(borrow, default)]
+        usage: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Response<'a> {
+        #[serde(borrow, default)]
+        usage: Option<&'a RawValue>,
     }
     #[derive(Deserialize)]
     struct Message {
         #[serde(rename = "content")]
         _content: Vec<IgnoredAny>,
     }
-    match dialect {
-        Dialect::OpenAiChat | Dialect::OpenAiCompletions => serde_json::from_slice::<Text>(body).map(drop),
-        Dialect::OpenAiEmbeddings => serde_json::from_slice::<Vectors>(body).map(drop),
-        Dialect::AnthropicMessages => serde_json::from_slice::<Message>(body).map(drop),
-        _ => serde_json::from_slice::<IgnoredAny>(body).map(drop),
-    }
+    Ok(match dialect {
+        Dialect::OpenAiChat | Dialect::OpenAiCompletions => serde_json::from_slice::<Text<'_>>(body)?.usage,
+        Dialect::OpenAiEmbeddings => serde_json::from_slice::<Vectors<'_>>(body)?.usage,
+        Dialect::OpenAiResponses => serde_json::from_slice::<Response<'_>>(body)?.usage,
+        Dialect::AnthropicMessages => serde_json::from_slice::<Message>(body).map(|_| None)?,
+        _ => serde_json::from_slice::<IgnoredAny>(body).map(|_| None)?,
+    })
 }
 
 /// The count of a whole answer.
@@ -397,13 +409,12 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
             Form::Lines => ollama::error::in_stream(body),
         });
     }
-    if let Err(e) = check_whole(dialect, body) {
+    let usage = check_whole(dialect, body).map_err(|e| {
         let text: String = String::from_utf8_lossy(&body[..body.len().min(800)]).chars().take(200).collect();
-        let what = format!("the provider's answer can not be read: {e}: {text}");
-        return Err(ApiError::new(ErrorKind::Upstream, what));
-    }
+        ApiError::upstream(format!("the provider's answer can not be read: {e}: {text}"))
+    })?;
     Ok(match Form::of(dialect) {
-        Form::Chunks | Form::Responses => openai::usage_in(body),
+        Form::Chunks | Form::Responses => usage.and_then(|u| openai::usage_of(u.get())),
         Form::Messages => {
             let mut usage = UsageReader::default();
             usage.push(body);

@@ -11,7 +11,7 @@ mod prompts;
 pub mod responses;
 mod usage;
 
-pub use usage::usage_in;
+pub use usage::{usage_in, usage_of};
 
 pub(crate) use fields::{
     TOP_LOGPROBS_MAX, check_tool_choice, function_type, neutral, sampling, schema, stop, tools, unique,

@@ -19,28 +19,39 @@ pub fn usage_in(json: &[u8]) -> Option<Usage> {
         #[serde(default)]
         usage: Option<AnyUsage>,
     }
-    // Responses have other names for the same.
-    #[derive(Deserialize)]
-    struct AnyUsage {
-        #[serde(default, alias = "input_tokens")]
-        prompt_tokens: u64,
-        #[serde(default, alias = "output_tokens")]
-        completion_tokens: u64,
-        #[serde(default, alias = "input_tokens_details")]
-        prompt_tokens_details: Option<PromptDetails>,
-        #[serde(default, alias = "output_tokens_details")]
-        completion_tokens_details: Option<CompletionDetails>,
-    }
     let holder: Holder = serde_json::from_slice(json).ok()?;
-    let usage = holder.usage.or(holder.response.and_then(|r| r.usage))?;
-    let wire = WireUsage {
-        prompt_tokens: usage.prompt_tokens,
-        completion_tokens: usage.completion_tokens,
-        total_tokens: 0,
-        prompt_tokens_details: usage.prompt_tokens_details,
-        completion_tokens_details: usage.completion_tokens_details,
-    };
-    Some(wire.into())
+    holder.usage.or(holder.response.and_then(|r| r.usage)).map(Usage::from)
+}
+
+/// The same of what is under `usage` alone.
+pub fn usage_of(json: &str) -> Option<Usage> {
+    serde_json::from_str::<AnyUsage>(json).ok().map(Usage::from)
+}
+
+/// `usage` of all endpoints: responses have other names for the same.
+#[derive(Deserialize)]
+struct AnyUsage {
+    #[serde(default, alias = "input_tokens")]
+    prompt_tokens: u64,
+    #[serde(default, alias = "output_tokens")]
+    completion_tokens: u64,
+    #[serde(default, alias = "input_tokens_details")]
+    prompt_tokens_details: Option<PromptDetails>,
+    #[serde(default, alias = "output_tokens_details")]
+    completion_tokens_details: Option<CompletionDetails>,
+}
+
+impl From<AnyUsage> for Usage {
+    fn from(u: AnyUsage) -> Self {
+        let wire = WireUsage {
+            prompt_tokens: u.prompt_tokens,
+            completion_tokens: u.completion_tokens,
+            total_tokens: 0,
+            prompt_tokens_details: u.prompt_tokens_details,
+            completion_tokens_details: u.completion_tokens_details,
+        };
+        wire.into()
+    }
 }
 
 /// `usage` of chat and completions.

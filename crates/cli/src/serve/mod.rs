@@ -3,9 +3,9 @@
 mod args;
 mod bill;
 mod load;
+mod log;
 pub mod routes;
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,12 +14,11 @@ use clap::{Args, FromArgMatches};
 use octet_hub::Reference;
 use octet_serve::{Keys, Memory, ModelSpec, Options, Reserved, Server, Stage};
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
 
 use crate::Usage;
 use crate::config::{EngineArgs, Settings};
 use crate::model::reference;
-use crate::stderr::{Log, note};
+use crate::stderr::note;
 pub use args::ServerArgs;
 use load::Load;
 
@@ -80,7 +79,7 @@ pub fn serving_threads() -> usize {
 const BLOCKING_THREADS: usize = 16;
 
 pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
-    log(args.verbose, settings)?;
+    log::start(args.verbose, settings)?;
     if let Some(dir) = &args.server.cache_disk {
         check_folder(dir)?;
     }
@@ -130,17 +129,6 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     // A model that is still being loaded, or a prompt that is tokenized, is nobody's any more: not worth waiting for.
     runtime.shutdown_background();
     served
-}
-
-fn log(verbose: bool, settings: &Settings) -> anyhow::Result<()> {
-    let filter = match &settings.log {
-        Some(filter) => EnvFilter::try_new(filter).map_err(|e| Usage(format!("RUST_LOG: {e}")))?,
-        None => EnvFilter::new(if verbose { "info,octet_serve=debug,octet_engine=debug" } else { "info" }),
-    };
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log);
-    let subscriber = subscriber.log_internal_errors(false).with_target(false);
-    let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
-    subscriber.compact().try_init().map_err(anyhow::Error::from_boxed)
 }
 
 /// Watches for Ctrl-C and SIGTERM: the first one drains, the second stops.

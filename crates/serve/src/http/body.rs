@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::middleware::Next;
 use axum::response::Response;
 use http_body::Body as _;
 use hyper::HeaderMap;
@@ -132,13 +131,16 @@ pub async fn parse_bytes<T: Send + 'static>(
     parsed
 }
 
-/// The middleware: where a request is answered before all of it has come, its connection ends behind the answer.
-pub async fn part(request: Request, next: Next) -> Response {
+/// Around all endpoints: where `answer` comes before all of its request has come, the connection ends behind it.
+pub async fn part<F: Future<Output = Response>>(
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let unread = request.extensions().get::<Unread>().cloned();
     let whole = Arc::new(AtomicBool::new(request.body().is_end_stream()));
     let came = Arc::clone(&whole);
     let request = request.map(|inner| Body::new(watched(inner, move || came.store(true, Ordering::Relaxed))));
-    let mut response = next.run(request).await;
+    let mut response = answer(request).await;
     if !whole.load(Ordering::Relaxed) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         if let Some(unread) = unread {

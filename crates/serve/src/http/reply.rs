@@ -1,5 +1,6 @@
 //! An answer on its way to the client, in whatever dialect: as a stream or whole. Called by the endpoints that generate.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,13 +110,16 @@ pub async fn generate(
 }
 
 /// A text as a header can hold it, cut where it is long.
-pub fn header_text(text: &str) -> String {
+pub fn header_text(text: &str) -> Cow<'_, str> {
+    if text.len() <= HEADER_CHARS_MAX && text.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
+        return Cow::Borrowed(text);
+    }
     let may_stand = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
     let mut out: String = text.chars().take(HEADER_CHARS_MAX).map(may_stand).collect();
     if text.chars().nth(HEADER_CHARS_MAX).is_some() {
         out += "...";
     }
-    out
+    Cow::Owned(out)
 }
 
 /// Where an answer comes from.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::middleware::Next;
 use axum::response::Response;
 use http_body::Body as _;
 use hyper::header::HeaderValue;
@@ -104,8 +103,11 @@ impl Drop for Line {
     }
 }
 
-/// The middleware: names each request, and writes its line when the last byte is out or the client is gone.
-pub async fn log(mut request: Request, next: Next) -> Response {
+/// Around all endpoints: names each request, and writes its line when the last byte of its `answer` is out or the client is gone.
+pub async fn log<F: Future<Output = Response>>(
+    mut request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let trace = Trace::default();
     let mut line = Line {
         trace: trace.clone(),
@@ -116,7 +118,7 @@ pub async fn log(mut request: Request, next: Next) -> Response {
     };
     let id = HeaderValue::from_str(&trace.id);
     request.extensions_mut().insert(trace);
-    let mut response = next.run(request).await;
+    let mut response = answer(request).await;
     line.status = Some(response.status().as_u16());
     // Nobody asks for the body of these.
     line.complete = line.method == "HEAD" || response.body().is_end_stream();
