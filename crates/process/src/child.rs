@@ -9,7 +9,7 @@
 use std::io::{self, PipeWriter};
 use std::os::unix::process::CommandExt;
 use std::process::{Child as Process, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -20,6 +20,10 @@ use crate::log::Log;
 
 /// $1: seconds between asking and killing.
 const GUARD: &str = "trap '' TERM INT HUP; read -r _; kill -TERM 0; sleep \"$1\"; kill -KILL 0";
+
+/// After a server's end, how long its last lines may take to be read. Where a process that has left the group still writes, they have
+/// no end.
+const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What is started.
 pub struct Start<'a> {
@@ -113,12 +117,18 @@ impl Child {
         let (say, exited) = watch::channel(None);
         let child = Self { pid: server.id(), group: group.clone(), exited };
         let log = start.log.clone();
+        let (reads, has_read) = mpsc::channel::<()>();
         // Threads, not tasks: nothing needs SIGCHLD's handler, and a server that is not waited for would be a zombie.
-        std::thread::Builder::new().name("octet-log".into()).spawn(move || log.fill(output))?;
+        std::thread::Builder::new().name("octet-log".into()).spawn(move || {
+            log.fill(output);
+            drop(reads);
+        })?;
         std::thread::Builder::new().name("octet-wait".into()).spawn(move || {
             let status = server.wait();
             group.close();
             let _ = guard.wait(); // killed with the group
+            // Whoever hears of the end looks there for the cause. It says nothing, but is gone when all is read.
+            let _ = has_read.recv_timeout(LAST_WORDS_TIME_MAX);
             say.send_replace(Some(match status {
                 Ok(status) => ended(status),
                 Err(e) => format!("it can not be waited for: {e}"),
@@ -132,7 +142,7 @@ impl Child {
         self.pid
     }
 
-    /// Waits until it has ended, and nothing of its group is left; says how.
+    /// Waits until it has ended, all of its group has been killed, and what it wrote is in the log; says how.
     pub async fn exited(&self) -> String {
         let mut exited = self.exited.clone();
         match exited.wait_for(Option::is_some).await {

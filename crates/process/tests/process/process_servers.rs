@@ -41,15 +41,20 @@ async fn a_server_starts_once_for_all_who_wait_and_ends_when_idle() {
             let all = all.clone();
             tokio::spawn(async move {
                 let lease = all.lease("a").await.unwrap();
-                get(lease.base_url(), "/").unwrap()
+                (get(lease.base_url(), "/").unwrap(), lease)
             })
         })
         .collect();
+    // Nobody lets go before all have asked: it would end.
+    let mut leases = Vec::new();
     for answer in asked {
-        assert_eq!(answer.await.unwrap(), "a");
+        let (said, lease) = answer.await.unwrap();
+        assert_eq!(said, "a");
+        leases.push(lease);
     }
     assert_eq!(server.starts(), 1);
     let lease = all.lease("a").await.unwrap();
+    drop(leases);
     let pid = pid_of(lease.base_url());
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert!(alive(pid), "a lease keeps it");
@@ -84,8 +89,9 @@ async fn two_models_take_turns_and_never_run_together() {
     for client in clients {
         client.await.unwrap();
     }
+    // Each turn takes all who wait, and a client may miss some of them.
     let starts = a.starts() + b.starts();
-    assert!((2..=20).contains(&starts), "{starts} starts for 80 requests that alternate");
+    assert!((2..=40).contains(&starts), "{starts} starts for 80 requests that alternate");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,22 +119,32 @@ async fn what_does_not_start_says_why() {
     let mut slow = Server::new("s").ready_after(3_600_000).entry();
     slow.check_endpoint = Some("/health".into());
     let settings =
-        octet_config::ProcessSettings { health_check_timeout: Duration::from_secs(5), ..settings() };
-    let all = Processes::with(vec![server.entry(), missing, slow], &settings, fast()).unwrap();
+        octet_config::ProcessSettings { health_check_timeout: Duration::from_secs(10), ..settings() };
+    let mut options = fast();
+    options.patience.backoff_min = Duration::from_secs(4);
+    let all = Processes::with(vec![server.entry(), missing, slow], &settings, options).unwrap();
     let e = all.lease("a").await.unwrap_err();
     let text = e.to_string();
     assert!(text.contains("exit status 3") && text.contains("out of memory: buy more"), "{text}");
     let again = all.lease("a").await.unwrap_err();
     assert!(matches!(again, Error::Resting { .. }) && again.to_string().contains("exit status 3"), "{again}");
     assert_eq!(server.starts(), 1);
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    assert!(matches!(all.lease("a").await, Err(Error::Start { .. })), "it is tried again");
+    let began = std::time::Instant::now();
+    let again = loop {
+        match all.lease("a").await {
+            Err(Error::Resting { .. }) if began.elapsed() < Duration::from_secs(60) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            again => break again,
+        }
+    };
+    assert!(matches!(again, Err(Error::Start { .. })), "it is tried again: {again:?}");
     assert_eq!(server.starts(), 2);
 
     let e = all.lease("m").await.unwrap_err();
     assert!(e.to_string().contains("there is no program 'octet-no-such-program'"), "{e}");
     let e = all.lease("s").await.unwrap_err();
-    assert!(e.to_string().contains("not ready in 5 s: it answers 503"), "{e}");
+    assert!(e.to_string().contains("not ready in 10 s: it answers 503"), "{e}");
     soon(|| all.status().iter().all(|s| s.pid.is_none())).await;
 }
 
@@ -159,7 +175,7 @@ async fn nothing_outlives_its_server() {
     assert!(pids.len() == 2 && pids.iter().all(|p| alive(*p)));
     drop(lease);
     all.unload("a").unwrap();
-    soon(|| pids.iter().all(|p| !alive(*p))).await;
+    soon(|| pids.iter().all(|p| !alive(*p)) && all.status()[0].phase == Phase::Stopped).await;
     assert_eq!(all.status()[0].failure, None);
     // The same where its leader goes first.
     let lease = all.lease("a").await.unwrap();
@@ -174,6 +190,7 @@ async fn cmd_stop_ends_it_where_there_is_one() {
     let mut entry = server.entry();
     let note = server.dir.path().join("stopped");
     let script = format!("echo $0 > {}; kill -9 $0", note.display());
+    entry.unload_timeout = Duration::from_secs(30);
     entry.cmd_stop = Some(["/bin/sh", "-c", &script, "${PID}"].map(String::from).to_vec());
     let all = processes(vec![entry]);
     let lease = all.lease("a").await.unwrap();
@@ -260,7 +277,9 @@ async fn all_end_when_octet_does() {
     let lease = all.lease("a").await.unwrap();
     let pids = crate::common::pids(&get(lease.base_url(), "/pids").unwrap());
     all.shutdown().await;
-    assert!(pids.iter().all(|p| !alive(*p)));
+    assert!(!alive(pids[0]));
+    // What it started was killed with it, and is not waited for.
+    soon(|| pids.iter().all(|p| !alive(*p))).await;
     assert_eq!(all.lease("a").await.unwrap_err(), Error::Ending("a".into()));
 
     let all = processes(vec![Server::new("a").mode("family").entry()]);

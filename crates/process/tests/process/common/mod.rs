@@ -86,11 +86,12 @@ impl Server {
     }
 }
 
-/// Ports from a place of its own for each test's process, so that tests that run at the same time rarely meet.
+/// Ports from a place of its own for each test's process, so that tests that run at the same time rarely meet. All are below those
+/// that systems give away (32768 and more).
 pub fn settings() -> ProcessSettings {
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let own = (std::process::id() % 200) as u16 * 100 + NEXT.fetch_add(5, Ordering::Relaxed) % 100;
+    let own = (std::process::id() % 120) as u16 * 100 + NEXT.fetch_add(5, Ordering::Relaxed) % 100;
     ProcessSettings {
         health_check_timeout: Duration::from_secs(60),
         start_port: 20_000 + own,
@@ -187,7 +188,7 @@ pub fn alive(pid: u32) -> bool {
 
 /// Waits until something is so.
 pub async fn soon(is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "it is never so");
         tokio::time::sleep(Duration::from_millis(10)).await;
