@@ -9,7 +9,7 @@ use octet_config as config_of;
 use octet_router::{Call, Piece, Remote, Router};
 use octet_upstream::{Client, Endpoint, Limits, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Reads one request, headers and body.
 async fn take_request(stream: &mut TcpStream) -> Option<()> {
@@ -96,10 +96,10 @@ async fn ask(router: &Arc<Router<Remote>>) -> (Vec<Event>, octet_router::Route) 
 #[tokio::test]
 async fn what_goes_wrong_before_the_answer_is_not_seen() {
     let good = server(format!("{STREAM}{}{}", chunk("fine"), end())).await;
-    let closed = {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        format!("http://{}/v1", listener.local_addr().unwrap())
-    };
+    // Nobody listens there, and nobody else can.
+    let taken = TcpSocket::new_v4().unwrap();
+    taken.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let closed = format!("http://{}/v1", taken.local_addr().unwrap());
     let html = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 13\r\n\r\n<html></html>";
     let limited = "HTTP/1.1 429 No\r\nretry-after: 30\r\ncontent-length: 2\r\n\r\n{}";
     let failed = "HTTP/1.1 500 No\r\ncontent-length: 4\r\n\r\noops";
