@@ -202,7 +202,7 @@ def schemathesis():
     checks = ["not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance", "response_schema_conformance"]
     command = [str(pathlib.Path(sys.executable).with_name("schemathesis")), "--no-color", "run", URL + "/openapi.json", "--url", URL]
     command += ["--checks", ",".join(checks), "--phases", "examples,coverage,fuzzing", "--max-examples", "6", "--seed", "1"]
-    command += ["--generation-database", "none", "--suppress-health-check", "all", "--request-timeout", "60"]
+    command += ["--generation-database", "none", "--suppress-health-check", "all", "--request-timeout", "600"]
     here = pathlib.Path(__file__).parent
     ran = subprocess.run(command, cwd=here, env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks"})
     assert ran.returncode == 0, "see above"

@@ -14,6 +14,7 @@ use octet_router::{Resolved, Spent};
 use tokio::sync::Semaphore;
 
 use super::Gateway;
+use super::watch::{Seen, look};
 use crate::ops::Keys;
 
 /// A virtual key as a request brought it. Never printed.
@@ -60,6 +61,8 @@ pub struct Current {
     pub headers: bool,
     /// The files that it came from.
     pub files: Vec<PathBuf>,
+    /// How these were when it had been read: what changes before somebody watches them is a change, too.
+    pub seen: Seen,
     /// When it was read, in seconds since 1970 UTC.
     pub created_s: u64,
 }
@@ -97,6 +100,7 @@ impl Current {
             unlisted: unlisted.flat_map(|p| std::iter::once(&p.id).chain(&p.aliases)).cloned().collect(),
             headers,
             files: config.files.clone(),
+            seen: look(&config.files),
             created_s: now.as_secs(),
         })
     }

@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 use super::Gateway;
 
 /// What tells one state of a file from another.
-type Seen = Vec<Option<(SystemTime, u64)>>;
+pub type Seen = Vec<Option<(SystemTime, u64)>>;
 
-fn look(files: &[PathBuf]) -> Seen {
+/// The state of each file.
+pub fn look(files: &[PathBuf]) -> Seen {
     let seen = |file: &PathBuf| {
         let meta = std::fs::metadata(file).ok()?;
         Some((meta.modified().ok()?, meta.len()))
@@ -22,24 +23,22 @@ fn look(files: &[PathBuf]) -> Seen {
 
 /// Takes the configuration again whenever its files have changed, for ever.
 pub async fn files(gateway: Arc<Gateway>, every: Duration) {
-    let mut files = gateway.current().files.clone();
-    let Some(mut taken) = looked(&files).await else { return };
-    let mut before = taken.clone();
+    let mut current = gateway.current();
+    let (mut taken, mut before) = (current.seen.clone(), current.seen.clone());
     loop {
         tokio::time::sleep(every).await;
-        let Some(now) = looked(&files).await else { return };
+        let Some(now) = looked(&current.files).await else { return };
         let settled = now == std::mem::replace(&mut before, now.clone());
         if !settled || now == taken {
             continue;
         }
         taken = now;
         again(&gateway).await;
-        let current = gateway.current().files.clone();
-        if current != files {
-            files = current;
-            let Some(seen) = looked(&files).await else { return };
-            (taken, before) = (seen.clone(), seen);
+        let new = gateway.current();
+        if new.files != current.files {
+            (taken, before) = (new.seen.clone(), new.seen.clone());
         }
+        current = new;
     }
 }
 

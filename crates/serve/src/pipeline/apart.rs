@@ -104,7 +104,10 @@ fn internal(e: &dyn std::error::Error) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
     use std::sync::mpsc::channel;
+    use std::task::Poll;
     use std::time::Duration;
 
     use super::*;
@@ -182,15 +185,14 @@ mod tests {
         // What is short waits for none of them, whatever it is for.
         assert_eq!(apart.run(5, |_| Ok(1)).await.unwrap(), 1);
         assert_eq!(apart.run_unqueued(Share::default(), |_| Ok(2)).await.unwrap(), 2);
-        let prompt = {
-            let apart = Arc::clone(&apart);
-            let work = move |_: &AtomicBool| done.send("prompt").map_err(|e| internal(&e));
-            tokio::spawn(async move { apart.run(LONG, work).await })
-        };
-        // It stands in the line now, or as good as.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let work = move |_: &AtomicBool| done.send("prompt").map_err(|e| internal(&e));
+        let mut prompt = pin!(apart.run(LONG, work));
+        // Once it was polled it stands in the line.
+        let is_pending = poll_fn(|cx| Poll::Ready(prompt.as_mut().poll(cx).is_pending())).await;
+        assert!(is_pending);
         open.send(()).unwrap();
-        for task in counts.into_iter().chain([first, prompt]) {
+        prompt.await.unwrap();
+        for task in counts.into_iter().chain([first]) {
             task.await.unwrap().unwrap();
         }
         let order: Vec<&str> = order.iter().collect();

@@ -7,7 +7,7 @@ pub mod upstream;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use octet_config::{Config, Disk};
 use octet_engine::engine;
@@ -23,6 +23,8 @@ use tokio::task::JoinHandle;
 pub const TEMPLATE: &str = include_str!("template.jinja");
 /// Tokens of context.
 pub const CONTEXT: usize = 1024;
+/// What a test waits for at most, on a machine that has other work.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A model as it is served here.
 pub fn model(name: &str) -> ModelSpec {
@@ -79,7 +81,7 @@ impl Fixture {
         let task = tokio::spawn(server.run(stages));
         // Built together with the command line, reqwest speaks TLS, and wants to be told by what even where it does not.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder().timeout(Duration::from_secs(120)).build().expect("a client");
+        let client = Client::builder().timeout(10 * PATIENCE).build().expect("a client");
         Self { address, app, stage, task, client }
     }
 
@@ -145,13 +147,11 @@ impl Fixture {
 
     /// Waits until something about the server is true.
     pub async fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        for _ in 0..1000 {
-            if holds() {
-                return;
-            }
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < PATIENCE, "in vain: {what}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("in vain: {what}");
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 
 /// One step of an answer.
 #[derive(Debug, Clone)]
@@ -15,6 +16,8 @@ pub enum Step {
     /// Close the connection; what was sent arrives.
     Close,
     Sleep(u64),
+    /// Wait until the test says so.
+    Wait(watch::Receiver<bool>),
 }
 
 /// A request as it came.
@@ -62,10 +65,16 @@ impl Upstream {
     }
 }
 
-/// An address where nobody listens.
-pub async fn nobody() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    format!("http://{}", listener.local_addr().expect("an address"))
+/// An address where nobody listens, and nobody else can while this is held.
+pub struct Nobody {
+    pub base: String,
+    _socket: TcpSocket,
+}
+
+pub fn nobody() -> Nobody {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    Nobody { base: format!("http://{}", socket.local_addr().expect("an address")), _socket: socket }
 }
 
 pub fn answer(status: &str, body: &Value) -> Vec<Step> {
@@ -155,6 +164,11 @@ async fn serve(mut stream: TcpStream, all: Arc<Mutex<Vec<Seen>>>, script: Arc<Sc
                 }
                 Step::Close => return,
                 Step::Sleep(ms) => tokio::time::sleep(std::time::Duration::from_millis(ms)).await,
+                Step::Wait(mut told) => {
+                    if told.wait_for(|told| *told).await.is_err() {
+                        return;
+                    }
+                }
             }
         }
     }

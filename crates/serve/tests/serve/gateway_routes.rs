@@ -121,12 +121,12 @@ async fn who_refuses_is_passed_over_for_another() {
     let up = Upstream::saying("From the second").await;
     let sick =
         Upstream::start(|_| answer("500 Internal Server Error", &json!({"error": {"message": "no"}}))).await;
-    let nobody = nobody().await;
+    let nobody = nobody();
     let all = [
-        ("gone", "hosted_vllm/a", &*nobody),
+        ("gone", "hosted_vllm/a", &*nobody.base),
         ("sick", "hosted_vllm/c", &sick.base),
         ("second", "hosted_vllm/b", &up.base),
-        ("alone", "hosted_vllm/d", &nobody),
+        ("alone", "hosted_vllm/d", &nobody.base),
     ];
     let rest = "router_settings: {fallbacks: [{gone: [second]}, {sick: [second]}], num_retries: 0}\n";
     let f = Fixture::routed(&file(&all, rest)).await;
@@ -231,11 +231,12 @@ async fn weights_aliases_and_stars() {
         ("\"any/*\"", "\"hosted_vllm/*\"", &a.base),
     ];
     let f = Fixture::routed(&file(&all, "router_settings: {model_group_alias: {gpt-4o: both}}\n")).await;
-    for _ in 0..60 {
+    // Enough for chance not to turn it round in a thousand million runs.
+    for _ in 0..120 {
         f.ok(CHAT, &ask("gpt-4o")).await;
     }
     let (from_a, from_b) = (a.seen().len(), b.seen().len());
-    assert!(from_a + from_b == 60 && from_a > from_b && from_b > 0, "{from_a} {from_b}");
+    assert!(from_a + from_b == 120 && from_a > from_b && from_b > 0, "{from_a} {from_b}");
     f.ok(CHAT, &ask("any/thing")).await;
     assert_eq!(a.last().body["model"], "thing");
     let (_, list) = f.get("/v1/models").await;
@@ -342,7 +343,12 @@ async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
     assert!(running.chunk().await.unwrap().is_some());
     let gateway = Arc::clone(f.app.gateway().unwrap());
 
-    std::fs::write(&path, "model_list:\n- {model_name: m, litellm_params: {model: olama/x}}\n").unwrap();
+    // In one step: a half of it would be looked at, too.
+    let write = |text: &str| {
+        let new = folder.path().join("new.yaml");
+        std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &path)).unwrap();
+    };
+    write("model_list:\n- {model_name: m, litellm_params: {model: olama/x}}\n");
     f.until("the broken file was looked at", || loads.load(Ordering::Relaxed) == 1).await;
     assert_eq!(said(&f.ok(CHAT, &ask("m")).await), "from a");
     assert_eq!(gateway.reloads(), 0);
@@ -353,7 +359,7 @@ async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
         ("other", "hosted_vllm/theirs", &slow.base),
         ("here", "octet/new", HERE),
     ];
-    std::fs::write(&path, file(&new, "")).unwrap();
+    write(&file(&new, ""));
     f.until("the new one is taken", || gateway.reloads() == 1).await;
     assert_eq!(said(&f.ok(CHAT, &ask("m")).await), "from b");
     assert_eq!(f.post(CHAT, &ask("slow")).await.0, 404);
@@ -361,7 +367,7 @@ async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
     let rest = running.text().await.unwrap();
     assert!(rest.contains("ly") && rest.contains("[DONE]"), "what runs finishes on the old one: {rest}");
 
-    std::fs::write(&path, text(&a.base)).unwrap();
+    write(&text(&a.base));
     f.until("and back", || gateway.reloads() == 2).await;
     f.until("its model makes way", || f.app.models.loaded(0).is_none()).await;
 }
@@ -394,8 +400,9 @@ async fn a_file_that_lost_its_keys_does_not_open_the_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_waits_for_what_is_elsewhere() {
-    let up = Upstream::start(|seen| {
-        let mut steps = vec![Step::Sleep(600)];
+    let (go, wait) = tokio::sync::watch::channel(false);
+    let up = Upstream::start(move |seen| {
+        let mut steps = vec![Step::Wait(wait.clone())];
         steps.extend(says(seen, "Late"));
         steps
     })
@@ -405,6 +412,9 @@ async fn draining_waits_for_what_is_elsewhere() {
     let running = tokio::spawn(async move { asked.send().await.unwrap().text().await.unwrap() });
     f.until("it is on its way", || f.app.busy() == 1).await;
     f.stage.send(octet_serve::Stage::Drain).unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!f.task.is_finished());
+    go.send(true).unwrap();
     assert!(running.await.unwrap().contains("Late"));
     f.task.await.unwrap();
 }
@@ -428,7 +438,7 @@ async fn counts_beyond_reason_harm_nobody() {
 async fn signs_of_life_are_no_answer() {
     let beats = |_: &Seen| {
         let beat = [chunk(": ping\n\n"), Step::Sleep(50)];
-        [vec![Step::Send(STREAM_HEAD.into())], vec![beat; 1200].concat()].concat()
+        [vec![Step::Send(STREAM_HEAD.into())], vec![beat; 6000].concat()].concat()
     };
     let (far, near) = (Upstream::start(beats).await, Upstream::saying("Hi there").await);
     let all = [("far", "hosted_vllm/x", &*far.base), ("near", "hosted_vllm/y", &near.base)];
@@ -439,5 +449,5 @@ async fn signs_of_life_are_no_answer() {
     let began = std::time::Instant::now();
     let answer = f.send(CHAT, &with(&ask("far"), json!({"stream": true}))).await.text().await.unwrap();
     assert!(answer.contains("Hi there") && !answer.contains("ping"), "{answer}");
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(200), "{:?}", began.elapsed());
 }

@@ -1,12 +1,12 @@
 //! What keeps a server up: limits, keys, cancellation, metrics, and a good end.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Fixture, chat, model, read, with};
-use octet_serve::{Keys, Options, Server, Stage};
+use crate::common::{CONTEXT, Fixture, PATIENCE, chat, model, read, with};
+use octet_serve::{Keys, ModelSpec, Options, Server, Stage};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -17,12 +17,24 @@ fn long() -> Value {
     with(&chat("Hello"), json!({"max_tokens": 900, "ignore_eos": true, "stream": true}))
 }
 
+/// One that is not over before its client leaves, however slow that is.
+fn endless() -> Value {
+    with(&long(), json!({"max_tokens": 15 * CONTEXT}))
+}
+
+/// A model that has room for such answers.
+fn roomy() -> ModelSpec {
+    let mut spec = model("tiny");
+    (spec.options.engine.context, spec.options.engine.kv_tokens) = (Some(16 * CONTEXT), Some(64 * CONTEXT));
+    spec
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_goes_away_makes_room() {
-    let f = Fixture::start().await;
+    let f = Fixture::with(Options::new(vec![roomy()])).await;
     let mut streams = Vec::new();
     for _ in 0..4 {
-        let mut answer = f.send(CHAT, &long()).await;
+        let mut answer = f.send(CHAT, &endless()).await;
         assert!(answer.chunk().await.unwrap().is_some());
         streams.push(answer);
     }
@@ -32,25 +44,25 @@ async fn who_goes_away_makes_room() {
     f.until("nobody runs", || stats().running == 0).await;
     assert_eq!(stats().cancelled, 4);
     // a client that waits for a whole answer
-    let whole = f.request(CHAT, &with(&long(), json!({"stream": false}))).timeout(Duration::from_millis(300));
+    let whole = f.request(CHAT, &with(&endless(), json!({"stream": false}))).timeout(Duration::from_secs(1));
     assert!(whole.send().await.is_err_and(|e| e.is_timeout()));
     f.until("its answer is given up, too", || stats().running == 0 && f.app.models.busy() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_are_told_when_to_come_back() {
-    let mut spec = model("tiny");
+    let mut spec = roomy();
     spec.options.engine.max_seqs = 1;
     spec.options.queue = 1;
     let f = Fixture::with(Options::new(vec![spec])).await;
-    let mut running = f.send(CHAT, &long()).await;
+    let mut running = f.send(CHAT, &endless()).await;
     running.chunk().await.unwrap();
     let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
     f.until("one runs", || stats().running == 1 && stats().waiting == 0).await;
-    let waiting = f.send(CHAT, &long()).await;
+    let waiting = f.send(CHAT, &endless()).await;
     assert_eq!(waiting.status(), 200);
     f.until("one waits", || stats().waiting == 1).await;
-    let refused = f.send(CHAT, &long()).await;
+    let refused = f.send(CHAT, &endless()).await;
     assert_eq!(refused.status(), 429);
     assert!(refused.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
     assert_eq!(read(refused).await.1["error"]["type"], "rate_limit_error");
@@ -208,7 +220,7 @@ async fn texts_and_tokens() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_waits_for_what_was_accepted() {
     let f = Fixture::start().await;
-    let mut accepted = f.send(CHAT, &with(&long(), json!({"max_tokens": 200}))).await;
+    let mut accepted = f.send(CHAT, &long()).await;
     assert!(accepted.chunk().await.unwrap().is_some());
     f.stage.send(Stage::Drain).unwrap();
     f.until("it drains", || f.app.models.is_draining()).await;
@@ -218,7 +230,7 @@ async fn the_end_waits_for_what_was_accepted() {
     assert_eq!(f.get("/ready").await.0, 503);
     let rest = accepted.text().await.unwrap();
     assert!(rest.ends_with("data: [DONE]\n\n") && rest.contains("\"finish_reason\":\"length\""), "{rest}");
-    tokio::time::timeout(Duration::from_secs(10), f.task).await.expect("it ends").unwrap();
+    tokio::time::timeout(PATIENCE, f.task).await.expect("it ends").unwrap();
     assert!(f.client.get(format!("http://{}/health", f.address)).send().await.is_err());
 }
 
@@ -240,8 +252,14 @@ async fn the_end_does_not_wait_for_halves_of_requests() {
     f.stage.send(Stage::Drain).unwrap();
     let rest = answer.text().await.unwrap();
     assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
-    tokio::time::timeout(Duration::from_secs(6), f.task).await.expect("it ends soon").unwrap();
-    drop(connections);
+    tokio::time::timeout(PATIENCE, f.task).await.expect("it ends").unwrap();
+    // It has closed them, and not only given up waiting for that.
+    for mut stream in connections {
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let end = tokio::task::spawn_blocking(move || stream.read_to_end(&mut Vec::new())).await.unwrap();
+        let is_open = |e: std::io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        assert!(!end.is_err_and(is_open));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -262,19 +280,19 @@ async fn it_ends_while_the_model_is_loaded() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!preload.is_finished());
     tell.send(Stage::Drain).unwrap();
-    let loaded = tokio::time::timeout(Duration::from_secs(5), preload).await.expect("it is told");
+    let loaded = tokio::time::timeout(PATIENCE, preload).await.expect("it is told");
     assert!(!loaded.unwrap().expect("nothing is wrong"));
     drop(go);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_word_ends_it_at_once() {
-    let f = Fixture::start().await;
-    let mut accepted = f.send(CHAT, &long()).await;
+    let f = Fixture::with(Options::new(vec![roomy()])).await;
+    let mut accepted = f.send(CHAT, &endless()).await;
     assert!(accepted.chunk().await.unwrap().is_some());
     f.stage.send(Stage::Drain).unwrap();
     f.stage.send(Stage::Stop).unwrap();
-    tokio::time::timeout(Duration::from_secs(5), f.task).await.expect("it ends at once").unwrap();
+    tokio::time::timeout(PATIENCE, f.task).await.expect("it ends at once").unwrap();
     let rest = accepted.text().await;
     assert!(rest.is_err() || !rest.unwrap().contains("finish_reason\":\"length"));
 }
