@@ -171,26 +171,24 @@ async fn answers_are_as_described() {
 
     let at = "/v1/chat/completions";
     c.post(at, with(&chat("Hello"), json!({"n": 2, "logprobs": true, "top_logprobs": 2}))).await;
-    let thinking =
-        json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8});
+    let thinking = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0});
     c.post(at, thinking).await;
     let calls = json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 300, "parallel_tool_calls": false});
     let called = c.post(at, with(&chat("Light!"), calls.clone())).await;
     assert!(called["choices"][0]["message"]["tool_calls"].is_array());
-    let scored =
-        json!({"model": "tiny", "prompt": ["a", "b c"], "echo": true, "logprobs": 2, "max_tokens": 2});
+    let scored = json!({"model": "tiny", "prompt": ["a", "b c"], "echo": true, "logprobs": 2, "max_tokens": 2, "temperature": 0});
     c.post("/v1/completions", scored).await;
 
     let at = "/v1/responses";
     let function = with(&tool()["function"], json!({"type": "function"}));
     let asked = json!({
-        "model": "tiny", "input": "Hello", "max_output_tokens": 8, "store": true, "instructions": "Be brief.",
+        "model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0, "store": true, "instructions": "Be brief.",
         "include": ["message.output_text.logprobs"], "reasoning": {"effort": "none"}, "tools": [function.clone()],
     });
     let kept = c.post(at, asked.clone()).await["id"].as_str().expect("an id").to_string();
     let called = json!({"tool_choice": "required", "max_output_tokens": 300, "parallel_tool_calls": false});
     c.post(at, with(&asked, called)).await;
-    c.post(at, json!({"model": "tiny", "input": "Hello", "max_output_tokens": 8})).await;
+    c.post(at, json!({"model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0})).await;
     let (status, again) = f.get(&format!("/v1/responses/{kept}")).await;
     c.check("/v1/responses/{id}", "get", status, &again);
     let forgotten = f.client.delete(f.url(&format!("/v1/responses/{kept}"))).send().await.unwrap();
@@ -203,7 +201,7 @@ async fn answers_are_as_described() {
     c.post("/api/embeddings", json!({"model": "tiny", "prompt": "one"})).await;
 
     let hello = json!([{"role": "user", "content": "Hello"}]);
-    let asked = json!({"model": "tiny", "messages": hello, "max_tokens": 8});
+    let asked = json!({"model": "tiny", "messages": hello, "max_tokens": 8, "temperature": 0});
     c.post("/v1/messages", asked.clone()).await;
     let claude = json!({
         "tools": [{"name": "set_light", "input_schema": tool()["function"]["parameters"]}], "max_tokens": 300,
@@ -212,7 +210,7 @@ async fn answers_are_as_described() {
     assert_eq!(c.post("/v1/messages", with(&asked, claude)).await["stop_reason"], "tool_use");
     c.post("/v1/messages/count_tokens", json!({"model": "tiny", "messages": hello})).await;
 
-    let llama = json!({"model": "tiny", "stream": false, "options": {"num_predict": 8}, "logprobs": true, "top_logprobs": 1});
+    let llama = json!({"model": "tiny", "stream": false, "options": {"num_predict": 8, "temperature": 0}, "logprobs": true, "top_logprobs": 1});
     c.post("/api/chat", with(&llama, json!({"messages": hello, "think": false}))).await;
     c.post("/api/chat", with(&llama, json!({"messages": hello}))).await;
     c.post("/api/generate", with(&llama, json!({"prompt": "Hello"}))).await;

@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// The store of a server's keys, as `octet keys` opens it. It writes to the same file as the server does, and waits for it.
+/// The store of a server's keys, as `octet keys` opens it: it writes to the same file, waits for the server to do so, and holds it up
+/// only when it is asked for something.
 fn open(database: &Path) -> Store {
-    let options = octet_keys::Options { lock_timeout: PATIENCE, ..Default::default() };
+    let options =
+        octet_keys::Options { lock_timeout: PATIENCE, flush_every: 60 * PATIENCE, ..Default::default() };
     Store::open_with(database, options).unwrap()
 }
 

@@ -10,8 +10,8 @@ use octet_serve::Options;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
-/// What each of these takes, with much room for a machine that has other work. (Tokenizing it all would take minutes.)
-const SOON: Duration = Duration::from_secs(60);
+/// What each of these takes, with much room for a machine that has other work. (Tokenizing it all would take far longer.)
+const SOON: Duration = Duration::from_secs(240);
 
 fn message(body: &Value) -> &str {
     body["error"]["message"].as_str().unwrap_or_default()

@@ -28,10 +28,11 @@ async fn chats_are_lines_unless_asked_otherwise() {
     let generated = json!({"model": "tiny", "prompt": "Hello", "think": false, "stream": false, "options": {"temperature": 0, "num_predict": 10}});
     let generated = f.ok("/api/generate", &generated).await;
     assert_eq!(generated["response"], streamed.as_str(), "a prompt is a message");
-    let raw = json!({"model": "tiny", "prompt": "Hello", "raw": true, "stream": false, "options": {"num_predict": 3}});
+    let raw = json!({"model": "tiny", "prompt": "Hello", "raw": true, "stream": false, "options": {"temperature": 0, "num_predict": 3}});
     assert_eq!(f.ok("/api/generate", &raw).await["eval_count"], 3);
     let schema = json!({"type": "object", "additionalProperties": false, "required": ["ok"], "properties": {"ok": {"type": "boolean"}}});
-    let formatted = json!({"stream": false, "format": schema, "options": {"num_predict": 50}});
+    let formatted =
+        json!({"stream": false, "format": schema, "options": {"temperature": 0, "num_predict": 50}});
     let formatted = f.ok("/api/chat", &with(&chat(), formatted)).await;
     let value: Value = serde_json::from_str(formatted["message"]["content"].as_str().unwrap()).unwrap();
     assert!(value["ok"].is_boolean());
