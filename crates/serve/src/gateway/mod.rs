@@ -244,7 +244,7 @@ impl Gateway {
 
     /// Requests on their way through.
     pub fn busy(&self) -> usize {
-        self.busy.load(Ordering::Relaxed)
+        self.busy.load(Ordering::Acquire)
     }
 
     /// Looks after the file, and after the deployments' health. Runs as long as the server.

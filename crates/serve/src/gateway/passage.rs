@@ -36,7 +36,6 @@ pub struct Asker<'a> {
 /// A request on its way.
 pub struct Passage {
     app: Arc<App>,
-    gateway: Arc<Gateway>,
     trace: Trace,
     request: Arc<GenerateRequest>,
     reply: Reply<Target>,
@@ -55,6 +54,23 @@ pub struct Passage {
     _room: Option<OwnedSemaphorePermit>,
     /// The request is kept, so that somebody else can be asked.
     _share: Share,
+    _counted: Counted,
+}
+
+/// Counts a request for as long as it is on its way. The last of it to go: where none is left, all are billed and measured.
+struct Counted(Arc<Gateway>);
+
+impl Counted {
+    fn new(gateway: &Arc<Gateway>) -> Self {
+        gateway.busy.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(gateway))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Release);
+    }
 }
 
 impl Passage {
@@ -95,12 +111,10 @@ impl Passage {
             key: owner.as_ref().map(ToString::to_string),
             timeout: app.options.timeout,
         };
-        gateway.busy.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             reply: gateway.router().send(call),
             request: Arc::clone(request),
             app: Arc::clone(app),
-            gateway: Arc::clone(gateway),
             trace: trace.clone(),
             bill,
             owner,
@@ -113,6 +127,7 @@ impl Passage {
             ended: false,
             _room: room,
             _share: share,
+            _counted: Counted::new(gateway),
         })
     }
 
@@ -223,7 +238,6 @@ fn at_work(route: &Route) -> Option<&str> {
 
 impl Drop for Passage {
     fn drop(&mut self) {
-        self.gateway.busy.fetch_sub(1, Ordering::Relaxed);
         let usage = self.usage.or_else(|| self.reply.usage());
         let (error, took) = (self.error.take(), self.trace.began.elapsed());
         let (mut asked, mut in_vain) = (false, false);
