@@ -136,7 +136,7 @@ async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chats_do_not_wait_for_those_who_count() {
-    const COUNTS: usize = 40;
+    const COUNTS: usize = 24;
     let f = Fixture::with(Options { prompts_at_once: 1, ..Options::new(vec![model("tiny")]) }).await;
     f.ok(CHAT, &chat("Hello")).await;
     let long = json!({"content": "some words, and more. ".repeat(3_000)});
