@@ -303,11 +303,12 @@ fn refusals_say_what_to_do() {
 fn a_server_that_stops_sending_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let fake = fake(vec![("m.gguf", gguf(1000, 8))], vec![], |r| {
-        Some(Reply { stall: Some(Duration::from_secs(3)), ..Reply::file(r, &gguf(1000, 8), "\"x\"") })
+        Some(Reply { stall: Some(Duration::from_secs(600)), ..Reply::file(r, &gguf(1000, 8), "\"x\"") })
     });
     let mut config = config(dir.path());
     config.endpoint = fake.hub.url.parse().unwrap();
-    config.patience.stall = Duration::from_millis(200);
+    // Long enough for all that comes before.
+    config.patience.stall = Duration::from_secs(5);
     config.patience.retries = 0;
     let e = Hub::new(config).pull(&parse("hf:user/repo"), &Silent).unwrap_err().to_string();
     assert!(e.contains("stopped sending"), "{e}");

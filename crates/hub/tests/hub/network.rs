@@ -19,7 +19,18 @@ fn the_first_command_finds_its_model() {
     let model = Reference::parse("smollm2:135m").unwrap();
     let progress = Recorder::default();
     let begun = std::time::Instant::now();
-    let path = Hub::new(config.clone()).pull(&model, &progress).unwrap_or_else(|e| panic!("{e}"));
+    let hub = Hub::new(config.clone());
+    // The network may be away for a moment; a pull goes on where the last one ended.
+    let mut tries = (1..=3).map(|n| (n, hub.pull(&model, &progress)));
+    let path = tries.find_map(|(n, pulled)| match pulled {
+        Err(e) if n < 3 => {
+            eprintln!("try {n}: {e}");
+            std::thread::sleep(std::time::Duration::from_secs(10));
+            None
+        }
+        last => Some(last),
+    });
+    let path = path.expect("there is a last one").unwrap_or_else(|e| panic!("{e}"));
     for line in progress.all().iter().filter(|l| !l.starts_with("Advanced")) {
         eprintln!("{line}");
     }

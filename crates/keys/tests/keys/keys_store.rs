@@ -16,8 +16,12 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn at(dir: &tempfile::TempDir, clock: &Clock) -> Store {
-    let options = Options { clock: clock.clone(), ..Options::default() };
-    Store::open_with(dir.path().join("keys.db"), options).unwrap()
+    Store::open_with(dir.path().join("keys.db"), Options { clock: clock.clone(), ..options() }).unwrap()
+}
+
+/// Two stores of a test share a file, and a slow disk keeps either waiting for the other.
+fn options() -> Options {
+    Options { lock_timeout: Duration::from_secs(60), ..Options::default() }
 }
 
 fn tokens(input: u64, output: u64) -> Usage {
@@ -161,10 +165,10 @@ fn another_process_changes_keys_and_adds_what_it_spends() {
 #[test]
 fn changes_are_seen_without_being_asked_for() {
     let dir = folder();
-    let options = Options { flush_every: Duration::from_millis(20), ..Options::default() };
+    let options = Options { flush_every: Duration::from_millis(20), ..options() };
     let server = Store::open_with(dir.path().join("keys.db"), options).unwrap();
     let (secret, _) = at(&dir, &Clock::system()).create("alice", Limits::default()).unwrap();
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while server.authorize(secret.reveal(), "m", &Ask::default()).is_err() {
         assert!(std::time::Instant::now() < deadline, "the key is never seen");
         std::thread::sleep(Duration::from_millis(5));
@@ -219,7 +223,7 @@ fn a_budget_survives_restarts_and_edits_and_begins_anew() {
 #[test]
 fn usage_is_counted_by_key_model_and_day_and_forgotten_in_time() {
     let (dir, clock) = (folder(), Clock::manual(START));
-    let options = Options { clock: clock.clone(), retention_days: 2, ..Options::default() };
+    let options = Options { clock: clock.clone(), retention_days: 2, ..options() };
     let store = Store::open_with(dir.path().join("keys.db"), options).unwrap();
     let (alice, a) = store.create("alice", Limits::default()).unwrap();
     let (bob, b) = store.create("bob", Limits::default()).unwrap();

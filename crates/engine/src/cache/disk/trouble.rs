@@ -42,8 +42,8 @@ pub struct Trouble {
     dir: PathBuf,
     /// What was said: whether of writing, and the kind.
     said: Vec<(bool, Kind)>,
-    wait: Duration,
-    until: Option<Instant>,
+    pub(super) wait: Duration,
+    pub(super) until: Option<Instant>,
 }
 
 impl Trouble {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use octet_compute::cpu::CpuOptions;
 use octet_engine::Error;
@@ -37,6 +38,8 @@ pub fn options() -> engine::Options {
         kv_tokens: Some(4 * CONTEXT),
         max_seqs: 4,
         batch_tokens: 64,
+        // what is in a step must not depend on how busy the machine is
+        step_time_max: Duration::from_secs(3600),
         cpu,
         ..engine::Options::default()
     }

@@ -168,11 +168,12 @@ fn serve(mut stream: TcpStream, handler: &Handler, log: &Mutex<Vec<Request>>) ->
     Ok(())
 }
 
-/// Settings that are in a hurry.
+/// Settings that are in a hurry to try again, and in none with servers: they share a machine with other work.
 pub fn config(cache: &std::path::Path) -> HubConfig {
     let mut config = HubConfig::new(cache);
     config.patience.retry_delay = Duration::from_millis(5);
-    config.patience.stall = Duration::from_secs(5);
+    config.patience.connect = Duration::from_secs(60);
+    config.patience.stall = Duration::from_secs(60);
     config
 }
 
