@@ -111,7 +111,7 @@ fn who_goes_away_makes_room() {
     let n = events.iter().count();
     assert!(n < 10, "{n} events came, most of them after the listener had left");
     // a receiver that is gone does the same
-    let (send, _) = channel();
+    let (send, _) = channel::<Event>();
     handle.submit_to(greedy(prompt(20, 4), 300), Box::new(send)).expect("there is room");
     let last = handle.submit(greedy(prompt(20, 3), 5)).expect("there is room");
     assert_eq!(collect(&last).expect("its turn comes")[&0].tokens.len(), 5);
