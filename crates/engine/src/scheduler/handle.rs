@@ -65,6 +65,12 @@ impl Shared {
             *shown = *stats;
         }
     }
+
+    /// The same where there may be no next time, since there is nothing more to do.
+    pub fn publish_at_rest(&self, stats: &Stats) {
+        self.held.store(stats.waiting + stats.running, Ordering::Release);
+        *lock(&self.stats) = *stats;
+    }
 }
 
 /// A place in the queue, taken before the work of making a prompt: a flood is cheap to refuse. Dropped, it is free again.

@@ -57,15 +57,17 @@ fn run(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
         }
         if shared.stop.load(Ordering::Acquire) {
             engine.stop();
-            shared.publish(&engine.stats());
+            shared.publish_at_rest(&engine.stats());
             return;
         }
         let step = engine.step();
-        shared.publish(&engine.stats());
-        if step == Step::Idle {
+        if step == Step::Worked {
+            shared.publish(&engine.stats());
+        } else {
+            shared.publish_at_rest(&engine.stats());
             if orphaned || shared.draining.load(Ordering::Acquire) {
                 engine.flush();
-                shared.publish(&engine.stats());
+                shared.publish_at_rest(&engine.stats());
                 return;
             }
             match rest(engine, commands, shared) {
@@ -85,7 +87,7 @@ fn rest(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) -> R
             Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
             Err(RecvTimeoutError::Timeout) => {
                 let more = engine.save_some();
-                shared.publish(&engine.stats());
+                shared.publish_at_rest(&engine.stats());
                 if !more {
                     return commands.recv();
                 }
