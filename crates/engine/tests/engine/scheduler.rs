@@ -16,27 +16,32 @@ use octet_engine::sampler::SamplerParams;
 use octet_engine::scheduler::{Handle, Options, Shutdown, SubmitError};
 use octet_synth::{Mix, tiny};
 
-/// A listener that keeps the engine at its first token for as long as somebody holds the other end of `until`.
+/// A listener that says when its first token comes, and keeps the engine there for as long as somebody holds the other end
+/// of `until`.
 struct Held {
     events: Sender<Event>,
+    stands: Sender<()>,
     until: Receiver<()>,
 }
 
 impl EventSink for Held {
     fn send(&mut self, event: Event) -> ControlFlow<()> {
         if matches!(event, Event::Token { .. }) {
+            let _ = self.stands.send(()); // only the first one is waited for
             let _ = self.until.recv(); // nothing is ever sent
         }
         EventSink::send(&mut self.events, event)
     }
 }
 
-/// Submits a request at which the engine stands until what comes with its events is dropped: so nothing is finished
-/// meanwhile, however long this thread waits for its turn.
+/// Submits a request at which the engine stands until what comes with its events is dropped: so nothing is taken in or
+/// finished meanwhile, however long this thread waits for its turn.
 fn hold(handle: &Handle, request: Request) -> (Receiver<Event>, Sender<()>) {
     let (events, receive) = channel();
     let (go, until) = channel();
-    handle.submit_to(request, Box::new(Held { events, until })).expect("there is room");
+    let (stands, standing) = channel();
+    handle.submit_to(request, Box::new(Held { events, stands, until })).expect("there is room");
+    standing.recv().expect("its first token comes");
     (receive, go)
 }
 
