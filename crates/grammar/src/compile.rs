@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 
-use crate::limits::{CHOICE_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, COMPILE_TIME_MAX, COMPILING_MAX};
+use crate::limits::{CHOICE_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, COMPILING_MAX};
 use crate::matcher::{Free, Matcher, NOTHING};
 use crate::schema::{self, Policy};
 use crate::tools::{CALL_OPEN, Calls};
@@ -55,10 +55,11 @@ impl Grammar {
                 let _ = send.send(out);
             })
             .map_err(|e| Error::TooComplex(format!("no thread to compile it could be started: {e}")))?;
-        match receive.recv_timeout(COMPILE_TIME_MAX) {
+        let most = vocabulary.times.compile;
+        match receive.recv_timeout(most) {
             Ok(out) => out,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(Error::TooComplex(format!("it was not compiled after {} s", COMPILE_TIME_MAX.as_secs())))
+                Err(Error::TooComplex(format!("it was not compiled after {} s", most.as_secs())))
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::TooComplex(
                 "its compilation failed in a way that it should not; please report it".into(),

@@ -47,4 +47,4 @@ pub use compile::Grammar;
 pub use error::Error;
 pub use matcher::Matcher;
 pub use spec::{Constraint, GrammarSpec, Tool, ToolMode, ToolSyntax};
-pub use vocabulary::{Token, Vocabulary};
+pub use vocabulary::{TimeLimits, Token, Vocabulary};

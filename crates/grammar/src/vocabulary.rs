@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use llguidance::ParserFactory;
 use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
@@ -41,10 +42,28 @@ const SLICES: &[&str] = &[
 /// Turns text into the tokens that the model would see it as.
 type Encode = Box<dyn Fn(&str) -> Option<Vec<u32>> + Send + Sync>;
 
+/// How long work on a constraint may take before it is given up, on the clock: on a machine that has other work, more time
+/// passes than the work takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLimits {
+    /// A compilation.
+    pub compile: Duration,
+    /// The computation of one mask.
+    pub step: Duration,
+}
+
+impl Default for TimeLimits {
+    /// 5 s and 0.5 s.
+    fn default() -> Self {
+        Self { compile: limits::COMPILE_TIME_MAX, step: limits::STEP_TIME_MAX }
+    }
+}
+
 /// A vocabulary to compile constraints for. Costs a second or two and some 100 MB for 248k tokens: share it.
 pub struct Vocabulary {
     pub(crate) factory: ParserFactory,
     pub(crate) watchdog: Watchdog,
+    pub(crate) times: TimeLimits,
     /// How many constraints are being compiled.
     pub(crate) compiling: AtomicUsize,
     /// Bit set of all ids that are tokens.
@@ -61,6 +80,16 @@ impl Vocabulary {
         tokens: impl IntoIterator<Item = Token>,
         eos: &[u32],
         encode: impl Fn(&str) -> Option<Vec<u32>> + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, Error> {
+        Self::with_times(tokens, eos, encode, TimeLimits::default())
+    }
+
+    /// The same with other limits of time.
+    pub fn with_times(
+        tokens: impl IntoIterator<Item = Token>,
+        eos: &[u32],
+        encode: impl Fn(&str) -> Option<Vec<u32>> + Send + Sync + 'static,
+        times: TimeLimits,
     ) -> Result<Arc<Self>, Error> {
         let words: Vec<Vec<u8>> = tokens.into_iter().map(word).collect();
         if words.is_empty() || words.len() > TOKENS_MAX {
@@ -90,10 +119,11 @@ impl Vocabulary {
             ParserFactory::new(&env, can, &slices).map_err(|e| Error::Vocabulary(e.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits::parser();
-        let watchdog = Watchdog::new(limits::STEP_TIME_MAX)?;
+        let watchdog = Watchdog::new(times.step)?;
         Ok(Arc::new(Self {
             factory,
             watchdog,
+            times,
             compiling: AtomicUsize::new(0),
             everything,
             plain,

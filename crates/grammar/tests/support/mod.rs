@@ -4,17 +4,28 @@
 #![allow(dead_code)] // each test uses a part of it
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-use octet_grammar::{Constraint, Grammar, GrammarSpec, Matcher, Token, Vocabulary};
+use octet_grammar::{Constraint, Grammar, GrammarSpec, Matcher, TimeLimits, Token, Vocabulary};
 
 /// The special tokens of the byte vocabulary, from 256.
 const SPECIAL: [&str; 5] = ["<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"];
 
 /// The 256 bytes by their own numbers, then special tokens: 256 `<|im_end|>` (the end of an answer) and so on.
+///
+/// What is common is let take its time: the tests share a machine with other work.
 pub fn bytes() -> Arc<Vocabulary> {
+    bytes_within(PATIENT)
+}
+
+/// Far more than anything common takes.
+const PATIENT: TimeLimits = TimeLimits { compile: Duration::from_secs(300), step: Duration::from_secs(60) };
+
+/// The same with these limits of time.
+pub fn bytes_within(times: TimeLimits) -> Arc<Vocabulary> {
     let text = (0..=255u8).map(|b| Token::Text(vec![b]));
     let all = text.chain(SPECIAL.map(|s| Token::Special(s.into())));
-    Vocabulary::new(all, &[256], |s| Some(s.bytes().map(u32::from).collect())).unwrap()
+    Vocabulary::with_times(all, &[256], |s| Some(s.bytes().map(u32::from).collect()), times).unwrap()
 }
 
 /// A vocabulary of a tokenizer.json with GPT-2's spelling of bytes, and what encodes with it.
@@ -45,7 +56,7 @@ impl Real {
         let tokenizer = self.tokenizer.clone();
         // No text of ours holds an added token, so there is no need to keep them from being found.
         let encode = move |s: &str| Some(tokenizer.encode_fast(s, false).ok()?.get_ids().to_vec());
-        Vocabulary::new(self.tokens.iter().cloned(), &self.eos, encode).unwrap()
+        Vocabulary::with_times(self.tokens.iter().cloned(), &self.eos, encode, PATIENT).unwrap()
     }
 
     pub fn encode(&self, text: &str) -> Vec<u32> {
