@@ -210,7 +210,8 @@ fn a_crash_loses_no_more_than_was_not_written_yet() {
     // Opened for each look, and only while the child has the file: the last one to close it would tidy up.
     let written = || -> u64 {
         let file = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-        file.query_row("SELECT coalesce(sum(requests), 0) FROM usage", [], |row| row.get(0)).unwrap()
+        let sum = "SELECT coalesce(sum(requests), 0) FROM usage";
+        file.query_row(sum, [], |row| row.get::<_, i64>(0)).unwrap().unsigned_abs()
     };
     let start = std::time::Instant::now();
     let safe = loop {
