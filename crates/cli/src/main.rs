@@ -30,10 +30,6 @@ use std::process::ExitCode;
 use config::{Command, Settings};
 use stderr::note;
 
-/// A routed request makes some hundred small allocations, most of which end on the thread that made them.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A wrong command line that only came out after parsing; exits with 2 like those that clap finds.
 #[derive(Debug)]
 struct Usage(String);

@@ -11,7 +11,7 @@ fn acts(c: char) -> bool {
 /// `text` with such characters escaped as Rust writes them: a name can neither move the cursor, nor pass for another line, nor be
 /// read backwards.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    // Most texts are ASCII, and looked at many bytes at a time.
+    // Most texts are ASCII, and need not be decoded.
     if text.bytes().all(|b| matches!(b, b' '..=b'~')) || !text.contains(acts) {
         return Cow::Borrowed(text);
     }

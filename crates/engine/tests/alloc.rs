@@ -25,7 +25,6 @@ thread_local! {
 /// Counts an allocation of any thread but the process's first: that is the test harness's own, which says after a minute
 /// that a test still runs.
 fn count() {
-    // A thread that ends allocates after its locals are gone, and is none of ours.
     let thread = THREAD.try_with(|t| {
         let n = t.get().unwrap_or_else(|| THREADS.fetch_add(1, Ordering::SeqCst));
         t.set(Some(n));

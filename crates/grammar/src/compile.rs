@@ -59,7 +59,7 @@ impl Grammar {
         match receive.recv_timeout(most) {
             Ok(out) => out,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(Error::TooComplex(format!("it was not compiled after {} s", most.as_secs())))
+                Err(Error::TooComplex(format!("it was not compiled after {most:?}")))
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::TooComplex(
                 "its compilation failed in a way that it should not; please report it".into(),

@@ -84,7 +84,7 @@ impl Vocabulary {
         Self::with_times(tokens, eos, encode, TimeLimits::default())
     }
 
-    /// The same with other limits of time.
+    /// The same with other limits of time: a server has no setting for them, tests on busy machines need more.
     pub fn with_times(
         tokens: impl IntoIterator<Item = Token>,
         eos: &[u32],

@@ -21,8 +21,8 @@ use crate::log::Log;
 /// $1: seconds between asking and killing.
 const GUARD: &str = "trap '' TERM INT HUP; read -r _; kill -TERM 0; sleep \"$1\"; kill -KILL 0";
 
-/// After a server's end, how long its last lines may take to be read. Where a process that has left the group still writes, they have
-/// no end.
+/// After a server's end, how long its last lines may take to be read. Where a process that has left the group still holds the
+/// pipe, they have no end.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What is started.
@@ -38,6 +38,7 @@ pub struct Start<'a> {
 pub struct Child {
     pid: u32,
     group: Arc<Group>,
+    gone: watch::Receiver<bool>,
     exited: watch::Receiver<Option<String>>,
 }
 
@@ -114,8 +115,9 @@ impl Child {
                 });
             }
         };
+        let (tell, gone) = watch::channel(false);
         let (say, exited) = watch::channel(None);
-        let child = Self { pid: server.id(), group: group.clone(), exited };
+        let child = Self { pid: server.id(), group: group.clone(), gone, exited };
         let log = start.log.clone();
         let (reads, has_read) = mpsc::channel::<()>();
         // Threads, not tasks: nothing needs SIGCHLD's handler, and a server that is not waited for would be a zombie.
@@ -127,6 +129,7 @@ impl Child {
             let status = server.wait();
             group.close();
             let _ = guard.wait(); // killed with the group
+            tell.send_replace(true);
             // Whoever hears of the end looks there for the cause. It says nothing, but is gone when all is read.
             let _ = has_read.recv_timeout(LAST_WORDS_TIME_MAX);
             say.send_replace(Some(match status {
@@ -142,7 +145,13 @@ impl Child {
         self.pid
     }
 
-    /// Waits until it has ended, all of its group has been killed, and what it wrote is in the log; says how.
+    /// Waits until it has ended, and all of its group has been killed.
+    pub async fn gone(&self) {
+        // Nobody is left to tell: it was waited for, too.
+        let _ = self.gone.clone().wait_for(|gone| *gone).await;
+    }
+
+    /// The same, and until what it wrote is in the log, as far as that comes in two seconds; says how it ended.
     pub async fn exited(&self) -> String {
         let mut exited = self.exited.clone();
         match exited.wait_for(Option::is_some).await {

@@ -135,9 +135,9 @@ async fn stop(child: &Child, job: &Job) {
         }
     }
     let left = limit.saturating_sub(begun.elapsed());
-    if tokio::time::timeout(left, child.exited()).await.is_err() {
+    if tokio::time::timeout(left, child.gone()).await.is_err() {
         tracing::warn!("process '{}' did not end in {} s, and is killed", job.process.id, limit.as_secs());
         child.kill();
-        child.exited().await;
+        child.gone().await;
     }
 }

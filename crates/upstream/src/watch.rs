@@ -5,7 +5,9 @@
 //! client has. Nothing is copied unless an event comes in pieces. Events are told apart by line feeds, as all servers write
 //! them; JSON is parsed only where an event may be an error or hold a count.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
@@ -15,7 +17,7 @@ use octet_api::anthropic::messages::UsageReader;
 use octet_api::core::Usage;
 use octet_api::{ApiError, ollama, openai, sse};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -230,7 +232,7 @@ impl Watch {
         #[derive(Deserialize)]
         struct Typed<'a> {
             #[serde(borrow, rename = "type")]
-            kind: std::borrow::Cow<'a, str>,
+            kind: Cow<'a, str>,
         }
         let typed: Option<Typed<'_>>;
         let name = if name.is_empty() {
@@ -361,40 +363,50 @@ fn openai_error(json: &[u8]) -> ApiError {
     openai::error::in_stream(json)
 }
 
-/// Whether a whole answer is JSON, with a list of what was asked for. Gives what is under `usage` in OpenAI's dialects: answers
-/// are long, and this reads them once.
-fn check_whole(dialect: Dialect, body: &[u8]) -> serde_json::Result<Option<&RawValue>> {
-    #[derive(Deserialize)]
-    struct Text<'a> {
-        #[serde(rename = "choices")]
-        _choices: Vec<IgnoredAny>,
-        #[serde(borrow, default)]
-        usage: Option<&'a RawValue>,
+/// What is looked at of a whole answer, in one reading, for answers are long: whether it is an object with the list that was asked for,
+/// and what is under `usage`, which is not read here: a count that is none is no reason to lose an answer.
+struct Look {
+    /// The list's name.
+    list: Option<&'static str>,
+}
+
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Visitor<'de> for Look {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
     }
-    #[derive(Deserialize)]
-    struct Vectors<'a> {
-        #[serde(rename = "data")]
-        _data: Vec<IgnoredAny>,
-        #[serde(borrow, default)]
-        usage: Option<&'a RawValue>,
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut missing, mut usage) = (self.list, None);
+        while let Some(Key(name)) = map.next_key()? {
+            if self.list == Some(&*name) {
+                map.next_value::<Vec<IgnoredAny>>()?;
+                missing = None;
+            } else if name == "usage" {
+                usage = map.next_value()?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        missing.map_or(Ok(usage), |list| Err(A::Error::missing_field(list)))
     }
-    #[derive(Deserialize)]
-    struct Response<'a> {
-        #[serde(borrow, default)]
-        usage: Option<&'a RawValue>,
-    }
-    #[derive(Deserialize)]
-    struct Message {
-        #[serde(rename = "content")]
-        _content: Vec<IgnoredAny>,
-    }
-    Ok(match dialect {
-        Dialect::OpenAiChat | Dialect::OpenAiCompletions => serde_json::from_slice::<Text<'_>>(body)?.usage,
-        Dialect::OpenAiEmbeddings => serde_json::from_slice::<Vectors<'_>>(body)?.usage,
-        Dialect::OpenAiResponses => serde_json::from_slice::<Response<'_>>(body)?.usage,
-        Dialect::AnthropicMessages => serde_json::from_slice::<Message>(body).map(|_| None)?,
-        _ => serde_json::from_slice::<IgnoredAny>(body).map(|_| None)?,
-    })
+}
+
+fn look(dialect: Dialect, body: &[u8]) -> serde_json::Result<Option<&RawValue>> {
+    let list = match dialect {
+        Dialect::OpenAiChat | Dialect::OpenAiCompletions => Some("choices"),
+        Dialect::OpenAiEmbeddings => Some("data"),
+        Dialect::AnthropicMessages => Some("content"),
+        _ => None,
+    };
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let usage = json.deserialize_map(Look { list })?;
+    json.end()?;
+    Ok(usage)
 }
 
 /// The count of a whole answer.
@@ -409,7 +421,7 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
             Form::Lines => ollama::error::in_stream(body),
         });
     }
-    let usage = check_whole(dialect, body).map_err(|e| {
+    let usage = look(dialect, body).map_err(|e| {
         let text: String = String::from_utf8_lossy(&body[..body.len().min(800)]).chars().take(200).collect();
         ApiError::upstream(format!("the provider's answer can not be read: {e}: {text}"))
     })?;

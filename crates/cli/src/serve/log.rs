@@ -1,5 +1,6 @@
 //! What the server says while it runs: lines to standard error. Started by `serve`.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 
 use octet_config::printable;
@@ -23,20 +24,38 @@ pub fn start(verbose: bool, settings: &Settings) -> anyhow::Result<()> {
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log);
     let subscriber = subscriber.log_internal_errors(false).with_target(false);
     let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
-    // The subscriber's own way looks at each character by itself, which is more work than to route a request.
+    // The subscriber's own way looks at each character by itself, which takes as long as to choose who is asked.
     let fields = debug_fn(|out, field, value| {
         if field.name() != "message" {
             write!(out, "{field}=")?;
         }
-        let text = format!("{value:?}");
-        for (i, line) in text.split('\n').enumerate() {
-            if i > 0 {
-                out.write_char('\n')?;
-            }
-            out.write_str(&printable(line))?;
-        }
-        Ok(())
+        let mut text = String::new();
+        write!(text, "{value:?}")?;
+        lines(out, &text)
     });
     let subscriber = subscriber.compact().fmt_fields(fields.delimited(" "));
     subscriber.try_init().map_err(anyhow::Error::from_boxed)
+}
+
+/// Writes what others may have said: so that it can neither move a cursor nor pass for a line of ours.
+fn lines(out: &mut impl Write, text: &str) -> std::fmt::Result {
+    for (i, line) in text.split('\n').enumerate() {
+        if i > 0 {
+            out.write_str("\n    ")?;
+        }
+        out.write_str(&printable(line))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_stays_within_its_line() {
+        let mut out = String::new();
+        lines(&mut out, "a\u{1b}[2J\r\nINFO all is well\u{202e}").unwrap();
+        assert_eq!(out, "a\\u{1b}[2J\\r\n    INFO all is well\\u{202e}");
+    }
 }

@@ -52,6 +52,16 @@ fn cases() -> Vec<(&'static str, GrammarSpec)> {
 }
 
 #[test]
+fn a_compilation_that_takes_too_long_is_given_up() {
+    let times = TimeLimits { compile: Duration::from_micros(100), ..TimeLimits::default() };
+    let long = GrammarSpec::Regex("(?:[ab]?[cd]?)".repeat(1000));
+    let Err(Error::TooComplex(why)) = compile(&bytes_within(times), long, false) else {
+        panic!("it was compiled")
+    };
+    assert!(why.contains("not compiled after 100µs"), "{why}");
+}
+
+#[test]
 fn it_ends() {
     let vocabulary = bytes_within(TimeLimits::default());
     for (name, spec) in cases() {

@@ -61,7 +61,7 @@ pub struct Current {
     pub headers: bool,
     /// The files that it came from.
     pub files: Vec<PathBuf>,
-    /// How these were when it had been read: what changes before somebody watches them is a change, too.
+    /// How these were soon after they had been read: what changes before somebody watches them is a change, too.
     pub seen: Seen,
     /// When it was read, in seconds since 1970 UTC.
     pub created_s: u64,

@@ -83,6 +83,8 @@ impl Passage {
         original: Option<Original>,
     ) -> Result<Self, ApiError> {
         let Asker { trace, caller, headers, share } = asker;
+        // Before it is asked whether the server ends: what is let in is seen by the end, and waited for.
+        let counted = Counted::new(gateway);
         if app.models.is_draining() {
             return Err(draining());
         }
@@ -127,7 +129,7 @@ impl Passage {
             ended: false,
             _room: room,
             _share: share,
-            _counted: Counted::new(gateway),
+            _counted: counted,
         })
     }
 

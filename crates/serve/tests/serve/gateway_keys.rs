@@ -84,7 +84,7 @@ async fn keys_say_who_may_ask_what() {
     let metrics = |key: &str| f.client.get(f.url("/metrics")).bearer_auth(key).send();
     assert_eq!(metrics(&secret).await.unwrap().status(), 403);
     assert_eq!(metrics("sk-master").await.unwrap().status(), 200);
-    // taken back, it is refused within a second
+    // taken back, it is refused as soon as the store's file was looked at again
     let id = store.find("a test").unwrap().id;
     store.revoke(id).unwrap();
     let began = Instant::now();

@@ -48,6 +48,29 @@ async fn a_whole_answer_passes_to_the_byte() {
 }
 
 #[tokio::test]
+async fn a_strange_count_is_no_reason_to_lose_an_answer() {
+    let chat = |rest: &str| format!("{{\"choices\":[]{rest}}}");
+    let cases = [
+        (Dialect::OpenAiChat, chat(""), None),
+        (Dialect::OpenAiChat, chat(r#","usage":null"#), None),
+        (Dialect::OpenAiChat, chat(r#","usage":"none""#), None),
+        (Dialect::OpenAiChat, chat(r#","usage":{"prompt_tokens":"3"}"#), None),
+        (Dialect::OpenAiChat, chat(r#","usage":null,"usage":{"prompt_tokens":3}"#), Some((3, 0))),
+        (Dialect::OpenAiEmbeddings, r#"{"usage":{"prompt_tokens":3},"data":[]}"#.into(), Some((3, 0))),
+        (
+            Dialect::OpenAiResponses,
+            r#"{"output":[],"usage":{"input_tokens":3,"output_tokens":2}}"#.into(),
+            Some((3, 2)),
+        ),
+    ];
+    for (dialect, whole, expected) in cases {
+        let steps = vec![send(answer("200 OK", "application/json", &whole))];
+        let (text, usage, _) = pass(Provider::OpenAi, dialect, r#"{"model":"ours"}"#, false, steps).await;
+        assert_eq!((text.as_str(), counts(usage)), (whole.as_str(), expected));
+    }
+}
+
+#[tokio::test]
 async fn counts_that_the_client_did_not_ask_for_are_taken_out() {
     let first = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n";
     let last =
