@@ -147,7 +147,7 @@ impl Child {
 
     /// Waits until it has ended, and all of its group has been killed.
     pub async fn gone(&self) {
-        // Nobody is left to tell: it was waited for, too.
+        // An error: the thread that tells has ended, and with it the server.
         let _ = self.gone.clone().wait_for(|gone| *gone).await;
     }
 

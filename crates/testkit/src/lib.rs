@@ -5,6 +5,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+/// An address where nobody listens: that of a service that hardly any machine has, and no port that the system hands out.
+pub const NOBODY: &str = "http://127.0.0.1:9";
+
 /// Says why a test is skipped. Not by `eprintln!`: the test harness swallows that where a test passes.
 pub fn skipped(why: &str) {
     // Nobody to tell is no reason to fail.

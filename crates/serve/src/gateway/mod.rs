@@ -107,6 +107,8 @@ impl Gateway {
         keys: Keys,
     ) -> Result<Self, BoxError> {
         let config = &routes.config;
+        // First, for the rest may take its time, and files may change meanwhile.
+        let current = Arc::new(Current::new(config, &keys)?);
         let client = Client::new(Limits::default());
         let servers = Servers::new(config)?;
         let store = match &config.keys.database {
@@ -128,7 +130,6 @@ impl Gateway {
         models_go(models, unused);
         let seed = fastrand::u64(..);
         let router = Router::new(config, seed, |d| found(&targets, d))?;
-        let current = Arc::new(Current::new(config, &keys)?);
         tell(config);
         Ok(Self {
             router: Arc::new(router),
@@ -166,6 +167,8 @@ impl Gateway {
     }
 
     fn take(&self, config: &Config) -> Result<(), BoxError> {
+        // First, as in `new`.
+        let current = Arc::new(Current::new(config, &self.keys)?);
         let maker = Maker {
             app: &self.app,
             models: &self.models,
@@ -177,7 +180,6 @@ impl Gateway {
         let (targets, unused) = maker.targets(config)?;
         // All that can fail comes first, so that the old one stays as a whole.
         drop(Table::new(config, &States::default(), |d| found(&targets, d))?);
-        let current = Arc::new(Current::new(config, &self.keys)?);
         // A file that is cut off is often still a whole one, without its last sections.
         if current.keys.is_empty() && !self.is_open() && self.store.is_none() {
             return Err("no key is named any more, which would let everybody in: start the server anew if \

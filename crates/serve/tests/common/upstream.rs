@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// One step of an answer.
@@ -63,18 +63,6 @@ impl Upstream {
     pub fn last(&self) -> Seen {
         self.seen().last().expect("a request came").clone()
     }
-}
-
-/// An address where nobody listens, and nobody else can while this is held.
-pub struct Nobody {
-    pub base: String,
-    _socket: TcpSocket,
-}
-
-pub fn nobody() -> Nobody {
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
-    Nobody { base: format!("http://{}", socket.local_addr().expect("an address")), _socket: socket }
 }
 
 pub fn answer(status: &str, body: &Value) -> Vec<Step> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::upstream::{STREAM_HEAD, Seen, Step, Upstream, answer, chunk, delta, event, nobody, says};
+use crate::common::upstream::{STREAM_HEAD, Seen, Step, Upstream, answer, chunk, delta, event, says};
 use crate::common::{Fixture, chat, model, with};
 use octet_config::{Config, Disk};
 use octet_serve::{Options, Routes};
@@ -121,12 +121,11 @@ async fn who_refuses_is_passed_over_for_another() {
     let up = Upstream::saying("From the second").await;
     let sick =
         Upstream::start(|_| answer("500 Internal Server Error", &json!({"error": {"message": "no"}}))).await;
-    let nobody = nobody();
     let all = [
-        ("gone", "hosted_vllm/a", &*nobody.base),
+        ("gone", "hosted_vllm/a", octet_testkit::NOBODY),
         ("sick", "hosted_vllm/c", &sick.base),
         ("second", "hosted_vllm/b", &up.base),
-        ("alone", "hosted_vllm/d", &nobody.base),
+        ("alone", "hosted_vllm/d", octet_testkit::NOBODY),
     ];
     let rest = "router_settings: {fallbacks: [{gone: [second]}, {sick: [second]}], num_retries: 0}\n";
     let f = Fixture::routed(&file(&all, rest)).await;

@@ -66,8 +66,7 @@ async fn fails_midway(steps: Vec<Step>, kind: FailureKind, timeouts: Timeouts) -
 
 #[tokio::test]
 async fn a_refused_connection() {
-    let nobody = nobody();
-    let endpoint = endpoint(COMPATIBLE, &nobody.base);
+    let endpoint = endpoint(COMPATIBLE, octet_testkit::NOBODY);
     let (_, failure) = generate(&endpoint, &request(false)).await;
     let failure = failure.unwrap();
     assert_eq!((failure.kind, failure.status, failure.sent_any), (FailureKind::Connect, None, false));

@@ -9,7 +9,7 @@ use octet_config::{Changes, Provider, Remote, Secret};
 use octet_upstream::{Client, Dialect, Endpoint, Failure, Forward, Limits, Settings};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 
 /// One step of an answer.
 #[derive(Debug, Clone)]
@@ -146,18 +146,6 @@ async fn read(stream: &mut TcpStream, connection: usize) -> Option<Seen> {
         all.extend_from_slice(&buffer[..n]);
     }
     Some(Seen { line, headers, body: all[head..].to_vec(), connection })
-}
-
-/// An address where nobody listens, and nobody else can while this is held.
-pub struct Nobody {
-    pub base: String,
-    _socket: TcpSocket,
-}
-
-pub fn nobody() -> Nobody {
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
-    Nobody { base: format!("http://{}", socket.local_addr().expect("an address")), _socket: socket }
 }
 
 /// An answer with a length.
