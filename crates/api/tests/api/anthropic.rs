@@ -141,6 +141,46 @@ fn a_whole_answer() {
     assert_eq!((&v["stop_reason"], &v["id"]), (&json!("tool_use"), &json!("msg_abc")));
 }
 
+/// A client's library ends with an error of its own where the input of a `tool_use` is no object.
+#[test]
+fn a_call_without_an_object_is_text() {
+    let call = |index: u32, parts: &[&str]| {
+        let id = format!("call_{index}");
+        let part = |p: &&str| Event::ToolCallArguments { choice: 0, index, text: (*p).into() };
+        let start = Event::ToolCallStart { choice: 0, index, id, name: "weather".into() };
+        std::iter::once(start).chain(parts.iter().map(part)).collect::<Vec<_>>()
+    };
+    let end = Event::Finished { choice: 0, reason: FinishReason::ToolCalls };
+    let calls = [call(0, &[" ", "\"Ro", "me\""]), call(1, &[]), call(2, &["\n", " {\"city\":", "1}"])];
+    let all: Vec<Event> =
+        std::iter::once(started()).chain(calls.concat()).chain(std::iter::once(end)).collect();
+    let stream = write(MessageWriter::new(&request()), &all);
+    let expected = [
+        "message_start",
+        "0 content_block_start text",
+        "0 content_block_delta text_delta",
+        "0 content_block_delta text_delta",
+        "0 content_block_delta text_delta",
+        "0 content_block_delta text_delta",
+        "0 content_block_stop",
+        "1 content_block_start tool_use",
+        "1 content_block_stop",
+        "2 content_block_start tool_use",
+        "2 content_block_delta input_json_delta",
+        "2 content_block_delta input_json_delta",
+        "2 content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(shape(&stream), expected);
+    let of_stream = Answer::from_events(&read(MessageReader::new(), stream.as_bytes(), 7));
+    let body: Value = serde_json::from_slice(&response(&request(), &Answer::from_events(&all))).unwrap();
+    assert_eq!(body["content"][0]["type"], "text");
+    assert_eq!(of_stream.choices[0].text(), "weather(\"Rome\")");
+    let inputs: Vec<&Value> = body["content"].as_array().unwrap()[1..].iter().map(|b| &b["input"]).collect();
+    assert_eq!(inputs, [&json!({}), &json!({"city": 1})]);
+}
+
 #[test]
 fn failures_are_said_and_end_a_stream() {
     let e = Event::Error(ApiError::new(ErrorKind::Overloaded, "too much"));

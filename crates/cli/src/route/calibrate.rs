@@ -62,11 +62,7 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
     let mut options = Options::new(Vec::new());
     let made = routes::routes(config, &args.config, &plain, settings)?;
     options.routes = Some(octet_serve::Routes { watch: None, ..made });
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(crate::serve::serving_threads())
-        .enable_all()
-        .build()?;
-    let samples = runtime.block_on(async {
+    let samples = crate::serve::serving_runtime()?.block_on(async {
         let app = App::new(options).map_err(anyhow::Error::from_boxed)?;
         let gateway = app.gateway().context("there is no router")?;
         let mut samples = Vec::new();

@@ -70,10 +70,14 @@ impl ServeArgs {
     }
 }
 
-/// Threads that serve connections: they only move bytes. Of one core that this process may use a second thread would
-/// only take turns with the first, at one switch a request.
-pub fn serving_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get().min(2))
+/// What serves connections: one or two threads that only move bytes. Of one core that this process may use a second thread
+/// would only take turns with the first, at one switch a request.
+pub fn serving_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let mut builder = match std::thread::available_parallelism() {
+        Ok(n) if n.get() > 1 => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    builder.worker_threads(2).max_blocking_threads(BLOCKING_THREADS).enable_all().build()
 }
 /// Threads for templates, tokenizers and grammars.
 const BLOCKING_THREADS: usize = 16;
@@ -97,11 +101,7 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
         _ => options.models = models(args, settings)?,
     }
     let single = options.models.len() == 1;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(serving_threads())
-        .max_blocking_threads(BLOCKING_THREADS)
-        .enable_all()
-        .build()?;
+    let runtime = serving_runtime()?;
     let served = runtime.block_on(async {
         let server = Server::listen(reserved, options).map_err(anyhow::Error::from_boxed)?;
         let mut stage = signals()?;

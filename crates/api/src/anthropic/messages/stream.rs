@@ -20,6 +20,8 @@ pub struct MessageWriter {
     /// The number of the open block, or of the next if none is.
     block: u32,
     open: Option<Open>,
+    /// The call whose arguments have yet to begin: only then it is known what kind of block it is.
+    call: Option<Call>,
     usage: WireUsage,
     finish: Option<FinishReason>,
     failed: bool,
@@ -28,9 +30,20 @@ pub struct MessageWriter {
 /// The block that is being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
-    Thinking { signed: bool },
+    Thinking {
+        signed: bool,
+    },
     Text,
     Call(u32),
+    /// A call with arguments that are no object, which has no place in a `tool_use`: the text that says the same.
+    Said(u32),
+}
+
+#[derive(Debug)]
+struct Call {
+    index: u32,
+    id: String,
+    name: String,
 }
 
 #[derive(Serialize)]
@@ -62,6 +75,7 @@ impl MessageWriter {
             started: false,
             block: 0,
             open: None,
+            call: None,
             usage: WireUsage { input_tokens: Some(0), output_tokens: Some(0), ..WireUsage::default() },
             finish: None,
             failed: false,
@@ -79,6 +93,10 @@ impl MessageWriter {
 
     fn open(&mut self, open: Open, block: &serde_json::Value, out: &mut Vec<u8>) {
         self.close(out);
+        self.begin(open, block, out);
+    }
+
+    fn begin(&mut self, open: Open, block: &serde_json::Value, out: &mut Vec<u8>) {
         self.open = Some(open);
         let name = "content_block_start";
         sse::write_json(out, Some(name), &json!({"type": name, "index": self.block, "content_block": block}));
@@ -90,14 +108,47 @@ impl MessageWriter {
     }
 
     fn close(&mut self, out: &mut Vec<u8>) {
+        if let Some(call) = self.call.take() {
+            self.call(&call, out);
+        }
         let Some(open) = self.open else { return };
-        if open == (Open::Thinking { signed: false }) {
-            self.delta(Delta::Signature { signature: UNSIGNED }, out);
+        match open {
+            Open::Thinking { signed: false } => self.delta(Delta::Signature { signature: UNSIGNED }, out),
+            Open::Said(_) => self.delta(Delta::Text { text: ")" }, out),
+            Open::Thinking { signed: true } | Open::Text | Open::Call(_) => {}
         }
         self.open = None;
         let name = "content_block_stop";
         sse::write_json(out, Some(name), &json!({"type": name, "index": self.block}));
         self.block += 1;
+    }
+
+    fn call(&mut self, Call { index, id, name }: &Call, out: &mut Vec<u8>) {
+        let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+        self.begin(Open::Call(*index), &block, out);
+    }
+
+    fn arguments(&mut self, index: u32, text: &str, out: &mut Vec<u8>) {
+        if let Some(call) = self.call.take_if(|c| c.index == index) {
+            match text.trim_start().chars().next() {
+                None => {
+                    self.call = Some(call);
+                    return;
+                }
+                Some('{') => self.call(&call, out),
+                Some(_) => {
+                    self.begin(Open::Said(index), &json!({"type": "text", "text": ""}), out);
+                    self.delta(Delta::Text { text: &format!("{}(", call.name) }, out);
+                }
+            }
+        }
+        match self.open {
+            Some(Open::Call(open)) if open == index => {
+                self.delta(Delta::InputJson { partial_json: text }, out);
+            }
+            Some(Open::Said(open)) if open == index => self.delta(Delta::Text { text }, out),
+            _ => self.fail(&ApiError::upstream("the answer mixes the arguments of several calls"), out),
+        }
     }
 
     fn thinking(&mut self, out: &mut Vec<u8>) {
@@ -145,16 +196,10 @@ impl StreamWriter for MessageWriter {
                 self.delta(Delta::Text { text }, out);
             }
             Event::ToolCallStart { choice: 0, index, id, name } => {
-                let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-                self.open(Open::Call(*index), &block, out);
+                self.close(out);
+                self.call = Some(Call { index: *index, id: id.clone(), name: name.clone() });
             }
-            Event::ToolCallArguments { choice: 0, index, text } => {
-                if self.open == Some(Open::Call(*index)) {
-                    self.delta(Delta::InputJson { partial_json: text }, out);
-                } else {
-                    self.fail(&ApiError::upstream("the answer mixes the arguments of several calls"), out);
-                }
-            }
+            Event::ToolCallArguments { choice: 0, index, text } => self.arguments(*index, text, out),
             Event::Finished { choice: 0, reason } => {
                 self.close(out);
                 self.finish = Some(reason.clone());
