@@ -121,6 +121,26 @@ def tool(args, *more):
     return json.loads(subprocess.check_output(list(map(str, command))))
 
 
+def sleep_of_processors():
+    """How processors of this machine wait for work. In a virtual machine the host has to wake one that sleeps, which takes longer
+    than a whole request through a gateway; Linux can have it look for work a while first (guest_halt_poll_ns)."""
+    def read(path):
+        try:
+            return pathlib.Path("/sys", path).read_text().strip()
+        except OSError:
+            return None
+    governor = read("devices/system/cpu/cpuidle/current_governor")
+    poll = read("module/haltpoll/parameters/guest_halt_poll_ns")
+    return ", ".join(filter(None, [f"idle governor {governor}" if governor else None, f"guest_halt_poll_ns {poll}" if poll else None]))
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
 def spread(values, digits=2):
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
@@ -173,7 +193,7 @@ def main():
             mock.terminate()
             mock.wait(5)
     version = lambda command: subprocess.check_output(command, text=True).strip().splitlines()[-1]
-    print(f"{args.rounds} rounds, windows of {args.seconds:g} s, {platform.machine()}, {os.cpu_count()} cores, {version([args.octet, '--version'])}"
+    print(f"{args.rounds} rounds, windows of {args.seconds:g} s, {processor()}, {os.cpu_count()} cores ({sleep_of_processors()}), {version([args.octet, '--version'])}"
           + (f", {version([args.litellm, '--version'])}" if args.litellm else "") + ". Milliseconds: median over the rounds (least-largest).\n")
     print("| request | clients | through | requests/s | added, p50 | added to the first event, p50 | added, p99 | CPU ms a request | errors |")
     print("|" + "---|" * 9)
