@@ -69,12 +69,13 @@ fn agrees_with_transformers() {
     let Some(case) = case() else { return };
     let want = case.reference["perplexity"]["ppl"].as_f64().expect("a perplexity");
     // Dequantised weights with f32 activations are the reference's own arithmetic, but for f16 keys and values. With 8-bit
-    // activations llama.cpp gets a perplexity of 23.330 here, and is off by 0.186 at worst and 0.037 on average. With nothing but
-    // another order of a sum, the perplexity of so short a text moves by half a percent, and the worst of so few tokens is
-    // another one: 0.35 with portable code, 0.40 with AVX2, while the average is 0.036 and 0.038.
+    // activations llama.cpp gets a perplexity of 23.330 here, and is off by 0.186 at worst and 0.037 on average. The
+    // perplexity of so short a text moves by half a percent with nothing but the order of a sum. The worst of so few tokens
+    // depends on the instruction set more than the average does: 0.349 and 0.036 with portable code, 0.397 and 0.038 with AVX2.
     let exact = (On::Exact(Isa::detect()), 0.0005, 0.02, 0.002);
     let isas = Isa::ALL.into_iter().filter(|i| i.available());
-    let quantised = isas.map(|isa| (On::Cpu(isa), 0.015, 0.5, 0.05));
+    let worst = |isa| if isa == Isa::Avx2 { 0.42 } else { 0.35 };
+    let quantised = isas.map(|isa| (On::Cpu(isa), 0.015, worst(isa), 0.05));
     for (on, share, worst, mean) in std::iter::once(exact).chain(quantised) {
         let (got, got_worst, got_mean) = measure(&case, on);
         println!(
