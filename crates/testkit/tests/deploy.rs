@@ -29,7 +29,7 @@ fn metrics(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn metrics_that_the_dashboard_and_the_docs_show_are_those_of_the_server() {
-    let ours = metrics(&read("crates/serve/src/ops/metrics.rs"));
+    let ours = metrics(&read("crates/server/serve/src/ops/metrics.rs"));
     assert!(ours.len() > 25, "{ours:?}");
     let dashboard = metrics(&read("deploy/compose/grafana/dashboard.json"));
     assert!(dashboard.len() > 20, "{dashboard:?}");

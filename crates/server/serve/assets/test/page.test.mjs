@@ -1,4 +1,4 @@
-// Tests of ../index.html without a browser: `node --test crates/serve/assets/test`. No packages are needed.
+// Tests of ../index.html without a browser: `node --test crates/server/serve/assets/test`. No packages are needed.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
