@@ -3,7 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use octet_engine::sampler::{Sampler, SamplerParams, bitset_below};
+use octet_engine::sampler::{
+    Dry, DynamicTemperature, Mirostat, MirostatVersion, Sampler, SamplerParams, Stage, Xtc, bitset_below,
+};
 
 struct Counting;
 
@@ -38,6 +40,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+fn mirostat(version: MirostatVersion) -> Mirostat {
+    Mirostat { version, tau: 5.0, eta: 0.1 }
+}
+
 #[test]
 fn a_step_takes_no_memory() {
     const ROWS: usize = 20_000;
@@ -64,6 +70,24 @@ fn a_step_takes_no_memory() {
         SamplerParams { presence_penalty: 1.5, penalty_last_n: usize::MAX, ..base() },
         SamplerParams { logit_bias: vec![(3, -100.0), (19_000, 5.0)], logprobs: Some(20), ..base() },
         SamplerParams { top_k: 5, logprobs: Some(ROWS), ..base() },
+        SamplerParams { typical_p: 0.5, ..base() },
+        SamplerParams { top_n_sigma: 1.0, top_k: 40, logprobs: Some(20), post_sampling: true, ..base() },
+        SamplerParams { xtc: Xtc { probability: 0.5, threshold: 0.01 }, top_k: 40, min_keep: 3, ..base() },
+        SamplerParams {
+            dry: Dry { multiplier: 0.8, last_n: 50, breakers: vec![vec![7]], ..Dry::default() },
+            ..base()
+        },
+        SamplerParams { dynamic_temperature: DynamicTemperature { range: 0.5, exponent: 1.0 }, ..base() },
+        SamplerParams { mirostat: Some(mirostat(MirostatVersion::V1)), ..base() },
+        SamplerParams { mirostat: Some(mirostat(MirostatVersion::V2)), ..base() },
+        SamplerParams {
+            order: vec![Stage::TopP, Stage::MinP, Stage::Dry, Stage::Penalties, Stage::Temperature],
+            dry: Dry { multiplier: 0.8, ..Dry::default() },
+            top_p: 0.9,
+            temperature: 0.7,
+            presence_penalty: 1.0,
+            ..base()
+        },
     ];
     let allowed: Vec<u32> = (0..ROWS as u32 / 32).map(|i| i.wrapping_mul(0x9E37_79B9)).collect();
     for params in settings {

@@ -68,6 +68,8 @@ impl Choice {
             // one sampler serves prompt and answer
             sampling.logprobs = Some(sampling.logprobs.map_or(n, |m| m.max(n)));
         }
+        // No text is longer, and the sampler takes the memory for it.
+        sampling.dry.last_n = sampling.dry.last_n.min(rules.context);
         let mut sampler = Sampler::new(sampling, rules.vocab, &rules.sampleable, seed)?;
         request.prompt.iter().for_each(|&id| sampler.accept(id));
 

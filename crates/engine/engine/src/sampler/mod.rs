@@ -1,23 +1,33 @@
 //! From a row of logits to a token: penalties, temperature, truncation, a random draw. One [`Sampler`] a sequence, fed
 //! by the engine's loop.
 //!
-//! Order of steps: `logit_bias`, repetition penalty, presence and frequency penalties, temperature, `top_k`, `top_p`,
-//! `min_p`. It is that of Hugging Face and (but for `min_p`, which only changes what `top_p` is a share of) of vLLM,
-//! where models' recommended settings are tried: temperature stands before the truncation, so a high one widens what
-//! `top_p` keeps. llama.cpp has temperature last; at temperature 1 both are the same. `top_p` is a share of what
-//! `top_k` left, everywhere.
+//! Order of steps: `logit_bias`, repetition penalty, presence and frequency penalties, DRY, `top_n_sigma`, temperature,
+//! `top_k`, `typical_p`, `top_p`, `min_p`, XTC; a request may name another ([`SamplerParams::order`]). It is that of Hugging
+//! Face and (but for `min_p`, which only changes what `top_p` is a share of) of vLLM, where models' recommended settings are
+//! tried: temperature stands before the truncation, so a high one widens what `top_p` keeps. llama.cpp has temperature last; at
+//! temperature 1 both are the same. `top_p` is a share of what `top_k` left, everywhere.
+//!
+//! Temperature, `top_k`, `top_p` and `min_p` in this order, which is nearly every request, run over the row of logits itself;
+//! everything else is the [`chain`].
 
+mod chain;
+mod dry;
 mod error;
 mod params;
 mod rng;
 mod rows;
+mod stages;
 mod stop;
 mod window;
 
+pub use dry::dry_breakers;
 pub use error::SamplerError;
 pub use params::{PENALTY_LAST_N_MAX, SamplerParams, SamplingDefaults};
+pub use stages::{Dry, DynamicTemperature, Mirostat, MirostatVersion, Stage, Xtc};
 pub use stop::{Match, StopStrings};
 
+use chain::{Chain, Context};
+use dry::Repetitions;
 use rng::Rng;
 use rows::{Bits, Candidate, Rows, Weigh, bit_blocks, pass, top_capacity};
 use window::Window;
@@ -42,8 +52,16 @@ pub struct Sampler {
     vocab_rows: usize,
     /// `None` when no penalty is set.
     window: Option<Window>,
-    /// `[vocab_rows]`: logits with biases and penalties; empty when there are none.
+    /// `None` without DRY.
+    repetitions: Option<Repetitions>,
+    /// Penalties and DRY, where they come before all other samplers.
+    front: Vec<Stage>,
+    /// `[vocab_rows]`: logits with biases and what `front` does; empty when there are none.
     adjusted: Vec<f32>,
+    /// Where the fast way will not do, or what is left of the distribution is to be shown.
+    chain: Option<Chain>,
+    /// The chain draws the tokens.
+    by_chain: bool,
     /// Weights of each block of rows.
     sums: Vec<f64>,
     top: Vec<Candidate>,
@@ -73,17 +91,24 @@ impl Sampler {
         seed_if_none: u64,
     ) -> Result<Self, SamplerError> {
         params.validate(vocab_rows)?;
+        let (params, mut stages) = params.in_effect();
         let sampleable = bit_blocks(sampleable, vocab_rows);
         if sampleable.iter().flatten().all(|w| *w == 0) {
             return Err(SamplerError::NothingAllowed);
         }
         let window = params.penalizes().then(|| Window::new(params.penalty_last_n, vocab_rows));
-        let adjusts = window.is_some() || !params.logit_bias.is_empty();
+        let repetitions = params.repeats().then(|| Repetitions::new(&params.dry));
+        let in_front = stages.iter().take_while(|s| matches!(s, Stage::Penalties | Stage::Dry)).count();
+        let front: Vec<Stage> = stages.drain(..in_front).collect();
+        let adjusts = !front.is_empty() || !params.logit_bias.is_empty();
+        let by_chain = !is_plain(&params, &stages);
+        let chain = (by_chain || params.post_sampling).then(|| Chain::new(stages, &params, vocab_rows));
         let greedy = params.temperature == 0.0;
         let most = match params.top_k {
-            0 if greedy || params.top_p == 1.0 => 0,
+            0 if greedy || params.top_p == 1.0 || by_chain => 0,
             0 => vocab_rows,
-            k => k as usize,
+            k if !by_chain || chain.as_ref().is_some_and(Chain::begins_with_top_k) => k as usize,
+            _ => 0,
         };
         let logprobs = params.logprobs.unwrap_or(0);
         let seed = params.seed.unwrap_or(seed_if_none);
@@ -92,6 +117,10 @@ impl Sampler {
             rng: Rng::new(seed),
             vocab_rows,
             window,
+            repetitions,
+            front,
+            chain,
+            by_chain,
             adjusted: vec![0.0; if adjusts { vocab_rows } else { 0 }],
             sums: vec![0.0; sampleable.len()],
             sampleable,
@@ -111,11 +140,17 @@ impl Sampler {
         self.seed
     }
 
-    /// Tells of a token of the sequence, prompt and generated alike, for the penalties. Ids past the logits' rows
+    /// Tells of a token of the sequence, prompt and generated alike, for the penalties, DRY and mirostat. Ids past the logits' rows
     /// (images, for instance) take their place in the window, and have no logit to penalise.
     pub fn accept(&mut self, id: u32) {
         if let Some(window) = &mut self.window {
             window.push(id);
+        }
+        if let Some(repetitions) = &mut self.repetitions {
+            repetitions.push(id);
+        }
+        if let (Some(chain), Some(mirostat)) = (&mut self.chain, self.params.mirostat) {
+            chain.accept(id, mirostat);
         }
     }
 
@@ -131,7 +166,13 @@ impl Sampler {
         let id = self.choose(logits, allowed)?;
         let logprob = match self.params.logprobs {
             None => None,
-            Some(n) => Some(self.fill_logprobs(logits, id, n)?),
+            Some(n) => Some(match &mut self.chain {
+                Some(chain) if self.params.post_sampling => {
+                    self.top_logprobs.extend(chain.best(n));
+                    chain.logprob(id)
+                }
+                _ => self.fill_logprobs(logits, id, n)?,
+            }),
         };
         Ok(Sampled { id, logprob })
     }
@@ -149,31 +190,39 @@ impl Sampler {
     /// The most probable tokens of the last step, best first; empty unless [`SamplerParams::logprobs`] asks.
     ///
     /// Log-probabilities are those of the model: the log-softmax of its logits, before biases, penalties, temperature,
-    /// truncation and grammars, over all rows that may ever be sampled (vLLM's `raw_logprobs`).
+    /// truncation and grammars, over all rows that may ever be sampled (vLLM's `raw_logprobs`). With
+    /// [`SamplerParams::post_sampling`] they are those of what the samplers left.
     pub fn top_logprobs(&self) -> &[(u32, f32)] {
         &self.top_logprobs
     }
 
     fn choose(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<u32, SamplerError> {
-        let mut rows = Rows { logits, sampleable: &self.sampleable, allowed };
-        if !self.adjusted.is_empty() {
-            self.adjusted.copy_from_slice(logits);
-            for &(id, bias) in &self.params.logit_bias {
-                self.adjusted[id as usize] += bias;
-            }
-            if let Some(window) = &self.window {
-                window.penalize(&self.params, &mut self.adjusted);
-            }
-            rows.logits = &self.adjusted;
-        }
+        self.adjust(logits);
+        let logits = if self.adjusted.is_empty() { logits } else { &self.adjusted };
+        let rows = Rows { logits, sampleable: &self.sampleable, allowed };
         let (best, max) = rows.best()?;
-        if self.params.temperature == 0.0 {
+        let is_greedy = self.params.temperature == 0.0 && !self.by_chain;
+        // One number a token, whatever the samplers make of it.
+        let random = if is_greedy { 0.0 } else { self.rng.next() };
+        if let Some(chain) = &mut self.chain {
+            let context = Context {
+                params: &self.params,
+                window: self.window.as_ref(),
+                repetitions: self.repetitions.as_ref(),
+                chance: self.rng.second(),
+                vocab: self.vocab_rows,
+            };
+            chain.run(rows, &mut self.top, context);
+            if self.by_chain {
+                return chain.draw(random).ok_or(SamplerError::NothingAllowed);
+            }
+        }
+        if is_greedy {
             return Ok(best);
         }
         // At most f32's largest number: infinity times the best token's 0 would be NaN.
         let temperature_inv = (1.0 / self.params.temperature).min(f32::MAX);
         let weigh = Weigh { max, temperature_inv, floor: self.params.min_p };
-        let random = self.rng.next();
         let id = if self.params.top_k == 0 && self.params.top_p == 1.0 {
             let total = rows.sum(weigh, &mut self.sums);
             rows.at_sum(weigh, &self.sums, random * total)
@@ -187,6 +236,27 @@ impl Sampler {
         id.ok_or(SamplerError::NothingAllowed)
     }
 
+    /// Fills `adjusted`, where there is need of it.
+    fn adjust(&mut self, logits: &[f32]) {
+        if let Some(repetitions) = &mut self.repetitions {
+            repetitions.find();
+        }
+        if self.adjusted.is_empty() {
+            return;
+        }
+        self.adjusted.copy_from_slice(logits);
+        for &(id, bias) in &self.params.logit_bias {
+            self.adjusted[id as usize] += bias;
+        }
+        for stage in &self.front {
+            match (stage, &self.window, &self.repetitions) {
+                (Stage::Penalties, Some(window), _) => window.penalize(&self.params, &mut self.adjusted),
+                (Stage::Dry, _, Some(repetitions)) => repetitions.apply(&mut self.adjusted),
+                _ => {}
+            }
+        }
+    }
+
     fn fill_logprobs(&mut self, logits: &[f32], id: u32, n: usize) -> Result<f32, SamplerError> {
         let rows = Rows { logits, sampleable: &self.sampleable, allowed: None };
         let (_, max) = rows.best()?;
@@ -197,6 +267,13 @@ impl Sampler {
         self.top_logprobs.extend(self.top.iter().map(|c| (c.id(), logprob(c.logit()))));
         Ok(logprob(logits[id as usize]))
     }
+}
+
+/// Whether the samplers are no more than temperature, `top_k`, `top_p` and `min_p`, in this order.
+fn is_plain(params: &SamplerParams, stages: &[Stage]) -> bool {
+    let mut plain = [Stage::Temperature, Stage::TopK, Stage::TopP, Stage::MinP].iter();
+    let in_order = stages.iter().all(|s| plain.any(|p| p == s));
+    in_order && params.min_keep < 2 && params.dynamic_temperature.range == 0.0 && params.mirostat.is_none()
 }
 
 /// What `top_k` and `top_p` leave; at least one token. `min_p` is up to `weigh`, which gives the others no weight.

@@ -4,6 +4,7 @@
 use octet_weights::{Metadata, Value};
 
 use super::SamplerError;
+use super::stages::{Dry, DynamicTemperature, Mirostat, Stage, Xtc};
 
 /// Longest finite penalty window, in tokens; longer than any model's context.
 pub const PENALTY_LAST_N_MAX: usize = 1 << 20;
@@ -36,6 +37,26 @@ pub struct SamplerParams {
     pub seed: Option<u64>,
     /// Compute log-probabilities, and those of this many most probable tokens.
     pub logprobs: Option<usize>,
+    /// Those of the distribution that the token was drawn from, after all samplers, instead of the model's own.
+    pub post_sampling: bool,
+    /// Locally typical sampling (Meister et al., arXiv:2202.00666): only tokens are kept whose surprise is nearest to the
+    /// entropy and that together have this probability; 1 keeps all.
+    pub typical_p: f32,
+    /// Only tokens are kept whose logit is at most this many standard deviations of all logits below the largest (Tang et
+    /// al., arXiv:2411.07641); 0 and less keeps all.
+    pub top_n_sigma: f32,
+    /// Removes the most probable tokens now and then.
+    pub xtc: Xtc,
+    /// Penalises repeated sequences.
+    pub dry: Dry,
+    /// A temperature that follows the entropy.
+    pub dynamic_temperature: DynamicTemperature,
+    /// Holds the surprise of the text.
+    pub mirostat: Option<Mirostat>,
+    /// `typical_p`, `top_p`, `min_p` and XTC keep at least this many tokens.
+    pub min_keep: usize,
+    /// The samplers in the order in which they run; those that it does not name are off.
+    pub order: Vec<Stage>,
 }
 
 impl Default for SamplerParams {
@@ -52,6 +73,15 @@ impl Default for SamplerParams {
             logit_bias: Vec::new(),
             seed: None,
             logprobs: None,
+            post_sampling: false,
+            typical_p: 1.0,
+            top_n_sigma: 0.0,
+            xtc: Xtc::default(),
+            dry: Dry::default(),
+            dynamic_temperature: DynamicTemperature::default(),
+            mirostat: None,
+            min_keep: 0,
+            order: Stage::DEFAULT_ORDER.to_vec(),
         }
     }
 }
@@ -91,11 +121,15 @@ impl SamplingDefaults {
     }
 }
 
-fn setting(field: &'static str, value: impl ToString, expected: impl Into<String>) -> SamplerError {
+pub(super) fn setting(
+    field: &'static str,
+    value: impl ToString,
+    expected: impl Into<String>,
+) -> SamplerError {
     SamplerError::Setting { field, value: value.to_string(), expected: expected.into() }
 }
 
-fn check(ok: bool, field: &'static str, value: f32, expected: &str) -> Result<(), SamplerError> {
+pub(super) fn check(ok: bool, field: &'static str, value: f32, expected: &str) -> Result<(), SamplerError> {
     if ok { Ok(()) } else { Err(setting(field, value, expected)) }
 }
 
@@ -166,7 +200,7 @@ impl SamplerParams {
                 return Err(setting("logit_bias", format!("{{{id}: {bias}}}"), expected));
             }
         }
-        Ok(())
+        self.check_stages()
     }
 
     /// Whether any penalty changes anything.

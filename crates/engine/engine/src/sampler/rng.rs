@@ -18,17 +18,30 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// In `[0, 1)`, with the 53 bits that an f64 holds.
+fn uniform(bits: u64) -> f64 {
+    (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+}
+
 impl Rng {
     /// The seed is mixed first: neighbouring seeds must not give shifted copies of one stream.
     pub fn new(seed: u64) -> Self {
         Self { key: mix(seed.wrapping_add(STEP)), drawn: 0 }
     }
 
-    /// The next number, uniform in `[0, 1)`, with the 53 bits that an f64 holds.
+    /// The next number, uniform in `[0, 1)`. One is drawn for each token.
     pub fn next(&mut self) -> f64 {
         self.drawn += 1;
-        let bits = mix(self.key.wrapping_add(self.drawn.wrapping_mul(STEP)));
-        (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+        uniform(self.bits())
+    }
+
+    /// A second number for the same token, independent of the last one.
+    pub fn second(&self) -> f64 {
+        uniform(mix(self.bits().wrapping_add(STEP)))
+    }
+
+    fn bits(&self) -> u64 {
+        mix(self.key.wrapping_add(self.drawn.wrapping_mul(STEP)))
     }
 }
 
@@ -48,7 +61,10 @@ mod tests {
     fn uniform_for_one_seed_and_across_seeds() {
         let one: Vec<f64> = (0..).scan(Rng::new(7), |r, _: u32| Some(r.next())).take(64_000).collect();
         let across: Vec<f64> = (0..64_000).map(|s| Rng::new(s).next()).collect();
-        for numbers in [one, across] {
+        let mut rng = Rng::new(7);
+        let second: Vec<f64> = (0..64_000).map(|_| (rng.next(), rng.second()).1).collect();
+        assert_eq!(one.iter().zip(&second).filter(|(a, b)| a == b).count(), 0);
+        for numbers in [one, across, second] {
             let mut bins = [0f64; 64];
             for x in &numbers {
                 assert!((0.0..1.0).contains(x));

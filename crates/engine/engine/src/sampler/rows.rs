@@ -133,16 +133,21 @@ impl<'a> Rows<'a> {
         Some((b * BLOCK + i) as u32)
     }
 
-    /// Fills `all` with every logit that is not -inf.
-    pub fn all(&self, all: &mut Vec<Candidate>) {
-        all.clear();
+    /// Calls `with` for every logit that is not -inf, in the order of ids.
+    pub fn each(&self, mut with: impl FnMut(u32, f32)) {
         let mut scratch = [0.0; BLOCK];
         for b in 0..self.sampleable.len() {
             let Some(logits) = self.block(b, &mut scratch) else { continue };
             let ids = (b * BLOCK) as u32..;
             let possible = ids.zip(logits).filter(|(_, x)| **x > f32::NEG_INFINITY);
-            all.extend(possible.map(|(id, x)| Candidate::new(id, *x)));
+            possible.for_each(|(id, x)| with(id, *x));
         }
+    }
+
+    /// Fills `all` with every logit that is not -inf.
+    pub fn all(&self, all: &mut Vec<Candidate>) {
+        all.clear();
+        self.each(|id, x| all.push(Candidate::new(id, x)));
     }
 
     /// Fills `top` with the `k` largest logits that are not -inf, best first. Takes no memory where `top` has
@@ -298,7 +303,7 @@ fn block_sum(logits: &[f32; BLOCK], weigh: Weigh) -> f64 {
 /// `e^x` for `x` of at most 0 to 3 in 10^7, 0 below -87. The same bits on every machine, and vector code, which the
 /// system's function is not.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+pub(super) fn exp(x: f32) -> f32 {
     /// Added and subtracted, it rounds to an integer, which then stands in the low bits.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts, the first short enough for exact products

@@ -73,10 +73,18 @@ impl Window {
     /// is not (CTRL, arXiv:1909.05858, as Hugging Face has it); then `count * frequency + presence` is subtracted (OpenAI).
     pub fn penalize(&self, params: &SamplerParams, logits: &mut [f32]) {
         for &id in &self.distinct {
-            let x = &mut logits[id as usize];
-            *x = if *x > 0.0 { *x / params.repetition_penalty } else { *x * params.repetition_penalty };
-            let count = self.seen[id as usize].count as f32;
-            *x -= count * params.frequency_penalty + params.presence_penalty;
+            logits[id as usize] = self.penalized(params, id, logits[id as usize]);
         }
+    }
+
+    /// The same of one token's logit.
+    pub fn penalized(&self, params: &SamplerParams, id: u32, logit: f32) -> f32 {
+        let count = self.seen[id as usize].count;
+        if count == 0 {
+            return logit;
+        }
+        let r = params.repetition_penalty;
+        let x = if logit > 0.0 { logit / r } else { logit * r };
+        x - (count as f32 * params.frequency_penalty + params.presence_penalty)
     }
 }

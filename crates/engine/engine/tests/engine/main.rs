@@ -14,6 +14,7 @@ mod refused;
 mod report;
 mod rope;
 mod sampler;
+mod samplers;
 mod scheduler;
 mod smollm2;
 mod synthetic;

@@ -357,6 +357,7 @@ fn any_params(rows: usize) -> impl Strategy<Value = SamplerParams> {
             logit_bias,
             logprobs,
             seed: Some(seed),
+            ..base()
         },
     )
 }

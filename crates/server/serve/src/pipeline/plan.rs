@@ -266,6 +266,7 @@ fn sampling(base: &SamplerParams, asked: &Sampling, logprobs: Option<u32>) -> Sa
         logit_bias: asked.logit_bias.iter().map(|(id, bias)| (*id, *bias as f32)).collect(),
         seed: asked.seed.or(base.seed),
         logprobs: logprobs.map(|n| n as usize),
+        ..base.clone()
     }
 }
 
