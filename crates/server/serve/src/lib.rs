@@ -19,7 +19,7 @@ mod watched;
 
 pub use app::{App, Options};
 pub use gateway::{Gateway, MakeModel, Reload, Routes, check};
-pub use models::{BoxError, Card, FreeMemory, Memory, ModelSpec, Open};
+pub use models::{BoxError, Card, FreeMemory, MakeEngine, Memory, ModelSpec, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
 pub use ops::{Keys, experts_json};
 pub use server::{Reserved, Server, Stage};

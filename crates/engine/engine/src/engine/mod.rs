@@ -262,10 +262,31 @@ impl Engine {
         options: &Options,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
-        let tokenizer = Arc::new(Tokenizer::from_metadata(&file.metadata)?);
+        // First what can fail at once.
+        let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
+        let limits = options.limits(models::context_length(file)?, 0)?;
+        let model = models::load(file, Cpu::new(&options.cpu)?, limits, progress)?;
+        Self::assemble(file, options, tokenizer, model)
+    }
+
+    /// An engine around a model that is loaded already, within [`Options::limits`]. `file` gives the tokenizer, the
+    /// context and the sampling defaults.
+    pub fn with_model(
+        file: &octet_weights::Model,
+        options: &Options,
+        model: Box<dyn Model>,
+    ) -> Result<Self, Error> {
+        Self::assemble(file, options, Tokenizer::from_metadata(&file.metadata)?, model)
+    }
+
+    fn assemble(
+        file: &octet_weights::Model,
+        options: &Options,
+        tokenizer: Tokenizer,
+        mut model: Box<dyn Model>,
+    ) -> Result<Self, Error> {
+        let tokenizer = Arc::new(tokenizer);
         let made_for = models::context_length(file)?;
-        let limits = options.limits(made_for, 0)?;
-        let mut model = models::load(file, Cpu::new(&options.cpu)?, limits, progress)?;
         let disk = match &options.disk {
             Some(disk) => Some((disk, fingerprint(file, &model.backend().numerics(), options.kv)?)),
             None => None,

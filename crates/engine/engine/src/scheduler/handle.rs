@@ -96,21 +96,30 @@ impl Handle {
         options: &Options,
         mut progress: impl FnMut(u64, u64) + Send + 'static,
     ) -> Result<Self, Error> {
+        let engine = options.engine.clone();
+        Self::start(options.queue, move || Engine::open(&file, &engine, &mut progress))
+    }
+
+    /// Makes an engine on a thread of its own, which then runs it. Returns when the engine is made. At most `queue`
+    /// requests wait for their turn.
+    pub fn start(
+        queue: usize,
+        open: impl FnOnce() -> Result<Engine, Error> + Send + 'static,
+    ) -> Result<Self, Error> {
         let (commands, received) = channel();
         let (ready, opened) = channel();
-        let queue = options.queue.max(1);
-        let options = options.engine.clone();
+        let queue = queue.max(1);
         let thread = std::thread::Builder::new().name("octet-engine".into());
         // The backend's team takes the thread that it is made on for one of its own: it must be this one.
         let thread = thread.spawn(move || {
-            let mut engine = match Engine::open(&file, &options, &mut progress) {
+            // What it is made of (the file) is dropped with `open`.
+            let mut engine = match open() {
                 Ok(engine) => engine,
                 Err(e) => {
                     let _ = ready.send(Err(e)); // nobody waits: nothing to tell
                     return;
                 }
             };
-            drop((file, progress));
             let shared = Arc::new(shared(&mut engine, queue));
             if ready.send(Ok(Arc::clone(&shared))).is_ok() {
                 drop(ready);

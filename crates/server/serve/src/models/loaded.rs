@@ -72,8 +72,16 @@ impl Loaded {
         let began = Instant::now();
         let file = (spec.open)()?;
         let metadata = template_metadata(&file.metadata);
-        let told = Arc::clone(progress);
-        let handle = Handle::open(file, &spec.options, move |done, all| told.set(done, all))?;
+        let handle = match spec.engine.clone() {
+            Some(make) => {
+                let options = spec.options.engine.clone();
+                Handle::start(spec.options.queue, move || make(&file, &options))?
+            }
+            None => {
+                let told = Arc::clone(progress);
+                Handle::open(file, &spec.options, move |done, all| told.set(done, all))?
+            }
+        };
         let tokenizer = &handle.rules().tokenizer;
         let template = match &spec.chat_template {
             Some(source) => ChatTemplate::new(source, &metadata, tokenizer),

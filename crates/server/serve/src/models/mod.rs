@@ -9,4 +9,4 @@ mod spec;
 pub use loaded::{Loaded, THINK_END};
 pub use memory::{FreeMemory, Memory};
 pub use registry::{AcquireError, Lease, Registry};
-pub use spec::{BoxError, Card, ModelSpec, Open};
+pub use spec::{BoxError, Card, MakeEngine, ModelSpec, Open};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use octet_api::core::{Abilities, ModelInfo};
-use octet_engine::engine::Pooling;
+use octet_engine::engine::{self, Engine, Pooling};
 use octet_engine::report::Report;
 use octet_engine::scheduler;
 use octet_parser::{Format, ToolSyntax};
@@ -16,6 +16,10 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Opens a model's file, as often as the model is loaded.
 pub type Open = Arc<dyn Fn() -> Result<octet_weights::Model, BoxError> + Send + Sync>;
+
+/// Makes an engine of a model's file.
+pub type MakeEngine =
+    Arc<dyn Fn(&octet_weights::Model, &engine::Options) -> Result<Engine, octet_engine::Error> + Send + Sync>;
 
 /// A model to serve.
 #[derive(Clone)]
@@ -30,6 +34,8 @@ pub struct ModelSpec {
     pub created_s: u64,
     /// How it is loaded.
     pub options: scheduler::Options,
+    /// What runs it. Default: the CPU.
+    pub engine: Option<MakeEngine>,
     /// A chat template instead of its own.
     pub chat_template: Option<String>,
     /// Variables of the template, where a request does not set them.
@@ -55,6 +61,7 @@ impl ModelSpec {
             open,
             created_s: 0,
             options: scheduler::Options::default(),
+            engine: None,
             chat_template: None,
             template_kwargs: Map::new(),
             tool_syntax: None,

@@ -1,0 +1,13 @@
+"""The programs that are run, each in a file of its own."""
+
+from programs.aider import Aider
+from programs.claude_code import ClaudeCode
+from programs.codex import Codex
+from programs.copilot import Copilot, CopilotResponses
+from programs.goose import Goose
+from programs.llm_tool import Llm
+from programs.opencode import OpenCode
+from programs.pi import Pi
+from programs.qwen_code import QwenCode
+
+PROGRAMS = [ClaudeCode, Codex, OpenCode, QwenCode, Copilot, CopilotResponses, Pi, Goose, Aider, Llm]

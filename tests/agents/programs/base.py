@@ -1,0 +1,48 @@
+"""What is asked of a program."""
+
+
+class Program:
+    """One program. `place` and `bin` are set before its other methods are called."""
+
+    name = ""
+    version = ""
+    # The key of the command line.
+    key = ""
+    # Which of Octet's APIs it speaks.
+    api = ""
+    # What a feature is not tried for: feature -> why.
+    without = {}
+    # Further names of the server's model.
+    aliases = []
+    # The name of `--model`.
+    second_model = "haiku"
+    # It writes calls of one answer into its history as one after the other.
+    splits_calls = False
+    # What is in the message behind a tool's picture.
+    image_expect = ""
+    # The model's calls of its tools: functions that return the text of a call; None where it has none.
+    agent = None
+    image = None
+
+    def install(self, installed):
+        """Installs it; the folder of its programs, and what else belongs into the PATH."""
+        raise NotImplementedError
+
+    def setup(self):
+        """Writes its settings into its home. The server listens already."""
+
+    def has(self, feature):
+        """Whether a feature can be tried."""
+        return feature not in self.without and (feature not in ("agent", "image") or getattr(self, feature) is not None)
+
+    def script(self):
+        """Tasks of its own, instead of those that use its tools."""
+        return []
+
+    def ask(self, prompt, resume=False, model=None):
+        """Asks it something, in the last session or in a new one; what it said."""
+        raise NotImplementedError
+
+    def path(self, name):
+        """A file of the project."""
+        return str(self.place.project / name)

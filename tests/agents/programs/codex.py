@@ -1,0 +1,48 @@
+"""Codex, over OpenAI's Responses API."""
+
+from harness import call
+from programs.base import Program
+
+CONFIG = """
+model = "local"
+model_provider = "octet"
+check_for_update_on_startup = false
+
+[model_providers.octet]
+name = "octet"
+base_url = "{url}/v1"
+wire_api = "responses"
+
+[analytics]
+enabled = false
+"""
+
+
+class Codex(Program):
+    key, name, version, api = "codex", "Codex", "0.169.0", "OpenAI responses"
+    aliases = ["other"]
+    second_model = "other"
+
+    def install(self, installed):
+        return installed.npm(self.key, [f"@openai/codex@{self.version}"])
+
+    def setup(self):
+        self.place.write(".codex/config.toml", CONFIG.format(url=self.place.url))
+
+    def write(self, name, content):
+        return self.shell(f"printf '%s' '{content}' > {name}")
+
+    def edit(self, name, old, new):
+        return self.shell(f"sed -i s/{old}/{new}/ {name}")
+
+    def shell(self, command):
+        return call("exec_command", cmd=command)
+
+    def image(self, name):
+        return call("view_image", path=self.path(name))
+
+    def ask(self, prompt, resume=False, model=None):
+        command = ["codex", "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access"]
+        command += ["--model", model] if model else []
+        command += ["resume", "--last"] if resume else []
+        return self.place.run([*command, prompt])

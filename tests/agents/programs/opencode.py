@@ -1,0 +1,53 @@
+"""OpenCode, over OpenAI's chat completions by the AI SDK."""
+
+import json
+
+from harness import call
+from programs.base import Program
+
+
+class OpenCode(Program):
+    key, name, version, api = "opencode", "OpenCode", "1.18.33", "OpenAI chat"
+    aliases = ["small"]
+    second_model = "octet/small"
+
+    def install(self, installed):
+        return installed.npm(self.key, [f"opencode-ai@{self.version}"], ["opencode-ai/postinstall.mjs"])
+
+    def setup(self):
+        models = {name: {"name": name, "limit": {"context": 131072, "output": 16384}} for name in ("local", "small")}
+        config = {
+            "provider": {
+                "octet": {
+                    "npm": "@ai-sdk/openai-compatible",
+                    "options": {"baseURL": f"{self.place.url}/v1"},
+                    "models": models,
+                }
+            },
+            "model": "octet/local",
+            "small_model": "octet/small",
+            "autoupdate": False,
+            "share": "disabled",
+        }
+        self.place.write(".config/opencode/opencode.json", json.dumps(config))
+
+    def write(self, name, content):
+        return call("write", filePath=self.path(name), content=content)
+
+    def edit(self, name, old, new):
+        return call("edit", filePath=self.path(name), oldString=old, newString=new)
+
+    def shell(self, command):
+        return call("bash", command=command, description="Run a command")
+
+    def agent(self, prompt):
+        return call("task", description="Do a part", prompt=prompt, subagent_type="general")
+
+    def image(self, name):
+        return call("read", filePath=self.path(name))
+
+    def ask(self, prompt, resume=False, model=None):
+        more = ["--continue"] if resume else []
+        more += ["--model", model] if model else []
+        env = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+        return self.place.run(["opencode", "run", "--auto", *more, prompt], env)

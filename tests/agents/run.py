@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Runs real agent programs against Octet, each with tool calls, a resumed session, a second model, sub-agents, a screenshot.
+
+    cargo build -p octet-serve --example scripted
+    tests/agents/run.py [PROGRAM...] [--list] [--folder DIR] [--keep] [--report docs/compatibility.md]
+
+The programs are installed at pinned versions from npm and PyPI into `--folder` (default: target/agents). The server is the real one but
+for the model, which plays a script (crates/server/serve/examples/scripted). Tokenizer and chat template are not in the repository: they
+come from the reference data beside the checkout (`../shared`, or OCTET_SHARED); without it this says so and ends well.
+"""
+
+import argparse
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import scenarios
+from harness import ROOT, Failure, Installed, Place, Server
+from programs import PROGRAMS
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+
+
+def leave_network():
+    """From here on this process and its children reach themselves only. False where the system does not let us."""
+    if not sys.platform.startswith("linux"):
+        return False
+    user = os.getuid()
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        return False
+    # The same user inside: programs refuse files of others.
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sH", b"lo", IFF_UP))
+    return True
+
+
+def try_feature(program, feature, folder, args):
+    """Runs one scenario in a folder and with a server of its own; why it failed, or None."""
+    place = program.place = Place(folder, f"{program.bin}:{args.node}")
+    server = None
+    try:
+        server = Server(args.server, args.shared, folder, scenarios.script(program), ["local", *program.aliases])
+        place.url = server.url
+        program.setup()
+        scenarios.RUN[feature](program)
+        failures = [e["failure"] for e in server.entries() if e["failure"]]
+        return "; ".join(failures) or None
+    except Failure as e:
+        return str(e)
+    finally:
+        if server:
+            server.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    parser.add_argument("programs", nargs="*", help="keys of programs; default: all")
+    parser.add_argument("--list", action="store_true", help="list the programs and end")
+    parser.add_argument("--feature", action="append", choices=list(scenarios.RUN), help="only these")
+    parser.add_argument("--folder", type=Path, default=target / "agents", help="where programs are installed")
+    parser.add_argument("--server", type=Path, default=target / "debug/examples/scripted", help="the scripted server")
+    parser.add_argument("--keep", type=Path, help="keep homes, logs and prompts in this folder")
+    args = parser.parse_args()
+    known = {p.key: p for p in (kind() for kind in PROGRAMS)}
+    if args.list:
+        print("\n".join(f"{p.key:14} {p.name} {p.version}" for p in known.values()))
+        return 0
+    unknown = set(args.programs) - set(known)
+    if unknown:
+        parser.error(f"unknown programs {sorted(unknown)}; there are {sorted(known)}")
+    args.shared = Path(os.environ.get("OCTET_SHARED", ROOT.parent / "shared"))
+    if not (args.shared / "templates").exists():
+        print(f"skipped: needs a tokenizer and a chat template of Qwen3.5's kind in {args.shared}, which is not there")
+        return 1 if os.environ.get("CI") else 0
+    installed = Installed(args.folder)
+    chosen = [known[key] for key in args.programs or known]
+    for program in chosen:
+        program.bin = program.install(installed)
+    args.node = installed.node()
+    if not leave_network():
+        print("note: the programs may reach the network: this system makes no network namespace for us")
+    folder = args.keep or Path(tempfile.mkdtemp(prefix="octet-agents-"))
+    failed = 0
+    for program in chosen:
+        for feature in args.feature or scenarios.RUN:
+            if not program.has(feature):
+                continue
+            began = time.monotonic()
+            place = folder / program.key / feature
+            shutil.rmtree(place, ignore_errors=True)
+            why = try_feature(program, feature, place, args)
+            failed += why is not None
+            print(f"{program.key:14} {feature:10} {'ok' if why is None else 'FAILED'} ({time.monotonic() - began:.0f} s)", flush=True)
+            if why:
+                print("    " + why.replace("\n", "\n    "), flush=True)
+    if not args.keep:
+        shutil.rmtree(folder)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

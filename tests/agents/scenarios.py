@@ -1,0 +1,97 @@
+"""What every program is asked to do: one scenario for each feature, made of the program's own tools."""
+
+from harness import answer, check, png, task
+
+DONE = {
+    "tools": "EDIT-DONE",
+    "parallel": "PARALLEL-DONE",
+    "resume": "RESUME-DONE",
+    "model": "MODEL-DONE",
+    "agent": "AGENT-DONE",
+    "image": "IMAGE-DONE",
+}
+
+# What the table of docs/compatibility.md calls them.
+FEATURES = {
+    "tools": "Several turns with tool calls",
+    "parallel": "Two calls in one answer",
+    "resume": "Resume of a session",
+    "model": "A second model name",
+    "agent": "Sub-agent",
+    "image": "Screenshot in a tool result",
+}
+
+
+def script(p):
+    """The script for a program. Titles and summaries repeat the user's words, without tools."""
+    return {"tasks": p.script() or tasks(p), "otherwise": "A short title"}
+
+
+def tasks(p):
+    """Answers for all features, in the program's own tools."""
+    out = [
+        task(
+            "TASK-TOOLS",
+            answer("I write the file.", p.write("notes.txt", "alpha\n")),
+            answer(p.shell("cat notes.txt")),
+            answer(p.edit("notes.txt", "alpha", "beta"), expect="alpha"),
+            answer(p.shell("cat notes.txt")),
+            answer(f"Grüße: {DONE['tools']}", expect="beta"),
+        ),
+        task(
+            "TASK-PARALLEL",
+            answer("Both at once.", p.write("one.txt", "first\n"), p.write("two.txt", "second\n")),
+            # Once more for programs that write the two into their history as one after the other.
+            *[answer(DONE["parallel"])] * (2 if p.splits_calls else 1),
+        ),
+        task("TASK-RESUME", answer(DONE["resume"], history=DONE["tools"])),
+        task("TASK-MODEL", answer(DONE["model"])),
+    ]
+    if p.agent:
+        out += [
+            task("SUBTASK-ONE", answer(p.shell("echo sub-$((60 + 4))")), answer("SUB-DONE", expect="sub-64")),
+            task("TASK-AGENT", answer(p.agent("Please do SUBTASK-ONE.")), answer(DONE["agent"], expect="SUB-DONE")),
+        ]
+    if p.image:
+        out.append(task("TASK-IMAGE", answer(p.image("screen.png")), answer(DONE["image"], expect=p.image_expect)))
+    return out
+
+
+def tools(p):
+    said = p.ask("Please do TASK-TOOLS.")
+    check(DONE["tools"] in said, f"it said: {said}")
+    text = (p.place.project / "notes.txt").read_text()
+    check(text.strip() == "beta", f"notes.txt holds {text!r}")
+
+
+def parallel(p):
+    said = p.ask("Please do TASK-PARALLEL.")
+    check(DONE["parallel"] in said, f"it said: {said}")
+    for name, wanted in (("one.txt", "first"), ("two.txt", "second")):
+        path = p.place.project / name
+        check(path.exists() and path.read_text().strip() == wanted, f"{name} was not written")
+
+
+def resume(p):
+    p.ask("Please do TASK-TOOLS.")
+    said = p.ask("Please do TASK-RESUME.", resume=True)
+    check(DONE["resume"] in said, f"it said: {said}")
+
+
+def model(p):
+    said = p.ask("Please do TASK-MODEL.", model=p.second_model)
+    check(DONE["model"] in said, f"it said: {said}")
+
+
+def agent(p):
+    said = p.ask("Please do TASK-AGENT.")
+    check(DONE["agent"] in said, f"it said: {said}")
+
+
+def image(p):
+    (p.place.project / "screen.png").write_bytes(png())
+    said = p.ask("Please do TASK-IMAGE.")
+    check(DONE["image"] in said, f"it said: {said}")
+
+
+RUN = {"tools": tools, "parallel": parallel, "resume": resume, "model": model, "agent": agent, "image": image}
