@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use octet_config::import::{self, Origin};
-use octet_config::{Config, Disk, schema};
+use octet_config::{Disk, schema};
 
 use crate::config;
 use crate::print;
 use crate::route::explain;
+use crate::serve::{UnsupportedArgs, routes};
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\
@@ -36,6 +37,8 @@ enum Action {
         /// The file; LiteLLM's config.yaml too.
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        #[command(flatten)]
+        unsupported: UnsupportedArgs,
     },
     /// Prints another program's file in our form: LiteLLM's and llama-swap's config.yaml, Ollama's Modelfile.
     Import {
@@ -67,15 +70,15 @@ enum Whose {
 
 pub fn run(args: &ConfigArgs) -> anyhow::Result<()> {
     match &args.action {
-        Action::Check { file } => check(file),
+        Action::Check { file, unsupported } => check(file, &unsupported.keys),
         Action::Import { file, from, name } => import_file(file, *from, name),
         Action::Schema { markdown: true } => print(&schema::markdown()),
         Action::Schema { markdown: false } => print(&format!("{:#}\n", schema::json())),
     }
 }
 
-fn check(file: &Path) -> anyhow::Result<()> {
-    let config = Config::load(file, &Disk(config::lookup)).map_err(anyhow::Error::new)?;
+fn check(file: &Path, ignored: &[String]) -> anyhow::Result<()> {
+    let config = routes::read(file, ignored)?;
     // What a start would find only then.
     octet_serve::check(&config).map_err(anyhow::Error::msg)?;
     explain::planned(&config)?;

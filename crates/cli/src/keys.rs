@@ -7,12 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use octet_config::{Config, Disk, KeysSettings, printable};
+use octet_config::{KeysSettings, printable};
 use octet_keys::{Budget, KeyInfo, Limits, Period, Store, Usd, calendar};
 use serde_json::{Value, json};
 
 use crate::Usage;
-use crate::config::{self, Settings};
+use crate::config::Settings;
+use crate::serve::routes;
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\
@@ -186,7 +187,7 @@ impl FileArgs {
     /// What the server's configuration says of keys.
     fn said(&self) -> anyhow::Result<Option<KeysSettings>> {
         let Some(file) = &self.config else { return Ok(None) };
-        Ok(Some(Config::load(file, &Disk(config::lookup))?.keys))
+        Ok(Some(routes::read_unguarded(file)?.keys))
     }
 
     fn path(&self, settings: &Settings) -> anyhow::Result<PathBuf> {

@@ -69,7 +69,7 @@ pub fn planned(config: &Config) -> anyhow::Result<Arc<Router<Planned>>> {
 
 pub fn run(file: &Path, config: &Path, given: &[String], as_json: bool) -> anyhow::Result<()> {
     let body = crate::chat::read_or_stdin(file)?;
-    let config = routes::read(config)?;
+    let config = routes::read_unguarded(config)?;
     let router = planned(&config)?;
     let call = Call { headers: headers(given)?, ..Call::new(request(body.as_bytes())?) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;

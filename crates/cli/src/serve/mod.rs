@@ -54,12 +54,30 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["positional", "flag", "hf", "alias"], help_heading = "Models")]
     config: Option<PathBuf>,
     #[command(flatten)]
+    pub unsupported: UnsupportedArgs,
+    #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
     engine: EngineArgs,
     /// Say more: why prompts were not found in the cache, what happens to connections. (RUST_LOG says which.)
     #[arg(short, long)]
     verbose: bool,
+}
+
+/// What a configuration may ask for in vain.
+#[derive(Debug, Clone, Default, Args)]
+pub struct UnsupportedArgs {
+    /// Start although these keys of the configuration, which protect something or change answers, have no effect here:
+    /// guardrails, general_settings.allowed_ips. Default: such a key is an error.
+    #[arg(
+        long = "ignore-unsupported",
+        value_name = "KEY,...",
+        value_delimiter = ',',
+        num_args = 1,
+        action = clap::ArgAction::Append,
+        help_heading = "Models"
+    )]
+    pub keys: Vec<String>,
 }
 
 impl ServeArgs {
@@ -88,7 +106,8 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
         check_folder(dir)?;
     }
     let keys = args.server.keys()?;
-    let config = args.config.as_deref().map(routes::read).transpose()?;
+    let read = |file| routes::read(file, &args.unsupported.keys);
+    let config = args.config.as_deref().map(read).transpose()?;
     let mut options = options(args, keys);
     let mut address = SocketAddr::new(args.server.host, args.server.port);
     if let Some(config) = &config {

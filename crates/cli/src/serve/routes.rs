@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use octet_config::{Config, Disk, Problems, Target};
+use octet_config::{Config, Disk, Ignoring, Problems, Target};
 use octet_serve::{BoxError, Gateway, Options, Routes};
 
 use super::ServeArgs;
@@ -16,9 +16,18 @@ use crate::config::{self, Settings};
 /// How often to look whether the file has changed.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// Reads a file.
-pub fn read(file: &Path) -> anyhow::Result<Config> {
-    Ok(Config::load(file, &Disk(config::lookup))?)
+/// Reads a file; the keys need not be enforced.
+pub fn read(file: &Path, ignored: &[String]) -> anyhow::Result<Config> {
+    Ok(load(file, ignored)?)
+}
+
+/// Reads a file of which only its models and routes are wanted: what it protects is the server's business.
+pub fn read_unguarded(file: &Path) -> anyhow::Result<Config> {
+    Ok(load(file, &["*".into()])?)
+}
+
+fn load(file: &Path, ignored: &[String]) -> Result<Config, Problems> {
+    Config::load(file, &Ignoring { source: Disk(config::lookup), keys: ignored })
 }
 
 /// The first of several problems, in one line.
@@ -98,11 +107,16 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
         };
         made().map_err(|e: anyhow::Error| crate::described(&e).into())
     };
-    Ok(Routes { reload: again(file), local: Arc::new(local), watch: Some(WATCH), config })
+    Ok(Routes {
+        reload: again(file, args.unsupported.keys.clone()),
+        local: Arc::new(local),
+        watch: Some(WATCH),
+        config,
+    })
 }
 
-fn again(file: PathBuf) -> octet_serve::Reload {
-    Arc::new(move || Config::load(&file, &Disk(config::lookup)).map_err(|p| one_line(&file, &p)))
+fn again(file: PathBuf, ignored: Vec<String>) -> octet_serve::Reload {
+    Arc::new(move || self::load(&file, &ignored).map_err(|p| one_line(&file, &p)))
 }
 
 /// SIGHUP reads the file again. Belongs into a runtime of tokio's.

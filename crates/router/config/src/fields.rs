@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
-use crate::keys::Section;
+use crate::keys::{Section, Verdict};
 use crate::problem::{nearest, quoted};
 use crate::reader::Reader;
+use crate::sections;
 use crate::units;
 use crate::yaml::{Entry, Node, Value};
 use crate::{Secret, Span};
@@ -44,7 +45,11 @@ impl<'a> Fields<'a> {
 
     fn look_at(&self, entry: &Entry) {
         let (section, name) = (self.section, entry.key.as_str());
-        let path = format!("{}.{name}", section.name);
+        let path = if section.name == sections::ROOT.name {
+            name.into()
+        } else {
+            format!("{}.{name}", section.name)
+        };
         if let Some(key) = section.key(name) {
             let twice = self.entries.iter().find(|e| key.is(&e.key)).filter(|e| e.key != name);
             if let Some(other) = twice {
@@ -53,20 +58,23 @@ impl<'a> Fields<'a> {
                     format!("'{name}' is the same key as '{}': keep one of them", other.key),
                 );
             }
-        } else if let Some(why) = section.warning(name) {
-            self.reader.note(&entry.span, path, why);
-        } else if let Some(why) = section.refusal(name) {
-            self.reader.wrong(&entry.span, format!("{path} is not supported: {why}"));
-        } else if !section.open {
-            let hint = match nearest(name, section.names()) {
-                Some(near) => format!("did you mean '{near}'?"),
-                None if section.name == "litellm_params" => {
-                    "a parameter for the server itself goes under 'extra_body'".to_string()
-                }
-                None => "remove it; docs/router.md lists the keys".to_string(),
-            };
-            self.reader.wrong(&entry.span, format!("{} has no key {}: {hint}", section.name, quoted(name)));
+            return;
         }
+        match section.verdict(name) {
+            Verdict::Honoured | Verdict::Open => {}
+            Verdict::Ignored(why) => self.reader.note(&entry.span, path, why),
+            Verdict::Unsupported(why) => self.reader.unsupported(entry, &path, why),
+            Verdict::Mistyped(near) => {
+                let what = format!("{} has no key {}", section.name, quoted(name));
+                self.reader.wrong(&entry.span, format!("{what}: did you mean '{near}'?"));
+            }
+            Verdict::Unknown(near) => self.reader.note(&entry.span, path, unknown(section, name, near)),
+        }
+    }
+
+    /// Whether a key stands there that does nothing here, and is not off.
+    pub fn names_unused(&self, name: &str) -> bool {
+        self.entries.iter().any(|e| e.key == name && !e.node.value.is_off())
     }
 
     /// What stands there; `null` is nothing.
@@ -336,5 +344,22 @@ impl<'a> Fields<'a> {
     /// A mapping with its own keys.
     pub fn section(&self, name: &'static str, section: &'static Section) -> Option<Fields<'a>> {
         self.get(name).and_then(|node| Fields::new(self.reader, section, node))
+    }
+}
+
+/// What there is to say of a key that nobody has heard of.
+fn unknown(section: &Section, name: &str, near: Option<&str>) -> String {
+    let what = match (near, sections::place(section, name)) {
+        (Some(near), _) => format!("did you mean '{near}'?"),
+        (None, Some(place)) => format!("it belongs under {place}"),
+        (None, None) if section.name == "litellm_params" => {
+            "it is not sent; a parameter for the server itself goes under 'extra_body'".into()
+        }
+        (None, None) => "docs/router.md lists the keys".into(),
+    };
+    if section.open {
+        format!("passed on to clients that ask; {what}")
+    } else {
+        format!("unknown key, ignored: {what}")
     }
 }

@@ -1,4 +1,14 @@
-//! How the keys of a section are declared: what is honoured, warned about, refused. Read by `fields`, `schema` and the tests.
+//! How the keys of a section are declared, and the one rule for what becomes of a key. Read by `fields`, `schema` and the tests.
+//!
+//! The rule ([`Section::verdict`]), for every mapping of the file:
+//!
+//! - A key that does something here is read.
+//! - A key that means nothing here is ignored, with a note. So is a key that nobody has heard of: LiteLLM ignores it too.
+//! - A key that separates or protects (guardrails, lists of addresses, limits on money) and is not enforced here refuses the
+//!   file, unless the user names it in `--ignore-unsupported`; so does one whose loss would change answers.
+//! - A misspelt key that guards something (keys, budgets, limits, allowed models) refuses the file: ignoring it would open a lock.
+
+use crate::problem::mistyped;
 
 /// The keys that may stand in one mapping of the file.
 #[derive(Debug)]
@@ -11,7 +21,7 @@ pub struct Section {
     pub keys: &'static [Key],
     /// Keys that have no meaning here, by the reason: the user is told. A star at the end stands for any text.
     pub warned: &'static [(&'static [&'static str], &'static str)],
-    /// Keys that can not be ignored safely, by the reason: the file is refused.
+    /// Keys that cannot be ignored safely, by the reason: the file is refused unless the user says otherwise.
     pub refused: &'static [(&'static [&'static str], &'static str)],
     /// Whether other keys may stand there (names that the user chooses).
     pub open: bool,
@@ -28,6 +38,25 @@ pub struct Key {
     pub kind: Kind,
     /// What it does, in a line.
     pub doc: &'static str,
+    /// Whether it guards something: a key, a budget, a limit, the models that may be used.
+    pub guards: bool,
+}
+
+/// What becomes of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is read.
+    Honoured,
+    /// It is ignored with a note, for this reason.
+    Ignored(&'static str),
+    /// It refuses the file for this reason, unless the user accepts that it is not enforced.
+    Unsupported(&'static str),
+    /// It refuses the file: it is not known, and one edit away from this key, which guards something.
+    Mistyped(&'static str),
+    /// It is not known, and ignored with a note; this may have been meant.
+    Unknown(Option<&'static str>),
+    /// It is one of the names that the user chooses.
+    Open,
 }
 
 /// What a key holds.
@@ -69,13 +98,23 @@ pub enum Kind {
 
 /// Declares a key.
 pub(crate) const fn key(name: &'static str, kind: Kind, doc: &'static str) -> Key {
-    Key { name, aliases: &[], kind, doc }
+    Key { name, aliases: &[], kind, doc, guards: false }
 }
 
 impl Key {
     /// The same with other names.
     pub(crate) const fn or(self, aliases: &'static [&'static str]) -> Self {
         Self { aliases, ..self }
+    }
+
+    /// The same, guarding something.
+    pub(crate) const fn guard(self) -> Self {
+        Self { guards: true, ..self }
+    }
+
+    /// All its names.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
 
     /// Whether it goes by this name.
@@ -90,6 +129,26 @@ impl Section {
         self.keys.iter().find(|k| k.is(name))
     }
 
+    /// What becomes of a key of this name.
+    pub fn verdict(&self, name: &str) -> Verdict {
+        if self.key(name).is_some() {
+            return Verdict::Honoured;
+        }
+        if let Some(why) = self.warning(name) {
+            return Verdict::Ignored(why);
+        }
+        if let Some(why) = self.refusal(name) {
+            return Verdict::Unsupported(why);
+        }
+        let guards = self.keys.iter().filter(|k| k.guards).flat_map(Key::names);
+        let refused = self.refused.iter().flat_map(|(names, _)| names.iter().copied());
+        if let Some(near) = mistyped(name, guards.chain(refused)) {
+            return Verdict::Mistyped(near);
+        }
+        let near = mistyped(name, self.keys.iter().flat_map(Key::names));
+        if self.open && near.is_none() { Verdict::Open } else { Verdict::Unknown(near) }
+    }
+
     /// Why a key is ignored.
     pub fn warning(&self, name: &str) -> Option<&'static str> {
         why(self.warned, name)
@@ -101,8 +160,9 @@ impl Section {
     }
 
     /// All names that are known.
+    #[cfg(test)]
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        let done = self.keys.iter().flat_map(|k| std::iter::once(k.name).chain(k.aliases.iter().copied()));
+        let done = self.keys.iter().flat_map(Key::names);
         let rest = self.warned.iter().chain(self.refused).flat_map(|(names, _)| names.iter().copied());
         done.chain(rest)
     }

@@ -1,18 +1,18 @@
 //! The router's configuration: one file, read into plain data ([`Config`]). Used by the router, the upstream clients and the CLI.
 //!
 //! A file goes through here like this: `yaml` makes a tree of it in which everything knows its line and column; `load` puts
-//! included files beside it; `read` takes the keys out, each as `sections` declares it, so that every key is honoured, warned
-//! about or refused, and none is dropped. `model` is what everybody else sees: every default is filled in, every secret resolved, every name
+//! included files beside it; `read` takes the keys out, each as `sections` declares it and by the rule of `keys`, so that
+//! every key is honoured, ignored with a note or refused, and none is dropped in silence. `model` is what everybody else sees: every default is filled in, every secret resolved, every name
 //! checked. All mistakes of a file are found at once.
 //!
 //! ```
 //! use octet_config::{Config, Disk};
 //!
-//! let text = "model_list:\n- {model_name: local, litellm_params: {model: ollama/qwen3, timeot: 30}}\n";
+//! let text = "model_list:\n- {model_name: local, litellm_params: {model: ollama/qwen3, rmp: 30}}\n";
 //! let problems = Config::parse("octet.yaml", text, &Disk(|_: &str| None)).unwrap_err();
 //! assert_eq!(
 //!     problems.to_string(),
-//!     "octet.yaml:2:61: litellm_params has no key 'timeot': did you mean 'timeout'?"
+//!     "octet.yaml:2:61: litellm_params has no key 'rmp': did you mean 'rpm'?"
 //! );
 //! ```
 
@@ -39,5 +39,5 @@ pub use model::*;
 pub use printable::printable;
 pub use problem::{Problem, Problems, near};
 pub use secret::Secret;
-pub use source::{Disk, Source, read_file};
+pub use source::{Disk, Ignoring, Source, read_file};
 pub use span::{Note, Span};

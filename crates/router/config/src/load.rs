@@ -30,7 +30,7 @@ impl Config {
         let mut files = Vec::new();
         let root = gather(&reader, file.into(), text, &mut files);
         let config = root.and_then(|root| read::config(&reader, &root));
-        let (mut problems, notes) = reader.finish();
+        let (mut problems, notes) = reader.finish(file);
         match config {
             Some(config) if problems.is_empty() => Ok(Self { files, notes, ..config }),
             _ => {
@@ -51,19 +51,23 @@ pub(crate) fn look(
     source: &dyn Source,
 ) -> Result<(Vec<Problem>, Vec<Note>), Problems> {
     let span: Arc<str> = file.into();
-    yaml::parse(&span, text).map_err(|problem| Problems(vec![problem]))?;
+    yaml::parse(&span, text, &mut Vec::new()).map_err(|problem| Problems(vec![problem]))?;
     let reader = Reader::new(source);
     if let Some(root) = gather(&reader, span, text, &mut Vec::new()) {
         read::config(&reader, &root);
     }
-    Ok(reader.finish())
+    Ok(reader.finish(file))
 }
 
 /// A file with those that it includes.
 fn gather(reader: &Reader, file: Arc<str>, text: &str, files: &mut Vec<PathBuf>) -> Option<Node> {
     files.push(PathBuf::from(&*file));
-    let mut root = match yaml::parse(&file, text) {
-        Ok(root) => root,
+    let mut notes = Vec::new();
+    let mut root = match yaml::parse(&file, text, &mut notes) {
+        Ok(root) => {
+            notes.iter().for_each(|n| reader.note(&n.span, &n.key, &n.text));
+            root
+        }
         Err(problem) => {
             reader.wrong(&problem.span, problem.text);
             return None;

@@ -57,6 +57,21 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     scored(name, known).filter(|(score, _)| *score > 0.85).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, k)| k)
 }
 
+/// The name of `known` that `name` misspells: the same letters in another case or with other dashes, or one edit away; two where
+/// it is long.
+pub(crate) fn mistyped<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const NAME_MAX: usize = 100; // the comparison is quadratic
+    let plain = |s: &str| s.to_lowercase().replace(['-', '.', ' ', '_'], "");
+    if name.len() > NAME_MAX {
+        return None;
+    }
+    let name = plain(name);
+    let edits_max = if name.len() < 8 { 1 } else { 2 };
+    let known = known.into_iter().filter(|k| k.len() <= NAME_MAX && !k.ends_with('*'));
+    let edits = known.map(|k| (strsim::damerau_levenshtein(&name, &plain(k)), k));
+    edits.filter(|(edits, _)| *edits <= edits_max).min_by_key(|(edits, _)| *edits).map(|(_, k)| k)
+}
+
 /// Names of `known` that may have been meant, the closest first; none where none is near.
 pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const NEAR_MAX: usize = 5;

@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value as Json};
 
 use crate::problem::quoted;
 use crate::source::Source;
-use crate::yaml::{Node, Value};
+use crate::yaml::{Entry, Node, Value};
 use crate::{Note, Problem, Secret, Span, header};
 
 /// Reads on after each mistake, so that the user hears of all of them at once.
@@ -18,8 +18,10 @@ pub(crate) struct Reader<'a> {
     variables: RefCell<Vec<(String, String)>>,
     problems: RefCell<Vec<Problem>>,
     notes: RefCell<Vec<Note>>,
-    /// Variables that are not set, where that is no mistake but leaves something out.
+    /// Why an entry is left out, where that is no mistake: a variable that is not set, a provider that is not known.
     missing: RefCell<Option<Vec<String>>>,
+    /// Names in the user's list of what need not be enforced that were found in the file.
+    excused: RefCell<BTreeSet<String>>,
     /// Keys that were looked for: sections and names. For the test that none is declared and then forgotten.
     asked: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
@@ -39,6 +41,7 @@ impl<'a> Reader<'a> {
             problems: RefCell::default(),
             notes: RefCell::default(),
             missing: RefCell::default(),
+            excused: RefCell::default(),
             asked: RefCell::default(),
         }
     }
@@ -46,6 +49,25 @@ impl<'a> Reader<'a> {
     /// Something is wrong.
     pub fn wrong(&self, span: &Span, text: impl Into<String>) {
         self.problems.borrow_mut().push(Problem { span: span.clone(), text: text.into() });
+    }
+
+    /// A key that guards something, or changes answers, and has no effect here. What is switched off needs no word.
+    pub fn unsupported(&self, entry: &Entry, path: &str, why: &str) {
+        if !entry.node.value.is_off() {
+            self.not_enforced(&entry.span, path, why);
+        }
+    }
+
+    /// The same of a value: `path` is what `--ignore-unsupported` names it by.
+    pub fn not_enforced(&self, span: &Span, path: &str, why: &str) {
+        let short = path.rsplit('.').next().unwrap_or(path);
+        if let Some(name) = self.source.ignores().iter().find(|n| [path, short, "*"].contains(&n.as_str())) {
+            self.excused.borrow_mut().insert(name.clone());
+            self.note(span, path, format!("NOT ENFORCED, as --ignore-unsupported says: {why}"));
+        } else {
+            let way = format!("to start without it: --ignore-unsupported {path}");
+            self.wrong(span, format!("{path} is not supported: {why} ({way})"));
+        }
     }
 
     /// Something is worth a word.
@@ -76,11 +98,19 @@ impl<'a> Reader<'a> {
     /// A variable that is needed and not set.
     pub fn lacks(&self, span: &Span, name: &str) {
         match &mut *self.missing.borrow_mut() {
-            Some(missing) => missing.push(name.to_string()),
+            Some(missing) => missing.push(format!("the environment variable {name} is not set")),
             None => self.wrong(
                 span,
                 format!("the environment variable {name} is not set: set it, or write a value here"),
             ),
+        }
+    }
+
+    /// An entry that cannot be offered is left out for this reason; elsewhere it is a mistake.
+    pub fn unfit(&self, span: &Span, reason: impl Into<String>) {
+        match &mut *self.missing.borrow_mut() {
+            Some(missing) => missing.push(reason.into()),
+            None => self.wrong(span, reason),
         }
     }
 
@@ -103,8 +133,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Problems and notes, in the order of the file.
-    pub fn finish(self) -> (Vec<Problem>, Vec<Note>) {
+    pub fn finish(self, file: &str) -> (Vec<Problem>, Vec<Note>) {
         let (mut problems, mut notes) = (self.problems.into_inner(), self.notes.into_inner());
+        let excused = self.excused.into_inner();
+        for name in self.source.ignores().iter().filter(|n| *n != "*" && !excused.contains(*n)) {
+            let span = Span { file: file.into(), line: 1, column: 1 };
+            let text = format!("the file has no unsupported key '{name}'");
+            notes.push(Note { span, key: "--ignore-unsupported".into(), text });
+        }
         problems.sort_by_key(|p| (p.span.file.clone(), p.span.line, p.span.column));
         problems.dedup();
         notes.sort_by_key(|n| (n.span.file.clone(), n.span.line, n.span.column));
@@ -177,7 +213,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The same of a mapping.
-    pub fn json_map(&self, entries: &[crate::yaml::Entry]) -> Map<String, Json> {
+    pub fn json_map(&self, entries: &[Entry]) -> Map<String, Json> {
         entries.iter().map(|e| (e.key.clone(), self.json(&e.node))).collect()
     }
 }

@@ -89,7 +89,8 @@ fn table(section: &'static Section, out: &mut String, done: &mut Vec<&'static st
             &format!("| {} | {} | {} |\n", names.join(", "), holds(key.kind), key.doc.replace('|', "\\|"));
     }
     out.push('\n');
-    for (heading, lists) in [("Ignored, with a note", section.warned), ("Refused", section.refused)] {
+    let refused = "Refused, unless `--ignore-unsupported` names it";
+    for (heading, lists) in [("Ignored, with a note", section.warned), (refused, section.refused)] {
         for (names, why) in lists {
             let names: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
             *out += &format!("- {heading}: {} ({why})\n", names.join(", "));

@@ -10,6 +10,34 @@ pub trait Source {
 
     /// The text of a file of no more than so many bytes.
     fn read(&self, path: &Path, bytes_max: u64) -> io::Result<String>;
+
+    /// Unsupported keys that need not be enforced, as `--ignore-unsupported` names them: `guardrails`,
+    /// `general_settings.allowed_ips`. `*` is all of them.
+    fn ignores(&self) -> &[String] {
+        &[]
+    }
+}
+
+/// A source of a user who accepts that some keys are not enforced.
+pub struct Ignoring<'a, S> {
+    /// Where variables and files come from.
+    pub source: S,
+    /// The keys.
+    pub keys: &'a [String],
+}
+
+impl<S: Source> Source for Ignoring<'_, S> {
+    fn variable(&self, name: &str) -> Option<String> {
+        self.source.variable(name)
+    }
+
+    fn read(&self, path: &Path, bytes_max: u64) -> io::Result<String> {
+        self.source.read(path, bytes_max)
+    }
+
+    fn ignores(&self) -> &[String] {
+        self.keys
+    }
 }
 
 /// Files from the disk, variables from a function.

@@ -1,6 +1,7 @@
 //! YAML text as a tree in which everything knows its place. Untrusted: size, depth and the work of aliases are bounded. Used
 //! by `load`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Location, Spanned};
 
 use crate::problem::quoted;
-use crate::{Problem, Span};
+use crate::{Note, Problem, Span};
 
 /// Longest file. Those that people write have some hundred lines.
 pub(crate) const FILE_BYTES_MAX: usize = 4 << 20;
@@ -59,8 +60,21 @@ impl Value {
     }
 }
 
-/// Reads one document.
-pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<Node, Problem> {
+impl Value {
+    /// Whether it switches nothing on: `null`, `false`, an empty text, list or mapping.
+    pub fn is_off(&self) -> bool {
+        match self {
+            Self::Null | Self::Bool(false) => true,
+            Self::Text(t) => t.trim().is_empty() || t.eq_ignore_ascii_case("none"),
+            Self::List(items) => items.is_empty(),
+            Self::Map(entries) => entries.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// Reads one document. Of keys that stand twice in a mapping the last one counts, as in PyYAML; the others are noted.
+pub(crate) fn parse(file: &Arc<str>, text: &str, notes: &mut Vec<Note>) -> Result<Node, Problem> {
     let at = |line, column| Span { file: file.clone(), line, column };
     if text.len() > FILE_BYTES_MAX {
         let text = format!("the file has {} bytes; at most {FILE_BYTES_MAX} are read", text.len());
@@ -81,7 +95,7 @@ pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<Node, Problem> {
             max_total_replayed_events: NODES_MAX,
             max_replay_stack_depth: DEPTH_MAX,
         },
-        duplicate_keys: DuplicateKeyPolicy::Error,
+        duplicate_keys: DuplicateKeyPolicy::PassThrough,
         with_snippet: false,
     };
     let raw: Spanned<Raw> = serde_saphyr::from_str_with_options(text, options).map_err(|e| {
@@ -90,7 +104,7 @@ pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<Node, Problem> {
         Problem { span: at(line, column), text: format!("this is no YAML: {}", brief(&e.to_string())) }
     })?;
     let mut budget = NODES_MAX;
-    node(raw, (file, text), &mut budget)
+    node(raw, (file, text), &mut budget, notes)
 }
 
 /// The first line of a message, without what could be a secret in it for long.
@@ -178,7 +192,12 @@ fn letter(at: Location, text: &str) -> Option<&str> {
 }
 
 /// `source`: the file's name and its text.
-fn node(raw: Spanned<Raw>, source: (&Arc<str>, &str), budget: &mut usize) -> Result<Node, Problem> {
+fn node(
+    raw: Spanned<Raw>,
+    source: (&Arc<str>, &str),
+    budget: &mut usize,
+    notes: &mut Vec<Note>,
+) -> Result<Node, Problem> {
     let (file, text) = source;
     let defined = raw.defined;
     // Where the value is used, not where an alias took it from: that is where the user looks.
@@ -202,12 +221,13 @@ fn node(raw: Spanned<Raw>, source: (&Arc<str>, &str), budget: &mut usize) -> Res
         Raw::Float(f) => Value::Float(f),
         Raw::Text(t) => Value::Text(t),
         Raw::List(items) => {
-            Value::List(items.into_iter().map(|i| node(i, source, budget)).collect::<Result<_, _>>()?)
+            Value::List(items.into_iter().map(|i| node(i, source, budget, notes)).collect::<Result<_, _>>()?)
         }
         Raw::Map(entries) => {
             let mut out: Vec<Entry> = Vec::with_capacity(entries.len());
+            let mut seen: HashMap<String, usize> = HashMap::with_capacity(entries.len());
             for (key, value) in entries {
-                let Node { span, value: name } = node(key, source, budget)?;
+                let Node { span, value: name } = node(key, source, budget, notes)?;
                 let key = match name {
                     Value::Text(t) => t,
                     Value::Int(i) => i.to_string(),
@@ -218,7 +238,19 @@ fn node(raw: Spanned<Raw>, source: (&Arc<str>, &str), budget: &mut usize) -> Res
                         return Err(Problem { span, text });
                     }
                 };
-                out.push(Entry { key, span, node: node(value, source, budget)? });
+                let entry = Entry { key, span, node: node(value, source, budget, notes)? };
+                match seen.get(&entry.key) {
+                    Some(&at) => {
+                        let text =
+                            format!("it stands twice; this one is ignored, line {} counts", entry.span.line);
+                        notes.push(Note { span: out[at].span.clone(), key: entry.key.clone(), text });
+                        out[at] = entry;
+                    }
+                    None => {
+                        seen.insert(entry.key.clone(), out.len());
+                        out.push(entry);
+                    }
+                }
             }
             Value::Map(out)
         }

@@ -1,23 +1,213 @@
-//! LiteLLM's config.yaml: it is understood as it is; keys that have no meaning here become comments.
+//! LiteLLM's config.yaml: it is understood as it is; what has no meaning here becomes comments, each with its reason.
 
-use super::lines::comment_out;
+use super::lines::{extent, put_hash};
+use super::llama_swap::quote;
 use super::{Imported, with_notes};
 use crate::source::Source;
-use crate::{Problems, load, sections};
+use crate::yaml::{self, Entry, Node, Value};
+use crate::{Problem, Problems, Span, load, sections};
 
-/// Translates it.
+/// Translates it. What comes out is right: `octet config check` takes it.
 pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Imported, Problems> {
-    let (problems, notes) = load::look(file, text, source)?;
-    let mut lines: Vec<String> = text.lines().map(String::from).collect();
-    let mut said = Vec::new();
-    for note in notes {
-        let is_key = sections::is_warned(&note.key);
-        let gone = is_key && *note.span.file == *file && comment_out(&mut lines, &note.span);
-        let what = if gone { " (now a comment)" } else { "" };
-        said.push(format!("line {}: {}{what}: {}", note.span.line, note.key, note.text));
+    let mut out = Commented::new(file, text);
+    let mut said: Vec<(u32, String)> = Vec::new();
+    // One at a time, for one problem can be the cause of others. What is wrong goes first: it may take notes with it.
+    loop {
+        let (problems, notes) = load::look(file, &out.text(), source)?;
+        let unused = notes.iter().find(|n| *n.span.file == *file && sections::is_unused(&n.key));
+        let (span, text) = match (problems.first(), unused) {
+            (Some(Problem { span, text }), _) => (span.clone(), text.clone()),
+            (None, Some(note)) => (note.span.clone(), format!("{}: {}", note.key, note.text)),
+            (None, None) => {
+                said.extend(notes.iter().map(|n| (out.origin(&n.span), format!("{}: {}", n.key, n.text))));
+                break;
+            }
+        };
+        let line = out.origin(&span);
+        match out.take_out(&span, &text)? {
+            Done::Commented => said.push((line, format!("now a comment: {text}"))),
+            Done::Unfolded => {}
+            Done::Nothing => return Err(Problems(problems)),
+        }
     }
-    said.extend(problems.iter().map(|p| format!("TO DO, line {}: {}", p.span.line, p.text)));
-    let mut yaml = lines.join("\n");
-    yaml.push('\n');
-    Ok(with_notes("LiteLLM's file", said, &yaml))
+    said.sort();
+    let said = said.into_iter().map(|(line, text)| format!("line {line}: {text}")).collect();
+    Ok(with_notes("LiteLLM's file", said, &out.with_reasons()))
+}
+
+/// What could be done about a place.
+enum Done {
+    /// A part that holds it is a comment now.
+    Commented,
+    /// A part that holds it was written in braces, and has lines of its own now.
+    Unfolded,
+    /// It is in no part of the file that has lines of its own.
+    Nothing,
+}
+
+/// A file of which parts become comments.
+struct Commented<'a> {
+    file: &'a str,
+    lines: Vec<String>,
+    /// Of each line, where it was in the user's file.
+    origins: Vec<u32>,
+    /// Of each line, the reasons that are said above it.
+    reasons: Vec<Vec<String>>,
+}
+
+impl<'a> Commented<'a> {
+    fn new(file: &'a str, text: &str) -> Self {
+        let lines: Vec<String> = text.lines().map(String::from).collect();
+        Self {
+            file,
+            origins: (1..).take(lines.len()).collect(),
+            reasons: vec![Vec::new(); lines.len()],
+            lines,
+        }
+    }
+
+    fn text(&self) -> String {
+        self.lines.join("\n") + "\n"
+    }
+
+    fn origin(&self, span: &Span) -> u32 {
+        if *span.file != *self.file {
+            return span.line;
+        }
+        self.origins.get(span.line as usize - 1).copied().unwrap_or(span.line)
+    }
+
+    fn with_reasons(&self) -> String {
+        let mut out = String::new();
+        for (line, reasons) in self.lines.iter().zip(&self.reasons) {
+            let indent: String = line.chars().take_while(|c| *c == ' ').collect();
+            for reason in reasons {
+                out += &format!("{indent}# octet: {reason}\n");
+            }
+            out += &format!("{line}\n");
+        }
+        out
+    }
+
+    /// Makes a comment of the smallest part that holds a place.
+    fn take_out(&mut self, at: &Span, reason: &str) -> Result<Done, Problems> {
+        let text = self.text();
+        let root = yaml::parse(&self.file.into(), &text, &mut Vec::new()).map_err(|p| Problems(vec![p]))?;
+        let mut parts = Vec::new();
+        holding(&root, (at, reason), &mut parts);
+        let smallest = parts.len();
+        for (i, part) in parts.iter().enumerate().rev() {
+            let begin = self.begin(part);
+            let Some(lines) = extent(&self.lines, &begin, part.key.is_none()) else { continue };
+            if i + 1 < smallest
+                && let Some(unfolded) = self.unfolded(part, &self.lines[lines.clone()])
+            {
+                let count = unfolded.len();
+                let origin = self.origins[lines.start];
+                self.lines.splice(lines.clone(), unfolded);
+                self.origins.splice(lines.clone(), vec![origin; count]);
+                self.reasons.splice(lines, vec![Vec::new(); count]);
+                return Ok(Done::Unfolded);
+            }
+            put_hash(&mut self.lines[lines.clone()], &begin);
+            let reason = reason.lines().collect::<Vec<_>>().join(" ");
+            self.reasons[lines.start].push(reason);
+            return Ok(Done::Commented);
+        }
+        Ok(Done::Nothing)
+    }
+
+    /// Where a part begins: an item does with its dash.
+    fn begin(&self, part: &Part) -> Span {
+        let line = self.lines.get(part.span.line as usize - 1).map_or("", |l| l.as_str());
+        let before: Vec<char> = line.chars().take(part.span.column as usize - 1).collect();
+        let dash = before.iter().rposition(|c| *c == '-').filter(|_| part.key.is_none());
+        Span { column: dash.map_or(part.span.column, |at| at as u32 + 1), ..part.span.clone() }
+    }
+
+    /// The lines of a part of which the value stands in braces or brackets, one for each thing in it.
+    fn unfolded(&self, part: &Part, lines: &[String]) -> Option<Vec<String>> {
+        let at = &part.node.span;
+        let first = self.lines.get(at.line as usize - 1)?.chars().nth(at.column as usize - 1)?;
+        let inner: Vec<String> = match &part.node.value {
+            Value::Map(entries) if first == '{' => {
+                entries.iter().map(|e| format!("{}: {}", quote(&e.key), flow(&e.node))).collect()
+            }
+            Value::List(items) if first == '[' && part.key.is_some() => {
+                items.iter().map(|i| format!("- {}", flow(i))).collect()
+            }
+            _ => return None,
+        };
+        // What others refer to has to stay as it is.
+        if inner.is_empty() || lines.iter().any(|l| l.contains('&')) {
+            return None;
+        }
+        let column = part.span.column as usize - 1;
+        let begin: String = lines[0].chars().take(column).collect();
+        let indent = " ".repeat(column);
+        Some(match part.key {
+            Some(key) => {
+                let head = format!("{begin}{}:", quote(key));
+                std::iter::once(head).chain(inner.iter().map(|l| format!("{indent}  {l}"))).collect()
+            }
+            None => {
+                let begins = std::iter::once(&begin).chain(std::iter::repeat(&indent));
+                begins.zip(&inner).map(|(begin, l)| format!("{begin}{l}")).collect()
+            }
+        })
+    }
+}
+
+/// A key with its value, or an item of a list.
+struct Part<'a> {
+    span: &'a Span,
+    key: Option<&'a str>,
+    node: &'a Node,
+}
+
+/// The parts that hold a place, from the outside in. A key and the mapping that it is the first of begin at one place: it is the
+/// key that is meant where the complaint names it.
+fn holding<'a>(node: &'a Node, complaint: (&Span, &str), out: &mut Vec<Part<'a>>) {
+    let (at, text) = complaint;
+    let before = |span: &Span| *span.file == *at.file && (span.line, span.column) <= (at.line, at.column);
+    let part = match &node.value {
+        Value::Map(entries) => {
+            let entries = entries.iter().filter(|e: &&Entry| before(&e.span));
+            let Some(e) = entries.max_by_key(|e| (e.span.line, e.span.column)) else { return };
+            if e.span == *at && !names(text, &e.key) {
+                return;
+            }
+            Part { span: &e.span, key: Some(&e.key), node: &e.node }
+        }
+        Value::List(items) => {
+            let Some(i) = items.iter().rfind(|i| before(&i.span)) else { return };
+            Part { span: &i.span, key: None, node: i }
+        }
+        _ => return,
+    };
+    let node = part.node;
+    out.push(part);
+    holding(node, complaint, out);
+}
+
+/// Whether a complaint or a note is about this key itself, and not about what is missing beside it.
+fn names(text: &str, key: &str) -> bool {
+    ["' ", "':", ": ", " is not supported"].iter().any(|after| text.contains(&format!("{key}{after}")))
+}
+
+/// A value in one line, in the form that YAML has in common with JSON.
+fn flow(node: &Node) -> String {
+    match &node.value {
+        Value::Null => "null".into(),
+        Value::Bool(b) => b.to_string(),
+        Value::Int(i) => i.to_string(),
+        Value::Float(f) => format!("{f:?}"),
+        Value::Text(t) => quote(t),
+        Value::List(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Value::Map(entries) => {
+            let inner: Vec<String> =
+                entries.iter().map(|e| format!("{}: {}", quote(&e.key), flow(&e.node))).collect();
+            format!("{{{}}}", inner.join(", "))
+        }
+    }
 }

@@ -8,7 +8,7 @@ use crate::{Problems, load, sections};
 
 /// Translates it.
 pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Imported, Problems> {
-    let root = yaml::parse(&file.into(), text).map_err(|p| Problems(vec![p]))?;
+    let root = yaml::parse(&file.into(), text, &mut Vec::new()).map_err(|p| Problems(vec![p]))?;
     let entries: &[Entry] = if let Value::Map(entries) = &root.value { entries } else { &[] };
     let mut lines: Vec<String> = text.lines().map(String::from).collect();
     let mut said = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     said.extend(
         notes
             .iter()
-            .filter(|n| sections::is_warned(&n.key))
+            .filter(|n| sections::is_unused(&n.key))
             .map(|n| format!("line {}: {}: {}", line(n.span.line), n.key, n.text)),
     );
     said.extend(problems.iter().map(|p| format!("TO DO, line {}: {}", line(p.span.line), p.text)));

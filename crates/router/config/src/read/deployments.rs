@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value as Json, json};
 
+use super::any_provider::{self, Entries};
 use super::{Credential, engine, info, providers};
 use crate::fields::Fields;
 use crate::keys::Kind;
@@ -34,14 +35,21 @@ const AZURE_API_VERSION: &str = "2024-10-21";
 pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Vec<Skipped>) {
     let (mut deployments, mut skipped) = (Vec::new(), Vec::new());
     for node in fields.list("model_list").unwrap_or_default() {
-        match entry(fields.reader, node, defaults) {
-            Some(Ok(deployment)) => deployments.push(deployment),
-            Some(Err(left_out)) => {
-                let text = format!("'{}' is left out: {}", left_out.group, left_out.reason);
-                fields.reader.note(&left_out.span, "model_list", text);
-                skipped.push(left_out);
+        let (nodes, reason) = match any_provider::expand(fields.reader, node) {
+            Entries::One => (vec![node.clone()], None),
+            Entries::Each(nodes) => (nodes, None),
+            Entries::None(reason) => (vec![node.clone()], Some(reason)),
+        };
+        for node in &nodes {
+            match entry(fields.reader, node, defaults, reason.as_deref()) {
+                Some(Ok(deployment)) => deployments.push(deployment),
+                Some(Err(left_out)) => {
+                    let text = format!("'{}' is left out: {}", left_out.group, left_out.reason);
+                    fields.reader.note(&left_out.span, "model_list", text);
+                    skipped.push(left_out);
+                }
+                None => {}
             }
-            None => {}
         }
     }
     for process in defaults.processes {
@@ -54,7 +62,13 @@ pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Ve
     (deployments, skipped)
 }
 
-fn entry(reader: &Reader, node: &Node, defaults: &Defaults) -> Option<Result<Deployment, Skipped>> {
+/// Reads one; with a reason why it is to be left out, it is all the same looked at.
+fn entry(
+    reader: &Reader,
+    node: &Node,
+    defaults: &Defaults,
+    reason: Option<&str>,
+) -> Option<Result<Deployment, Skipped>> {
     let fields = Fields::new(reader, &MODEL, node)?;
     let group = fields.name("model_name");
     let params = fields.section("litellm_params", &PARAMS);
@@ -76,6 +90,9 @@ fn entry(reader: &Reader, node: &Node, defaults: &Defaults) -> Option<Result<Dep
         return None;
     };
     let left_out = |reason: String| Skipped { group: group.clone(), reason, span: node.span.clone() };
+    if let Some(reason) = reason {
+        return Some(Err(left_out(reason.into())));
+    }
     let mode = match info::mode(info.as_ref()) {
         Ok(mode) => mode,
         Err(reason) => return Some(Err(left_out(reason))),
@@ -90,7 +107,7 @@ fn entry(reader: &Reader, node: &Node, defaults: &Defaults) -> Option<Result<Dep
         Some(deployment(&params, group.clone(), target, id, info, defaults))
     });
     if !missing.is_empty() {
-        return Some(Err(left_out(format!("the environment variable {} is not set", missing.join(", ")))));
+        return Some(Err(left_out(missing.join("; "))));
     }
     read.map(Ok)
 }
@@ -179,10 +196,10 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
     let span = params.get("model").map_or(params.span, |n| &n.span);
     let changes = changes(params, defaults);
     if let Some(name) = model.strip_prefix("octet/") {
-        refuse_remote(params);
+        ignore_remote(params);
         if let Some(node) = params.get("continues") {
-            let text = "litellm_params.continues is for other servers; a model that runs here always does: remove it";
-            params.reader.wrong(&node.span, text);
+            let text = "ignored: it is for other servers; a model that runs here always does";
+            params.reader.note(&node.span, "litellm_params.continues", text);
         }
         return Some(Target::Local(Local {
             model: name.to_string(),
@@ -191,9 +208,12 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
             changes,
         }));
     }
-    engine::refuse(params);
+    if mock(params) {
+        params.reader.unfit(span, "answers are never made up; point api_base to a test server instead");
+        return None;
+    }
     if let Some(id) = model.strip_prefix("process/") {
-        refuse_remote(params);
+        ignore_remote(params);
         let found = defaults.processes.iter().find(|p| p.id == id);
         if found.is_none() {
             let known = defaults.processes.iter().map(|p| p.id.as_str());
@@ -210,8 +230,13 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
     remote(params, &model, changes, defaults).map(Target::Remote)
 }
 
-/// Keys that mean nothing for a model that is not elsewhere.
-fn refuse_remote(params: &Fields) {
+/// Whether the entry's answers are to be made up.
+fn mock(params: &Fields) -> bool {
+    ["mock_response", "mock_timeout"].iter().any(|name| params.names_unused(name))
+}
+
+/// Names keys that mean nothing for a model that is not elsewhere.
+fn ignore_remote(params: &Fields) {
     for name in [
         "api_base",
         "api_key",
@@ -222,10 +247,8 @@ fn refuse_remote(params: &Fields) {
         "extra_headers",
     ] {
         if let Some(node) = params.get(name) {
-            params.reader.wrong(
-                &node.span,
-                format!("litellm_params.{name} is for models on other servers; remove it"),
-            );
+            let key = format!("litellm_params.{name}");
+            params.reader.note(&node.span, key, "ignored: it is for models on other servers");
         }
     }
 }
@@ -236,8 +259,12 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
     let stated = params.name("custom_llm_provider");
     let (known, model) = match providers::split(model, stated.as_deref()) {
         Ok(found) => found,
-        Err(why) => {
+        Err(providers::Unknown::Mistyped(why)) => {
             reader.wrong(span, format!("litellm_params.model: {why}"));
+            return None;
+        }
+        Err(providers::Unknown::NotSpoken(why)) => {
+            reader.unfit(span, why);
             return None;
         }
     };
@@ -250,7 +277,7 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
         .or_else(|| known.base.map(String::from));
     let Some(base) = base else {
         let variable = known.base_variables.first().map_or(String::new(), |v| format!(" (or set {v})"));
-        reader.wrong(
+        reader.unfit(
             span,
             format!("{}/{model} needs an api_base: where its API begins{variable}", known.prefix),
         );
@@ -283,20 +310,7 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
     };
     let api_version = params.header("api_version").or_else(|| credential?.api_version.clone());
     let azure = || reader.variable("AZURE_API_VERSION").unwrap_or_else(|| AZURE_API_VERSION.into());
-    if let Some(node) = params.get("num_ctx") {
-        if provider == Provider::Ollama {
-            let tokens: Option<u64> = params.count("num_ctx", 1);
-            let options = changes.extra_body.entry("options").or_insert_with(|| json!({}));
-            if let (Json::Object(options), Some(tokens)) = (options, tokens) {
-                options.entry("num_ctx").or_insert(tokens.into());
-            }
-        } else {
-            reader.wrong(
-                &node.span,
-                "litellm_params.num_ctx is for models that run here and for Ollama's; remove it",
-            );
-        }
-    }
+    provider_params(params, provider, &mut changes);
     Some(Remote {
         provider,
         model: model.to_string(),
@@ -314,15 +328,40 @@ fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Default
     })
 }
 
+/// Parameters that some providers alone have a place for.
+fn provider_params(params: &Fields, provider: Provider, changes: &mut Changes) {
+    let reader = params.reader;
+    engine::ignore(params, provider);
+    if provider == Provider::Ollama {
+        let tokens: Option<u64> = params.count("num_ctx", 1);
+        if let Some(tokens) = tokens {
+            let options = changes.extra_body.entry("options").or_insert_with(|| json!({}));
+            if let Json::Object(options) = options {
+                options.entry("num_ctx").or_insert(tokens.into());
+            }
+        }
+        if let Some(node) = params.get("keep_alive") {
+            changes.extra_body.entry("keep_alive").or_insert_with(|| reader.json(node));
+        }
+    }
+    if let Some(node) = params.get("web_search_options") {
+        if matches!(provider, Provider::OpenAi | Provider::AzureOpenAi | Provider::OpenAiCompatible) {
+            changes.extra_body.entry("web_search_options").or_insert_with(|| reader.json(node));
+        } else {
+            let text = format!("ignored: {} has no such parameter", provider.name());
+            reader.note(&node.span, "litellm_params.web_search_options", text);
+        }
+    }
+}
+
 /// Whether a server goes on with a message. Where the configuration changes the fields that ask for it, it is not asked: it would
 /// begin anew, in the middle of an answer.
 fn continues(params: &Fields, provider: Provider, usual: bool, changes: &Changes) -> bool {
     let said = params.bool("continues");
     if said == Some(true) && provider != Provider::OpenAiCompatible {
         let span = params.get("continues").map_or(params.span, |n| &n.span);
-        let text =
-            format!("litellm_params.continues: {} goes on with no message; remove it", provider.name());
-        params.reader.wrong(span, text);
+        let text = format!("ignored: {} goes on with no message", provider.name());
+        params.reader.note(span, "litellm_params.continues", text);
         return false;
     }
     let edits = &changes.edits;
@@ -362,7 +401,14 @@ fn address(params: &Fields, base: &str) -> Option<String> {
         }
         Ok(url) if url.query().is_some() || url.fragment().is_some() => wrong("has a '?' or '#' in it"),
         Ok(url) => Some(url.as_str().trim_end_matches('/').to_string()),
-        Err(e) => wrong(&format!("is no address ({e})")),
+        // A placeholder, as a rule.
+        Err(e) => {
+            params.reader.unfit(
+                span,
+                format!("api_base is no address ({e}): write one like http://127.0.0.1:8000/v1"),
+            );
+            None
+        }
     }
 }
 
@@ -405,16 +451,28 @@ fn changes(params: &Fields, defaults: &Defaults) -> Changes {
     };
     kwargs.extend(params.json_map("chat_template_kwargs").unwrap_or_default());
     let rename = params.map("rename_params").unwrap_or_default();
+    let (drop_params, dropped) = drop_params(params);
+    let drop_params = drop_params.unwrap_or(defaults.drop_params);
     let edits = Edits {
-        drop: params.texts("additional_drop_params").unwrap_or_default(),
+        drop: params.texts("additional_drop_params").into_iter().flatten().chain(dropped).collect(),
         rename: rename
             .iter()
             .filter_map(|e| Some((e.key.clone(), params.text_of("rename_params", &e.node)?)))
             .collect(),
         set: params.json_map("set_params").unwrap_or_default(),
     };
-    let drop_params = params.bool("drop_params").unwrap_or(defaults.drop_params);
     Changes { edits, extra_body, chat_template_kwargs: kwargs, drop_params }
+}
+
+/// `drop_params`: whether what a provider cannot take is left out; a list of names leaves out those too.
+pub(crate) fn drop_params(fields: &Fields) -> (Option<bool>, Vec<String>) {
+    match fields.get("drop_params").map(|n| &n.value) {
+        Some(Value::List(_)) => {
+            let names = fields.texts("drop_params").unwrap_or_default();
+            (Some(!names.is_empty()), names)
+        }
+        _ => (fields.bool("drop_params"), Vec::new()),
+    }
 }
 
 /// Parameters for requests that do not give them, checked by type.
@@ -423,6 +481,7 @@ fn sampling(params: &Fields) -> Map<String, Json> {
     for name in SAMPLING {
         let Some((node, key)) = params.get(name).zip(params.section.key(name)) else { continue };
         let value = match key.kind {
+            _ if *name == "reasoning_effort" => effort(params, node),
             Kind::Number => params.number(name, f64::MIN, f64::MAX).map(Json::from),
             Kind::Count => params.count::<u64>(name, 0).map(Json::from),
             Kind::Bool => params.bool(name).map(Json::from),
@@ -439,6 +498,17 @@ fn sampling(params: &Fields) -> Map<String, Json> {
         out.extend(value.map(|v| (name.to_string(), v)));
     }
     out
+}
+
+/// `reasoning_effort: high`, or as the Responses API has it: `{effort: high, summary: detailed}`.
+fn effort(params: &Fields, node: &Node) -> Option<Json> {
+    let Value::Map(entries) = &node.value else { return params.text("reasoning_effort").map(Json::from) };
+    for entry in entries.iter().filter(|e| e.key != "effort") {
+        let key = format!("litellm_params.reasoning_effort.{}", entry.key);
+        params.reader.note(&entry.span, key, "ignored: effort alone is sent");
+    }
+    let entry = entries.iter().find(|e| e.key == "effort")?;
+    params.text_of("reasoning_effort.effort", &entry.node).map(Json::from)
 }
 
 /// A name that is the same as long as the entry is. Keys are not part of it: a new key makes no new deployment.

@@ -3,7 +3,7 @@
 use crate::fields::Fields;
 use crate::sections::ENGINE_KEYS;
 use crate::yaml::Value;
-use crate::{EngineSettings, KeepAlive};
+use crate::{EngineSettings, KeepAlive, Provider};
 
 /// Words of the flags of the same names.
 const KV_TYPES: &[(&str, &str)] =
@@ -60,13 +60,13 @@ fn keep_alive(params: &Fields) -> Option<KeepAlive> {
     if forever { Some(KeepAlive::Forever) } else { params.time("keep_alive").map(KeepAlive::For) }
 }
 
-/// Complains about keys that mean nothing for a model elsewhere.
-pub(crate) fn refuse(params: &Fields) {
-    for name in ENGINE_KEYS {
+/// Names keys that mean nothing for a model elsewhere. Ollama knows two of them.
+pub(crate) fn ignore(params: &Fields, provider: Provider) {
+    let ollama = |name: &str| provider == Provider::Ollama && matches!(name, "keep_alive" | "num_ctx");
+    for name in ENGINE_KEYS.iter().chain(&["num_ctx"]).filter(|n| !ollama(n)) {
         if let Some(node) = params.get(name) {
-            let text =
-                format!("litellm_params.{name} is for models that run here (model: octet/...); remove it");
-            params.reader.wrong(&node.span, text);
+            let text = "ignored: it is for models that run here (model: octet/...)";
+            params.reader.note(&node.span, format!("litellm_params.{name}"), text);
         }
     }
 }

@@ -33,15 +33,6 @@ pub(crate) fn read(info: Option<&Fields>, params: &Fields, mode: Mode) -> ModelI
     let mut other = serde_json::Map::new();
     for entry in info.others() {
         other.insert(entry.key.clone(), info.reader.json(&entry.node));
-        if info.section.warning(&entry.key).is_some() {
-            continue;
-        }
-        // Short words are near to many.
-        let near = crate::problem::nearest(&entry.key, info.section.names().filter(|n| n.len() > 4));
-        if let Some(near) = near.filter(|_| entry.key.len() > 4) {
-            let text = format!("passed on to clients that ask; did you mean '{near}'?");
-            info.reader.note(&entry.span, format!("model_info.{}", entry.key), text);
-        }
     }
     ModelInfo {
         base_model: info.text("base_model"),

@@ -1,5 +1,6 @@
 //! The file's tree as a [`Config`]. Called by `load`; one file a section.
 
+mod any_provider;
 mod check;
 mod deployments;
 mod engine;
@@ -41,7 +42,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
     let (processes, process_settings) = processes::read(&fields, &mut router);
     let defaults = deployments::Defaults {
         credentials: &credentials,
-        drop_params: litellm.as_ref().and_then(|l| l.bool("drop_params")).unwrap_or(false),
+        drop_params: litellm.as_ref().and_then(|l| deployments::drop_params(l).0).unwrap_or(false),
         max_parallel_requests: router_fields
             .as_ref()
             .and_then(|r| r.count("default_max_parallel_requests", 1)),
@@ -113,12 +114,8 @@ fn credentials(fields: &Fields) -> Vec<Credential> {
             api_version: values.header("api_version"),
             organization: values.header("organization"),
         });
-        for variable in missing {
-            fields.reader.note(
-                &node.span,
-                "credential_list",
-                format!("the environment variable {variable} is not set"),
-            );
+        for reason in missing {
+            fields.reader.note(&node.span, "credential_list", reason);
         }
         out.push(credential);
     }

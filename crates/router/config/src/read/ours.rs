@@ -217,6 +217,9 @@ fn keys_of_file(fields: &Fields) -> Vec<Secret> {
     keys
 }
 
+/// Where spending is kept if a budget needs a place and the file names none.
+const DATABASE: &str = "octet-keys.db";
+
 /// `keys`, and LiteLLM's budgets for all requests.
 pub(crate) fn keys(fields: &Fields, general: Option<&Fields>, litellm: Option<&Fields>) -> KeysSettings {
     let mut out = KeysSettings::default();
@@ -238,17 +241,27 @@ pub(crate) fn keys(fields: &Fields, general: Option<&Fields>, litellm: Option<&F
     let of_all = general.and_then(|g| g.count("max_parallel_requests", 1));
     out.defaults.max_parallel_requests = out.defaults.max_parallel_requests.or(of_all);
     let own = fields.section("keys", &KEYS);
+    let locked = general.is_some_and(|g| g.has("master_key"));
     // What is forgotten at the next start could be spent again.
     if let Some(node) = litellm.and_then(|l| l.get("max_budget"))
         && !own.as_ref().is_some_and(|k| k.has("database"))
     {
-        let text = "litellm_settings.max_budget needs keys.database: a file in which is kept what was spent";
-        fields.reader.wrong(&node.span, text);
+        let path = "litellm_settings.max_budget";
+        if locked {
+            let text =
+                format!("what is spent is kept in {DATABASE}, beside this file; keys.database names another");
+            fields.reader.note(&node.span, path, text);
+            out.database = Some(fields.reader.path(&node.span, DATABASE));
+        } else {
+            let why = "it needs a general_settings.master_key, and a file in which is kept what was spent (keys.database)";
+            fields.reader.not_enforced(&node.span, path, why);
+            out.max_budget = None;
+        }
     }
     let Some(k) = own else { return out };
     if let Some(path) = k.name("database") {
         out.database = Some(k.reader.path(k.span, &path));
-        if !general.is_some_and(|g| g.has("master_key")) {
+        if !locked {
             let text = "keys.database needs general_settings.master_key: without it anybody could make keys";
             k.reader.wrong(k.span, text);
         }

@@ -1,7 +1,7 @@
 //! Which provider a model's name means, where its API is and what its key is called. Facts about others; used by `deployments`.
 
 use crate::Provider;
-use crate::problem::nearest;
+use crate::problem::mistyped;
 
 /// A word before a model's name, and what it stands for.
 pub(crate) struct Known {
@@ -162,61 +162,73 @@ pub(crate) fn known(prefix: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|k| k.prefix == prefix)
 }
 
-/// The provider and what is left of a model's name: `openai/gpt-4o`. `stated` is `custom_llm_provider`. The error is for people.
-pub(crate) fn split<'a>(model: &'a str, stated: Option<&str>) -> Result<(&'static Known, &'a str), String> {
+/// Why a model's name means no provider, for people.
+pub(crate) enum Unknown {
+    /// It is likely a slip.
+    Mistyped(String),
+    /// It is a provider that is not spoken here, or none: the entry is left out.
+    NotSpoken(String),
+}
+
+use Unknown::{Mistyped, NotSpoken};
+
+/// The provider and what is left of a model's name: `openai/gpt-4o`. `stated` is `custom_llm_provider`.
+pub(crate) fn split<'a>(model: &'a str, stated: Option<&str>) -> Result<(&'static Known, &'a str), Unknown> {
     if let Some(stated) = stated {
         let rest = model.strip_prefix(stated).and_then(|m| m.strip_prefix('/')).unwrap_or(model);
         return known(stated).map(|k| (k, rest)).ok_or_else(|| unknown(stated));
     }
     match model.split_once('/') {
         Some((prefix, rest)) => match known(prefix) {
-            Some(_) if rest.is_empty() => Err(format!("'{model}' names no model after the slash")),
+            Some(_) if rest.is_empty() => Err(NotSpoken(format!("'{model}' names no model after the slash"))),
             Some(k) => Ok((k, rest)),
             None => Err(unknown(prefix)),
         },
         None => inferred(model).map(|k| (k, model)).ok_or_else(|| {
-            if model == "*" {
-                let example = "model_name: openai/*, model: openai/*";
-                return format!("'*' says no provider: write an entry for each ({example})");
-            }
             let here =
                 "octet/NAME for a model that runs here, hosted_vllm/NAME with api_base for a server of yours";
-            format!("'{model}' says no provider: write openai/{model}, {here}")
+            NotSpoken(format!("'{model}' says no provider: write openai/{model}, {here}"))
         }),
     }
 }
 
-/// Models that LiteLLM knows without a provider.
+/// How models begin that LiteLLM knows without a provider, and whose they are.
+pub(crate) const INFERRED: &[(&str, &str)] = &[
+    ("gpt-", "openai"),
+    ("chatgpt-", "openai"),
+    ("o1", "openai"),
+    ("o3", "openai"),
+    ("o4", "openai"),
+    ("text-embedding-", "openai"),
+    ("davinci-", "openai"),
+    ("babbage-", "openai"),
+    ("claude-", "anthropic"),
+];
+
+/// The provider of a model without one.
 fn inferred(model: &str) -> Option<&'static Known> {
-    let openai = ["gpt-", "chatgpt-", "o1", "o3", "o4", "text-embedding-", "davinci-", "babbage-"];
-    if openai.iter().any(|p| model.starts_with(p)) {
-        known("openai")
-    } else if model.starts_with("claude-") {
-        known("anthropic")
-    } else {
-        None
-    }
+    let (_, prefix) = INFERRED.iter().find(|(begin, _)| model.starts_with(begin))?;
+    known(prefix)
 }
 
-fn unknown(prefix: &str) -> String {
+fn unknown(prefix: &str) -> Unknown {
     if prefix == "auto_router" {
-        return "LiteLLM's automatic routers are not run here: write a cascade, which asks a fast group or a strong one by rules and \
-                by how sure the fast one is (docs/routing.md)"
-            .into();
+        let text = "LiteLLM's automatic routers are not run here: write a cascade, which asks a fast group or a strong one by rules \
+                    and by how sure the fast one is (docs/routing.md)";
+        return NotSpoken(text.into());
     }
     if OTHERS.contains(&prefix) {
-        return format!(
+        return NotSpoken(format!(
             "the provider '{prefix}' has an API of its own, which is not spoken here; if it has an OpenAI-compatible address, write \
              openai_like/MODEL with api_base and api_key"
-        );
+        ));
     }
     let names = || KNOWN.iter().map(|k| k.prefix).chain(["octet", "process"]);
-    match nearest(prefix, names()) {
-        Some(near) => format!("there is no provider '{prefix}': did you mean '{near}'?"),
-        None => format!(
-            "there is no provider '{prefix}'; for an OpenAI-compatible server write openai_like/MODEL or hosted_vllm/MODEL with \
-             api_base (known are octet, process, {})",
-            KNOWN.iter().map(|k| k.prefix).collect::<Vec<_>>().join(", ")
-        ),
+    match mistyped(prefix, names()) {
+        Some(near) => Mistyped(format!("there is no provider '{prefix}': did you mean '{near}'?")),
+        None => NotSpoken(format!(
+            "there is no provider '{prefix}' here; for an OpenAI-compatible server write openai_like/MODEL or hosted_vllm/MODEL with \
+             api_base (docs/providers.md lists the providers)"
+        )),
     }
 }

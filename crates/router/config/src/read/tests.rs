@@ -22,7 +22,7 @@ impl Source for Env {
 #[test]
 fn every_declared_key_is_read() {
     let text = include_str!("../../tests/data/full.yaml");
-    let root = yaml::parse(&"full.yaml".into(), text).unwrap();
+    let root = yaml::parse(&"full.yaml".into(), text, &mut Vec::new()).unwrap();
     let reader = Reader::new(&Env);
     super::config(&reader, &root);
     let asked = reader.asked();

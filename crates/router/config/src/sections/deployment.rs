@@ -7,9 +7,9 @@ pub static MODEL: Section = Section {
     name: "model_list",
     doc: "a deployment",
     keys: &[
-        key("model_name", Kind::Text, "what clients ask for; * stands for any text"),
-        key("litellm_params", Kind::Section(&PARAMS), "who answers, and how"),
-        key("model_info", Kind::Section(&MODEL_INFO), "what is known about the model"),
+        key("model_name", Kind::Text, "what clients ask for; * stands for any text").guard(),
+        key("litellm_params", Kind::Section(&PARAMS), "who answers, and how").guard(),
+        key("model_info", Kind::Section(&MODEL_INFO), "what is known about the model").guard(),
     ],
     warned: &[(&["tpm", "rpm"], "it counts under litellm_params")],
     refused: &[],
@@ -28,17 +28,17 @@ pub static PARAMS: Section = Section {
             Kind::Text,
             "provider/model; octet/PATH-or-name runs it here, process/ID starts a server",
         ),
-        key("api_base", Kind::Text, "where the API begins").or(&["base_url"]),
-        key("api_key", Kind::Secret, "the key; without one the provider's variable counts"),
+        key("api_base", Kind::Text, "where the API begins").guard().or(&["base_url"]),
+        key("api_key", Kind::Secret, "the key; without one the provider's variable counts").guard(),
         key("api_version", Kind::Text, "Azure's"),
         key("organization", Kind::Text, "OpenAI's"),
         key("custom_llm_provider", Kind::Text, "the provider, where model does not begin with it"),
         key("litellm_credential_name", Kind::Text, "an entry of credential_list"),
         key("weight", Kind::Number, "share of the group's requests"),
         key("order", Kind::Count, "lower ones first; higher ones only where no lower one can answer"),
-        key("rpm", Kind::Count, "most requests in a minute"),
-        key("tpm", Kind::Count, "most tokens in a minute"),
-        key("max_parallel_requests", Kind::Count, "most requests at once"),
+        key("rpm", Kind::Count, "most requests in a minute").guard(),
+        key("tpm", Kind::Count, "most tokens in a minute").guard(),
+        key("max_parallel_requests", Kind::Count, "most requests at once").guard(),
         key("timeout", Kind::Seconds, "longest time of an attempt"),
         key("stream_timeout", Kind::Seconds, "longest time to a stream's first piece"),
         key("cooldown_time", Kind::Seconds, "how long it rests after failures"),
@@ -53,10 +53,14 @@ pub static PARAMS: Section = Section {
         key("extra_headers", Kind::TextMap, "headers that are sent along").or(&["headers"]),
         key("extra_body", Kind::Json, "merged into the body"),
         key("chat_template_kwargs", Kind::Json, "variables of the chat template: {enable_thinking: false}"),
-        key("drop_params", Kind::Bool, "leave out parameters that the provider can not take"),
-        key("additional_drop_params", Kind::Texts, "parameters that are left out").or(&["drop"]),
+        key(
+            "drop_params",
+            Kind::Any,
+            "leave out parameters that the provider cannot take; a list of names leaves out those too",
+        ),
+        key("additional_drop_params", Kind::Texts, "parameters that are left out").guard().or(&["drop"]),
         key("rename_params", Kind::TextMap, "parameters that go by another name: {old: new}"),
-        key("set_params", Kind::Json, "parameters as they are here, whatever the client says"),
+        key("set_params", Kind::Json, "parameters as they are here, whatever the client says").guard(),
         key("input_cost_per_token", Kind::Number, "USD; also in model_info"),
         key("output_cost_per_token", Kind::Number, "USD; also in model_info"),
         key("cache_read_input_token_cost", Kind::Number, "USD; also in model_info"),
@@ -77,7 +81,7 @@ pub static PARAMS: Section = Section {
         key("logit_bias", Kind::Json, "default"),
         key("logprobs", Kind::Bool, "default"),
         key("top_logprobs", Kind::Count, "default"),
-        key("reasoning_effort", Kind::Text, "default"),
+        key("reasoning_effort", Kind::Any, "default; a text, or {effort: high}"),
         key("thinking", Kind::Json, "default (Anthropic's)"),
         key("response_format", Kind::Json, "default"),
         key("tools", Kind::Any, "default"),
@@ -88,6 +92,7 @@ pub static PARAMS: Section = Section {
         key("user", Kind::Text, "default"),
         key("metadata", Kind::Json, "default"),
         key("verbosity", Kind::Text, "default"),
+        key("web_search_options", Kind::Any, "default, of providers of OpenAI's dialect"),
         key("dimensions", Kind::Count, "default, for embeddings"),
         key("encoding_format", Kind::Text, "default, for embeddings"),
         key("num_ctx", Kind::Count, "tokens of context, of models in this process and of Ollama's"),
@@ -109,7 +114,11 @@ pub static PARAMS: Section = Section {
         key("cache_ram", Kind::Size, "memory for snapshots; a plain number counts MiB"),
         key("cache_disk", Kind::Text, "a folder in which the cache is kept too").or(&["slot_save_path"]),
         key("cache_disk_size", Kind::Size, "what the files in it may take"),
-        key("keep_alive", Kind::Seconds, "how long it stays loaded unused; -1 is for good"),
+        key(
+            "keep_alive",
+            Kind::Seconds,
+            "how long it stays loaded unused, here or at an Ollama server; -1 is for good",
+        ),
         key("reasoning_format", Kind::OneOf(&["deepseek", "hidden", "none"]), "where reasoning goes"),
         key(
             "tool_call_parser",
@@ -131,12 +140,8 @@ pub static PARAMS: Section = Section {
             "cache_control is passed on where the client sends it, and not added",
         ),
         (
-            &["max_budget", "budget_duration"],
-            "budgets are for keys and for all requests together, not for one deployment",
-        ),
-        (
-            &["guardrails", "prompt_id", "prompt_variables", "prompt_label", "prompt_version"],
-            "there are no guardrails and stored prompts here",
+            &["prompt_id", "prompt_variables", "prompt_label", "prompt_version"],
+            "there are no stored prompts here",
         ),
         (&["stream"], "whether an answer is streamed is the client's choice"),
         OTHER_COSTS,
@@ -193,11 +198,10 @@ pub static PARAMS: Section = Section {
             ],
             "it does nothing here",
         ),
-    ],
-    refused: &[
+        (&["budget_duration"], "it belongs to max_budget, which is not enforced here"),
         (
             &["mock_response", "mock_testing_fallbacks", "mock_timeout"],
-            "answers are never made up; point api_base to a test server instead",
+            "answers are never made up; the entry is left out",
         ),
         (
             &[
@@ -224,7 +228,7 @@ pub static PARAMS: Section = Section {
                 "aws_bedrock_project_id",
                 "bedrock_tags",
             ],
-            "Bedrock, Vertex AI and watsonx sign requests in ways of their own; use their OpenAI-compatible addresses with api_base and api_key",
+            "Bedrock, Vertex AI and watsonx sign requests in ways of their own: their entries are left out",
         ),
         (
             &[
@@ -237,7 +241,7 @@ pub static PARAMS: Section = Section {
                 "azure_password",
                 "azure_scope",
             ],
-            "Azure is reached with api_key; tokens of Entra ID are not fetched here",
+            "Azure is reached with api_key or AZURE_API_KEY; tokens of Entra ID are not fetched here",
         ),
         (
             &["ssl_verify", "ssl_certificate"],
@@ -251,6 +255,13 @@ pub static PARAMS: Section = Section {
         (
             &["anthropic_*", "openai_identity_*", "openai_service_account_id", "use_xai_oauth"],
             "servers are reached with api_key; tokens of identity providers are not fetched here",
+        ),
+    ],
+    refused: &[
+        (&["max_budget"], "budgets are for keys and for all requests together, not for one deployment"),
+        (
+            &["guardrails"],
+            "guardrails are not run here: put a filter in front, or ask for them at the provider",
         ),
     ],
     open: false,
@@ -351,8 +362,8 @@ const INFO_KEYS: &[Key] = &[
     key("supports_vision", Kind::Bool, "whether it takes images"),
     key("supports_function_calling", Kind::Bool, "whether it takes tools"),
     key("supports_reasoning", Kind::Bool, "whether it reasons"),
-    key("access_groups", Kind::Texts, "names by which virtual keys may use it"),
-    key("blocked", Kind::Bool, "the entry is left out (false)"),
+    key("access_groups", Kind::Texts, "names by which virtual keys may use it").guard(),
+    key("blocked", Kind::Bool, "the entry is left out (false)").guard(),
     key("disable_background_health_check", Kind::Bool, "it is not asked beside the requests (false)"),
 ];
 
@@ -363,17 +374,20 @@ pub static MODEL_INFO: Section = Section {
     keys: INFO_KEYS,
     warned: &[
         OTHER_COSTS,
-        (
-            &["team_id", "team_public_model_name", "access_windows"],
-            "there are no teams here: access_groups and keys say who may use it",
-        ),
+        (&["team_public_model_name"], "there are no teams here: access_groups and keys say who may use it"),
         (&["rpm", "tpm"], "it counts under litellm_params"),
         (
             &["health_check_model", "health_check_timeout", "health_check_max_tokens", "health_check_voice"],
             "a check asks for the list of models, and generates nothing; health_check_timeout stands in general_settings",
         ),
     ],
-    refused: &[],
+    refused: &[
+        (
+            &["team_id"],
+            "there are no teams here, so everybody may use it: access_groups and keys say who may",
+        ),
+        (&["access_windows"], "a model may be used at any time here"),
+    ],
     open: true,
 };
 
@@ -396,13 +410,12 @@ pub static CREDENTIAL_VALUES: Section = Section {
     name: "credential_values",
     doc: "what litellm_params would say",
     keys: &[
-        key("api_base", Kind::Text, "where the API begins").or(&["base_url"]),
-        key("api_key", Kind::Secret, "the key"),
+        key("api_base", Kind::Text, "where the API begins").guard().or(&["base_url"]),
+        key("api_key", Kind::Secret, "the key").guard(),
         key("api_version", Kind::Text, "Azure's"),
         key("organization", Kind::Text, "OpenAI's"),
     ],
-    warned: &[],
-    refused: &[(
+    warned: &[(
         &[
             "aws_access_key_id",
             "aws_secret_access_key",
@@ -411,7 +424,8 @@ pub static CREDENTIAL_VALUES: Section = Section {
             "vertex_location",
             "vertex_credentials",
         ],
-        "Bedrock and Vertex AI are not supported; use their OpenAI-compatible addresses with api_base and api_key",
+        "Bedrock and Vertex AI are not supported: their entries are left out",
     )],
+    refused: &[],
     open: false,
 };

@@ -14,7 +14,7 @@ pub(crate) use processes::{FILTERS, GROUP, HOOKS, ON_STARTUP, PROCESS, PROCESSES
 pub(crate) use proxy::{GENERAL, KEY_PARAMS, LITELLM};
 pub(crate) use router::{ALLOWED_FAILS_POLICY, RETRY_POLICY, ROUTER, STRATEGY_ARGS};
 
-use crate::keys::{Kind, Section, key};
+use crate::keys::{Kind, Section, Verdict, key};
 
 /// The file.
 pub static ROOT: Section = Section {
@@ -27,8 +27,8 @@ pub static ROOT: Section = Section {
             Kind::Section(&ROUTER),
             "how one of several is chosen, and what happens when it fails",
         ),
-        key("litellm_settings", Kind::Section(&LITELLM), "LiteLLM's; router_settings beat them"),
-        key("general_settings", Kind::Section(&GENERAL), "LiteLLM's, for the proxy itself"),
+        key("litellm_settings", Kind::Section(&LITELLM), "LiteLLM's; router_settings beat them").guard(),
+        key("general_settings", Kind::Section(&GENERAL), "LiteLLM's, for the proxy itself").guard(),
         key(
             "environment_variables",
             Kind::TextMap,
@@ -48,20 +48,17 @@ pub static ROOT: Section = Section {
             "cascades",
             Kind::List(&CASCADE),
             "names that a fast model answers, or a strong one where it is needed",
-        ),
+        )
+        .guard(),
         key(
             "processes",
             Kind::Section(&PROCESSES),
             "servers that are started on demand, in llama-swap's keys",
         ),
-        key("server", Kind::Section(&SERVER), "the flags of octet serve; a flag beats its key"),
-        key("keys", Kind::Section(&KEYS), "virtual keys and budgets"),
+        key("server", Kind::Section(&SERVER), "the flags of octet serve; a flag beats its key").guard(),
+        key("keys", Kind::Section(&KEYS), "virtual keys and budgets").guard(),
     ],
     warned: &[
-        (
-            &["guardrails", "policies", "policy_attachments"],
-            "guardrails are not run here: put a filter in front, or ask for them at the provider",
-        ),
         (
             &["mcp_servers", "mcp_tools", "mcp_semantic_tool_filter"],
             "MCP servers are used by clients, not by this server",
@@ -81,6 +78,8 @@ pub static ROOT: Section = Section {
             ],
             "this service of LiteLLM's proxy is not offered here",
         ),
+        (&["classifier_plugin"], "Python is not run here; cascades have rules (docs/routing.md)"),
+        (&["default_vertex_config"], "Vertex AI is not supported: its entries are left out"),
         (&["callback_settings"], "there are no callbacks here; /metrics has the figures"),
         (
             &["worker_registry", "proxy_batch_write_at"],
@@ -88,11 +87,11 @@ pub static ROOT: Section = Section {
         ),
     ],
     refused: &[
-        (&["plugins", "classifier_plugin"], "Python is not run here; remove the key"),
         (
-            &["default_vertex_config"],
-            "Vertex AI signs requests in a way of its own; use its OpenAI-compatible address with api_base and api_key",
+            &["guardrails", "policies", "policy_attachments"],
+            "guardrails are not run here: put a filter in front, or ask for them at the provider",
         ),
+        (&["plugins"], "Python is not run here, and a plugin may refuse requests"),
     ],
     open: false,
 };
@@ -115,9 +114,17 @@ pub(crate) fn all() -> Vec<&'static Section> {
     out
 }
 
-/// Whether `section.key` is one that is ignored with a note.
-pub(crate) fn is_warned(path: &str) -> bool {
+/// Whether `section.key` is one that does nothing here.
+pub(crate) fn is_unused(path: &str) -> bool {
     all().iter().any(|s| {
-        path.strip_prefix(s.name).and_then(|p| p.strip_prefix('.')).is_some_and(|k| s.warning(k).is_some())
+        let inner = path.strip_prefix(s.name).and_then(|p| p.strip_prefix('.'));
+        let key = if s.name == ROOT.name { Some(path).filter(|p| !p.contains('.')) } else { inner };
+        key.is_some_and(|k| !s.open && s.verdict(k) != Verdict::Honoured)
     })
+}
+
+/// Where a key belongs that stands in the wrong one of LiteLLM's sections.
+pub(crate) fn place(section: &Section, name: &str) -> Option<&'static str> {
+    let others = [&GENERAL, &LITELLM, &ROUTER, &PARAMS];
+    others.into_iter().find(|s| s.name != section.name && s.key(name).is_some()).map(|s| s.name)
 }

@@ -9,7 +9,7 @@ pub static LITELLM: Section = Section {
     keys: &[
         key(
             "drop_params",
-            Kind::Bool,
+            Kind::Any,
             "leave out parameters that a provider can not take (false: refuse the request)",
         ),
         key("request_timeout", Kind::Seconds, "as router_settings.timeout"),
@@ -25,13 +25,14 @@ pub static LITELLM: Section = Section {
         key("success_callback", Kind::Texts, "as callbacks"),
         key("failure_callback", Kind::Texts, "as callbacks"),
         key("service_callback", Kind::Texts, "as callbacks").or(&["service_callbacks"]),
-        key("max_budget", Kind::Number, "USD that all requests together may cost"),
-        key("budget_duration", Kind::Seconds, "after which the budget starts anew"),
+        key("max_budget", Kind::Number, "USD that all requests together may cost").guard(),
+        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
         key(
             "default_key_generate_params",
             Kind::Section(&KEY_PARAMS),
             "what a new key gets where its maker does not say",
-        ),
+        )
+        .guard(),
     ],
     warned: &[
         (
@@ -104,15 +105,11 @@ pub static LITELLM: Section = Section {
                 "max_internal_user_budget",
                 "internal_user_budget_duration",
                 "default_max_internal_user_budget",
-                "max_end_user_budget",
-                "max_end_user_budget_id",
                 "upperbound_key_generate_params",
                 "key_generation_settings",
-                "tag_budget_config",
                 "default_user_params",
                 "personal_key_generation",
                 "team_key_generation",
-                "max_user_budget",
                 "max_ui_session_budget",
                 "default_soft_budget",
                 "default_key_max_budget_alert_emails",
@@ -127,22 +124,7 @@ pub static LITELLM: Section = Section {
             "there are keys here, and no users and teams",
         ),
         (
-            &[
-                "guardrails",
-                "skip_system_message_in_guardrail",
-                "skip_tool_message_in_guardrail",
-                "banned_keywords_list",
-                "azure_content_safety_params",
-                "prompt_injection_params",
-                "presidio_logging_only",
-                "presidio_ad_hoc_recognizers",
-                "output_parse_pii",
-                "llm_guard_mode",
-                "llamaguard_model_name",
-                "llamaguard_unsafe_content_categories",
-                "openai_moderations_model_name",
-                "google_moderation_confidence_threshold",
-            ],
+            &["skip_system_message_in_guardrail", "skip_tool_message_in_guardrail", "presidio_logging_only"],
             "guardrails are not run here",
         ),
         (
@@ -216,16 +198,40 @@ pub static LITELLM: Section = Section {
             ],
             "it does nothing here",
         ),
-    ],
-    refused: &[
         (
             &["custom_provider_map"],
             "Python is not run here: a provider of your own is an OpenAI-compatible server with api_base",
         ),
+        (&["input_callback"], "Python is not run here"),
         (
-            &["post_call_rules", "pre_call_rules", "input_callback"],
-            "Python hooks are not run here; remove the key",
+            &["ssl_verify", "ssl_certificate", "ssl_security_level"],
+            "certificates are always checked; add yours to the system's (SSL_CERT_FILE)",
         ),
+        (&["model_alias_map"], "use router_settings.model_group_alias"),
+    ],
+    refused: &[
+        (
+            &[
+                "guardrails",
+                "banned_keywords_list",
+                "azure_content_safety_params",
+                "prompt_injection_params",
+                "presidio_ad_hoc_recognizers",
+                "output_parse_pii",
+                "llm_guard_mode",
+                "llamaguard_model_name",
+                "llamaguard_unsafe_content_categories",
+                "openai_moderations_model_name",
+                "google_moderation_confidence_threshold",
+            ],
+            "guardrails are not run here: put a filter in front, or ask for them at the provider",
+        ),
+        (
+            &["max_end_user_budget", "max_end_user_budget_id", "default_end_user_params", "max_user_budget"],
+            "there are no budgets of end users here: give each a key with a budget",
+        ),
+        (&["tag_budget_config"], "there are no budgets of tags here: give each a key with a budget"),
+        (&["post_call_rules", "pre_call_rules"], "Python is not run here, and a rule may refuse requests"),
         (
             &["blocked_user_list"],
             "a rule about who may ask must not be ignored: give users keys of their own, and revoke those",
@@ -233,10 +239,6 @@ pub static LITELLM: Section = Section {
         (
             &["block_requests_for_models_without_pricing"],
             "there is no table of prices here: a deployment costs what input_cost_per_token and output_cost_per_token say",
-        ),
-        (
-            &["ssl_verify", "ssl_certificate", "ssl_security_level"],
-            "certificates are always checked; add yours to the system's (SSL_CERT_FILE)",
         ),
         (
             &[
@@ -251,7 +253,6 @@ pub static LITELLM: Section = Section {
             ],
             "keys and addresses stand in the entries of model_list",
         ),
-        (&["model_alias_map"], "use router_settings.model_group_alias"),
     ],
     open: false,
 };
@@ -261,13 +262,13 @@ pub static KEY_PARAMS: Section = Section {
     name: "default_key_generate_params",
     doc: "what a new key gets where its maker does not say",
     keys: &[
-        key("max_budget", Kind::Number, "USD"),
-        key("budget_duration", Kind::Seconds, "after which the budget starts anew"),
-        key("duration", Kind::Seconds, "how long the key is good"),
-        key("models", Kind::Texts, "groups that it may use"),
-        key("rpm_limit", Kind::Count, "requests in a minute"),
-        key("tpm_limit", Kind::Count, "tokens in a minute"),
-        key("max_parallel_requests", Kind::Count, "requests at once"),
+        key("max_budget", Kind::Number, "USD").guard(),
+        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
+        key("duration", Kind::Seconds, "how long the key is good").guard(),
+        key("models", Kind::Texts, "groups that it may use").guard(),
+        key("rpm_limit", Kind::Count, "requests in a minute").guard(),
+        key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
+        key("max_parallel_requests", Kind::Count, "requests at once").guard(),
     ],
     warned: &[(
         &["metadata", "team_id", "user_id", "permissions", "key_alias"],
@@ -286,17 +287,19 @@ pub static GENERAL: Section = Section {
             "master_key",
             Kind::Secret,
             "the key that may do everything; with it requests without a key are refused",
-        ),
+        )
+        .guard(),
         key("background_health_checks", Kind::Bool, "ask deployments now and then (false)"),
         key("health_check_interval", Kind::Seconds, "how often (300)"),
         key("health_check_timeout", Kind::Seconds, "how long one may take (10)"),
-        key("max_request_size_mb", Kind::Number, "longest body of a request; as server.max_body"),
-        key("global_max_parallel_requests", Kind::Count, "most requests at once"),
+        key("max_request_size_mb", Kind::Number, "longest body of a request; as server.max_body").guard(),
+        key("global_max_parallel_requests", Kind::Count, "most requests at once").guard(),
         key(
             "max_parallel_requests",
             Kind::Count,
             "most requests of one key at once, where the key does not say",
-        ),
+        )
+        .guard(),
     ],
     warned: &[
         (
@@ -364,10 +367,7 @@ pub static GENERAL: Section = Section {
         ),
         (
             &[
-                "enable_jwt_auth",
                 "litellm_jwtauth",
-                "enable_oauth2_auth",
-                "enable_oauth2_proxy_auth",
                 "oauth2_config_mappings",
                 "allow_user_auth",
                 "ui_access_mode",
@@ -380,7 +380,6 @@ pub static GENERAL: Section = Section {
                 "allow_client_side_credentials",
                 "sso_settings",
                 "allow_cli_sso_verification_uri_complete",
-                "enforce_rbac",
                 "disable_custom_api_keys",
                 "disable_key_generate_for_org_admin",
                 "disable_auto_add_proxy_admin_to_teams",
@@ -545,16 +544,12 @@ pub static GENERAL: Section = Section {
                 "skip_batch_input_file_rate_limiting_for_providers",
                 "disable_responses_id_security",
                 "allow_unmanaged_response_ids",
-                "enforced_params",
                 "allow_public_health_readiness_details",
             ],
             "it does nothing here",
         ),
-    ],
-    refused: &[
         (
             &[
-                "custom_auth",
                 "custom_auth_run_common_checks",
                 "custom_sso",
                 "custom_ui_sso_sign_in_handler",
@@ -563,21 +558,25 @@ pub static GENERAL: Section = Section {
                 "custom_auth_settings",
                 "custom_key_policy",
                 "custom_team_metadata_validate",
-                "plugins",
             ],
             "Python is not run here; use master_key and virtual keys",
         ),
+        (&["litellm_key_header_name"], "keys are read from Authorization, x-api-key and api-key"),
+        (&["public_routes"], "what needs no key is the same in all configurations"),
+    ],
+    refused: &[
+        (&["custom_auth", "plugins"], "Python is not run here; use master_key and virtual keys"),
         (
-            &["litellm_key_header_name"],
-            "keys are read from Authorization, x-api-key and api-key; remove the key",
+            &["enable_jwt_auth", "enable_oauth2_auth", "enable_oauth2_proxy_auth", "enforce_rbac"],
+            "clients show keys here, and no tokens of an identity provider: use master_key and virtual keys",
         ),
         (
             &[
                 "allowed_routes",
-                "public_routes",
                 "admin_only_routes",
                 "allowed_ips",
                 "enforce_fallback_model_access",
+                "enforced_params",
             ],
             "a rule about who may ask what must not be ignored: put a proxy in front for it, and remove the key",
         ),

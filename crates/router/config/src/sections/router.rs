@@ -52,7 +52,8 @@ pub static ROUTER: Section = Section {
             Kind::Bool,
             "leave out deployments whose window is too small (false; always for local models)",
         ),
-        key("default_max_parallel_requests", Kind::Count, "max_parallel_requests of entries that do not say"),
+        key("default_max_parallel_requests", Kind::Count, "max_parallel_requests of entries that do not say")
+            .guard(),
         key("sticky", Kind::Section(&STICKY), "requests of one session stay with one deployment"),
     ],
     warned: &[
@@ -88,7 +89,7 @@ pub static ROUTER: Section = Section {
         (&["weights"], "weights stand in the entries of model_list: litellm_params.weight"),
         (&["routing_groups"], "routing_strategy is one for all groups"),
         (
-            &["enable_tag_filtering", "tag_filtering_match_any", "tag_routing", "tag_routing_prefix"],
+            &["tag_filtering_match_any", "tag_routing", "tag_routing_prefix"],
             "deployments are not chosen by tags here: give them model_names of their own",
         ),
         (
@@ -96,8 +97,8 @@ pub static ROUTER: Section = Section {
             "use router_settings.sticky, or routing_strategy: prefix-affinity",
         ),
         (
-            &["provider_budget_config"],
-            "budgets are for keys and for all requests together (litellm_settings.max_budget)",
+            &["custom_routing_strategy", "custom_routing_strategy_class"],
+            "Python is not run here; routing_strategy names one of the strategies",
         ),
         (&["enable_weighted_failover"], "weights always count, also for further attempts"),
         (
@@ -122,15 +123,14 @@ pub static ROUTER: Section = Section {
         (&["default_litellm_params"], "write the parameters into the entries; a YAML anchor repeats them"),
         (&["model_list"], "it stands at the top of the file"),
         (
-            &[
-                "custom_routing_strategy",
-                "custom_routing_strategy_class",
-                "plugins",
-                "fallback_access_check",
-                "fallback_budget_check",
-            ],
-            "Python is not run here; use one of the strategies",
+            &["enable_tag_filtering"],
+            "deployments are not chosen by tags here: give them model_names of their own",
         ),
+        (
+            &["provider_budget_config"],
+            "budgets are for keys and for all requests together (litellm_settings.max_budget)",
+        ),
+        (&["plugins", "fallback_access_check", "fallback_budget_check"], "Python is not run here"),
     ],
     open: false,
 };

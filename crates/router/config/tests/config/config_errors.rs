@@ -24,6 +24,30 @@ fn refused(text: &str, expected: &[&str]) {
     }
 }
 
+/// The text with a model in front is taken, with these notes.
+#[track_caller]
+fn noted(text: &str, expected: &[&str]) {
+    let config = read(&format!("{MODEL}{text}")).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let said: Vec<String> = config
+        .notes
+        .iter()
+        .map(|n| format!("{}:{}: {}: {}", n.span.line - 2, n.span.column, n.key, n.text))
+        .collect();
+    assert_eq!(said.len(), expected.len(), "{said:#?}");
+    for (said, expected) in said.iter().zip(expected) {
+        assert!(said.contains(expected), "expected '{expected}' in '{said}'");
+    }
+}
+
+/// One entry's litellm_params are taken, with a note.
+#[track_caller]
+fn noted_params(params: &str, expected: &str) {
+    let text = format!("{MODEL}- {{model_name: b, litellm_params: {params}}}\n");
+    let config = read(&text).unwrap_or_else(|e| panic!("{params}: {e}"));
+    let said: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    assert!(said.iter().any(|n| n.contains(expected)), "expected '{expected}' in {said:?}");
+}
+
 /// The same for one entry's litellm_params.
 #[track_caller]
 fn refused_params(params: &str, expected: &str) {
@@ -35,20 +59,93 @@ fn refused_params(params: &str, expected: &str) {
 
 #[test]
 fn unknown_keys_have_a_place_and_a_neighbour() {
-    refused(
+    noted(
         "router_setings: {}\n",
-        &["1:1: the file has no key 'router_setings': did you mean 'router_settings'?"],
+        &["1:1: router_setings: unknown key, ignored: did you mean 'router_settings'?"],
     );
-    refused(
+    noted(
         "router_settings:\n  num_retires: 3\n  cooldown_tim: 1\n",
         &[
-            "2:3: router_settings has no key 'num_retires': did you mean 'num_retries'?",
-            "3:3: router_settings has no key",
+            "2:3: router_settings.num_retires: unknown key, ignored: did you mean 'num_retries'?",
+            "3:3: router_settings.cooldown_tim: unknown key, ignored: did you mean 'cooldown_time'?",
         ],
     );
-    refused("zzz: 1\n", &["the file has no key 'zzz': remove it"]);
-    refused_params("{model: ollama/a, tempreature: 1}", "did you mean 'temperature'?");
-    refused_params("{model: ollama/a, mirostat: 1}", "goes under 'extra_body'");
+    noted("zzz: 1\n", &["1:1: zzz: unknown key, ignored: docs/router.md lists the keys"]);
+    noted(
+        "litellm_settings: {max_parallel_requests: 5}\n",
+        &["litellm_settings.max_parallel_requests: unknown key, ignored: it belongs under general_settings"],
+    );
+    noted_params("{model: ollama/a, tempreature: 1}", "did you mean 'temperature'?");
+    noted_params("{model: ollama/a, mirostat: 1}", "goes under 'extra_body'");
+    noted_params("{model: ollama/a, rpm_limit: 1}", "unknown key, ignored");
+}
+
+#[test]
+fn a_lock_that_is_misspelt_is_no_open_door() {
+    let near = |text: &str, section: &str, name: &str, meant: &str| {
+        refused(text, &[&format!("{section} has no key '{name}': did you mean '{meant}'?")]);
+    };
+    near("general_settings: {masterkey: k}\n", "general_settings", "masterkey", "master_key");
+    near("general_settings: {masterKey: k}\n", "general_settings", "masterKey", "master_key");
+    near("general_settings: {allowed_ip: [k]}\n", "general_settings", "allowed_ip", "allowed_ips");
+    near("general_setings: {master_key: k}\n", "the file", "general_setings", "general_settings");
+    near("litellm_settings: {max_budgets: 5}\n", "litellm_settings", "max_budgets", "max_budget");
+    near("server: {api_keys: [k]}\n", "server", "api_keys", "api_key");
+    near("guardrail: [{guardrail_name: a}]\n", "the file", "guardrail", "guardrails");
+    refused_params("{model: ollama/a, rmp: 1}", "litellm_params has no key 'rmp': did you mean 'rpm'?");
+    let text = "model_list:\n- {model_name: a, litellm_params: {model: ollama/a}, model_info: {access_group: [x]}}\n";
+    assert!(read(text).unwrap_err().to_string().contains("did you mean 'access_groups'?"));
+}
+
+#[test]
+fn what_protects_and_is_not_enforced_stops_the_start_unless_it_is_named() {
+    for (text, path) in [
+        ("guardrails: [{guardrail_name: a}]\n", "guardrails"),
+        ("general_settings: {allowed_ips: [10.0.0.1]}\n", "general_settings.allowed_ips"),
+        ("general_settings: {custom_auth: a.b}\n", "general_settings.custom_auth"),
+        ("general_settings: {enable_jwt_auth: true}\n", "general_settings.enable_jwt_auth"),
+        ("litellm_settings: {callbacks: [hooks.handler]}\n", "litellm_settings.callbacks"),
+        ("litellm_settings: {callbacks: [presidio]}\n", "litellm_settings.callbacks"),
+        ("litellm_settings: {max_end_user_budget: 5}\n", "litellm_settings.max_end_user_budget"),
+        ("litellm_settings: {max_budget: 5}\n", "litellm_settings.max_budget"),
+        ("router_settings: {enable_tag_filtering: true}\n", "router_settings.enable_tag_filtering"),
+    ] {
+        refused(text, &[&format!("to start without it: --ignore-unsupported {path})")]);
+        let text = format!("{MODEL}{text}");
+        for name in [path, path.rsplit('.').next().unwrap(), "*"] {
+            let keys = [name.to_string()];
+            let source = Ignoring { source: Disk(|_: &str| None), keys: &keys };
+            let config = Config::parse("octet.yaml", &text, &source).expect(name);
+            let said: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+            assert!(matches!(&said[..], [one] if one.contains("NOT ENFORCED")), "{said:?}");
+        }
+        let keys = ["other".to_string()];
+        let source = Ignoring { source: Disk(|_: &str| None), keys: &keys };
+        let other = Config::parse("octet.yaml", &text, &source).unwrap_err();
+        assert!(other.to_string().contains("is not supported"), "{other}");
+    }
+    // What is switched off protects nobody.
+    noted("guardrails: []\n", &[]);
+    noted("general_settings: {enable_jwt_auth: false, allowed_ips: }\n", &[]);
+    let keys = ["guardrails".to_string()];
+    let source = Ignoring { source: Disk(|_: &str| None), keys: &keys };
+    let config = Config::parse("octet.yaml", MODEL, &source).unwrap();
+    assert!(config.notes[0].text.contains("no unsupported key 'guardrails'"), "{:?}", config.notes);
+}
+
+#[test]
+fn of_keys_that_stand_twice_the_last_one_counts() {
+    let text = "router_settings: {num_retries: 1}\nrouter_settings: {num_retries: 7, num_retries: 5}\n";
+    let config = read(&format!("{MODEL}{text}")).unwrap();
+    assert_eq!(config.router.num_retries, 5);
+    let said: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "octet.yaml:3:1: router_settings: it stands twice; this one is ignored, line 4 counts",
+            "octet.yaml:4:19: num_retries: it stands twice; this one is ignored, line 4 counts",
+        ]
+    );
 }
 
 #[test]
@@ -128,7 +225,7 @@ fn names_have_to_be_those_of_something() {
 #[test]
 fn targets_are_checked() {
     refused_params("{model: qwen}", "'qwen' says no provider: write openai/qwen, octet/NAME");
-    refused_params("{model: '*'}", "write an entry for each");
+    refused_params("{model: '*'}", "write model_name: '*' too");
     refused_params("{model: olama/qwen}", "did you mean 'ollama'?");
     refused_params("{model: bedrock/claude}", "has an API of its own");
     refused_params("{model: hosted_vllm/q}", "needs an api_base");
@@ -138,19 +235,19 @@ fn targets_are_checked() {
         "holds a password, which belongs in api_key",
     );
     refused_params("{model: hosted_vllm/q, api_base: 'http://h/v1?x=1'}", "has a '?' or '#' in it");
-    refused_params("{model: ollama/q, ctx_size: 5}", "is for models that run here");
-    refused_params("{model: octet/q, api_base: 'http://h'}", "is for models on other servers");
+    noted_params("{model: ollama/q, ctx_size: 5}", "is for models that run here");
+    noted_params("{model: octet/q, api_base: 'http://h'}", "is for models on other servers");
     refused_params("{model: octet/q, kv_cache_dtype: q4_0}", "it is one of f16, f32, q8_0");
     refused_params("{model: octet/q, ctx_size: 1, num_ctx: 2}", "keep one of them");
     refused_params("{model: ollama/q, mock_response: hi}", "answers are never made up");
-    refused_params("{model: ollama/q, aws_region_name: x}", "not supported");
+    noted_params("{model: ollama/q, aws_region_name: x}", "sign requests in ways of their own");
     refused_params("{model: ollama/q, extra_headers: {'a b': c}}", "'a b' is no name of a header");
     refused_params(
         "{model: ollama/q, extra_headers: {a: \"x\\r\\nEvil: 1\"}}",
         "a line break or another control character",
     );
     refused_params("{model: ollama/q, silent_share: 0.5}", "silent_share needs a silent_model");
-    refused("model_list: []\n", &["duplicate"]);
+    refused("model_list: []\n", &["there is no model"]);
 }
 
 #[test]
@@ -251,7 +348,6 @@ fn cascades_and_processes_are_checked() {
 #[test]
 fn yaml_is_bounded() {
     refused("a: [1\n", &["this is no YAML"]);
-    refused("router_settings: {}\nrouter_settings: {}\n", &["this is no YAML"]);
     let deep = format!("router_settings: {}{}\n", "[".repeat(100), "]".repeat(100));
     refused(&deep, &["this is no YAML"]);
     let mut bomb = String::from("x0: &x0 [a, a, a, a, a, a, a, a, a]\n");
@@ -282,7 +378,7 @@ fn errors_are_short_and_hide_what_may_be_secret() {
             .unwrap_err()
             .to_string();
     assert!(!said.contains("hunter2"), "{said}");
-    let many: String = (0..100).map(|i| format!("zz{i}: 1\n")).collect();
+    let many: String = (0..100).map(|i| format!("- {{model_name: zz{i}}}\n")).collect();
     let said = read(&format!("{MODEL}{many}")).unwrap_err().to_string();
     assert_eq!(said.lines().count(), 21);
     assert!(said.ends_with("... and 80 more"), "{said}");
@@ -306,9 +402,9 @@ fn included_files_are_joined() {
     assert_eq!(config.files.len(), 3);
     assert!(config.notes[0].to_string().contains("included files win"), "{:?}", config.notes);
     // A mistake in an included file is told where it is.
-    write("sub/more.yaml", "router_settings: {num_retriez: 1}\n");
+    write("sub/more.yaml", "router_settings: {num_retries: many}\n");
     let said = Config::load(&main, &Disk(|_: &str| None)).unwrap_err().to_string();
-    assert!(said.contains("more.yaml:1:19: "), "{said}");
+    assert!(said.contains("more.yaml:1:32: "), "{said}");
     write("sub/more.yaml", "include: [more.yaml]\n");
     let said = Config::load(&main, &Disk(|_: &str| None)).unwrap_err().to_string();
     assert!(said.contains("is read already"), "{said}");
@@ -361,10 +457,10 @@ fn what_no_header_can_hold_is_refused_where_it_stands() {
 
 #[test]
 fn names_are_printed_so_that_they_do_nothing() {
-    let text = "model_list:\n- {model_name: \"a\\e[2Jb\\nc\\u202Ed\", litellm_params: {model: ollama/x, num_ctx: 5}, \"x\\ny\": 1}\n";
+    let text = "model_list:\n- {model_name: \"a\\e[2Jb\\nc\\u202Ed\", litellm_params: {model: ollama/x, num_ctx: 5}, \"model_nam\\ne\": 1}\n";
     let said = read(text).unwrap_err().to_string();
-    assert!(said.contains("has no key 'x\\ny'") && !said.contains("x\ny"), "{said}");
-    let config = read(&text.replace(", \"x\\ny\": 1", "")).unwrap();
+    assert!(said.contains("has no key 'model_nam\\ne'") && !said.contains("model_nam\ne"), "{said}");
+    let config = read(&text.replace(", \"model_nam\\ne\": 1", "")).unwrap();
     let tree = config.tree();
     assert!(tree.starts_with("a\\u{1b}[2Jb\\nc\\u{202e}d\n"), "{tree}");
     assert!(!tree.contains('\u{1b}') && !tree.contains('\u{202e}'));

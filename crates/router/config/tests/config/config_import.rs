@@ -42,6 +42,8 @@ litellm_settings:
             && yaml.contains("\n  # database_url: postgresql://x\n\n  master_key"),
         "{yaml}"
     );
+    let reason = "octet: litellm_params.tags: deployments are not chosen by tags here";
+    assert!(yaml.contains(&format!("\n      # {reason}")), "{yaml}");
     assert!(yaml.contains("\n      # tags:\n      # - free\n      rpm: 5\n"), "{yaml}");
     assert!(yaml.contains("\n  # cache_params:\n  #   type: redis\n"), "{yaml}");
     assert_eq!(notes.len(), 4, "{notes:#?}");
@@ -49,19 +51,60 @@ litellm_settings:
 }
 
 #[test]
-fn litellm_says_what_is_to_do() {
-    let text = "model_list: [{model_name: a, litellm_params: {model: gpt-4o}}]\ngeneral_settings: {custom_auth: x.y, alerting: [slack]}\n";
-    let made = import(Origin::LiteLlm, "in.yaml", text, "mine", &source()).unwrap();
+fn litellm_takes_out_what_it_can_not_carry_and_no_more() {
+    // What shares its line with others gets one of its own: the lock stays.
+    let text = "model_list: [{model_name: a, litellm_params: {model: gpt-4o, guardrails: [pii], rpm: 5}}]\n\
+                general_settings: {custom_auth: x.y, master_key: os.environ/A_KEY, alerting: [slack]}\n";
+    let (yaml, notes, config) = imported(Origin::LiteLlm, text);
+    assert_eq!(notes.len(), 3, "{notes:#?}");
     assert!(
-        made.notes
-            .iter()
-            .any(|n| n.starts_with("TO DO, line 2: general_settings.custom_auth is not supported")),
-        "{:#?}",
-        made.notes
+        notes[1].starts_with("line 2: now a comment: general_settings.alerting: alerts are not sent")
+            && notes[2].starts_with("line 2: now a comment: general_settings.custom_auth is not supported"),
+        "{notes:#?}"
     );
-    // A key that shares its line stays; it is ignored anyway.
-    assert!(made.yaml.ends_with(text), "{}", made.yaml);
+    assert!(yaml.contains("\n  # \"custom_auth\": \"x.y\"\n"), "{yaml}");
+    assert!(config.server.master_key.is_some() && config.notes.is_empty(), "{yaml}");
+    assert_eq!(config.deployments[0].rpm, Some(5), "{yaml}");
     assert!(import(Origin::LiteLlm, "in.yaml", "a: [", "mine", &source()).is_err());
+    assert!(import(Origin::LiteLlm, "in.yaml", "general_settings: {}", "mine", &source()).is_err());
+}
+
+#[test]
+fn litellm_mends_what_is_wrong_wherever_it_stands() {
+    let text = "\
+model_list:
+  - guardrail: x
+    model_name: a
+    litellm_params:
+      model: gpt-4o
+      rmp: 5
+  - litellm_params: {model: olama/x}
+    model_name: b
+  - model_name: c
+    litellm_params: {model: ollama/x, weight: -1}
+guardrails:
+- guardrail_name: g
+  litellm_params: {guardrail: presidio}
+litellm_settings:
+  callbacks:
+  - hooks.handler
+  num_retries: 4
+router_settings:
+  fallbacks: [{c: [nobody]}]
+  num_retries: 3
+";
+    let (yaml, notes, config) = imported(Origin::LiteLlm, text);
+    let names: Vec<&str> = config.deployments.iter().map(|d| d.group.as_str()).collect();
+    assert_eq!(names, ["a", "c"], "{yaml}");
+    assert_eq!(config.router.num_retries, 3, "{yaml}");
+    assert!(yaml.contains("\n  - # guardrail: x\n    model_name: a\n"), "{yaml}");
+    assert!(yaml.contains("\n# guardrails:\n# - guardrail_name: g\n"), "{yaml}");
+    let lines: Vec<&str> = notes.iter().map(|n| n.split(':').next().unwrap()).collect();
+    assert_eq!(
+        lines,
+        ["line 2", "line 6", "line 7", "line 7", "line 10", "line 11", "line 16", "line 19"],
+        "{notes:#?}"
+    );
 }
 
 #[test]

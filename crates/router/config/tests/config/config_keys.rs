@@ -125,9 +125,15 @@ fn params() -> Vec<Row> {
         param("cache_creation_input_token_cost", "0.1", Done(|c| first(c).info.cache_write_cost_per_token.into(), json!(0.1))),
         param("input_cost_per_token_above_200k_tokens", "0.1", Noted("a request costs what")),
         param("tags", "[free]", Noted("not chosen by tags")),
-        param("mock_response", "hi", Refused("answers are never made up")),
-        param("aws_region_name", "us-east-1", Refused("sign requests in ways of their own")),
-        param("auto_router_config", "x", Refused("write a cascade instead")),
+        param("guardrails", "[pii]", Refused("guardrails are not run here")),
+        param("max_budget", "5", Refused("not for one deployment")),
+        param("drop_params", "[tool_choice]", Done(|c| json!([remote(c).changes.drop_params, remote(c).changes.edits.drop]), json!([true, ["tool_choice"]]))),
+        param("reasoning_effort", "{effort: high}", Done(|c| json!(first(c).params), json!({"reasoning_effort": "high"}))),
+        param("reasoning_effort", "{effort: high, summary: auto}", Noted("effort alone is sent")),
+        param("web_search_options", "{search_context_size: low}", Done(|c| json!(remote(c).changes.extra_body), json!({"web_search_options": {"search_context_size": "low"}}))),
+        param("mock_response", "hi", Noted("answers are never made up")),
+        param("aws_region_name", "us-east-1", Noted("sign requests in ways of their own")),
+        param("auto_router_config", "x", Noted("write a cascade instead")),
         Row {
             key: "litellm_credential_name",
             text: "credential_list: [{credential_name: rack, credential_values: {api_base: 'http://h/v1', api_key: sk-1}}]\nmodel_list: [{model_name: m, litellm_params: {model: hosted_vllm/q, litellm_credential_name: rack}}]\n".into(),
@@ -141,7 +147,7 @@ fn params() -> Vec<Row> {
         info("access_groups", "[beta]", Done(|c| json!(first(c).info.access_groups), json!(["beta"]))),
         info("disable_background_health_check", "true", Done(|c| first(c).info.unchecked.into(), json!(true))),
         info("blocked", "true", Noted("'default' is left out: model_info.blocked is true")),
-        info("team_id", "t", Noted("there are no teams here")),
+        info("team_id", "t", Refused("there are no teams here")),
         info("owner", "me", Done(|c| json!(first(c).info.other), json!({"owner": "me"}))),
     ]
 }
@@ -262,13 +268,13 @@ fn of_the_router() -> Vec<Row> {
             Done(|c| c.router.enable_pre_call_checks.into(), json!(true)),
         ),
         router("redis_host", "os.environ/REDIS_HOST", Noted("there is no Redis")),
-        router("enable_tag_filtering", "True", Noted("not chosen by tags")),
+        router("enable_tag_filtering", "True", Refused("not chosen by tags")),
         router(
             "provider_budget_config",
             "{openai: {budget_limit: 1, time_period: 1d}}",
-            Noted("budgets are for keys"),
+            Refused("budgets are for keys"),
         ),
-        router("custom_routing_strategy", "x.y", Refused("Python is not run here")),
+        router("custom_routing_strategy", "x.y", Noted("Python is not run here")),
         router("default_litellm_params", "{timeout: 3}", Refused("write the parameters into the entries")),
     ]
 }
@@ -290,8 +296,8 @@ fn of_the_proxy() -> Vec<Row> {
         litellm("callbacks", "hooks.handler", Refused("'hooks.handler' is Python")),
         litellm("cache", "true", Noted("answers are not kept and repeated")),
         litellm("cache_params", "{type: redis}", Noted("answers are not kept and repeated")),
-        litellm("guardrails", "[{a: {callbacks: [x]}}]", Noted("guardrails are not run here")),
-        litellm("max_budget", "100", Refused("needs keys.database")),
+        litellm("guardrails", "[{a: {callbacks: [x]}}]", Refused("guardrails are not run here")),
+        litellm("max_budget", "100", Refused("it needs a general_settings.master_key")),
         Row {
             key: "max_budget",
             text: file("", "", KEPT),
@@ -328,10 +334,10 @@ fn of_the_proxy() -> Vec<Row> {
         ),
         general("database_url", "postgresql://x", Noted("no database is needed")),
         general("alerting", "[slack]", Noted("alerts are not sent")),
-        general("enable_jwt_auth", "True", Noted("single sign-on")),
+        general("enable_jwt_auth", "True", Refused("no tokens of an identity provider")),
         general("otel", "True", Noted("it does nothing here")),
         general("custom_auth", "auth.check", Refused("Python is not run here")),
-        general("custom_sso", "auth.sso", Refused("Python is not run here")),
+        general("custom_sso", "auth.sso", Noted("Python is not run here")),
         general("allowed_routes", "[/chat/completions]", Refused("must not be ignored")),
         top("model_list", &file("", "", ""), Done(|c| json!(c.deployments.len()), json!(3))),
         top("model_name", &file("", "", ""), Done(|c| first(c).group.as_str().into(), json!("default"))),
@@ -366,7 +372,7 @@ fn of_the_proxy() -> Vec<Row> {
         top(
             "guardrails",
             &file("", "", "guardrails: [{guardrail_name: x}]"),
-            Noted("guardrails are not run here"),
+            Refused("guardrails are not run here"),
         ),
         top(
             "mcp_servers",
@@ -465,27 +471,31 @@ fn the_example_is_taken_as_it_stands() {
     assert_eq!((config.deployments.len(), config.router.retry_after.as_secs()), (2, 1));
 }
 
-/// What becomes of a name in a section, where nothing stands behind it.
-fn outcome(section: &str, name: &str) -> &'static str {
-    let text = match section {
-        "the file" => file("", "", &format!("{name}:")),
-        "litellm_params" => file(&format!(", {name}: "), "", ""),
-        "model_info" => file("", &format!(", {name}: "), ""),
+/// A name in a section, with a value.
+fn with(section: &str, name: &str, value: &str) -> String {
+    match section {
+        "the file" => file("", "", &format!("{name}: {value}")),
+        "litellm_params" => file(&format!(", {name}: {value}"), "", ""),
+        "model_info" => file("", &format!(", {name}: {value}"), ""),
         "retry_policy" | "allowed_fails_policy" => {
-            file("", "", &format!("router_settings: {{{section}: {{{name}: }}}}"))
+            file("", "", &format!("router_settings: {{{section}: {{{name}: {value}}}}}"))
         }
-        _ => file("", "", &format!("{section}: {{{name}: }}")),
-    };
-    match read(&text) {
-        Err(problems) => {
-            let said = problems.to_string();
-            assert!(
-                said.contains(&format!("{section}.{name} is not supported: ")),
-                "{section}.{name}: {said}"
-            );
-            "refused"
+        _ => file("", "", &format!("{section}: {{{name}: {value}}}")),
+    }
+}
+
+/// What becomes of a name in a section.
+fn outcome(section: &str, name: &str) -> &'static str {
+    let path = if section == "the file" { name.to_string() } else { format!("{section}.{name}") };
+    let on = read(&with(section, name, "['on']")).err().map_or(String::new(), |p| p.to_string());
+    if on.contains(&format!("{path} is not supported: ")) {
+        return "refused";
+    }
+    match read(&with(section, name, "")) {
+        Err(problems) => panic!("{path}: {problems}"),
+        Ok(config) if config.notes.iter().any(|n| n.key == path && !n.text.starts_with("unknown key")) => {
+            "noted"
         }
-        Ok(config) if config.notes.iter().any(|n| n.key == format!("{section}.{name}")) => "noted",
         Ok(config) => {
             assert!(config.notes.is_empty(), "{section}.{name}: {:?}", config.notes);
             "taken"

@@ -375,8 +375,84 @@ environment_variables:
 
 #[test]
 fn automatic_routers_are_named() {
-    let text = "model_list: [{model_name: m, litellm_params: {model: auto_router/complexity_router, complexity_router_config: {}}}]";
-    let said = Config::parse("config.yaml", text, &Disk(|_: &str| None)).unwrap_err().to_string();
-    assert!(said.contains("write a cascade, which asks a fast group"), "{said}");
-    assert!(said.contains("litellm_params.complexity_router_config is not supported"), "{said}");
+    let config = read(
+        "model_list:\n- {model_name: a, litellm_params: {model: gpt-4o}}\n- {model_name: m, litellm_params: {model: auto_router/complexity_router, complexity_router_config: {}}}\n",
+    );
+    assert!(
+        config.skipped[0].reason.contains("write a cascade, which asks a fast group"),
+        "{:?}",
+        config.skipped
+    );
+    assert_eq!(config.notes[1].key, "litellm_params.complexity_router_config");
+}
+
+#[test]
+fn a_star_alone_is_every_provider_with_a_key() {
+    let env = |name: &str| {
+        ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GROQ_API_KEY"].contains(&name).then(|| "k".to_string())
+    };
+    let read = |params: &str| {
+        let text = format!("model_list: [{{model_name: '*', litellm_params: {{model: '*'{params}}}}}]");
+        Config::parse("config.yaml", &text, &Disk(env)).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let asked = |config: &Config, name: &str| {
+        let groups = config.deployments.iter().filter(|d| d.group.matches(name));
+        let best = groups.max_by_key(|d| d.group.specificity())?;
+        let Target::Remote(r) = &best.target else { panic!() };
+        Some(format!("{} {} {}", r.provider.name(), r.api_base, best.group.fill(name, &r.model)?))
+    };
+    let config = read("");
+    for (name, expected) in [
+        ("openai/gpt-4o", Some("openai https://api.openai.com/v1 gpt-4o")),
+        ("gpt-4o-mini", Some("openai https://api.openai.com/v1 gpt-4o-mini")),
+        ("anthropic/claude-x", Some("anthropic https://api.anthropic.com claude-x")),
+        ("claude-x", Some("anthropic https://api.anthropic.com claude-x")),
+        ("groq/llama-3", Some("openai_compatible https://api.groq.com/openai/v1 llama-3")),
+        ("mistral/large", None),
+        ("llama-3", None),
+    ] {
+        assert_eq!(asked(&config, name).as_deref(), expected, "{name}");
+    }
+    // An address is one server's, whatever the name; a key is OpenAI's, and goes to nobody else.
+    let config = read(", api_base: 'http://h/v1', api_key: sk-own");
+    assert_eq!(asked(&config, "groq/llama-3").as_deref(), Some("openai_compatible http://h/v1 groq/llama-3"));
+    let config = read(", api_key: sk-own");
+    assert_eq!(asked(&config, "gpt-4o").as_deref(), Some("openai https://api.openai.com/v1 gpt-4o"));
+    assert_eq!(asked(&config, "groq/llama-3"), None);
+}
+
+#[test]
+fn entries_that_can_not_be_offered_leave_the_others_in_peace() {
+    let config = read(
+        "
+model_list:
+  - {model_name: a, litellm_params: {model: gpt-4o}}
+  - {model_name: b, litellm_params: {model: bedrock/anthropic.claude-v2, aws_region_name: eu-central-1}}
+  - {model_name: c, litellm_params: {model: nobody/knows}}
+  - {model_name: d, litellm_params: {model: hosted_vllm/x}}
+  - {model_name: e, litellm_params: {model: gpt-4o, mock_response: hi}}
+  - {model_name: f, litellm_params: {model: mine}}
+router_settings: {fallbacks: [{a: [b, f]}]}
+",
+    );
+    let skipped: Vec<&str> = config.skipped.iter().map(|s| s.group.as_str()).collect();
+    assert_eq!((config.deployments.len(), &skipped[..]), (1, &["b", "c", "d", "e", "f"][..]));
+    for (skipped, reason) in config.skipped.iter().zip([
+        "has an API of its own",
+        "there is no provider 'nobody' here",
+        "needs an api_base",
+        "answers are never made up",
+        "says no provider",
+    ]) {
+        assert!(skipped.reason.contains(reason), "{skipped:?}");
+    }
+}
+
+#[test]
+fn ollamas_keep_alive_goes_to_ollama() {
+    let config = read(
+        "model_list: [{model_name: a, litellm_params: {model: ollama/q, keep_alive: 30m, num_ctx: 4096}}]",
+    );
+    let extra = &config.deployments[0].target.changes().extra_body;
+    assert_eq!(json!(extra), json!({"options": {"num_ctx": 4096}, "keep_alive": "30m"}));
 }

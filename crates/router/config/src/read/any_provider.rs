@@ -1,0 +1,80 @@
+//! An entry whose model is `*`: whatever a client asks for, at the provider that the name says. Called by `deployments`.
+
+use super::providers::{INFERRED, KNOWN, known};
+use crate::reader::Reader;
+use crate::yaml::{Node, Value};
+
+/// What is made of an entry of `model_list`.
+pub(crate) enum Entries {
+    /// It stands for itself.
+    One,
+    /// It stands for these, one for each provider that can be asked.
+    Each(Vec<Node>),
+    /// It can be offered by nobody, for this reason.
+    None(String),
+}
+
+/// Makes an entry for each provider of one whose model is `*`.
+pub(crate) fn expand(reader: &Reader, node: &Node) -> Entries {
+    let text = |keys: &[&str]| match &value(node, keys)?.value {
+        Value::Text(text) => reader.resolve(&node.span, text),
+        _ => None,
+    };
+    if text(&["litellm_params", "model"]).as_deref() != Some("*") {
+        return Entries::One;
+    }
+    let Some(group) = text(&["model_name"]) else { return Entries::One };
+    if !group.contains('*') {
+        return Entries::None(
+            "model: '*' is the name that a client asks for: write model_name: '*' too".into(),
+        );
+    }
+    let with = |name: &str, model: &str| {
+        let mut copy = node.clone();
+        set(&mut copy, &["model_name"], group.replacen('*', name, 1));
+        set(&mut copy, &["litellm_params", "model"], model.into());
+        copy
+    };
+    let has = |key: &str| value(node, &["litellm_params", key]).is_some_and(|n| n.value != Value::Null);
+    if has("api_base") || has("base_url") {
+        return Entries::Each(vec![with("*", "custom_openai/*")]);
+    }
+    // A key that stands in the entry is some provider's, and not sent to all of them: a model without a provider is OpenAI's.
+    let own_key = has("api_key") || has("litellm_credential_name");
+    let ready = |prefix: &str| {
+        let Some(provider) = known(prefix) else { return false };
+        let set = |names: &[&str]| names.iter().any(|v| reader.variable(v).is_some());
+        let is_open = provider.key_variables.is_empty() && set(provider.base_variables);
+        if own_key {
+            prefix == "openai"
+        } else {
+            set(provider.key_variables) && provider.base.is_some() || is_open
+        }
+    };
+    let prefixes = KNOWN.iter().map(|k| k.prefix).filter(|p| ready(p));
+    let mut out: Vec<Node> = prefixes.map(|p| with(&format!("{p}/*"), &format!("{p}/*"))).collect();
+    for (begin, prefix) in INFERRED.iter().filter(|(_, prefix)| ready(prefix)) {
+        out.push(with(&format!("{begin}*"), &format!("{prefix}/{begin}*")));
+    }
+    if out.is_empty() {
+        return Entries::None("no provider's key is set, like OPENAI_API_KEY".into());
+    }
+    Entries::Each(out)
+}
+
+fn value<'a>(node: &'a Node, keys: &[&str]) -> Option<&'a Node> {
+    let Some((key, rest)) = keys.split_first() else { return Some(node) };
+    let Value::Map(entries) = &node.value else { return None };
+    value(&entries.iter().find(|e| e.key == *key)?.node, rest)
+}
+
+fn set(node: &mut Node, keys: &[&str], text: String) {
+    let Some((key, rest)) = keys.split_first() else {
+        node.value = Value::Text(text);
+        return;
+    };
+    let Value::Map(entries) = &mut node.value else { return };
+    if let Some(entry) = entries.iter_mut().find(|e| e.key == *key) {
+        set(&mut entry.node, rest, text);
+    }
+}
