@@ -32,6 +32,9 @@ pub struct ServerArgs {
     /// Let web pages of this origin (scheme, host and port) use the server; * is all. May be given several times.
     #[arg(long, value_name = "ORIGIN", value_parser = origin, help_heading = "Server")]
     pub cors_origin: Vec<String>,
+    /// Refuse fields of requests that are unknown or have no effect. Default: accept them, and name them in the header x-octet-warning and in the log.
+    #[arg(long, help_heading = "Server")]
+    pub strict: bool,
     /// Longest time of a request in seconds; 0 is any.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, help_heading = "Server")]
     pub timeout: u64,
@@ -42,8 +45,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "N", default_value = "1024", value_parser = positive, help_heading = "Server")]
     pub max_connections: usize,
 
-    /// The name that clients ask for the (first) model by; further names after commas. Without it: as it is named
-    /// here.
+    /// The name that clients ask for the (first) model by; further names after commas. A name may have stars: 'claude-*' stands for all that begin
+    /// so. Default: as it is named here.
     #[arg(
         long,
         visible_alias = "served-model-name",

@@ -192,6 +192,7 @@ pub fn options(args: &ServeArgs, keys: Keys) -> Options {
         body_bytes_max: usize::try_from(s.max_body).unwrap_or(usize::MAX),
         timeout: s.timeout(),
         reasoning: s.reasoning_format,
+        strict: s.strict,
         connections_max: s.max_connections,
         ..Options::new(Vec::new())
     }
@@ -265,8 +266,11 @@ fn model(
     let (name, model) = split_name(given);
     let mut names: Vec<String> = if first { s.alias.clone() } else { Vec::new() };
     names.extend(name.map(String::from));
-    if names.is_empty() {
-        names.push(default_name(model)?);
+    // A name with a star stands for many: the model is listed by another.
+    let listed = names.iter().position(|n| !n.contains('*'));
+    match listed {
+        Some(at) => names.swap(0, at),
+        None => names.insert(0, default_name(model)?),
     }
     let mut load = Load::of(args)?;
     if !first {

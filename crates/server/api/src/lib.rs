@@ -2,8 +2,8 @@
 //! into and written from one neutral form ([`core`]). The server runs that on its engine; the gateway hands it on to a provider in the provider's
 //! own dialect. No engine, no HTTP, no async: bytes in, bytes out.
 //!
-//! Requests are read strictly: what is unknown, not supported or there twice is refused by name, with its path. Providers' answers are read
-//! leniently: they may say more than we know.
+//! Requests are read by one rule (`rules.rs`): what changes the answer and is not supported is refused by name, with its path; what only tunes, or is
+//! unknown, is accepted with a [`Warning`]. A key that stands twice is refused. Providers' answers are read leniently: they may say more than we know.
 //!
 //! # What a server calls
 //!
@@ -48,9 +48,11 @@ pub mod ndjson;
 pub mod ollama;
 pub mod openai;
 mod reader;
+mod rules;
 pub mod sse;
 mod time;
 pub mod tokens;
 
 pub use error::{ApiError, ErrorKind};
 pub use json::shortened;
+pub use rules::Warning;

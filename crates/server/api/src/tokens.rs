@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use crate::core::GenerateRequest;
-use crate::json::{self, Accepted, Field, Object, Result};
+use crate::json::{self, Field, Object, Result};
 use crate::openai::chat;
+use crate::rules::{Rules, Warning, refused};
 
 /// What is to be cut into tokens.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +29,8 @@ pub struct Text {
     pub parse_special: bool,
     /// Give each token's text, too.
     pub with_pieces: bool,
+    /// What was accepted and has no effect.
+    pub warnings: Vec<Warning>,
 }
 
 /// Tokens whose text is wanted.
@@ -37,9 +40,11 @@ pub struct Detokenize {
     pub model: String,
     /// Their ids.
     pub tokens: Vec<u32>,
+    /// What was accepted and has no effect.
+    pub warnings: Vec<Warning>,
 }
 
-const NO_TEXT: &[Accepted] = &[("text", "send 'content', or a conversation as 'messages'")];
+const TEXT: Rules = &[("text", refused("send 'content', or a conversation as 'messages'"))];
 
 /// Reads the body of a `POST /tokenize`: `content`, or `messages` and what else a chat has. A `model` that it does not
 /// name is `default`.
@@ -60,14 +65,17 @@ pub fn tokenize(body: &[u8], default: &str) -> Result<Tokenize> {
         o.take_any(names)?.map_or(Ok(default), Field::bool)
     };
     // The second names are vLLM's.
-    let text = Text {
+    let mut text = Text {
         model,
         content,
         add_special: switch(&["add_special", "add_special_tokens"], false)?,
         parse_special: switch(&["parse_special"], true)?,
         with_pieces: switch(&["with_pieces", "return_token_strs"], false)?,
+        warnings: Vec::new(),
     };
-    o.finish(NO_TEXT)?;
+    let warnings = o.warnings();
+    o.finish(&[TEXT])?;
+    text.warnings = warnings.take();
     Ok(Tokenize::Text(text))
 }
 
@@ -79,8 +87,9 @@ pub fn detokenize(body: &[u8], default: &str) -> Result<Detokenize> {
     let mut o = named(body, default)?;
     let model = o.require("model")?.name()?;
     let tokens = o.require("tokens")?.list(|f: Field| f.count(0..=u32::MAX))?;
+    let warnings = o.warnings();
     o.finish(&[])?;
-    Ok(Detokenize { model, tokens })
+    Ok(Detokenize { model, tokens, warnings: warnings.take() })
 }
 
 /// Reads the body of a `POST /apply-template`: a chat, of which only the conversation counts.

@@ -11,8 +11,9 @@ use crate::gateway::{Caller, Gateway, Routes};
 use crate::http::Kept;
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::{Keys, Metrics};
-use crate::pipeline::{Apart, unknown};
+use crate::pipeline::{Apart, unknown, unnamed};
 use crate::room::Room;
+use crate::warnings::Warnings;
 
 /// How to serve.
 #[derive(Clone)]
@@ -35,6 +36,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Where reasoning goes.
     pub reasoning: ReasoningFormat,
+    /// Refuse what otherwise is accepted with a warning: fields that are unknown, or only tune.
+    pub strict: bool,
     /// Connections at once. Further ones are told so.
     pub connections_max: usize,
     /// Prompts that are rendered and tokenized at once, of all requests; the rest of the processors is the models'.
@@ -56,6 +59,7 @@ impl Options {
             body_bytes_max: 32 << 20,
             timeout: Some(Duration::from_secs(3600)),
             reasoning: ReasoningFormat::default(),
+            strict: false,
             connections_max: 1024,
             prompts_at_once: std::thread::available_parallelism().map_or(1, |n| n.get() / 2).max(1),
             routes: None,
@@ -77,6 +81,8 @@ pub struct App {
     pub room: Room,
     /// Does what takes a processor for a while.
     pub apart: Apart,
+    /// What becomes of warnings.
+    pub warnings: Warnings,
     gateway: OnceLock<Arc<Gateway>>,
 }
 
@@ -92,6 +98,7 @@ impl App {
         let room = Room::new(options.body_bytes_max);
         let apart = Apart::new(options.prompts_at_once);
         let keys = options.keys.clone();
+        let warnings = Warnings::new(options.strict);
         let app = Arc::new(Self {
             options,
             models,
@@ -99,6 +106,7 @@ impl App {
             kept: Kept::default(),
             room,
             apart,
+            warnings,
             gateway: OnceLock::new(),
         });
         if let Some(routes) = routes {
@@ -117,7 +125,17 @@ impl App {
     pub fn find(&self, name: &str) -> Result<usize, ApiError> {
         match self.gateway() {
             Some(gateway) => gateway.local(name),
+            None if name.is_empty() => self.models.sole().ok_or_else(|| unnamed(&self.models.known())),
             None => self.models.find(name).ok_or_else(|| unknown(name, &self.models.known())),
+        }
+    }
+
+    /// The only name that `caller` may use, for requests that give none.
+    pub fn sole_name(&self, caller: &Caller) -> Result<String, ApiError> {
+        let names: Vec<String> = self.list(caller).into_iter().map(|m| m.id).collect();
+        match names.as_slice() {
+            [one] => Ok(one.clone()),
+            many => Err(unnamed(&many.join(", "))),
         }
     }
 

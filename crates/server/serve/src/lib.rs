@@ -15,6 +15,7 @@ mod ops;
 mod pipeline;
 mod room;
 mod server;
+mod warnings;
 mod watched;
 
 pub use app::{App, Options};

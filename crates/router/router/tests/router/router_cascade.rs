@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::common::*;
-use octet_api::core::{Event, Image, ImageSource, Input, Message, Part, Role, Tool};
+use octet_api::core::{Event, Image, ImageSource, Input, Message, Part, Role, Tool, ToolOrigin};
 use octet_config::{Cascade, Condition, Confidence, Config, HeaderMatch, Pattern, Rule, Side};
 use octet_router::calibrate::{Sample, cheapest, draw, sweep};
 use octet_router::{Call, FailureKind, Spent};
@@ -81,8 +81,14 @@ async fn rules_look_at_the_request() {
         let request = std::sync::Arc::make_mut(&mut r.request);
         let Input::Chat(chat) = &mut request.input else { unreachable!() };
         let parameters = serde_json::Map::new();
-        chat.tools =
-            vec![Tool { name: "f".into(), description: None, parameters, strict: None, cache: None }];
+        chat.tools = vec![Tool {
+            name: "f".into(),
+            description: None,
+            parameters,
+            strict: None,
+            cache: None,
+            origin: ToolOrigin::default(),
+        }];
         cases.push(if messages == 2 { (r, "s", Some("tools")) } else { (r, "f", None) });
     }
     for (call, who, why) in cases {

@@ -291,6 +291,7 @@ async fn vectors_and_lists() {
         keep_alive: None,
         context_length: None,
         user: None,
+        warnings: Vec::new(),
     };
     let openai_answer = json!({"object": "list", "data": [
         {"object": "embedding", "index": 1, "embedding": [3.0, 4.0]},

@@ -3,7 +3,7 @@
 use crate::common::*;
 use octet_api::core::{
     Chat, Effort, GenerateRequest, Input, Message, Part, Prompt, Reasoning, ReasoningPart, ResponseFormat,
-    Role, Tool, ToolCall, ToolChoice,
+    Role, Tool, ToolCall, ToolChoice, ToolOrigin,
 };
 use octet_api::{ollama, openai};
 use octet_config::{Edits, Provider};
@@ -39,6 +39,7 @@ fn conversation(stream: bool) -> GenerateRequest {
                 .clone(),
             strict: None,
             cache: None,
+            origin: ToolOrigin::default(),
         }],
         ..Chat::default()
     };

@@ -1,7 +1,7 @@
 //! Texts as vectors, in no dialect. Requests are made by the dialects' parsers; answers by the server.
 
 use super::{KeepAlive, Prompt};
-use crate::ApiError;
+use crate::{ApiError, Warning};
 
 /// Texts to turn into vectors. `None` always means that the client did not say.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +22,8 @@ pub struct EmbedRequest {
     pub context_length: Option<u32>,
     /// Whom the client asks for.
     pub user: Option<String>,
+    /// What was accepted and has no effect.
+    pub warnings: Vec<Warning>,
 }
 
 /// How a vector is written.

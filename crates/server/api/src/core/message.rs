@@ -2,8 +2,6 @@
 
 use serde_json::{Map, Value};
 
-use crate::ApiError;
-
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
@@ -106,6 +104,14 @@ impl Part {
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into(), cache: None }
     }
+
+    /// Its text, if it is one.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text { text, .. } => Some(text),
+            Self::Image { .. } => None,
+        }
+    }
 }
 
 /// A picture in a message. Local models do not see yet: [`Chat::template`](super::Chat::template) refuses it by name.
@@ -128,6 +134,11 @@ impl Image {
                 format!("data:{};base64,{data}", self.media_type().unwrap_or(""))
             }
         }
+    }
+
+    /// Whether it is pages instead of a picture.
+    pub fn is_document(&self) -> bool {
+        matches!(&self.source, ImageSource::Base64 { media_type: Some(kind), .. } if kind == "application/pdf")
     }
 
     /// What kind of picture it is: as the client says, else as its first bytes say; `None` for an address.
@@ -187,23 +198,20 @@ pub struct ToolCall {
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// A JSON object as text, as the client or the model wrote it.
+    /// As the client or the model wrote them: a JSON object as text. In a conversation's history it may be any text.
     pub arguments: String,
     /// The prompt up to here is worth keeping.
     pub cache: Option<CacheBreakpoint>,
 }
 
 impl ToolCall {
-    /// The arguments as a JSON object. None at all is an empty one, as several clients send it.
-    ///
-    /// # Errors
-    /// Where the text is something else.
-    pub fn arguments_object(&self) -> Result<Map<String, Value>, ApiError> {
-        arguments_object(&self.arguments).map_err(|what| {
-            ApiError::invalid(
-                "arguments",
-                format!("the arguments of the call of '{}' are {what}", crate::json::shortened(&self.name)),
-            )
+    /// The arguments as a JSON object. None at all is an empty one, as several clients send it. Text that is no JSON object is the only
+    /// member, `arguments`: templates and providers take nothing else, and the model sees what it wrote.
+    pub fn arguments_object(&self) -> Map<String, Value> {
+        arguments_object(&self.arguments).unwrap_or_else(|_| {
+            let mut out = Map::new();
+            out.insert("arguments".into(), self.arguments.as_str().into());
+            out
         })
     }
 }

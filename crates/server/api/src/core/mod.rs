@@ -17,6 +17,6 @@ pub use message::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningP
 pub use model::{Abilities, Loaded, ModelInfo};
 pub use request::{
     CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Input, KeepAlive, Prompt, Reasoning,
-    ResponseFormat, Sampling, Tool, ToolChoice,
+    ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin,
 };
-pub use template::{ContentForm, TemplateChat};
+pub use template::{ContentForm, Roles, SystemPlace, TemplateChat};

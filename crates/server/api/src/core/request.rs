@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::Message;
+use crate::Warning;
 
 /// What to generate, and how. `None` always means that the client did not say.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,9 +52,10 @@ pub struct GenerateRequest {
     pub metadata: Map<String, Value>,
     /// Whose dialect the request came in.
     pub origin: Family,
-    /// Fields that mean nothing here and are accepted, as they came. A provider of the same family gets those that
-    /// it knows.
+    /// Fields that have no effect here, as they came. A provider of the same family gets those that it knows.
     pub extra: Map<String, Value>,
+    /// What was accepted and has no effect, or not all of its effect.
+    pub warnings: Vec<Warning>,
 }
 
 impl GenerateRequest {
@@ -83,6 +85,7 @@ impl GenerateRequest {
             metadata: Map::new(),
             origin: Family::OpenAi,
             extra: Map::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -195,6 +198,38 @@ pub struct Tool {
     pub strict: Option<bool>,
     /// The prompt up to here is worth keeping.
     pub cache: Option<super::CacheBreakpoint>,
+    /// What it is to the client, where that is more than a function of this name.
+    pub origin: ToolOrigin,
+}
+
+/// What a tool is in OpenAI's responses. The default is a function.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ToolOrigin {
+    /// The namespace that it stands in, and its name there.
+    pub namespace: Option<(String, String)>,
+    /// It takes a text. The model sees a function of one string, [`ToolOrigin::INPUT`].
+    pub custom: bool,
+}
+
+impl ToolOrigin {
+    /// The only argument of a tool that takes a text.
+    pub const INPUT: &'static str = "input";
+
+    /// The arguments of a call of a tool that takes a text.
+    pub fn arguments(input: &str) -> String {
+        serde_json::json!({ (Self::INPUT): input }).to_string()
+    }
+
+    /// The text in such arguments. What a model wrote otherwise is taken for the text.
+    pub fn input(arguments: &str) -> String {
+        match serde_json::from_str(arguments) {
+            Ok(Value::Object(mut object)) => match object.remove(Self::INPUT) {
+                Some(Value::String(text)) => text,
+                _ => arguments.into(),
+            },
+            _ => arguments.into(),
+        }
+    }
 }
 
 /// Whether the model calls tools.

@@ -1,11 +1,13 @@
 //! A conversation in the form that chat templates take. Called by the server before it renders a prompt.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Chat, Message, Part, Role, Tool};
+use super::{Chat, Message, Part, Role, Tool, ToolCall};
 use crate::ApiError;
+use crate::rules::{self, Warning};
 
 /// How a message of several texts is given to the template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +16,32 @@ pub enum ContentForm {
     Parts,
     /// As one string, a line each: for templates that take nothing else.
     Text,
+}
+
+/// What a template takes in the way of roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roles {
+    /// Where it takes instructions.
+    pub system: SystemPlace,
+    /// It refuses two turns of the user in a row.
+    pub alternating: bool,
+}
+
+/// Where a template takes instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SystemPlace {
+    /// Anywhere.
+    Anywhere,
+    /// In front only.
+    First,
+    /// Nowhere: it has no system messages.
+    Nowhere,
+}
+
+impl Default for Roles {
+    fn default() -> Self {
+        Self { system: SystemPlace::Anywhere, alternating: false }
+    }
 }
 
 /// What a chat template is rendered with.
@@ -27,35 +55,49 @@ pub struct TemplateChat {
     pub variables: Map<String, Value>,
     /// End with the beginning of an answer; else the prompt ends within the last message.
     pub add_generation_prompt: bool,
+    /// What of the conversation the model does not get to see.
+    pub warnings: Vec<Warning>,
+}
+
+/// One message on its way into a template.
+struct Turn<'a> {
+    role: Role,
+    texts: Vec<Cow<'a, str>>,
+    /// Where the rest of it comes from: calls, reasoning, names.
+    message: Option<&'a Message>,
 }
 
 impl Chat {
     /// This conversation for a chat template.
     ///
-    /// Developers' messages become the system's, and leading instructions become one message (a blank line between
-    /// them): most templates know one system message, in front.
+    /// Instructions (system's and developers' messages) stand where they are, with these exceptions, each of which depends on the messages
+    /// before alone, so that a longer conversation has the shorter one's prompt as its beginning:
+    ///
+    /// - Leading ones become one message, a blank line between them.
+    /// - A later one, where the template takes instructions in front only, becomes a turn of the user, within `<system>` and `</system>`.
+    /// - Leading ones, where it takes none, begin the first turn of the user.
+    /// - Turns of the user in a row become one, where the template refuses them.
+    ///
+    /// An image becomes a text that says that it is not shown.
     ///
     /// # Errors
-    /// Pictures are refused by name, and calls whose arguments are no JSON object.
-    pub fn template(&self, form: ContentForm) -> Result<TemplateChat, ApiError> {
-        let mut messages: Vec<Value> = Vec::with_capacity(self.messages.len());
-        let leading = self.messages.iter().take_while(|m| is_instruction(m)).count();
-        if leading > 1 {
-            let texts: Vec<String> =
-                self.messages[..leading].iter().map(|m| joined(m, "\n")).collect::<Result<_, _>>()?;
-            messages.push(json!({"role": "system", "content": texts.join("\n\n")}));
-        }
-        let merged = if leading > 1 { leading } else { 0 };
+    /// An image in what the user asks now: the answer would be about something else.
+    pub fn template(&self, form: ContentForm, roles: Roles) -> Result<TemplateChat, ApiError> {
+        let mut warnings = Vec::new();
+        let turns = self.turns(roles, &mut warnings)?;
+        let mut messages: Vec<Value> = Vec::with_capacity(turns.len());
         // The tools that were called, by the calls' ids: some templates name them with their answers.
         let mut called: HashMap<&str, &str> = HashMap::new();
-        for message in &self.messages[merged..] {
-            let mut json = json_message(message, form)?;
-            called.extend(message.tool_calls.iter().map(|c| (c.id.as_str(), c.name.as_str())));
-            if message.role == Role::Tool
-                && message.name.is_none()
-                && let Some(name) = message.tool_call_id.as_deref().and_then(|id| called.get(id))
-            {
-                json["name"] = (*name).into();
+        for turn in turns {
+            let mut json = turn.to_json(form);
+            if let Some(message) = turn.message {
+                called.extend(message.tool_calls.iter().map(|c| (c.id.as_str(), c.name.as_str())));
+                if message.role == Role::Tool
+                    && message.name.is_none()
+                    && let Some(name) = message.tool_call_id.as_deref().and_then(|id| called.get(id))
+                {
+                    json["name"] = (*name).into();
+                }
             }
             messages.push(json);
         }
@@ -71,7 +113,71 @@ impl Chat {
             tools: (!self.tools.is_empty()).then(|| self.tools.iter().map(Tool::to_json).collect()),
             variables,
             add_generation_prompt: !self.continue_final,
+            warnings,
         })
+    }
+
+    /// The messages as turns that a template with these roles takes.
+    fn turns(&self, roles: Roles, warnings: &mut Vec<Warning>) -> Result<Vec<Turn<'_>>, ApiError> {
+        let asked = self.asked_now();
+        let leading = self.messages.iter().take_while(|m| is_instruction(m)).count();
+        let mut out: Vec<Turn<'_>> = Vec::with_capacity(self.messages.len());
+        let mut instructions = Vec::new();
+        for message in &self.messages[..leading] {
+            instructions.push(texts(message, false, warnings)?);
+        }
+        // One keeps its parts, as the template has a form for them.
+        let mut system = match instructions.len() {
+            0 => None,
+            1 => instructions.pop(),
+            _ => {
+                let texts: Vec<String> = instructions.iter().map(|t| t.join("\n")).collect();
+                Some(vec![texts.join("\n\n").into()])
+            }
+        };
+        if roles.system != SystemPlace::Nowhere
+            && let Some(texts) = system.take()
+        {
+            out.push(Turn { role: Role::System, texts, message: None });
+        }
+        for (i, message) in self.messages.iter().enumerate().skip(leading) {
+            let texts = texts(message, asked.contains(&i), warnings)?;
+            let mut turn = if !is_instruction(message) {
+                Turn { role: message.role, texts, message: Some(message) }
+            } else if roles.system == SystemPlace::Anywhere {
+                Turn { role: Role::System, texts, message: None }
+            } else {
+                let text = format!("<system>\n{}\n</system>", texts.join("\n"));
+                Turn { role: Role::User, texts: vec![text.into()], message: None }
+            };
+            if turn.role == Role::User
+                && let Some(texts) = system.take()
+            {
+                turn.prepend(texts);
+            }
+            match out
+                .last_mut()
+                .filter(|last| roles.alternating && last.role == Role::User && turn.role == Role::User)
+            {
+                Some(last) => {
+                    turn.prepend(std::mem::take(&mut last.texts));
+                    last.texts = turn.texts;
+                }
+                None => out.push(turn),
+            }
+        }
+        // Nobody has said anything yet.
+        out.extend(system.map(|texts| Turn { role: Role::User, texts, message: None }));
+        Ok(out)
+    }
+
+    /// The messages in which the user asks what is to be answered now: those behind the last answer, up to what tools returned.
+    fn asked_now(&self) -> std::ops::Range<usize> {
+        let end = self.messages.len() - usize::from(self.continue_final && !self.messages.is_empty());
+        let answered = self.messages[..end].iter().rposition(|m| m.role == Role::Assistant);
+        let begin = answered.map_or(0, |i| i + 1);
+        let tools = self.messages[begin..end].iter().position(|m| m.role == Role::Tool);
+        begin..tools.map_or(end, |n| begin + n)
     }
 }
 
@@ -79,56 +185,61 @@ fn is_instruction(message: &Message) -> bool {
     matches!(message.role, Role::System | Role::Developer)
 }
 
-/// The texts of a message.
-fn texts(message: &Message) -> Result<Vec<&str>, ApiError> {
-    message
-        .content
-        .iter()
-        .map(|part| match part {
-            Part::Text { text, .. } => Ok(text.as_str()),
-            Part::Image { image, .. } => Err(ApiError::invalid(
-                image.at.clone(),
-                format!("{}: images are not supported yet; send text", image.at),
-            )),
-        })
-        .collect()
-}
-
-fn joined(message: &Message, separator: &str) -> Result<String, ApiError> {
-    Ok(texts(message)?.join(separator))
-}
-
-fn json_message(message: &Message, form: ContentForm) -> Result<Value, ApiError> {
-    let texts = texts(message)?;
-    let content = match (form, texts.as_slice()) {
-        (_, []) => Value::from(""),
-        (_, [one]) => Value::from(*one),
-        (ContentForm::Text, many) => many.join("\n").into(),
-        (ContentForm::Parts, many) => many.iter().map(|t| json!({"type": "text", "text": t})).collect(),
+/// The texts of a message. An image is refused where it is what is asked about, else a text says that it is not shown.
+fn texts<'a>(
+    message: &'a Message,
+    is_asked: bool,
+    warnings: &mut Vec<Warning>,
+) -> Result<Vec<Cow<'a, str>>, ApiError> {
+    let text = |part: &'a Part| match part {
+        Part::Text { text, .. } => Ok(Cow::Borrowed(text.as_str())),
+        Part::Image { image, .. } => {
+            let what = if image.is_document() { "a document" } else { "an image" };
+            let why = format!("is {what}, and this model reads text only");
+            if is_asked {
+                return Err(ApiError::invalid(image.at.clone(), format!("'{}' {why}; send text", image.at)));
+            }
+            rules::warn(warnings, Warning::new(image.at.clone(), format_args!("{why}: it is left out")));
+            Ok(Cow::Owned(format!("[Here was {what}. This model reads text only.]")))
+        }
     };
-    let role = if is_instruction(message) { Role::System } else { message.role };
-    let mut out = json!({"role": role.name(), "content": content});
-    if let Some(text) = message.reasoning_text() {
-        out["reasoning_content"] = text.into();
+    message.content.iter().map(text).collect()
+}
+
+impl<'a> Turn<'a> {
+    /// Puts texts before its own, a blank line between them.
+    fn prepend(&mut self, mut before: Vec<Cow<'a, str>>) {
+        before.append(&mut self.texts);
+        self.texts = vec![before.join("\n\n").into()];
     }
-    if !message.tool_calls.is_empty() {
-        out["tool_calls"] = message
-            .tool_calls
-            .iter()
-            .map(|call| {
-                let arguments = call.arguments_object()?;
-                let function = json!({"name": call.name, "arguments": arguments});
-                Ok(json!({"type": "function", "id": call.id, "function": function}))
-            })
-            .collect::<Result<_, ApiError>>()?;
+
+    fn to_json(&self, form: ContentForm) -> Value {
+        let content = match (form, self.texts.as_slice()) {
+            (_, []) => Value::from(""),
+            (_, [one]) => Value::from(one.as_ref()),
+            (ContentForm::Text, many) => many.join("\n").into(),
+            (ContentForm::Parts, many) => many.iter().map(|t| json!({"type": "text", "text": t})).collect(),
+        };
+        let mut out = json!({"role": self.role.name(), "content": content});
+        let Some(message) = self.message else { return out };
+        if let Some(text) = message.reasoning_text() {
+            out["reasoning_content"] = text.into();
+        }
+        if !message.tool_calls.is_empty() {
+            let call = |call: &ToolCall| {
+                let function = json!({"name": call.name, "arguments": call.arguments_object()});
+                json!({"type": "function", "id": call.id, "function": function})
+            };
+            out["tool_calls"] = message.tool_calls.iter().map(call).collect();
+        }
+        if let Some(id) = &message.tool_call_id {
+            out["tool_call_id"] = id.as_str().into();
+        }
+        if let Some(name) = &message.name {
+            out["name"] = name.as_str().into();
+        }
+        out
     }
-    if let Some(id) = &message.tool_call_id {
-        out["tool_call_id"] = id.as_str().into();
-    }
-    if let Some(name) = &message.name {
-        out["name"] = name.as_str().into();
-    }
-    Ok(out)
 }
 
 impl Tool {

@@ -224,7 +224,7 @@ fn assistant(m: &Message, provider: Provider) -> Result<Vec<Value>, ApiError> {
     let mut out = parts(m);
     let calls = out.len();
     for call in &m.tool_calls {
-        out.push(json!({"functionCall": {"name": call.name, "args": call.arguments_object()?}}));
+        out.push(json!({"functionCall": {"name": call.name, "args": call.arguments_object()}}));
     }
     // The proof belongs to the first call, else to the text.
     let signed = if calls < out.len() { out.get_mut(calls) } else { out.first_mut() };

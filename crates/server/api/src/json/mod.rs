@@ -1,27 +1,43 @@
-//! Reading a client's JSON strictly: every error names the field's path, every field that nobody reads is refused by
-//! name, and `null` is the same as absent. Used by the dialects' request parsers.
+//! Reading a client's JSON: every error names the field's path, every field that no parser takes meets the dialect's [`rules`](crate::rules), and
+//! `null` is the same as absent. Used by the dialects' request parsers.
 //!
 //! By hand and not by serde's derive: its errors know neither the path nor what would have been right, unions
-//! (a string or a list of parts) give "did not match any variant", and `deny_unknown_fields` can not say why a field
+//! (a string or a list of parts) give "did not match any variant", and `deny_unknown_fields` cannot say why a field
 //! that exists elsewhere is not supported here.
 
 mod strict;
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
+use crate::rules::{self, Named, Warning};
 use crate::{ApiError, ErrorKind};
 
 /// Result of reading.
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
-/// Where a value stands: `messages[3].content[0].type`.
-#[derive(Debug, Clone)]
-pub(crate) struct Path(Option<Rc<Step>>);
+/// Where a value stands: `messages[3].content[0].type`; and the warnings about the body that it is in.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Path {
+    step: Option<Rc<Step>>,
+    warnings: Warnings,
+}
+
+/// Warnings about one body.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Warnings(Rc<RefCell<Vec<Warning>>>);
+
+impl Warnings {
+    /// What has been warned about so far.
+    pub(crate) fn take(&self) -> Vec<Warning> {
+        self.0.take()
+    }
+}
 
 #[derive(Debug)]
 struct Step {
@@ -37,25 +53,31 @@ enum Segment {
 
 impl Path {
     fn join(&self, segment: Segment) -> Self {
-        Self(Some(Rc::new(Step { parent: self.clone(), segment })))
+        let step = Rc::new(Step { parent: self.clone(), segment });
+        Self { step: Some(step), warnings: self.warnings.clone() }
+    }
+
+    /// The path of a field.
+    pub(crate) fn key(&self, key: String) -> Self {
+        self.join(Segment::Key(key.into()))
+    }
+
+    /// Adds a warning.
+    pub(crate) fn warn(&self, warning: Warning) {
+        rules::warn(&mut self.warnings.0.borrow_mut(), warning);
     }
 }
 
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(step) = &self.0 else { return Ok(()) };
+        let Some(step) = &self.step else { return Ok(()) };
         step.parent.fmt(f)?;
         match &step.segment {
-            Segment::Key(key) if step.parent.0.is_none() => f.write_str(&shortened(key)),
+            Segment::Key(key) if step.parent.step.is_none() => f.write_str(&shortened(key)),
             Segment::Key(key) => write!(f, ".{}", shortened(key)),
             Segment::Index(i) => write!(f, "[{i}]"),
         }
     }
-}
-
-/// The place in a JSON text of a key that stands twice in one object.
-pub(crate) fn stands_twice(text: &str) -> Option<String> {
-    strict::twice(text.as_bytes())
 }
 
 /// At most 60 characters of something that a client wrote.
@@ -81,7 +103,7 @@ pub(crate) fn describe(value: &Value) -> String {
 /// A body that is to be one JSON object.
 pub(crate) fn parse(body: &[u8]) -> Result<Object> {
     match strict::value(body)? {
-        Value::Object(map) => Ok(Object { path: Path(None), map }),
+        Value::Object(map) => Ok(Object { path: Path::default(), map }),
         other => Err(ApiError::new(
             ErrorKind::InvalidRequest,
             format!("the body must be a JSON object, got {}", describe(&other)),
@@ -89,10 +111,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<Object> {
     }
 }
 
-/// A field that is accepted and has no effect, with the reason why that is right.
-pub(crate) type Accepted = (&'static str, &'static str);
-
-/// An object being read: fields are taken out one by one, what is left at the end is refused.
+/// An object being read: fields are taken out one by one, what is left at the end meets the dialect's rules.
 #[derive(Debug)]
 pub(crate) struct Object {
     path: Path,
@@ -108,6 +127,11 @@ impl Object {
     /// Whether it says anything about a field.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|v| !v.is_null())
+    }
+
+    /// Looks at a field.
+    pub(crate) fn peek(&self, key: &str) -> Option<&Value> {
+        self.map.get(key)
     }
 
     /// Whether a switch is on.
@@ -160,6 +184,11 @@ impl Object {
         })
     }
 
+    /// The model's name. Empty where the client names none, which means the one that is served.
+    pub(crate) fn model(&mut self) -> Result<String> {
+        Ok(self.read("model", Field::name)?.unwrap_or_default())
+    }
+
     /// Takes a field with `read`, if it is there.
     pub(crate) fn read<T>(
         &mut self,
@@ -172,9 +201,7 @@ impl Object {
     /// A field that may only say what is the case anyway.
     pub(crate) fn only(&mut self, key: &'static str, allowed: &[Value], why: &str) -> Result<()> {
         let Some(field) = self.take(key) else { return Ok(()) };
-        // 1 and 1.0 are the same to every client.
-        let same = |a: &Value| *a == field.value || (a.is_number() && a.as_f64() == field.value.as_f64());
-        if allowed.iter().any(same) {
+        if allowed.iter().any(|a| rules::same(a, &field.value)) {
             return Ok(());
         }
         let got = describe(&field.value);
@@ -185,28 +212,19 @@ impl Object {
         }))
     }
 
-    /// Drops harmless fields and gives them back as they came.
-    pub(crate) fn accept(&mut self, accepted: &[Accepted]) -> Map<String, Value> {
-        let mut out = Map::new();
-        for (key, _) in accepted {
-            if let Some(value) = self.map.remove(*key)
-                && !value.is_null()
-            {
-                out.insert((*key).into(), value);
-            }
-        }
-        out
+    /// The warnings about the whole body, this object's included.
+    pub(crate) fn warnings(&self) -> Warnings {
+        self.path.warnings.clone()
     }
 
-    /// Refuses what is left: `known` fields with the reason, others as unknown.
-    pub(crate) fn finish(self, known: &[Accepted]) -> Result<()> {
-        let Some((key, _)) = self.map.iter().find(|(_, v)| !v.is_null()) else { return Ok(()) };
-        let path = self.path.join(Segment::Key(key.clone().into())).to_string();
-        let message = match known.iter().find(|(name, _)| name == key) {
-            Some((_, why)) => format!("'{path}' is not supported: {why}"),
-            None => format!("'{path}' is not a known field; fields that have no effect are refused"),
-        };
-        Err(ApiError { code: Some("unsupported_parameter".into()), ..ApiError::invalid(path, message) })
+    /// Warns about this object: `what` became of it.
+    pub(crate) fn warn(&self, what: impl fmt::Display) {
+        self.path.warn(Warning::new(self.path.to_string(), what));
+    }
+
+    /// Applies the rules to what is left. Gives back the fields that only tune, unknown ones among them.
+    pub(crate) fn finish(self, tables: &[&[Named]]) -> Result<Map<String, Value>> {
+        rules::apply(&self.path, self.map, tables)
     }
 
     /// The remaining fields, whatever their names.
@@ -237,6 +255,11 @@ impl Field {
     pub(crate) fn error(&self, what: impl fmt::Display) -> ApiError {
         let path = self.path();
         ApiError::invalid(path.clone(), format!("'{path}' {what}"))
+    }
+
+    /// Warns about this field: `what` became of it.
+    pub(crate) fn warn(&self, what: impl fmt::Display) {
+        self.parent.warn(Warning::new(self.path(), what));
     }
 
     /// It is not what it should be.
@@ -431,14 +454,11 @@ mod tests {
     }
 
     #[test]
-    fn null_is_absent_and_the_rest_is_refused() {
-        let mut o = body(r#"{"a": null, "b": null, "c": 1, "d": 2}"#);
-        assert!(o.take("a").is_none());
-        assert_eq!(o.accept(&[("c", "")]).len(), 1);
-        let e = o.finish(&[("d", "there is none")]).unwrap_err();
-        assert_eq!(e.message, "'d' is not supported: there is none");
-        assert!(body(r#"{"b": null}"#).finish(&[]).is_ok());
-        assert!(body(r#"{"x": 0}"#).finish(&[]).unwrap_err().message.contains("'x' is not a known field"));
+    fn null_is_absent() {
+        let mut o = body(r#"{"a": null, "b": null}"#);
+        assert!(o.take("a").is_none() && !o.has("b"));
+        let warnings = o.warnings();
+        assert!(o.finish(&[]).unwrap().is_empty() && warnings.take().is_empty());
     }
 
     #[test]
@@ -458,8 +478,10 @@ mod tests {
     fn long_strings_are_cut_in_errors() {
         let mut o = body(&format!(r#"{{"a": "{}"}}"#, "ä".repeat(10_000)));
         assert!(o.take("a").unwrap().bool().unwrap_err().message.len() < 200);
-        let e = body(&format!(r#"{{"{}": 1}}"#, "k".repeat(10_000))).finish(&[]).unwrap_err();
-        assert!(e.message.len() < 200);
+        let o = body(&format!(r#"{{"{}": 1}}"#, "k".repeat(10_000)));
+        let warnings = o.warnings();
+        o.finish(&[]).unwrap();
+        assert!(warnings.take()[0].message.len() < 200);
     }
 
     #[test]

@@ -20,7 +20,7 @@ struct Place {
 
 impl Place {
     fn path(&self) -> String {
-        self.path.iter().fold(Path(None), |path, segment| path.join(segment.clone())).to_string()
+        self.path.iter().fold(Path::default(), |path, segment| path.join(segment.clone())).to_string()
     }
 }
 
@@ -105,14 +105,6 @@ pub(super) fn value(body: &[u8]) -> Result<Value> {
     let mut from = serde_json::Deserializer::from_slice(body);
     let read = Seed(&mut place).deserialize(&mut from).and_then(|value| from.end().map(|()| value));
     read.map_err(|e| refused(&place, body, &e))
-}
-
-/// The first key that stands twice, with its path.
-pub(super) fn twice(text: &[u8]) -> Option<String> {
-    let mut place = Place::default();
-    // What else may be wrong is not asked here.
-    let _ = Seed(&mut place).deserialize(&mut serde_json::Deserializer::from_slice(text));
-    place.twice.then(|| place.path())
 }
 
 fn refused(place: &Place, body: &[u8], e: &serde_json::Error) -> ApiError {

@@ -134,10 +134,10 @@ fn message(m: &Message, called: &HashMap<&str, &str>) -> Result<Value, ApiError>
     }
     if !m.tool_calls.is_empty() {
         let call = |(i, c): (usize, &crate::core::ToolCall)| {
-            let function = json!({"index": i, "name": c.name, "arguments": c.arguments_object()?});
-            Ok(json!({"id": c.id, "function": function}))
+            let function = json!({"index": i, "name": c.name, "arguments": c.arguments_object()});
+            json!({"id": c.id, "function": function})
         };
-        out["tool_calls"] = m.tool_calls.iter().enumerate().map(call).collect::<Result<_, ApiError>>()?;
+        out["tool_calls"] = m.tool_calls.iter().enumerate().map(call).collect();
     }
     if m.role == Role::Tool {
         let id = m.tool_call_id.as_deref();

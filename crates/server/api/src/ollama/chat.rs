@@ -4,13 +4,14 @@ pub use super::body::body;
 pub use super::reader::events;
 use super::{Call, LineWriter, Load, answer, fields, messages};
 use crate::core::{Answer, Chat, Family, GenerateRequest, Input};
-use crate::json::{self, Accepted, Result};
+use crate::json::{self, Result};
 use crate::openai;
+use crate::rules::{Rules, refused};
 
-const REFUSED: &[Accepted] = &[
-    ("prompt", "it belongs to /api/generate; send 'messages'"),
-    ("template", "a client may not bring a template; set it on the server with --chat-template"),
-    ("tool_choice", "Ollama has none; use /v1/chat/completions"),
+const RULES: Rules = &[
+    ("prompt", refused("it belongs to /api/generate; send 'messages'")),
+    ("template", refused("set it on the server with --chat-template")),
+    ("tool_choice", refused("Ollama has none; use /v1/chat/completions")),
 ];
 
 /// Reads the body of a `POST /api/chat`. Without messages it asks to load or unload the model.
@@ -19,7 +20,7 @@ const REFUSED: &[Accepted] = &[
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<Call> {
     let mut o = json::parse(body)?;
-    let model = o.require("model")?.name()?;
+    let model = o.model()?;
     let mut chat =
         Chat { messages: o.read("messages", messages::messages)?.unwrap_or_default(), ..Chat::default() };
     chat.tools = o.read("tools", openai::tools)?.unwrap_or_default();
@@ -27,8 +28,7 @@ pub fn parse(body: &[u8]) -> Result<Call> {
     let keep_alive = fields::keep_alive(&mut o)?;
     let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
     fields::common(&mut o, &mut r)?;
-    o.only("_debug_render_only", &[false.into()], "use /apply-template")?;
-    o.finish(REFUSED)?;
+    fields::finish(o, &mut r, &[RULES])?;
     if chat.messages.is_empty() {
         return Ok(Call::Load(Load { model: r.model, keep_alive }));
     }

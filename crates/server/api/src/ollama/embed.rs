@@ -9,6 +9,7 @@ use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt, VectorEncoding};
 use crate::json::{self, Field, Object, Result};
 use crate::reader;
+use crate::rules::refused;
 
 /// Reads the body of a `POST /api/embed`: one text or several. Their vectors are to have length 1.
 ///
@@ -27,8 +28,9 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let truncate = o.read("truncate", Field::bool)?.unwrap_or(true);
     let dimensions = o.read("dimensions", |f| f.count(0..=u32::MAX))?.filter(|n| *n > 0);
     let r = request(&mut o, inputs)?;
-    o.finish(&[("prompt", "it belongs to /api/embeddings; send 'input'")])?;
-    Ok(EmbedRequest { truncate, dimensions, ..r })
+    let warnings = o.warnings();
+    o.finish(&[&[("prompt", refused("it belongs to /api/embeddings; send 'input'"))]])?;
+    Ok(EmbedRequest { truncate, dimensions, warnings: warnings.take(), ..r })
 }
 
 /// Reads the body of a `POST /api/embeddings`: one text, whose vector is given as the model has it.
@@ -39,12 +41,13 @@ pub fn parse_old(body: &[u8]) -> Result<EmbedRequest> {
     let mut o = json::parse(body)?;
     let prompt = o.require("prompt")?.name()?;
     let r = request(&mut o, vec![prompt])?;
-    o.finish(&[("input", "it belongs to /api/embed; send 'prompt'")])?;
-    Ok(r)
+    let warnings = o.warnings();
+    o.finish(&[&[("input", refused("it belongs to /api/embed; send 'prompt'"))]])?;
+    Ok(EmbedRequest { warnings: warnings.take(), ..r })
 }
 
 fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
-    let model = o.require("model")?.name()?;
+    let model = o.model()?;
     // Sampling means nothing here; options are read so that mistakes are found.
     let options = fields::options(o)?;
     Ok(EmbedRequest {
@@ -56,6 +59,7 @@ fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
         keep_alive: fields::keep_alive(o)?,
         context_length: options.context_length,
         user: None,
+        warnings: Vec::new(),
     })
 }
 

@@ -1,28 +1,38 @@
 //! Fields that Ollama's chat, generate and embed have in common.
 
 use crate::core::{Chat, Effort, GenerateRequest, KeepAlive, ResponseFormat, Sampling};
-use crate::json::{Accepted, Field, Object, Result};
+use crate::json::{Field, Object, Result};
 use crate::openai;
+use crate::rules::{Rules, refused, tuning, tuning_but};
 
-/// Options that say how a model is to be loaded, which the server's own settings decide.
-const ACCEPTED_OPTIONS: &[Accepted] = &[
-    ("numa", "memory is placed by the server"),
-    ("num_batch", "batches are the scheduler's"),
-    ("num_gpu", "placement is decided when the server starts"),
-    ("main_gpu", "the same"),
-    ("low_vram", "the same"),
-    ("f16_kv", "the cache's type is a setting of the server"),
-    ("use_mmap", "how files are read is a setting of the server"),
-    ("use_mlock", "the same"),
-    ("num_thread", "threads are a setting of the server"),
-    ("num_keep", "what stays when a context is cut; none is"),
-    ("penalize_newline", "Ollama itself has dropped it"),
-    ("mirostat_tau", "without mirostat it has no effect"),
-    ("mirostat_eta", "the same"),
+const LOADING: &str = "the server's own settings say how models are loaded";
+
+/// Rules for `options`.
+const OPTIONS: Rules = &[
+    ("numa", tuning(LOADING)),
+    ("num_batch", tuning(LOADING)),
+    ("num_gpu", tuning(LOADING)),
+    ("main_gpu", tuning(LOADING)),
+    ("low_vram", tuning(LOADING)),
+    ("f16_kv", tuning_but("[true]", LOADING)),
+    ("use_mmap", tuning(LOADING)),
+    ("use_mlock", tuning(LOADING)),
+    ("num_thread", tuning(LOADING)),
+    ("logits_all", tuning(LOADING)),
+    ("num_keep", tuning("nothing is cut from a prompt")),
+    ("penalize_newline", tuning("Ollama itself has dropped it")),
+    ("vocab_only", refused("the server loads whole models")),
+    ("embedding_only", refused("the server loads whole models")),
+    ("max_tokens", refused("send 'num_predict'")),
+    ("min_tokens", refused("send it to /v1/chat/completions")),
 ];
 
-const REFUSED_OPTIONS: &[Accepted] =
-    &[("max_tokens", "send 'num_predict'"), ("min_tokens", "send it to /v1/chat/completions")];
+/// Rules for both bodies.
+const RULES: Rules = &[
+    ("truncate", tuning("a prompt that does not fit is refused, never cut")),
+    ("shift", tuning("an answer ends where the context does")),
+    ("_debug_render_only", refused("use /apply-template")),
+];
 
 /// What `options` say.
 #[derive(Debug, Default)]
@@ -43,12 +53,7 @@ pub(super) fn options(o: &mut Object) -> Result<Options> {
         stop: o.read("stop", openai::stop)?.unwrap_or_default(),
         context_length: o.read("num_ctx", |f| f.count(0..=u32::MAX))?.filter(|n| *n > 0),
     };
-    openai::neutral(&mut o)?;
-    for name in ["logits_all", "vocab_only", "embedding_only"] {
-        o.only(name, &[false.into()], "the server loads whole models")?;
-    }
-    o.accept(ACCEPTED_OPTIONS);
-    o.finish(REFUSED_OPTIONS)?;
+    o.finish(&[OPTIONS, openai::SAMPLERS])?;
     Ok(options)
 }
 
@@ -64,9 +69,16 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     r.response_format = o.read("format", format)?.unwrap_or_default();
     r.response_format_field = "format".into();
     r.logprobs = logprobs(o)?;
-    let why = "a prompt that does not fit is refused, never cut";
-    o.only("truncate", &[false.into()], why)?;
-    o.only("shift", &[false.into()], why)
+    Ok(())
+}
+
+/// The end of a body: its other fields meet the endpoint's `tables` and those of both. Notes what is warned about.
+pub(super) fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
+    let warnings = o.warnings();
+    let tables: Vec<Rules> = tables.iter().copied().chain([RULES]).collect();
+    r.extra = o.finish(&tables)?;
+    r.warnings = warnings.take();
+    Ok(())
 }
 
 fn format(f: Field) -> Result<ResponseFormat> {

@@ -3,14 +3,18 @@
 use super::{Call, LineWriter, Load, answer, fields, messages};
 use crate::ApiError;
 use crate::core::{Answer, Chat, Completion, Family, GenerateRequest, Input, Message, Part, Prompt, Role};
-use crate::json::{self, Accepted, Field, Result};
+use crate::json::{self, Field, Result};
+use crate::rules::{Rules, only, refused, tuning};
 
-const REFUSED: &[Accepted] = &[
-    ("messages", "they belong to /api/chat; send 'prompt'"),
-    ("tools", "they belong to /api/chat"),
-    ("width", "no pictures are made"),
-    ("height", "no pictures are made"),
-    ("steps", "no pictures are made"),
+const RULES: Rules = &[
+    ("messages", refused("they belong to /api/chat; send 'prompt'")),
+    ("tools", refused("they belong to /api/chat")),
+    ("suffix", refused("filling in the middle is not supported")),
+    ("template", refused("set it on the server with --chat-template")),
+    ("context", refused("send the conversation as messages to /api/chat")),
+    ("width", only("[0]", "no pictures are made")),
+    ("height", only("[0]", "no pictures are made")),
+    ("steps", tuning("no pictures are made")),
 ];
 
 /// Reads the body of a `POST /api/generate`. Without a prompt it asks to load or unload the model. A prompt is a user's
@@ -20,21 +24,17 @@ const REFUSED: &[Accepted] = &[
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<Call> {
     let mut o = json::parse(body)?;
-    let model = o.require("model")?.name()?;
+    let model = o.model()?;
     let prompt = o.read("prompt", Field::string)?.unwrap_or_default();
     let system = o.read("system", Field::string)?.filter(|s| !s.is_empty());
     let images = messages::images(&mut o)?;
     let raw = o.read("raw", Field::bool)?.unwrap_or(false);
-    o.only("suffix", &["".into()], "filling in the middle is not supported")?;
-    o.only("template", &["".into()], "set it on the server with --chat-template")?;
-    o.only("context", &[serde_json::json!([])], "send the conversation as messages to /api/chat")?;
     let mut chat = Chat::default();
     fields::think(&mut o, &mut chat)?;
     let keep_alive = fields::keep_alive(&mut o)?;
     let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
     fields::common(&mut o, &mut r)?;
-    o.only("_debug_render_only", &[false.into()], "use /apply-template")?;
-    o.finish(REFUSED)?;
+    fields::finish(o, &mut r, &[RULES])?;
     if prompt.is_empty() && images.is_empty() {
         return Ok(Call::Load(Load { model: r.model, keep_alive }));
     }

@@ -31,6 +31,7 @@ fn message(f: Field, place: usize) -> Result<Message> {
     let mut o = f.object()?;
     let role = o.require("role")?.one_of(&[
         ("system", Role::System),
+        ("developer", Role::Developer),
         ("user", Role::User),
         ("assistant", Role::Assistant),
         ("tool", Role::Tool),

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::core::ModelInfo;
 use crate::json::{self, Field, Result};
+use crate::rules::tuning;
 use crate::time::rfc3339;
 
 /// A time that does not come, for models that stay.
@@ -49,7 +50,7 @@ pub fn parse_show(body: &[u8]) -> Result<String> {
     for name in ["system", "template"] {
         o.only(name, &["".into()], "a model is shown as it is")?;
     }
-    o.finish(&[("options", "a model is shown as it is")])?;
+    o.finish(&[&[("options", tuning("a model is shown as it is"))]])?;
     Ok(model)
 }
 

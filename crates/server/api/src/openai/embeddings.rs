@@ -8,12 +8,15 @@ use serde_json::{Map, Value};
 use super::prompts;
 use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt, VectorEncoding};
-use crate::json::{self, Accepted, Field, Result};
+use crate::json::{self, Field, Result};
+use crate::rules::{Rules, only, refused, tuning, tuning_but};
 
-const REFUSED: &[Accepted] = &[
-    ("truncate_prompt_tokens", "an input that does not fit is refused, never cut"),
-    ("messages", "send texts as 'input'"),
-    ("mm_processor_kwargs", "images are not supported yet"),
+const RULES: Rules = &[
+    ("truncate_prompt_tokens", only("[-1]", "an input that does not fit is refused, never cut")),
+    ("messages", refused("send texts as 'input'")),
+    ("mm_processor_kwargs", tuning("this model reads no images")),
+    ("priority", tuning_but("[0]", "all requests are equal")),
+    ("add_special_tokens", only("[true]", "the model's tokenizer says which tokens a text begins with")),
 ];
 
 /// Reads the body of a `POST /v1/embeddings`. Inputs that are empty are refused, as OpenAI does.
@@ -22,7 +25,7 @@ const REFUSED: &[Accepted] = &[
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let mut o = json::parse(body)?;
-    let model = o.require("model")?.name()?;
+    let model = o.model()?;
     let input = o.require("input")?;
     let empty = input.error("has an empty string, which has no vector");
     let inputs = prompts::prompts(input)?;
@@ -33,12 +36,8 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let encoding = o.read("encoding_format", |f| f.one_of(&encodings))?.unwrap_or_default();
     let dimensions = o.read("dimensions", |f| f.count(1..=u32::MAX))?;
     let user = o.read("user", Field::string)?;
-    o.only(
-        "add_special_tokens",
-        &[true.into()],
-        "the model's tokenizer says which tokens a text begins with",
-    )?;
-    o.finish(REFUSED)?;
+    let warnings = o.warnings();
+    o.finish(&[RULES])?;
     Ok(EmbedRequest {
         model,
         inputs,
@@ -48,6 +47,7 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
         keep_alive: None,
         context_length: None,
         user,
+        warnings: warnings.take(),
     })
 }
 

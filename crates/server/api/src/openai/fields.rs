@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::core::{Chat, Effort, GenerateRequest, ResponseFormat, Sampling, Tool, ToolChoice};
-use crate::json::{Accepted, Field, Object, Result, shortened};
+use crate::core::{Chat, Effort, GenerateRequest, ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin};
+use crate::json::{Field, Object, Result, shortened};
+use crate::rules::{Rules, echo, only, refused, tuning, tuning_but};
 
 /// Most answers to one prompt.
 pub(super) const N_MAX: u32 = 128;
@@ -12,66 +13,92 @@ pub(crate) const TOP_LOGPROBS_MAX: u32 = 20;
 /// Most texts or tokens that end an answer.
 const STOPS_MAX: usize = 64;
 
-/// Fields that have no effect here, and why it is right to take them. They are handed on to OpenAI-like providers.
-pub(super) const ACCEPTED: &[Accepted] = &[
-    ("service_tier", "names a queue of the provider's"),
-    ("prompt_cache_key", "helps a provider to route; our cache finds shared prefixes by itself"),
-    ("prompt_cache_retention", "how long a provider keeps its cache; ours keeps what is worth most"),
-    ("prompt_cache_options", "the same"),
-    ("safety_identifier", "names the person behind a request, for the provider"),
-    ("prediction", "a guess at the answer, which may make it faster and never different"),
-    ("request_id", "the client's name for the request; we make our own"),
-    ("client_metadata", "what coding agents say about themselves"),
+/// Fields that all three have. See [`rules`](crate::rules) for what the rules mean.
+pub(super) const RULES: Rules = &[
+    ("service_tier", tuning_but(r#"["auto", "default"]"#, "there is one service tier")),
+    ("prompt_cache_key", tuning("shared prefixes are found without it")),
+    ("prompt_cache_retention", tuning("the server's settings say how long prefixes are kept")),
+    ("prompt_cache_options", tuning("shared prefixes are found without it")),
+    ("safety_identifier", tuning("it is for a provider")),
+    ("prediction", tuning("it may make an answer faster, never different")),
+    ("verbosity", tuning_but(r#"["medium"]"#, "say in the prompt how long the answer should be")),
+    ("store", tuning("only answers of /v1/responses are kept")),
+    ("moderation", tuning("nothing is moderated")),
+    ("web_search_options", tuning("this server runs no tools of its own")),
+    ("audio", tuning("answers are text")),
+    ("modalities", only(r#"[["text"]]"#, "answers are text")),
+    ("request_id", tuning("the server names its requests itself")),
+    ("client_metadata", echo()),
+    ("priority", tuning_but("[0]", "all requests are equal")),
+    ("id_slot", tuning_but("[-1]", "the server places requests itself")),
+    ("kv_transfer_params", tuning("there is no remote cache")),
+    ("mm_processor_kwargs", tuning("this model reads no images")),
+    ("guided_decoding_backend", tuning("there is one")),
+    ("guided_whitespace_pattern", tuning("how a grammar is followed is the server's matter")),
+    ("length_penalty", tuning_but("[1]", "there is no beam search")),
+    ("early_stopping", tuning("there is no beam search")),
+    (
+        "spaces_between_special_tokens",
+        tuning_but("[true, false]", "special tokens are never part of an answer"),
+    ),
+    ("timings_per_token", tuning("times are given at the end")),
+    ("return_progress", tuning("progress of the prompt is not reported")),
+    ("functions", refused("send 'tools'")),
+    ("function_call", only(r#"["none", "auto"]"#, "send 'tool_choice'")),
+    ("chat_template", refused("set it on the server with --chat-template")),
+    ("documents", refused("put their text into a message")),
+    ("echo", refused("only completions have it")),
+    ("suffix", refused("filling in the middle is not supported")),
+    ("prompt_logprobs", refused("use /v1/completions with 'echo' and 'logprobs'")),
+    ("truncate_prompt_tokens", only("[-1]", "a prompt that does not fit is refused, never cut")),
+    ("logits_processors", refused("a client may not bring code")),
+    ("allowed_token_ids", refused("use a grammar or 'logit_bias'")),
+    ("bad_words", refused("use 'logit_bias'")),
+    ("samplers", refused("the order of sampling steps is fixed")),
+    ("lora", refused("adapters are not supported")),
+    (
+        "grammar",
+        refused("llama.cpp's GBNF is not supported; send a Lark grammar as structured_outputs.grammar"),
+    ),
+    ("best_of", only("[1]", "every answer is given; there is no choosing among several")),
+    ("use_beam_search", only("[false]", "there is no beam search")),
+    ("skip_special_tokens", only("[true]", "special tokens are never part of an answer")),
+    ("include_stop_str_in_output", only("[false]", "what ends an answer is not part of it")),
+    ("return_tokens_as_token_ids", only("[false]", "tokens are given as text")),
+    ("return_token_ids", only("[false]", "tokens are given as text")),
+    ("n_probs", only("[0]", "use 'logprobs'")),
 ];
 
-/// Fields that exist and that we do not have, and why.
-pub(super) const REFUSED: &[Accepted] = &[
-    ("audio", "answers are text"),
-    ("functions", "it was replaced by 'tools'"),
-    ("function_call", "it was replaced by 'tool_choice'"),
-    ("web_search_options", "this server runs no tools of its own"),
-    ("moderation", "nothing is moderated"),
-    ("chat_template", "a client may not bring a template; set it on the server with --chat-template"),
-    ("documents", "put their text into a message"),
-    ("echo", "only completions have it"),
-    ("suffix", "filling in the middle is not supported"),
-    ("prompt_logprobs", "use /v1/completions with 'echo' and 'logprobs'"),
-    ("id_slot", "the server places requests itself"),
-    ("mm_processor_kwargs", "images are not supported yet"),
-    ("truncate_prompt_tokens", "a prompt that does not fit is refused, never cut"),
-    ("logits_processors", "a client may not bring code"),
-    ("allowed_token_ids", "use a grammar or 'logit_bias'"),
-    ("bad_words", "use 'logit_bias'"),
-    ("samplers", "the order of sampling steps is fixed"),
-    ("lora", "adapters are not supported"),
-    ("kv_transfer_params", "there is no remote cache"),
-    ("grammar", "llama.cpp's GBNF is not supported; send a Lark grammar as structured_outputs.grammar"),
+/// Sampling steps of other engines, which Ollama's options have too.
+pub(crate) const SAMPLERS: Rules = &[
+    ("typical_p", only("[1]", "there is no locally typical sampling")),
+    ("tfs_z", only("[1]", "there is no tail-free sampling")),
+    ("top_a", only("[0]", "there is no top-a sampling")),
+    ("top_n_sigma", only("[-1, 0]", "there is no top-n-sigma sampling")),
+    ("mirostat", only("[0]", "there is no mirostat sampling")),
+    ("mirostat_tau", tuning("it has no effect without mirostat")),
+    ("mirostat_eta", tuning("it has no effect without mirostat")),
+    ("dynatemp_range", only("[0]", "the temperature is constant")),
+    ("dynatemp_exponent", tuning("it has no effect without 'dynatemp_range'")),
+    ("xtc_probability", only("[0]", "there is no XTC sampling")),
+    ("xtc_threshold", tuning("it has no effect without 'xtc_probability'")),
+    ("dry_multiplier", only("[0]", "there is no DRY penalty")),
+    ("dry_base", tuning("it has no effect without 'dry_multiplier'")),
+    ("dry_allowed_length", tuning("it has no effect without 'dry_multiplier'")),
+    ("dry_penalty_last_n", tuning("it has no effect without 'dry_multiplier'")),
+    ("dry_sequence_breakers", tuning("it has no effect without 'dry_multiplier'")),
 ];
 
-/// Settings of other engines, which only their neutral values turn off.
-const NEUTRAL: &[(&str, &str, &str)] = &[
-    ("best_of", "[1]", "every answer is given; there is no choosing among several"),
-    ("use_beam_search", "[false]", "there is no beam search"),
-    ("length_penalty", "[1]", "there is no beam search"),
-    ("early_stopping", "[false]", "there is no beam search"),
-    ("typical_p", "[1]", "there is no locally typical sampling"),
-    ("tfs_z", "[1]", "there is no tail-free sampling"),
-    ("top_a", "[0]", "there is no top-a sampling"),
-    ("top_n_sigma", "[-1, 0]", "there is no top-n-sigma sampling"),
-    ("mirostat", "[0]", "there is no mirostat sampling"),
-    ("dynatemp_range", "[0]", "the temperature is constant"),
-    ("xtc_probability", "[0]", "there is no XTC sampling"),
-    ("dry_multiplier", "[0]", "there is no DRY penalty"),
-    ("skip_special_tokens", "[true]", "control tokens never stand in an answer"),
-    ("spaces_between_special_tokens", "[true, false]", "control tokens never stand in an answer"),
-    ("include_stop_str_in_output", "[false]", "what ends an answer is not part of it"),
-    ("return_tokens_as_token_ids", "[false]", "tokens are given as text"),
-    ("return_token_ids", "[false]", "tokens are given as text"),
-    ("n_probs", "[0]", "use 'logprobs'"),
-    ("priority", "[0]", "all requests are equal"),
-    ("timings_per_token", "[false]", "times are given at the end"),
-    ("return_progress", "[false]", "progress of the prompt is not reported"),
-    ("verbosity", "[\"medium\"]", "say in the prompt how long the answer shall be"),
+/// Fields without an effect here that OpenAI itself knows.
+pub(super) const PROVIDER: &[&str] = &[
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "safety_identifier",
+    "prediction",
+    "verbosity",
+    "store",
 ];
 
 /// Reads what all three dialects share into `r`.
@@ -87,8 +114,6 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     r.stream = o.read("stream", Field::bool)?.unwrap_or(false);
     r.user = o.read("user", Field::string)?;
     r.metadata = o.read("metadata", Field::map)?.unwrap_or_default();
-    neutral(o)?;
-    r.extra = o.accept(ACCEPTED);
     if let Some(max) = r.max_tokens
         && r.min_tokens.is_some_and(|min| min > max)
     {
@@ -100,14 +125,12 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     Ok(())
 }
 
-/// Takes other engines' settings, where they ask for nothing.
-pub(crate) fn neutral(o: &mut Object) -> Result<()> {
-    for (name, allowed, why) in NEUTRAL {
-        if o.has(name) {
-            let allowed: Vec<Value> = serde_json::from_str(allowed).expect("our own table is JSON");
-            o.only(name, &allowed, why)?;
-        }
-    }
+/// The end of a body: its other fields meet the dialect's `tables` and those that all share. Notes what is handed on and warned about.
+pub(super) fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
+    let warnings = o.warnings();
+    let tables: Vec<Rules> = tables.iter().copied().chain([RULES, SAMPLERS]).collect();
+    r.extra = o.finish(&tables)?;
+    r.warnings = warnings.take();
     Ok(())
 }
 
@@ -171,13 +194,16 @@ pub(super) fn at_most(f: Field, most: usize) -> Result<Field> {
 
 /// `stop`: one text or several.
 pub(crate) fn stop(f: Field) -> Result<Vec<String>> {
-    if f.is_string() {
-        return Ok(vec![f.name()?]);
-    }
-    if !f.is_array() {
+    let mut texts = if f.is_string() {
+        vec![f.string()?]
+    } else if f.is_array() {
+        at_most(f, STOPS_MAX)?.list(Field::string)?
+    } else {
         return Err(f.expected("a string or an array of strings"));
-    }
-    at_most(f, STOPS_MAX)?.list(Field::name)
+    };
+    // An empty text would end every answer before it begins; clients mean none.
+    texts.retain(|t| !t.is_empty());
+    Ok(texts)
 }
 
 /// `tools` of chat and of Ollama: `{"type": "function", "function": {...}}` each.
@@ -186,14 +212,22 @@ pub(crate) fn tools(f: Field) -> Result<Vec<Tool>> {
         let mut o = f.object()?;
         function_type(&mut o)?;
         let mut function = o.require("function")?.object()?;
-        o.finish(&[])?;
+        o.finish(&[TOOL])?;
         let tool = tool(&mut function)?;
-        function.finish(&[])?;
+        function.finish(&[TOOL])?;
         Ok(tool)
     })?;
     unique(&tools)?;
     Ok(tools)
 }
+
+/// Fields of tools, wherever they stand.
+pub(super) const TOOL: Rules = &[
+    ("cache_control", tuning("shared prefixes are found without it")),
+    ("output_schema", tuning("say in the description what the tool returns")),
+    ("defer_loading", tuning("all tools are shown to the model at once")),
+    ("allowed_callers", tuning_but(r#"[["direct"]]"#, "this server runs no programs")),
+];
 
 /// `type`, which may only be `function`.
 pub(crate) fn function_type(o: &mut Object) -> Result<()> {
@@ -213,6 +247,7 @@ pub(crate) fn tool(o: &mut Object) -> Result<Tool> {
         parameters: o.read("parameters", Field::map)?.unwrap_or_else(no_parameters),
         strict: o.read("strict", Field::bool)?,
         cache: None,
+        origin: ToolOrigin::default(),
     })
 }
 
@@ -311,6 +346,15 @@ fn switch(f: Option<Field>, chat: &mut Chat) -> Result<()> {
     Ok(())
 }
 
+/// What vLLM's `structured_outputs` may have besides the constraint.
+const STRUCTURED: Rules = &[
+    ("structural_tag", refused("use 'tools' and 'tool_choice'")),
+    ("whitespace_pattern", tuning("how a grammar is followed is the server's matter")),
+    ("disable_any_whitespace", tuning("how a grammar is followed is the server's matter")),
+    ("disable_additional_properties", refused("say it in the schema")),
+    ("disable_fallback", tuning_but("[true, false]", "there is one backend")),
+];
+
 /// All the places where a format of the answer may be asked for, besides `response_format`.
 pub(super) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     let format = &r.response_format;
@@ -318,12 +362,7 @@ pub(super) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> 
     if let Some(f) = o.take("structured_outputs") {
         let mut s = f.object()?;
         constraints(&mut s, ["json", "json_object", "regex", "choice", "grammar"], &mut found)?;
-        s.only("structural_tag", &[], "use 'tools' and 'tool_choice'")?;
-        let why = "how a grammar is followed is the server's matter";
-        s.only("whitespace_pattern", &[], why)?;
-        s.only("disable_any_whitespace", &[false.into()], why)?;
-        s.only("disable_fallback", &[true.into(), false.into()], why)?;
-        s.finish(&[])?;
+        s.finish(&[STRUCTURED])?;
     }
     let guided = ["guided_json", "guided_json_object", "guided_regex", "guided_choice", "guided_grammar"];
     constraints(o, guided, &mut found)?;

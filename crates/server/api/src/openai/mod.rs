@@ -14,6 +14,6 @@ mod usage;
 pub use usage::{usage_in, usage_of};
 
 pub(crate) use fields::{
-    TOP_LOGPROBS_MAX, check_tool_choice, function_type, neutral, sampling, schema, stop, tools, unique,
+    SAMPLERS, TOP_LOGPROBS_MAX, check_tool_choice, function_type, sampling, schema, stop, tools, unique,
 };
 pub(crate) use logprobs::Token;

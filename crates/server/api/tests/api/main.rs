@@ -1,5 +1,6 @@
 //! The tests of the dialects, in one program: each program is linked by itself.
 
+mod accepted;
 mod anthropic;
 mod clients;
 mod common;

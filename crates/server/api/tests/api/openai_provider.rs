@@ -257,6 +257,7 @@ fn any_chat() -> impl Strategy<Value = Chat> {
                 parameters: json!({"type": "object", "properties": {}}).as_object().unwrap().clone(),
                 strict,
                 cache: None,
+                origin: ToolOrigin::default(),
             }
         });
     let effort = prop::sample::select(Effort::NAMES.map(|e| e.1).to_vec());

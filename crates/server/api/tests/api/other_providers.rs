@@ -63,6 +63,7 @@ proptest! {
             keep_alive: None,
             context_length: None,
             user: None,
+            warnings: Vec::new(),
         };
         let answer = Embeddings { model: "m".into(), vectors, prompt_tokens: 5, ..Embeddings::default() };
         prop_assert_eq!(&embeddings::read(&embeddings::response(&request, &answer)).unwrap(), &answer);

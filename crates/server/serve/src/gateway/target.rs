@@ -179,9 +179,9 @@ impl Here {
         };
         let share = uncounted(&request);
         let mut run = Run::start(app, &Trace::default(), self.index, (request, share), false).await?;
-        let unenforced = std::mem::take(&mut run.unenforced);
-        if !unenforced.is_empty() {
-            tracing::warn!(model = &*self.name, "not enforced: {}", unenforced.join("; "));
+        let warnings = std::mem::take(&mut run.warnings);
+        if !warnings.is_empty() {
+            tracing::debug!(model = &*self.name, "{}", warnings.join("; "));
         }
         Ok(Answer::Here(Box::new(run)))
     }

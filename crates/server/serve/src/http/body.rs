@@ -12,7 +12,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use http_body::Body as _;
 use hyper::HeaderMap;
-use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN};
 use octet_api::{ApiError, ErrorKind, shortened};
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
@@ -22,6 +22,8 @@ use crate::watched::watched;
 
 /// Longest time for a body to come.
 const BODY_TIME_MAX: Duration = Duration::from_secs(120);
+/// Browsers say with it where a request comes from.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Longer bodies are read where they hold nobody up.
 const PARSE_INLINE_MAX: usize = 256 << 10;
 
@@ -82,15 +84,23 @@ fn too_large(bytes_max: usize) -> ApiError {
     )
 }
 
-/// What says that it is anything but JSON is refused: web pages send such to any address without asking the browser's leave. There are
-/// clients that say nothing (litellm's for Ollama).
+/// What programs send that mean nothing by it: curl's `-d`, and several libraries' bytes.
+const UNTYPED: [&str; 4] =
+    ["application/x-www-form-urlencoded", "application/octet-stream", "text/plain", "text/json"];
+
+/// A web page must say that a body is JSON: browsers send other types to any address without asking it first, and name the page in `Origin`.
+/// Others need not say (litellm's client for Ollama does not), or may say what means nothing.
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(sent) = headers.get(CONTENT_TYPE) else { return Ok(()) };
-    let sent = sent.to_str().unwrap_or("");
+    let is_page = headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE);
+    let sent = match headers.get(CONTENT_TYPE) {
+        Some(sent) => sent.to_str().unwrap_or(""),
+        None if is_page => "",
+        None => return Ok(()),
+    };
     let kind = sent.split(';').next().unwrap_or("").trim();
     let is_json = kind.eq_ignore_ascii_case("application/json")
         || kind.get(kind.len().saturating_sub(5)..).is_some_and(|end| end.eq_ignore_ascii_case("+json"));
-    if is_json {
+    if is_json || !is_page && UNTYPED.iter().any(|t| kind.eq_ignore_ascii_case(t)) {
         return Ok(());
     }
     let what = format!(

@@ -35,6 +35,7 @@ use call::trace;
 pub use error::Dialect;
 use error::METHOD_NOT_ALLOWED;
 pub use kept::Kept;
+pub use reply::header_text;
 
 /// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.
 const OPEN: &[&str] = &["/", "/health", "/ready"];

@@ -18,6 +18,7 @@ use super::routed;
 use crate::app::App;
 use crate::gateway::{Asker, Caller};
 use crate::pipeline::{acquire_at, embed};
+use crate::warnings::{messages, tell};
 
 /// The Ollama whose endpoints these are: clients look whether theirs is new enough.
 const OLLAMA_VERSION: &str = "0.12.6";
@@ -92,9 +93,11 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
             return routed::ready(&gateway, c, Wire::OllamaEmbed).await;
         }
         let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse).await?;
-        let index = c.app.find(&parsed.model)?;
-        let out = embed(&c.app, &c.trace, index, Arc::new(parsed), false).await?;
-        Ok(json(200, vectors::response(&out)))
+        let (index, parsed) = (c.app.find(&parsed.model)?, Arc::new(parsed));
+        let out = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
+        let mut response = json(200, vectors::response(&out));
+        tell(&mut response, messages(&parsed.warnings));
+        Ok(response)
     })
     .await
 }

@@ -16,6 +16,7 @@ use super::reply::{Asked, Form, SSE, answer};
 use super::{Dialect, body, routed};
 use crate::app::App;
 use crate::pipeline::embed;
+use crate::warnings::{messages, tell};
 
 /// For dialects that keep nothing.
 pub fn keep_nothing(_: &App, _: Option<&Arc<str>>, _: &GenerateRequest, _: &Answer) {}
@@ -61,7 +62,9 @@ pub async fn embeddings_of(State(app): State<Arc<App>>, request: Request) -> Res
         let parsed = Arc::new(parsed);
         let index = c.app.find(&parsed.model)?;
         let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
-        Ok(json(200, embeddings::response(&parsed, &vectors)))
+        let mut response = json(200, embeddings::response(&parsed, &vectors));
+        tell(&mut response, messages(&parsed.warnings));
+        Ok(response)
     })
     .await
 }

@@ -23,6 +23,7 @@ use crate::gateway::Passage;
 use crate::ops::Trace;
 use crate::pipeline::Run;
 use crate::room::Share;
+use crate::warnings::tell;
 
 /// A stream says that it is alive after so long without a token.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -50,8 +51,6 @@ pub const NDJSON: &str = "application/x-ndjson";
 /// The header that asks why a prompt was not found in the cache, and the one that tells.
 const EXPLAIN: &str = "x-octet-explain-cache";
 const MISS: &str = "x-octet-cache-miss";
-/// The header that says what the answer does not keep to.
-const WARNING: &str = "x-octet-warning";
 /// Characters of a header.
 const HEADER_CHARS_MAX: usize = 1000;
 
@@ -92,9 +91,7 @@ pub async fn generate(
         run.admitted().await;
         miss = run.miss.take().and_then(|line| HeaderValue::from_str(&line).ok());
     }
-    let unenforced = std::mem::take(&mut run.unenforced).join("; ");
-    let warning = Some(&unenforced).filter(|w| !w.is_empty());
-    let warning = warning.and_then(|w| HeaderValue::from_str(&header_text(w)).ok());
+    let warnings = std::mem::take(&mut run.warnings);
     let mut response = if request.stream {
         stream(app, Source::Run(Box::new(run)), request, form)
     } else {
@@ -103,9 +100,7 @@ pub async fn generate(
     if let Some(miss) = miss {
         response.headers_mut().insert(MISS, miss);
     }
-    if let Some(warning) = warning {
-        response.headers_mut().insert(WARNING, warning);
-    }
+    tell(&mut response, warnings.iter().map(String::as_str));
     Ok(response)
 }
 

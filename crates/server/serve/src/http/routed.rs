@@ -16,6 +16,7 @@ use super::error::json;
 use super::reply::{Asked, Form, KEEP_ALIVE, Source, header_text, stream, whole};
 use crate::app::App;
 use crate::gateway::{Asker, Gateway, Passage, read};
+use crate::warnings::{self, messages};
 
 /// Headers of answers: who answered, and how that was found.
 const MODEL: HeaderName = HeaderName::from_static("x-octet-model");
@@ -53,6 +54,8 @@ pub async fn parsed(
     // A stream says that it is alive while nobody has answered yet; then its headers can not say who did.
     passage.decide(request.stream.then_some(KEEP_ALIVE)).await?;
     let route = passage.route();
+    // A provider may know what we do not.
+    let warnings = if passage.is_remote() { Vec::new() } else { request.warnings.clone() };
     let source = Source::Passage(Box::new(passage));
     let mut response = if request.stream {
         stream(Arc::clone(app), source, request, form)
@@ -60,6 +63,7 @@ pub async fn parsed(
         whole(app, source, &request, form).await?
     };
     tell(&mut response, route);
+    warnings::tell(&mut response, messages(&warnings));
     Ok(response)
 }
 
@@ -114,7 +118,10 @@ fn enter(
     request: GenerateRequest,
     original: Option<(Wire, Bytes)>,
 ) -> Result<Passage, ApiError> {
-    let model = gateway.name(&request.model).to_string();
+    let model = match request.model.as_str() {
+        "" => app.sole_name(asker.caller)?,
+        name => gateway.name(name).to_string(),
+    };
     let request = Arc::new(GenerateRequest { model, ..request });
     let original = original.map(|(dialect, body)| Original { dialect, headers: asker.headers.clone(), body });
     Passage::enter(app, gateway, asker, &request, original)

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use octet_api::core::ContentForm;
+use octet_api::core::{ContentForm, Roles};
 use octet_engine::scheduler::Handle;
 use octet_engine::template::ChatTemplate;
 use octet_engine::tokenizer::{Special, TokenKind, Tokenizer};
@@ -14,6 +14,7 @@ use octet_weights::Metadata;
 use serde_json::{Map, Value};
 
 use super::heads::Heads;
+use super::roles::roles;
 use super::spec::{BoxError, ModelSpec};
 
 /// The tag that ends reasoning.
@@ -49,6 +50,8 @@ pub struct Loaded {
     pub format: Format,
     /// How its template takes messages of several texts.
     pub content: ContentForm,
+    /// Which roles its template takes.
+    pub roles: Roles,
     /// Variables of the template, where a request does not set them.
     pub template_kwargs: Map<String, Value>,
     /// The token that ends reasoning.
@@ -97,6 +100,7 @@ impl Loaded {
         Ok(Self {
             format: spec.format(source),
             content: content_form(source.unwrap_or_default()),
+            roles: template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs)),
             think_end: tokenizer.special_id(THINK_END),
             call_begin: tokenizer.special_id("<tool_call>"),
             template,

@@ -3,7 +3,9 @@
 mod heads;
 mod loaded;
 mod memory;
+mod names;
 mod registry;
+mod roles;
 mod spec;
 
 pub use loaded::{Loaded, THINK_END};

@@ -34,10 +34,11 @@ pub async fn embed(
     raw: bool,
 ) -> Result<Embeddings, ApiError> {
     let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
+    app.warnings.note(&request.warnings)?;
     let lease = acquire_at(app, index, request.keep_alive, deadline).await?;
     let pooling: Pooling = lease.card().pooling;
     let mut out = Embeddings {
-        model: request.model.clone(),
+        model: if request.model.is_empty() { lease.card().info.id.clone() } else { request.model.clone() },
         load_ms: lease.waited.as_secs_f64() * 1e3,
         ..Embeddings::default()
     };

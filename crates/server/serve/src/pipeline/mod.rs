@@ -11,4 +11,4 @@ mod run;
 pub use apart::Apart;
 pub use embed::embed;
 pub use prompt::{Job, Purpose, chat as chat_prompt, text as text_tokens};
-pub use run::{Run, acquire, acquire_at, draining, unknown};
+pub use run::{Run, acquire, acquire_at, draining, unknown, unnamed};

@@ -230,10 +230,13 @@ fn engine_request(
     rendered: Rendered,
     defaults: Defaults,
 ) -> Request {
+    let rules = model.handle.rules();
+    // An answer ends where the context does, whatever more was asked for. A prompt that leaves no room is refused by the engine.
+    let room = rules.context.min(rules.capacity).saturating_sub(rendered.tokens.len()).max(1);
     Request {
         prompt: rendered.tokens,
         checkpoints: rendered.checkpoints,
-        max_tokens: request.max_tokens.map(|n| n as usize),
+        max_tokens: request.max_tokens.map(|n| (n as usize).min(room)),
         min_tokens: request.min_tokens.unwrap_or(0) as usize,
         sampling: sampling(&model.handle.rules().sampling, &request.sampling, request.logprobs),
         stop: request.stop.clone(),

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use octet_api::core::{Chat, Effort, Prompt};
-use octet_api::{ApiError, ErrorKind, shortened};
+use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
 use octet_engine::tokenizer::{Bounds, CHUNK_BYTES, EncodeError, Encoded, Special, Tokenizer};
@@ -24,6 +24,8 @@ pub struct Rendered {
     pub checkpoints: Vec<usize>,
     /// The prompt ends with `<think>`: the answer begins with reasoning.
     pub in_reasoning: bool,
+    /// What of the conversation is not in it.
+    pub warnings: Vec<Warning>,
 }
 
 /// What tokens are wanted for.
@@ -142,7 +144,7 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
         let checked = template.check_variable(name);
         checked.map_err(|why| ApiError::invalid(param.clone(), format!("'{param}' {why}")))?;
     }
-    let from = chat.template(model.content)?;
+    let from = chat.template(model.content, model.roles)?;
     let mut variables = model.template_kwargs.clone();
     variables.extend(from.variables);
     let input = ChatInput {
@@ -172,6 +174,7 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
         in_reasoning: model.format.reasoning && text.trim_end().ends_with("<think>"),
         text,
         tokens,
+        warnings: from.warnings,
     })
 }
 
@@ -274,7 +277,7 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
         Prompt::Text(text) => text.clone(),
         Prompt::Tokens(ids) => decode(tokenizer, ids, ControlTokens::Show),
     };
-    Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false })
+    Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false, warnings: Vec::new() })
 }
 
 /// Most tokens to think with, where a client says how much but the template does not know the word.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use octet_api::core::{Event, FinishReason, GenerateRequest, Input, Timings, Usage};
-use octet_api::{ApiError, ErrorKind, shortened};
+use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
 use octet_engine::scheduler::Place;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -20,6 +20,7 @@ use crate::app::App;
 use crate::models::{AcquireError, Lease};
 use crate::ops::{Metrics, Model, Took, Trace};
 use crate::room::Share;
+use crate::warnings::messages;
 
 /// Hands events of the engine's thread on; there are never more than the answer has tokens.
 struct Sink {
@@ -71,8 +72,8 @@ pub struct Run {
     ready: VecDeque<Event>,
     /// Why the prompt was not found in the cache.
     pub miss: Option<String>,
-    /// What of the answer's form was asked for and is not enforced.
-    pub unenforced: Vec<String>,
+    /// What of the request has no effect.
+    pub warnings: Vec<String>,
     /// The field that asks for that form.
     form: Option<String>,
     deadline: Option<tokio::time::Instant>,
@@ -99,6 +100,7 @@ impl Run {
         explain_miss: bool,
     ) -> Result<Self, ApiError> {
         let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
+        app.warnings.note(&request.warnings)?;
         let lease = acquire_at(app, index, request.keep_alive, deadline).await?;
         let name = lease.card().info.id.clone();
         let label = Metrics::model(&name);
@@ -124,19 +126,22 @@ impl Run {
                 }
                 Ok((request, share, rendered))
             });
-            let (request, share, rendered) = rendered.await?;
+            let (request, share, mut rendered) = rendered.await?;
+            let unseen: Vec<Warning> =
+                rendered.iter_mut().flat_map(|r| std::mem::take(&mut r.warnings)).collect();
+            app.warnings.note(&unseen)?;
             // Not among that work: others need not wait while a grammar is compiled. Such have a bound of their own.
             let asked = Arc::clone(&request);
             let planned =
                 tokio::task::spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
             let planned = planned.await.map_err(|e| internal(&e.to_string()))??;
-            Ok::<_, ApiError>((request, share, planned))
+            Ok::<_, ApiError>((request, share, unseen, planned))
         };
         let planned = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline, planned).await.map_err(|_| timeout())?,
             None => planned.await,
         };
-        let (request, share, planned) = planned?;
+        let (request, share, unseen, planned) = planned?;
         let Plan { requests, echo, prompt_tokens, reader, unenforced, form } = planned;
         let n = request.n as usize;
         let choice = |i: usize| {
@@ -148,7 +153,7 @@ impl Run {
             app: Arc::clone(app),
             trace: trace.clone(),
             label,
-            name: request.model.clone(),
+            name: if request.model.is_empty() { lease.card().info.id.clone() } else { request.model.clone() },
             _share: share,
             to,
             events,
@@ -161,7 +166,11 @@ impl Run {
             echo,
             ready: VecDeque::new(),
             miss: None,
-            unenforced,
+            warnings: messages(&request.warnings)
+                .chain(messages(&unseen))
+                .map(str::to_string)
+                .chain(unenforced)
+                .collect(),
             form,
             deadline,
             usage: Usage {
@@ -461,6 +470,11 @@ pub fn unknown(name: &str, known: &str) -> ApiError {
         code: Some("model_not_found".into()),
         ..ApiError::new(ErrorKind::NotFound, what)
     }
+}
+
+/// No model is named, and there are several.
+pub fn unnamed(known: &str) -> ApiError {
+    ApiError::invalid("model", format!("'model' is missing, and there is more than one: {known}"))
 }
 
 /// The server shuts down.

@@ -275,8 +275,6 @@ async fn what_is_wrong_is_named() {
     let chat_path = "/v1/chat/completions";
     let (status, what) = error(f.post(chat_path, &with(&chat("x"), json!({"model": "gpt-9"}))).await);
     assert!(status == 404 && what.contains("gpt-9") && what.contains("tiny"), "{what}");
-    let (status, what) = error(f.post(chat_path, &with(&chat("x"), json!({"frobnicate": 1}))).await);
-    assert!(status == 400 && what.contains("frobnicate"), "{what}");
     let (status, what) = error(f.post(chat_path, &with(&chat("x"), json!({"temperature": "hot"}))).await);
     assert!(status == 400 && what.contains("temperature"), "{what}");
     let (status, body) = f.post(chat_path, &chat(&"long ".repeat(CONTEXT))).await;
@@ -285,19 +283,17 @@ async fn what_is_wrong_is_named() {
         status == 400 && body["error"]["code"] == "context_length_exceeded" && what.contains("1024"),
         "{body}"
     );
-    let (status, what) = error(f.post(chat_path, &with(&chat("x"), json!({"max_tokens": 5000}))).await);
-    assert!(status == 400 && what.contains("5000"), "{what}");
     let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]);
     let image = json!({"messages": [{"role": "user", "content": image}]});
     let (status, what) = error(f.post(chat_path, &with(&chat("x"), image)).await);
-    assert!(status == 400 && what.contains("images are not supported"), "{what}");
+    assert!(status == 400 && what.contains("is an image, and this model reads text only"), "{what}");
 
     let raw = |body: &'static str, kind: &'static str| {
         f.client.post(f.url(chat_path)).header("content-type", kind).body(body).send()
     };
     let answer = crate::common::read(raw("{\"model\":", "application/json").await.unwrap()).await;
     assert_eq!(answer.0, 400, "{}", answer.1);
-    let answer = crate::common::read(raw("{}", "text/plain").await.unwrap()).await;
+    let answer = crate::common::read(raw("{}", "multipart/form-data").await.unwrap()).await;
     assert!(answer.0 == 415 && answer.1["error"]["message"].as_str().unwrap().contains("application/json"));
     let (status, body) = f.get(chat_path).await;
     assert!(status == 405 && body["error"]["message"].as_str().unwrap().contains("GET"), "{body}");

@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE, chat, model, read, tool, with};
-use octet_serve::{Keys, Options};
+use octet_serve::{Keys, ModelSpec, Options};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -68,7 +68,7 @@ async fn a_refusal_reaches_who_is_still_sending() {
     for (to, path, kind, status, error) in [
         (open.address, CHAT, json, 413, "invalid_request_error"),
         (open.address, "/v1/messages", json, 413, "request_too_large"),
-        (open.address, CHAT, "text/plain", 415, "invalid_request_error"),
+        (open.address, CHAT, "image/png", 415, "invalid_request_error"),
         (open.address, "/nowhere", json, 404, "not_found_error"),
         (closed.address, CHAT, json, 401, "authentication_error"),
     ] {
@@ -257,14 +257,13 @@ async fn what_is_not_read_at_all_is_refused_in_the_dialect_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_ignored_without_a_word() {
+async fn what_changes_the_answer_is_refused() {
     let f = Fixture::start().await;
     let refused = async |fields: Value, param: &str, says: &str| {
         let (status, body) = f.post(CHAT, &with(&chat("Hello"), fields)).await;
         assert_eq!((status, &body["error"]["param"]), (400, &json!(param)), "{body}");
         assert!(body["error"]["message"].as_str().unwrap().contains(says), "{body}");
     };
-    refused(json!({"stream_options": {"include_usage": true}}), "stream_options", "'stream'").await;
     refused(json!({"min_tokens": 4_294_967_295u32, "max_tokens": null}), "min_tokens", "has room for").await;
     refused(json!({"min_tokens": 13}), "min_tokens", "at most the 12").await;
     refused(json!({"n": 5}), "n", "--parallel").await;
@@ -287,6 +286,78 @@ async fn nothing_is_ignored_without_a_word() {
         let (status, answer) = read(request.send().await.unwrap()).await;
         assert_eq!((status, &answer["error"]["param"]), (400, &param), "{path} {body}: {answer}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_tunes_is_accepted_with_a_warning() {
+    let fields =
+        json!({"service_tier": "flex", "wings": 2, "best_of": 1, "verbosity": "medium", "max_tokens": 5000});
+    let body = with(&chat("Hello"), fields);
+    let f = Fixture::start().await;
+    let answer = f.send(CHAT, &body).await;
+    let expected = "'service_tier' is ignored: there is one service tier; 'wings' is ignored: unknown field";
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()["x-octet-warning"]),
+        (200, &expected.parse().unwrap())
+    );
+    let vectors = f.send("/api/embed", &json!({"model": "tiny", "input": "a", "wings": 2})).await;
+    assert!(vectors.headers().contains_key("x-octet-warning"));
+    let strict = Fixture::with(Options { strict: true, ..Options::new(vec![model("tiny")]) }).await;
+    let (status, refused) = strict.post(CHAT, &body).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("service_tier")), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("--strict"), "{refused}");
+    let (status, refused) =
+        strict.post("/api/embed", &json!({"model": "tiny", "input": "a", "wings": 2})).await;
+    assert!(status == 400, "{refused}");
+    strict.ok(CHAT, &with(&chat("Hello"), json!({"best_of": 1}))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_web_pages_must_say_that_they_send_json() {
+    let f = Fixture::start().await;
+    let body = r#"{"content": "hello"}"#;
+    for (kind, origin, status) in [
+        (None, None, 200),
+        (Some("application/x-www-form-urlencoded"), None, 200),
+        (Some("text/plain;charset=UTF-8"), None, 200),
+        (Some("image/png"), None, 415),
+        (None, Some("http://localhost:3000"), 415),
+        (Some("text/plain"), Some("http://localhost:3000"), 415),
+        (Some("application/json"), Some("http://localhost:3000"), 200),
+    ] {
+        let mut request = f.client.post(f.url("/tokenize")).body(body);
+        for (name, value) in [("content-type", kind), ("origin", origin)] {
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
+        }
+        let (got, answer) = read(request.send().await.unwrap()).await;
+        assert_eq!(got, status, "{kind:?} {origin:?}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_model_needs_no_name_and_a_name_may_have_stars() {
+    let spec = |name: &str, aliases: &[&str]| ModelSpec {
+        aliases: aliases.iter().map(|a| a.to_string()).collect(),
+        ..model(name)
+    };
+    let f = Fixture::with(Options::new(vec![spec("tiny", &["claude-*"])])).await;
+    let hello = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4});
+    for (path, name, told) in
+        [(CHAT, None, "tiny"), ("/v1/messages", Some("claude-haiku-4-5"), "claude-haiku-4-5")]
+    {
+        let mut body = hello.clone();
+        if let Some(name) = name {
+            body["model"] = name.into();
+        }
+        assert_eq!(f.ok(path, &body).await["model"], told);
+    }
+    assert_eq!(f.get("/v1/models").await.1["data"].as_array().unwrap().len(), 1);
+    let f = Fixture::with(Options::new(vec![spec("a", &["claude-*"]), spec("b", &["claude-haiku-*"])])).await;
+    let (status, body) = f.post(CHAT, &hello).await;
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("model")), "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("a, b"), "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

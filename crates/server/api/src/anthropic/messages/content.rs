@@ -3,6 +3,7 @@
 use crate::anthropic::UNSIGNED;
 use crate::core::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 use crate::json::{Field, Object, Result};
+use crate::rules::{Rules, echo, tuning, tuning_but};
 
 pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     let empty = f.error("must have at least one message");
@@ -14,29 +15,44 @@ pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
         match role.as_str() {
             Some("user") => user(content, &mut out)?,
             Some("assistant") => out.push(assistant(content)?),
-            Some("system") => {
+            Some("system" | "developer") => {
                 out.push(Message { content: texts(content)?, ..Message::empty(Role::System) });
             }
             Some(_) => return Err(role.unsupported("; user, assistant and system are")),
             None => return Err(role.expected("a string")),
         }
-        o.finish(&[])?;
+        o.finish(&[MESSAGE])?;
     }
     if out.is_empty() { Err(empty) } else { Ok(out) }
 }
+
+/// What an answer's message has, and clients send back with it.
+const MESSAGE: Rules = &[
+    ("id", echo()),
+    ("type", echo()),
+    ("model", echo()),
+    ("container", echo()),
+    ("context_management", echo()),
+    ("stop_reason", echo()),
+    ("stop_sequence", echo()),
+    ("stop_details", echo()),
+    ("usage", echo()),
+    ("cache_control", tuning("shared prefixes are found without it")),
+];
 
 /// A string, or a list of text blocks.
 pub(super) fn texts(f: Field) -> Result<Vec<Part>> {
     if f.is_string() {
         return Ok(vec![Part::text(f.string()?)]);
     }
-    blocks(f)?
-        .into_iter()
-        .map(|block| match block.kind.as_str() {
-            Some("text") => block.text(),
-            _ => Err(block.kind.unsupported("; text is")),
-        })
-        .collect()
+    let mut out = Vec::new();
+    for block in blocks(f)? {
+        match block.kind.as_str() {
+            Some("text") => out.push(block.text()?),
+            _ => return Err(block.kind.unsupported("; text is")),
+        }
+    }
+    Ok(out)
 }
 
 /// A user's message. What tools returned becomes messages of its own.
@@ -48,23 +64,21 @@ fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
     let empty = f.expected("a string or an array of at least one block");
     let before = out.len();
     let mut rest = Message::empty(Role::User);
+    let mut left_out = false;
     for block in blocks(f)? {
-        match block.kind.as_str() {
-            Some("text") => rest.content.push(block.text()?),
-            Some("image") => rest.content.push(block.image()?),
-            Some("tool_result") => {
-                if !rest.content.is_empty() {
-                    out.push(std::mem::replace(&mut rest, Message::empty(Role::User)));
-                }
-                out.push(block.tool_result()?);
+        if block.kind.as_str() == Some("tool_result") {
+            if !rest.content.is_empty() {
+                out.push(std::mem::replace(&mut rest, Message::empty(Role::User)));
             }
-            _ => return Err(block.kind.unsupported("; text, image and tool_result are")),
+            out.push(block.tool_result()?);
+            continue;
         }
+        left_out |= !block.part(&mut rest.content)?;
     }
     if !rest.content.is_empty() {
         out.push(rest);
     }
-    if out.len() == before { Err(empty) } else { Ok(()) }
+    if out.len() == before && !left_out { Err(empty) } else { Ok(()) }
 }
 
 fn assistant(f: Field) -> Result<Message> {
@@ -74,24 +88,50 @@ fn assistant(f: Field) -> Result<Message> {
     let mut m = Message::empty(Role::Assistant);
     for mut block in blocks(f)? {
         match block.kind.as_str() {
-            Some("text") => m.content.push(block.text()?),
             Some("thinking") => {
                 let text = block.o.require("thinking")?.string()?;
                 let signature = block.o.read("signature", Field::string)?;
                 let signature = signature.filter(|s| !s.is_empty() && s != UNSIGNED);
-                block.o.finish(&[])?;
+                block.o.finish(&[BLOCK])?;
                 m.reasoning.push(ReasoningPart::Text { text, signature });
             }
             Some("redacted_thinking") => {
                 m.reasoning.push(ReasoningPart::Redacted(block.o.require("data")?.string()?));
-                block.o.finish(&[])?;
+                block.o.finish(&[BLOCK])?;
             }
             Some("tool_use") => m.tool_calls.push(block.tool_use()?),
-            _ => return Err(block.kind.unsupported("; text, thinking, redacted_thinking and tool_use are")),
+            _ => {
+                block.part(&mut m.content)?;
+            }
         }
     }
     Ok(m)
 }
+
+/// Blocks of tools that a provider runs: calls and what they returned.
+const HOSTED: &[&str] = &[
+    "server_tool_use",
+    "mcp_tool_use",
+    "mcp_tool_result",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "advisor_tool_result",
+    "container_upload",
+    "fallback",
+];
+
+/// What a block may have besides its content.
+const BLOCK: Rules = &[
+    ("cache_control", tuning("shared prefixes are found without it")),
+    // An answer's, which clients send back, or a wish for some.
+    ("citations", tuning_but(r#"[{"enabled": false}]"#, "answers cite nothing")),
+    ("caller", tuning_but(r#"[{"type": "direct"}]"#, "this server runs no tools of its own")),
+    ("toolset_name", tuning("there are no toolsets")),
+];
 
 /// A block whose type has been looked at.
 struct Block {
@@ -111,12 +151,95 @@ fn blocks(f: Field) -> Result<Vec<Block>> {
 }
 
 impl Block {
+    /// Adds what a block says to a message. False where it is left out, which has been warned about.
+    fn part(mut self, out: &mut Vec<Part>) -> Result<bool> {
+        match self.kind.as_str() {
+            Some("text") => out.push(self.text()?),
+            Some("image") => out.push(self.image()?),
+            Some("document") => self.document(out)?,
+            Some("search_result") => {
+                let o = &mut self.o;
+                let mut text =
+                    format!("{}\n{}\n", o.require("title")?.string()?, o.require("source")?.string()?);
+                let parts = texts(o.require("content")?)?;
+                text.extend(parts.iter().filter_map(Part::as_text));
+                let cache = cache_control(o)?;
+                self.o.finish(&[BLOCK])?;
+                out.push(Part::Text { text, cache });
+            }
+            Some("tool_reference") => {
+                let name = self.o.require("tool_name")?.name()?;
+                self.o.finish(&[BLOCK])?;
+                out.push(Part::text(format!("The tool '{name}' is available.")));
+            }
+            Some(kind) if HOSTED.contains(&kind) => {
+                self.o.warn(format_args!("is left out: '{kind}' is of a tool that a provider runs"));
+                return Ok(false);
+            }
+            _ => {
+                let what = "; text, image, document, search_result, thinking, tool_use and tool_result are";
+                return Err(self.kind.unsupported(what));
+            }
+        }
+        Ok(true)
+    }
+
     fn text(mut self) -> Result<Part> {
         let text = self.o.require("text")?.string()?;
         let cache = cache_control(&mut self.o)?;
-        self.o.only("citations", &[serde_json::json!([])], "nothing is cited")?;
-        self.o.finish(&[])?;
+        // What an earlier answer cited.
+        self.o.take("citations");
+        self.o.finish(&[BLOCK])?;
         Ok(Part::Text { text, cache })
+    }
+
+    /// A document whose text is there: its title, what the client says about it, the text.
+    fn document(mut self, out: &mut Vec<Part>) -> Result<()> {
+        let at = self.o.path();
+        let o = &mut self.o;
+        let mut head = String::new();
+        for name in ["title", "context"] {
+            if let Some(text) = o.read(name, Field::string)? {
+                head += &text;
+                head.push('\n');
+            }
+        }
+        let mut source = o.require("source")?.object()?;
+        let kind = source.require("type")?;
+        let cache = cache_control(o)?;
+        let from = match kind.as_str() {
+            Some("text") => {
+                let text = source.require("data")?.string()?;
+                source.read("media_type", Field::string)?;
+                out.push(Part::Text { text: head + &text, cache });
+                None
+            }
+            Some("content") => {
+                let content = source.require("content")?;
+                if !head.is_empty() {
+                    out.push(Part::text(head));
+                }
+                if content.is_string() {
+                    out.push(Part::Text { text: content.string()?, cache });
+                } else {
+                    for block in blocks(content)? {
+                        block.part(out)?;
+                    }
+                }
+                None
+            }
+            Some("url") => Some(ImageSource::Url(source.require("url")?.name()?)),
+            Some("base64") => Some(ImageSource::Base64 {
+                media_type: source.read("media_type", Field::name)?,
+                data: source.require("data")?.string()?,
+            }),
+            _ => return Err(kind.unsupported("; text, content, base64 and url are")),
+        };
+        // Pages are seen or not, as images are.
+        out.extend(from.map(|source| Part::Image { image: Image { source, detail: None, at }, cache: None }));
+        source.finish(&[])?;
+        self.o.finish(&[BLOCK])?;
+        Ok(())
     }
 
     fn image(mut self) -> Result<Part> {
@@ -133,7 +256,7 @@ impl Block {
         };
         source.finish(&[])?;
         let cache = cache_control(&mut self.o)?;
-        self.o.finish(&[])?;
+        self.o.finish(&[BLOCK])?;
         Ok(Part::Image { image: Image { source: from, detail: None, at }, cache })
     }
 
@@ -145,14 +268,11 @@ impl Block {
             m.content = if f.is_string() {
                 vec![Part::text(f.string()?)]
             } else {
-                blocks(f)?
-                    .into_iter()
-                    .map(|block| match block.kind.as_str() {
-                        Some("text") => block.text(),
-                        Some("image") => block.image(),
-                        _ => Err(block.kind.unsupported("; text and image are")),
-                    })
-                    .collect::<Result<_>>()?
+                let mut parts = Vec::new();
+                for block in blocks(f)? {
+                    block.part(&mut parts)?;
+                }
+                parts
             };
         }
         let breakpoint = cache_control(&mut self.o)?;
@@ -161,7 +281,7 @@ impl Block {
         {
             *cache = breakpoint;
         }
-        self.o.finish(&[("toolset_name", "there are no toolsets")])?;
+        self.o.finish(&[BLOCK])?;
         Ok(m)
     }
 
@@ -173,9 +293,7 @@ impl Block {
             arguments: serde_json::Value::from(o.require("input")?.map()?).to_string(),
             cache: cache_control(o)?,
         };
-        let why = "this server runs no tools of its own";
-        o.only("caller", &[serde_json::json!({"type": "direct"})], why)?;
-        self.o.finish(&[("toolset_name", "there are no toolsets")])?;
+        self.o.finish(&[BLOCK])?;
         Ok(call)
     }
 }
@@ -184,10 +302,9 @@ impl Block {
 pub(super) fn cache_control(o: &mut Object) -> Result<Option<CacheBreakpoint>> {
     o.read("cache_control", |f| {
         let mut o = f.object()?;
-        o.only("type", &["ephemeral".into()], "there is one kind of cache")?;
         let ttl = o.read("ttl", Field::string)?;
-        o.accept(&[("scope", "who shares a cache, which providers know")]);
-        o.finish(&[])?;
+        // There is one kind of cache, and one that all share.
+        o.finish(&[&[("type", echo()), ("scope", echo())]])?;
         Ok(CacheBreakpoint { ttl })
     })
 }

@@ -1,33 +1,45 @@
 //! A client's request for messages. Called by the server and the gateway.
 
-use serde_json::{Value, json};
-
 use super::content::{cache_control, messages, texts};
 use crate::core::{
-    Chat, Effort, Family, GenerateRequest, Input, Message, ResponseFormat, Role, Tool, ToolChoice,
+    Chat, Effort, Family, GenerateRequest, Input, Message, ResponseFormat, Role, Tool, ToolChoice, ToolOrigin,
 };
-use crate::json::{self, Accepted, Field, Object, Result};
+use crate::json::{self, Field, Object, Result, shortened};
 use crate::openai::{check_tool_choice, schema, stop, unique};
+use crate::rules::{Rules, echo, only, refused, tuning, tuning_but};
 
-/// Fields that have no effect here, and why it is right to take them. They are handed on to Anthropic-like providers.
-pub(super) const ACCEPTED: &[Accepted] = &[
-    ("service_tier", "names a queue of the provider's"),
-    ("cache_control", "our cache finds shared prefixes by itself"),
-    ("inference_geo", "where a provider computes; here it is here"),
-    ("speed", "how fast a provider computes, at what price"),
-    ("user_profile_id", "names the person behind a request, for the provider"),
-    ("workspace_id", "names the client's account with the provider"),
-    ("diagnostics", "asks a provider why its cache missed"),
-    ("betas", "names features that a client may use; those that it does use are read where they stand"),
-    ("anthropic_beta", "the same, as Bedrock has it"),
-    ("anthropic_version", "the version of this dialect, as Bedrock and Vertex have it"),
+/// Fields of the body. Those that only tune are handed on to Anthropic-like providers.
+const RULES: Rules = &[
+    ("service_tier", tuning_but(r#"["auto", "standard_only"]"#, "there is one service tier")),
+    ("cache_control", tuning("shared prefixes are found without it")),
+    ("context_management", tuning_but(KEEP_ALL, "nothing is cut from a conversation")),
+    ("inference_geo", tuning("answers are computed here")),
+    ("speed", tuning_but(r#"["standard"]"#, "there is one speed")),
+    ("user_profile_id", tuning("it is for a provider")),
+    ("workspace_id", tuning("it is for a provider")),
+    ("diagnostics", tuning("the header x-octet-explain-cache says why a prompt was not in the cache")),
+    ("betas", tuning("beta features are read where they are used")),
+    ("anthropic_beta", tuning("beta features are read where they are used")),
+    ("anthropic_version", tuning("there is one version")),
+    ("container", tuning("this server runs no code")),
+    ("mcp_servers", tuning("this server calls no tools itself")),
+    ("prompt", refused("it belongs to the older /v1/complete; send 'messages'")),
+    ("max_tokens_to_sample", refused("it belongs to the older /v1/complete; send 'max_tokens'")),
 ];
 
-const REFUSED: &[Accepted] = &[
-    ("container", "this server runs no code"),
-    ("mcp_servers", "this server calls no tools itself"),
-    ("prompt", "it belongs to the older /v1/complete; send 'messages'"),
-    ("max_tokens_to_sample", "it belongs to the older /v1/complete; send 'max_tokens'"),
+/// What Claude Code sends: all thinking is kept, which is what happens.
+const KEEP_ALL: &str =
+    r#"[{"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, {"edits": []}, {}]"#;
+
+/// What only messages have, and a count of tokens is not told.
+const ANSWER: Rules = &[
+    ("max_tokens", echo()),
+    ("stop_sequences", echo()),
+    ("stream", echo()),
+    ("temperature", echo()),
+    ("top_p", echo()),
+    ("top_k", echo()),
+    ("metadata", echo()),
 ];
 
 /// Reads the body of a `POST /v1/messages`.
@@ -47,20 +59,27 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     r.sampling.top_p = o.read("top_p", |f| f.number(0.0..=1.0))?;
     r.sampling.top_k = o.read("top_k", |f| f.count(0..=u32::MAX))?;
     r.user = metadata(&mut o)?;
-    o.finish(REFUSED)?;
+    finish(o, &mut r, &[RULES])?;
     Ok(r)
+}
+
+fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
+    let warnings = o.warnings();
+    r.extra = o.finish(tables)?;
+    r.warnings = warnings.take();
+    Ok(())
 }
 
 /// The same without what concerns the answer.
 pub(in crate::anthropic) fn parse_to_count(body: &[u8]) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
-    let r = request(&mut o)?;
-    o.finish(REFUSED)?;
+    let mut r = request(&mut o)?;
+    finish(o, &mut r, &[RULES, ANSWER])?;
     Ok(r)
 }
 
 fn request(o: &mut Object) -> Result<GenerateRequest> {
-    let model = o.require("model")?.name()?;
+    let model = o.model()?;
     let mut chat = Chat::default();
     if let Some(f) = o.take("system") {
         let content = texts(f)?;
@@ -73,7 +92,7 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
     chat.continue_final =
         chat.messages.last().is_some_and(|m| m.role == Role::Assistant && m.tool_calls.is_empty());
     if let Some(f) = o.take("tools") {
-        chat.tools = f.list(tool)?;
+        chat.tools = f.list(tool)?.into_iter().flatten().collect();
         unique(&chat.tools)?;
     }
     if let Some(f) = o.take("tool_choice") {
@@ -90,31 +109,41 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
         if let Some(f) = config.take("format") {
             format = output_format(f)?;
         }
-        config.finish(&[("task_budget", "budgets over several requests are not supported")])?;
+        config.finish(&[&[("task_budget", tuning("there are no budgets over several requests"))]])?;
     }
     if let Some(f) = o.take("output_format") {
         format = output_format(f)?;
     }
-    let management = context_management(o)?;
-    let why = "this server calls no tools itself";
-    o.only("mcp_servers", &[json!([])], why)?;
     let mut r = GenerateRequest::new(model, Input::Chat(chat));
     r.response_format = format;
     r.include_usage = true;
     r.origin = Family::Anthropic;
-    r.extra = o.accept(ACCEPTED);
-    if let Some(value) = management {
-        r.extra.insert("context_management".into(), value);
-    }
     Ok(r)
 }
 
-fn tool(f: Field) -> Result<Tool> {
+/// Fields of tools.
+const TOOL: Rules = &[
+    // Arguments always come as they are generated.
+    ("eager_input_streaming", echo()),
+    ("defer_loading", tuning("all tools are shown to the model at once")),
+    ("allowed_callers", only(r#"[["direct"]]"#, "this server calls no tools itself")),
+    ("input_examples", tuning("put examples into the description")),
+];
+
+/// A tool with a schema of its own. One that is a provider's is left out, for only the provider knows what it takes, and most run there.
+fn tool(f: Field) -> Result<Option<Tool>> {
     let mut o = f.object()?;
     if let Some(kind) = o.take("type")
         && kind.as_str() != Some("custom")
     {
-        return Err(kind.unsupported("; only tools with a schema of their own are (type 'custom')"));
+        if !kind.is_string() {
+            return Err(kind.expected("a string"));
+        }
+        o.warn(format_args!(
+            "is left out: this server has no tool '{}'",
+            shortened(kind.as_str().unwrap_or(""))
+        ));
+        return Ok(None);
     }
     let tool = Tool {
         name: o.require("name")?.name()?,
@@ -122,13 +151,10 @@ fn tool(f: Field) -> Result<Tool> {
         parameters: o.require("input_schema")?.map()?,
         strict: o.read("strict", Field::bool)?,
         cache: cache_control(&mut o)?,
+        origin: ToolOrigin::default(),
     };
-    // Arguments always come as they are generated.
-    o.read("eager_input_streaming", Field::bool)?;
-    o.only("defer_loading", &[false.into()], "all tools are shown to the model")?;
-    o.only("allowed_callers", &[json!(["direct"])], "this server calls no tools itself")?;
-    o.finish(&[("input_examples", "put examples into the description")])?;
-    Ok(tool)
+    o.finish(&[TOOL])?;
+    Ok(Some(tool))
 }
 
 fn tool_choice(f: Field, chat: &mut Chat) -> Result<()> {
@@ -142,7 +168,8 @@ fn tool_choice(f: Field, chat: &mut Chat) -> Result<()> {
         _ => return Err(kind.expected("\"auto\", \"any\", \"tool\" or \"none\"")),
     };
     chat.parallel_tool_calls = o.read("disable_parallel_tool_use", Field::bool)?.map(|disable| !disable);
-    o.finish(&[])
+    o.finish(&[])?;
+    Ok(())
 }
 
 fn thinking(f: Field, chat: &mut Chat) -> Result<()> {
@@ -161,7 +188,8 @@ fn thinking(f: Field, chat: &mut Chat) -> Result<()> {
     if let Some(f) = o.take("display") {
         chat.reasoning.hide = f.one_of(&[("summarized", false), ("omitted", true)])?;
     }
-    o.finish(&[])
+    o.finish(&[])?;
+    Ok(())
 }
 
 fn output_format(f: Field) -> Result<ResponseFormat> {
@@ -175,51 +203,10 @@ fn output_format(f: Field) -> Result<ResponseFormat> {
     Ok(ResponseFormat::JsonSchema { name: None, description: None, schema, strict: None })
 }
 
-/// What a provider shall cut from the conversation. Claude Code asks to keep all reasoning, which is what happens.
-fn context_management(o: &mut Object) -> Result<Option<Value>> {
-    let Some(f) = o.take("context_management") else { return Ok(None) };
-    let value = f.value().clone();
-    let mut management = f.object()?;
-    let edits = management.read("edits", Field::array)?.into_iter().flatten();
-    for edit in edits {
-        let nothing = edit.value()["type"].as_str().is_some_and(|t| t.starts_with("clear_thinking_"))
-            && edit.value()["keep"] == "all";
-        if !nothing {
-            return Err(edit.error(
-                "is not supported: nothing is cut from a conversation (clear_thinking with 'keep': 'all' is)",
-            ));
-        }
-    }
-    management.finish(&[])?;
-    Ok(Some(value))
-}
-
 fn metadata(o: &mut Object) -> Result<Option<String>> {
     let Some(f) = o.take("metadata") else { return Ok(None) };
     let mut metadata = f.object()?;
     let user = metadata.read("user_id", Field::string)?;
     metadata.finish(&[])?;
     Ok(user)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_cut_from_conversations() {
-        let with = |edits: Value| {
-            let body = json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}],
-                "context_management": {"edits": edits}});
-            parse(body.to_string().as_bytes())
-        };
-        assert!(
-            with(json!([{"type": "clear_thinking_20251015", "keep": "all"}]))
-                .unwrap()
-                .extra
-                .contains_key("context_management")
-        );
-        let e = with(json!([{"type": "clear_tool_uses_20250919"}])).unwrap_err();
-        assert_eq!(e.param.as_deref(), Some("context_management.edits[0]"));
-    }
 }

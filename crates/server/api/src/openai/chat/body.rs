@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::fields::{ACCEPTED, write_format};
+use super::super::fields::{PROVIDER, write_format};
 use crate::ApiError;
 use crate::core::{
     CacheBreakpoint, Chat, Effort, Family, GenerateRequest, Message, Part, ResponseFormat, Role, Tool,
@@ -81,9 +81,7 @@ pub fn body(request: &GenerateRequest, model: &str, flavor: Flavor) -> Result<Bo
     }
     if request.origin == Family::OpenAi {
         for (name, value) in &request.extra {
-            let known = ACCEPTED.iter().any(|(n, _)| n == name)
-                && !matches!(&**name, "request_id" | "client_metadata");
-            if known || extended {
+            if PROVIDER.contains(&&**name) || extended {
                 b.json.insert(name.clone(), value.clone());
             }
         }

@@ -1,11 +1,46 @@
 //! Messages of a chat request. Called by the request's parser; Ollama's and the responses' dialect have their own.
 
-use crate::core::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
-use crate::json::{Field, Object, Result};
+use serde_json::Value;
 
-/// Where a client puts notes of its own, or echoes what an answer had.
-const ACCEPTED: &[crate::json::Accepted] =
-    &[("annotations", "an answer's citations, which OpenAI's own library sends back")];
+use crate::core::{
+    CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin,
+};
+use crate::json::{Field, Object, Result};
+use crate::rules::{Rules, echo, tuning};
+
+/// What an answer's message has, and clients send back with it, or note beside it.
+const MESSAGE: Rules = &[
+    ("annotations", echo()),
+    ("provider_specific_fields", echo()),
+    ("reasoning_details", echo()),
+    ("reasoning_signature", echo()),
+    ("reasoning_opaque", echo()),
+    ("thinking_blocks", echo()),
+    ("finish_reason", echo()),
+    ("stop_reason", echo()),
+    ("parsed", echo()),
+    ("id", echo()),
+    ("images", tuning("an answer's images are not shown to the model")),
+    ("audio", tuning("messages are text")),
+    ("cache_control", tuning("shared prefixes are found without it")),
+];
+
+/// What a part may have besides its content.
+const PART: Rules = &[
+    ("cache_control", tuning("shared prefixes are found without it")),
+    ("annotations", echo()),
+    ("provider_specific_fields", echo()),
+];
+
+/// What a call may have besides itself. `index` is its place in the answer's stream, which clients keep when they gather one.
+const CALL: Rules = &[
+    ("index", echo()),
+    ("provider_specific_fields", echo()),
+    ("extra_content", echo()),
+    ("thought_signature", echo()),
+    ("parsed_arguments", echo()),
+    ("cache_control", tuning("shared prefixes are found without it")),
+];
 
 pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     let empty = f.error("must have at least one message");
@@ -21,24 +56,34 @@ fn message(f: Field) -> Result<Message> {
         Some("developer") => Role::Developer,
         Some("user") => Role::User,
         Some("assistant") => Role::Assistant,
-        Some("tool") => Role::Tool,
+        // The older dialect's name for what a function returned.
+        Some("tool" | "function") => Role::Tool,
         Some(_) => return Err(role_field.unsupported("; system, developer, user, assistant and tool are")),
         None => return Err(role_field.expected("a string")),
     };
+    let is_older = role_field.as_str() == Some("function");
     let mut m = Message::empty(role);
-    m.name = o.read("name", Field::string)?;
+    m.name = o.read("name", Field::string)?.filter(|name| !name.is_empty());
     match role {
         Role::Assistant => assistant(&mut o, &mut m)?,
         Role::Tool => {
-            m.tool_call_id = Some(o.require("tool_call_id")?.string()?);
-            m.content = content(o.require("content")?)?;
+            m.tool_call_id = match o.take("tool_call_id") {
+                None if is_older => m.name.as_deref().map(older_id),
+                None => Some(o.require("tool_call_id")?.string()?),
+                Some(f) => Some(f.string()?),
+            };
+            // A tool may return nothing.
+            m.content = o.read("content", content)?.unwrap_or_default();
         }
         _ => m.content = content(o.require("content")?)?,
     }
-    let why = [("function_call", "it was replaced by 'tool_calls'"), ("audio", "messages are text")];
-    o.accept(ACCEPTED);
-    o.finish(&why)?;
+    o.finish(&[MESSAGE])?;
     Ok(m)
+}
+
+/// The older dialect's calls have no ids.
+fn older_id(name: &str) -> String {
+    format!("call_{name}")
 }
 
 fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
@@ -46,40 +91,74 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
     if let Some(text) = o.read("refusal", Field::string)? {
         m.content.push(Part::text(text));
     }
-    if let Some(f) = o.take_any(&["reasoning_content", "reasoning"])? {
-        m.reasoning.push(ReasoningPart::Text { text: f.string()?, signature: None });
+    if let Some(f) = o.take_any(&["reasoning_content", "reasoning", "reasoning_text", "thinking"])? {
+        let text = f.string()?;
+        if !text.is_empty() {
+            m.reasoning.push(ReasoningPart::Text { text, signature: None });
+        }
+    }
+    if m.reasoning.is_empty() {
+        // LiteLLM's, Anthropic's and OpenRouter's names for it.
+        for list in ["thinking_blocks", "reasoning_details"] {
+            let texts = o.take(list).map(reasoning_texts).unwrap_or_default();
+            if m.reasoning.is_empty() {
+                m.reasoning.extend(texts);
+            }
+        }
     }
     m.tool_calls = o.read("tool_calls", |f| f.list(tool_call))?.unwrap_or_default();
+    if let Some(f) = o.take("function_call") {
+        let mut function = f.object()?;
+        let name = function.require("name")?.name()?;
+        let arguments = function.read("arguments", arguments)?.unwrap_or_default();
+        function.finish(&[CALL])?;
+        m.tool_calls.push(ToolCall { id: older_id(&name), name, arguments, cache: None });
+    }
     Ok(())
+}
+
+/// The readable texts in a list of reasoning blocks, with their signatures. Blocks of other kinds are for their provider.
+fn reasoning_texts(f: Field) -> Vec<ReasoningPart> {
+    let blocks = f.raw();
+    let blocks = blocks.as_array().into_iter().flatten();
+    let text =
+        |b: &Value| ["thinking", "text", "summary"].iter().find_map(|k| Some(b[*k].as_str()?.to_string()));
+    let part = |b: &Value| {
+        let signature = b["signature"].as_str().filter(|s| !s.is_empty()).map(str::to_string);
+        text(b).filter(|t| !t.is_empty()).map(|text| ReasoningPart::Text { text, signature })
+    };
+    blocks.filter_map(part).collect()
 }
 
 fn tool_call(f: Field) -> Result<ToolCall> {
     let mut o = f.object()?;
+    // A tool that takes a text; only the Responses API lets a model call such here.
+    if o.peek("type").and_then(Value::as_str) == Some("custom") {
+        o.take("type");
+        let id = o.require("id")?.string()?;
+        let mut custom = o.require("custom")?.object()?;
+        let name = custom.require("name")?.name()?;
+        let input = custom.require("input")?.string()?;
+        custom.finish(&[CALL])?;
+        o.finish(&[CALL])?;
+        return Ok(ToolCall { id, name, arguments: ToolOrigin::arguments(&input), cache: None });
+    }
     super::super::fields::function_type(&mut o)?;
     let id = o.require("id")?.string()?;
     let mut function = o.require("function")?.object()?;
     let name = function.require("name")?.name()?;
     let arguments = function.read("arguments", arguments)?.unwrap_or_default();
-    function.finish(&[])?;
-    // Its place in the answer's stream, which clients keep when they gather one.
-    o.read("index", |f| f.count(0..=u32::MAX))?;
-    o.finish(&[])?;
+    function.finish(&[CALL])?;
+    o.finish(&[CALL])?;
     Ok(ToolCall { id, name, arguments, cache: None })
 }
 
-/// Arguments of a call: the text of a JSON object, or (as several clients send it) the object.
+/// Arguments of a call: a JSON object, as text or (as several clients send it) as it is. Text that is none is kept: a model wrote it.
 pub(crate) fn arguments(f: Field) -> Result<String> {
     if f.is_object() {
         return Ok(f.raw().to_string());
     }
-    let Some(text) = f.as_str() else { return Err(f.expected("a JSON object as a string")) };
-    match crate::core::arguments_object(text) {
-        Ok(_) => match crate::json::stands_twice(text) {
-            Some(key) => Err(f.error(format_args!("has '{key}' twice in one object; say it once"))),
-            None => f.string(),
-        },
-        Err(what) => Err(f.error(format_args!("must be a JSON object as a string, but it is {what}"))),
-    }
+    if f.is_string() { f.string() } else { Err(f.expected("a JSON object as a string")) }
 }
 
 /// A text, or a list of parts.
@@ -98,13 +177,19 @@ fn part(f: Field) -> Result<Part> {
     let at = o.path();
     let kind = o.require("type")?;
     let mut part = match kind.as_str() {
-        Some("text") => Part::text(o.require("text")?.string()?),
+        Some("text" | "input_text" | "output_text") => Part::text(o.require("text")?.string()?),
         Some("refusal") => Part::text(o.require("refusal")?.string()?),
         Some("image_url") => {
-            let mut url = o.require("image_url")?.object()?;
-            let source = image_source(url.require("url")?.name()?);
-            let detail = url.read("detail", Field::string)?;
-            url.finish(&[])?;
+            let f = o.require("image_url")?;
+            let (source, detail) = if f.is_string() {
+                (image_source(f.name()?), None)
+            } else {
+                let mut url = f.object()?;
+                let source = image_source(url.require("url")?.name()?);
+                let detail = url.read("detail", Field::string)?;
+                url.finish(&[&[("format", echo())]])?;
+                (source, detail)
+            };
             Part::Image { image: Image { source, detail, at }, cache: None }
         }
         Some(_) => return Err(kind.unsupported("; text is")),
@@ -118,7 +203,7 @@ fn part(f: Field) -> Result<Part> {
         let (Part::Text { cache, .. } | Part::Image { cache, .. }) = &mut part;
         *cache = Some(CacheBreakpoint { ttl });
     }
-    o.finish(&[])?;
+    o.finish(&[PART])?;
     Ok(part)
 }
 

@@ -5,6 +5,7 @@ use super::messages::messages;
 use crate::ApiError;
 use crate::core::{Chat, GenerateRequest, Input, Role};
 use crate::json::{self, Field, Object, Result};
+use crate::rules::tuning;
 
 /// Reads the body of a `POST /v1/chat/completions`.
 ///
@@ -16,7 +17,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
 
 /// The same of an object that has been read.
 pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
-    let model = o.require("model")?.name()?;
+    let model = o.model()?;
     let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
     if let Some(f) = o.take("tools") {
         chat.tools = fields::tools(f)?;
@@ -45,11 +46,9 @@ pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     r.response_format = o.read("response_format", fields::response_format)?.unwrap_or_default();
     fields::structured(&mut o, &mut r)?;
     r.include_usage = stream_options(&mut o)?;
-    o.only("store", &[false.into()], "answers are not kept; /v1/responses can keep them")?;
-    o.only("modalities", &[serde_json::json!(["text"])], "answers are text")?;
     fields::common(&mut o, &mut r)?;
-    o.finish(fields::REFUSED)?;
     r.input = Input::Chat(chat);
+    fields::finish(o, &mut r, &[])?;
     Ok(r)
 }
 
@@ -90,13 +89,13 @@ fn logprobs(o: &mut Object) -> Result<Option<u32>> {
 pub(crate) fn stream_options(o: &mut Object) -> Result<bool> {
     let Some(f) = o.take("stream_options") else { return Ok(false) };
     if !o.is_on("stream") {
-        return Err(f.error("needs 'stream' to be true"));
+        f.warn("is ignored: it has no effect without 'stream'");
+        return Ok(false);
     }
     let mut options = f.object()?;
     let include_usage = options.read("include_usage", Field::bool)?.unwrap_or(false);
     // Padding against listeners who measure lengths; a request to leave it away is met, one to have it is harmless.
     options.read("include_obfuscation", Field::bool)?;
-    options.only("continuous_usage_stats", &[false.into()], "tokens are counted at the end")?;
-    options.finish(&[])?;
+    options.finish(&[&[("continuous_usage_stats", tuning("tokens are counted at the end"))]])?;
     Ok(include_usage)
 }

@@ -4,19 +4,20 @@ use super::super::chat::stream_options;
 use super::super::{fields, prompts};
 use crate::ApiError;
 use crate::core::{Completion, GenerateRequest, Input};
-use crate::json::{self, Accepted, Field, Object, Result};
+use crate::json::{self, Field, Object, Result};
+use crate::rules::{Rules, only, refused, tuning};
 
 /// Longest answer where the client does not say: this dialect's own.
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
-const REFUSED: &[Accepted] = &[
-    ("messages", "they belong to /v1/chat/completions; send 'prompt'"),
-    ("tools", "they belong to /v1/chat/completions"),
-    ("tool_choice", "it belongs to /v1/chat/completions"),
-    ("reasoning_effort", "a plain completion does not think; use /v1/chat/completions"),
-    ("chat_template_kwargs", "a plain completion has no template; use /v1/chat/completions"),
-    ("top_logprobs", "it belongs to /v1/chat/completions; here 'logprobs' is the number of alternatives"),
-    ("max_completion_tokens", "it belongs to /v1/chat/completions; send 'max_tokens'"),
+const RULES: Rules = &[
+    ("messages", refused("it belongs to /v1/chat/completions; send 'prompt'")),
+    ("tools", refused("it belongs to /v1/chat/completions")),
+    ("tool_choice", only(r#"["none", "auto"]"#, "it belongs to /v1/chat/completions")),
+    ("top_logprobs", only("[0]", "here 'logprobs' is the number of alternatives")),
+    ("reasoning_effort", tuning("a plain completion has no reasoning")),
+    ("chat_template_kwargs", tuning("a plain completion has no template")),
+    ("add_special_tokens", only("[true]", "the model's tokenizer says which tokens a prompt begins with")),
 ];
 
 /// Reads the body of a `POST /v1/completions`.
@@ -25,7 +26,7 @@ const REFUSED: &[Accepted] = &[
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
-    let model = o.require("model")?.name()?;
+    let model = o.model()?;
     let prompts = prompts::prompts(o.require("prompt")?)?;
     let echo = o.read("echo", Field::bool)?.unwrap_or(false);
 
@@ -39,21 +40,16 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     r.response_format = o.read("response_format", fields::response_format)?.unwrap_or_default();
     fields::structured(&mut o, &mut r)?;
     r.include_usage = stream_options(&mut o)?;
-    o.only("suffix", &["".into()], "filling in the middle is not supported")?;
-    o.only(
-        "add_special_tokens",
-        &[true.into()],
-        "the model's tokenizer says which tokens a prompt begins with",
-    )?;
     fields::common(&mut o, &mut r)?;
-    let known: Vec<Accepted> = REFUSED.iter().chain(fields::REFUSED).copied().collect();
-    o.finish(&known)?;
+    fields::finish(o, &mut r, &[RULES])?;
     Ok(r)
 }
 
 /// 0 only makes sense where the prompt's own log-probabilities are asked for.
 fn max_tokens(o: &mut Object, echo: bool) -> Result<Option<u32>> {
-    let Some(f) = o.take("max_tokens") else { return Ok(Some(MAX_TOKENS_DEFAULT)) };
+    let Some(f) = o.take_any(&["max_tokens", "max_completion_tokens"])? else {
+        return Ok(Some(MAX_TOKENS_DEFAULT));
+    };
     if f.value().as_u64() == Some(0) && !echo {
         return Err(ApiError::invalid(
             "max_tokens",

@@ -1,69 +1,144 @@
 //! Items of a request for a response: messages, calls, what tools returned, reasoning. Called by the request's parser.
 
 use super::super::chat::{arguments, image_source};
-use crate::core::{Image, Message, Part, ReasoningPart, Role, ToolCall};
-use crate::json::{Accepted, Field, Object, Result};
+use super::tools::{self, flat};
+use crate::core::{Chat, Image, Message, Part, ReasoningPart, Role, Tool, ToolCall, ToolOrigin};
+use crate::json::{Field, Object, Result, shortened};
+use crate::rules::{Rules, echo, refused, tuning, tuning_but};
 
 /// What an item says about itself, and clients send back.
-const ACCEPTED: &[Accepted] = &[
-    ("id", "an item's name in the answer that it came in"),
-    ("status", "an item that is sent is complete"),
-    ("phase", "comment or answer: templates know no difference"),
+const ITEM: Rules = &[
+    ("id", echo()),
+    ("status", echo()),
+    ("phase", echo()),
+    ("created_by", echo()),
+    ("object", echo()),
+    ("encrypted_content", echo()),
+    ("acknowledged_safety_checks", echo()),
+    ("internal_chat_message_metadata_passthrough", echo()),
+    ("metadata", echo()),
+    ("agent", echo()),
+    ("max_output_length", echo()),
+    ("caller", tuning_but(r#"[{"type": "direct"}]"#, "this server runs no programs")),
 ];
 
-/// `input`: a text of the user's, or items.
-pub(super) fn input(f: Field, out: &mut Vec<Message>) -> Result<()> {
+/// The same of a part of a message.
+const PART: Rules = &[
+    ("annotations", echo()),
+    ("logprobs", echo()),
+    ("prompt_cache_breakpoint", tuning("shared prefixes are found without it")),
+    ("file_id", refused("files are not kept; send the picture itself")),
+];
+
+/// Calls of tools that a provider runs, without the output as an item of its own.
+const HOSTED: &[&str] = &[
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_list_tools",
+    "mcp_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "tool_search_call",
+    "tool_search_output",
+    "program",
+    "program_output",
+    "compaction_trigger",
+];
+
+/// `input`: a text of the user's, or items. Tools that an item adds are `added`.
+pub(super) fn input(f: Field, chat: &mut Chat, added: &mut Vec<Tool>) -> Result<()> {
     if f.is_string() {
-        out.push(Message::text(Role::User, f.string()?));
+        chat.messages.push(Message::text(Role::User, f.string()?));
         return Ok(());
     }
     if !f.is_array() {
         return Err(f.expected("a string or an array of items"));
     }
     for f in f.array()? {
-        item(f, out)?;
+        item(f, &mut chat.messages, added)?;
     }
     Ok(())
 }
 
-fn item(f: Field, out: &mut Vec<Message>) -> Result<()> {
+fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
     let mut o = f.object()?;
     let kind = o.take("type");
-    match kind.as_ref().map(|f| f.as_str()) {
-        None | Some(Some("message")) => message(&mut o, out)?,
-        Some(Some("function_call")) => {
-            let call = ToolCall {
-                id: o.require("call_id")?.name()?,
-                name: o.require("name")?.name()?,
-                arguments: o.read("arguments", arguments)?.unwrap_or_default(),
-                cache: None,
-            };
-            assistant(out, |_| true).tool_calls.push(call);
+    match kind.as_ref().map_or(Some("message"), |f| f.as_str()) {
+        Some("message" | "agent_message") => message(&mut o, out)?,
+        Some("function_call") => {
+            let (id, name) = (o.require("call_id")?.name()?, name(&mut o)?);
+            let arguments = o.read("arguments", arguments)?.unwrap_or_default();
+            assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
         }
-        Some(Some("function_call_output")) => {
+        Some("custom_tool_call") => {
+            let (id, name) = (o.require("call_id")?.name()?, name(&mut o)?);
+            let arguments = ToolOrigin::arguments(&o.require("input")?.string()?);
+            assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
+        }
+        Some("function_call_output" | "custom_tool_call_output") => {
             let mut m = Message::empty(Role::Tool);
             m.tool_call_id = Some(o.require("call_id")?.name()?);
             m.name = o.read("name", Field::string)?;
+            o.take("namespace");
             m.content = content(o.require("output")?)?;
             out.push(m);
         }
-        Some(Some("reasoning")) => {
+        Some("reasoning") => {
             let text = reasoning(&mut o)?;
             // Reasoning comes before what is said.
             let m = assistant(out, |m| m.content.is_empty() && m.tool_calls.is_empty());
             m.reasoning.extend(text.map(|text| ReasoningPart::Text { text, signature: None }));
         }
-        Some(Some("item_reference")) => {
+        Some("additional_tools") => {
+            o.take("role");
+            tools::read(o.require("tools")?, added)?;
+        }
+        Some("item_reference") => {
             return Err(kind.expect("just seen").unsupported("; send the item itself"));
         }
-        Some(_) => {
-            let what = "; message, function_call, function_call_output and reasoning are";
-            return Err(kind.expect("just seen").unsupported(what));
+        // The conversation before it is in there, and only its provider can read it.
+        Some("compaction" | "compaction_summary" | "context_compaction") => {
+            return Err(kind.expect("just seen").unsupported("; send the items that it stands for"));
         }
+        Some(hosted) if HOSTED.contains(&hosted) => {
+            o.warn(format_args!("is left out: '{hosted}' is of a tool that a provider runs"));
+            return Ok(());
+        }
+        // Those that the client runs have ids: they are kept as calls of a function.
+        Some(call) if call.ends_with("_call") && o.has("call_id") => {
+            let (id, name) = (o.require("call_id")?.name()?, call.trim_end_matches("_call").to_string());
+            let mut fields: serde_json::Map<_, _> = o.into_fields().map(|(k, f)| (k, f.raw())).collect();
+            fields.retain(|key, _| !matches!(&**key, "id" | "status"));
+            let arguments = serde_json::Value::from(fields).to_string();
+            assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
+            return Ok(());
+        }
+        Some(output) if output.ends_with("_call_output") => {
+            let mut m = Message::empty(Role::Tool);
+            let id = o.take_any(&["call_id", "id"])?;
+            m.tool_call_id = id.map(Field::name).transpose()?;
+            if let Some(f) = o.take("output") {
+                m.content = if f.is_string() { content(f)? } else { vec![Part::text(f.raw().to_string())] };
+            }
+            out.push(m);
+        }
+        Some(other) => {
+            o.warn(format_args!("is left out: '{}' is not a known item", shortened(other)));
+            return Ok(());
+        }
+        None => return Err(kind.expect("just seen").expected("a string")),
     }
-    o.accept(ACCEPTED);
-    o.only("caller", &[serde_json::json!({"type": "direct"})], "this server runs no programs")?;
-    o.finish(&[("namespace", "tools have no namespaces")])
+    o.finish(&[ITEM])?;
+    Ok(())
+}
+
+/// The name of a call as the model knows it.
+fn name(o: &mut Object) -> Result<String> {
+    let name = o.require("name")?.name()?;
+    let namespace = o.read("namespace", Field::string)?.filter(|n| !n.is_empty());
+    Ok(namespace.map_or(name.clone(), |namespace| flat(&namespace, &name)))
 }
 
 /// The assistant's message that an item belongs to: the last, if it can take the item.
@@ -99,47 +174,45 @@ fn content(f: Field) -> Result<Vec<Part>> {
     if !f.is_array() {
         return Err(f.expected("a string or an array of parts"));
     }
-    f.list(|f| {
-        let mut o = f.object()?;
-        let at = o.path();
-        let kind = o.require("type")?;
-        let part = match kind.as_str() {
-            Some("input_text" | "output_text" | "text") => Part::text(o.require("text")?.string()?),
-            Some("refusal") => Part::text(o.require("refusal")?.string()?),
-            Some("input_image") => {
-                let source = image_source(o.require("image_url")?.name()?);
-                let detail = o.read("detail", Field::string)?;
-                Part::Image { image: Image { source, detail, at }, cache: None }
-            }
-            Some(_) => return Err(kind.unsupported("; input_text, output_text and input_image are")),
-            None => return Err(kind.expected("a string")),
-        };
-        o.accept(&[
-            ("annotations", "an answer's citations, which clients send back"),
-            ("logprobs", "an answer's log-probabilities, which clients send back"),
-            ("prompt_cache_breakpoint", "our cache finds shared prefixes by itself"),
-        ]);
-        o.finish(&[("file_id", "files are not kept; send the picture itself")])?;
-        Ok(part)
-    })
+    f.list(part)
+}
+
+fn part(f: Field) -> Result<Part> {
+    let mut o = f.object()?;
+    let at = o.path();
+    let kind = o.require("type")?;
+    let part = match kind.as_str() {
+        Some("input_text" | "output_text" | "text" | "summary_text" | "reasoning_text") => {
+            Part::text(o.require("text")?.string()?)
+        }
+        Some("refusal") => Part::text(o.require("refusal")?.string()?),
+        Some("input_image") => {
+            let source = image_source(o.require("image_url")?.name()?);
+            let detail = o.read("detail", Field::string)?;
+            Part::Image { image: Image { source, detail, at }, cache: None }
+        }
+        Some(_) => return Err(kind.unsupported("; input_text, output_text and input_image are")),
+        None => return Err(kind.expected("a string")),
+    };
+    o.finish(&[PART])?;
+    Ok(part)
 }
 
 /// The text of an earlier answer's reasoning: as it was, else its summary. What is encrypted is for its provider only.
 fn reasoning(o: &mut Object) -> Result<Option<String>> {
-    let mut read = |name, kind: &'static str| {
-        o.read(name, |f| {
+    let mut read = |name| {
+        let texts = |f: Field| {
             f.list(|f| {
                 let mut part = f.object()?;
-                part.only("type", &[kind.into()], "it has another type there")?;
                 let text = part.require("text")?.string()?;
-                part.finish(&[])?;
+                part.finish(&[&[("type", echo())]])?;
                 Ok(text)
             })
-        })
+        };
+        o.read(name, texts)
     };
-    let content = read("content", "reasoning_text")?.unwrap_or_default();
-    let summary = read("summary", "summary_text")?.unwrap_or_default();
-    o.accept(&[("encrypted_content", "only its provider can read it")]);
+    let content = read("content")?.unwrap_or_default();
+    let summary = read("summary")?.unwrap_or_default();
     let texts = if content.is_empty() { summary } else { content };
     Ok((!texts.is_empty()).then(|| texts.join("\n")))
 }

@@ -6,6 +6,7 @@ mod kept;
 mod request;
 mod response;
 mod stream;
+mod tools;
 
 pub use kept::{conversation, deleted, follow};
 pub use request::parse;

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::super::logprobs::Token;
 use crate::ApiError;
 use crate::core::{
-    Answer, Block, Chat, FinishReason, GenerateRequest, ResponseFormat, TokenLogprob, Tool, ToolChoice, Usage,
+    Answer, Block, Chat, FinishReason, GenerateRequest, ResponseFormat, TokenLogprob, Tool, ToolChoice,
+    ToolOrigin, Usage,
 };
 use crate::dialect::with_prefix;
 
@@ -30,7 +31,8 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
                 output.push(message_item(&frame.item_id("msg", n), Some(part), status));
             }
             Block::ToolCall { id, name, arguments, .. } => {
-                output.push(call_item(&frame.item_id("fc", n), id, name, arguments, status));
+                let call = Call { id: id.clone(), origin: frame.origin(name), name: name.clone() };
+                output.push(call.item(&frame.item_id(call.prefix(), n), Some(arguments), status));
             }
             _ => {}
         }
@@ -43,6 +45,8 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
 pub(super) struct Frame {
     fixed: Map<String, Value>,
     id: String,
+    /// Tools that are more to the client than functions, by the names that the model knows.
+    origins: Vec<(String, ToolOrigin)>,
 }
 
 impl Frame {
@@ -81,7 +85,9 @@ impl Frame {
             "metadata": request.metadata,
         });
         let Value::Object(fixed) = fixed else { unreachable!("it is written as an object") };
-        Self { fixed, id: String::new() }
+        let named = |t: &&Tool| t.origin != ToolOrigin::default();
+        let origins = chat.tools.iter().filter(named).map(|t| (t.name.clone(), t.origin.clone())).collect();
+        Self { fixed, id: String::new(), origins }
     }
 
     pub(super) fn begin(&mut self, id: &str, model: &str, created_s: u64) {
@@ -93,6 +99,11 @@ impl Frame {
 
     fn set(&mut self, name: &str, value: impl Into<Value>) {
         self.fixed.insert(name.into(), value.into());
+    }
+
+    /// What a tool is to the client.
+    pub(super) fn origin(&self, name: &str) -> ToolOrigin {
+        self.origins.iter().find(|(n, _)| n == name).map(|(_, o)| o.clone()).unwrap_or_default()
     }
 
     /// A name for the `n`-th item of the output.
@@ -172,8 +183,41 @@ pub(super) fn message_item(id: &str, part: Option<Value>, status: &str) -> Value
     json!({"id": id, "type": "message", "role": "assistant", "content": content, "status": status})
 }
 
-pub(super) fn call_item(id: &str, call_id: &str, name: &str, arguments: &str, status: &str) -> Value {
-    json!({"id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status})
+/// A call, and what the tool is to the client.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub id: String,
+    /// As the model knows it.
+    pub name: String,
+    pub origin: ToolOrigin,
+}
+
+impl Call {
+    /// What its item's id begins with.
+    pub(super) fn prefix(&self) -> &'static str {
+        if self.origin.custom { "ctc" } else { "fc" }
+    }
+
+    /// Its name as the client knows it.
+    pub(super) fn client_name(&self) -> &str {
+        self.origin.namespace.as_ref().map_or(&self.name, |(_, name)| name)
+    }
+
+    /// The item, with or without the arguments.
+    pub(super) fn item(&self, id: &str, arguments: Option<&str>, status: &str) -> Value {
+        let name = self.client_name();
+        let mut out = if self.origin.custom {
+            let input = arguments.map(ToolOrigin::input).unwrap_or_default();
+            json!({"id": id, "type": "custom_tool_call", "call_id": self.id, "name": name, "input": input, "status": status})
+        } else {
+            let arguments = arguments.unwrap_or("");
+            json!({"id": id, "type": "function_call", "call_id": self.id, "name": name, "arguments": arguments, "status": status})
+        };
+        if let Some((namespace, _)) = &self.origin.namespace {
+            out["namespace"] = namespace.as_str().into();
+        }
+        out
+    }
 }
 
 fn usage_value(u: &Usage) -> Value {

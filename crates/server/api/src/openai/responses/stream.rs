@@ -4,10 +4,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::response::{
-    Frame, call_item, item_status, logprob_values, message_item, reasoning_item, reasoning_part, text_part,
+    Call, Frame, item_status, logprob_values, message_item, reasoning_item, reasoning_part, text_part,
 };
 use crate::ApiError;
-use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob, Usage};
+use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob, ToolOrigin, Usage};
 use crate::dialect::{StreamWriter, broken_off};
 use crate::sse;
 
@@ -43,7 +43,18 @@ struct Open {
 enum Kind {
     Reasoning,
     Message,
-    Call { index: u32, call_id: String, name: String },
+    Call { index: u32, call: Call },
+}
+
+impl Kind {
+    /// The event of a piece of the arguments, as far as pieces can be given: a text is in a string of JSON, which is read when it is whole.
+    fn arguments_event(&self) -> Option<&'static str> {
+        match self {
+            Self::Call { call, .. } if call.origin.custom => None,
+            Self::Call { .. } => Some("response.function_call_arguments.delta"),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -94,7 +105,7 @@ impl ResponseWriter {
         let (prefix, part) = match &kind {
             Kind::Reasoning => ("rs", Some(reasoning_part(""))),
             Kind::Message => ("msg", Some(text_part("", &[]))),
-            Kind::Call { .. } => ("fc", None),
+            Kind::Call { call, .. } => (call.prefix(), None),
         };
         let open =
             Open { kind, id: self.frame.item_id(prefix, n), text: String::new(), logprobs: Vec::new() };
@@ -110,10 +121,11 @@ impl ResponseWriter {
     fn delta(&mut self, text: &str, out: &mut Vec<u8>) {
         let Some(open) = &mut self.open else { return };
         open.text.push_str(text);
-        let (kind, content_index) = match open.kind {
-            Kind::Reasoning => ("response.reasoning_text.delta", Some(0)),
-            Kind::Message => ("response.output_text.delta", Some(0)),
-            Kind::Call { .. } => ("response.function_call_arguments.delta", None),
+        let (kind, content_index) = match (&open.kind, open.kind.arguments_event()) {
+            (Kind::Reasoning, _) => ("response.reasoning_text.delta", Some(0)),
+            (Kind::Message, _) => ("response.output_text.delta", Some(0)),
+            (Kind::Call { .. }, Some(kind)) => (kind, None),
+            (Kind::Call { .. }, None) => return,
         };
         let logprobs = matches!(open.kind, Kind::Message).then(|| {
             let tokens = std::mem::take(&mut self.waiting);
@@ -150,7 +162,16 @@ impl ResponseWriter {
                 self.event("response.output_text.done", rest, out);
                 Some(text_part(text, &open.logprobs))
             }
-            Kind::Call { name, .. } => {
+            Kind::Call { call, .. } if call.origin.custom => {
+                let input = ToolOrigin::input(text);
+                let rest = json!({"item_id": id, "output_index": n, "delta": input});
+                self.event("response.custom_tool_call_input.delta", rest, out);
+                let rest = json!({"item_id": id, "output_index": n, "input": input});
+                self.event("response.custom_tool_call_input.done", rest, out);
+                None
+            }
+            Kind::Call { call, .. } => {
+                let name = call.client_name();
                 let rest = json!({"item_id": id, "output_index": n, "name": name, "arguments": text});
                 self.event("response.function_call_arguments.done", rest, out);
                 None
@@ -184,9 +205,7 @@ impl Open {
         match &self.kind {
             Kind::Reasoning => reasoning_item(&self.id, text, status),
             Kind::Message => message_item(&self.id, text.map(|t| text_part(t, &self.logprobs)), status),
-            Kind::Call { call_id, name, .. } => {
-                call_item(&self.id, call_id, name, text.unwrap_or(""), status)
-            }
+            Kind::Call { call, .. } => call.item(&self.id, text, status),
         }
     }
 }
@@ -218,7 +237,8 @@ impl StreamWriter for ResponseWriter {
                 self.delta(text, out);
             }
             Event::ToolCallStart { choice: 0, index, id, name } => {
-                self.begin(Kind::Call { index: *index, call_id: id.clone(), name: name.clone() }, out);
+                let call = Call { id: id.clone(), origin: self.frame.origin(name), name: name.clone() };
+                self.begin(Kind::Call { index: *index, call }, out);
             }
             Event::ToolCallArguments { choice: 0, index, text } => match &self.open {
                 Some(Open { kind: Kind::Call { index: i, .. }, .. }) if i == index => self.delta(text, out),

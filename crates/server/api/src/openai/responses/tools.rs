@@ -1,0 +1,143 @@
+//! Tools of a request for a response: functions, functions in namespaces, tools that take a text. Called by the request's parser; the names are
+//! restored by the writers of answers.
+
+use serde_json::json;
+
+use super::super::fields;
+use crate::core::{Chat, Tool, ToolChoice, ToolOrigin};
+use crate::json::{Field, Object, Result, shortened};
+use crate::rules::echo;
+
+/// `tools`, `tool_choice` and what `input` added.
+pub(super) fn tools(o: &mut Object, chat: &mut Chat, added: Vec<Tool>) -> Result<()> {
+    if let Some(f) = o.take("tools") {
+        read(f, &mut chat.tools)?;
+    }
+    chat.tools.extend(added);
+    fields::unique(&chat.tools)?;
+    if let Some(f) = o.take("tool_choice") {
+        choice(f, chat)?;
+        fields::check_tool_choice(chat)?;
+    }
+    chat.parallel_tool_calls = o.read("parallel_tool_calls", Field::bool)?;
+    Ok(())
+}
+
+/// A list of tools. Those that a provider runs are left out with a warning.
+pub(super) fn read(f: Field, out: &mut Vec<Tool>) -> Result<()> {
+    for f in f.array()? {
+        let mut o = f.object()?;
+        let kind = o.require("type")?;
+        if kind.as_str() == Some("namespace") {
+            let name = o.require("name")?.name()?;
+            // It says what the tools have in common; each says what it does.
+            o.take("description");
+            for f in o.require("tools")?.array()? {
+                let mut o = f.object()?;
+                let kind = o.require("type")?;
+                out.extend(one(kind, o)?.map(|tool| within(&name, tool)));
+            }
+            o.finish(&[])?;
+        } else {
+            out.extend(one(kind, o)?);
+        }
+    }
+    Ok(())
+}
+
+/// One tool, in a namespace or not.
+fn one(kind: Field, mut o: Object) -> Result<Option<Tool>> {
+    let tool = match kind.as_str() {
+        Some("function") => fields::tool(&mut o)?,
+        Some("custom") => custom(&mut o)?,
+        Some(hosted) => {
+            o.warn(format_args!("is left out: this server has no tool '{}'", shortened(hosted)));
+            return Ok(None);
+        }
+        None => return Err(kind.expected("a string")),
+    };
+    o.finish(&[fields::TOOL])?;
+    Ok(Some(tool))
+}
+
+/// The tool as the model sees it: under one name.
+fn within(namespace: &str, tool: Tool) -> Tool {
+    let origin = ToolOrigin { namespace: Some((namespace.into(), tool.name.clone())), ..tool.origin };
+    Tool { name: flat(namespace, &tool.name), origin, ..tool }
+}
+
+/// The name of a namespace's tool as the model sees it.
+pub(super) fn flat(namespace: &str, name: &str) -> String {
+    if namespace.ends_with("__") { format!("{namespace}{name}") } else { format!("{namespace}__{name}") }
+}
+
+/// A tool that takes a text, as a function of one string. What the text has to look like is in its description; a regular expression is enforced, too.
+fn custom(o: &mut Object) -> Result<Tool> {
+    let name = o.require("name")?.name()?;
+    let description = o.read("description", Field::string)?;
+    let mut input = json!({"type": "string"});
+    let mut strict = None;
+    if let Some(f) = o.take("format") {
+        let mut format = f.object()?;
+        let kind = format.require("type")?;
+        match kind.as_str() {
+            Some("text") => {}
+            Some("grammar") => {
+                let syntax = format.require("syntax")?.one_of(&[("lark", false), ("regex", true)])?;
+                let definition = format.require("definition")?.name()?;
+                if syntax {
+                    input["description"] =
+                        format!("A text that this regular expression matches: {definition}").into();
+                    input["pattern"] = format!("^(?:{definition})$").into();
+                    strict = Some(true);
+                } else {
+                    format.warn("is shown to the model, not enforced: a Lark grammar");
+                    input["description"] =
+                        format!("A text in the language of this Lark grammar:\n{definition}").into();
+                }
+            }
+            _ => return Err(kind.unsupported("; \"text\" and \"grammar\" are")),
+        }
+        format.finish(&[])?;
+    }
+    let schema = json!({
+        "type": "object", "properties": {ToolOrigin::INPUT: input}, "required": [ToolOrigin::INPUT], "additionalProperties": false,
+    });
+    let parameters = schema.as_object().cloned().unwrap_or_default();
+    let origin = ToolOrigin { custom: true, namespace: None };
+    Ok(Tool { name, description, parameters, strict, cache: None, origin })
+}
+
+fn choice(f: Field, chat: &mut Chat) -> Result<()> {
+    if !f.is_object() {
+        chat.tool_choice = fields::tool_choice(f, |o| o.require("name")?.name())?;
+        return Ok(());
+    }
+    let mut o = f.object()?;
+    let kind = o.require("type")?;
+    match kind.as_str() {
+        Some("function" | "custom") => chat.tool_choice = ToolChoice::Named(named(&mut o)?),
+        Some("allowed_tools") => {
+            let must = o.require("mode")?.one_of(&[("auto", false), ("required", true)])?;
+            chat.tool_choice = if must { ToolChoice::Required } else { ToolChoice::Auto };
+            let names = o.require("tools")?.list(|f| {
+                let mut o = f.object()?;
+                // One that a provider runs has been left out.
+                let name = if o.has("name") { Some(named(&mut o)?) } else { None };
+                o.finish(&[&[("type", echo()), ("server_label", echo())]])?;
+                Ok(name)
+            })?;
+            chat.tools.retain(|t| names.iter().flatten().any(|n| *n == t.name));
+        }
+        _ => return Err(kind.unsupported("; function, custom and allowed_tools are")),
+    }
+    o.finish(&[])?;
+    Ok(())
+}
+
+/// The name of a tool that is chosen.
+fn named(o: &mut Object) -> Result<String> {
+    let name = o.require("name")?.name()?;
+    let namespace = o.read("namespace", Field::string)?;
+    Ok(namespace.map_or(name.clone(), |namespace| flat(&namespace, &name)))
+}

@@ -1,0 +1,310 @@
+//! What real programs send and no template, or no server but the provider's, knows: read with a warning, and shown to the model in a form that
+//! templates take.
+
+use crate::common::*;
+use octet_api::core::*;
+use octet_api::{ApiError, anthropic, ollama, openai};
+use serde_json::{Value, json};
+
+fn chat(body: Value) -> GenerateRequest {
+    openai::chat::parse(body.to_string().as_bytes()).unwrap()
+}
+
+fn messages(body: Value) -> GenerateRequest {
+    anthropic::messages::parse(body.to_string().as_bytes()).unwrap()
+}
+
+fn responses(body: Value) -> GenerateRequest {
+    openai::responses::parse(body.to_string().as_bytes()).unwrap()
+}
+
+fn warned(r: &GenerateRequest) -> Vec<&str> {
+    let mut params: Vec<&str> = r.warnings.iter().map(|w| &*w.param).collect();
+    params.sort_unstable();
+    params
+}
+
+/// Role and text of each turn.
+fn turns(r: &GenerateRequest, system: SystemPlace, alternating: bool) -> Vec<(String, String)> {
+    let t = r.chat().unwrap().template(ContentForm::Text, Roles { system, alternating }).unwrap();
+    let text = |v: &Value| v.as_str().unwrap().to_string();
+    t.messages.iter().map(|m| (text(&m["role"]), text(&m["content"]))).collect()
+}
+
+fn pairs(turns: &[(&str, &str)]) -> Vec<(String, String)> {
+    turns.iter().map(|(role, text)| (role.to_string(), text.to_string())).collect()
+}
+
+#[test]
+fn instructions_may_stand_anywhere_in_all_dialects() {
+    let all =
+        [("system", "A"), ("system", "B"), ("user", "C"), ("assistant", "D"), ("system", "E"), ("user", "F")];
+    let list: Vec<Value> = all.iter().map(|(role, text)| json!({"role": role, "content": text})).collect();
+    let ollama = match ollama::chat::parse(json!({"model": "m", "messages": list}).to_string().as_bytes()) {
+        Ok(ollama::Call::Generate(r)) => *r,
+        other => panic!("{other:?}"),
+    };
+    for r in [
+        chat(json!({"model": "m", "messages": list})),
+        messages(json!({"model": "m", "max_tokens": 1, "system": "A", "messages": list[1..]})),
+        responses(json!({"model": "m", "instructions": "A", "input": list[1..]})),
+        ollama,
+    ] {
+        use SystemPlace::*;
+        let first = [("system", "A\n\nB"), ("user", "C"), ("assistant", "D")];
+        let (marked, end) = (("user", "<system>\nE\n</system>"), ("user", "F"));
+        assert_eq!(turns(&r, Anywhere, false), pairs(&[&first[..], &[("system", "E"), end]].concat()));
+        assert_eq!(turns(&r, First, false), pairs(&[&first[..], &[marked, end]].concat()));
+        let one = ("user", "<system>\nE\n</system>\n\nF");
+        assert_eq!(turns(&r, First, true), pairs(&[&first[..], &[one]].concat()));
+        let nowhere = [("user", "A\n\nB\n\nC"), ("assistant", "D"), marked, end];
+        assert_eq!(turns(&r, Nowhere, false), pairs(&nowhere));
+        assert!(r.warnings.is_empty());
+    }
+}
+
+#[test]
+fn a_longer_conversation_begins_as_the_shorter_one() {
+    let list = [
+        ("system", "A"),
+        ("user", "B"),
+        ("system", "C"),
+        ("assistant", "D"),
+        ("developer", "E"),
+        ("user", "F"),
+    ];
+    let list: Vec<Value> = list.iter().map(|(role, text)| json!({"role": role, "content": text})).collect();
+    for system in [SystemPlace::Anywhere, SystemPlace::First, SystemPlace::Nowhere] {
+        let all = turns(&chat(json!({"model": "m", "messages": list})), system, false);
+        for n in 2..list.len() {
+            let some = turns(&chat(json!({"model": "m", "messages": list[..n]})), system, false);
+            assert_eq!(some, all[..some.len()]);
+        }
+    }
+    // Instructions alone are what the user says, where there are no others.
+    let r = chat(json!({"model": "m", "messages": [list[0]]}));
+    assert_eq!(turns(&r, SystemPlace::Nowhere, false), pairs(&[("user", "A")]));
+}
+
+/// What Codex sends, in short.
+fn codex() -> Value {
+    json!({
+        "model": "m", "store": false, "truncation": "auto", "prompt_cache_key": "k", "include": ["reasoning.encrypted_content"],
+        "text": {"verbosity": "low"}, "reasoning": {"effort": "low", "summary": "auto"}, "tool_choice": "auto",
+        "tools": [
+            {"type": "function", "name": "exec", "strict": false, "parameters": {"type": "object", "properties": {}}},
+            {"type": "namespace", "name": "mcp__files__", "description": "Files.", "tools": [
+                {"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}, "output_schema": null}]},
+            {"type": "namespace", "name": "web", "description": "", "tools": [{"type": "custom", "name": "find"}]},
+            {"type": "custom", "name": "apply_patch", "description": "Patches.",
+             "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}},
+            {"type": "custom", "name": "digits", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}},
+            {"type": "web_search", "external_web_access": false}, {"type": "local_shell"}, {"type": "image_generation"},
+            {"type": "mcp", "server_label": "x", "server_url": "http://x"},
+        ],
+        "input": [
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "A"}]},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "B"}]},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x", "content": null},
+            {"type": "function_call", "id": "fc_1", "namespace": "mcp__files__", "name": "read", "arguments": "{}", "call_id": "1", "status": "completed"},
+            {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "C"}]},
+            {"type": "custom_tool_call", "id": "ctc_1", "name": "apply_patch", "input": "*** \"x\"", "call_id": "2"},
+            {"type": "custom_tool_call_output", "call_id": "2", "output": "done"},
+            {"type": "web_search_call", "id": "ws_1", "action": {"type": "search"}},
+            {"type": "local_shell_call", "call_id": "3", "action": {"type": "exec", "command": ["ls"]}, "status": "completed"},
+            {"type": "local_shell_call_output", "call_id": "3", "output": "D"},
+        ],
+    })
+}
+
+#[test]
+fn codex_s_tools_are_functions_to_the_model() {
+    let r = responses(codex());
+    let c = r.chat().unwrap();
+    let names: Vec<&str> = c.tools.iter().map(|t| &*t.name).collect();
+    assert_eq!(names, ["exec", "mcp__files__read", "web__find", "apply_patch", "digits"]);
+    assert_eq!(c.tools[3].parameters["required"], json!(["input"]));
+    let description = c.tools[3].parameters["properties"]["input"]["description"].as_str().unwrap();
+    assert!(description.contains("start: \"x\""), "{description}");
+    assert_eq!(c.tools[4].parameters["properties"]["input"]["pattern"], "^(?:[0-9]+)$");
+    assert_eq!(c.tools[4].strict, Some(true));
+    let calls: Vec<(&str, &str)> =
+        c.messages.iter().flat_map(|m| &m.tool_calls).map(|c| (&*c.name, &*c.arguments)).collect();
+    let shell = r#"{"action":{"type":"exec","command":["ls"]}}"#;
+    let patch = r#"{"input":"*** \"x\""}"#;
+    assert_eq!(calls, [("mcp__files__read", "{}"), ("apply_patch", patch), ("local_shell", shell)]);
+    assert_eq!(
+        warned(&r),
+        [
+            "input[7]",
+            "prompt_cache_key",
+            "text.verbosity",
+            "tools[3].format",
+            "tools[5]",
+            "tools[6]",
+            "tools[7]",
+            "tools[8]",
+            "truncation",
+        ]
+    );
+    assert!(r.warnings.iter().any(|w| w.message.contains("'web_search'")), "{:?}", r.warnings);
+}
+
+#[test]
+fn names_are_restored_in_calls() {
+    let r = responses(codex());
+    let mut events = vec![started()];
+    events.extend(Event::tool_call(0, 0, "1", "mcp__files__read", "{\"a\":1}"));
+    events.extend(Event::tool_call(0, 1, "2", "apply_patch", "{\"input\": \"*** \\\"y\\\"\"}"));
+    events.extend(Event::tool_call(0, 2, "3", "web__find", "no JSON"));
+    events.push(Event::Finished { choice: 0, reason: FinishReason::ToolCalls });
+    let expected = [
+        ("function_call", "read", Some("mcp__files__"), "arguments", "{\"a\":1}"),
+        ("custom_tool_call", "apply_patch", None, "input", "*** \"y\""),
+        ("custom_tool_call", "find", Some("web"), "input", "no JSON"),
+    ];
+    let mut answer = Answer::default();
+    events.iter().for_each(|e| answer.push(e));
+    let whole: Value = serde_json::from_slice(&openai::responses::response(&r, &answer)).unwrap();
+    let stream = data(&write(openai::responses::ResponseWriter::new(&r), &events));
+    for output in [&whole["output"], &stream[stream.len() - 1]["response"]["output"]] {
+        for (item, (kind, name, namespace, field, text)) in output.as_array().unwrap().iter().zip(expected) {
+            assert_eq!(
+                (&item["type"], &item["name"], &item[field]),
+                (&json!(kind), &json!(name), &json!(text))
+            );
+            assert_eq!(item.get("namespace").and_then(Value::as_str), namespace);
+        }
+        assert_eq!(output.as_array().unwrap().len(), expected.len());
+    }
+    let kinds: Vec<&str> =
+        stream.iter().filter_map(|e| e["type"].as_str()?.strip_prefix("response.")).collect();
+    assert_eq!(
+        kinds[6..10],
+        [
+            "output_item.added",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.done",
+            "output_item.done"
+        ]
+    );
+    let done = stream.iter().find(|e| e["type"] == "response.custom_tool_call_input.done").unwrap();
+    assert_eq!(done["input"], "*** \"y\"");
+}
+
+#[test]
+fn a_choice_of_tools_uses_the_client_s_names() {
+    let with = |choice: Value| {
+        let mut body = codex();
+        body["tool_choice"] = choice;
+        openai::responses::parse(body.to_string().as_bytes())
+    };
+    let named = with(json!({"type": "custom", "name": "apply_patch"})).unwrap();
+    assert_eq!(named.chat().unwrap().tool_choice, ToolChoice::Named("apply_patch".into()));
+    let some = json!([{"type": "function", "name": "exec"}, {"type": "web_search"}]);
+    let some = with(json!({"type": "allowed_tools", "mode": "required", "tools": some})).unwrap();
+    assert_eq!(some.chat().unwrap().tool_choice, ToolChoice::Required);
+    assert_eq!(some.chat().unwrap().tools.len(), 1);
+    let e: ApiError = with(json!({"type": "web_search"})).unwrap_err();
+    assert_eq!(e.param.as_deref(), Some("tool_choice.type"));
+}
+
+#[test]
+fn anthropic_s_blocks_become_text_or_are_left_out() {
+    let r = messages(json!({
+        "model": "m", "max_tokens": 1, "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]},
+        "tools": [
+            {"type": "web_search_20250305", "name": "web_search"}, {"type": "mcp_toolset", "mcp_server_name": "x"},
+            {"name": "f", "input_schema": {"type": "object"}, "defer_loading": true, "input_examples": [{}]},
+        ],
+        "messages": [
+            {"role": "user", "content": [
+                {"type": "document", "title": "T", "context": "C", "citations": {"enabled": true},
+                 "source": {"type": "text", "media_type": "text/plain", "data": "D"}},
+                {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "E"}]}},
+                {"type": "search_result", "source": "http://x", "title": "S", "content": [{"type": "text", "text": "F"}]},
+            ]},
+            {"role": "assistant", "id": "msg_1", "type": "message", "stop_reason": "tool_use", "usage": {}, "content": [
+                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+                {"type": "text", "text": "G", "citations": [{"type": "web_search_result_location"}]},
+                {"type": "tool_use", "id": "1", "name": "f", "input": {}, "caller": {"type": "direct"}},
+            ]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [
+                {"type": "tool_reference", "tool_name": "f"}]}]},
+        ],
+    }));
+    assert_eq!(r.chat().unwrap().tools.len(), 1);
+    let texts: Vec<String> = turns(&r, SystemPlace::First, false).into_iter().map(|(_, text)| text).collect();
+    assert_eq!(texts, ["T\nC\nD\nE\nS\nhttp://x\nF", "G", "The tool 'f' is available."]);
+    assert_eq!(
+        warned(&r),
+        [
+            "context_management",
+            "messages[0].content[0].citations",
+            "messages[1].content[0]",
+            "messages[1].content[1]",
+            "tools[0]",
+            "tools[1]",
+            "tools[2].defer_loading",
+            "tools[2].input_examples",
+        ]
+    );
+}
+
+#[test]
+fn history_of_other_servers_is_read() {
+    let call = |arguments: &str| {
+        json!({"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": arguments},
+               "provider_specific_fields": {"x": 1}})
+    };
+    let r = chat(json!({"model": "m", "messages": [
+        {"role": "system", "content": [{"type": "text", "text": "A", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "user", "content": "B"},
+        {"role": "assistant", "content": null, "reasoning_details": [{"type": "reasoning.text", "text": "C", "signature": "s"}],
+         "provider_specific_fields": {"x": 1}, "annotations": [], "audio": null, "tool_calls": [call("not JSON"), call("[1]")]},
+        {"role": "tool", "tool_call_id": "1", "content": ""},
+        {"role": "assistant", "content": "D", "thinking_blocks": [{"type": "thinking", "thinking": "E"}]},
+        {"role": "assistant", "content": "F", "thinking": "G", "function_call": {"name": "g", "arguments": "{}"}},
+        {"role": "function", "name": "g", "content": "H"},
+    ]}));
+    let t = r.chat().unwrap().template(ContentForm::Text, Roles::default()).unwrap();
+    assert_eq!(t.messages[2]["reasoning_content"], "C");
+    let arguments = |i: usize| &t.messages[2]["tool_calls"][i]["function"]["arguments"];
+    assert_eq!(
+        (arguments(0), arguments(1)),
+        (&json!({"arguments": "not JSON"}), &json!({"arguments": "[1]"}))
+    );
+    assert_eq!(
+        (&t.messages[4]["reasoning_content"], &t.messages[5]["reasoning_content"]),
+        (&json!("E"), &json!("G"))
+    );
+    assert_eq!(t.messages[6]["name"], "g");
+    assert_eq!(warned(&r), ["messages[0].content[0].cache_control"]);
+}
+
+#[test]
+fn images_end_no_session() {
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
+    let user = |parts: Value| json!({"role": "user", "content": parts});
+    let earlier = chat(json!({"model": "m", "messages": [
+        user(json!([image])), {"role": "assistant", "content": "A"}, user(json!("B"))]}));
+    let t = earlier.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap();
+    assert_eq!(t.messages[0]["content"], "[Here was an image. This model reads text only.]");
+    assert_eq!(t.warnings[0].param, "messages[0].content[0]");
+    let now = chat(
+        json!({"model": "m", "messages": [{"role": "assistant", "content": "A"}, user(json!([image]))]}),
+    );
+    let e = now.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap_err();
+    assert_eq!(e.param.as_deref(), Some("messages[1].content[0]"));
+    // A screenshot that a tool took, in its result or beside it.
+    let picture =
+        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
+    let pages = json!({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}});
+    let tool = messages(json!({"model": "m", "max_tokens": 1, "messages": [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
+        user(json!([{"type": "tool_result", "tool_use_id": "1", "content": [picture]}, pages]))]}));
+    let t = tool.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap();
+    assert_eq!(t.messages[2]["content"], "[Here was a document. This model reads text only.]");
+    assert_eq!(t.warnings.len(), 2);
+}

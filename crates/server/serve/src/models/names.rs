@@ -1,0 +1,33 @@
+//! Names that stand for many: `claude-*`. Used by the registry.
+
+/// Whether a name is one that a pattern stands for: each `*` is any text.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return false };
+    let (mut rest, Some(mut name)) = (rest, name.strip_prefix(first)) else { return false };
+    while let Some((part, after)) = rest.split_once('*') {
+        let Some(at) = name.find(part) else { return false };
+        (name, rest) = (&name[at + part.len()..], after);
+    }
+    name.ends_with(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn names_with_stars_stand_for_many() {
+        for (pattern, name, is) in [
+            ("claude-*", "claude-haiku-4-5", true),
+            ("claude-*", "claude-", true),
+            ("claude-*", "my-claude-x", false),
+            ("*", "anything", true),
+            ("*-mini*", "gpt-5-mini-2026", true),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("gpt-5", "gpt-5", false),
+        ] {
+            assert_eq!(matches(pattern, name), is, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Which roles a chat template takes, found by rendering: templates refuse what they do not know in their own words, or drop it without any. Called
+//! when a model is loaded.
+
+use octet_api::core::{Roles, SystemPlace};
+use octet_engine::template::{ChatInput, ChatTemplate};
+use serde_json::{Map, Value, json};
+
+/// Instructions that no template has of its own.
+const PROBE: &str = "octet-probe-instructions";
+
+/// What the template takes. One that refuses the simplest conversation is left to say why at the first request.
+pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>) -> Roles {
+    let render = |roles: &[&str]| {
+        let message = |role: &&str| {
+            let content = if *role == "system" { PROBE } else { "text" };
+            json!({"role": role, "content": content})
+        };
+        let input = ChatInput {
+            messages: roles.iter().map(message).collect(),
+            tools: None,
+            add_generation_prompt: true,
+            variables: variables.clone(),
+            now_s: None,
+        };
+        template.render(&input).ok().map(|prompt| prompt.text)
+    };
+    let shows =
+        |roles: &[&str], times: usize| render(roles).is_some_and(|t| t.matches(PROBE).count() == times);
+    if render(&["user"]).is_none() {
+        return Roles::default();
+    }
+    let system =
+        if shows(&["system", "user", "assistant", "system", "user"], 2) && shows(&["user", "system"], 1) {
+            SystemPlace::Anywhere
+        } else if shows(&["system", "user"], 1) {
+            SystemPlace::First
+        } else {
+            SystemPlace::Nowhere
+        };
+    Roles { system, alternating: render(&["user", "user"]).is_none() }
+}
