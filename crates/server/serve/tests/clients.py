@@ -73,7 +73,7 @@ def openai():
     except openai.NotFoundError as e:
         assert "tiny" in e.message
     try:
-        chat.create(**plain | {"max_tokens": 100_000})
+        chat.create(**plain | {"messages": [{"role": "user", "content": "long " * 2000}]})
         raise AssertionError("it does not fit")
     except openai.BadRequestError as e:
         assert e.code == "context_length_exceeded"

@@ -62,9 +62,8 @@ async fn thinking_and_tools_are_blocks() {
 
     let thinking =
         json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100, "temperature": 1});
-    let (status, answer) = f.post("/v1/messages", &with(&message(), thinking)).await;
-    // a context of 1024 tokens has no room for that many
-    assert!(status == 400 && answer["error"]["message"].as_str().unwrap().contains("1024"), "{answer}");
+    // A context of 1024 tokens has no room for that many: the answer is cut to what there is.
+    f.ok("/v1/messages", &with(&message(), thinking)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,8 +75,8 @@ async fn errors_have_anthropics_shape() {
         (404, &json!("error"), &json!("not_found_error"))
     );
     assert!(body["request_id"].as_str().unwrap().starts_with("req_"));
-    let (status, body) = f.post("/v1/messages", &with(&message(), json!({"frobnicate": 1}))).await;
-    assert!(status == 400 && body["error"]["message"].as_str().unwrap().contains("frobnicate"));
+    let (status, body) = f.post("/v1/messages", &with(&message(), json!({"max_tokens": 0}))).await;
+    assert!(status == 400 && body["error"]["message"].as_str().unwrap().contains("max_tokens"));
     let list =
         f.client.get(f.url("/v1/models")).header("anthropic-version", "2023-06-01").send().await.unwrap();
     let (_, list) = crate::common::read(list).await;

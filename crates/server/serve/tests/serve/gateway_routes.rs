@@ -213,10 +213,10 @@ async fn a_model_here_goes_on_where_another_broke_off() {
         assert_eq!(events.last().unwrap().1, "[DONE]", "{events:?}");
         assert!(events.iter().all(|(_, e)| e["error"].is_null()), "{events:?}");
     }
-    // what only the provider knows still goes there, and then ends with an error
-    let body = with(&ask("alike"), json!({"stream": true, "something_new": 1}));
+    // What only the provider can do still goes there, and then ends with an error.
+    let body = with(&ask("alike"), json!({"stream": true, "documents": [{"text": "x"}]}));
     let events = f.events(CHAT, &body).await;
-    assert_eq!(alike.last().body["something_new"], 1);
+    assert_eq!(alike.last().body["documents"][0]["text"], "x");
     assert_eq!(streamed(&events), "One, two");
     assert!(events.iter().any(|(_, e)| e["error"]["message"].is_string()), "{events:?}");
 }

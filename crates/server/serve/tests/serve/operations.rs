@@ -208,7 +208,7 @@ async fn texts_and_tokens() {
     let counted = f.ok("/tokenize", &messages).await;
     assert_eq!(counted["count"], counted["tokens"].as_array().unwrap().len());
     assert_eq!(f.post("/detokenize", &json!({"tokens": [99999]})).await.0, 400);
-    assert_eq!(f.post("/tokenize", &json!({"content": "x", "frob": 1})).await.0, 400);
+    assert_eq!(f.post("/tokenize", &json!({"content": "x", "text": "y"})).await.0, 400);
     let (status, props) = f.get("/props").await;
     assert_eq!(
         (status, &props["default_generation_settings"]["n_ctx"], &props["total_slots"]),
