@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::loaded::{Loaded, Progress};
 use super::memory::{Memory, mebibytes};
-use super::names::matches;
+use super::names::find;
 use super::spec::{BoxError, Card, ModelSpec};
 
 /// Why there is no model for a request.
@@ -244,12 +244,9 @@ impl Registry {
         self.changed.send_modify(|()| {});
     }
 
-    /// Which model a client means. Ollama's clients add a tag. A name with `*` stands for all that it matches, the longest such first.
+    /// Which model a client means.
     pub fn find(&self, name: &str) -> Option<usize> {
-        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        let exact = names.get(name).or_else(|| names.get(name.strip_suffix(":latest")?));
-        let matching = || names.iter().filter(|(p, _)| matches(p, name)).max_by_key(|(p, _)| (p.len(), *p));
-        exact.or_else(|| matching().map(|(_, index)| index)).copied()
+        find(&self.names.read().unwrap_or_else(PoisonError::into_inner), name)
     }
 
     /// The model, where there is only one.
