@@ -20,6 +20,7 @@ use octet_engine::engine::Options;
 use octet_hub::HubConfig;
 
 use crate::Usage;
+use crate::inside;
 use crate::sampling::SamplingArgs;
 use crate::stderr::note;
 
@@ -33,6 +34,7 @@ pub struct Cli {
 
 const TOP_HELP: &str = "\
 Examples:
+  octet run 'Tell me a story about a fox.'                 the tiny model inside answers
   octet run smollm2:135m 'Why is the sky blue?'            fetches the model once, and answers
   octet run model.gguf                                     a chat in the terminal
   octet serve smollm2:135m                                 an API for clients, at 127.0.0.1:8080
@@ -41,7 +43,7 @@ Examples:
 
 A MODEL is a short name (smollm2:135m), a repository on Hugging Face (hf:user/repo:Q4_K_M), an
 address of a GGUF file, a GGUF file, or a Hugging Face directory. What is not on this machine is
-fetched first.
+fetched first. Where none is named, the tiny model inside octet (fox) is used.
 
 Flags that say how a model is loaded and how tokens are chosen have a mirror in the environment:
 --ctx-size is OCTET_CTX_SIZE, --temp is OCTET_TEMP; OCTET_MODEL is the model where none is named.
@@ -71,7 +73,7 @@ pub enum Command {
 /// The model to work on.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// Short name, hf:user/repo:QUANT, address, GGUF file, or Hugging Face directory.
+    /// Short name, hf:user/repo:QUANT, address, GGUF file, or Hugging Face directory. Without it: the tiny model inside, fox.
     #[arg(value_name = "MODEL")]
     pub positional: Option<String>,
     /// The same as MODEL.
@@ -94,30 +96,36 @@ impl ModelArgs {
         self.flag.clone().or_else(|| self.hf.as_ref().map(|h| format!("hf:{}", h.trim_start_matches("hf:"))))
     }
 
-    /// The model that is named, by a flag or not, or else by the environment.
+    /// The model that is named, by a flag or not, or else by the environment, or else the one inside.
     pub fn name(&self, settings: &Settings) -> Result<String, Usage> {
         match (&self.positional, self.by_flag()) {
             (Some(a), Some(b)) => Err(Usage(format!("two models are named, '{a}' and '{b}'; give one"))),
-            (name, flag) => name.clone().or(flag).or_else(|| settings.model.clone()).ok_or_else(|| {
-                let here = "`octet list` shows those here";
-                Usage(format!("no model is named; give a file or a name ({here}), or set OCTET_MODEL"))
-            }),
+            (name, flag) => Ok(name.clone().or(flag).unwrap_or_else(|| settings.default_model())),
         }
     }
 
-    /// For commands that take a text after the model: where a flag names the model, all words are text.
+    /// For commands that take a text after the model: where a flag names the model, all words are text; so they are where
+    /// the first one can be no model ([`is_text`]), and then it is the model of the environment, or the one inside.
     pub fn name_and_text(
         &self,
         words: &[String],
         settings: &Settings,
     ) -> Result<(String, Option<String>), Usage> {
-        let (name, first) = match self.by_flag() {
-            Some(name) => (name, self.positional.as_ref()),
-            None => (self.name(settings)?, None),
+        let (name, first) = match (self.by_flag(), &self.positional) {
+            (Some(name), first) => (name, first.as_ref()),
+            (None, Some(first)) if is_text(first) => (settings.default_model(), Some(first)),
+            (None, _) => (self.name(settings)?, None),
         };
         let text: Vec<&str> = first.into_iter().chain(words).map(String::as_str).collect();
         Ok((name, (!text.is_empty()).then(|| text.join(" "))))
     }
+}
+
+/// True where a text stands in the place of a model: it has a space in it, does not look like a path or an address, and is no file.
+fn is_text(first: &str) -> bool {
+    let start = ["hf:", "hf.co/", "http://", "https://", "/", "./", "../", "~"];
+    let named = start.iter().any(|s| first.starts_with(s)) || first.to_ascii_lowercase().ends_with(".gguf");
+    first.trim().contains(char::is_whitespace) && !named && !std::path::Path::new(first).exists()
 }
 
 /// How a model is loaded to generate.
@@ -283,6 +291,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The model where none is named: that of the environment, or else the one inside, which is said.
+    pub fn default_model(&self) -> String {
+        self.model.clone().unwrap_or_else(|| {
+            note!("{}", inside::NOTE);
+            inside::NAME.into()
+        })
+    }
+
     /// The hub's settings.
     pub fn hub(&self) -> anyhow::Result<HubConfig> {
         let unreadable = RefCell::new(None);

@@ -8,6 +8,7 @@ use octet_hub::{Hub, Installed, Reference};
 use serde_json::{Value, json};
 
 use crate::config::Settings;
+use crate::inside;
 use crate::progress::Pull;
 use crate::stderr::note;
 use crate::units::{count, decimal};
@@ -64,7 +65,11 @@ fn references(names: &[String]) -> anyhow::Result<Vec<Reference>> {
 }
 
 pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
-    let references = references(&args.models)?;
+    let fetched: Vec<String> = args.models.iter().filter(|m| !inside::is(m)).cloned().collect();
+    if fetched.len() < args.models.len() {
+        note!("{}: is inside octet; there is nothing to fetch", inside::NAME);
+    }
+    let references = references(&fetched)?;
     let hub = Hub::new(settings.hub()?);
     for reference in &references {
         let path = hub.pull(reference, &Pull::new())?;
@@ -74,6 +79,9 @@ pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
 }
 
 pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
+    if args.models.iter().any(|m| inside::is(m)) {
+        anyhow::bail!("{}: is inside octet and can not be removed", inside::NAME);
+    }
     let references = references(&args.models)?;
     let hub = Hub::new(settings.hub()?);
     for reference in &references {
@@ -95,16 +103,19 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
         writeln!(out, "{:#}", models.iter().map(as_json).collect::<Value>())?;
         return Ok(());
     }
-    if models.is_empty() {
-        note!("no models in {}; `octet pull smollm2:135m` fetches a small one", hub.config().cache.display());
-        return Ok(());
-    }
     let names: Vec<String> = models.iter().map(name).collect();
-    let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
+    let width = names.iter().map(|n| n.chars().count()).fold("NAME".len(), usize::max);
     writeln!(out, "{:width$}  {:>9}  FETCHED", "NAME", "SIZE")?;
+    writeln!(out, "{:width$}  {:>9}  inside octet", inside::NAME, decimal(inside::size()))?;
     for (model, name) in models.iter().zip(&names) {
         let state = if model.complete { "" } else { "  unfinished: pull it again to go on" };
         writeln!(out, "{name:width$}  {:>9}  {}{state}", decimal(model.size), ago(model.modified))?;
+    }
+    if models.is_empty() {
+        note!(
+            "none fetched to {}; `octet pull smollm2:135m` fetches a small one",
+            hub.config().cache.display()
+        );
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod chat;
 mod completions;
 mod config;
 mod config_cmd;
+mod inside;
 mod keys;
 mod library;
 mod memory;

@@ -8,6 +8,7 @@ use octet_engine::score::Scorer;
 use octet_hub::{Hub, Reference, catalog};
 
 use crate::config::{EngineArgs, Settings};
+use crate::inside;
 use crate::progress::{Bar, Pull};
 use crate::stderr::note;
 
@@ -29,8 +30,30 @@ pub fn reference(name: &str) -> anyhow::Result<Reference> {
     })
 }
 
+/// Where a model is.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// In the program itself.
+    Inside,
+    /// A file or folder on this machine.
+    Path(PathBuf),
+}
+
+impl Place {
+    /// Opens the model.
+    pub fn open(&self) -> Result<octet_weights::Model, octet_weights::Error> {
+        match self {
+            Self::Inside => inside::open(),
+            Self::Path(path) => octet_weights::Model::open(path),
+        }
+    }
+}
+
 /// Where the model lies, after it has been fetched if it was not here.
-pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<PathBuf> {
+pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<Place> {
+    if inside::is(name) {
+        return Ok(Place::Inside);
+    }
     let reference = reference(name)?;
     if let Reference::Path(path) = &reference {
         anyhow::ensure!(
@@ -38,15 +61,14 @@ pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<PathBuf> {
             "{}: no such file or directory; `octet list` shows the models on this machine",
             path.display()
         );
-        return Ok(path.clone());
+        return Ok(Place::Path(path.clone()));
     }
-    Ok(Hub::new(settings.hub()?).ensure(&reference, &Pull::new())?)
+    Ok(Place::Path(Hub::new(settings.hub()?).ensure(&reference, &Pull::new())?))
 }
 
 /// Opens a model, after it has been fetched if it was not here.
 pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Model> {
-    let path = locate(name, settings)?;
-    octet_weights::Model::open(&path).map_err(|e| {
+    locate(name, settings)?.open().map_err(|e| {
         // A file of the user's own is not ours to fetch again.
         let again = match reference(name) {
             Ok(Reference::Path(_)) | Err(_) => String::new(),

@@ -18,7 +18,7 @@ use super::ServeArgs;
 use super::bill::Bill;
 use crate::chat::TEXT_BYTES_MAX;
 use crate::config::{IsaArg, KvArg, Settings};
-use crate::model::{locate, open};
+use crate::model::{Place, locate, open};
 use crate::stderr::note;
 
 /// Tokens of a prompt that are scored at once (`echo` with `logprobs`): each costs a row of logits.
@@ -117,10 +117,17 @@ impl Load {
 
     /// A model that is one of `of`. It is fetched if it is not here, and its memory is counted; nothing is loaded.
     pub fn spec(&self, name: &str, model: &str, of: usize, settings: &Settings) -> anyhow::Result<ModelSpec> {
-        let path = locate(model, settings)?;
-        // To open a pipe waits for somebody to write to it.
-        let special = path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
-        anyhow::ensure!(!special, "{}: it is neither a regular file nor a folder", path.display());
+        let place = locate(model, settings)?;
+        let meta = match &place {
+            Place::Inside => None,
+            Place::Path(path) => {
+                let meta = path.metadata().ok();
+                // To open a pipe waits for somebody to write to it.
+                let special = meta.as_ref().is_some_and(|m| !m.is_file() && !m.is_dir());
+                anyhow::ensure!(!special, "{}: it is neither a regular file nor a folder", path.display());
+                meta
+            }
+        };
         let file = open(model, settings)?;
         let report = Report::new(&file)?;
         let free = crate::memory::available().filter(|_| self.check);
@@ -134,8 +141,8 @@ impl Load {
             bill.check(&report)?;
         }
         note!("{}", bill.text(name, &report));
-        let written = path.metadata().and_then(|m| m.modified()).ok();
-        let open = move || octet_weights::Model::open(&path).map_err(octet_serve::BoxError::from);
+        let written = meta.and_then(|m| m.modified().ok());
+        let open = move || place.open().map_err(octet_serve::BoxError::from);
         Ok(ModelSpec {
             created_s: written.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs()),
             options: scheduler::Options { engine: bill.options, queue: self.queue },
@@ -161,6 +168,9 @@ fn choice<T: ValueEnum>(key: &str, name: &str) -> anyhow::Result<T> {
 
 /// A model of an entry as the command line would name it: its path is meant from the folder of the file.
 pub fn model_name(model: &str, base: &Path) -> anyhow::Result<String> {
+    if crate::inside::is(model) {
+        return Ok(model.to_string());
+    }
     Ok(match crate::model::reference(model)? {
         octet_hub::Reference::Path(path) if path.is_relative() => base.join(path).display().to_string(),
         _ => model.to_string(),

@@ -202,12 +202,7 @@ fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Vec<ModelSpec
     let hf = args.hf.iter().map(|h| format!("hf:{}", h.trim_start_matches("hf:")));
     let mut given: Vec<String> = args.positional.iter().chain(&args.flag).cloned().chain(hf).collect();
     if given.is_empty() {
-        given.extend(settings.model.clone());
-    }
-    if given.is_empty() {
-        let what =
-            "no model is named; give a file or a name (`octet list` shows those here), or set OCTET_MODEL";
-        return Err(Usage(what.into()).into());
+        given.push(settings.default_model());
     }
     let of = given.len();
     let mut models = Vec::with_capacity(of);
@@ -244,6 +239,9 @@ fn split_name(given: &str) -> (Option<&str>, &str) {
 
 /// What clients call a model for which nobody gives a name.
 fn default_name(model: &str) -> anyhow::Result<String> {
+    if crate::inside::is(model) {
+        return Ok(crate::inside::NAME.into());
+    }
     Ok(match reference(model)? {
         Reference::Path(path) => {
             let path = path.canonicalize().unwrap_or(path);

@@ -36,7 +36,6 @@ fn bad_flags_are_refused_by_name() {
     place.octet(&["bench", "--frobnicate"]).fails(2, &["--frobnicate"]);
     place.octet(&["bench", "m.gguf", "-t", "0"]).fails(2, &["--threads", "above 0"]);
     place.octet(&["shwo", "m.gguf"]).fails(2, &["shwo", "show"]);
-    place.octet(&["show"]).fails(2, &["no model is named", "OCTET_MODEL"]);
     place.octet(&["show", "a.gguf", "-m", "b.gguf"]).fails(2, &["two models", "a.gguf", "b.gguf"]);
 }
 
@@ -113,7 +112,7 @@ fn damaged_files_are_named() {
 fn an_empty_cache_says_how_to_fill_it() {
     let place = Place::new();
     let ran = place.octet(&["list"]).ok();
-    assert!(ran.stdout.is_empty() && ran.stderr.contains("octet pull"), "{}", ran.stderr);
+    assert!(ran.stdout.contains("inside octet") && ran.stderr.contains("octet pull"), "{}", ran.stderr);
     assert_eq!(place.octet(&["list", "--json"]).ok().stdout.trim(), "[]");
     place.octet(&["pull", "smollm2:135m"]).fails(1, &["HF_HUB_OFFLINE"]);
     place.octet(&["rm", "smollm2:135m"]).fails(1, &["smollm2:135m"]);

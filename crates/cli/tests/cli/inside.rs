@@ -1,0 +1,55 @@
+//! The model inside the program (`models/fox`): found without a name, a network or a cache; trained, so its answers make sense.
+
+use serde_json::{Value, json};
+
+use crate::common::Place;
+
+const SHORT: &[&str] = &["--temp", "0", "-t", "1", "-c", "1024", "-n", "300"];
+
+fn answer(args: &[&str]) -> Value {
+    let ran = Place::new().octet(&[&["run", "--json"], SHORT, args].concat()).ok();
+    assert!(ran.stderr.starts_with("fox: the tiny model inside octet"), "{}", ran.stderr);
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {}", ran.stdout))
+}
+
+#[test]
+fn the_readmes_first_command_tells_a_story() {
+    let told = answer(&["Tell me a story about a fox."]);
+    assert_eq!(told["finish_reason"], "stop");
+    let text = told["content"].as_str().unwrap();
+    assert!(text.contains(" fox ") && text.split_whitespace().count() > 30, "{text}");
+    let thought = told["reasoning_content"].as_str().unwrap();
+    assert!(thought.contains("fox"), "{thought}");
+    let without = answer(&["--no-think", "Tell me a story about a fox."]);
+    assert!(without.get("reasoning_content").is_none_or(Value::is_null), "{without}");
+}
+
+#[test]
+fn a_name_is_a_model_and_a_text_with_a_space_is_none() {
+    let place = Place::with_model("llama", "q8_0");
+    let run = |args: &[&str]| place.octet(&[&["run"], SHORT, args].concat());
+    let inside = run(&["-m", "fox", "Hello", "there"]).ok();
+    assert_eq!(inside.stderr, "", "no note where it is named");
+    assert_eq!(run(&["Hello there"]).ok().stdout, inside.stdout);
+    assert_eq!(run(&["FOX", "Hello there"]).ok().stdout, inside.stdout);
+    let other =
+        place.octet_with(&[&["run"], SHORT, &["Hello there"]].concat(), "", &[("OCTET_MODEL", "model.gguf")]);
+    assert_eq!(other.ok().stdout, run(&["model.gguf", "Hello there"]).ok().stdout);
+    run(&["Hello", "there"]).fails(1, &["no model of this name"]);
+    run(&["a b.gguf", "Hello"]).fails(1, &["a b.gguf"]);
+    std::fs::rename(place.path("model.gguf"), place.path("my model")).unwrap();
+    assert_ne!(run(&["my model", "Hello there"]).ok().stdout, inside.stdout, "a file of this name");
+}
+
+#[test]
+fn other_commands_know_it() {
+    let place = Place::new();
+    let shown: Value = serde_json::from_str(&place.octet(&["show", "--json"]).ok().stdout).unwrap();
+    assert_eq!((&shown["architecture"], &shown["mtp_layers"]), (&json!("qwen35moe"), &json!(1)));
+    assert!(shown["bytes"].as_u64().unwrap() < 12_000_000);
+    assert!(place.octet(&["list"]).ok().stdout.contains("fox "));
+    assert!(place.octet(&["pull", "fox"]).ok().stderr.contains("nothing to fetch"));
+    place.octet(&["rm", "fox"]).fails(1, &["inside octet"]);
+    let bench = ["bench", "-p", "16", "-n", "4", "-r", "1", "-t", "1", "--no-bandwidth", "-o", "json"];
+    place.octet(&bench).ok();
+}
