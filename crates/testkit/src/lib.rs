@@ -18,6 +18,22 @@ fn is_ci() -> bool {
     std::env::var_os("CI").is_some()
 }
 
+/// Number of the Vulkan device that tests run on: the one that the variable `OCTET_TEST_VULKAN` names, 0 in CI, or `None` (said on
+/// standard error) where it is not set. On a machine without a card, Mesa's software device is number 0 (Debian: `mesa-vulkan-drivers`).
+///
+/// # Panics
+/// When the variable is not a number.
+pub fn vulkan_device() -> Option<usize> {
+    match std::env::var("OCTET_TEST_VULKAN") {
+        Ok(index) => Some(index.parse().expect("OCTET_TEST_VULKAN is a device's number")),
+        Err(_) if is_ci() => Some(0),
+        Err(_) => {
+            skipped("needs a Vulkan device, which OCTET_TEST_VULKAN does not name");
+            None
+        }
+    }
+}
+
 /// Path of `name` in the reference data, or `None` (said on standard error) where there is none.
 ///
 /// # Panics

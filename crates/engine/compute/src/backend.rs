@@ -1,7 +1,7 @@
 //! The verbs: what every forward pass is written in, and what every backend implements. Start reading here.
 //!
 //! A verb is as large as one parallel region on a CPU, or one to a few kernels on a GPU. It writes into buffers
-//! that the caller owns, allocates nothing, and can not fail: only loading fails. Activations are f32,
+//! that the caller owns and allocates nothing. Loading and whole steps can fail; a verb cannot. Activations are f32,
 //! row-major, one row a token. A product `w . x` includes the bias of `w`, where it was loaded with one; the stacked
 //! projections of experts have none. `reference.rs` is the oracle that every backend is tested against, verb by verb.
 //!
@@ -324,6 +324,15 @@ pub struct StepShape {
     pub expert_intermediate: usize,
 }
 
+/// What a step computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// The whole model: the same verbs on the same buffers in each step.
+    Trunk,
+    /// Anything else, which may differ from step to step.
+    Other,
+}
+
 /// A device that runs forward passes.
 pub trait Backend: Send + Sized + 'static {
     /// f32 values in the backend's memory.
@@ -373,8 +382,17 @@ pub trait Backend: Send + Sized + 'static {
 
     // ---- a step
 
-    /// Runs the body of one step: a CPU keeps the calling thread on a processor meanwhile, a GPU records and replays it.
-    fn step(&mut self, body: impl FnOnce(&mut Self));
+    /// Runs one step over `batch`. `body` calls the verbs. A backend may run what it recorded for an earlier step of the same `pass` and
+    /// the same numbers of tokens, spans and outputs instead of `body`, so a [`Pass::Trunk`] must call the same verbs on the same
+    /// buffers each time. A CPU keeps the calling thread on a processor meanwhile.
+    ///
+    /// # Errors
+    /// When the device failed in this step or before it: what the step was to compute is undefined.
+    fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error>;
+
+    /// Adds to `counts` what [`Backend::moe`] has counted on the device since the last call. Called after each step; does nothing
+    /// where `moe` adds to `counts` itself.
+    fn count_experts(&mut self, _counts: &ExpertCounts) {}
 
     // ---- the verbs; `n` is the number of tokens (rows of `x`)
 

@@ -4,6 +4,7 @@ pub mod backend;
 pub mod batch;
 pub mod cpu;
 mod experts;
+pub mod inspect;
 pub mod reference;
 
 pub use backend::{Backend, Error};

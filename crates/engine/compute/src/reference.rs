@@ -295,8 +295,9 @@ impl Backend for Reference {
         }
     }
 
-    fn step(&mut self, body: impl FnOnce(&mut Self)) {
+    fn step(&mut self, _: Pass, _: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
         body(self);
+        Ok(())
     }
 
     fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut Vec<f32>) {

@@ -128,7 +128,7 @@ impl Runner<'_> {
                 seq.tokens.extend((past..past + len).map(|t| token(t, i, vocab)));
                 self.batch.push(&seq.tokens[past..], past, seq.slot, &seq.pages, outputs);
             }
-            self.model.step(&self.batch);
+            self.model.step(&self.batch)?;
             self.steps += 1;
         }
         Ok(())

@@ -31,6 +31,9 @@ pub enum Error {
     /// A constraint can not go on: the grammar's own words.
     #[error("the constraint on the answer failed: {0}")]
     Constraint(String),
+    /// The device that computes has failed: the driver's own words.
+    #[error("the model cannot go on: {0}")]
+    Device(String),
     /// The engine was stopped before the request was finished.
     #[error("the model was stopped before the answer was finished")]
     Stopped,

@@ -3,7 +3,6 @@
 
 use octet_compute::Batch;
 use octet_compute::batch::PAGE_TOKENS;
-use octet_compute::cpu::Cpu;
 
 use crate::Error;
 use crate::engine::Options;
@@ -33,7 +32,7 @@ impl Scorer {
         let (context, limits) = (options.context_for(made_for), options.limits(made_for, 0)?);
         let batch = Batch::with_capacity(limits.batch_outputs, 1, limits.pages);
         let pages = (0..limits.pages as u32).collect();
-        let model = models::load(file, Cpu::new(&options.cpu)?, limits, progress)?;
+        let model = options.device().load(file, limits, progress)?;
         Ok(Self { model, batch, pages, context, past: 0 })
     }
 
@@ -83,7 +82,7 @@ impl Scorer {
         self.batch.clear();
         self.batch.push(tokens, self.past, 0, &self.pages[..end.div_ceil(PAGE_TOKENS)], tokens.len());
         self.past = end;
-        let logits = self.model.step(&self.batch);
+        let logits = self.model.step(&self.batch)?;
         SamplerError::check(logits)?;
         Ok(logits)
     }

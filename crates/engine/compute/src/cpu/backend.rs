@@ -377,9 +377,10 @@ impl Backend for Cpu {
         }
     }
 
-    fn step(&mut self, body: impl FnOnce(&mut Self)) {
+    fn step(&mut self, _: Pass, _: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
         let _pinned = self.team.pin_caller();
         body(self);
+        Ok(())
     }
 
     fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut Buf) {

@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 use octet_compute::Batch;
 use octet_compute::backend::{KvType, KvTypes};
 use octet_compute::batch::PAGE_TOKENS;
-use octet_compute::cpu::{Cpu, CpuOptions};
+use octet_compute::cpu::CpuOptions;
 use slab::Slab;
 
 use crate::Error;
 use crate::cache::{Cache, Found, Lease, TOKENS_MIN, fingerprint};
 pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
 use crate::experts::ExpertUsage;
-use crate::models::{self, Limits, Model, config::CONTEXT_MAX, loader::Progress};
+use crate::models::{self, Device, Limits, Model, config::CONTEXT_MAX, loader::Progress};
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
 use choice::Choice;
@@ -60,8 +60,10 @@ pub struct Options {
     pub snapshot_memory: Option<u64>,
     /// Keep cached pages and states on disk too.
     pub disk: Option<DiskOptions>,
-    /// Threads and kernels.
+    /// Threads and kernels of the processor.
     pub cpu: CpuOptions,
+    /// Another device to run on; `None` is the processor.
+    pub device: Option<Device>,
 }
 
 /// Context of a model that was made for more, unless one is asked for.
@@ -86,11 +88,17 @@ impl Default for Options {
             snapshot_memory: None,
             disk: None,
             cpu: CpuOptions::default(),
+            device: None,
         }
     }
 }
 
 impl Options {
+    /// Where it runs.
+    pub fn device(&self) -> Device {
+        self.device.clone().unwrap_or_else(|| Device::cpu(self.cpu.clone()))
+    }
+
     /// Tokens of context for a model that was made for `made_for`.
     pub fn context_for(&self, made_for: usize) -> usize {
         self.context.unwrap_or(made_for.min(DEFAULT_CONTEXT))
@@ -256,7 +264,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Loads a model onto the CPU; `progress` is told the bytes loaded so far and in all.
+    /// Loads a model onto its device; `progress` is told the bytes loaded so far and in all.
     pub fn open(
         file: &octet_weights::Model,
         options: &Options,
@@ -265,7 +273,7 @@ impl Engine {
         // First what can fail at once.
         let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
         let limits = options.limits(models::context_length(file)?, 0)?;
-        let model = models::load(file, Cpu::new(&options.cpu)?, limits, progress)?;
+        let model = options.device().load(file, limits, progress)?;
         Self::assemble(file, options, tokenizer, model)
     }
 
@@ -406,7 +414,7 @@ impl Engine {
         }
         self.masks.send(&mut self.running);
         let start = Instant::now();
-        self.model.step(&self.batch);
+        let computed = self.model.step(&self.batch).map(|_| ());
         let time = start.elapsed();
         let (failed, masks) = self.masks.receive(&mut self.running);
         for (id, e) in failed {
@@ -418,6 +426,13 @@ impl Engine {
             self.stats.masked_step_time += time + masks.waited;
             self.stats.mask_time += masks.computed;
             self.stats.mask_wait_time += masks.waited;
+        }
+        if let Err(e) = computed {
+            // the states of all that ran are undefined
+            let what = e.to_string();
+            self.fail_all(|| Error::Device(what.clone()));
+            self.drop_closed();
+            return Step::Worked;
         }
         self.finish_step();
         self.cache.save_pages(&mut *self.model, PAGES_SAVED);

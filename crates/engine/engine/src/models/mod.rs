@@ -3,18 +3,18 @@
 mod architectures;
 pub mod config;
 pub mod decoder;
+mod device;
 mod keys;
 pub mod loader;
 pub mod rope;
 
 pub use architectures::{ARCHITECTURES, Architecture};
+pub use device::Device;
 
 use std::sync::Arc;
 
-use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, StepShape};
-use octet_compute::cpu::Cpu;
-use octet_compute::cpu::profile::Profile;
-use octet_compute::reference::Reference;
+use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, Pass, StepShape};
+pub use octet_compute::inspect::Inspect;
 use octet_compute::{Batch, ExpertCounts, batch::PAGE_TOKENS};
 
 use crate::Error;
@@ -72,9 +72,12 @@ pub trait Model: Send {
     fn backend(&mut self) -> &mut dyn Inspect;
     /// Runs one step and returns the logits of `batch.outputs`, `[outputs, vocab]`.
     ///
+    /// # Errors
+    /// When the device failed: the states of the batch's sequences are undefined then.
+    ///
     /// # Panics
     /// When the batch is larger than the limits, or a token is not in the vocabulary.
-    fn step(&mut self, batch: &Batch) -> &[f32];
+    fn step(&mut self, batch: &Batch) -> Result<&[f32], Error>;
     /// The logits that the last step returned.
     fn last_logits(&self) -> &[f32];
     /// The states after the final norm of the last step's tokens, `[tokens, hidden]`.
@@ -164,56 +167,6 @@ pub fn load<B: Backend + Inspect>(
     }))
 }
 
-/// What a backend can tell about itself; all that the engine needs beyond the verbs.
-pub trait Inspect {
-    /// For people: backend, instruction set, threads.
-    fn describe(&self) -> String;
-    /// What decides its results to the last bit: kernels and precision, not threads.
-    fn numerics(&self) -> String;
-    /// Threads, where the backend has some.
-    fn threads(&self) -> usize;
-    /// Time and bytes of each verb since the last call, where the backend keeps count.
-    fn take_profile(&mut self) -> Option<Profile>;
-    /// Bytes per second that it reads from its memory, in each of `runs` runs.
-    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, octet_compute::Error>;
-}
-
-impl Inspect for Reference {
-    fn describe(&self) -> String {
-        "reference (scalar)".into()
-    }
-    fn numerics(&self) -> String {
-        self.describe()
-    }
-    fn threads(&self) -> usize {
-        1
-    }
-    fn take_profile(&mut self) -> Option<Profile> {
-        None
-    }
-    fn measure_bandwidth(&mut self, _: usize) -> Result<Vec<f64>, octet_compute::Error> {
-        Err(octet_compute::Error("the reference backend is not made to be measured".into()))
-    }
-}
-
-impl Inspect for Cpu {
-    fn describe(&self) -> String {
-        Cpu::describe(self)
-    }
-    fn numerics(&self) -> String {
-        Cpu::numerics(self)
-    }
-    fn threads(&self) -> usize {
-        Cpu::threads(self)
-    }
-    fn take_profile(&mut self) -> Option<Profile> {
-        Some(Cpu::take_profile(self))
-    }
-    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, octet_compute::Error> {
-        Cpu::measure_bandwidth(self, runs)
-    }
-}
-
 struct Loaded<B: Backend> {
     be: B,
     decoder: Decoder<B>,
@@ -266,11 +219,14 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         &mut self.be
     }
 
-    fn step(&mut self, batch: &Batch) -> &[f32] {
+    fn step(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check(batch);
         let Self { be, decoder, cache, scratch, counts, .. } = self;
-        be.step(|be| decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {}));
-        self.read_logits(batch)
+        be.step(Pass::Trunk, batch, |be| {
+            decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
+        })?;
+        be.count_experts(counts);
+        Ok(self.read_logits(batch))
     }
 
     fn last_logits(&self) -> &[f32] {
@@ -285,7 +241,9 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
             // few models are asked for it
             none => none.insert(be.buf(self.limits.batch_tokens * decoder.hidden)?),
         };
-        be.step(|be| be.norm(n, &scratch.h, &decoder.norm, decoder.eps, normed));
+        be.step(Pass::Other, &Batch::default(), |be| {
+            be.norm(n, &scratch.h, &decoder.norm, decoder.eps, normed);
+        })?;
         self.states.resize(n * decoder.hidden, 0.0);
         be.read(normed, &mut self.states);
         Ok(&self.states)
@@ -296,12 +254,13 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         let Self { be, decoder, cache, scratch, counts, .. } = self;
         let mut normed = be.buf(batch.len() * decoder.hidden)?;
         let mut row = vec![0.0; batch.len() * decoder.hidden];
-        be.step(|be| {
+        be.step(Pass::Other, batch, |be| {
             decoder.forward(be, scratch, cache, counts, batch, &mut |be, layer, h| {
                 be.read(h, &mut row);
                 probe(layer, &row);
             });
-        });
+        })?;
+        be.count_experts(counts);
         be.norm(batch.len(), &scratch.h, &decoder.norm, decoder.eps, &mut normed);
         be.read(&normed, &mut row);
         probe(decoder.layers.len() + 1, &row);
@@ -313,7 +272,10 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         let Self { be, decoder, cache, scratch, counts, mtp_state, .. } = self;
         let (Some(mtp), Some(state)) = (&decoder.mtp, mtp_state) else { return Ok(None) };
         let hidden = be.vector(hidden)?;
-        be.step(|be| decoder.forward_mtp(mtp, be, scratch, cache, counts, batch, &hidden, state));
+        be.step(Pass::Other, batch, |be| {
+            decoder.forward_mtp(mtp, be, scratch, cache, counts, batch, &hidden, state);
+        })?;
+        be.count_experts(counts);
         Ok(Some(self.read_logits(batch)))
     }
 

@@ -82,7 +82,7 @@ impl Run {
     /// Feeds `tokens` in one step and returns the logits of all of them.
     pub fn feed(&mut self, tokens: &[u32]) -> Vec<f32> {
         self.prepare(tokens);
-        self.model.step(&self.batch).to_vec()
+        self.model.step(&self.batch).expect("the step works").to_vec()
     }
 
     pub fn prepare(&mut self, tokens: &[u32]) {

@@ -1,0 +1,56 @@
+//! What a backend tells about itself: all that the engine needs of it beyond the verbs. Implemented beside each backend.
+
+use crate::Error;
+use crate::cpu::Cpu;
+use crate::cpu::profile::Profile;
+use crate::reference::Reference;
+
+/// What a backend can tell about itself.
+pub trait Inspect {
+    /// For people: backend, instruction set, threads.
+    fn describe(&self) -> String;
+    /// What decides its results to the last bit: kernels and precision, not threads.
+    fn numerics(&self) -> String;
+    /// Threads, where the backend has some.
+    fn threads(&self) -> usize;
+    /// Time and bytes of each verb since the last call, where the backend keeps count.
+    fn take_profile(&mut self) -> Option<Profile>;
+    /// Bytes per second that it reads from its memory, in each of `runs` runs.
+    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error>;
+}
+
+impl Inspect for Reference {
+    fn describe(&self) -> String {
+        "reference (scalar)".into()
+    }
+    fn numerics(&self) -> String {
+        self.describe()
+    }
+    fn threads(&self) -> usize {
+        1
+    }
+    fn take_profile(&mut self) -> Option<Profile> {
+        None
+    }
+    fn measure_bandwidth(&mut self, _: usize) -> Result<Vec<f64>, Error> {
+        Err(Error("the reference backend is not made to be measured".into()))
+    }
+}
+
+impl Inspect for Cpu {
+    fn describe(&self) -> String {
+        Cpu::describe(self)
+    }
+    fn numerics(&self) -> String {
+        Cpu::numerics(self)
+    }
+    fn threads(&self) -> usize {
+        Cpu::threads(self)
+    }
+    fn take_profile(&mut self) -> Option<Profile> {
+        Some(Cpu::take_profile(self))
+    }
+    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
+        Cpu::measure_bandwidth(self, runs)
+    }
+}

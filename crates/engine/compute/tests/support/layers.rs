@@ -1,0 +1,440 @@
+//! A little model with one layer of each kind in any backend, and what its verbs compute: for the tests of this crate and of other backends.
+#![allow(dead_code, missing_docs)] // each program uses a part
+
+use octet_compute::ExpertCounts;
+use octet_compute::backend::*;
+use octet_compute::batch::{Batch, PAGE_TOKENS};
+use octet_weights::{GgmlType, Matrix, quant};
+use proptest::prelude::*;
+
+/// Random numbers that both backends are given.
+pub struct Random(u64);
+
+impl Random {
+    pub fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 40) as f32 / (1u64 << 24) as f32 - 0.5) * 2.0
+    }
+    pub fn vec(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+    pub fn near_one(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| 1.0 + 0.2 * self.next()).collect()
+    }
+    /// Rows of length 1 or so, of another type where they are not whole blocks of `ty`.
+    pub fn matrix(&mut self, ty: GgmlType, rows: usize, cols: usize) -> Matrix {
+        let ty = if cols.is_multiple_of(ty.block_len()) { ty } else { GgmlType::Q8_0 };
+        let mut data = vec![0; rows * cols / ty.block_len() * ty.block_bytes()];
+        quant::random_blocks(ty, &mut self.0, 1.0 / (cols as f32).sqrt(), &mut data);
+        Matrix { ty, rows, cols, data: data.into() }
+    }
+    /// A projection, three times out of four with a bias.
+    pub fn weight<B: Backend>(&mut self, be: &mut B, ty: GgmlType, rows: usize, cols: usize) -> B::Weight {
+        let m = self.matrix(ty, rows, cols);
+        let bias = (self.next() > -0.5).then(|| self.vec(rows));
+        be.weight(&m, bias.as_deref()).unwrap()
+    }
+}
+
+/// A little model with one layer of each kind, in one backend.
+pub struct Layers<B: Backend> {
+    pub be: B,
+    pub attention: Attention<B>,
+    pub gdn: Gdn<B>,
+    pub mlp: Mlp<B>,
+    pub moe: Moe<B>,
+    pub q: B::Weight,
+    pub k: B::Weight,
+    pub v: B::Weight,
+    pub out: B::Weight,
+    pub qkv: B::Weight,
+    pub z: B::Weight,
+    pub b: B::Weight,
+    pub alpha: B::Weight,
+    pub gdn_out: B::Weight,
+    pub norm: B::Buf,
+    pub head: B::Weight,
+    pub embedding: B::Embedding,
+    pub cache: B::Cache,
+    pub counts: ExpertCounts,
+    pub shape: Shape,
+}
+
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub seed: u64,
+    pub ty: GgmlType,
+    pub kv_heads: usize,
+    pub group: usize,
+    pub head_dim: usize,
+    pub gated: bool,
+    pub qk_norm: bool,
+    pub pairing: RopePairing,
+    pub k_heads: usize,
+    pub repeat: usize,
+    pub gdn_dim: usize,
+    pub order: HeadOrder,
+    pub experts: usize,
+    pub top_k: usize,
+    pub shared: bool,
+    pub kv: KvTypes,
+}
+
+impl Shape {
+    /// Width of the residual stream: whole blocks.
+    pub fn hidden(&self) -> usize {
+        self.ty.block_len().max(64)
+    }
+    /// Width of the MLP and of each expert; for F32 not a whole number of the backend's groups of rows.
+    pub fn inner(&self) -> usize {
+        if self.ty == GgmlType::F32 { 88 } else { self.ty.block_len().max(96) }
+    }
+}
+
+pub const VOCAB: usize = 75;
+pub const PAGES: usize = 24;
+pub const MAX_TOKENS: usize = 160;
+
+pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
+    let r = &mut Random(s.seed);
+    let (heads, v_heads) = (s.kv_heads * s.group, s.k_heads * s.repeat);
+    let (hidden, inner, values) = (s.hidden(), s.inner(), v_heads * s.gdn_dim);
+    let channels = 2 * s.k_heads * s.gdn_dim + values;
+    let cache = CacheShape {
+        layers: vec![
+            LayerCache::Kv { kv_heads: s.kv_heads, head_dim: s.head_dim },
+            LayerCache::Gdn { conv_rows: 3, channels, v_heads, k_dim: s.gdn_dim, v_dim: s.gdn_dim },
+        ],
+        pages: PAGES,
+        slots: 4,
+        kv: s.kv,
+    };
+    let step = StepShape {
+        tokens: MAX_TOKENS,
+        outputs: MAX_TOKENS,
+        heads,
+        intermediate: inner,
+        experts: s.experts,
+        top_k: s.top_k,
+        expert_intermediate: inner,
+    };
+    let q_rows = heads * s.head_dim * if s.gated { 2 } else { 1 };
+    let kv_rows = s.kv_heads * s.head_dim;
+    let frequencies: Vec<f32> = (0..s.head_dim / 4).map(|j| 0.3f32.powi(j as i32)).collect();
+    let decays: Vec<f32> = r.vec(v_heads).iter().map(|x| -1.0 - 0.9 * x).collect();
+    macro_rules! weight {
+        ($rows:expr, $cols:expr) => {
+            r.weight(&mut be, s.ty, $rows, $cols)
+        };
+    }
+    macro_rules! experts {
+        ($rows:expr, $cols:expr) => {{
+            let m: Vec<Matrix> = (0..s.experts).map(|_| r.matrix(s.ty, $rows, $cols)).collect();
+            be.experts(&m).unwrap()
+        }};
+    }
+    Layers {
+        attention: Attention {
+            heads,
+            kv_heads: s.kv_heads,
+            head_dim: s.head_dim,
+            gated: s.gated,
+            qk_norm: s.qk_norm.then(|| {
+                let (q, k) = (r.near_one(s.head_dim), r.near_one(s.head_dim));
+                (be.vector(&q).unwrap(), be.vector(&k).unwrap())
+            }),
+            eps: 1e-6,
+            rope_dims: s.head_dim / 2,
+            rope_pairing: s.pairing,
+            inv_freq: be.vector(&frequencies).unwrap(),
+            rope_scale: if s.qk_norm { 1.0 } else { 1.2 },
+        },
+        gdn: Gdn {
+            k_heads: s.k_heads,
+            v_heads,
+            k_dim: s.gdn_dim,
+            v_dim: s.gdn_dim,
+            conv_kernel: 4,
+            order: s.order,
+            conv: be.vector(&r.vec(4 * channels)).unwrap(),
+            dt_bias: be.vector(&r.vec(v_heads)).unwrap(),
+            a: be.vector(&decays).unwrap(),
+            norm: be.vector(&r.near_one(s.gdn_dim)).unwrap(),
+            eps: 1e-6,
+        },
+        mlp: Mlp {
+            norm: be.vector(&r.near_one(hidden)).unwrap(),
+            eps: 1e-6,
+            gate: weight!(inner, hidden),
+            up: weight!(inner, hidden),
+            down: weight!(hidden, inner),
+        },
+        moe: Moe {
+            norm: be.vector(&r.near_one(hidden)).unwrap(),
+            eps: 1e-6,
+            router: r.weight(&mut be, GgmlType::F32, s.experts, hidden),
+            gate: experts!(inner, hidden),
+            up: experts!(inner, hidden),
+            down: experts!(hidden, inner),
+            shared: s.shared.then(|| SharedExpert {
+                router: be.vector(&r.vec(hidden)).unwrap(),
+                gate: weight!(inner, hidden),
+                up: weight!(inner, hidden),
+                down: weight!(hidden, inner),
+            }),
+            experts: s.experts,
+            top_k: s.top_k,
+        },
+        q: weight!(q_rows, hidden),
+        k: weight!(kv_rows, hidden),
+        v: weight!(kv_rows, hidden),
+        out: weight!(hidden, heads * s.head_dim),
+        qkv: weight!(channels, hidden),
+        z: weight!(values, hidden),
+        b: weight!(v_heads, hidden),
+        alpha: weight!(v_heads, hidden),
+        gdn_out: weight!(hidden, values),
+        norm: be.vector(&r.near_one(hidden)).unwrap(),
+        head: weight!(VOCAB, hidden),
+        embedding: be.embedding(&r.matrix(GgmlType::F32, VOCAB, hidden)).unwrap(),
+        cache: be.cache(&cache, step).unwrap(),
+        counts: ExpertCounts::new(2, s.experts),
+        shape: s.clone(),
+        be,
+    }
+}
+
+impl<B: Backend> Layers<B> {
+    pub fn keep(&mut self, states: &mut Vec<Vec<f32>>, h: &B::Buf, len: usize) {
+        let mut out = vec![0.0; len];
+        self.be.read(h, &mut out);
+        states.push(out);
+    }
+
+    /// A pass through every verb; the residual stream after each part, the router's logits before [`MOE`], the logits.
+    pub fn run(&mut self, batch: &Batch) -> Vec<Vec<f32>> {
+        let n = batch.len();
+        let s = self.shape.clone();
+        let (heads, v_heads) = (s.kv_heads * s.group, s.k_heads * s.repeat);
+        let (q_len, kv_len, values) = (heads * s.head_dim, s.kv_heads * s.head_dim, v_heads * s.gdn_dim);
+        let (channels, hidden) = (self.gdn.channels(), s.hidden());
+        let mut states = Vec::new();
+        let lens = [
+            hidden,
+            2 * q_len,
+            kv_len,
+            kv_len,
+            q_len,
+            channels,
+            values,
+            v_heads,
+            v_heads,
+            values,
+            s.experts,
+            VOCAB,
+            hidden,
+        ];
+        let [
+            mut h,
+            mut q,
+            mut k,
+            mut v,
+            mut mixed,
+            mut qkv,
+            mut z,
+            mut b,
+            mut alpha,
+            mut delta,
+            mut router,
+            mut logits,
+            mut normed,
+        ] = lens.map(|len| self.be.buf(n * len).unwrap());
+
+        self.be.embed(&self.embedding, &batch.tokens, &mut h);
+        self.keep(&mut states, &h, n * hidden);
+
+        let (weights, outs) = ([&self.q, &self.k, &self.v], [&mut q, &mut k, &mut v]);
+        self.be.norm_linear(n, &h, &self.norm, 1e-6, weights, outs);
+        self.be.rope_store(batch, &self.attention, 0, &mut self.cache, &mut q, &mut k, &v);
+        self.be.attend(batch, &self.attention, 0, &self.cache, &q, &mut mixed);
+        self.be.linear_add(n, &mixed, &self.out, &mut h);
+        self.keep(&mut states, &h, n * hidden);
+
+        let weights = [&self.qkv, &self.z, &self.b, &self.alpha];
+        self.be.norm_linear(n, &h, &self.norm, 1e-6, weights, [&mut qkv, &mut z, &mut b, &mut alpha]);
+        self.be.gdn(batch, &self.gdn, 1, &mut self.cache, &qkv, &z, &b, &alpha, &mut delta);
+        self.be.linear_add(n, &delta, &self.gdn_out, &mut h);
+        self.keep(&mut states, &h, n * hidden);
+
+        self.be.mlp(n, &self.mlp, &mut h);
+        self.keep(&mut states, &h, n * hidden);
+        let (norm, weights) = (&self.moe.norm, [&self.moe.router]);
+        self.be.norm_linear(n, &h, norm, self.moe.eps, weights, [&mut router]);
+        self.keep(&mut states, &router, n * s.experts);
+        self.be.moe(n, &self.moe, 1, &self.counts, &mut h);
+        self.keep(&mut states, &h, n * hidden);
+        self.be.norm(n, &h, &self.norm, 1e-6, &mut normed);
+        self.keep(&mut states, &normed, n * hidden);
+        self.be.logits(batch, &h, &self.norm, 1e-6, &self.head, &mut logits);
+        self.keep(&mut states, &logits, batch.outputs.len() * VOCAB);
+        states
+    }
+
+    pub fn logits(&mut self, batch: &Batch) -> Vec<f32> {
+        self.run(batch).pop().expect("logits come last")
+    }
+
+    pub fn reset(&mut self) {
+        for slot in 0..4 {
+            self.be.reset_slot(&mut self.cache, slot);
+        }
+    }
+}
+
+/// Pages of sequence `s` of three, in no particular order.
+pub fn pages(s: usize) -> Vec<u32> {
+    let each = PAGES as u32 / 3;
+    (0..each).map(|p| (p * 5 % each) * 3 + s as u32).collect()
+}
+
+pub fn tokens(s: usize, n: usize) -> Vec<u32> {
+    (0..n).map(|i| ((i * 31 + s * 17 + 5) % VOCAB) as u32).collect()
+}
+
+pub fn shapes() -> impl Strategy<Value = Shape> {
+    use GgmlType::*;
+    let types = prop::sample::select(vec![F32, F32, Q8_0, Q4_1, BF16, Q4_K, Q6_K]);
+    let attention = (1..3usize, 1..4usize, prop::sample::select(vec![16usize, 24, 32]));
+    let flags = prop::array::uniform5(any::<bool>());
+    let kv = prop::sample::select(vec![KvType::F32, KvType::F16, KvType::Q8_0, KvType::Q8_0]);
+    let gdn = (1..3usize, 1..4usize, prop::sample::select(vec![8usize, 16, 20, 32]));
+    (0..1000u64, types, attention, flags, gdn, 3..9usize, 1..4usize, (kv.clone(), kv)).prop_map(
+        |(seed, ty, (kv_heads, group, head_dim), flags, (k_heads, repeat, gdn_dim), experts, top_k, kv)| {
+            // rows of quantised types are whole blocks
+            let dim = |d| if ty == F32 { d } else { 32 };
+            Shape {
+                seed,
+                ty,
+                kv_heads,
+                group,
+                head_dim: if kv.0 == KvType::Q8_0 || kv.1 == KvType::Q8_0 { 32 } else { dim(head_dim) },
+                gated: flags[0],
+                qk_norm: flags[1],
+                pairing: if flags[2] { RopePairing::Half } else { RopePairing::Adjacent },
+                k_heads,
+                repeat,
+                gdn_dim: dim(gdn_dim),
+                order: if flags[3] { HeadOrder::Tiled } else { HeadOrder::Grouped },
+                experts,
+                top_k,
+                shared: flags[4],
+                kv: KvTypes { keys: kv.0, values: kv.1 },
+            }
+        },
+    )
+}
+
+pub fn worst(a: &[f32], b: &[f32]) -> f32 {
+    a.iter()
+        .zip(b)
+        .map(|(x, y)| (x - y).abs())
+        .fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
+}
+
+/// Index of the state after the experts in what `run` returns; the router's logits come before it.
+pub const MOE: usize = 5;
+
+/// Tokens that must go to the same experts in both: no logit of the router differs by half of what lies between the
+/// last expert that is chosen and the first that is not.
+pub fn same_experts(got: &[f32], want: &[f32], s: &Shape) -> Vec<bool> {
+    let token = |(got, want): (&[f32], &[f32])| {
+        let mut order = want.to_vec();
+        order.sort_by(|a, b| b.total_cmp(a));
+        s.top_k >= s.experts || 2.0 * worst(got, want) < order[s.top_k - 1] - order[s.top_k]
+    };
+    got.chunks_exact(s.experts).zip(want.chunks_exact(s.experts)).map(token).collect()
+}
+
+/// The rows of the tokens that are to be kept.
+pub fn rows(part: &[f32], keep: &[bool]) -> Vec<f32> {
+    let rows = part.chunks_exact(part.len() / keep.len());
+    rows.zip(keep).filter(|(_, keep)| **keep).flat_map(|(row, _)| row.to_vec()).collect()
+}
+
+/// Size of the difference in units of the size of `b`.
+pub fn relative(a: &[f32], b: &[f32]) -> f32 {
+    let square = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>();
+    (square(&mut a.iter().zip(b).map(|(x, y)| x - y)) / square(&mut b.iter().copied())).sqrt()
+}
+
+/// Three sequences: a long one, a short one, a single token; then each goes on by one token.
+pub fn two_steps(long: usize) -> [Batch; 2] {
+    let (mut first, mut second) = (Batch::default(), Batch::default());
+    for (s, n) in [long, 9, 1].into_iter().enumerate() {
+        let t = tokens(s, n + 1);
+        first.push(&t[..n], 0, s, &pages(s), n);
+        second.push(&t[n..], n, s, &pages(s), 1);
+    }
+    [first, second]
+}
+
+pub fn plain_shape() -> Shape {
+    Shape {
+        seed: 1,
+        ty: GgmlType::F32,
+        kv_heads: 2,
+        group: 2,
+        head_dim: 16,
+        gated: true,
+        qk_norm: true,
+        pairing: RopePairing::Half,
+        k_heads: 2,
+        repeat: 2,
+        gdn_dim: 16,
+        order: HeadOrder::Tiled,
+        experts: 4,
+        top_k: 2,
+        shared: true,
+        kv: KvType::F16.into(),
+    }
+}
+
+/// Logits of `tail` after `past` tokens.
+pub fn go_on<B: Backend>(
+    m: &mut Layers<B>,
+    tail: &[u32],
+    past: usize,
+    slot: usize,
+    pages: &[u32],
+) -> Vec<f32> {
+    let mut batch = Batch::default();
+    batch.push(tail, past, slot, pages, tail.len());
+    m.logits(&batch)
+}
+
+/// States and pages that are saved, loaded and copied give the same bits.
+pub fn survives_saving<B: Backend>(mut m: Layers<B>) {
+    let all = tokens(0, PAGE_TOKENS + 10);
+    let (head, tail) = all.split_at(PAGE_TOKENS + 3);
+    let mut batch = Batch::default();
+    batch.push(head, 0, 0, &pages(0), 1);
+    m.run(&batch);
+    let mut slot = vec![0; 4 * (3 * (2 * 2 * 16 + 4 * 16) + 4 * 16 * 16)];
+    let s = &m.shape;
+    let layer = LayerCache::Kv { kv_heads: s.kv_heads, head_dim: s.head_dim };
+    let mut saved = vec![vec![0; layer.page_bytes(s.kv)]; 2];
+    m.be.save_slot(&m.cache, 0, &mut slot);
+    for (i, p) in saved.iter_mut().enumerate() {
+        m.be.save_page(&m.cache, pages(0)[i] as usize, p);
+    }
+    // copied aside before the sequence goes on
+    m.be.copy_slot(&mut m.cache, 0, 3);
+    m.be.copy_page(&mut m.cache, pages(0)[0] as usize, 1);
+    m.be.copy_page(&mut m.cache, pages(0)[1] as usize, 4);
+    let want = go_on(&mut m, tail, head.len(), 0, &pages(0));
+    assert_eq!(go_on(&mut m, tail, head.len(), 3, &[1, 4]), want);
+    m.be.load_slot(&mut m.cache, 2, &slot);
+    m.be.load_page(&mut m.cache, 2, &saved[0]);
+    m.be.load_page(&mut m.cache, 5, &saved[1]);
+    assert_eq!(go_on(&mut m, tail, head.len(), 2, &[2, 5]), want);
+}

@@ -1,0 +1,99 @@
+#version 450
+// Softmax attention of one query head over one chunk of 512 positions, page after page: maximum, sum of weights, and weighted values. merge.comp adds
+// the chunks up in ascending order. Decode and prefill run this same kernel.
+#extension GL_GOOGLE_include_directive : require
+#include "common.glsl"
+#include "kv.glsl"
+layout(local_size_x = 64) in;
+layout(constant_id = 0) const uint KEY_TYPE = 1u;
+layout(constant_id = 1) const uint VALUE_TYPE = 1u;
+layout(constant_id = 2) const uint PARTS = 4u;  // head_dim / 64, rounded up
+
+layout(binding = 0, std430) readonly buffer Queries { float q[]; };
+layout(binding = 1, std430) readonly buffer Keys { uint keys[]; };
+layout(binding = 2, std430) readonly buffer Values { uint values[]; };
+layout(binding = 3, std430) readonly buffer Block { uint block[]; };
+layout(binding = 4, std430) writeonly buffer Partial { float partial[]; };  // [tokens, heads, chunks, dim + 2]
+
+layout(push_constant) uniform Push {
+    uint heads, kv_heads, dim, stride;
+    uint first_token, chunks;
+    uint positions, tables, pages;  // in the block: position of each token, start of its page table, the tables
+    float scale;
+} p;
+
+shared float query[512];
+shared float weight[64];
+shared float reduce[64];
+
+float key_at(uint row, uint i) {
+    uint base = row * kv_words(KEY_TYPE, p.dim);
+    if (KEY_TYPE == KV_F32) { return uintBitsToFloat(keys[base + i]); }
+    if (KEY_TYPE == KV_F16) { return half_at(keys[base + (i >> 1)], (i & 1u) == 1u); }
+    float d = half_at(keys[base + p.dim / 4u + (i >> 5)], false);
+    return d * float(bitfieldExtract(int(keys[base + (i >> 2)]), int(8u * (i & 3u)), 8));
+}
+float value_at(uint row, uint i) {
+    uint base = row * kv_words(VALUE_TYPE, p.dim);
+    if (VALUE_TYPE == KV_F32) { return uintBitsToFloat(values[base + i]); }
+    if (VALUE_TYPE == KV_F16) { return half_at(values[base + (i >> 1)], (i & 1u) == 1u); }
+    float d = half_at(values[base + p.dim / 4u + (i >> 5)], false);
+    return d * float(bitfieldExtract(int(values[base + (i >> 2)]), int(8u * (i & 3u)), 8));
+}
+
+void main() {
+    uint chunk = gl_WorkGroupID.x, h = gl_WorkGroupID.y, t = p.first_token + gl_WorkGroupID.z, me = gl_LocalInvocationID.x;
+    uint context = block[p.positions + t] + 1u, from = chunk * 512u, to = min(from + 512u, context);
+    if (from >= to) { return; }
+    uint table = p.pages + block[p.tables + t], kv_head = h / (p.heads / p.kv_heads);
+    for (uint i = me; i < p.dim; i += 64u) { query[i] = q[(t * p.heads + h) * p.stride + i]; }
+    barrier();
+    float most = -3.4028234e38, sum = 0.0;
+    float acc[PARTS];
+    [[unroll]] for (uint i = 0u; i < PARTS; i++) { acc[i] = 0.0; }
+    for (uint page = from; page < to; page += 64u) {
+        uint row = (block[table + (page >> 6)] * p.kv_heads + kv_head) * 64u, valid = min(64u, to - page);
+        precise float score = 0.0;
+        if (me < valid) {
+            for (uint i = 0u; i < p.dim; i++) { score = score + query[i] * key_at(row + me, i); }
+            score = score * p.scale;
+        }
+        reduce[me] = me < valid ? score : -3.4028234e38;
+        barrier();
+        for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
+            if (me < half_) { reduce[me] = max(reduce[me], reduce[me + half_]); }
+            barrier();
+        }
+        float next = max(most, reduce[0]);
+        barrier();
+        weight[me] = me < valid ? exp(score - next) : 0.0;
+        reduce[me] = weight[me];
+        barrier();
+        for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
+            if (me < half_) { precise float s = reduce[me] + reduce[me + half_]; reduce[me] = s; }
+            barrier();
+        }
+        float shrink = most > -3.0e38 ? exp(most - next) : 0.0;
+        precise float total = sum * shrink + reduce[0];
+        sum = total;
+        most = next;
+        [[unroll]] for (uint part = 0u; part < PARTS; part++) {
+            uint i = part * 64u + me;
+            if (i < p.dim) {
+                precise float a = acc[part] * shrink;
+                for (uint j = 0u; j < valid; j++) { a = a + weight[j] * value_at(row + j, i); }
+                acc[part] = a;
+            }
+        }
+        barrier();
+    }
+    uint out_ = ((gl_WorkGroupID.z * p.heads + h) * p.chunks + chunk) * (p.dim + 2u);
+    [[unroll]] for (uint part = 0u; part < PARTS; part++) {
+        uint i = part * 64u + me;
+        if (i < p.dim) { partial[out_ + i] = acc[part]; }
+    }
+    if (me == 0u) {
+        partial[out_ + p.dim] = most;
+        partial[out_ + p.dim + 1u] = sum;
+    }
+}

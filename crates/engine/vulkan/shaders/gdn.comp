@@ -1,0 +1,127 @@
+#version 450
+// Gated DeltaNet: convolution, l2 norms and the delta rule (arXiv 2412.06464, section 3), token by token, in prefill as in decode. A workgroup has 32 columns of one value head's state, 8 threads
+// a column, each with a stripe of its rows in registers. The states of the convolution are advanced by gdn_out.comp.
+#extension GL_GOOGLE_include_directive : require
+#include "common.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint ROWS = 16u;  // rows of the state per thread: k_dim / 8, rounded up
+layout(constant_id = 1) const uint TILED = 1u;
+
+layout(binding = 0, std430) readonly buffer Qkv { float qkv[]; };
+layout(binding = 1, std430) readonly buffer Beta { float beta_in[]; };
+layout(binding = 2, std430) readonly buffer Alpha { float alpha[]; };
+layout(binding = 3, std430) readonly buffer Taps { float taps[]; };
+layout(binding = 4, std430) readonly buffer DtBias { float dt_bias[]; };
+layout(binding = 5, std430) readonly buffer A { float a[]; };
+layout(binding = 6, std430) readonly buffer Conv { float conv[]; };
+layout(binding = 7, std430) buffer State { float state[]; };
+layout(binding = 8, std430) readonly buffer Block { uint block[]; };
+layout(binding = 9, std430) writeonly buffer Out { float y[]; };
+
+layout(push_constant) uniform Push {
+    uint k_heads, v_heads, k_dim, v_dim, channels, kernel;
+    uint spans;  // in the block: (start, len, slot) of each span
+    uint slices; // of 32 columns
+    float scale; // k_dim^-0.5
+} p;
+
+shared float q[512];
+shared float k[512];
+shared float v[32];
+shared float partial[256];
+shared float sums[256];
+
+// Output of the convolution for channel `c` of the span's token `i`, through silu.
+float convolve(uint start, uint i, uint slot, uint c) {
+    uint rows = p.kernel - 1u;
+    precise float sum = 0.0;
+    for (uint j = 0u; j < p.kernel; j++) {
+        uint at = i + j;  // in the window of carried rows, then the span's tokens
+        float x = at < rows ? conv[(slot * rows + at) * p.channels + c] : qkv[(start + at - rows) * p.channels + c];
+        sum = sum + taps[j * p.channels + c] * x;
+    }
+    return sum * sigmoid(sum);
+}
+
+float softplus(float x) { return x > 20.0 ? x : x < -15.0 ? exp(x) : log(1.0 + exp(x)); }
+
+// 1 / sqrt(sum of squares + 1e-6), in one fixed order; `me` has one value.
+float inverse_norm(float x, uint me) {
+    sums[me] = x;
+    barrier();
+    for (uint half_ = 128u; half_ > 0u; half_ >>= 1) {
+        if (me < half_) { precise float s = sums[me] + sums[me + half_]; sums[me] = s; }
+        barrier();
+    }
+    precise float total = sums[0] + 1e-6;
+    barrier();
+    return 1.0 / sqrt(total);
+}
+
+void main() {
+    uint span = gl_WorkGroupID.y, h = gl_WorkGroupID.x / p.slices, slice = gl_WorkGroupID.x % p.slices, me = gl_LocalInvocationID.x;
+    uint column = slice * 32u + (me & 31u), stripe = me >> 5, first = stripe * ROWS;
+    uint start = block[p.spans + 3u * span], len = block[p.spans + 3u * span + 1u], slot = block[p.spans + 3u * span + 2u];
+    uint key_head = TILED == 1u ? h % p.k_heads : h / (p.v_heads / p.k_heads);
+    bool inside = column < p.v_dim;
+    uint base = (slot * p.v_heads + h) * p.k_dim * p.v_dim + column;
+    float s[ROWS];
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+        s[r] = inside && first + r < p.k_dim ? state[base + (first + r) * p.v_dim] : 0.0;
+    }
+    for (uint i = 0u; i < len; i++) {
+        uint t = start + i;
+        precise float q2 = 0.0;
+        precise float k2 = 0.0;
+        for (uint c = me; c < p.k_dim; c += 256u) {
+            float qc = convolve(start, i, slot, key_head * p.k_dim + c);
+            float kc = convolve(start, i, slot, (p.k_heads + key_head) * p.k_dim + c);
+            q[c] = qc;
+            k[c] = kc;
+            q2 = q2 + qc * qc;
+            k2 = k2 + kc * kc;
+        }
+        if (me < 32u && inside) { v[me] = convolve(start, i, slot, 2u * p.k_heads * p.k_dim + h * p.v_dim + column); }
+        float qn = inverse_norm(q2, me), kn = inverse_norm(k2, me);
+        for (uint c = me; c < p.k_dim; c += 256u) {
+            precise float qc = (q[c] * qn) * p.scale;
+            precise float kc = k[c] * kn;
+            q[c] = qc;
+            k[c] = kc;
+        }
+        barrier();
+        float beta = sigmoid(beta_in[t * p.v_heads + h]);
+        float decay = exp(a[h] * softplus(alpha[t * p.v_heads + h] + dt_bias[h]));
+        precise float read = 0.0;
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            precise float kept = s[r] * decay;
+            s[r] = kept;
+            if (first + r < p.k_dim) { read = read + kept * k[first + r]; }
+        }
+        partial[me] = read;
+        barrier();
+        precise float total = partial[me & 31u];
+        for (uint g = 1u; g < 8u; g++) { total = total + partial[32u * g + (me & 31u)]; }
+        precise float d = beta * (v[me & 31u] - total);
+        barrier();
+        precise float o = 0.0;
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            if (first + r < p.k_dim) {
+                precise float next = s[r] + k[first + r] * d;
+                s[r] = next;
+                o = o + next * q[first + r];
+            }
+        }
+        partial[me] = o;
+        barrier();
+        if (me < 32u && inside) {
+            precise float all = partial[me];
+            for (uint g = 1u; g < 8u; g++) { all = all + partial[32u * g + me]; }
+            y[(t * p.v_heads + h) * p.v_dim + column] = all;
+        }
+        barrier();
+    }
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+        if (inside && first + r < p.k_dim) { state[base + (first + r) * p.v_dim] = s[r]; }
+    }
+}

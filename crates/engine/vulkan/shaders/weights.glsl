@@ -1,0 +1,103 @@
+// Rows of weights in the device's layout (src/weights.rs packs it) times quantised activations: one block of 32 columns.
+// Columns of a row are cut into 8 contiguous stripes of whole blocks; piece `step` of stripe `lane` lies at
+// `(row * steps + step) * 8 + lane`, so that the 8 lanes of a row read 128 bytes side by side.
+
+const uint F32 = 0u, F16 = 1u, BF16 = 2u, Q8_0 = 3u, I8 = 4u, Q4_K = 5u, Q5_K = 6u, Q6_K = 7u;
+
+layout(constant_id = 0) const uint TYPE = 3u;
+
+layout(binding = 0, std430) readonly buffer Quants { uvec4 quants[]; };
+layout(binding = 1, std430) readonly buffer High { uint high[]; };
+layout(binding = 2, std430) readonly buffer Scales { uint scales[]; };
+
+// Spreads 4 bits to the lowest bits of 4 bytes.
+uint spread(uint bits) { return ((bits & 15u) * 0x00204081u) & 0x01010101u; }
+
+struct Block {
+    uint q[8];  // 32 signed bytes, in the order of the columns
+    float d0, d1, m;  // scales of the two halves, and the minimum (subtracted)
+};
+
+// 6-bit scale and minimum `j` of a superblock whose 12 bytes are y, z, w.
+uvec2 scale_min(uvec4 s, uint j) {
+    uint shift = 8u * (j & 3u);
+    uint a = (s.y >> shift) & 255u, b = (s.z >> shift) & 255u, c = (s.w >> shift) & 255u;
+    return j < 4u ? uvec2(a & 63u, b & 63u) : uvec2((c & 15u) | ((a >> 6) << 4), (c >> 4) | ((b >> 6) << 4));
+}
+
+// Block `block` of `row`: piece `at` of the planes. `superblocks` of a row.
+Block load_block(uint at, uint row, uint block, uint blocks) {
+    Block b;
+    b.m = 0.0;
+    if (TYPE == Q8_0 || TYPE == I8) {
+        uvec4 lo = quants[2u * at], hi = quants[2u * at + 1u];
+        b.q[0] = lo.x; b.q[1] = lo.y; b.q[2] = lo.z; b.q[3] = lo.w;
+        b.q[4] = hi.x; b.q[5] = hi.y; b.q[6] = hi.z; b.q[7] = hi.w;
+        uint index = row * blocks + block;
+        if (TYPE == Q8_0) {
+            b.d0 = half_at(scales[index >> 1], (index & 1u) == 1u);
+        } else {
+            b.d0 = uintBitsToFloat(scales[2u * index]);
+            b.m = uintBitsToFloat(scales[2u * index + 1u]);
+        }
+        b.d1 = b.d0;
+        return b;
+    }
+    uvec4 n = quants[at];
+    uint superblocks = blocks >> 3, sub = block & 7u, index = row * superblocks + (block >> 3);
+    [[unroll]] for (uint w = 0u; w < 4u; w++) {
+        b.q[w] = n[w] & 0x0f0f0f0fu;
+        b.q[4u + w] = (n[w] >> 4) & 0x0f0f0f0fu;
+    }
+    if (TYPE == Q6_K) {
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
+            uint two = high[2u * at + h];
+            [[unroll]] for (uint w = 0u; w < 4u; w++) {
+                uint q = b.q[4u * h + w] | (((two >> (2u * w)) & 0x03030303u) << 4);
+                b.q[4u * h + w] = ((q | 0x80808080u) - 0x20202020u) ^ 0x80808080u;  // minus 32, byte by byte
+            }
+        }
+        uint base = 5u * index, pair = scales[base + (sub >> 1)] >> (16u * (sub & 1u));
+        float d = half_at(scales[base + 4u], false);
+        b.d0 = d * float(bitfieldExtract(int(pair), 0, 8));
+        b.d1 = d * float(bitfieldExtract(int(pair), 8, 8));
+        return b;
+    }
+    if (TYPE == Q5_K) {
+        uint bits = high[at];
+        [[unroll]] for (uint w = 0u; w < 8u; w++) { b.q[w] |= spread(bits >> (4u * w)) << 4; }
+    }
+    uvec4 s = uvec4(scales[4u * index], scales[4u * index + 1u], scales[4u * index + 2u], scales[4u * index + 3u]);
+    uvec2 sm = scale_min(s, sub);
+    vec2 d = unpackHalf2x16(s.x);
+    b.d0 = d.x * float(sm.x);
+    b.d1 = b.d0;
+    b.m = d.y * float(sm.y);
+    return b;
+}
+
+// One f32 term of a block: exact integers, then operations in one fixed order.
+float block_term(Block b, uvec4 x0, uvec4 x1, float dx, float sum) {
+    int lo = dot4(b.q[0], x0.x) + dot4(b.q[1], x0.y) + dot4(b.q[2], x0.z) + dot4(b.q[3], x0.w);
+    int hi = dot4(b.q[4], x1.x) + dot4(b.q[5], x1.y) + dot4(b.q[6], x1.z) + dot4(b.q[7], x1.w);
+    precise float term;
+    if (TYPE == Q6_K) {
+        precise float a = (b.d0 * dx) * float(lo);
+        term = a + (b.d1 * dx) * float(hi);
+    } else {
+        term = (b.d0 * dx) * float(lo + hi);
+    }
+    if (TYPE == Q4_K || TYPE == Q5_K || TYPE == I8) {
+        precise float minimum = (b.m * dx) * sum;
+        term = term - minimum;
+    }
+    return term;
+}
+
+// One weight of a float type.
+float float_weight(uint row, uint col, uint cols) {
+    if (TYPE == F32) { return uintBitsToFloat(scales[row * cols + col]); }
+    uint stride = (cols + 1u) >> 1, word = scales[row * stride + (col >> 1)];
+    if (TYPE == F16) { return half_at(word, (col & 1u) == 1u); }
+    return uintBitsToFloat((col & 1u) == 1u ? (word & 0xffff0000u) : (word << 16));
+}

@@ -1,0 +1,722 @@
+//! The backend: weights and caches on a device, and the verbs as stages of kernels (`verbs/`). Made by whoever loads a model.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use octet_compute::backend::*;
+use octet_compute::batch::{Batch, PAGE_TOKENS};
+use octet_compute::{Error, ExpertCounts};
+use octet_weights::Matrix;
+
+use crate::block::Block;
+use crate::device::{Device, DeviceInfo};
+use crate::memory::{Buffer, Memory, Place};
+use crate::record::{Recorder, Recording};
+use crate::verbs::Scratch;
+use crate::weights::{self, DeviceType};
+
+/// Bytes that are copied to the device at once.
+const STAGING_BYTES: u64 = 16 << 20;
+/// Recordings that are kept.
+const RECORDINGS_MAX: usize = 32;
+/// Steps of more tokens than this are recorded anew each time: recording costs little beside them.
+const REPLAY_TOKENS_MAX: usize = 16;
+
+/// How a device is used.
+#[derive(Debug, Clone, Default)]
+pub struct VulkanOptions {
+    /// Its number in the order of [`crate::devices`].
+    pub index: usize,
+    /// Most bytes of its memory to use; all that is free if `None`.
+    pub memory_bytes_max: Option<u64>,
+}
+
+/// f32 values on the device.
+pub struct Buf {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) len: usize,
+    /// What a small vector holds: rotation and norms of heads are read by the host, too.
+    pub(crate) host: Option<Arc<[f32]>>,
+}
+
+/// A projection on the device, or one of every expert.
+pub struct Weight {
+    pub(crate) ty: DeviceType,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) quants: Arc<Buffer>,
+    pub(crate) high: Arc<Buffer>,
+    pub(crate) scales: Arc<Buffer>,
+    pub(crate) bias: Option<Arc<Buffer>>,
+}
+
+/// An embedding table. It stays where it is; the host reads rows of it.
+pub struct Embedding {
+    pub(crate) table: Arc<Matrix>,
+}
+
+/// Caches of one layer.
+pub(crate) enum LayerStore {
+    Kv { keys: Arc<Buffer>, values: Arc<Buffer>, heads: usize, dim: usize },
+    Gdn { conv: Arc<Buffer>, conv_bytes: u64, state: Arc<Buffer>, state_bytes: u64 },
+}
+
+/// Caches of all layers.
+pub struct Cache {
+    pub(crate) layers: Vec<LayerStore>,
+    pub(crate) kv: KvTypes,
+}
+
+/// What the host does before a recorded step runs again.
+#[derive(Clone)]
+pub(crate) enum Prologue {
+    /// Gathers rows of embeddings into the block, from this row on.
+    Embed(Arc<Matrix>, usize),
+    /// Writes sines and cosines, scaled by the last number.
+    Angles(Arc<[f32]>, f32),
+}
+
+/// A step that was recorded, by what decides its shape.
+struct Step {
+    key: StepKey,
+    recording: Recording,
+    prologue: Vec<Prologue>,
+}
+
+/// What a recording is good for: batches with the same numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct StepKey {
+    pass: Pass,
+    tokens: usize,
+    spans: usize,
+    outputs: usize,
+    chunks: usize,
+}
+
+/// A device that runs a model.
+pub struct Vulkan {
+    pub(crate) memory: Memory,
+    pub(crate) recorder: Recorder,
+    pub(crate) scratch: Option<Scratch>,
+    pub(crate) block: Option<Block>,
+    pub(crate) dummy: Arc<Buffer>,
+    staging: Arc<Buffer>,
+    /// Prologue of the step that is being recorded.
+    pub(crate) prologue: Vec<Prologue>,
+    /// Rows of embeddings in the block that this step has used.
+    pub(crate) rows_used: usize,
+    /// Inside `step`, the batch is in the block.
+    in_step: bool,
+    /// The step's commands were run in parts, because something was read in between.
+    is_split: bool,
+    steps: VecDeque<Step>,
+    /// The first thing that went wrong; told by the next `step`, or by this one.
+    fault: Option<Error>,
+    /// Widest embedding row.
+    embed_cols: usize,
+    /// Widest row of a projection's input.
+    pub(crate) cols_max: usize,
+    /// Barriers and kernels of the last step.
+    last_step: (u32, u32),
+    device: Arc<Device>,
+}
+
+/// 512 positions of attention.
+pub(crate) const CHUNK_TOKENS: usize = 512;
+
+/// Chunks of the longest context in a batch, rounded up to a power of two: the grid of attention.
+pub(crate) fn chunks(batch: &Batch) -> usize {
+    let longest = batch.positions.iter().max().map_or(1, |p| *p as usize + 1);
+    longest.div_ceil(CHUNK_TOKENS).next_power_of_two()
+}
+
+impl Vulkan {
+    /// Opens a device.
+    pub fn new(options: &VulkanOptions) -> Result<Self, Error> {
+        let device = Device::open(options.index)?;
+        let memory = Memory::new(device.clone(), options.memory_bytes_max);
+        let recorder = Recorder::new(device.clone())?;
+        Ok(Self {
+            dummy: memory.buffer(16, Place::Device)?,
+            staging: memory.buffer(STAGING_BYTES, Place::Host)?,
+            memory,
+            recorder,
+            scratch: None,
+            block: None,
+            prologue: Vec::new(),
+            rows_used: 0,
+            in_step: false,
+            is_split: false,
+            steps: VecDeque::new(),
+            fault: None,
+            embed_cols: 1,
+            cols_max: 1,
+            last_step: (0, 0),
+            device,
+        })
+    }
+
+    /// The device.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.device.info
+    }
+
+    /// For people: the device's name and number.
+    pub fn describe(&self) -> String {
+        format!("vulkan:{} ({})", self.device.info.index, self.device.info.name)
+    }
+
+    /// What decides its results to the last bit: the kernels and the driver that compiles them.
+    pub fn numerics(&self) -> String {
+        format!("vulkan 1, {}, {}", self.device.info.name, self.device.info.driver)
+    }
+
+    /// Bytes of the device's memory in use.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.used_bytes()
+    }
+
+    /// Barriers and kernels of the last step that was recorded.
+    pub fn last_step(&self) -> (u32, u32) {
+        self.last_step
+    }
+
+    /// Leaves out one barrier of each step, for the test that validation notices.
+    #[doc(hidden)]
+    pub fn skip_barrier(&mut self, index: Option<u32>) {
+        self.recorder.skip_barrier = index;
+    }
+
+    /// Behaves as if the device were lost after this many more submissions, for tests.
+    #[doc(hidden)]
+    pub fn lose_device_after(&mut self, submissions: u32) {
+        self.recorder.lose_after = Some(submissions);
+    }
+
+    /// Does `f`, unless something failed before; keeps what fails.
+    pub(crate) fn guard(&mut self, f: impl FnOnce(&mut Self) -> Result<(), Error>) {
+        if self.fault.is_none()
+            && let Err(e) = f(self)
+        {
+            self.recorder.abandon();
+            self.fault = Some(e);
+        }
+    }
+
+    /// Puts `batch` in the block, where no step has done that.
+    pub(crate) fn use_batch(&mut self, batch: &Batch) -> Result<(), Error> {
+        if self.in_step {
+            return Ok(());
+        }
+        self.recorder.flush()?;
+        self.block_mut()?.fill(batch)
+    }
+
+    pub(crate) fn block(&self) -> Result<&Block, Error> {
+        self.block.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))
+    }
+
+    fn block_mut(&mut self) -> Result<&mut Block, Error> {
+        self.block.as_mut().ok_or_else(|| Error("a step needs a cache first".into()))
+    }
+
+    /// Before the host writes into the block outside of a step: nothing may wait to read it.
+    pub(crate) fn before_host_write(&mut self) -> Result<(), Error> {
+        if self.in_step { Ok(()) } else { self.recorder.flush() }
+    }
+
+    /// Does a prologue's work for these tokens and positions.
+    pub(crate) fn prepare(&mut self, prologue: &Prologue, batch: &Batch) -> Result<(), Error> {
+        let block = self.block()?;
+        match prologue {
+            Prologue::Embed(table, first) => gather(block, table, *first, &batch.tokens),
+            Prologue::Angles(frequencies, scale) => angles(block, frequencies, *scale, &batch.positions),
+        }
+        Ok(())
+    }
+
+    /// Copies bytes into a buffer on the device.
+    pub(crate) fn upload(&mut self, to: &Arc<Buffer>, at: u64, data: &[u8]) -> Result<(), Error> {
+        self.recorder.flush()?;
+        let staging = self.staging.clone();
+        for (i, part) in data.chunks(STAGING_BYTES as usize).enumerate() {
+            staging.write(0, part);
+            self.recorder.copy((&staging, 0), (to, at + i as u64 * STAGING_BYTES), part.len() as u64)?;
+            self.recorder.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes from a buffer on the device, after all that was recorded.
+    pub(crate) fn download(&mut self, from: &Arc<Buffer>, at: u64, out: &mut [u8]) -> Result<(), Error> {
+        if self.in_step {
+            self.is_split = true;
+        }
+        self.recorder.barrier();
+        let staging = self.staging.clone();
+        for (i, part) in out.chunks_mut(STAGING_BYTES as usize).enumerate() {
+            self.recorder.copy((from, at + i as u64 * STAGING_BYTES), (&staging, 0), part.len() as u64)?;
+            self.recorder.flush()?;
+            staging.read(0, part);
+        }
+        Ok(())
+    }
+
+    fn words(&mut self, words: &[u32]) -> Result<Arc<Buffer>, Error> {
+        if words.is_empty() {
+            return Ok(self.dummy.clone());
+        }
+        let buffer = self.memory.buffer(4 * words.len() as u64, Place::Device)?;
+        self.recorder.flush()?;
+        let staging = self.staging.clone();
+        let each = STAGING_BYTES as usize / 4;
+        for (i, part) in words.chunks(each).enumerate() {
+            staging.write_words(0, part);
+            self.recorder.copy((&staging, 0), (&buffer, (4 * i * each) as u64), 4 * part.len() as u64)?;
+            self.recorder.flush()?;
+        }
+        Ok(buffer)
+    }
+
+    fn floats(&mut self, values: &[f32]) -> Result<Arc<Buffer>, Error> {
+        let words: Vec<u32> = values.iter().map(|x| x.to_bits()).collect();
+        self.words(&words)
+    }
+
+    fn zeroed(&mut self, bytes: u64) -> Result<Arc<Buffer>, Error> {
+        let buffer = self.memory.buffer(bytes, Place::Device)?;
+        self.recorder.clear(&buffer, 0, buffer.bytes)?;
+        self.recorder.flush()?;
+        Ok(buffer)
+    }
+
+    fn pack(&mut self, all: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
+        let first = all.first().ok_or_else(|| Error("a stack of no experts".into()))?;
+        let (ty, rows, cols) = (DeviceType::of(first.ty), first.rows, first.cols);
+        let mut planes = weights::Planes::default();
+        for m in all {
+            let mut one = weights::pack(m);
+            planes.quants.append(&mut one.quants);
+            planes.high.append(&mut one.high);
+            planes.scales.append(&mut one.scales);
+        }
+        self.cols_max = self.cols_max.max(cols);
+        let bias = match bias {
+            Some(b) => Some(self.floats(b)?),
+            None => None,
+        };
+        Ok(Weight {
+            ty,
+            rows,
+            cols,
+            quants: self.words(&planes.quants)?,
+            high: self.words(&planes.high)?,
+            scales: self.words(&planes.scales)?,
+            bias,
+        })
+    }
+
+    fn page_parts(cache: &Cache, layer: &LayerStore) -> Option<[(Arc<Buffer>, KvType, usize, usize); 2]> {
+        let LayerStore::Kv { keys, values, heads, dim } = layer else { return None };
+        let rows = heads * PAGE_TOKENS;
+        Some([(keys.clone(), cache.kv.keys, rows, *dim), (values.clone(), cache.kv.values, rows, *dim)])
+    }
+}
+
+/// Bytes of a row of a head on the device.
+pub(crate) fn device_row_bytes(ty: KvType, dim: usize) -> usize {
+    match ty {
+        KvType::F32 => 4 * dim,
+        KvType::F16 => 2 * dim,
+        KvType::Q8_0 => dim + dim / 8,
+    }
+}
+
+fn gather(block: &Block, table: &Matrix, first: usize, tokens: &[u32]) {
+    let mut row = vec![0.0; table.cols];
+    let mut words = vec![0; table.cols];
+    for (i, token) in tokens.iter().enumerate() {
+        table.dequantize_row(*token as usize, &mut row);
+        words.iter_mut().zip(&row).for_each(|(w, x)| *w = x.to_bits());
+        block.rows.write_words((4 * (first + i) * table.cols) as u64, &words);
+    }
+}
+
+fn angles(block: &Block, frequencies: &[f32], scale: f32, positions: &[u32]) {
+    let mut words = vec![0; 2 * frequencies.len()];
+    for (t, position) in positions.iter().enumerate() {
+        for (pair, frequency) in words.chunks_exact_mut(2).zip(frequencies) {
+            let (sin, cos) = (*position as f32 * frequency).sin_cos();
+            (pair[0], pair[1]) = ((sin * scale).to_bits(), (cos * scale).to_bits());
+        }
+        block.angles.write_words((4 * t * words.len()) as u64, &words);
+    }
+}
+
+impl Vulkan {
+    fn record_step(
+        &mut self,
+        key: StepKey,
+        batch: &Batch,
+        body: impl FnOnce(&mut Self),
+    ) -> Result<(), Error> {
+        self.recorder.flush()?;
+        if !batch.is_empty() {
+            self.block_mut()?.fill(batch)?;
+        }
+        self.prologue.clear();
+        self.rows_used = 0;
+        (self.in_step, self.is_split) = (true, false);
+        body(self);
+        self.in_step = false;
+        if let Some(e) = self.fault.take() {
+            self.recorder.abandon();
+            return Err(e);
+        }
+        let Some(recording) = self.recorder.finish()? else { return Ok(()) };
+        self.last_step = (recording.barriers, recording.dispatches);
+        let done = self.recorder.run(&recording);
+        let keep = !self.is_split && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
+        if keep && done.is_ok() {
+            if self.steps.len() == RECORDINGS_MAX
+                && let Some(old) = self.steps.pop_front()
+            {
+                self.recorder.recycle(old.recording);
+            }
+            let prologue = self.prologue.clone();
+            self.steps.push_back(Step { key, recording, prologue });
+        } else {
+            self.recorder.recycle(recording);
+        }
+        done
+    }
+
+    fn replay(&mut self, index: usize, batch: &Batch) -> Result<(), Error> {
+        self.recorder.flush()?;
+        self.block_mut()?.fill(batch)?;
+        // the last used one stays longest
+        let step = self.steps.remove(index).expect("found by the caller");
+        let mut done = Ok(());
+        for p in &step.prologue {
+            done = done.and_then(|()| self.prepare(p, batch));
+        }
+        let done = done.and_then(|()| self.recorder.run(&step.recording));
+        self.steps.push_back(step);
+        done
+    }
+
+    /// Adds what the last steps counted.
+    fn add_counts(&mut self, counts: &ExpertCounts) -> Result<(), Error> {
+        self.recorder.flush()?;
+        let Some(scratch) = &self.scratch else { return Ok(()) };
+        let experts = counts.experts();
+        if experts == 0 {
+            return Ok(());
+        }
+        let layers = scratch.counts.bytes as usize / (4 * experts);
+        let mut bytes = vec![0; 4 * layers * experts];
+        scratch.counts.read(0, &mut bytes);
+        for (i, b) in bytes.as_chunks::<4>().0.iter().enumerate() {
+            match u32::from_le_bytes(*b) {
+                0 => {}
+                n => counts.add(i / experts, i % experts, n as usize),
+            }
+        }
+        bytes.fill(0);
+        scratch.counts.write(0, &bytes);
+        Ok(())
+    }
+}
+
+impl Backend for Vulkan {
+    type Buf = Buf;
+    type Weight = Weight;
+    type Experts = Weight;
+    type Embedding = Embedding;
+    type Cache = Cache;
+
+    fn buf(&mut self, len: usize) -> Result<Buf, Error> {
+        Ok(Buf { buffer: self.zeroed(4 * len as u64)?, len, host: None })
+    }
+    fn vector(&mut self, values: &[f32]) -> Result<Buf, Error> {
+        let host = (values.len() <= 4096).then(|| values.into());
+        Ok(Buf { buffer: self.floats(values)?, len: values.len(), host })
+    }
+    fn weight(&mut self, m: &Matrix, bias: Option<&[f32]>) -> Result<Weight, Error> {
+        self.pack(std::slice::from_ref(m), bias)
+    }
+    fn experts(&mut self, m: &[Matrix]) -> Result<Weight, Error> {
+        self.pack(m, None)
+    }
+    fn embedding(&mut self, m: &Matrix) -> Result<Embedding, Error> {
+        self.embed_cols = self.embed_cols.max(m.cols);
+        Ok(Embedding { table: Arc::new(m.clone()) })
+    }
+    fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
+        shape.check()?;
+        let mut layers = Vec::with_capacity(shape.layers.len());
+        let mut pairs = 1;
+        for l in &shape.layers {
+            layers.push(match *l {
+                LayerCache::Kv { kv_heads, head_dim } => {
+                    if head_dim > 512 || !head_dim.is_multiple_of(2) {
+                        return Err(Error(format!(
+                            "heads of {head_dim} values are not supported on this device"
+                        )));
+                    }
+                    pairs = pairs.max(head_dim / 2);
+                    let rows = shape.pages * kv_heads * PAGE_TOKENS;
+                    let bytes = |ty| (rows * device_row_bytes(ty, head_dim)) as u64;
+                    LayerStore::Kv {
+                        keys: self.zeroed(bytes(shape.kv.keys))?,
+                        values: self.zeroed(bytes(shape.kv.values))?,
+                        heads: kv_heads,
+                        dim: head_dim,
+                    }
+                }
+                LayerCache::Gdn { conv_rows, channels, v_heads, k_dim, v_dim } => {
+                    if k_dim > 512 {
+                        return Err(Error(format!(
+                            "key heads of {k_dim} values are not supported on this device"
+                        )));
+                    }
+                    let conv_bytes = (4 * conv_rows * channels) as u64;
+                    let state_bytes = (4 * v_heads * k_dim * v_dim) as u64;
+                    LayerStore::Gdn {
+                        conv: self.zeroed(shape.slots as u64 * conv_bytes)?,
+                        conv_bytes,
+                        state: self.zeroed(shape.slots as u64 * state_bytes)?,
+                        state_bytes,
+                    }
+                }
+            });
+        }
+        let tables = shape.pages * shape.slots.max(1);
+        self.block = Some(Block::new(&self.memory, step.tokens, tables, pairs, self.embed_cols)?);
+        self.scratch = Some(Scratch::new(&self.memory, &step, self.cols_max, shape.layers.len())?);
+        Ok(Cache { layers, kv: shape.kv })
+    }
+
+    fn read(&mut self, src: &Buf, out: &mut [f32]) {
+        let mut bytes = vec![0; 4 * out.len()];
+        self.guard(|be| be.download(&src.buffer, 0, &mut bytes));
+        for (x, b) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *x = f32::from_le_bytes(*b);
+        }
+    }
+    fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
+        self.guard(|be| {
+            be.recorder.barrier();
+            for l in &cache.layers {
+                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes } = l {
+                    be.recorder.clear(conv, slot as u64 * conv_bytes, *conv_bytes)?;
+                    be.recorder.clear(state, slot as u64 * state_bytes, *state_bytes)?;
+                }
+            }
+            be.recorder.barrier();
+            Ok(())
+        });
+    }
+    fn copy_slot(&mut self, cache: &mut Cache, from: usize, to: usize) {
+        if from == to {
+            return;
+        }
+        self.guard(|be| {
+            be.recorder.barrier();
+            for l in &cache.layers {
+                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes } = l {
+                    for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
+                        be.recorder.copy((b, from as u64 * n), (b, to as u64 * n), n)?;
+                    }
+                }
+            }
+            be.recorder.barrier();
+            Ok(())
+        });
+    }
+    fn copy_page(&mut self, cache: &mut Cache, from: usize, to: usize) {
+        if from == to {
+            return;
+        }
+        self.guard(|be| {
+            be.recorder.barrier();
+            for l in &cache.layers {
+                for (b, ty, rows, dim) in Self::page_parts(cache, l).into_iter().flatten() {
+                    let n = (rows * device_row_bytes(ty, dim)) as u64;
+                    be.recorder.copy((&b, from as u64 * n), (&b, to as u64 * n), n)?;
+                }
+            }
+            be.recorder.barrier();
+            Ok(())
+        });
+    }
+    fn save_slot(&mut self, cache: &Cache, slot: usize, out: &mut [u8]) {
+        self.guard(|be| {
+            let mut rest = out;
+            for l in &cache.layers {
+                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes } = l {
+                    for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
+                        let (now, later) = rest.split_at_mut(n as usize);
+                        be.download(b, slot as u64 * n, now)?;
+                        rest = later;
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
+    fn load_slot(&mut self, cache: &mut Cache, slot: usize, data: &[u8]) {
+        self.guard(|be| {
+            let mut rest = data;
+            for l in &cache.layers {
+                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes } = l {
+                    for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
+                        let (now, later) = rest.split_at(n as usize);
+                        be.upload(b, slot as u64 * n, now)?;
+                        rest = later;
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
+    fn save_page(&mut self, cache: &Cache, page: usize, out: &mut [u8]) {
+        self.guard(|be| {
+            let mut rest = out;
+            for l in &cache.layers {
+                for (b, ty, rows, dim) in Self::page_parts(cache, l).into_iter().flatten() {
+                    let (own, device) = (ty.row_bytes(dim), device_row_bytes(ty, dim));
+                    let mut bytes = vec![0; rows * device];
+                    be.download(&b, (page * rows * device) as u64, &mut bytes)?;
+                    let (now, later) = rest.split_at_mut(rows * own);
+                    for (from, to) in bytes.chunks_exact(device).zip(now.chunks_exact_mut(own)) {
+                        match ty {
+                            KvType::Q8_0 => weights::q8_row_to_blocks(from, to),
+                            _ => to.copy_from_slice(from),
+                        }
+                    }
+                    rest = later;
+                }
+            }
+            Ok(())
+        });
+    }
+    fn load_page(&mut self, cache: &mut Cache, page: usize, data: &[u8]) {
+        self.guard(|be| {
+            let mut rest = data;
+            for l in &cache.layers {
+                for (b, ty, rows, dim) in Self::page_parts(cache, l).into_iter().flatten() {
+                    let (own, device) = (ty.row_bytes(dim), device_row_bytes(ty, dim));
+                    let mut bytes = vec![0; rows * device];
+                    let (now, later) = rest.split_at(rows * own);
+                    for (from, to) in now.chunks_exact(own).zip(bytes.chunks_exact_mut(device)) {
+                        match ty {
+                            KvType::Q8_0 => weights::q8_row_from_blocks(from, to),
+                            _ => to.copy_from_slice(from),
+                        }
+                    }
+                    be.upload(&b, (page * rows * device) as u64, &bytes)?;
+                    rest = later;
+                }
+            }
+            Ok(())
+        });
+    }
+
+    fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        if let Some(e) = self.fault.take() {
+            return Err(e);
+        }
+        let key = StepKey {
+            pass,
+            tokens: batch.len(),
+            spans: batch.spans.len(),
+            outputs: batch.outputs.len(),
+            chunks: chunks(batch),
+        };
+        match self.steps.iter().position(|s| s.key == key) {
+            Some(i) => self.replay(i, batch),
+            None => self.record_step(key, batch, body),
+        }
+    }
+
+    fn count_experts(&mut self, counts: &ExpertCounts) {
+        self.guard(|be| be.add_counts(counts));
+    }
+
+    fn embed(&mut self, table: &Embedding, tokens: &[u32], out: &mut Buf) {
+        self.guard(|be| be.embed_rows(table, tokens, out));
+    }
+
+    fn norm_linear<const N: usize>(
+        &mut self,
+        n: usize,
+        x: &Buf,
+        norm: &Buf,
+        eps: f32,
+        w: [&Weight; N],
+        out: [&mut Buf; N],
+    ) {
+        self.guard(|be| be.norm_linears(n, x, norm, eps, &w, &out.map(|o| o.buffer.clone())));
+    }
+
+    fn rope_store(
+        &mut self,
+        batch: &Batch,
+        a: &Attention<Self>,
+        layer: usize,
+        cache: &mut Cache,
+        q: &mut Buf,
+        k: &mut Buf,
+        v: &Buf,
+    ) {
+        self.guard(|be| be.rope(batch, a, layer, cache, q, k, v));
+    }
+
+    fn attend(
+        &mut self,
+        batch: &Batch,
+        a: &Attention<Self>,
+        layer: usize,
+        cache: &Cache,
+        q: &Buf,
+        out: &mut Buf,
+    ) {
+        self.guard(|be| be.attention(batch, a, layer, cache, q, out));
+    }
+
+    fn gdn(
+        &mut self,
+        batch: &Batch,
+        g: &Gdn<Self>,
+        layer: usize,
+        cache: &mut Cache,
+        qkv: &Buf,
+        z: &Buf,
+        b: &Buf,
+        alpha: &Buf,
+        out: &mut Buf,
+    ) {
+        self.guard(|be| be.delta_net(batch, g, layer, cache, [qkv, z, b, alpha], out));
+    }
+
+    fn linear_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &mut Buf) {
+        self.guard(|be| be.project_add(n, x, w, h));
+    }
+
+    fn mlp(&mut self, n: usize, m: &Mlp<Self>, h: &mut Buf) {
+        self.guard(|be| be.dense(n, m, h));
+    }
+
+    fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, _: &ExpertCounts, h: &mut Buf) {
+        self.guard(|be| be.mixture(n, m, layer, h));
+    }
+
+    fn logits(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, head: &Weight, out: &mut Buf) {
+        self.guard(|be| be.head(batch, h, norm, eps, head, out));
+    }
+
+    fn norm(&mut self, n: usize, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {
+        self.guard(|be| be.norm_rows(n, h, norm, eps, out));
+    }
+}

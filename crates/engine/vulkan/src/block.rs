@@ -1,0 +1,88 @@
+//! The batch block: all that varies from step to step, in memory that both sides see. Kernels read positions, page tables and spans
+//! from it, so a recorded step runs again with another batch. Filled by `backend` before a step.
+
+use std::sync::Arc;
+
+use octet_compute::Error;
+use octet_compute::batch::{Batch, PAGE_TOKENS};
+
+use crate::memory::{Buffer, Memory, Place};
+
+/// The block, and where its parts start, in words.
+pub(crate) struct Block {
+    pub(crate) words: Arc<Buffer>,
+    /// Sine and cosine of each token and pair of dimensions.
+    pub(crate) angles: Arc<Buffer>,
+    /// Rows of embeddings.
+    pub(crate) rows: Arc<Buffer>,
+    /// Position of each token.
+    pub(crate) positions: u32,
+    /// Start of each token's page table, from `pages` on.
+    pub(crate) tables: u32,
+    /// `page * 64 + row` of each token.
+    pub(crate) places: u32,
+    /// `(start, len, slot)` of each span.
+    pub(crate) spans: u32,
+    /// Tokens whose logits are wanted.
+    pub(crate) outputs: u32,
+    /// Page tables.
+    pub(crate) pages: u32,
+    staged: Vec<u32>,
+}
+
+impl Block {
+    /// For steps of up to `tokens` tokens and page tables of `pages` pages, angles of `pairs` pairs, and rows of `cols` columns.
+    pub(crate) fn new(
+        memory: &Memory,
+        tokens: usize,
+        pages: usize,
+        pairs: usize,
+        cols: usize,
+    ) -> Result<Self, Error> {
+        let t = tokens as u32;
+        let len = 7 * tokens + pages;
+        Ok(Self {
+            words: memory.buffer(4 * len as u64, Place::Host)?,
+            angles: memory.buffer(8 * (tokens * pairs) as u64, Place::Host)?,
+            rows: memory.buffer(8 * (tokens * cols) as u64, Place::Host)?,
+            positions: 0,
+            tables: t,
+            places: 2 * t,
+            spans: 3 * t,
+            outputs: 6 * t,
+            pages: 7 * t,
+            staged: vec![0; len],
+        })
+    }
+
+    /// Writes a batch. Nothing that runs may be using the block.
+    pub(crate) fn fill(&mut self, batch: &Batch) -> Result<(), Error> {
+        let most = self.tables as usize;
+        let room = self.staged.len() - self.pages as usize;
+        if batch.len() > most || batch.pages.len() > room {
+            return Err(Error(format!(
+                "a step of {} tokens and {} pages is larger than what was planned for: {most} and {room}",
+                batch.len(),
+                batch.pages.len()
+            )));
+        }
+        let at = |from: u32, i: usize| from as usize + i;
+        for (s, span) in batch.spans.iter().enumerate() {
+            for t in span.start..span.start + span.len {
+                let position = batch.positions[t];
+                let (page, row) = batch.page_of(span, position as usize);
+                self.staged[at(self.positions, t)] = position;
+                self.staged[at(self.tables, t)] = span.pages as u32;
+                self.staged[at(self.places, t)] = (page * PAGE_TOKENS + row) as u32;
+            }
+            let words = [span.start as u32, span.len as u32, span.slot as u32];
+            self.staged[at(self.spans, 3 * s)..][..3].copy_from_slice(&words);
+        }
+        let outputs = self.outputs as usize;
+        self.staged[outputs..][..batch.outputs.len()].copy_from_slice(&batch.outputs);
+        let pages = self.pages as usize;
+        self.staged[pages..][..batch.pages.len()].copy_from_slice(&batch.pages);
+        self.words.write_words(0, &self.staged[..pages + batch.pages.len()]);
+        Ok(())
+    }
+}

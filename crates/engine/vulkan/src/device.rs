@@ -1,0 +1,270 @@
+//! The Vulkan loader, the devices that it knows, and one of them opened. Called by `backend`, and by the command `octet devices`.
+
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+
+use ash::vk;
+use octet_compute::Error;
+
+/// What kind of device it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A graphics card with memory of its own.
+    Discrete,
+    /// A graphics processor that shares the machine's memory.
+    Integrated,
+    /// A processor that runs kernels in software: for tests.
+    Software,
+    /// Anything else, such as a device of a virtual machine.
+    Other,
+}
+
+impl std::fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Discrete => "discrete",
+            Self::Integrated => "integrated",
+            Self::Software => "software",
+            Self::Other => "other",
+        })
+    }
+}
+
+/// A device as `octet devices` lists it.
+#[derive(Debug, Clone)]
+pub struct DeviceInfo {
+    /// Its number: `vulkan:0` is the first.
+    pub index: usize,
+    /// The maker's name of it.
+    pub name: String,
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// The driver's name and version.
+    pub driver: String,
+    /// Vulkan's version, as `1.3.230`.
+    pub api: String,
+    /// Bytes of its largest memory.
+    pub memory_bytes: u64,
+    /// Kernels multiply four bytes with one instruction.
+    pub integer_dot: bool,
+    /// Invocations that run side by side.
+    pub subgroup: u32,
+    /// What it lacks, if Octet cannot use it.
+    pub missing: Vec<String>,
+}
+
+/// The loader and its instance. Dropped last.
+struct Instance {
+    instance: ash::Instance,
+    _entry: ash::Entry,
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // SAFETY: every object made from the instance holds an `Arc` of it, so none is left.
+        unsafe { self.instance.destroy_instance(None) };
+    }
+}
+
+impl Instance {
+    fn new() -> Result<Self, Error> {
+        // SAFETY: the loader is the system's own; it is loaded once and stays loaded for as long as `_entry` lives.
+        let entry = unsafe { ash::Entry::load() }.map_err(|_| {
+            Error("no Vulkan loader is installed: install libvulkan1 (Debian, Ubuntu) or vulkan-loader (Fedora)".into())
+        })?;
+        let app = vk::ApplicationInfo::default().application_name(c"octet").api_version(vk::API_VERSION_1_2);
+        let portable = [ash::khr::portability_enumeration::NAME.as_ptr()];
+        // SAFETY: no arguments but a place for the result.
+        let known = unsafe { entry.enumerate_instance_extension_properties(None) }.unwrap_or_default();
+        let is_portable =
+            known.iter().any(|e| e.extension_name_as_c_str() == Ok(ash::khr::portability_enumeration::NAME));
+        let mut info = vk::InstanceCreateInfo::default().application_info(&app);
+        if is_portable {
+            info = info
+                .enabled_extension_names(&portable)
+                .flags(vk::InstanceCreateFlags::ENUMERATE_PORTABILITY_KHR);
+        }
+        // SAFETY: `info` and what it points to live until the call returns.
+        match unsafe { entry.create_instance(&info, None) } {
+            Ok(instance) => Ok(Self { instance, _entry: entry }),
+            Err(vk::Result::ERROR_INCOMPATIBLE_DRIVER) => Err(Error(
+                "no Vulkan driver is installed: install the card's driver, or mesa-vulkan-drivers for AMD, Intel and the software device"
+                    .into(),
+            )),
+            Err(e) => Err(Error(format!("Vulkan does not start: {e}"))),
+        }
+    }
+
+    fn physical(&self) -> Result<Vec<vk::PhysicalDevice>, Error> {
+        // SAFETY: the instance is alive.
+        unsafe { self.instance.enumerate_physical_devices() }
+            .map_err(|e| Error(format!("Vulkan lists no devices: {e}")))
+    }
+
+    fn info(&self, index: usize, device: vk::PhysicalDevice) -> DeviceInfo {
+        let mut driver = vk::PhysicalDeviceDriverProperties::default();
+        let mut subgroup = vk::PhysicalDeviceSubgroupProperties::default();
+        let mut properties =
+            vk::PhysicalDeviceProperties2::default().push_next(&mut driver).push_next(&mut subgroup);
+        // SAFETY: the device belongs to this instance, and the chained structures outlive the calls.
+        let memory = unsafe {
+            self.instance.get_physical_device_properties2(device, &mut properties);
+            self.instance.get_physical_device_memory_properties(device)
+        };
+        let p = properties.properties;
+        let text = |chars: &[c_char]| {
+            let bytes: Vec<u8> = chars.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let heaps = memory.memory_heaps_as_slice();
+        let local = heaps.iter().filter(|h| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+        let (kind, api) = (p.device_type, p.api_version);
+        let mut missing = Vec::new();
+        if api < vk::API_VERSION_1_2 {
+            missing.push("Vulkan 1.2".to_string());
+        }
+        if p.limits.max_compute_work_group_invocations < 256
+            || p.limits.max_compute_shared_memory_size < 16 << 10
+        {
+            missing.push("workgroups of 256 invocations with 16 KiB of shared memory".to_string());
+        }
+        if self.queue_family(device).is_none() {
+            missing.push("a compute queue".to_string());
+        }
+        if !self.has_extension(device, ash::khr::push_descriptor::NAME) {
+            missing.push("VK_KHR_push_descriptor".to_string());
+        }
+        DeviceInfo {
+            index,
+            name: text(&p.device_name),
+            kind: match kind {
+                vk::PhysicalDeviceType::DISCRETE_GPU => DeviceKind::Discrete,
+                vk::PhysicalDeviceType::INTEGRATED_GPU => DeviceKind::Integrated,
+                vk::PhysicalDeviceType::CPU => DeviceKind::Software,
+                _ => DeviceKind::Other,
+            },
+            driver: format!("{} {}", text(&driver.driver_name), text(&driver.driver_info)).trim().to_string(),
+            api: format!(
+                "{}.{}.{}",
+                vk::api_version_major(api),
+                vk::api_version_minor(api),
+                vk::api_version_patch(api)
+            ),
+            memory_bytes: local.map(|h| h.size).max().unwrap_or(0),
+            integer_dot: self.has_integer_dot(device),
+            subgroup: subgroup.subgroup_size,
+            missing,
+        }
+    }
+
+    fn queue_family(&self, device: vk::PhysicalDevice) -> Option<u32> {
+        // SAFETY: the device belongs to this instance.
+        let families = unsafe { self.instance.get_physical_device_queue_family_properties(device) };
+        let compute = |f: &vk::QueueFamilyProperties| f.queue_flags.contains(vk::QueueFlags::COMPUTE);
+        families.iter().position(compute).map(|i| i as u32)
+    }
+
+    fn has_extension(&self, device: vk::PhysicalDevice, name: &CStr) -> bool {
+        // SAFETY: the device belongs to this instance.
+        let all = unsafe { self.instance.enumerate_device_extension_properties(device) }.unwrap_or_default();
+        all.iter().any(|e| e.extension_name_as_c_str() == Ok(name))
+    }
+
+    fn has_integer_dot(&self, device: vk::PhysicalDevice) -> bool {
+        if !self.has_extension(device, ash::khr::shader_integer_dot_product::NAME) {
+            return false;
+        }
+        let mut dot = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default();
+        let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut dot);
+        // SAFETY: the chained structure outlives the call.
+        unsafe { self.instance.get_physical_device_features2(device, &mut features) };
+        dot.shader_integer_dot_product == vk::TRUE
+    }
+}
+
+/// All devices that the system's Vulkan loader knows, in its order.
+///
+/// # Errors
+/// Where there is no loader or no driver: what to install.
+pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
+    let instance = Instance::new()?;
+    let all = instance.physical()?;
+    Ok(all.into_iter().enumerate().map(|(i, d)| instance.info(i, d)).collect())
+}
+
+/// An open device with one compute queue.
+pub(crate) struct Device {
+    pub(crate) raw: ash::Device,
+    pub(crate) push: ash::khr::push_descriptor::Device,
+    pub(crate) queue: vk::Queue,
+    pub(crate) queue_family: u32,
+    pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
+    /// Longest buffer that a kernel can see, in bytes.
+    pub(crate) buffer_bytes_max: u64,
+    pub(crate) info: DeviceInfo,
+    _instance: Instance,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: buffers, pipelines and command pools hold an `Arc` of the device, so none is left.
+        unsafe { self.raw.destroy_device(None) };
+    }
+}
+
+impl Device {
+    /// Opens the device with this number.
+    pub(crate) fn open(index: usize) -> Result<Arc<Self>, Error> {
+        let instance = Instance::new()?;
+        let all = instance.physical()?;
+        let physical = *all.get(index).ok_or_else(|| {
+            Error(format!(
+                "there is no device vulkan:{index}; this machine has {} (see 'octet devices')",
+                all.len()
+            ))
+        })?;
+        let info = instance.info(index, physical);
+        if !info.missing.is_empty() {
+            return Err(Error(format!("vulkan:{index} ({}) lacks {}", info.name, info.missing.join(", "))));
+        }
+        let family = instance.queue_family(physical).expect("checked by `info`");
+        let mut names = vec![ash::khr::push_descriptor::NAME.as_ptr()];
+        let mut dot =
+            vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true);
+        let portability = c"VK_KHR_portability_subset";
+        if instance.has_extension(physical, portability) {
+            names.push(portability.as_ptr());
+        }
+        let priorities = [1.0];
+        let queues =
+            [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
+        let mut create = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
+        if info.integer_dot {
+            names.push(ash::khr::shader_integer_dot_product::NAME.as_ptr());
+            create = create.push_next(&mut dot);
+        }
+        create = create.enabled_extension_names(&names);
+        // SAFETY: the device belongs to the instance; `create` and what it points to outlive the calls; the queue family
+        // exists and has one queue.
+        unsafe {
+            let raw = instance
+                .instance
+                .create_device(physical, &create, None)
+                .map_err(|e| Error(format!("vulkan:{index} ({}) cannot be opened: {e}", info.name)))?;
+            let queue = raw.get_device_queue(family, 0);
+            let push = ash::khr::push_descriptor::Device::new(&instance.instance, &raw);
+            let memory = instance.instance.get_physical_device_memory_properties(physical);
+            let limits = instance.instance.get_physical_device_properties(physical).limits;
+            Ok(Arc::new(Self {
+                raw,
+                push,
+                queue,
+                queue_family: family,
+                memory,
+                buffer_bytes_max: u64::from(limits.max_storage_buffer_range),
+                info,
+                _instance: instance,
+            }))
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The kernels by name: their SPIR-V, and how many buffers each binds. Compiled from `shaders/` by `build-shaders.sh`.
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $variant:ident, $name:literal, $buffers:literal;)*) => {
+        /// A kernel of `shaders/`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub(crate) enum Kernel {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Kernel {
+            /// The file's name without its ending.
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// Buffers that it binds, from 0 on.
+            pub(crate) fn buffers(self) -> usize {
+                match self { $(Self::$variant => $buffers,)* }
+            }
+
+            /// Its SPIR-V; `dot`: with the instruction that multiplies four bytes.
+            pub(crate) fn spirv(self, dot: bool) -> Vec<u32> {
+                let bytes: &[u8] = match (self, dot) {
+                    $((Self::$variant, true) => include_bytes!(concat!("../spirv/", $name, ".dot.spv")),
+                      (Self::$variant, false) => include_bytes!(concat!("../spirv/", $name, ".spv")),)*
+                };
+                bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
+            }
+        }
+    };
+}
+
+kernels! {
+    /// Projections; constants: type of the weights, tokens of a workgroup, whether experts are chosen by tiles.
+    Linear, "linear", 9;
+    /// Norm, SwiGLU or neither, then 8-bit quantisation; constants: mode, whether to quantise, whether to write f32.
+    Norm, "norm", 6;
+    /// The router's choice of experts.
+    Route, "route", 7;
+    /// Pairs of tokens and experts by expert.
+    Group, "group", 3;
+    /// Sums a token's experts.
+    Combine, "combine", 5;
+    /// Rotation, and storing keys and values; constants: types of keys and values, pairing.
+    Rope, "rope", 9;
+    /// Attention over one chunk; constants: types of keys and values, parts of a head.
+    Attend, "attend", 5;
+    /// Adds the chunks of attention up.
+    Merge, "merge", 4;
+    /// Convolution and delta rule; constants: rows of the state per thread, order of the heads.
+    Gdn, "gdn", 10;
+    /// The gated norm after it.
+    GdnOut, "gdn_out", 3;
+    /// The states of the convolution.
+    ConvState, "conv_state", 3;
+}

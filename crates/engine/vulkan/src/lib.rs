@@ -1,0 +1,16 @@
+//! The Vulkan backend: the verbs of `octet_compute` as compute kernels, for graphics cards of every maker. Start in `backend`.
+//!
+//! Kernels are GLSL in `shaders/`; the SPIR-V that is built from them lies in `spirv/`, so a build needs no shader compiler.
+
+pub mod backend;
+mod block;
+pub mod device;
+mod kernel;
+mod memory;
+mod pipeline;
+mod record;
+mod verbs;
+mod weights;
+
+pub use backend::{Vulkan, VulkanOptions};
+pub use device::{DeviceInfo, DeviceKind, devices};

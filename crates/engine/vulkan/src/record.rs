@@ -1,0 +1,326 @@
+//! Command buffers: dispatches in stages with one barrier between them, copies, submission, and recordings that are run again. Called
+//! by `backend` and the verbs.
+
+use std::sync::Arc;
+
+use ash::vk;
+use octet_compute::Error;
+
+use crate::device::Device;
+use crate::kernel::Kernel;
+use crate::memory::Buffer;
+use crate::pipeline::{PUSH_BYTES, Pipelines};
+
+/// Nanoseconds that a submission may take.
+const TIME_MAX_NS: u64 = 60_000_000_000;
+
+/// Commands of a step, ready to run as often as one likes. Holds what they use.
+pub(crate) struct Recording {
+    commands: vk::CommandBuffer,
+    /// Kept alive for as long as the commands may run.
+    buffers: Vec<Arc<Buffer>>,
+    /// Barriers in it.
+    pub(crate) barriers: u32,
+    /// Kernels that it starts.
+    pub(crate) dispatches: u32,
+    is_empty: bool,
+    /// Something was recorded since the last barrier.
+    is_dirty: bool,
+}
+
+/// Records and runs commands on a device's queue, one submission at a time.
+pub(crate) struct Recorder {
+    device: Arc<Device>,
+    pool: vk::CommandPool,
+    fence: vk::Fence,
+    pipelines: Pipelines,
+    /// Command buffers that no recording uses.
+    free: Vec<vk::CommandBuffer>,
+    open: Option<Recording>,
+    /// Leaves out the barrier of this number: for the test that validation notices.
+    pub(crate) skip_barrier: Option<u32>,
+    /// Submissions until one reports a lost device: for tests.
+    pub(crate) lose_after: Option<u32>,
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // SAFETY: after the wait nothing runs; pool and fence belong to this recorder. A lost device is destroyed all the same.
+        unsafe {
+            let _ = self.device.raw.device_wait_idle();
+            self.device.raw.destroy_command_pool(self.pool, None);
+            self.device.raw.destroy_fence(self.fence, None);
+        }
+    }
+}
+
+fn failed(what: &str, e: vk::Result) -> Error {
+    Error(match e {
+        vk::Result::ERROR_DEVICE_LOST => {
+            format!("the graphics device was lost while {what}: its driver reset it, or it was removed")
+        }
+        vk::Result::TIMEOUT => format!("the graphics device took over a minute while {what}"),
+        e => format!("the graphics device failed while {what}: {e}"),
+    })
+}
+
+impl Recorder {
+    pub(crate) fn new(device: Arc<Device>) -> Result<Self, Error> {
+        let info = vk::CommandPoolCreateInfo::default()
+            .queue_family_index(device.queue_family)
+            .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
+        // SAFETY: the device is alive; what is made is destroyed by `drop`.
+        let (pool, fence) = unsafe {
+            let pool = device.raw.create_command_pool(&info, None).map_err(|e| failed("starting", e))?;
+            (pool, device.raw.create_fence(&vk::FenceCreateInfo::default(), None))
+        };
+        let pipelines = Pipelines::new(device.clone());
+        let fence = fence.map_err(|e| {
+            // SAFETY: the pool is not used yet.
+            unsafe { device.raw.destroy_command_pool(pool, None) };
+            failed("starting", e)
+        })?;
+        Ok(Self {
+            device,
+            pool,
+            fence,
+            pipelines,
+            free: Vec::new(),
+            open: None,
+            skip_barrier: None,
+            lose_after: None,
+        })
+    }
+
+    /// The recording that commands go to, begun if there is none.
+    fn open(&mut self) -> Result<&mut Recording, Error> {
+        if self.open.is_none() {
+            let d = &self.device.raw;
+            let commands = match self.free.pop() {
+                Some(commands) => commands,
+                None => {
+                    let info = vk::CommandBufferAllocateInfo::default()
+                        .command_pool(self.pool)
+                        .level(vk::CommandBufferLevel::PRIMARY)
+                        .command_buffer_count(1);
+                    // SAFETY: the pool is alive.
+                    unsafe { d.allocate_command_buffers(&info) }.map_err(|e| failed("recording", e))?[0]
+                }
+            };
+            // SAFETY: the command buffer is not running: it is new, or its recording was over.
+            unsafe { d.begin_command_buffer(commands, &vk::CommandBufferBeginInfo::default()) }
+                .map_err(|e| failed("recording", e))?;
+            self.open = Some(Recording {
+                commands,
+                buffers: Vec::new(),
+                barriers: 0,
+                dispatches: 0,
+                is_empty: true,
+                is_dirty: false,
+            });
+            // What the host and earlier submissions wrote is seen by what follows.
+            self.barrier_now(vk::AccessFlags::HOST_WRITE);
+        }
+        Ok(self.open.as_mut().expect("just opened"))
+    }
+
+    fn barrier_now(&mut self, more: vk::AccessFlags) {
+        let Some(open) = &mut self.open else { return };
+        let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
+        let access = vk::AccessFlags::SHADER_READ
+            | vk::AccessFlags::SHADER_WRITE
+            | vk::AccessFlags::TRANSFER_READ
+            | vk::AccessFlags::TRANSFER_WRITE;
+        let barrier = [vk::MemoryBarrier::default().src_access_mask(access | more).dst_access_mask(access)];
+        let from = if more.is_empty() { stages } else { stages | vk::PipelineStageFlags::HOST };
+        // SAFETY: the command buffer is being recorded.
+        unsafe {
+            self.device.raw.cmd_pipeline_barrier(
+                open.commands,
+                from,
+                stages,
+                vk::DependencyFlags::empty(),
+                &barrier,
+                &[],
+                &[],
+            );
+        }
+    }
+
+    /// Ends a stage: what follows sees what came before. Two in a row are one.
+    pub(crate) fn barrier(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        if !open.is_dirty {
+            return;
+        }
+        open.is_dirty = false;
+        open.barriers += 1;
+        if self.skip_barrier != Some(open.barriers) {
+            self.barrier_now(vk::AccessFlags::empty());
+        }
+    }
+
+    /// Runs `kernel` with `groups` workgroups over `buffers`, in the order of its bindings.
+    pub(crate) fn dispatch(
+        &mut self,
+        kernel: Kernel,
+        constants: [u32; 3],
+        buffers: &[&Arc<Buffer>],
+        push: &[u32],
+        groups: [u32; 3],
+    ) -> Result<(), Error> {
+        assert!(buffers.len() == kernel.buffers() && 4 * push.len() <= PUSH_BYTES, "{}", kernel.name());
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        let pipeline = self.pipelines.get((kernel, constants))?;
+        let infos: [vk::DescriptorBufferInfo; 10] = std::array::from_fn(|i| {
+            let raw = buffers.get(i).map_or(vk::Buffer::null(), |b| b.raw);
+            vk::DescriptorBufferInfo::default().buffer(raw).range(vk::WHOLE_SIZE)
+        });
+        let writes: [vk::WriteDescriptorSet<'_>; 10] = std::array::from_fn(|i| {
+            vk::WriteDescriptorSet::default()
+                .dst_binding(i as u32)
+                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                .buffer_info(&infos[i..i + 1])
+        });
+        let mut bytes = [0u8; PUSH_BYTES];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(push) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        let open = self.open()?;
+        let commands = open.commands;
+        open.buffers.extend(buffers.iter().map(|b| (*b).clone()));
+        open.dispatches += 1;
+        (open.is_empty, open.is_dirty) = (false, true);
+        let d = &self.device;
+        // SAFETY: the command buffer is being recorded; pipeline, layout and buffers are alive, and stay so for as long as the
+        // recording does.
+        unsafe {
+            d.raw.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
+            d.push.cmd_push_descriptor_set(
+                commands,
+                vk::PipelineBindPoint::COMPUTE,
+                pipeline.layout,
+                0,
+                &writes[..buffers.len()],
+            );
+            d.raw.cmd_push_constants(
+                commands,
+                pipeline.layout,
+                vk::ShaderStageFlags::COMPUTE,
+                0,
+                &bytes[..4 * push.len().max(1)],
+            );
+            d.raw.cmd_dispatch(commands, groups[0], groups[1], groups[2]);
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` bytes; the ranges do not overlap.
+    pub(crate) fn copy(
+        &mut self,
+        from: (&Arc<Buffer>, u64),
+        to: (&Arc<Buffer>, u64),
+        bytes: u64,
+    ) -> Result<(), Error> {
+        assert!(from.1 + bytes <= from.0.bytes && to.1 + bytes <= to.0.bytes, "a copy beyond a buffer's end");
+        if bytes == 0 {
+            return Ok(());
+        }
+        let open = self.open()?;
+        open.buffers.extend([from.0.clone(), to.0.clone()]);
+        (open.is_empty, open.is_dirty) = (false, true);
+        let commands = open.commands;
+        let region = [vk::BufferCopy { src_offset: from.1, dst_offset: to.1, size: bytes }];
+        // SAFETY: the command buffer is being recorded; both ranges lie within their buffers, which stay alive.
+        unsafe { self.device.raw.cmd_copy_buffer(commands, from.0.raw, to.0.raw, &region) };
+        Ok(())
+    }
+
+    /// Fills whole words with zeros.
+    pub(crate) fn clear(&mut self, buffer: &Arc<Buffer>, at: u64, bytes: u64) -> Result<(), Error> {
+        assert!(at + bytes <= buffer.bytes, "a fill beyond the buffer's end");
+        if bytes == 0 {
+            return Ok(());
+        }
+        let open = self.open()?;
+        open.buffers.push(buffer.clone());
+        (open.is_empty, open.is_dirty) = (false, true);
+        let commands = open.commands;
+        // SAFETY: the command buffer is being recorded; the range lies within the buffer, which stays alive.
+        unsafe { self.device.raw.cmd_fill_buffer(commands, buffer.raw, at, bytes, 0) };
+        Ok(())
+    }
+
+    /// Ends the open recording, if anything was recorded.
+    pub(crate) fn finish(&mut self) -> Result<Option<Recording>, Error> {
+        let Some(recording) = self.open.take() else { return Ok(None) };
+        let barrier = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
+            .dst_access_mask(vk::AccessFlags::HOST_READ)];
+        let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
+        // SAFETY: the command buffer is being recorded, and ended here.
+        let ended = unsafe {
+            self.device.raw.cmd_pipeline_barrier(
+                recording.commands,
+                stages,
+                vk::PipelineStageFlags::HOST,
+                vk::DependencyFlags::empty(),
+                &barrier,
+                &[],
+                &[],
+            );
+            self.device.raw.end_command_buffer(recording.commands)
+        };
+        ended.map_err(|e| failed("recording", e))?;
+        if recording.is_empty {
+            self.recycle(recording);
+            return Ok(None);
+        }
+        Ok(Some(recording))
+    }
+
+    /// Runs a recording to its end.
+    pub(crate) fn run(&mut self, recording: &Recording) -> Result<(), Error> {
+        if let Some(left) = &mut self.lose_after {
+            if *left == 0 {
+                return Err(failed("computing", vk::Result::ERROR_DEVICE_LOST));
+            }
+            *left -= 1;
+        }
+        let d = &self.device.raw;
+        let commands = [recording.commands];
+        let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
+        let fence = [self.fence];
+        // SAFETY: the commands were ended; nothing runs, because every run waits for its end.
+        unsafe {
+            d.reset_fences(&fence)
+                .and_then(|()| d.queue_submit(self.device.queue, &submit, self.fence))
+                .and_then(|()| d.wait_for_fences(&fence, true, TIME_MAX_NS))
+                .map_err(|e| failed("computing", e))
+        }
+    }
+
+    /// Gives a recording's command buffer back.
+    pub(crate) fn recycle(&mut self, recording: Recording) {
+        self.free.push(recording.commands);
+    }
+
+    /// Runs all that was recorded, and forgets it.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        if let Some(recording) = self.finish()? {
+            let done = self.run(&recording);
+            self.recycle(recording);
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what was recorded and not run.
+    pub(crate) fn abandon(&mut self) {
+        if let Ok(Some(recording)) = self.finish() {
+            self.recycle(recording);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Rotation, storing keys and values, and attention.
+
+use octet_compute::Error;
+use octet_compute::backend::{Attention, KvType, RopePairing};
+use octet_compute::batch::Batch;
+
+use crate::backend::{Buf, Cache, LayerStore, Prologue, Vulkan, chunks};
+use crate::kernel::Kernel;
+
+/// The number of a type in `kv.glsl`.
+fn number(ty: KvType) -> u32 {
+    match ty {
+        KvType::F32 => 0,
+        KvType::F16 => 1,
+        KvType::Q8_0 => 2,
+    }
+}
+
+impl Vulkan {
+    pub(crate) fn rope(
+        &mut self,
+        batch: &Batch,
+        a: &Attention<Self>,
+        layer: usize,
+        cache: &Cache,
+        q: &Buf,
+        k: &Buf,
+        v: &Buf,
+    ) -> Result<(), Error> {
+        let LayerStore::Kv { keys, values, .. } = &cache.layers[layer] else {
+            unreachable!("layer {layer} has no keys and values")
+        };
+        self.use_batch(batch)?;
+        self.before_host_write()?;
+        let frequencies =
+            a.inv_freq.host.clone().ok_or_else(|| Error("too many rotated dimensions".into()))?;
+        let prologue = Prologue::Angles(frequencies, a.rope_scale);
+        let known = self.prologue.iter().any(|p| match (p, &prologue) {
+            (Prologue::Angles(f, s), Prologue::Angles(g, t)) => f == g && s == t,
+            _ => false,
+        });
+        let others = self.prologue.iter().any(|p| matches!(p, Prologue::Angles(..)));
+        if others && !known {
+            return Err(Error(
+                "layers that rotate by different frequencies are not supported on this device".into(),
+            ));
+        }
+        self.prepare(&prologue, batch)?;
+        if !known {
+            self.prologue.push(prologue);
+        }
+        let dummy = self.dummy.clone();
+        let (q_norm, k_norm) = a.qk_norm.as_ref().map_or((&dummy, &dummy), |(q, k)| (&q.buffer, &k.buffer));
+        let block = self.block()?;
+        let (words, angles, places) = (block.words.clone(), block.angles.clone(), block.places);
+        let stride = if a.gated { 2 * a.head_dim } else { a.head_dim };
+        let buffers = [&q.buffer, &k.buffer, &v.buffer, q_norm, k_norm, &words, keys, values, &angles];
+        let push = [
+            a.heads as u32,
+            a.kv_heads as u32,
+            a.head_dim as u32,
+            stride as u32,
+            (a.rope_dims / 2) as u32,
+            a.qk_norm.is_some().into(),
+            a.eps.to_bits(),
+            places,
+            0,
+        ];
+        let adjacent = u32::from(a.rope_pairing == RopePairing::Adjacent);
+        let constants = [number(cache.kv.keys), number(cache.kv.values), adjacent];
+        let groups = [(a.heads + 2 * a.kv_heads) as u32, batch.len() as u32, 1];
+        self.recorder.barrier();
+        self.recorder.dispatch(Kernel::Rope, constants, &buffers, &push, groups)
+    }
+
+    pub(crate) fn attention(
+        &mut self,
+        batch: &Batch,
+        a: &Attention<Self>,
+        layer: usize,
+        cache: &Cache,
+        q: &Buf,
+        out: &Buf,
+    ) -> Result<(), Error> {
+        let LayerStore::Kv { keys, values, .. } = &cache.layers[layer] else {
+            unreachable!("layer {layer} has no keys and values")
+        };
+        self.use_batch(batch)?;
+        let scratch = self.scratch.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))?;
+        let partial = scratch.partial.clone();
+        let block = self.block()?;
+        let (words, positions, tables, pages) =
+            (block.words.clone(), block.positions, block.tables, block.pages);
+        let chunks = chunks(batch);
+        let stride = if a.gated { 2 * a.head_dim } else { a.head_dim } as u32;
+        let (heads, dim) = (a.heads as u32, a.head_dim as u32);
+        let token_bytes = 4 * (a.heads * chunks * (a.head_dim + 2)) as u64;
+        let at_once = (partial.bytes / token_bytes) as usize;
+        if at_once == 0 {
+            return Err(Error(format!("a context of {chunks} chunks is too long for this device")));
+        }
+        let scale = (a.head_dim as f32).powf(-0.5);
+        for first in (0..batch.len()).step_by(at_once) {
+            let n = (batch.len() - first).min(at_once) as u32;
+            let push = [
+                heads,
+                a.kv_heads as u32,
+                dim,
+                stride,
+                first as u32,
+                chunks as u32,
+                positions,
+                tables,
+                pages,
+                scale.to_bits(),
+            ];
+            let constants = [number(cache.kv.keys), number(cache.kv.values), dim.div_ceil(64)];
+            let buffers = [&q.buffer, keys, values, &words, &partial];
+            self.recorder.barrier();
+            self.recorder.dispatch(Kernel::Attend, constants, &buffers, &push, [chunks as u32, heads, n])?;
+            self.recorder.barrier();
+            let push = [heads, dim, stride, first as u32, chunks as u32, positions, a.gated.into()];
+            let buffers = [&partial, &q.buffer, &words, &out.buffer];
+            self.recorder.dispatch(Kernel::Merge, [0; 3], &buffers, &push, [heads, n, 1])?;
+        }
+        Ok(())
+    }
+}

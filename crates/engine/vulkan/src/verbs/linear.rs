@@ -1,0 +1,216 @@
+//! Embedding, norms and projections.
+
+use std::sync::Arc;
+
+use octet_compute::Error;
+use octet_compute::backend::Mlp;
+use octet_compute::batch::Batch;
+
+use super::Rows;
+use crate::backend::{Buf, Embedding, Prologue, Vulkan, Weight};
+use crate::kernel::Kernel;
+use crate::memory::Buffer;
+
+/// What becomes of a row before a projection; the numbers are those of `norm.comp`.
+#[derive(Clone, Copy)]
+pub(crate) enum Before<'a> {
+    /// It stays as it is.
+    Nothing,
+    /// RMS norm with this weight and epsilon.
+    Norm(&'a Arc<Buffer>, f32),
+    /// `silu(row) * up`.
+    Swiglu(&'a Arc<Buffer>),
+}
+
+/// Which experts' rows a projection takes: tiles, pairs, and how many pairs share a row of the input.
+pub(crate) struct Experts<'a> {
+    pub(crate) tiles: &'a Arc<Buffer>,
+    pub(crate) pairs: &'a Arc<Buffer>,
+    pub(crate) pairs_per_row: u32,
+    /// Most tiles that there may be.
+    pub(crate) tiles_max: usize,
+}
+
+/// Tokens of a workgroup for `n` tokens.
+pub(crate) fn tile(n: usize) -> u32 {
+    match n {
+        0 | 1 => 1,
+        2 => 2,
+        3 | 4 => 4,
+        _ => 8,
+    }
+}
+
+impl Vulkan {
+    /// Starts the kernel that prepares `n` rows of `cols` values of `x` for `weights`, in the forms that these read.
+    pub(crate) fn prepare_rows(
+        &mut self,
+        n: usize,
+        cols: usize,
+        x: &Arc<Buffer>,
+        before: Before<'_>,
+        gather: Option<u32>,
+        forms: [bool; 2],
+        to: &Rows,
+    ) -> Result<(), Error> {
+        let dummy = self.dummy.clone();
+        let (mode, w, eps) = match before {
+            Before::Nothing => (0, &dummy, 0.0),
+            Before::Norm(w, eps) => (1, w, eps),
+            Before::Swiglu(up) => (2, up, 0.0),
+        };
+        let index = match gather {
+            Some(_) => self.block()?.words.clone(),
+            None => dummy.clone(),
+        };
+        let push = [cols as u32, u32::from(gather.is_some()), gather.unwrap_or(0), f32::to_bits(eps)];
+        let constants = [mode, forms[0].into(), forms[1].into()];
+        let buffers = [x, w, &index, &to.quants, &to.scales, &to.floats];
+        self.recorder.dispatch(Kernel::Norm, constants, &buffers, &push, [n as u32, 1, 1])
+    }
+
+    /// Starts a projection of prepared rows: `out[t] (+)= w . x[t]`.
+    pub(crate) fn project(
+        &mut self,
+        n: usize,
+        x: &Rows,
+        w: &Weight,
+        out: &Arc<Buffer>,
+        add: bool,
+        experts: Option<&Experts<'_>>,
+    ) -> Result<(), Error> {
+        let dummy = self.dummy.clone();
+        let input = if w.ty.is_float() { &x.floats } else { &x.quants };
+        let tokens = tile(n);
+        let (tiles, pairs) = experts.map_or((&dummy, &dummy), |e| (e.tiles, e.pairs));
+        let buffers = [
+            &w.quants,
+            &w.high,
+            &w.scales,
+            input,
+            &x.scales,
+            w.bias.as_ref().unwrap_or(&dummy),
+            out,
+            tiles,
+            pairs,
+        ];
+        let push = [
+            w.rows as u32,
+            w.cols as u32,
+            n as u32,
+            w.cols as u32,
+            w.rows as u32,
+            w.bias.is_some().into(),
+            add.into(),
+            experts.map_or(1, |e| e.pairs_per_row),
+        ];
+        let columns = experts.map_or(n.div_ceil(tokens as usize), |e| e.tiles_max) as u32;
+        let constants = [w.ty as u32, tokens, experts.is_some().into()];
+        let groups = [w.rows.div_ceil(8) as u32, columns, 1];
+        self.recorder.dispatch(Kernel::Linear, constants, &buffers, &push, groups)
+    }
+
+    /// Which forms of their input these weights read: 8-bit, f32.
+    pub(crate) fn forms(weights: &[&Weight]) -> [bool; 2] {
+        [weights.iter().any(|w| !w.ty.is_float()), weights.iter().any(|w| w.ty.is_float())]
+    }
+
+    pub(crate) fn input(&self) -> Result<Rows, Error> {
+        let scratch = self.scratch.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))?;
+        Ok(scratch.input.clone())
+    }
+
+    pub(crate) fn embed_rows(&mut self, table: &Embedding, tokens: &[u32], out: &Buf) -> Result<(), Error> {
+        self.before_host_write()?;
+        let cols = table.table.cols;
+        let first = self.rows_used;
+        let rows = self.block()?.rows.clone();
+        // one step embeds its tokens, and those of multi-token prediction
+        self.rows_used = if self.rows_used == 0 { tokens.len() } else { 0 };
+        let prologue = Prologue::Embed(table.table.clone(), first);
+        let batch = Batch { tokens: tokens.to_vec(), ..Batch::default() };
+        self.prepare(&prologue, &batch)?;
+        self.prologue.push(prologue);
+        self.recorder.barrier();
+        let bytes = (4 * tokens.len() * cols) as u64;
+        self.recorder.copy((&rows, (4 * first * cols) as u64), (&out.buffer, 0), bytes)
+    }
+
+    pub(crate) fn norm_linears(
+        &mut self,
+        n: usize,
+        x: &Buf,
+        norm: &Buf,
+        eps: f32,
+        weights: &[&Weight],
+        out: &[Arc<Buffer>],
+    ) -> Result<(), Error> {
+        let input = self.input()?;
+        let before = Before::Norm(&norm.buffer, eps);
+        self.recorder.barrier();
+        self.prepare_rows(n, norm.len, &x.buffer, before, None, Self::forms(weights), &input)?;
+        self.recorder.barrier();
+        weights.iter().zip(out).try_for_each(|(w, out)| self.project(n, &input, w, out, false, None))
+    }
+
+    pub(crate) fn project_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &Buf) -> Result<(), Error> {
+        let mut input = self.input()?;
+        if w.ty.is_float() {
+            input.floats = x.buffer.clone();
+        } else {
+            self.recorder.barrier();
+            self.prepare_rows(n, w.cols, &x.buffer, Before::Nothing, None, [true, false], &input)?;
+        }
+        self.recorder.barrier();
+        self.project(n, &input, w, &h.buffer, true, None)
+    }
+
+    pub(crate) fn dense(&mut self, n: usize, m: &Mlp<Self>, h: &Buf) -> Result<(), Error> {
+        let input = self.input()?;
+        let scratch = self.scratch.as_ref().expect("`input` found it");
+        let (gate, up, inner) = (scratch.gate.clone(), scratch.up.clone(), scratch.inner.clone());
+        let before = Before::Norm(&m.norm.buffer, m.eps);
+        self.recorder.barrier();
+        self.prepare_rows(n, m.gate.cols, &h.buffer, before, None, Self::forms(&[&m.gate, &m.up]), &input)?;
+        self.recorder.barrier();
+        self.project(n, &input, &m.gate, &gate, false, None)?;
+        self.project(n, &input, &m.up, &up, false, None)?;
+        self.recorder.barrier();
+        self.prepare_rows(n, m.down.cols, &gate, Before::Swiglu(&up), None, Self::forms(&[&m.down]), &inner)?;
+        self.recorder.barrier();
+        self.project(n, &inner, &m.down, &h.buffer, true, None)
+    }
+
+    pub(crate) fn head(
+        &mut self,
+        batch: &Batch,
+        h: &Buf,
+        norm: &Buf,
+        eps: f32,
+        head: &Weight,
+        out: &Buf,
+    ) -> Result<(), Error> {
+        self.use_batch(batch)?;
+        let (input, outputs) = (self.input()?, self.block()?.outputs);
+        let n = batch.outputs.len();
+        let before = Before::Norm(&norm.buffer, eps);
+        self.recorder.barrier();
+        self.prepare_rows(n, head.cols, &h.buffer, before, Some(outputs), Self::forms(&[head]), &input)?;
+        self.recorder.barrier();
+        self.project(n, &input, head, &out.buffer, false, None)
+    }
+
+    pub(crate) fn norm_rows(
+        &mut self,
+        n: usize,
+        h: &Buf,
+        norm: &Buf,
+        eps: f32,
+        out: &Buf,
+    ) -> Result<(), Error> {
+        let mut to = self.input()?;
+        to.floats = out.buffer.clone();
+        self.recorder.barrier();
+        self.prepare_rows(n, norm.len, &h.buffer, Before::Norm(&norm.buffer, eps), None, [false, true], &to)
+    }
+}

@@ -1,0 +1,95 @@
+//! The verbs as stages: kernels that do not depend on each other, and one barrier after them. Called by `backend`.
+
+mod attention;
+mod gdn;
+mod linear;
+mod moe;
+
+use std::sync::Arc;
+
+use octet_compute::Error;
+use octet_compute::backend::StepShape;
+
+use crate::memory::{Buffer, Memory, Place};
+
+/// Rows that projections read: 8-bit with a scale and a sum for 32, and as f32.
+#[derive(Clone)]
+pub(crate) struct Rows {
+    pub(crate) quants: Arc<Buffer>,
+    pub(crate) scales: Arc<Buffer>,
+    pub(crate) floats: Arc<Buffer>,
+}
+
+impl Rows {
+    fn new(memory: &Memory, rows: usize, cols: usize) -> Result<Self, Error> {
+        let values = (rows * cols) as u64;
+        Ok(Self {
+            quants: memory.buffer(values, Place::Device)?,
+            scales: memory.buffer(values.div_ceil(4), Place::Device)?,
+            floats: memory.buffer(4 * values, Place::Device)?,
+        })
+    }
+}
+
+/// Memory of a step between its stages.
+pub(crate) struct Scratch {
+    /// Inputs of a verb's projections.
+    pub(crate) input: Rows,
+    /// Gate and up of a dense block, or of the shared expert: `[tokens, intermediate]` each.
+    pub(crate) gate: Arc<Buffer>,
+    pub(crate) up: Arc<Buffer>,
+    /// Their product.
+    pub(crate) inner: Rows,
+    /// The same of routed experts: `[tokens * top_k, intermediate]`.
+    pub(crate) expert_gate: Arc<Buffer>,
+    pub(crate) expert_up: Arc<Buffer>,
+    pub(crate) expert_inner: Rows,
+    /// Outputs of experts `[tokens * top_k, hidden]`, and of the shared one `[tokens, hidden]`.
+    pub(crate) expert_out: Arc<Buffer>,
+    pub(crate) shared_out: Arc<Buffer>,
+    /// Logits of the router `[tokens, experts]`, and the choice that is made of them.
+    pub(crate) router: Arc<Buffer>,
+    pub(crate) chosen: Arc<Buffer>,
+    pub(crate) share: Arc<Buffer>,
+    pub(crate) shared_gate: Arc<Buffer>,
+    pub(crate) tiles: Arc<Buffer>,
+    pub(crate) pairs: Arc<Buffer>,
+    /// Tokens that went to each expert of each layer since they were read.
+    pub(crate) counts: Arc<Buffer>,
+    /// Chunks of attention before they are added up.
+    pub(crate) partial: Arc<Buffer>,
+}
+
+/// Bytes of [`Scratch::partial`]; long prompts are cut so that they fit.
+const PARTIAL_BYTES: u64 = 32 << 20;
+
+impl Scratch {
+    /// For steps of up to `step`, with inputs of up to `cols` columns.
+    pub(crate) fn new(memory: &Memory, step: &StepShape, cols: usize, layers: usize) -> Result<Self, Error> {
+        let t = step.tokens;
+        let pairs = t * step.top_k;
+        let floats = |len: usize| memory.buffer(4 * len as u64, Place::Device);
+        let counts = memory.buffer(4 * (layers * step.experts) as u64, Place::Host)?;
+        counts.write(0, &vec![0; counts.bytes as usize]);
+        let partial = if step.heads == 0 { 16 } else { PARTIAL_BYTES };
+        Ok(Self {
+            input: Rows::new(memory, t, cols)?,
+            gate: floats(t * step.intermediate)?,
+            up: floats(t * step.intermediate)?,
+            inner: Rows::new(memory, t, step.intermediate)?,
+            expert_gate: floats(pairs * step.expert_intermediate)?,
+            expert_up: floats(pairs * step.expert_intermediate)?,
+            expert_inner: Rows::new(memory, pairs, step.expert_intermediate)?,
+            expert_out: floats(pairs * cols)?,
+            shared_out: floats(t * cols)?,
+            router: floats(t * step.experts)?,
+            chosen: floats(pairs)?,
+            share: floats(pairs)?,
+            shared_gate: floats(t)?,
+            tiles: floats(1 + 3 * (pairs + 1))?,
+            pairs: floats(pairs)?,
+            counts,
+            partial: memory.buffer(partial, Place::Device)?,
+        })
+    }
+}

@@ -1,0 +1,250 @@
+//! Weights in the device's layout: rows cut into 8 stripes of blocks, so that the lanes of a row read side by side. `shaders/weights.glsl` reads
+//! what this writes. Called at load.
+
+use octet_weights::quant::{q4_k, q5_k, q6_k};
+use octet_weights::{GgmlType, Matrix};
+
+/// Lanes of a row: its stripes.
+const LANES: usize = 8;
+
+/// Types that kernels read. The numbers are those of `weights.glsl`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+pub(crate) enum DeviceType {
+    F32 = 0,
+    F16 = 1,
+    Bf16 = 2,
+    /// Signed bytes, an f16 scale for 32.
+    Q8_0 = 3,
+    /// Signed bytes, an f32 scale and minimum for 32: what other types of blocks of 32 become, exactly.
+    I8 = 4,
+    Q4_K = 5,
+    Q5_K = 6,
+    Q6_K = 7,
+}
+
+impl DeviceType {
+    /// What a file's type becomes. Types without blocks of 32 that have integer values become f32: right, and large.
+    pub(crate) fn of(ty: GgmlType) -> Self {
+        match ty {
+            GgmlType::F16 => Self::F16,
+            GgmlType::BF16 => Self::Bf16,
+            GgmlType::Q8_0 => Self::Q8_0,
+            GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q5_0 | GgmlType::Q5_1 => Self::I8,
+            GgmlType::Q4_K => Self::Q4_K,
+            GgmlType::Q5_K => Self::Q5_K,
+            GgmlType::Q6_K => Self::Q6_K,
+            _ => Self::F32,
+        }
+    }
+
+    /// Activations are f32, not quantised.
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+}
+
+/// The planes of one matrix as words.
+#[derive(Default)]
+pub(crate) struct Planes {
+    /// Quants: 4 words a block of 32, 8 for types of a byte.
+    pub(crate) quants: Vec<u32>,
+    /// High bits: a word a block (Q5_K), or two (Q6_K).
+    pub(crate) high: Vec<u32>,
+    /// Scales; for float types the values.
+    pub(crate) scales: Vec<u32>,
+}
+
+/// 4 bytes as a word.
+fn word(b: &[u8]) -> u32 {
+    u32::from_le_bytes([b[0], b[1], b[2], b[3]])
+}
+
+fn f16_bits(b: &[u8]) -> u32 {
+    u32::from(u16::from_le_bytes([b[0], b[1]]))
+}
+
+/// Packs a matrix. Rows of quantised types are whole blocks of 32.
+pub(crate) fn pack(m: &Matrix) -> Planes {
+    let ty = DeviceType::of(m.ty);
+    let mut planes = Planes::default();
+    if ty.is_float() {
+        pack_floats(m, ty, &mut planes);
+        return planes;
+    }
+    let blocks = m.cols / 32;
+    let steps = blocks.div_ceil(LANES);
+    let quant_words = if matches!(ty, DeviceType::Q8_0 | DeviceType::I8) { 8 } else { 4 };
+    let high_words = match ty {
+        DeviceType::Q5_K => 1,
+        DeviceType::Q6_K => 2,
+        _ => 0,
+    };
+    let pieces = m.rows * steps * LANES;
+    planes.quants = vec![0; pieces * quant_words];
+    planes.high = vec![0; pieces * high_words];
+    for r in 0..m.rows {
+        let row = m.row(r);
+        for block in 0..blocks {
+            let piece = (r * steps + block % steps) * LANES + block / steps;
+            let quants = &mut planes.quants[piece * quant_words..][..quant_words];
+            let high = &mut planes.high[piece * high_words..][..high_words];
+            let (values, scale) = unpack(m.ty, row, block);
+            match ty {
+                DeviceType::Q8_0 | DeviceType::I8 => {
+                    quants.iter_mut().zip(values.as_chunks::<4>().0).for_each(|(w, v)| *w = word(v));
+                }
+                _ => nibbles(&values, quants, high),
+            }
+            match scale {
+                Scale::Half(bits) => {
+                    let index = r * blocks + block;
+                    planes.scales.resize(index / 2 + 1, 0);
+                    planes.scales[index / 2] |= bits << (16 * (index % 2));
+                }
+                Scale::Words(words) => planes.scales.extend(words),
+                Scale::Superblock(words) if block % 8 == 0 => planes.scales.extend(words),
+                Scale::Superblock(_) => {}
+            }
+        }
+    }
+    planes
+}
+
+fn pack_floats(m: &Matrix, ty: DeviceType, planes: &mut Planes) {
+    if ty != DeviceType::F32 {
+        for r in 0..m.rows {
+            let (pairs, rest) = m.row(r).as_chunks::<4>();
+            planes.scales.extend(pairs.iter().map(|b| u32::from_le_bytes(*b)));
+            planes.scales.extend((!rest.is_empty()).then(|| f16_bits(rest)));
+        }
+        return;
+    }
+    let mut row = vec![0.0; m.cols];
+    for r in 0..m.rows {
+        m.dequantize_row(r, &mut row);
+        planes.scales.extend(row.iter().map(|x| x.to_bits()));
+    }
+}
+
+/// Scales of a block of 32.
+enum Scale {
+    /// One f16.
+    Half(u32),
+    /// Words of its own.
+    Words([u32; 2]),
+    /// Words that 8 blocks share.
+    Superblock(Vec<u32>),
+}
+
+/// The 32 values of a block as bytes, without their high offset, and its scales.
+fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale) {
+    let mut v = [0u8; 32];
+    let of = |bytes: usize| &row[block * bytes..][..bytes];
+    let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();
+    // fields as `octet_weights::quant::legacy` documents them
+    let scale = match ty {
+        GgmlType::Q8_0 => {
+            v.copy_from_slice(&of(34)[2..]);
+            Scale::Half(f16_bits(of(34)))
+        }
+        GgmlType::Q4_0 => {
+            let b = of(18);
+            for i in 0..16 {
+                (v[i], v[16 + i]) = ((b[2 + i] & 15).wrapping_sub(8), (b[2 + i] >> 4).wrapping_sub(8));
+            }
+            Scale::Words([half(b).to_bits(), 0])
+        }
+        GgmlType::Q4_1 => {
+            let b = of(20);
+            for i in 0..16 {
+                (v[i], v[16 + i]) = (b[4 + i] & 15, b[4 + i] >> 4);
+            }
+            Scale::Words([half(b).to_bits(), (-half(&b[2..])).to_bits()])
+        }
+        GgmlType::Q5_0 | GgmlType::Q5_1 => {
+            let with_min = ty == GgmlType::Q5_1;
+            let b = of(if with_min { 24 } else { 22 });
+            let at = if with_min { 4 } else { 2 };
+            let bits = word(&b[at..]);
+            for i in 0..16 {
+                let q = b[at + 4 + i];
+                v[i] = (q & 15) | ((bits >> i & 1) as u8) << 4;
+                v[16 + i] = (q >> 4) | ((bits >> (16 + i) & 1) as u8) << 4;
+            }
+            let min = if with_min { -half(&b[2..]) } else { 0.0 };
+            if !with_min {
+                v.iter_mut().for_each(|q| *q = q.wrapping_sub(16));
+            }
+            Scale::Words([half(b).to_bits(), min.to_bits()])
+        }
+        GgmlType::Q4_K | GgmlType::Q5_K => {
+            let bytes = if ty == GgmlType::Q4_K { q4_k::BYTES } else { q5_k::BYTES };
+            let (super_block, sub) = (&row[block / 8 * bytes..][..bytes], block % 8);
+            let qs = if ty == GgmlType::Q4_K { q4_k::QS } else { q5_k::QS };
+            let nibble = &super_block[qs][32 * (sub / 2)..][..32];
+            for i in 0..32 {
+                v[i] = nibble[i] >> (4 * (sub % 2)) & 15;
+                if ty == GgmlType::Q5_K {
+                    v[i] |= (super_block[q5_k::QH][i] >> sub & 1) << 4;
+                }
+            }
+            Scale::Superblock(super_block[..16].chunks_exact(4).map(word).collect())
+        }
+        GgmlType::Q6_K => {
+            let (b, sub) = (&row[block / 8 * q6_k::BYTES..][..q6_k::BYTES], block % 8);
+            let (part, j) = (sub / 4, sub % 4);
+            for i in 0..32 {
+                let low = b[q6_k::QL][64 * part + 32 * (j % 2) + i] >> (4 * (j / 2)) & 15;
+                let high = b[q6_k::QH][32 * part + i] >> (2 * j) & 3;
+                v[i] = low | high << 4;
+            }
+            let mut words: Vec<u32> = b[q6_k::SCALES].chunks_exact(4).map(word).collect();
+            words.push(f16_bits(&b[q6_k::D..]));
+            Scale::Superblock(words)
+        }
+        _ => unreachable!("{ty} is packed as f32"),
+    };
+    (v, scale)
+}
+
+/// 32 values of 4 to 6 bits: low nibbles of columns 0..16 in the low half of each byte, of 16..32 in the high half; high bits apart.
+fn nibbles(v: &[u8; 32], quants: &mut [u32], high: &mut [u32]) {
+    for i in 0..16 {
+        let byte = (v[i] & 15) | (v[16 + i] & 15) << 4;
+        quants[i / 4] |= u32::from(byte) << (8 * (i % 4));
+    }
+    match high {
+        [bits] => {
+            // bit `c` is column `c`
+            *bits = v.iter().enumerate().fold(0, |all, (c, q)| all | u32::from(q >> 4 & 1) << c);
+        }
+        [lo, hi] => {
+            // byte `k` of a half, bits `2w..`: column `4w + k`
+            for (half, out) in [(0, lo), (16, hi)] {
+                for c in 0..16 {
+                    *out |= u32::from(v[half + c] >> 4 & 3) << (8 * (c % 4) + 2 * (c / 4));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A row of a page as the CPU keeps it (ggml's q8_0 blocks) from the device's layout: all bytes, then a word for each scale.
+pub(crate) fn q8_row_to_blocks(device: &[u8], blocks: &mut [u8]) {
+    let n = blocks.len() / 34;
+    for (i, block) in blocks.chunks_exact_mut(34).enumerate() {
+        block[..2].copy_from_slice(&device[32 * n + 4 * i..][..2]);
+        block[2..].copy_from_slice(&device[32 * i..][..32]);
+    }
+}
+
+/// The inverse of [`q8_row_to_blocks`].
+pub(crate) fn q8_row_from_blocks(blocks: &[u8], device: &mut [u8]) {
+    let n = blocks.len() / 34;
+    for (i, block) in blocks.chunks_exact(34).enumerate() {
+        device[32 * n + 4 * i..][..4].copy_from_slice(&[block[0], block[1], 0, 0]);
+        device[32 * i..][..32].copy_from_slice(&block[2..]);
+    }
+}

@@ -1,0 +1,143 @@
+//! The Vulkan backend against the scalar oracle, verb by verb, on random shapes; and against itself: a token's result may not depend, to
+//! the bit, on what else is in the batch or on how the prompt was cut.
+
+#[path = "../../compute/tests/support/layers.rs"]
+mod layers;
+
+use layers::*;
+use octet_compute::backend::*;
+use octet_compute::batch::Batch;
+use octet_compute::reference::Reference;
+use octet_vulkan::{Vulkan, VulkanOptions};
+use octet_weights::GgmlType;
+use proptest::prelude::*;
+
+fn vulkan() -> Option<Vulkan> {
+    let index = octet_testkit::vulkan_device()?;
+    Some(Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("the device opens"))
+}
+
+/// The parts of a pass that are compared: with tokens that the router sent elsewhere left out from the experts on.
+fn differences(shape: &Shape, long: usize, be: Vulkan) -> Vec<(f32, f32)> {
+    let batches = two_steps(long);
+    let mut oracle = layers(Reference, shape);
+    let mut be = layers(be, shape);
+    let mut parts: Vec<(Vec<f32>, Vec<f32>)> = Vec::new();
+    for batch in &batches {
+        let (got, want) = (be.run(batch), oracle.run(batch));
+        let same = same_experts(&got[MOE - 1], &want[MOE - 1], shape);
+        parts.resize(want.len(), (Vec::new(), Vec::new()));
+        for (i, (all_got, all_want)) in parts.iter_mut().enumerate() {
+            let keep = if i < MOE { vec![true; same.len()] } else { same.clone() };
+            all_got.extend(rows(&got[i], &keep));
+            all_want.extend(rows(&want[i], &keep));
+        }
+    }
+    parts.iter().map(|(got, want)| (worst(got, want), relative(got, want))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn equals_the_oracle(shape in shapes(), long in 1..140usize) {
+        let Some(be) = vulkan() else { return Ok(()) };
+        let floats = matches!(shape.ty, GgmlType::F32 | GgmlType::BF16);
+        let has = |ty| shape.kv.keys == ty || shape.kv.values == ty;
+        for (part, (worst, relative)) in differences(&shape, long, be).into_iter().enumerate() {
+            // quantised weights meet 8-bit activations; keys and values may round to another neighbour
+            let (d, bound) = match floats {
+                true if has(KvType::Q8_0) => (relative, 1e-2),
+                true => (worst, if has(KvType::F16) { 5e-3 } else { 3e-4 }),
+                false => (relative, 0.1),
+            };
+            prop_assert!(d <= bound, "part {part} differs by {d}");
+        }
+    }
+
+    #[test]
+    fn does_not_depend_on_the_batch_or_the_cut(shape in shapes(), n in 2..100usize, cut in 1..99usize) {
+        let Some(be) = vulkan() else { return Ok(()) };
+        let cut = cut.min(n - 1);
+        let all = tokens(0, n);
+        let mut be = layers(be, &shape);
+        let mut batch = Batch::default();
+        batch.push(&all, 0, 0, &pages(0), n);
+        let whole = be.logits(&batch);
+
+        be.reset();
+        let mut parts = Vec::new();
+        for (from, to) in [(0, cut), (cut, n)] {
+            let mut batch = Batch::default();
+            batch.push(&tokens(1, 3), 0, 1, &pages(1), 0);
+            batch.push(&all[from..to], from, 0, &pages(0), to - from);
+            parts.extend(be.logits(&batch));
+            be.be.reset_slot(&mut be.cache, 1);
+        }
+        prop_assert!(parts == whole, "cut at {cut} of {n}");
+
+        be.reset();
+        let mut steps = Vec::new();
+        for (i, t) in all.iter().enumerate() {
+            let mut batch = Batch::default();
+            batch.push(&[*t], i, 0, &pages(0), 1);
+            steps.extend(be.logits(&batch));
+        }
+        prop_assert!(steps == whole, "step by step, {n} tokens");
+    }
+}
+
+/// Every type of weight that a file may have, those without a kernel of their own too.
+#[test]
+fn every_type_of_weights_equals_the_oracle() {
+    use GgmlType::*;
+    for ty in [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q2_K, IQ4_XS, MXFP4] {
+        let Some(be) = vulkan() else { return };
+        let shape = Shape { ty, head_dim: 32, gdn_dim: 32, ..plain_shape() };
+        for (part, (_, d)) in differences(&shape, 20, be).into_iter().enumerate() {
+            assert!(d <= 0.1, "{ty}: part {part} differs by {d}");
+        }
+    }
+}
+
+#[test]
+fn states_and_pages_survive_saving_and_loading() {
+    let mixed = KvTypes { keys: KvType::Q8_0, values: KvType::F32 };
+    for kv in [KvType::F16.into(), KvType::Q8_0.into(), mixed] {
+        let Some(be) = vulkan() else { return };
+        survives_saving(layers(be, &Shape { head_dim: 32, kv, ..plain_shape() }));
+    }
+}
+
+/// A context of several chunks gives the same bits in one step and token by token.
+#[test]
+fn a_long_context_gives_the_same_bits_whole_and_in_parts() {
+    let shape = Shape { head_dim: 32, kv: KvType::F16.into(), ..plain_shape() };
+    let all = tokens(0, 1100);
+    let table: Vec<u32> = (0..PAGES as u32).rev().collect();
+    let run = |at_once: usize| -> Option<Vec<f32>> {
+        let mut be = layers(vulkan()?, &shape);
+        let mut last = Vec::new();
+        for start in (0..all.len()).step_by(at_once) {
+            let mut batch = Batch::default();
+            let part = &all[start..(start + at_once).min(all.len())];
+            batch.push(part, start, 0, &table, 1);
+            last = be.logits(&batch);
+        }
+        Some(last)
+    };
+    assert_eq!(run(150), run(77));
+}
+
+#[test]
+fn experts_are_counted_as_the_router_chooses() {
+    let Some(be) = vulkan() else { return };
+    let shape = Shape { seed: 3, experts: 7, top_k: 3, kv: KvType::F32.into(), ..plain_shape() };
+    let (mut oracle, mut be) = (layers(Reference, &shape), layers(be, &shape));
+    for batch in two_steps(100) {
+        let (got, want) = (be.run(&batch), oracle.run(&batch));
+        assert!(same_experts(&got[MOE - 1], &want[MOE - 1], &shape).iter().all(|s| *s), "too close to call");
+    }
+    be.be.count_experts(&be.counts);
+    assert_eq!(be.counts.layers().collect::<Vec<_>>(), oracle.counts.layers().collect::<Vec<_>>());
+}
