@@ -56,6 +56,7 @@ pub enum Command {
     Serve(Box<crate::serve::ServeArgs>),
     Bench(Box<crate::bench::BenchArgs>),
     Show(crate::show::ShowArgs),
+    Devices(crate::device::DevicesArgs),
     Synth(crate::synth::SynthArgs),
     Pull(crate::library::PullArgs),
     List(crate::library::ListArgs),
@@ -149,6 +150,8 @@ pub struct EngineArgs {
     threads: Option<usize>,
     #[command(flatten)]
     pub kernels: KernelArgs,
+    #[command(flatten)]
+    pub device: crate::device::DeviceFlags,
 }
 
 impl EngineArgs {
@@ -159,6 +162,7 @@ impl EngineArgs {
             kv: self.kv.kv(),
             batch_tokens: self.batch_size.map_or(self.ubatch_size, |b| b.min(self.ubatch_size)),
             cpu: self.kernels.options(self.threads),
+            device: self.device.device(),
             ..Options::default()
         }
     }

@@ -7,6 +7,7 @@ mod chat;
 mod completions;
 mod config;
 mod config_cmd;
+mod device;
 mod inside;
 mod keys;
 mod library;
@@ -54,6 +55,7 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(&args, settings)?,
         Command::Bench(args) => bench::run(&args, settings)?,
         Command::Show(args) => show::run(&args, settings)?,
+        Command::Devices(args) => device::list(&args)?,
         Command::Synth(args) => synth::run(&args)?,
         Command::Pull(args) => library::pull(&args, settings)?,
         Command::List(args) => library::list(&args, settings)?,

@@ -40,6 +40,10 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/compute/src/cpu/vector/tests/rows.rs",
     "crates/engine/engine/tests/alloc.rs",
     "crates/engine/engine/tests/sampler_alloc.rs",
+    "crates/engine/vulkan/src/device.rs",
+    "crates/engine/vulkan/src/memory.rs",
+    "crates/engine/vulkan/src/pipeline.rs",
+    "crates/engine/vulkan/src/record.rs",
     "crates/engine/weights/src/map.rs",
     "crates/engine/weights/tests/alloc.rs",
 ];
@@ -49,6 +53,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weights", &[]),
     ("compute", &["weights"]),
     ("engine", &["weights", "compute"]),
+    ("vulkan", &["weights", "compute"]),
     ("api", &[]),
     ("synth", &["weights"]),
     ("router", &["api", "config", "upstream"]),
@@ -69,8 +74,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "weights", "compute", "engine", "synth", "hub", "keys", "parser", "api", "serve", "config",
-            "router",
+            "weights", "compute", "engine", "vulkan", "synth", "hub", "keys", "parser", "api", "serve",
+            "config", "router",
         ],
     ),
     ("testkit", &[]),

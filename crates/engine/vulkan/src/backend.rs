@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use octet_compute::backend::*;
 use octet_compute::batch::{Batch, PAGE_TOKENS};
+use octet_compute::cpu::profile::Profile;
+use octet_compute::inspect::Inspect;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
 
@@ -425,6 +427,24 @@ impl Vulkan {
         bytes.fill(0);
         scratch.counts.write(0, &bytes);
         Ok(())
+    }
+}
+
+impl Inspect for Vulkan {
+    fn describe(&self) -> String {
+        Vulkan::describe(self)
+    }
+    fn numerics(&self) -> String {
+        Vulkan::numerics(self)
+    }
+    fn threads(&self) -> usize {
+        1
+    }
+    fn take_profile(&mut self) -> Option<Profile> {
+        None
+    }
+    fn measure_bandwidth(&mut self, _: usize) -> Result<Vec<f64>, Error> {
+        Err(Error("the bandwidth of a graphics device is not measured yet; use --no-bandwidth".into()))
     }
 }
 

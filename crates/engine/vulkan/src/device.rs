@@ -131,9 +131,6 @@ impl Instance {
         if self.queue_family(device).is_none() {
             missing.push("a compute queue".to_string());
         }
-        if !self.has_extension(device, ash::khr::push_descriptor::NAME) {
-            missing.push("VK_KHR_push_descriptor".to_string());
-        }
         DeviceInfo {
             index,
             name: text(&p.device_name),
@@ -195,7 +192,6 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
 /// An open device with one compute queue.
 pub(crate) struct Device {
     pub(crate) raw: ash::Device,
-    pub(crate) push: ash::khr::push_descriptor::Device,
     pub(crate) queue: vk::Queue,
     pub(crate) queue_family: u32,
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
@@ -228,7 +224,7 @@ impl Device {
             return Err(Error(format!("vulkan:{index} ({}) lacks {}", info.name, info.missing.join(", "))));
         }
         let family = instance.queue_family(physical).expect("checked by `info`");
-        let mut names = vec![ash::khr::push_descriptor::NAME.as_ptr()];
+        let mut names = Vec::new();
         let mut dot =
             vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true);
         let portability = c"VK_KHR_portability_subset";
@@ -252,12 +248,10 @@ impl Device {
                 .create_device(physical, &create, None)
                 .map_err(|e| Error(format!("vulkan:{index} ({}) cannot be opened: {e}", info.name)))?;
             let queue = raw.get_device_queue(family, 0);
-            let push = ash::khr::push_descriptor::Device::new(&instance.instance, &raw);
             let memory = instance.instance.get_physical_device_memory_properties(physical);
             let limits = instance.instance.get_physical_device_properties(physical).limits;
             Ok(Arc::new(Self {
                 raw,
-                push,
                 queue,
                 queue_family: family,
                 memory,

@@ -20,6 +20,7 @@ pub(crate) type PipelineKey = (Kernel, [u32; 3]);
 pub(crate) struct Pipeline {
     pub(crate) raw: vk::Pipeline,
     pub(crate) layout: vk::PipelineLayout,
+    pub(crate) set_layout: vk::DescriptorSetLayout,
 }
 
 /// All pipelines of a device.
@@ -61,7 +62,7 @@ impl Pipelines {
             Error(format!("the kernel '{}' cannot be compiled by the driver: {e}", kernel.name()))
         };
         let module = self.module(kernel).map_err(failed)?;
-        let layout = self.layout(kernel.buffers()).map_err(failed)?;
+        let (set_layout, layout) = self.layout(kernel.buffers()).map_err(failed)?;
         let entry = |id: u32| vk::SpecializationMapEntry { constant_id: id, offset: 4 * id, size: 4 };
         let entries = [entry(0), entry(1), entry(2)];
         let data: Vec<u8> = constants.iter().flat_map(|c| c.to_ne_bytes()).collect();
@@ -76,7 +77,7 @@ impl Pipelines {
         let made =
             unsafe { self.device.raw.create_compute_pipelines(vk::PipelineCache::null(), &info, None) };
         let raw = made.map_err(|(_, e)| failed(e))?[0];
-        let pipeline = Pipeline { raw, layout };
+        let pipeline = Pipeline { raw, layout, set_layout };
         self.made.insert(key, pipeline);
         Ok(pipeline)
     }
@@ -93,9 +94,12 @@ impl Pipelines {
         Ok(module)
     }
 
-    fn layout(&mut self, buffers: usize) -> Result<vk::PipelineLayout, vk::Result> {
-        if let Some((_, layout)) = self.layouts.get(&buffers) {
-            return Ok(*layout);
+    fn layout(
+        &mut self,
+        buffers: usize,
+    ) -> Result<(vk::DescriptorSetLayout, vk::PipelineLayout), vk::Result> {
+        if let Some(layouts) = self.layouts.get(&buffers) {
+            return Ok(*layouts);
         }
         let bindings: Vec<_> = (0..buffers as u32)
             .map(|i| {
@@ -106,9 +110,7 @@ impl Pipelines {
                     .stage_flags(vk::ShaderStageFlags::COMPUTE)
             })
             .collect();
-        let info = vk::DescriptorSetLayoutCreateInfo::default()
-            .bindings(&bindings)
-            .flags(vk::DescriptorSetLayoutCreateFlags::PUSH_DESCRIPTOR_KHR);
+        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
         let range = [vk::PushConstantRange::default()
             .stage_flags(vk::ShaderStageFlags::COMPUTE)
             .size(PUSH_BYTES as u32)];
@@ -120,7 +122,7 @@ impl Pipelines {
                 vk::PipelineLayoutCreateInfo::default().set_layouts(&sets).push_constant_ranges(&range);
             let layout = self.device.raw.create_pipeline_layout(&info, None)?;
             self.layouts.insert(buffers, (set, layout));
-            Ok(layout)
+            Ok((set, layout))
         }
     }
 }

@@ -11,12 +11,20 @@ use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::pipeline::{PUSH_BYTES, Pipelines};
 
+/// Descriptor sets of a pool; each dispatch takes one.
+const SETS_PER_POOL: u32 = 256;
+/// Most buffers of a kernel.
+const BUFFERS_MAX: u32 = 10;
 /// Nanoseconds that a submission may take.
 const TIME_MAX_NS: u64 = 60_000_000_000;
 
 /// Commands of a step, ready to run as often as one likes. Holds what they use.
 pub(crate) struct Recording {
     commands: vk::CommandBuffer,
+    /// Where its descriptor sets come from; the last one has room.
+    pools: Vec<vk::DescriptorPool>,
+    /// Sets that the last pool has given out.
+    sets: u32,
     /// Kept alive for as long as the commands may run.
     buffers: Vec<Arc<Buffer>>,
     /// Barriers in it.
@@ -34,8 +42,11 @@ pub(crate) struct Recorder {
     pool: vk::CommandPool,
     fence: vk::Fence,
     pipelines: Pipelines,
-    /// Command buffers that no recording uses.
+    /// Command buffers and pools of descriptor sets that no recording uses.
     free: Vec<vk::CommandBuffer>,
+    free_pools: Vec<vk::DescriptorPool>,
+    /// Pools that were made.
+    all_pools: Vec<vk::DescriptorPool>,
     open: Option<Recording>,
     /// Leaves out the barrier of this number: for the test that validation notices.
     pub(crate) skip_barrier: Option<u32>,
@@ -49,6 +60,7 @@ impl Drop for Recorder {
         unsafe {
             let _ = self.device.raw.device_wait_idle();
             self.device.raw.destroy_command_pool(self.pool, None);
+            self.all_pools.iter().for_each(|p| self.device.raw.destroy_descriptor_pool(*p, None));
             self.device.raw.destroy_fence(self.fence, None);
         }
     }
@@ -86,6 +98,8 @@ impl Recorder {
             fence,
             pipelines,
             free: Vec::new(),
+            free_pools: Vec::new(),
+            all_pools: Vec::new(),
             open: None,
             skip_barrier: None,
             lose_after: None,
@@ -112,6 +126,8 @@ impl Recorder {
                 .map_err(|e| failed("recording", e))?;
             self.open = Some(Recording {
                 commands,
+                pools: Vec::new(),
+                sets: SETS_PER_POOL,
                 buffers: Vec::new(),
                 barriers: 0,
                 dispatches: 0,
@@ -160,6 +176,39 @@ impl Recorder {
         }
     }
 
+    /// A descriptor set of the open recording.
+    fn set(&mut self, layout: vk::DescriptorSetLayout) -> Result<vk::DescriptorSet, Error> {
+        self.open()?;
+        let open = self.open.as_mut().expect("just opened");
+        let d = &self.device.raw;
+        if open.sets == SETS_PER_POOL {
+            let pool = match self.free_pools.pop() {
+                Some(pool) => pool,
+                None => {
+                    let sizes = [vk::DescriptorPoolSize::default()
+                        .ty(vk::DescriptorType::STORAGE_BUFFER)
+                        .descriptor_count(SETS_PER_POOL * BUFFERS_MAX)];
+                    let info =
+                        vk::DescriptorPoolCreateInfo::default().max_sets(SETS_PER_POOL).pool_sizes(&sizes);
+                    // SAFETY: the device is alive; the pool is destroyed by `drop`.
+                    let pool = unsafe { d.create_descriptor_pool(&info, None) }
+                        .map_err(|e| failed("recording", e))?;
+                    self.all_pools.push(pool);
+                    pool
+                }
+            };
+            open.pools.push(pool);
+            open.sets = 0;
+        }
+        open.sets += 1;
+        let layouts = [layout];
+        let pool = *open.pools.last().expect("one has room");
+        let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(pool).set_layouts(&layouts);
+        // SAFETY: pool and layout are alive.
+        let sets = unsafe { d.allocate_descriptor_sets(&info) }.map_err(|e| failed("recording", e))?;
+        Ok(sets[0])
+    }
+
     /// Runs `kernel` with `groups` workgroups over `buffers`, in the order of its bindings.
     pub(crate) fn dispatch(
         &mut self,
@@ -174,12 +223,14 @@ impl Recorder {
             return Ok(());
         }
         let pipeline = self.pipelines.get((kernel, constants))?;
+        let set = self.set(pipeline.set_layout)?;
         let infos: [vk::DescriptorBufferInfo; 10] = std::array::from_fn(|i| {
             let raw = buffers.get(i).map_or(vk::Buffer::null(), |b| b.raw);
             vk::DescriptorBufferInfo::default().buffer(raw).range(vk::WHOLE_SIZE)
         });
         let writes: [vk::WriteDescriptorSet<'_>; 10] = std::array::from_fn(|i| {
             vk::WriteDescriptorSet::default()
+                .dst_set(set)
                 .dst_binding(i as u32)
                 .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
                 .buffer_info(&infos[i..i + 1])
@@ -198,12 +249,15 @@ impl Recorder {
         // recording does.
         unsafe {
             d.raw.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
-            d.push.cmd_push_descriptor_set(
+            d.raw.update_descriptor_sets(&writes[..buffers.len()], &[]);
+            let sets = [set];
+            d.raw.cmd_bind_descriptor_sets(
                 commands,
                 vk::PipelineBindPoint::COMPUTE,
                 pipeline.layout,
                 0,
-                &writes[..buffers.len()],
+                &sets,
+                &[],
             );
             d.raw.cmd_push_constants(
                 commands,
@@ -304,6 +358,14 @@ impl Recorder {
 
     /// Gives a recording's command buffer back.
     pub(crate) fn recycle(&mut self, recording: Recording) {
+        for pool in recording.pools {
+            // SAFETY: the recording does not run any more, so none of the pool's sets is in use.
+            let reset =
+                unsafe { self.device.raw.reset_descriptor_pool(pool, vk::DescriptorPoolResetFlags::empty()) };
+            if reset.is_ok() {
+                self.free_pools.push(pool);
+            }
+        }
         self.free.push(recording.commands);
     }
 

@@ -205,14 +205,17 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
 }
 
 impl<B: Backend> Layers<B> {
-    pub fn keep(&mut self, states: &mut Vec<Vec<f32>>, h: &B::Buf, len: usize) {
-        let mut out = vec![0.0; len];
-        self.be.read(h, &mut out);
-        states.push(out);
-    }
-
     /// A pass through every verb; the residual stream after each part, the router's logits before [`MOE`], the logits.
     pub fn run(&mut self, batch: &Batch) -> Vec<Vec<f32>> {
+        self.pass(batch, false)
+    }
+
+    /// The same as one step, in which nothing is read.
+    pub fn step(&mut self, batch: &Batch) {
+        self.pass(batch, true);
+    }
+
+    fn pass(&mut self, batch: &Batch, as_step: bool) -> Vec<Vec<f32>> {
         let n = batch.len();
         let s = self.shape.clone();
         let (heads, v_heads) = (s.kv_heads * s.group, s.k_heads * s.repeat);
@@ -250,33 +253,51 @@ impl<B: Backend> Layers<B> {
             mut normed,
         ] = lens.map(|len| self.be.buf(n * len).unwrap());
 
-        self.be.embed(&self.embedding, &batch.tokens, &mut h);
-        self.keep(&mut states, &h, n * hidden);
+        let Self { be, attention, gdn, mlp, moe, q: wq, k: wk, v: wv, out, qkv: wqkv, z: wz, b: wb, .. } =
+            self;
+        let (walpha, gdn_out, norm, head) = (&self.alpha, &self.gdn_out, &self.norm, &self.head);
+        let (embedding, cache, counts) = (&self.embedding, &mut self.cache, &self.counts);
+        let mut body = |be: &mut B, read: bool| {
+            let mut keep = |be: &mut B, x: &B::Buf, len: usize| {
+                if read {
+                    let mut values = vec![0.0; len];
+                    be.read(x, &mut values);
+                    states.push(values);
+                }
+            };
+            be.embed(embedding, &batch.tokens, &mut h);
+            keep(be, &h, n * hidden);
 
-        let (weights, outs) = ([&self.q, &self.k, &self.v], [&mut q, &mut k, &mut v]);
-        self.be.norm_linear(n, &h, &self.norm, 1e-6, weights, outs);
-        self.be.rope_store(batch, &self.attention, 0, &mut self.cache, &mut q, &mut k, &v);
-        self.be.attend(batch, &self.attention, 0, &self.cache, &q, &mut mixed);
-        self.be.linear_add(n, &mixed, &self.out, &mut h);
-        self.keep(&mut states, &h, n * hidden);
+            let (weights, outs) = ([&*wq, &*wk, &*wv], [&mut q, &mut k, &mut v]);
+            be.norm_linear(n, &h, norm, 1e-6, weights, outs);
+            be.rope_store(batch, attention, 0, cache, &mut q, &mut k, &v);
+            be.attend(batch, attention, 0, cache, &q, &mut mixed);
+            be.linear_add(n, &mixed, out, &mut h);
+            keep(be, &h, n * hidden);
 
-        let weights = [&self.qkv, &self.z, &self.b, &self.alpha];
-        self.be.norm_linear(n, &h, &self.norm, 1e-6, weights, [&mut qkv, &mut z, &mut b, &mut alpha]);
-        self.be.gdn(batch, &self.gdn, 1, &mut self.cache, &qkv, &z, &b, &alpha, &mut delta);
-        self.be.linear_add(n, &delta, &self.gdn_out, &mut h);
-        self.keep(&mut states, &h, n * hidden);
+            let weights = [&*wqkv, &*wz, &*wb, &*walpha];
+            be.norm_linear(n, &h, norm, 1e-6, weights, [&mut qkv, &mut z, &mut b, &mut alpha]);
+            be.gdn(batch, gdn, 1, cache, &qkv, &z, &b, &alpha, &mut delta);
+            be.linear_add(n, &delta, gdn_out, &mut h);
+            keep(be, &h, n * hidden);
 
-        self.be.mlp(n, &self.mlp, &mut h);
-        self.keep(&mut states, &h, n * hidden);
-        let (norm, weights) = (&self.moe.norm, [&self.moe.router]);
-        self.be.norm_linear(n, &h, norm, self.moe.eps, weights, [&mut router]);
-        self.keep(&mut states, &router, n * s.experts);
-        self.be.moe(n, &self.moe, 1, &self.counts, &mut h);
-        self.keep(&mut states, &h, n * hidden);
-        self.be.norm(n, &h, &self.norm, 1e-6, &mut normed);
-        self.keep(&mut states, &normed, n * hidden);
-        self.be.logits(batch, &h, &self.norm, 1e-6, &self.head, &mut logits);
-        self.keep(&mut states, &logits, batch.outputs.len() * VOCAB);
+            be.mlp(n, mlp, &mut h);
+            keep(be, &h, n * hidden);
+            let (norm, weights) = (&moe.norm, [&moe.router]);
+            be.norm_linear(n, &h, norm, moe.eps, weights, [&mut router]);
+            keep(be, &router, n * s.experts);
+            be.moe(n, moe, 1, counts, &mut h);
+            keep(be, &h, n * hidden);
+            be.norm(n, &h, norm, 1e-6, &mut normed);
+            keep(be, &normed, n * hidden);
+            be.logits(batch, &h, norm, 1e-6, head, &mut logits);
+            keep(be, &logits, batch.outputs.len() * VOCAB);
+        };
+        if as_step {
+            be.step(Pass::Trunk, batch, |be| body(be, false)).expect("the step works");
+        } else {
+            body(be, true);
+        }
         states
     }
 

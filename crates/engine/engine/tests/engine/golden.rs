@@ -15,7 +15,8 @@ fn golden_rows(g: &Golden, p: usize, tokens: usize) -> Vec<usize> {
 }
 
 fn check(model: &str, golden: &str) {
-    for on in exact_backends() {
+    let vulkan = octet_testkit::vulkan_device().map(On::Vulkan);
+    for on in exact_backends().into_iter().chain(vulkan) {
         check_on(model, golden, on);
     }
 }

@@ -229,7 +229,7 @@ impl Model for Scripted {
         &mut self.machine
     }
 
-    fn step(&mut self, batch: &Batch) -> &[f32] {
+    fn step(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         let vocab = self.config.vocab;
         self.logits.clear();
         self.logits.resize(batch.outputs.len() * vocab, 0.0);
@@ -247,7 +247,7 @@ impl Model for Scripted {
                 row += 1;
             }
         }
-        &self.logits
+        Ok(&self.logits)
     }
 
     fn last_logits(&self) -> &[f32] {

@@ -10,6 +10,7 @@ use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_compute::reference::Reference;
 use octet_engine::cache::{Pool, Sequence};
 use octet_engine::models::{self, Limits, Model};
+use octet_vulkan::{Vulkan, VulkanOptions};
 
 /// A backend under test.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,6 +20,8 @@ pub enum On {
     Exact(Isa),
     /// The CPU backend as it runs for users.
     Cpu(Isa),
+    /// The Vulkan backend on the device of this number.
+    Vulkan(usize),
 }
 
 /// Every backend that computes with full-precision weights and activations on this machine.
@@ -56,6 +59,11 @@ pub fn load(file: &octet_weights::Model, on: On, limits: Limits) -> Box<dyn Mode
         On::Reference => models::load(file, Reference, limits, &mut |_, _| {}),
         On::Exact(isa) => models::load(file, cpu(isa, true), limits, &mut |_, _| {}),
         On::Cpu(isa) => models::load(file, cpu(isa, false), limits, &mut |_, _| {}),
+        On::Vulkan(index) => {
+            let options = VulkanOptions { index, ..VulkanOptions::default() };
+            let device = Vulkan::new(&options).expect("a device that this machine has");
+            models::load(file, device, limits, &mut |_, _| {})
+        }
     }
     .expect("a reference model loads")
 }

@@ -1,0 +1,51 @@
+//! What goes wrong with a device: an index that does not exist, too little memory, a device that is lost in the middle. All are errors.
+
+#[path = "../../compute/tests/support/layers.rs"]
+mod layers;
+
+use layers::*;
+use octet_compute::backend::*;
+use octet_compute::batch::Batch;
+use octet_vulkan::{Vulkan, VulkanOptions};
+
+fn options() -> Option<VulkanOptions> {
+    Some(VulkanOptions { index: octet_testkit::vulkan_device()?, memory_bytes_max: None })
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_named() {
+    if options().is_none() {
+        return;
+    }
+    let error =
+        Vulkan::new(&VulkanOptions { index: 99, memory_bytes_max: None }).err().expect("no such device");
+    assert!(error.to_string().contains("vulkan:99"), "{error}");
+}
+
+#[test]
+fn too_little_memory_is_an_error_with_sizes() {
+    let Some(options) = options() else { return };
+    let mut device =
+        Vulkan::new(&VulkanOptions { memory_bytes_max: Some(64 << 20), ..options }).expect("room to start");
+    let error = (0..64).find_map(|_| device.buf(4 << 20).err()).expect("a GiB does not fit in 64 MiB");
+    assert!(error.to_string().contains("MiB") && error.to_string().contains("--gpu-memory"), "{error}");
+}
+
+#[test]
+fn a_lost_device_ends_the_step_with_an_error_and_not_the_process() {
+    let Some(options) = options() else { return };
+    let mut be = layers(Vulkan::new(&options).expect("the device opens"), &plain_shape());
+    let mut batch = Batch::default();
+    batch.push(&tokens(0, 5), 0, 0, &pages(0), 1);
+    be.step(&batch);
+    be.be.lose_device_after(0);
+    let mut out = [1.0; 4];
+    let buf = be.be.step(Pass::Other, &batch, |device| device.embed(&be.embedding, &[1], &mut be.norm));
+    let error = buf.expect_err("the device is lost").to_string();
+    assert!(error.contains("lost"), "{error}");
+    be.be.read(&be.norm, &mut out);
+    assert!(
+        be.be.step(Pass::Other, &batch, |_| {}).is_err(),
+        "what failed in between is told by the next step"
+    );
+}

@@ -1,0 +1,72 @@
+//! A pass through every verb under Vulkan's validation layers: no message; and a message where a barrier that is needed is left out.
+//! Each pass is a process of its own, because the layers are chosen when a process starts.
+
+#[path = "../../compute/tests/support/layers.rs"]
+mod layers;
+
+use std::process::Command;
+
+use layers::*;
+use octet_compute::backend::KvType;
+use octet_compute::batch::Batch;
+use octet_vulkan::{Vulkan, VulkanOptions};
+
+/// Says which barrier the pass leaves out.
+const SKIP: &str = "OCTET_TEST_SKIP_BARRIER";
+
+/// What the other test runs in a process of its own; without it, one more pass.
+#[test]
+fn a_pass_through_every_verb() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let mut device =
+        Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("the device opens");
+    device.skip_barrier(std::env::var(SKIP).ok().map(|n| n.parse().expect("a number")));
+    let mut be = layers(device, &Shape { head_dim: 32, kv: KvType::F16.into(), ..plain_shape() });
+    let mut batch = Batch::default();
+    batch.push(&tokens(0, 9), 0, 0, &pages(0), 9);
+    be.step(&batch);
+    println!("barriers: {}", be.be.last_step().0);
+}
+
+fn messages(layers: &str, skip: Option<u32>) -> (String, u32) {
+    let program = std::env::current_exe().expect("this program");
+    let mut child = Command::new(program);
+    child
+        .args(["--exact", "a_pass_through_every_verb", "--nocapture"])
+        .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
+        .env("VK_LAYER_ENABLES", layers);
+    if let Some(skip) = skip {
+        child.env(SKIP, skip.to_string());
+    }
+    let out = child.output().expect("the pass runs");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    // without a barrier a kernel may read garbage, and crash
+    assert!(out.status.success() || skip.is_some(), "{text}");
+    let number: String = match text.split_once("barriers: ") {
+        Some((_, rest)) => rest.chars().take_while(char::is_ascii_digit).collect(),
+        None => String::new(), // it crashed
+    };
+    let barriers = number.parse().unwrap_or(0);
+    (text, barriers)
+}
+
+fn complains(text: &str) -> bool {
+    ["Validation Error", "VUID-", "SYNC-HAZARD"].iter().any(|m| text.contains(m))
+}
+
+#[test]
+fn validation_finds_nothing_and_notices_a_missing_barrier() {
+    if octet_testkit::vulkan_device().is_none() {
+        return;
+    }
+    let sync = "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT";
+    let (text, barriers) = messages(sync, None);
+    assert!(!complains(&text), "{text}");
+    assert!(barriers > 10, "a pass has stages: {text}");
+    let unnoticed: Vec<u32> = (1..=barriers).filter(|i| !complains(&messages(sync, Some(*i)).0)).collect();
+    // the pass ends with `norm` and `logits`, which read the same rows and write others: the barrier between them separates nothing
+    assert_eq!(unnoticed, [barriers - 1], "of {barriers} barriers");
+    let bounds = "VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT";
+    let (text, _) = messages(bounds, None);
+    assert!(!complains(&text), "{text}");
+}
