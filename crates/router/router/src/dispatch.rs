@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::state::Permit;
 use crate::table::{Deployment, Group, Resolved, Table};
 use crate::target::{Sent, Target};
 use crate::trace::{By, Spent, Step, Trace};
+use crate::turn::{Freed, Turn, left_out, nobody, wait_until};
 
 /// What a chat template may add to a prompt, in tokens: prompts that are shorter than a window by more are not counted.
 const TEMPLATE_TOKENS: u64 = 4096;
@@ -105,7 +107,6 @@ impl<T: Target> Job<T> {
         self.watch = None;
         self.counts.clear();
         self.size = Size::of(&self.request);
-        self.deadline = Instant::now() + self.table.policy.timeout.min(TIMEOUT_MAX);
     }
 
     /// Pieces that were handed out before the answer broke off.
@@ -164,7 +165,7 @@ impl<T: Target> Job<T> {
         unknown: Failure,
     ) -> Result<Opened<T>, Miss> {
         let mut to = table.policy.fallbacks.default.iter();
-        let Some(first) = to.next() else { return Err(unknown.into()) };
+        let Some(first) = to.find(|to| self.call.may_use(to)) else { return Err(unknown.into()) };
         self.fallback(asked, first, "unknown_model");
         self.groups(table, first).await
     }
@@ -203,7 +204,8 @@ impl<T: Target> Job<T> {
             let from = group.name.as_str();
             known.insert(from.to_string());
             let others = fallbacks.after(from, FailureKind::RateLimited);
-            let alone = left == 0 || queue.is_empty() && others.iter().all(|n| known.contains(n));
+            let alone = left == 0
+                || queue.is_empty() && others.iter().all(|n| known.contains(n) || !self.call.may_use(n));
             let failure = match self.group(table, group, name, alone && !self.is_shadow).await {
                 Err(Miss::Failed(failure)) => failure,
                 done => return done,
@@ -212,7 +214,7 @@ impl<T: Target> Job<T> {
                 self.window_above = self.window_above.max(group.window_tokens());
             }
             for to in fallbacks.after(from, failure.kind) {
-                if known.insert(to.clone()) {
+                if known.insert(to.clone()) && self.call.may_use(to) {
                     queue.push_back((from.to_string(), to.clone(), failure.kind.name()));
                 }
             }
@@ -241,8 +243,8 @@ impl<T: Target> Job<T> {
             return Err(self.lost(group.name.as_str(), left_out(group)).into());
         }
         self.count_tokens(table, group).await;
-        let router = Arc::clone(&self.router);
         let mut round = Round::new(group.deployments.len());
+        let mut turn = None;
         let mut freed = None;
         let mut told = false;
         let mut patient_until = None;
@@ -250,17 +252,26 @@ impl<T: Target> Job<T> {
             if Instant::now() >= self.deadline {
                 return Err(round.last.take().unwrap_or_else(too_late).into());
             }
-            let choice = self.pick(table, group, &round, !std::mem::replace(&mut told, true));
-            let next = round.next(choice, group, &table.policy, alone, self.deadline, &mut self.rng);
+            // Who came first is served first.
+            if alone && turn.is_none() && group.waiting.load(Ordering::Relaxed) > 0 {
+                turn = self.line_up(group).await;
+                continue;
+            }
+            let choice = self.pick(table, group, name, &round, !std::mem::replace(&mut told, true));
+            let next = round.next(choice, (group, name), &table.policy, alone, self.deadline, &mut self.rng);
             match next {
                 Next::Ask(pick) => {
                     let d = &group.deployments[pick.index];
                     let tokens = self.counts.get(d.id()).copied().unwrap_or(self.size.tokens());
                     // Others may have been quicker.
-                    let Some(permit) = d.state.admit(&d.terms.limits, tokens, Instant::now()) else {
+                    let Some(permit) =
+                        d.state.admit_for(group.model(name), &d.terms.limits, tokens, Instant::now())
+                    else {
                         tokio::task::yield_now().await;
                         continue;
                     };
+                    drop(turn.take());
+                    freed = None;
                     round.asking(d.terms.order);
                     self.chose(table, group, d, pick.why);
                     match self.ask(table, group, d, name, permit).await {
@@ -288,26 +299,40 @@ impl<T: Target> Job<T> {
                 Next::Nobody(reasons) => {
                     // Listen first, then look again: a place may have become free between.
                     let Some(listening) = freed.take() else {
-                        let mut listening = Box::pin(router.states.freed().notified());
-                        listening.as_mut().enable();
-                        freed = Some(listening);
+                        if alone && turn.is_none() {
+                            turn = self.line_up(group).await;
+                        }
+                        freed = Some(Freed::of(group));
                         continue;
                     };
                     let now = Instant::now();
                     let most = *patient_until.get_or_insert(self.deadline.min(now + table.policy.wait_max));
-                    match wait_until(group, &reasons, most, self.deadline, now) {
+                    match wait_until(group, name, &reasons, most, self.deadline, now) {
                         Some(until) if alone => {
-                            let _ = timeout_at(until, listening).await;
+                            let _ = timeout_at(until, listening.any()).await;
                             self.waited(Instant::now() - now, "place");
                         }
                         _ => {
-                            let failure = nobody(group, &reasons, now);
+                            let failure = nobody(group, name, &reasons, now);
                             return Err(self.lost(group.name.as_str(), failure).into());
                         }
                     }
                 }
             }
         }
+    }
+
+    /// Waits until all who came before have got a place, or given up. `None` if that takes longer than the request may.
+    async fn line_up<'g>(&self, group: &'g Group<T>) -> Option<Turn<'g>> {
+        let mut turn = Turn::new(&group.waiting);
+        let began = Instant::now();
+        let held = timeout_at(self.deadline, group.line.lock()).await.ok()?;
+        let waited = Instant::now() - began;
+        if !waited.is_zero() {
+            self.waited(waited, "turn");
+        }
+        turn.held = Some(held);
+        Some(turn)
     }
 
     fn waited(&self, time: Duration, why: &'static str) {
@@ -346,6 +371,7 @@ impl<T: Target> Job<T> {
         &mut self,
         table: &Table<T>,
         group: &Group<T>,
+        name: &str,
         round: &Round,
         tell: bool,
     ) -> Result<Pick, Vec<Unfit>> {
@@ -358,7 +384,7 @@ impl<T: Target> Job<T> {
         for (i, d) in group.deployments.iter().enumerate() {
             all.push(Candidate {
                 terms: &d.terms,
-                live: d.state.live(table.policy.latency_ttl, now),
+                live: d.state.live_for(group.model(name), table.policy.latency_ttl, now),
                 load: d.target.load(),
                 cached_tokens: affine.then(|| d.target.cached_tokens(&self.request)).flatten(),
                 prompt_tokens: self.counts.get(d.id()).copied(),
@@ -460,7 +486,7 @@ impl<T: Target> Job<T> {
                 }
                 match &miss {
                     Miss::Unsure => permit.answered(None, false, now),
-                    Miss::Failed(failure) => blame(&self.trace, table, group, d, permit, failure),
+                    Miss::Failed(failure) => blame(&self.trace, table, group, (d, name), permit, failure),
                 }
                 Err(miss)
             }
@@ -492,10 +518,11 @@ pub fn blame<T>(
     trace: &Trace,
     table: &Table<T>,
     group: &Group<T>,
-    d: &Deployment<T>,
+    (d, name): (&Deployment<T>, &str),
     permit: Permit,
     failure: &Failure,
 ) {
+    let model = group.model(name);
     let now = Instant::now();
     trace.step(Step::Failed {
         deployment: d.terms.id.clone(),
@@ -505,8 +532,9 @@ pub fn blame<T>(
         after_ms: ms(now - permit.began()),
     });
     let deciding = group.cooling.lock().unwrap_or_else(PoisonError::into_inner);
-    let spare = group.deployments.iter().any(|o| o.terms.id != d.terms.id && o.state.is_ready(now));
-    let time = permit.failed(failure, &table.policy.cooldown, d.cooldown, spare, now);
+    let spare =
+        group.deployments.iter().any(|o| o.terms.id != d.terms.id && o.state.is_ready_for(model, now));
+    let time = permit.failed_for(model, failure, &table.policy.cooldown, d.cooldown, spare, now);
     drop(deciding);
     if let Some(time) = time {
         tracing::warn!(
@@ -518,52 +546,6 @@ pub fn blame<T>(
         );
         trace.step(Step::Cooled { deployment: d.terms.id.clone(), for_ms: ms(time) });
     }
-}
-
-/// How long it is worth waiting for a place; `None` where it is not.
-fn wait_until<T>(
-    group: &Group<T>,
-    reasons: &[Unfit],
-    most: Instant,
-    deadline: Instant,
-    now: Instant,
-) -> Option<Instant> {
-    // Requests at work end some time, which nobody knows.
-    if reasons.iter().any(|r| matches!(r, Unfit::Parallel { .. })) {
-        return Some(deadline);
-    }
-    if reasons.iter().any(|r| matches!(r, Unfit::OnTrial)) {
-        return (most > now).then_some(most);
-    }
-    let soonest = soonest(group, now).filter(|_| reasons.iter().any(|r| r.passes()))?;
-    (soonest <= most).then_some(soonest)
-}
-
-/// When one of the group may be asked again.
-fn soonest<T>(group: &Group<T>, now: Instant) -> Option<Instant> {
-    group.deployments.iter().filter_map(|d| d.state.next_change(now)).min()
-}
-
-/// A group has no deployments: all were left out.
-pub fn left_out<T>(group: &Group<T>) -> Failure {
-    let what = format!("nobody can answer for '{}': {}", group.name, group.skipped.join("; "));
-    Failure::new(FailureKind::Server, what)
-}
-
-/// None of a group can be asked.
-pub fn nobody<T>(group: &Group<T>, reasons: &[Unfit], now: Instant) -> Failure {
-    let each = group.deployments.iter().zip(reasons).map(|(d, r)| format!("{} ({})", d.terms.id, r.text()));
-    let why = each.collect::<Vec<_>>().join(", ");
-    let what = format!("nobody can answer for '{}' now: {why}", group.name);
-    let too_long = |r: &Unfit| matches!(r, Unfit::ContextWindow { .. });
-    if !reasons.is_empty() && reasons.iter().all(too_long) {
-        return Failure::new(FailureKind::ContextWindow, what);
-    }
-    if reasons.contains(&Unfit::NotIdle) {
-        return Failure::new(FailureKind::Cancelled, what);
-    }
-    let retry_after = soonest(group, now).map(|t| t.saturating_duration_since(now));
-    Failure { retry_after, ..Failure::new(FailureKind::RateLimited, what) }
 }
 
 fn ms(time: Duration) -> u64 {

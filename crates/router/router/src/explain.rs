@@ -6,11 +6,12 @@ use std::sync::Arc;
 use octet_config::Side;
 use tokio::time::Instant;
 
-use crate::dispatch::{Job, left_out, nobody};
+use crate::dispatch::Job;
 use crate::round::Round;
 use crate::table::Resolved;
 use crate::target::Target;
 use crate::trace::{Route, Step};
+use crate::turn::{left_out, nobody};
 
 impl<T: Target> Job<T> {
     /// Where the request would go, without sending it. What only an answer can tell (failures, confidence) is not in it.
@@ -36,21 +37,24 @@ impl<T: Target> Job<T> {
                         self.fallback(&name, to, "unknown_model");
                     }
                 }
-                Resolved::Group { group, .. } => {
+                Resolved::Group { group, name, .. } => {
                     self.count_tokens(&table, group).await;
                     let from = group.name.as_str();
-                    let kind = match self.pick(&table, group, &Round::new(group.deployments.len()), true) {
-                        Ok(pick) => {
-                            self.trace.step(Step::Chose {
-                                group: from.into(),
-                                deployment: group.deployments[pick.index].id().into(),
-                                why: pick.why.into(),
-                            });
-                            break;
-                        }
-                        Err(_) if group.deployments.is_empty() => self.lost(from, left_out(group)).kind,
-                        Err(reasons) => self.lost(from, nobody(group, &reasons, Instant::now())).kind,
-                    };
+                    let kind =
+                        match self.pick(&table, group, name, &Round::new(group.deployments.len()), true) {
+                            Ok(pick) => {
+                                self.trace.step(Step::Chose {
+                                    group: from.into(),
+                                    deployment: group.deployments[pick.index].id().into(),
+                                    why: pick.why.into(),
+                                });
+                                break;
+                            }
+                            Err(_) if group.deployments.is_empty() => self.lost(from, left_out(group)).kind,
+                            Err(reasons) => {
+                                self.lost(from, nobody(group, name, &reasons, Instant::now())).kind
+                            }
+                        };
                     let others = table.policy.fallbacks.after(from, kind);
                     next = others.iter().find(|to| !known.contains(*to)).cloned();
                     if let Some(to) = &next {

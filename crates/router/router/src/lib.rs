@@ -38,6 +38,7 @@ pub mod state;
 mod table;
 mod target;
 pub mod trace;
+mod turn;
 mod window;
 
 pub use failure::{Failure, FailureKind, from_api};
@@ -45,7 +46,7 @@ pub use octet_upstream::Dialect;
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;
 pub use reply::Reply;
-pub use router::{Call, Router};
+pub use router::{Allowed, Call, Router};
 pub use shadow::ShadowCounts;
 pub use size::Size;
 pub use table::{Deployment, Group, Resolved, Table, TableError};

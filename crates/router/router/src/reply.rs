@@ -203,6 +203,8 @@ impl<T: Target> Reply<T> {
                     return None;
                 }
                 let model = self.job.as_ref().map(|j| j.call.request.model.clone()).unwrap_or_default();
+                // Not every dialect says when.
+                let created_s = if created_s == 0 { now_s() } else { created_s };
                 Event::Started { id, model, created_s, usage }
             }
             Event::Logprobs { choice, mut tokens } => {
@@ -264,7 +266,7 @@ impl<T: Target> Reply<T> {
         let mut job = self.job.take()?;
         let (group, deployment) = (&opened.group, &opened.deployment);
         if let Some(permit) = opened.permit.take() {
-            blame(&self.trace, &job.table, group, deployment, permit, &failure);
+            blame(&self.trace, &job.table, group, (deployment, &opened.name), permit, &failure);
         }
         let any = !self.sent.text.is_empty() || !self.sent.reasoning.is_empty();
         let request = rest(&job.call.request, &self.sent);
@@ -310,4 +312,10 @@ fn rest(request: &GenerateRequest, sent: &Sent) -> Option<GenerateRequest> {
         *least = least.saturating_sub(sent.pieces);
     }
     Some(rest)
+}
+
+/// Seconds since 1970 UTC.
+fn now_s() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
 }

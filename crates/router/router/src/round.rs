@@ -94,7 +94,7 @@ impl Round {
     pub fn next<T>(
         &mut self,
         choice: Result<Pick, Vec<Unfit>>,
-        group: &Group<T>,
+        (group, name): (&Group<T>, &str),
         policy: &Policy,
         may_wait: bool,
         deadline: Instant,
@@ -117,7 +117,11 @@ impl Round {
         // All of this order have failed, or can not be asked. Those that may do better are tried again before higher orders.
         let again = |i: &usize| self.tried[*i] == Tried::Again && order(*i) == level;
         let now = Instant::now();
-        let rest = |i: usize| match group.deployments[i].state.live(policy.latency_ttl, now).available {
+        let rest = |i: usize| match group.deployments[i]
+            .state
+            .live_for(group.model(name), policy.latency_ttl, now)
+            .available
+        {
             Availability::Cooling(time) => time,
             _ => Duration::ZERO,
         };

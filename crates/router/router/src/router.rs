@@ -30,12 +30,36 @@ pub struct Call {
     pub key: Option<String>,
     /// Most time for it, where that is less than the configuration's.
     pub timeout: Option<Duration>,
+    /// Which names may answer instead of the one that was asked for; `None` is all.
+    pub allowed: Option<Allowed>,
+}
+
+/// Which names a client may use.
+#[derive(Clone)]
+pub struct Allowed(pub Arc<dyn Fn(&str) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Allowed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Allowed")
+    }
 }
 
 impl Call {
     /// A request without headers.
     pub fn new(request: GenerateRequest) -> Self {
-        Self { request: Arc::new(request), original: None, headers: Vec::new(), key: None, timeout: None }
+        Self {
+            request: Arc::new(request),
+            original: None,
+            headers: Vec::new(),
+            key: None,
+            timeout: None,
+            allowed: None,
+        }
+    }
+
+    /// Whether `name` may answer.
+    pub(crate) fn may_use(&self, name: &str) -> bool {
+        self.allowed.as_ref().is_none_or(|allowed| (allowed.0)(name))
     }
 
     /// What the request's session is known by.

@@ -2,6 +2,7 @@
 //! that it survives a new configuration. Read by `choose`, changed by the permits of `dispatch` and by `health`.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -82,13 +83,23 @@ struct Inner {
 #[derive(Debug)]
 pub struct State {
     inner: Mutex<Inner>,
-    /// Told where a request has ended: somebody may wait for its place.
-    freed: Arc<Notify>,
+    /// Of a deployment that answers for many names (`openai/*`): how the models fare that failed under it. One that is not
+    /// there has not failed.
+    models: Mutex<HashMap<String, Arc<State>>>,
+    has_models: AtomicBool,
+    /// Told when a request has ended: somebody may wait for its place.
+    freed: Notify,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl State {
     /// Nothing has happened yet.
-    pub fn new(freed: Arc<Notify>) -> Self {
+    pub fn new() -> Self {
         Self {
             inner: Mutex::new(Inner {
                 in_flight: 0,
@@ -97,13 +108,52 @@ impl State {
                 per_token: Average::default(),
                 cooling: None,
             }),
-            freed,
+            models: Mutex::default(),
+            has_models: AtomicBool::new(false),
+            freed: Notify::new(),
         }
+    }
+
+    /// The state of one of its models, if that has failed. Limits, load and health checks are the deployment's alone.
+    pub fn model(&self, name: Option<&str>) -> Option<Arc<State>> {
+        let name = name.filter(|_| self.has_models.load(Ordering::Relaxed))?;
+        self.models.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// The state of a model that has failed now. Clients choose the names, so there is room for some only: the deployment
+    /// itself stands in for further ones.
+    fn failed_model(self: &Arc<Self>, name: &str, now: Instant) -> Arc<State> {
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        if models.len() >= MODELS_MAX && !models.contains_key(name) {
+            models.retain(|_, state| state.next_change(now).is_some_and(|at| at > now));
+            if models.len() >= MODELS_MAX {
+                return Arc::clone(self);
+            }
+        }
+        self.has_models.store(true, Ordering::Relaxed);
+        let new = || Arc::new(State::new());
+        Arc::clone(models.entry(name.to_string()).or_insert_with(new))
     }
 
     // Every change under the lock is complete in itself, so one who panicked left nothing half done.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Told whenever a request has ended here.
+    pub fn freed(&self) -> &Notify {
+        &self.freed
+    }
+
+    /// How it is now for one of its models.
+    pub fn live_for(&self, model: Option<&str>, latency_ttl: Duration, now: Instant) -> Live {
+        let live = self.live(latency_ttl, now);
+        match self.model(model) {
+            Some(state) if live.available == Availability::Ready => {
+                Live { available: state.lock().available(now), ..live }
+            }
+            _ => live,
+        }
     }
 
     /// How it is now. Speeds that were measured longer than `latency_ttl` ago do not count.
@@ -118,6 +168,21 @@ impl State {
             first_s: inner.first.get(latency_ttl, now),
             per_token_s: inner.per_token.get(latency_ttl, now),
         }
+    }
+
+    /// The same as [`State::admit`] for one of its models.
+    pub fn admit_for(
+        self: &Arc<Self>,
+        model: Option<&str>,
+        limits: &Limits,
+        tokens: u64,
+        now: Instant,
+    ) -> Option<Permit> {
+        let Some(state) = self.model(model) else { return self.admit(limits, tokens, now) };
+        let of_model = state.admit(&Limits::default(), tokens, now)?;
+        let mut permit = self.admit(limits, tokens, now)?;
+        permit.of_model = Some(Box::new(of_model));
+        Some(permit)
     }
 
     /// A place for one request of about `tokens`; `None` if others took it since the choice was made.
@@ -140,7 +205,13 @@ impl State {
         }
         inner.in_flight += 1;
         let second = inner.window.sent(now, tokens);
-        Some(Permit { state: Arc::clone(self), trial, second, guess: tokens, began: now })
+        Some(Permit { state: Arc::clone(self), of_model: None, trial, second, guess: tokens, began: now })
+    }
+
+    /// The same for one of its models.
+    pub fn next_change_for(&self, model: Option<&str>, now: Instant) -> Option<Instant> {
+        let own = self.model(model).and_then(|m| m.next_change(now));
+        own.into_iter().chain(self.next_change(now)).min()
     }
 
     /// The next moment at which something may have changed by itself: a cooldown ends, a minute's request expires.
@@ -150,6 +221,11 @@ impl State {
             Some(c) if c.until > now => Some(c.until),
             _ => inner.window.next_expiry(),
         }
+    }
+
+    /// Nothing keeps requests for one of its models from it.
+    pub fn is_ready_for(&self, model: Option<&str>, now: Instant) -> bool {
+        self.is_ready(now) && self.model(model).is_none_or(|m| m.is_ready(now))
     }
 
     /// Nothing keeps requests from it.
@@ -231,6 +307,9 @@ impl Inner {
     }
 }
 
+/// Models of one deployment whose failures are remembered.
+const MODELS_MAX: usize = 256;
+
 /// Longest that a provider may have itself left alone.
 const COOLING_MAX: Duration = Duration::from_secs(600);
 
@@ -238,6 +317,8 @@ const COOLING_MAX: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Permit {
     state: Arc<State>,
+    /// The place at the model's own state.
+    of_model: Option<Box<Permit>>,
     trial: bool,
     second: u64,
     guess: u64,
@@ -258,6 +339,9 @@ impl Permit {
     /// The answer is complete; `tokens` of prompt and answer, and of the answer alone, where they were counted.
     /// `whole`: it came in one piece.
     pub fn answered(mut self, tokens: Option<(u64, u64)>, whole: bool, now: Instant) {
+        if let Some(of_model) = self.of_model.take() {
+            of_model.answered(None, false, now);
+        }
         let mut inner = self.state.lock();
         inner.window.answered(now);
         if let Some((all, of_answer)) = tokens {
@@ -273,6 +357,34 @@ impl Permit {
         }
         drop(inner);
         self.trial = false;
+    }
+
+    /// It failed for one of the deployment's models: how often that model fails, and whether it is left alone, is its own. A
+    /// server that cannot be reached fails for all of them.
+    pub fn failed_for(
+        mut self,
+        model: Option<&str>,
+        failure: &Failure,
+        rules: &Cooldown,
+        own_time: Option<Duration>,
+        spare: bool,
+        now: Instant,
+    ) -> Option<Duration> {
+        let model = model.filter(|_| failure.kind != FailureKind::Connect);
+        let Some(name) = model else { return self.failed(failure, rules, own_time, spare, now) };
+        let of_model = match self.of_model.take() {
+            Some(permit) => *permit,
+            None => {
+                let state = self.state.failed_model(name, now);
+                if Arc::ptr_eq(&state, &self.state) {
+                    return self.failed(failure, rules, own_time, spare, now);
+                }
+                state.lock().in_flight += 1;
+                let second = state.lock().window.sent(now, 0);
+                Permit { state, of_model: None, trial: false, second, guess: 0, began: self.began }
+            }
+        };
+        of_model.failed(failure, rules, own_time, spare, now)
     }
 
     /// It failed. `spare`: another deployment of the group is ready. Returns for how long the deployment is left alone, if
@@ -327,7 +439,6 @@ impl Drop for Permit {
 #[derive(Debug, Default)]
 pub struct States {
     by_id: Mutex<HashMap<String, Arc<State>>>,
-    freed: Arc<Notify>,
 }
 
 impl States {
@@ -337,7 +448,7 @@ impl States {
         if let Some(state) = all.get(id) {
             return Arc::clone(state);
         }
-        let state = Arc::new(State::new(Arc::clone(&self.freed)));
+        let state = Arc::new(State::new());
         all.insert(id.to_string(), Arc::clone(&state));
         state
     }
@@ -345,10 +456,5 @@ impl States {
     /// Forgets all but these.
     pub fn keep(&self, is_known: impl Fn(&str) -> bool) {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| is_known(id));
-    }
-
-    /// Told whenever a request has ended anywhere.
-    pub fn freed(&self) -> &Notify {
-        &self.freed
     }
 }

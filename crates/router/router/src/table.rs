@@ -2,6 +2,7 @@
 //! table; requests that run keep theirs. Built by the server from the configuration; looked at by `dispatch`.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -80,11 +81,20 @@ pub struct Group<T> {
     pub deployments: Vec<Arc<Deployment<T>>>,
     /// Why deployments were left out.
     pub skipped: Vec<String>,
+    /// Those who wait for a place, in the order in which they came; who holds it is next.
+    pub(crate) line: tokio::sync::Mutex<()>,
+    /// How many they are.
+    pub(crate) waiting: AtomicUsize,
     /// Held while it is decided whether one is left alone: two at a time could leave nobody.
     pub(crate) cooling: Mutex<()>,
 }
 
 impl<T> Group<T> {
+    /// What tells its models apart, where it stands for several: the name that was asked for.
+    pub fn model<'a>(&self, name: &'a str) -> Option<&'a str> {
+        self.name.is_wildcard().then_some(name)
+    }
+
     /// The longest context of its deployments; `None` if that of one is not known.
     pub fn window_tokens(&self) -> Option<u64> {
         let windows: Option<Vec<u64>> = self.deployments.iter().map(|d| d.terms.window_tokens).collect();
@@ -160,6 +170,8 @@ impl<T: Target> Table<T> {
                     strategy: config.router.strategy,
                     deployments: Vec::new(),
                     skipped: Vec::new(),
+                    line: tokio::sync::Mutex::new(()),
+                    waiting: AtomicUsize::new(0),
                     cooling: Mutex::new(()),
                 });
                 groups.len() - 1
@@ -191,13 +203,16 @@ impl<T: Target> Table<T> {
         for group in groups.into_iter().map(Arc::new) {
             if group.name.is_wildcard() {
                 table.wildcards.push(Arc::clone(&group));
-            } else {
+            } else if !group.deployments.is_empty() {
+                // What was left out is no choice.
                 table.names.push(group.name.as_str().to_string());
             }
             table.groups.insert(group.name.as_str().to_string(), group);
         }
         table.wildcards.sort_by_key(|g| std::cmp::Reverse(g.name.specificity()));
-        let shown = config.router.aliases.iter().filter(|a| !a.hidden).map(|a| &a.name);
+        let offered = |name: &str| !table.groups.get(name).is_some_and(|g| g.deployments.is_empty());
+        let shown = config.router.aliases.iter().filter(|a| !a.hidden && offered(&a.group)).map(|a| &a.name);
+        let shown: Vec<&String> = shown.collect();
         for name in config.cascades.iter().map(|c| &c.name).chain(shown) {
             if !table.names.contains(name) {
                 table.names.push(name.clone());

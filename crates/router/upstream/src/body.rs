@@ -9,6 +9,7 @@ use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
+use crate::encoding::Encoding;
 use crate::endpoint::Timeouts;
 use crate::failure::{Failure, FailureKind};
 
@@ -85,11 +86,25 @@ pub(crate) struct Body {
     alarm: Option<Pin<Box<Sleep>>>,
     bytes_left: u64,
     bytes_max: u64,
+    encoding: Encoding,
 }
 
 impl Body {
     pub(crate) fn new(incoming: Incoming, clock: Clock, bytes_max: u64) -> Self {
-        Self { incoming, clock, last: None, alarm: None, bytes_left: bytes_max, bytes_max }
+        Self {
+            incoming,
+            clock,
+            last: None,
+            alarm: None,
+            bytes_left: bytes_max,
+            bytes_max,
+            encoding: Encoding::Identity,
+        }
+    }
+
+    /// The same of an answer that is encoded.
+    pub(crate) fn decoded(self, encoding: Encoding) -> Self {
+        Self { encoding, ..self }
     }
 
     /// The next piece; `None` at the end.
@@ -109,6 +124,7 @@ impl Body {
 
     fn take(&mut self, bytes: Bytes) -> Result<Bytes, Failure> {
         self.last = Some(Instant::now());
+        let bytes = self.encoding.decode(bytes, self.bytes_left)?;
         match self.bytes_left.checked_sub(bytes.len() as u64) {
             Some(left) => self.bytes_left = left,
             None => {

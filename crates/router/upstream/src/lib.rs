@@ -14,6 +14,7 @@ mod body;
 mod client;
 mod connect;
 mod edit;
+mod encoding;
 mod endpoint;
 mod events;
 mod failure;

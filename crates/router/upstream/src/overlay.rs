@@ -188,12 +188,11 @@ mod tests {
 
     #[test]
     fn parameters_are_taken_out_by_name() {
-        let params =
-            json!({"temperature": 0.2, "top_p": 0.5, "n": 3, "logprobs": true, "service_tier": "flex"});
+        let params = json!({"temperature": 0.2, "top_p": 0.5, "n": 3, "logprobs": true});
         let mut r = request();
         Overlay::new(params.as_object().unwrap()).apply(&mut r, true);
         assert_ne!(r, request());
-        for name in ["temperature", "top_p", "n", "logprobs", "service_tier"] {
+        for name in ["temperature", "top_p", "n", "logprobs"] {
             assert!(clear(&mut r, name), "{name}");
         }
         assert_eq!(r, request());

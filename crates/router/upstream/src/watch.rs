@@ -183,9 +183,13 @@ impl Watch {
                     let verdict = match line.strip_prefix(b"data:") {
                         Some(data) => self.judge_chunk(data.trim_ascii()),
                         // llama.cpp has had errors under a name of their own.
-                        None => line
-                            .strip_prefix(b"error:")
-                            .map_or(Verdict::Pass, |e| Verdict::Fail(openai_error(e))),
+                        None => match line.strip_prefix(b"error:") {
+                            Some(e) => Verdict::Fail(openai_error(e)),
+                            None if is_field(line) => Verdict::Pass,
+                            None => Verdict::Fail(ApiError::upstream(
+                                "a line of the stream is not part of an event",
+                            )),
+                        },
                     };
                     if verdict != Verdict::Pass {
                         return verdict;
@@ -210,6 +214,10 @@ impl Watch {
     fn judge_chunk(&mut self, data: &[u8]) -> Verdict {
         if data == b"[DONE]" {
             return Verdict::Last;
+        }
+        // As much as can be told of an event without reading it.
+        if data.first() != Some(&b'{') || data.last() != Some(&b'}') {
+            return Verdict::Fail(ApiError::upstream("an event of the stream is not a JSON object"));
         }
         let found = &*FINDERS;
         for at in found.finish.find_iter(data) {
@@ -319,6 +327,11 @@ impl Watch {
             sse::EVENT_BYTES_MAX
         )))
     }
+}
+
+/// Whether a line may stand in an event: a comment, a field, or nothing.
+fn is_field(line: &[u8]) -> bool {
+    line.trim_ascii().is_empty() || matches!(line[0], b':' | b'a'..=b'z')
 }
 
 /// The lines of an event, each of which has its end.

@@ -10,6 +10,8 @@ pub struct KeysSettings {
     pub database: Option<PathBuf>,
     /// `litellm_settings.max_budget`: USD that all requests together may cost; beyond that they are refused.
     pub max_budget: Option<f64>,
+    /// `general_settings.enforce_fallback_model_access: false`: a fallback may lead a key to models that it may not ask for.
+    pub open_fallbacks: bool,
     /// `litellm_settings.budget_duration`: after which the count starts anew. `None`: never.
     pub budget_duration: Option<Duration>,
     /// `litellm_settings.default_key_generate_params`: what a new key gets where its maker does not say.
@@ -22,6 +24,7 @@ impl Default for KeysSettings {
     fn default() -> Self {
         Self {
             database: None,
+            open_fallbacks: false,
             max_budget: None,
             budget_duration: None,
             defaults: KeyDefaults::default(),

@@ -241,6 +241,7 @@ pub(crate) fn keys(fields: &Fields, general: Option<&Fields>, litellm: Option<&F
     let of_all = general.and_then(|g| g.count("max_parallel_requests", 1));
     out.defaults.max_parallel_requests = out.defaults.max_parallel_requests.or(of_all);
     let own = fields.section("keys", &KEYS);
+    out.open_fallbacks = general.and_then(|g| g.bool("enforce_fallback_model_access")) == Some(false);
     let locked = general.is_some_and(|g| g.has("master_key"));
     // What is forgotten at the next start could be spent again.
     if let Some(node) = litellm.and_then(|l| l.get("max_budget"))

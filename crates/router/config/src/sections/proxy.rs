@@ -293,6 +293,12 @@ pub static GENERAL: Section = Section {
         key("health_check_interval", Kind::Seconds, "how often (300)"),
         key("health_check_timeout", Kind::Seconds, "how long one may take (10)"),
         key("max_request_size_mb", Kind::Number, "longest body of a request; as server.max_body").guard(),
+        key(
+            "enforce_fallback_model_access",
+            Kind::Bool,
+            "a fallback leads no key to models that it may not use (true)",
+        )
+        .guard(),
         key("global_max_parallel_requests", Kind::Count, "most requests at once").guard(),
         key(
             "max_parallel_requests",
@@ -571,13 +577,7 @@ pub static GENERAL: Section = Section {
             "clients show keys here, and no tokens of an identity provider: use master_key and virtual keys",
         ),
         (
-            &[
-                "allowed_routes",
-                "admin_only_routes",
-                "allowed_ips",
-                "enforce_fallback_model_access",
-                "enforced_params",
-            ],
+            &["allowed_routes", "admin_only_routes", "allowed_ips", "enforced_params"],
             "a rule about who may ask what must not be ignored: put a proxy in front for it, and remove the key",
         ),
     ],

@@ -7,3 +7,4 @@ mod router_cooldown;
 mod router_dispatch;
 mod router_faults;
 mod router_sockets;
+mod router_wildcards;

@@ -285,9 +285,96 @@ async fn an_answer_without_end() {
 }
 
 #[tokio::test]
-async fn an_encoding_that_was_not_asked_for() {
-    let head = "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\n\x1f\x08a";
-    fails(vec![send(head)], FailureKind::Protocol, "encoded as gzip").await;
+async fn compressed_answers_are_read_and_passed_on_as_they_were() {
+    use flate2::{Compression, write::GzEncoder};
+    let zipped = |parts: &[&str]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        let mut pieces: Vec<Vec<u8>> = Vec::new();
+        for part in parts {
+            std::io::Write::write_all(&mut encoder, part.as_bytes()).unwrap();
+            std::io::Write::flush(&mut encoder).unwrap();
+            pieces.push(std::mem::take(encoder.get_mut()));
+        }
+        pieces.push(encoder.finish().unwrap());
+        pieces
+    };
+    let steps = |kind: &str, parts: &[&str]| {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n"
+        );
+        let mut out = vec![send(head)];
+        for piece in zipped(parts) {
+            let mut bytes = format!("{:x}\r\n", piece.len()).into_bytes();
+            bytes.extend(piece);
+            bytes.extend(b"\r\n");
+            out.push(send(bytes));
+        }
+        out.push(send("0\r\n\r\n"));
+        out
+    };
+    let ok = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}).to_string();
+    let server = Server::start(vec![
+        steps("application/json", &[&ok]),
+        steps("application/json", &[&ok]),
+        steps("text/event-stream", &[FIRST, LAST, DONE]),
+    ])
+    .await;
+    let endpoint = endpoint(COMPATIBLE, &server.base);
+    let (events, failure) = generate(&endpoint, &request(false)).await;
+    assert_eq!((text(&events).as_str(), failure), ("Hello", None));
+    let (bytes, failure) = forward(&endpoint, false).await;
+    assert_eq!((bytes.as_str(), failure), (ok.as_str(), None));
+    let (bytes, failure) = forward(&endpoint, true).await;
+    assert_eq!((bytes, failure), (format!("{FIRST}{LAST}{DONE}"), None));
+    assert_eq!(server.seen().len(), 3, "nothing is asked twice");
+}
+
+#[tokio::test]
+async fn an_encoding_that_is_not_what_it_says_or_not_known() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 14\r\n\r\nno gzip at all";
+    fails(vec![send(head)], FailureKind::Protocol, "cannot be decompressed").await;
+    let head = "HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 3\r\n\r\nabc";
+    fails(vec![send(head)], FailureKind::Protocol, "encoded as br").await;
+}
+
+#[tokio::test]
+async fn many_headers_are_taken() {
+    let ok = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}).to_string();
+    let headers: String = (0..200).map(|i| format!("x-proxy-{i}: a\r\n")).collect();
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{ok}",
+        ok.len()
+    );
+    let server = Server::start(vec![vec![send(answer)]]).await;
+    let (events, failure) = generate(&endpoint(COMPATIBLE, &server.base), &request(false)).await;
+    assert_eq!((text(&events).as_str(), failure), ("Hello", None));
+}
+
+#[tokio::test]
+async fn what_is_no_event_does_not_pass() {
+    let stream = |bad: &str| {
+        let mut out = vec![
+            send(stream_head("text/event-stream")),
+            send(chunk(FIRST)),
+            send(chunk(bad)),
+            send(chunk(LAST)),
+            send(chunk(DONE)),
+        ];
+        out.push(send("0\r\n\r\n"));
+        out
+    };
+    for bad in ["data: {\"id\":\"x\",\n\n", "data: <html>\n\n", "{\"choices\":[]}\n\n", "data: oops\n\n"] {
+        let server = Server::start(vec![stream(bad)]).await;
+        let endpoint = endpoint(COMPATIBLE, &server.base);
+        let (bytes, failure) = forward(&endpoint, true).await;
+        assert_eq!(bytes, FIRST, "{bad}");
+        let failure = failure.expect(bad);
+        assert!(failure.sent_any && failure.message.contains("of the stream is not"), "{failure:?}");
+    }
+    // Fields that nobody knows, and comments, are part of one.
+    let server = Server::start(vec![stream(": ping\n\nevent: x\nid: 7\nretry: 10\n\n")]).await;
+    let (bytes, failure) = forward(&endpoint(COMPATIBLE, &server.base), true).await;
+    assert!(failure.is_none() && bytes.ends_with(DONE), "{bytes} {failure:?}");
 }
 
 #[tokio::test]
@@ -329,19 +416,34 @@ async fn a_call_that_is_dropped_ends_at_the_provider() {
 }
 
 #[tokio::test]
-async fn a_resting_connection_that_was_closed_costs_nobody_an_error() {
+async fn what_was_written_to_a_resting_connection_is_not_sent_again() {
     let ok = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]});
-    // Closed as the second request comes; and the first of all, which is a failure.
-    let server = Server::start(vec![json_answer(&ok), vec![Step::Close], json_answer(&ok)]).await;
-    let client = Client::new(Limits::default());
-    let endpoint = endpoint(COMPATIBLE, &server.base);
-    for connection in [0, 1] {
+    // The second request is read, worked on for a while or not at all, and the connection closed without an answer.
+    for steps in [vec![Step::Close], vec![Step::Sleep(300), Step::Close], vec![Step::Sleep(300), Step::Reset]]
+    {
+        let server = Server::start(vec![json_answer(&ok), steps, json_answer(&ok)]).await;
+        let client = Client::new(Limits::default());
+        let endpoint = endpoint(COMPATIBLE, &server.base);
         client.generate(&endpoint, &request(false)).await.unwrap();
-        assert_eq!(server.last().connection, connection);
         // It goes back to rest beside us.
         tokio::time::sleep(Duration::from_millis(300)).await;
+        let failure = client.generate(&endpoint, &request(false)).await.unwrap_err();
+        assert_eq!((failure.kind, failure.sent_any), (FailureKind::Connect, false), "{failure:?}");
+        assert_eq!(server.seen().len(), 2, "asked once by each request");
     }
-    assert_eq!(server.seen().len(), 3);
+}
+
+#[tokio::test]
+async fn a_resting_connection_that_is_closed_costs_nobody_an_error() {
+    let ok = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]});
+    let server = Server::start(vec![vec![json_answer(&ok)[0].clone(), Step::Close]]).await;
+    let client = Client::new(Limits::default());
+    let endpoint = endpoint(COMPATIBLE, &server.base);
+    for connection in [0, 1, 2] {
+        client.generate(&endpoint, &request(false)).await.unwrap();
+        assert_eq!(server.last().connection, connection);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
 }
 
 #[tokio::test]

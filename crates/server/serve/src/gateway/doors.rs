@@ -57,6 +57,8 @@ pub struct Current {
     pub has_total: bool,
     /// Names that lists leave out.
     pub unlisted: HashSet<String>,
+    /// Whether keys are held to their models when another one falls back to those.
+    pub guard_fallbacks: bool,
     /// Whether routes go by headers.
     pub headers: bool,
     /// The files that it came from.
@@ -95,6 +97,7 @@ impl Current {
             keys: flags.and(keys),
             has_access_groups: config.deployments.iter().any(|d| !d.info.access_groups.is_empty()),
             has_total: config.keys.max_budget.is_some(),
+            guard_fallbacks: !config.keys.open_fallbacks,
             room: config.server.max_parallel_requests.map(|n| Arc::new(Semaphore::new(n as usize))),
             about,
             unlisted: unlisted.flat_map(|p| std::iter::once(&p.id).chain(&p.aliases)).cloned().collect(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind};
-use octet_router::{Call, Original, Piece, Reply, Route, Size, Step};
+use octet_router::{Allowed, Call, Original, Piece, Reply, Route, Size, Step};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::doors::Bill;
@@ -55,6 +55,13 @@ pub struct Passage {
     /// The request is kept, so that somebody else can be asked.
     _share: Share,
     _counted: Counted,
+}
+
+/// Which names may answer instead of the one that a virtual key asks for: those that it may ask for.
+fn allowed(gateway: &Arc<Gateway>, caller: &Caller) -> Option<Allowed> {
+    let Caller::Key(_) = caller else { return None };
+    let (gateway, caller) = (Arc::clone(gateway), caller.clone());
+    Some(Allowed(Arc::new(move |name| gateway.may_use(&caller, name))))
 }
 
 /// Counts a request for as long as it is on its way. The last of it to go: where none is left, all are billed and measured.
@@ -112,6 +119,7 @@ impl Passage {
             headers: if current.headers { headers.iter().filter_map(text).collect() } else { Vec::new() },
             key: owner.as_ref().map(ToString::to_string),
             timeout: app.options.timeout,
+            allowed: current.guard_fallbacks.then(|| allowed(gateway, caller)).flatten(),
         };
         Ok(Self {
             reply: gateway.router().send(call),

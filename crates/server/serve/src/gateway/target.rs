@@ -80,6 +80,13 @@ impl Far {
         if let Some(o) = foreign.filter(|o| read::is_embedding(o.dialect)) {
             return self.embed(ask, o).await;
         }
+        if let Some(o) = foreign.filter(|o| o.dialect == Dialect::AnthropicCountTokens) {
+            let request = count_tokens::parse(&o.body).map_err(|e| from_api(&e))?;
+            // This provider counts for nobody.
+            let mut counted = count_tokens::response(Size::of(&request).tokens());
+            counted["estimated"] = true.into();
+            return Ok(Answer::Ready(Some(counted.to_string().into()), None));
+        }
         let whole;
         let mut ask = ask;
         if let Some(o) = foreign.filter(|o| read::is_shallow(ask.request) && read::generates(o.dialect)) {

@@ -16,6 +16,7 @@ use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, Header
 use octet_api::{ApiError, ErrorKind, shortened};
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
+use super::litellm::{PathModel, with_model};
 use crate::linger::Unread;
 use crate::room::{Room, Share};
 use crate::watched::watched;
@@ -39,6 +40,11 @@ impl Held {
     /// The bytes, and their share of the room: to be held for as long as they are.
     pub fn into_parts(self) -> (Bytes, Share) {
         (self.bytes.into(), self.share)
+    }
+
+    /// The same body with the model that the path names.
+    pub fn naming(self, model: &PathModel) -> Self {
+        Self { bytes: with_model(self.bytes, model), ..self }
     }
 
     fn push(&mut self, data: &[u8], bytes_max: usize) -> Result<(), ApiError> {

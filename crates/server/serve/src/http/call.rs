@@ -10,6 +10,7 @@ use octet_api::ApiError;
 
 use super::Dialect;
 use super::body::{self, Held};
+use super::litellm::PathModel;
 use crate::app::App;
 use crate::gateway::Caller;
 use crate::ops::Trace;
@@ -38,8 +39,12 @@ where
     let trace = trace(&request);
     let caller = caller(&request);
     let headers = request.headers().clone();
+    let model = request.extensions().get::<PathModel>().cloned();
     let result = match body::read(request, app.options.body_bytes_max, &app.room).await {
-        Ok(body) => answer(Call { app, trace: trace.clone(), caller, headers, body }).await,
+        Ok(body) => {
+            let body = if let Some(model) = &model { body.naming(model) } else { body };
+            answer(Call { app, trace: trace.clone(), caller, headers, body }).await
+        }
         Err(e) => Err(e),
     };
     result.unwrap_or_else(|e| dialect.error(&e, Some(&trace)))

@@ -26,7 +26,10 @@ impl Dialect {
     pub fn of(path: &str) -> Self {
         if path.starts_with("/api/") {
             Self::Ollama
-        } else if path == "/v1/messages" || path.starts_with("/v1/messages/") {
+        } else if ["/v1/messages", "/messages", "/anthropic/v1/messages"]
+            .iter()
+            .any(|p| path.strip_prefix(p).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+        {
             Self::Anthropic
         } else {
             Self::OpenAi

@@ -8,6 +8,7 @@ mod body;
 mod call;
 mod error;
 mod kept;
+mod litellm;
 mod ollama;
 mod openai;
 mod reply;
@@ -28,6 +29,7 @@ use axum::routing::{get, post};
 use hyper::header::{HeaderName, HeaderValue};
 use octet_api::{ApiError, ErrorKind, shortened};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
+use tower_service::Service;
 
 use crate::app::App;
 use crate::ops;
@@ -38,7 +40,8 @@ pub use kept::Kept;
 pub use reply::header_text;
 
 /// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.
-const OPEN: &[&str] = &["/", "/health", "/ready"];
+const OPEN: &[&str] =
+    &["/", "/health", "/ready", "/health/liveliness", "/health/liveness", "/health/readiness"];
 /// When a client may come again for whom there was no connection.
 const RETRY_FULL_S: u64 = 1;
 /// How long a browser remembers what it may do.
@@ -77,8 +80,11 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/experts", get(status::experts))
         .route("/openapi.json", get(status::openapi))
         .route("/", get(status::page))
-        .fallback(nowhere)
+        .merge(litellm::routes())
         .method_not_allowed_fallback(wrong_method);
+    // Paths of other programs lead to the same endpoints; only what is nowhere else is looked up among them.
+    let known = router.clone().fallback(nowhere).with_state(Arc::clone(&app));
+    let router = router.fallback(move |request| elsewhere(known.clone(), request));
     layered(router, app)
 }
 
@@ -161,6 +167,17 @@ async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
     }
     let what = "no API key, or not a known one; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
     Dialect::of(path).error(&ApiError::new(ErrorKind::Authentication, what), Some(&trace(&request)))
+}
+
+/// A request for another program's path of an endpoint, or for nothing.
+async fn elsewhere(mut known: Router, request: Request) -> Response {
+    match litellm::led(request) {
+        Ok(request) => match known.call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        },
+        Err(request) => nowhere(request).await,
+    }
 }
 
 async fn nowhere(request: Request) -> Response {

@@ -5,6 +5,9 @@ use subtle::ConstantTimeEq;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
+/// Where keys stand beside `Authorization`: Anthropic's clients, Azure's, Gemini's, LiteLLM's.
+const HEADERS: [&str; 4] = ["x-api-key", "api-key", "x-goog-api-key", "x-litellm-api-key"];
+
 /// The keys that are taken; without any everybody may come in. Never printed.
 #[derive(Clone, Default)]
 pub struct Keys(Vec<String>);
@@ -38,10 +41,10 @@ impl Keys {
             let (scheme, key) = v.split_at_checked("Bearer ".len())?;
             scheme.eq_ignore_ascii_case("Bearer ").then_some(key)
         });
-        bearer.or_else(|| text("x-api-key")).map(str::trim)
+        bearer.or_else(|| HEADERS.iter().find_map(|name| text(name))).map(str::trim)
     }
 
-    /// Whether a request brings one of the keys: `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send it.
+    /// Whether a request brings one of the keys: `Authorization: Bearer KEY`, or one of the [headers](HEADERS) of other clients.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
         if self.is_empty() {
             return true;
@@ -50,7 +53,12 @@ impl Keys {
             let (scheme, key) = v.as_bytes().split_at_checked(b"Bearer ".len())?;
             scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
         });
-        let sent = bearer.into_iter().chain(headers.get("x-api-key").map(|v| v.as_bytes()));
+        let of = |name: &&str| headers.get(*name).map(|v| v.as_bytes());
+        let (usual, others) = HEADERS.split_at(1);
+        let sent = bearer.into_iter().chain(usual.iter().filter_map(of));
+        // Those of other programs' clients are looked for only where there is no usual one.
+        let is_usual = bearer.is_some() || usual.iter().any(|name| headers.contains_key(*name));
+        let sent = sent.chain(others.iter().filter(|_| !is_usual).filter_map(of));
         // All are compared, so that the time says nothing of which it is.
         sent.fold(false, |known, key| {
             let matches = self.0.iter().map(|k| bool::from(k.as_bytes().ct_eq(key)));

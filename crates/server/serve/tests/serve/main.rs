@@ -6,6 +6,7 @@ mod common;
 mod anthropic;
 mod description;
 mod gateway_keys;
+mod gateway_litellm;
 mod gateway_matrix;
 mod gateway_resume;
 mod gateway_routes;

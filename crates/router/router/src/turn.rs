@@ -1,0 +1,109 @@
+//! Waiting for a place in a group: first come, first served; how long that is worth it, and what is said if there is none. Used
+//! by `dispatch`.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+
+use tokio::sync::MutexGuard;
+use tokio::sync::futures::Notified;
+use tokio::time::Instant;
+
+use crate::choose::Unfit;
+use crate::failure::{Failure, FailureKind};
+use crate::table::{Deployment, Group};
+
+/// A request that waits in a group's line, or is the first in it. To drop it lets the next one try.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    waiting: &'a AtomicUsize,
+    /// Held by the first.
+    pub(crate) held: Option<MutexGuard<'a, ()>>,
+}
+
+impl<'a> Turn<'a> {
+    /// One more waits.
+    pub(crate) fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self { waiting, held: None }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Listens for requests that end at a group's deployments. The first in line alone listens.
+pub(crate) struct Freed<'a>(Vec<Pin<Box<Notified<'a>>>>);
+
+impl<'a> Freed<'a> {
+    /// Listens from now on.
+    pub(crate) fn of<T>(group: &'a Group<T>) -> Self {
+        let listen = |d: &'a Arc<Deployment<T>>| {
+            let mut listening = Box::pin(d.state.freed().notified());
+            listening.as_mut().enable();
+            listening
+        };
+        Self(group.deployments.iter().map(listen).collect())
+    }
+
+    /// A request has ended at one of them.
+    pub(crate) async fn any(mut self) {
+        poll_fn(|cx| match self.0.iter_mut().any(|l| l.as_mut().poll(cx).is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
+}
+
+/// How long it is worth waiting for a place; `None` where it is not.
+pub fn wait_until<T>(
+    group: &Group<T>,
+    name: &str,
+    reasons: &[Unfit],
+    most: Instant,
+    deadline: Instant,
+    now: Instant,
+) -> Option<Instant> {
+    // Requests at work end some time, which nobody knows.
+    if reasons.iter().any(|r| matches!(r, Unfit::Parallel { .. })) {
+        return Some(deadline);
+    }
+    if reasons.iter().any(|r| matches!(r, Unfit::OnTrial)) {
+        return (most > now).then_some(most);
+    }
+    let soonest = soonest(group, name, now).filter(|_| reasons.iter().any(|r| r.passes()))?;
+    (soonest <= most).then_some(soonest)
+}
+
+/// When one of the group may be asked again.
+fn soonest<T>(group: &Group<T>, name: &str, now: Instant) -> Option<Instant> {
+    group.deployments.iter().filter_map(|d| d.state.next_change_for(group.model(name), now)).min()
+}
+
+/// A group has no deployments: all were left out.
+pub fn left_out<T>(group: &Group<T>) -> Failure {
+    let what = format!("nobody can answer for '{}': {}", group.name, group.skipped.join("; "));
+    Failure::new(FailureKind::Server, what)
+}
+
+/// None of a group can be asked.
+pub fn nobody<T>(group: &Group<T>, name: &str, reasons: &[Unfit], now: Instant) -> Failure {
+    let each = group.deployments.iter().zip(reasons).map(|(d, r)| format!("{} ({})", d.terms.id, r.text()));
+    let why = each.collect::<Vec<_>>().join(", ");
+    let what = format!("nobody can answer for '{}' now: {why}", group.name);
+    let too_long = |r: &Unfit| matches!(r, Unfit::ContextWindow { .. });
+    if !reasons.is_empty() && reasons.iter().all(too_long) {
+        return Failure::new(FailureKind::ContextWindow, what);
+    }
+    if reasons.contains(&Unfit::NotIdle) {
+        return Failure::new(FailureKind::Cancelled, what);
+    }
+    let retry_after = soonest(group, name, now).map(|t| t.saturating_duration_since(now));
+    Failure { retry_after, ..Failure::new(FailureKind::RateLimited, what) }
+}

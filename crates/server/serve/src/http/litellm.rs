@@ -1,0 +1,237 @@
+//! The paths that clients of LiteLLM's proxy and of Azure use for the same endpoints: without `/v1`, with the model in the path.
+//! And what LiteLLM alone has: groups of models, counts of tokens. Called by the routes, for paths that are none of theirs.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use hyper::Uri;
+use octet_api::{ApiError, ErrorKind};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::call::{Call, call, caller};
+use super::error::json as json_response;
+use crate::app::App;
+
+/// What LiteLLM's proxy has and no other dialect does.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/model_group/info", get(groups)).route("/utils/token_counter", post(token_counter))
+}
+
+/// The model that a path names; it beats the one that the body names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathModel(pub String);
+
+/// Leads a request to the path that the endpoint has here.
+///
+/// # Errors
+/// The request, if its path is nobody's.
+pub fn led(mut request: Request) -> Result<Request, Request> {
+    let Some((path, model)) = ours(request.uri().path()) else { return Err(request) };
+    let query = request.uri().query().map_or(String::new(), |q| format!("?{q}"));
+    let Ok(uri) = format!("{path}{query}").parse::<Uri>() else { return Err(request) };
+    *request.uri_mut() = uri;
+    if let Some(model) = model {
+        request.extensions_mut().insert(PathModel(model));
+    }
+    Ok(request)
+}
+
+/// What ends a path that has a model before it, and the endpoint that it means.
+const OPERATIONS: &[(&str, &str)] = &[
+    ("/chat/completions", "/v1/chat/completions"),
+    ("/completions", "/v1/completions"),
+    ("/embeddings", "/v1/embeddings"),
+];
+
+fn ours(path: &str) -> Option<(Cow<'static, str>, Option<String>)> {
+    let exact = match path {
+        "/chat/completions" => "/v1/chat/completions",
+        "/completions" => "/v1/completions",
+        "/embeddings" => "/v1/embeddings",
+        "/responses" => "/v1/responses",
+        "/messages" => "/v1/messages",
+        "/messages/count_tokens" => "/v1/messages/count_tokens",
+        "/models" => "/v1/models",
+        "/health/liveliness" | "/health/liveness" => "/health",
+        "/health/readiness" => "/ready",
+        "/v1/model_group/info" => "/model_group/info",
+        "/v2/model/info" => "/v1/model/info",
+        "/v1/utils/token_counter" => "/utils/token_counter",
+        _ => "",
+    };
+    if !exact.is_empty() {
+        return Some((exact.into(), None));
+    }
+    for (begin, to) in
+        [("/responses/", "/v1/responses/"), ("/models/", "/v1/models/"), ("/openai/v1/", "/v1/")]
+    {
+        if let Some(rest) = path.strip_prefix(begin).filter(|rest| !rest.is_empty()) {
+            return Some((format!("{to}{rest}").into(), None));
+        }
+    }
+    if let Some(rest) = path.strip_prefix("/anthropic/v1/") {
+        return Some((format!("/v1/{rest}").into(), None));
+    }
+    let rest = path.strip_prefix("/openai/deployments/").or_else(|| path.strip_prefix("/engines/"))?;
+    let (model, to) = OPERATIONS.iter().find_map(|(end, to)| Some((rest.strip_suffix(end)?, *to)))?;
+    (!model.is_empty()).then(|| (to.into(), Some(decoded(model))))
+}
+
+/// A part of a path without its `%20`s.
+fn decoded(part: &str) -> String {
+    let mut out = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let hex = |b: &[u8]| u8::from_str_radix(std::str::from_utf8(b).ok()?, 16).ok();
+        match (byte, after.get(..2).and_then(hex)) {
+            (b'%', Some(value)) => {
+                out.push(value);
+                rest = &after[2..];
+            }
+            _ => {
+                out.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// A body with the path's model in it. What is no object is left for the endpoint to complain about.
+pub fn with_model(body: Vec<u8>, model: &PathModel) -> Vec<u8> {
+    let Ok(mut fields) = serde_json::from_slice::<std::collections::BTreeMap<String, &RawValue>>(&body)
+    else {
+        return body;
+    };
+    let Ok(name) = serde_json::value::to_raw_value(&model.0) else { return body };
+    fields.insert("model".into(), &name);
+    serde_json::to_vec(&fields).unwrap_or_else(|_| body.clone())
+}
+
+/// `GET /model_group/info`: the names that clients ask for, with what is known of all deployments behind each.
+pub async fn groups(State(app): State<Arc<App>>, request: Request) -> Response {
+    let info = app.model_info(&caller(&request));
+    let mut groups: Vec<Map<String, Value>> = Vec::new();
+    for entry in info["data"].as_array().into_iter().flatten() {
+        let name = &entry["model_name"];
+        let known = groups.iter_mut().find(|g| g["model_group"] == *name);
+        match known {
+            Some(group) => add(group, &entry["model_info"]),
+            None => {
+                let mut group = Map::from_iter([("model_group".to_string(), name.clone())]);
+                add(&mut group, &entry["model_info"]);
+                groups.push(group);
+            }
+        }
+    }
+    json_response(200, json!({"data": groups}).to_string())
+}
+
+/// Of windows, prices and limits the largest is told, and an ability that one deployment has.
+fn add(group: &mut Map<String, Value>, info: &Value) {
+    const TOLD: &[&str] = &[
+        "mode",
+        "max_input_tokens",
+        "max_output_tokens",
+        "input_cost_per_token",
+        "output_cost_per_token",
+        "supports_vision",
+        "supports_function_calling",
+        "supports_reasoning",
+    ];
+    for key in TOLD {
+        let new = &info[*key];
+        let old = group.entry(*key).or_insert(Value::Null);
+        let larger = new.as_f64().zip(old.as_f64()).is_some_and(|(new, old)| new > old);
+        if !new.is_null() && (old.is_null() || larger || *new == Value::Bool(true)) {
+            *old = new.clone();
+        }
+    }
+}
+
+/// What `/utils/token_counter` is asked.
+#[derive(Deserialize)]
+struct Counted {
+    model: String,
+    #[serde(default)]
+    prompt: Option<String>,
+    #[serde(default)]
+    messages: Option<Value>,
+    #[serde(default)]
+    contents: Option<Value>,
+}
+
+/// `POST /utils/token_counter`: about how many tokens a prompt has. `tokenizer_type` says that it is an estimate.
+pub async fn token_counter(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        let (body, _share) = c.body.into_parts();
+        let asked: Counted = serde_json::from_slice(&body)
+            .map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the body cannot be read: {e}")))?;
+        if let Some(gateway) = c.app.gateway() {
+            gateway.permit(&c.caller, gateway.name(&asked.model))?;
+        }
+        let texts = [asked.prompt.map(Value::from), asked.messages, asked.contents];
+        let bytes: usize = texts.iter().flatten().map(text_bytes).sum();
+        let out = json!({
+            "total_tokens": estimate(bytes), "request_model": asked.model, "model_used": asked.model,
+            "tokenizer_type": "estimate",
+        });
+        Ok(json_response(200, out.to_string()))
+    })
+    .await
+}
+
+/// Tokens of a text of so many bytes, about.
+fn estimate(bytes: usize) -> usize {
+    const BYTES_PER_TOKEN: usize = 4;
+    bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+/// Bytes of all texts in a value; what a picture holds is none.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) if text.starts_with("data:") => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(fields) => fields.values().map(text_bytes).sum(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_the_endpoints() {
+        for (path, to, model) in [
+            ("/chat/completions", "/v1/chat/completions", None),
+            ("/models/a/b", "/v1/models/a/b", None),
+            ("/openai/v1/chat/completions", "/v1/chat/completions", None),
+            ("/openai/deployments/gpt-4o/chat/completions", "/v1/chat/completions", Some("gpt-4o")),
+            ("/openai/deployments/a%2Fb%20c/embeddings", "/v1/embeddings", Some("a/b c")),
+            ("/engines/openai/gpt-4o/completions", "/v1/completions", Some("openai/gpt-4o")),
+            ("/health/liveliness", "/health", None),
+            ("/anthropic/v1/messages", "/v1/messages", None),
+        ] {
+            let (ours, named) = ours(path).unwrap_or_else(|| panic!("{path}"));
+            assert_eq!((&*ours, named.as_deref()), (to, model), "{path}");
+        }
+        for path in ["/nothing", "/openai/deployments//chat/completions", "/openai/deployments/x/images"] {
+            assert_eq!(ours(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_path_s_model_beats_the_body_s() {
+        let with = |body: &str| String::from_utf8(with_model(body.into(), &PathModel("m\"".into()))).unwrap();
+        assert_eq!(with(r#"{"a": 1.0,"model":"x"}"#), r#"{"a":1.0,"model":"m\""}"#);
+        assert_eq!(with("[1]"), "[1]");
+    }
+}

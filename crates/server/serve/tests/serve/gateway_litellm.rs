@@ -1,0 +1,131 @@
+//! Clients of LiteLLM's proxy and of Azure come as they are: by their paths, their keys, and what they ask besides.
+
+use crate::common::upstream::{Seen, Upstream, answer, says};
+use crate::common::{Fixture, read};
+use serde_json::{Value, json};
+
+fn file(base: &str, rest: &str) -> String {
+    format!(
+        "model_list:
+- {{model_name: gpt-4o, litellm_params: {{model: hosted_vllm/theirs, api_base: \"{base}/v1\", input_cost_per_token: 0.001}}, model_info: {{max_input_tokens: 8192}}}}
+- {{model_name: gpt-4o, litellm_params: {{model: hosted_vllm/other, api_base: \"{base}/v1\", input_cost_per_token: 0.002}}, model_info: {{supports_vision: true}}}}
+- {{model_name: claude, litellm_params: {{model: anthropic/theirs, api_base: \"{base}\", api_key: sk-x}}}}
+- {{model_name: gone, litellm_params: {{model: groq/nobody}}}}
+{rest}"
+    )
+}
+
+/// Answers in OpenAI's and Anthropic's dialects, and with a vector.
+fn script(seen: &Seen) -> Vec<crate::common::upstream::Step> {
+    match seen.path.as_str() {
+        "/v1/embeddings" => answer(
+            "200 OK",
+            &json!({"object": "list", "model": "theirs", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+                "usage": {"prompt_tokens": 1, "total_tokens": 1}}),
+        ),
+        _ => says(seen, "Hi"),
+    }
+}
+
+fn ask(name: Option<&str>) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "Hello"}]});
+    if let Some(name) = name {
+        body["model"] = name.into();
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_of_other_programs_lead_to_the_same_endpoints() {
+    let up = Upstream::start(script).await;
+    let f = Fixture::routed(&file(&up.base, "")).await;
+    let text = "/choices/0/message/content";
+    for (path, body, at) in [
+        ("/chat/completions", ask(Some("gpt-4o")), text),
+        ("/openai/v1/chat/completions", ask(Some("gpt-4o")), text),
+        // The model stands in the path alone, or beats the body's.
+        ("/openai/deployments/gpt-4o/chat/completions?api-version=2024-10-21", ask(None), text),
+        ("/openai/deployments/gpt-4o/chat/completions", ask(Some("nobody")), text),
+        ("/engines/gpt-4o/chat/completions", ask(None), text),
+        (
+            "/messages",
+            json!({"model": "claude", "max_tokens": 9, "messages": ask(None)["messages"]}),
+            "/content/0/text",
+        ),
+        (
+            "/anthropic/v1/messages",
+            json!({"model": "claude", "max_tokens": 9, "messages": ask(None)["messages"]}),
+            "/content/0/text",
+        ),
+        ("/responses", json!({"model": "gpt-4o", "input": "Hello"}), "/output/0/content/0/text"),
+    ] {
+        let (status, body) = f.post(path, &body).await;
+        assert_eq!((status, body.pointer(at)), (200, Some(&json!("Hi"))), "{path}: {body}");
+    }
+    let (status, body) = f.post("/openai/deployments/gpt-4o/embeddings", &json!({"input": "a"})).await;
+    assert_eq!((status, body.pointer("/data/0/embedding/0")), (200, Some(&json!(0.5))), "{body}");
+    // An error is one of the dialect that the path means.
+    let (status, body) = f.post("/messages", &json!({"model": "claude"})).await;
+    assert_eq!((status, &body["type"]), (400, &json!("error")), "{body}");
+    let (status, body) = f.post("/openai/deployments/nobody/chat/completions", &ask(None)).await;
+    assert_eq!((status, &body["error"]["code"]), (404, &json!("model_not_found")), "{body}");
+    assert_eq!(f.get("/openai/deployments/gpt-4o/images").await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_hold_what_can_be_asked() {
+    let up = Upstream::start(script).await;
+    let f = Fixture::routed(&file(&up.base, "")).await;
+    for path in ["/v1/models", "/models"] {
+        let (_, list) = f.get(path).await;
+        let names: Vec<&Value> = list["data"].as_array().unwrap().iter().map(|m| &m["id"]).collect();
+        assert_eq!(names, ["gpt-4o", "claude"], "what was left out is not listed");
+    }
+    let (status, groups) = f.get("/model_group/info").await;
+    let groups = groups["data"].as_array().unwrap().clone();
+    assert_eq!((status, groups.len()), (200, 2));
+    let group = &groups[0];
+    assert_eq!(
+        [
+            &group["model_group"],
+            &group["max_input_tokens"],
+            &group["input_cost_per_token"],
+            &group["supports_vision"]
+        ],
+        [&json!("gpt-4o"), &json!(8192), &json!(0.002), &json!(true)]
+    );
+    let body = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello, how are you?"}]});
+    let (status, counted) = f.post("/utils/token_counter", &body).await;
+    assert_eq!((status, &counted["tokenizer_type"]), (200, &json!("estimate")));
+    assert!((4..9).contains(&counted["total_tokens"].as_u64().unwrap()), "{counted}");
+    // Where nobody counts exactly, Anthropic's clients get an estimate that says so.
+    let (status, counted) = f.post("/v1/messages/count_tokens", &body).await;
+    assert_eq!((status, &counted["estimated"]), (200, &json!(true)), "{counted}");
+    assert!(counted["input_tokens"].as_u64().unwrap() > 3, "{counted}");
+    // Not every dialect says when an answer was made.
+    let body = f.ok("/v1/chat/completions", &ask(Some("claude"))).await;
+    assert!(body["created"].as_u64().unwrap() > 1_700_000_000, "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_taken_from_every_client_s_header() {
+    let up = Upstream::start(script).await;
+    let f = Fixture::routed(&file(&up.base, "general_settings: {master_key: sk-1234}\n")).await;
+    for (name, value) in [
+        ("authorization", "Bearer sk-1234"),
+        ("api-key", "sk-1234"),
+        ("x-api-key", "sk-1234"),
+        ("x-goog-api-key", "sk-1234"),
+        ("x-litellm-api-key", "sk-1234"),
+    ] {
+        let path = "/openai/deployments/gpt-4o/chat/completions";
+        let sent = f.request(path, &ask(None)).header(name, value).send().await.unwrap();
+        assert_eq!(read(sent).await.0, 200, "{name}");
+        let sent = f.request(path, &ask(None)).header(name, "Bearer sk-other").send().await.unwrap();
+        assert_eq!(read(sent).await.0, 401, "{name}");
+    }
+    for path in ["/health/liveliness", "/health/liveness", "/health/readiness", "/health"] {
+        assert_eq!(f.get(path).await.0, 200, "{path}");
+    }
+    assert_eq!(f.get("/model_group/info").await.0, 401);
+}
