@@ -65,8 +65,8 @@ async fn paths_of_other_programs_lead_to_the_same_endpoints() {
     let (status, body) = f.post("/openai/deployments/gpt-4o/embeddings", &json!({"input": "a"})).await;
     assert_eq!((status, body.pointer("/data/0/embedding/0")), (200, Some(&json!(0.5))), "{body}");
     // An error is one of the dialect that the path means.
-    let (status, body) = f.post("/messages", &json!({"model": "claude"})).await;
-    assert_eq!((status, &body["type"]), (400, &json!("error")), "{body}");
+    let (status, body) = f.post("/messages", &json!({"model": "nobody"})).await;
+    assert_eq!((status, &body["type"]), (404, &json!("error")), "{body}");
     let (status, body) = f.post("/openai/deployments/nobody/chat/completions", &ask(None)).await;
     assert_eq!((status, &body["error"]["code"]), (404, &json!("model_not_found")), "{body}");
     assert_eq!(f.get("/openai/deployments/gpt-4o/images").await.0, 404);
