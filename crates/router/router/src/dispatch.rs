@@ -203,7 +203,8 @@ impl<T: Target> Job<T> {
             };
             let from = group.name.as_str();
             known.insert(from.to_string());
-            let others = fallbacks.after(from, FailureKind::RateLimited);
+            let wished = self.call.wishes.fallbacks.as_deref().filter(|_| current == first);
+            let others = wished.unwrap_or_else(|| fallbacks.after(from, FailureKind::RateLimited));
             let alone = left == 0
                 || queue.is_empty() && others.iter().all(|n| known.contains(n) || !self.call.may_use(n));
             let failure = match self.group(table, group, name, alone && !self.is_shadow).await {
@@ -213,7 +214,11 @@ impl<T: Target> Job<T> {
             if failure.kind == FailureKind::ContextWindow {
                 self.window_above = self.window_above.max(group.window_tokens());
             }
-            for to in fallbacks.after(from, failure.kind) {
+            let wished = self.call.wishes.fallbacks.clone().filter(|_| current == first);
+            for to in wished.as_deref().unwrap_or_else(|| fallbacks.after(from, failure.kind)) {
+                if matches!(table.resolve(to), Resolved::Unknown) {
+                    continue;
+                }
                 if known.insert(to.clone()) && self.call.may_use(to) {
                     queue.push_back((from.to_string(), to.clone(), failure.kind.name()));
                 }
@@ -278,6 +283,7 @@ impl<T: Target> Job<T> {
                         Err(Miss::Failed(failure)) => {
                             let allowed =
                                 table.policy.retries.after(failure.kind, group.name.as_str(), d.retries);
+                            let allowed = self.call.wishes.retries.unwrap_or(allowed);
                             let allowed = if self.is_shadow { 0 } else { allowed };
                             if is_of_the_request(failure.kind) && allowed == 0 {
                                 return Err(failure.into());

@@ -46,7 +46,7 @@ pub use octet_upstream::Dialect;
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;
 pub use reply::Reply;
-pub use router::{Allowed, Call, Router};
+pub use router::{Allowed, Call, Router, Wishes};
 pub use shadow::ShadowCounts;
 pub use size::Size;
 pub use table::{Deployment, Group, Resolved, Table, TableError};

@@ -30,8 +30,19 @@ pub struct Call {
     pub key: Option<String>,
     /// Most time for it, where that is less than the configuration's.
     pub timeout: Option<Duration>,
+    /// What the client itself says of retries and fallbacks.
+    pub wishes: Wishes,
     /// Which names may answer instead of the one that was asked for; `None` is all.
     pub allowed: Option<Allowed>,
+}
+
+/// What a client says of how its request is to be dealt with. Beats the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Attempts after the first within a group.
+    pub retries: Option<u32>,
+    /// Names that are tried when the one asked for fails, whatever the failure.
+    pub fallbacks: Option<Vec<String>>,
 }
 
 /// Which names a client may use.
@@ -53,6 +64,7 @@ impl Call {
             headers: Vec::new(),
             key: None,
             timeout: None,
+            wishes: Wishes::default(),
             allowed: None,
         }
     }

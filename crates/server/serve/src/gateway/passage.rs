@@ -11,6 +11,7 @@ use octet_router::{Allowed, Call, Original, Piece, Reply, Route, Size, Step};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::doors::Bill;
+use super::read::Own;
 use super::target::Target;
 use super::{Caller, Gateway};
 use crate::app::App;
@@ -31,6 +32,8 @@ pub struct Asker<'a> {
     pub headers: &'a hyper::HeaderMap,
     /// What it takes of the room for requests.
     pub share: Share,
+    /// What it says to the router.
+    pub own: Own,
 }
 
 /// A request on its way.
@@ -89,7 +92,7 @@ impl Passage {
         request: &Arc<GenerateRequest>,
         original: Option<Original>,
     ) -> Result<Self, ApiError> {
-        let Asker { trace, caller, headers, share } = asker;
+        let Asker { trace, caller, headers, share, own } = asker;
         // Before it is asked whether the server ends: what is let in is seen by the end, and waited for.
         let counted = Counted::new(gateway);
         if app.models.is_draining() {
@@ -118,7 +121,8 @@ impl Passage {
             original: original.map(Arc::new),
             headers: if current.headers { headers.iter().filter_map(text).collect() } else { Vec::new() },
             key: owner.as_ref().map(ToString::to_string),
-            timeout: app.options.timeout,
+            timeout: own.timeout.into_iter().chain(app.options.timeout).min(),
+            wishes: own.wishes,
             allowed: current.guard_fallbacks.then(|| allowed(gateway, caller)).flatten(),
         };
         Ok(Self {

@@ -27,19 +27,16 @@ pub fn routes() -> Router<Arc<App>> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathModel(pub String);
 
-/// Leads a request to the path that the endpoint has here.
-///
-/// # Errors
-/// The request, if its path is nobody's.
-pub fn led(mut request: Request) -> Result<Request, Request> {
-    let Some((path, model)) = ours(request.uri().path()) else { return Err(request) };
+/// Leads a request to the path that the endpoint has here; `false` if its path is nobody's.
+pub fn lead(request: &mut Request) -> bool {
+    let Some((path, model)) = ours(request.uri().path()) else { return false };
     let query = request.uri().query().map_or(String::new(), |q| format!("?{q}"));
-    let Ok(uri) = format!("{path}{query}").parse::<Uri>() else { return Err(request) };
+    let Ok(uri) = format!("{path}{query}").parse::<Uri>() else { return false };
     *request.uri_mut() = uri;
     if let Some(model) = model {
         request.extensions_mut().insert(PathModel(model));
     }
-    Ok(request)
+    true
 }
 
 /// What ends a path that has a model before it, and the endpoint that it means.

@@ -170,13 +170,13 @@ async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
 }
 
 /// A request for another program's path of an endpoint, or for nothing.
-async fn elsewhere(mut known: Router, request: Request) -> Response {
-    match litellm::led(request) {
-        Ok(request) => match known.call(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        },
-        Err(request) => nowhere(request).await,
+async fn elsewhere(mut known: Router, mut request: Request) -> Response {
+    if !litellm::lead(&mut request) {
+        return nowhere(request).await;
+    }
+    match known.call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
     }
 }
 

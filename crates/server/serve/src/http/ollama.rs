@@ -16,6 +16,7 @@ use super::openai::keep_nothing;
 use super::reply::{Form, NDJSON, generate};
 use super::routed;
 use crate::app::App;
+use crate::gateway::read::Own;
 use crate::gateway::{Asker, Caller};
 use crate::pipeline::{acquire_at, embed};
 use crate::warnings::{messages, tell};
@@ -60,7 +61,8 @@ async fn answer(
         Asked::Load(load) => return load_model(&c.app, &c.caller, &load, wire == Wire::OllamaChat).await,
     };
     if let Some(gateway) = c.app.gateway().cloned() {
-        let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+        let asker =
+            Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own: Own::default() };
         return routed::parsed(&c.app, &gateway, asker, parsed, Some((wire, bytes)), form).await;
     }
     drop(bytes);
@@ -110,7 +112,8 @@ pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Respons
             // The older endpoint asks for one vector, in its own words: the newer one is what others have.
             let newer = vectors::body(&parsed, &parsed.model)?;
             let body = serde_json::Value::Object(newer).to_string().into_bytes();
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+            let asker =
+                Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own: Own::default() };
             let got = routed::bytes(&c.app, &gateway, asker, Wire::OllamaEmbed, body.into()).await?;
             return Ok(json(200, vectors::response_old(&vectors::read(&got.0)?)));
         }

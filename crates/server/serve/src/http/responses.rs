@@ -16,6 +16,7 @@ use super::routed;
 use super::{Dialect, body};
 use crate::app::App;
 use crate::gateway::Asker;
+use crate::gateway::read::Own;
 
 const FORM: Form = Form {
     writer: |r| Box::new(ResponseWriter::new(r)),
@@ -48,7 +49,8 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
             c.app.room.take_kept(&mut share, kept.bytes)?;
         }
         if let Some(gateway) = c.app.gateway().cloned() {
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+            let asker =
+                Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own: Own::default() };
             return routed::parsed(&c.app, &gateway, asker, parsed, None, FORM).await;
         }
         generate(c.app, c.trace, &c.headers, (parsed, share), FORM).await

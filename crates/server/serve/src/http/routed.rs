@@ -15,7 +15,8 @@ use super::call::Call;
 use super::error::json;
 use super::reply::{Asked, Form, KEEP_ALIVE, Source, header_text, stream, whole};
 use crate::app::App;
-use crate::gateway::{Asker, Gateway, Passage, read};
+use crate::gateway::read::{self, Own};
+use crate::gateway::{Asker, Gateway, Passage};
 use crate::warnings::{self, messages};
 
 /// Headers of answers: who answered, and how that was found.
@@ -26,8 +27,14 @@ const ROUTE: HeaderName = HeaderName::from_static("x-octet-route");
 pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Response, ApiError> {
     let Asked { dialect, parse, form } = asked;
     let Call { app, trace, caller, headers, body } = c;
-    let (bytes, mut share) = body.into_parts();
-    let peeked = read::peek(&bytes).filter(|r| gateway.passes(&r.model, dialect));
+    let (mut bytes, mut share) = body.into_parts();
+    let mut own = Own::default();
+    let peeked = read::peek(&bytes, dialect).map(|peeked| {
+        own = peeked.own;
+        bytes = peeked.body.unwrap_or_else(|| bytes.clone());
+        peeked.request
+    });
+    let peeked = peeked.filter(|r| gateway.passes(&r.model, dialect));
     let request = match peeked {
         // What nobody here understands goes on as it is, and is not gone on with where it breaks off.
         Some(request) if request.stream && gateway.mends(&request.model) => {
@@ -36,7 +43,7 @@ pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Resp
         Some(request) => request,
         None => body::parse_bytes(&app.room, &mut share, bytes.clone(), parse).await?,
     };
-    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share };
+    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share, own };
     parsed(&app, gateway, asker, request, Some((dialect, bytes)), form).await
 }
 
@@ -71,7 +78,7 @@ pub async fn parsed(
 pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Response, ApiError> {
     let Call { app, trace, caller, headers, body } = c;
     let (body, share) = body.into_parts();
-    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share };
+    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share, own: Own::default() };
     let (got, route) = bytes(&app, gateway, asker, dialect, body).await?;
     let mut response = json(200, got);
     tell(&mut response, route);
@@ -86,13 +93,14 @@ pub async fn bytes(
     dialect: Wire,
     body: Bytes,
 ) -> Result<(Bytes, Route), ApiError> {
-    let Some(request) = read::peek(&body) else {
+    let Some(read::Peeked { request, own, body: left }) = read::peek(&body, dialect) else {
         // To say what is wrong with it.
         let original = Original { dialect, headers: HeaderMap::new(), body };
         let request = read::check(&original);
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
     };
     let request = GenerateRequest { stream: false, ..request };
+    let (asker, body) = (Asker { own, ..asker }, left.unwrap_or(body));
     let mut passage = enter(app, gateway, asker, request, Some((dialect, body)))?;
     passage.decide(None).await?;
     let route = passage.route();

@@ -66,7 +66,7 @@ async fn paths_of_other_programs_lead_to_the_same_endpoints() {
     assert_eq!((status, body.pointer("/data/0/embedding/0")), (200, Some(&json!(0.5))), "{body}");
     // An error is one of the dialect that the path means.
     let (status, body) = f.post("/messages", &json!({"model": "nobody"})).await;
-    assert_eq!((status, &body["type"]), (404, &json!("error")), "{body}");
+    assert_eq!((status, &body["type"]), (400, &json!("error")), "{body}");
     let (status, body) = f.post("/openai/deployments/nobody/chat/completions", &ask(None)).await;
     assert_eq!((status, &body["error"]["code"]), (404, &json!("model_not_found")), "{body}");
     assert_eq!(f.get("/openai/deployments/gpt-4o/images").await.0, 404);
@@ -128,4 +128,52 @@ async fn keys_are_taken_from_every_client_s_header() {
         assert_eq!(f.get(path).await.0, 200, "{path}");
     }
     assert_eq!(f.get("/model_group/info").await.0, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_says_how_often_it_is_tried_and_by_whom_and_nobody_else_hears_of_it() {
+    let up = Upstream::start(|seen| {
+        if seen.body["model"] == "broken" {
+            return answer("500 Internal Server Error", &json!({"error": {"message": "no"}}));
+        }
+        says(seen, "Hi")
+    })
+    .await;
+    let config = format!(
+        "model_list:
+- {{model_name: broken, litellm_params: {{model: hosted_vllm/broken, api_base: \"{0}/v1\"}}}}
+- {{model_name: good, litellm_params: {{model: hosted_vllm/good, api_base: \"{0}/v1\"}}}}
+- {{model_name: claude, litellm_params: {{model: anthropic/theirs, api_base: \"{0}\", api_key: k}}}}
+router_settings: {{num_retries: 2}}
+",
+        up.base
+    );
+    let f = Fixture::routed(&config).await;
+    let asked = |more: Value| crate::common::with(&ask(Some("broken")), more);
+    let count = || up.seen().iter().filter(|s| s.body["model"] == "broken").count();
+    for (more, status, times) in [
+        (json!({}), 502, 3),
+        (json!({"num_retries": 0}), 502, 1),
+        (json!({"num_retries": 1, "stream": true}), 502, 2),
+        (json!({"num_retries": 0, "fallbacks": ["nobody", {"model": "good"}]}), 200, 1),
+    ] {
+        let before = count();
+        let (got, body) = f.post("/v1/chat/completions", &asked(more.clone())).await;
+        assert_eq!((got, count() - before), (status, times), "{more}: {body}");
+    }
+    // None of it reaches a provider, and what does stays in its order.
+    let body = json!({
+        "model": "good", "messages": [{"role": "user", "content": "Hello"}], "unheard_of": 1.50, "num_retries": 1, "fallbacks": ["broken"],
+        "timeout": 30, "tags": ["a"], "metadata": {"b": "c"}, "cache": {"no-cache": true}, "temperature": 0.5,
+    });
+    f.ok("/v1/chat/completions", &body).await;
+    let names: Vec<String> = up.last().body.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(names, ["model", "messages", "unheard_of", "temperature"]);
+    // In Anthropic's dialect metadata is the provider's.
+    let body = json!({"model": "claude", "max_tokens": 9, "messages": ask(None)["messages"], "metadata": {"user_id": "u"}, "num_retries": 1});
+    f.ok("/v1/messages", &body).await;
+    assert_eq!(
+        (&up.last().body["metadata"]["user_id"], up.last().body.get("num_retries")),
+        (&json!("u"), None)
+    );
 }
