@@ -2,7 +2,7 @@
 //!
 //! A script is JSON: `{"tasks": [{"marker": TEXT, "answers": [{"think": TEXT, "text": TEXT, "expect": TEXT, "history": TEXT}]}], "otherwise": TEXT}`.
 //! The task of a conversation is the first whose marker stands in its last user message that has one; the answer is the one whose
-//! number is the count of answers after that. So it depends on nothing but the prompt. `text` may hold tool calls in the
+//! number is how often results of calls came after that. So it depends on nothing but the prompt. `text` may hold tool calls in the
 //! model's own syntax; `expect` has to stand in the message that the answer follows, `history` anywhere in the prompt. `system` of a task has to stand in the system
 //! message, and a task with `"tools": false` is one without tools: an agent that asks for a title repeats the user's words.
 
@@ -91,18 +91,20 @@ impl Script {
         let Some((at, task)) = found else {
             return other();
         };
-        // Some programs keep the text and the calls of one answer as two messages.
-        let begins = |pair: &&[Turn]| pair[1].role == "assistant" && pair[0].role != "assistant";
-        let step = turns[at..].windows(2).filter(begins).count();
+        // Not answers: some programs keep the text and the calls of one as two messages.
+        let returned = |pair: &&[Turn]| pair[1].role == "tool" && pair[0].role != "tool";
+        let step = turns[at..].windows(2).filter(returned).count();
+        // What this answers: results, and what the program adds to them.
+        let news = turns.iter().rposition(|t| t.role == "assistant").map_or(0, |a| a + 1);
+        let last = turns[news..].iter().map(|t| t.text.as_str()).collect::<Vec<_>>().join("\n");
         // Behind a task's end a program may ask for something else: what to remember, what to do next.
-        let is_other = turns.len() > at + 1 && turns.last().is_some_and(|t| t.role == "user");
-        let last = turns.last().map_or("", |t| t.text.as_str());
+        let is_other = news > at && !turns[news..].iter().any(|t| t.role == "tool");
         let failed = |failure: String| {
             let answer = Answer { text: format!("SCRIPT: {failure}"), ..Answer::default() };
             Chosen { answer, task: task.marker.clone(), step, failure: Some(failure) }
         };
         match task.answers.get(step) {
-            None if is_other => other(),
+            _ if is_other => other(),
             None => failed(format!("'{}' has no answer {step}", task.marker)),
             Some(a) if !last.contains(&a.expect) => {
                 let last: String = last.chars().take(2000).collect();
