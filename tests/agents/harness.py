@@ -72,13 +72,15 @@ class Installed:
 
 
 class Server:
-    """The scripted server, with a script and a log of its own."""
+    """The scripted server, with a script and a log of its own; without a script its model computes."""
 
     def __init__(self, binary, shared, folder, script, names):
         self.log = Path(folder) / "log"
         self.log.mkdir(parents=True)
-        path = Path(folder) / "script.json"
-        path.write_text(json.dumps(script))
+        path = "-"
+        if script:
+            path = Path(folder) / "script.json"
+            path.write_text(json.dumps(script))
         self.errors = open(Path(folder) / "server.log", "w")
         tokenizer = shared / "tokenizer/qwen3_6/tokenizer.json"
         template = shared / "templates/qwen3_6.jinja"
@@ -162,9 +164,10 @@ def call(name, /, **arguments):
     return "\n".join([*out, "</function>", "</tool_call>"])
 
 
-def answer(*texts, expect="", history="", think="I know what to do."):
-    """What the model says once. `expect` has to stand in the message before it, `history` anywhere before."""
-    return {"think": think, "text": "\n".join(texts), "expect": expect, "history": history}
+def answer(*texts, expect="", history="", copy="", think="I know what to do."):
+    """What the model says once. `expect` has to stand in the message before it, `history` anywhere before; `$COPY` in a text is what
+    stands there behind `copy`, up to the next quote."""
+    return {"think": think, "text": "\n".join(texts), "expect": expect, "history": history, "copy": copy}
 
 
 def task(marker, *answers, **more):

@@ -17,7 +17,6 @@ import os
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import report
 import scenarios
 from harness import ROOT, Failure, Installed, Place, Server
 from programs import PROGRAMS
@@ -48,22 +48,31 @@ def leave_network():
     return True
 
 
-def try_feature(program, feature, folder, args):
-    """Runs one scenario in a folder and with a server of its own; why it failed, or None."""
-    place = program.place = Place(folder, f"{program.bin}:{args.node}")
-    server = None
-    try:
-        server = Server(args.server, args.shared, folder, scenarios.script(program), ["local", *program.aliases])
-        place.url = server.url
+class Trial:
+    """One program in a folder and with a server of its own, for all its features."""
+
+    def __init__(self, program, folder, args):
+        self.program = program
+        place = program.place = Place(folder, f"{program.bin}:{args.node}")
+        self.server = Server(args.server, args.shared, folder, scenarios.script(program), ["local", *program.aliases])
+        place.url = self.server.url
         program.setup()
-        scenarios.RUN[feature](program)
-        failures = [e["failure"] for e in server.entries() if e["failure"]]
+        self.seen = 0
+
+    def run(self, feature):
+        """Runs one scenario; why it failed, or None."""
+        try:
+            scenarios.run(self.program, feature)
+        except Failure as e:
+            return str(e)
+        finally:
+            entries = self.server.entries()
+            new, self.seen = entries[self.seen:], len(entries)
+        failures = [e["failure"] for e in new if e["failure"]]
+        unwanted = self.program.unwanted
+        if unwanted and any(unwanted in self.server.prompt(e) for e in new):
+            failures.append(f"{unwanted} is in a prompt")
         return "; ".join(failures) or None
-    except Failure as e:
-        return str(e)
-    finally:
-        if server:
-            server.stop()
 
 
 def main():
@@ -71,9 +80,10 @@ def main():
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     parser.add_argument("programs", nargs="*", help="keys of programs; default: all")
     parser.add_argument("--list", action="store_true", help="list the programs and end")
-    parser.add_argument("--feature", action="append", choices=list(scenarios.RUN), help="only these")
+    parser.add_argument("--feature", action="append", choices=list(scenarios.FEATURES), help="only these")
     parser.add_argument("--folder", type=Path, default=target / "agents", help="where programs are installed")
     parser.add_argument("--server", type=Path, default=target / "debug/examples/scripted", help="the scripted server")
+    parser.add_argument("--report", type=Path, help="write the table of docs/compatibility.md to this file")
     parser.add_argument("--keep", type=Path, help="keep homes, logs and prompts in this folder")
     args = parser.parse_args()
     known = {p.key: p for p in (kind() for kind in PROGRAMS)}
@@ -95,22 +105,34 @@ def main():
     if not leave_network():
         print("note: the programs may reach the network: this system makes no network namespace for us")
     folder = args.keep or Path(tempfile.mkdtemp(prefix="octet-agents-"))
-    failed = 0
+    # What was found is kept, so that the table can be made of several runs.
+    kept = args.folder / "results.json"
+    results = json.loads(kept.read_text()) if kept.exists() else {}
+    all_well = True
     for program in chosen:
-        for feature in args.feature or scenarios.RUN:
-            if not program.has(feature):
-                continue
-            began = time.monotonic()
-            place = folder / program.key / feature
-            shutil.rmtree(place, ignore_errors=True)
-            why = try_feature(program, feature, place, args)
-            failed += why is not None
-            print(f"{program.key:14} {feature:10} {'ok' if why is None else 'FAILED'} ({time.monotonic() - began:.0f} s)", flush=True)
-            if why:
-                print("    " + why.replace("\n", "\n    "), flush=True)
+        place = folder / program.key
+        shutil.rmtree(place, ignore_errors=True)
+        trial = Trial(program, place, args)
+        try:
+            for feature in args.feature or scenarios.FEATURES:
+                if not program.has(feature):
+                    continue
+                began = time.monotonic()
+                why = trial.run(feature)
+                results[report.name(program, feature)] = why is None
+                all_well &= why is None
+                took = f"{time.monotonic() - began:.0f} s"
+                print(f"{program.key:18} {feature:10} {'ok' if why is None else 'FAILED'} ({took})", flush=True)
+                if why:
+                    print("    " + why.replace("\n", "\n    "), flush=True)
+        finally:
+            trial.server.stop()
     if not args.keep:
         shutil.rmtree(folder)
-    return 1 if failed else 0
+    kept.write_text(json.dumps(results, indent=1))
+    if args.report:
+        report.write(args.report, known.values(), results)
+    return 0 if all_well else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What every program is asked to do: one scenario for each feature, made of the program's own tools."""
 
+import shutil
+
 from harness import answer, check, png, task
 
 DONE = {
@@ -11,11 +13,11 @@ DONE = {
     "image": "IMAGE-DONE",
 }
 
-# What the table of docs/compatibility.md calls them.
+# In the order in which they run, and what the table of docs/compatibility.md calls them.
 FEATURES = {
     "tools": "Several turns with tool calls",
-    "parallel": "Two calls in one answer",
     "resume": "Resume of a session",
+    "parallel": "Two calls in one answer",
     "model": "A second model name",
     "agent": "Sub-agent",
     "image": "Screenshot in a tool result",
@@ -50,7 +52,12 @@ def tasks(p):
     if p.agent:
         out += [
             task("SUBTASK-ONE", answer(p.shell("echo sub-$((60 + 4))")), answer("SUB-DONE", expect="sub-64")),
-            task("TASK-AGENT", answer(p.agent("Please do SUBTASK-ONE.")), answer(DONE["agent"], expect="SUB-DONE")),
+            task(
+                "TASK-AGENT",
+                answer(p.agent("Please do SUBTASK-ONE.")),
+                *(p.after_agent or []),
+                answer(DONE["agent"], expect="SUB-DONE"),
+            ),
         ]
     if p.image:
         out.append(task("TASK-IMAGE", answer(p.image("screen.png")), answer(DONE["image"], expect=p.image_expect)))
@@ -73,7 +80,8 @@ def parallel(p):
 
 
 def resume(p):
-    p.ask("Please do TASK-TOOLS.")
+    if p.last != "tools":
+        tools(p)
     said = p.ask("Please do TASK-RESUME.", resume=True)
     check(DONE["resume"] in said, f"it said: {said}")
 
@@ -94,4 +102,9 @@ def image(p):
     check(DONE["image"] in said, f"it said: {said}")
 
 
-RUN = {"tools": tools, "parallel": parallel, "resume": resume, "model": model, "agent": agent, "image": image}
+def run(p, feature):
+    """Runs one scenario in an empty project; a session is resumed where it was."""
+    for path in [] if feature == "resume" and p.last == "tools" else p.place.project.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    {"tools": tools, "parallel": parallel, "resume": resume, "model": model, "agent": agent, "image": image}[feature](p)
+    p.last = feature

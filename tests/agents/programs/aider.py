@@ -14,6 +14,7 @@ class Aider(Program):
     key, name, version, api = "aider", "Aider", "0.86.2", "OpenAI chat"
     aliases = ["small"]
     second_model = "openai/small"
+    edits_as_text = True
     without = {"parallel": "has no tools", "agent": "has none", "image": "has no tools"}
 
     def install(self, installed):

@@ -6,6 +6,8 @@ class Program:
 
     name = ""
     version = ""
+    # The last scenario that went well.
+    last = None
     # The key of the command line.
     key = ""
     # Which of Octet's APIs it speaks.
@@ -18,6 +20,12 @@ class Program:
     second_model = "haiku"
     # It writes calls of one answer into its history as one after the other.
     splits_calls = False
+    # It has no tools: the model writes changes as text.
+    edits_as_text = False
+    # What must not be in any prompt.
+    unwanted = None
+    # The answers after that of `agent`.
+    after_agent = None
     # What is in the message behind a tool's picture.
     image_expect = ""
     # The model's calls of its tools: functions that return the text of a call; None where it has none.

@@ -8,6 +8,9 @@ class ClaudeCode(Program):
     key, name, version, api = "claude-code", "Claude Code", "2.1.330", "Anthropic messages"
     aliases = ["claude-*"]
     second_model = "haiku"
+    # It differs between sessions: with it no prompt could go on from an earlier session's.
+    unwanted = "x-anthropic-billing-header"
+    image_expect = "Here was an image"
 
     def install(self, installed):
         package = "@anthropic-ai/claude-code"
@@ -23,7 +26,7 @@ class ClaudeCode(Program):
         return call("Bash", command=command, description="Run a command")
 
     def agent(self, prompt):
-        return call("Agent", description="Do a part", prompt=prompt, subagent_type="general-purpose")
+        return call("Agent", description="Do a part", prompt=prompt, subagent_type="general-purpose", run_in_background=False)
 
     def image(self, name):
         return call("Read", file_path=self.path(name))
@@ -33,6 +36,7 @@ class ClaudeCode(Program):
             "ANTHROPIC_BASE_URL": self.place.url,
             "ANTHROPIC_AUTH_TOKEN": "none",
             "ANTHROPIC_MODEL": "local",
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         }
         more = ["--continue"] if resume else []

@@ -1,11 +1,12 @@
 """Codex, over OpenAI's Responses API."""
 
-from harness import call
+from harness import answer, call
 from programs.base import Program
 
 CONFIG = """
 model = "local"
 model_provider = "octet"
+model_context_window = 131072
 check_for_update_on_startup = false
 
 [model_providers.octet]
@@ -22,6 +23,7 @@ class Codex(Program):
     key, name, version, api = "codex", "Codex", "0.169.0", "OpenAI responses"
     aliases = ["other"]
     second_model = "other"
+    image_expect = "Here was an image"
 
     def install(self, installed):
         return installed.npm(self.key, [f"@openai/codex@{self.version}"])
@@ -37,6 +39,13 @@ class Codex(Program):
 
     def shell(self, command):
         return call("exec_command", cmd=command)
+
+    def agent(self, prompt):
+        return call("multi_agent_v1__spawn_agent", message=prompt)
+
+    @property
+    def after_agent(self):
+        return [answer(call("multi_agent_v1__wait_agent", targets=["$COPY"]), copy='"agent_id":"')]
 
     def image(self, name):
         return call("view_image", path=self.path(name))

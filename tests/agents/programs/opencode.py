@@ -10,12 +10,17 @@ class OpenCode(Program):
     key, name, version, api = "opencode", "OpenCode", "1.18.33", "OpenAI chat"
     aliases = ["small"]
     second_model = "octet/small"
+    image_expect = "Here was an image"
 
     def install(self, installed):
         return installed.npm(self.key, [f"opencode-ai@{self.version}"], ["opencode-ai/postinstall.mjs"])
 
     def setup(self):
-        models = {name: {"name": name, "limit": {"context": 131072, "output": 16384}} for name in ("local", "small")}
+        model = {
+            "limit": {"context": 131072, "output": 16384},
+            "modalities": {"input": ["text", "image"], "output": ["text"]},
+        }
+        models = {name: {"name": name, **model} for name in ("local", "small")}
         config = {
             "provider": {
                 "octet": {

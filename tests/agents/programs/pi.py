@@ -10,13 +10,14 @@ class Pi(Program):
     key, name, version, api = "pi", "pi", "0.87.1", "OpenAI chat"
     aliases = ["small"]
     second_model = "octet/small"
+    image_expect = "Here was an image"
     without = {"agent": "has none"}
 
     def install(self, installed):
         return installed.npm(self.key, [f"@earendil-works/pi-coding-agent@{self.version}"])
 
     def setup(self):
-        models = [{"id": name, "reasoning": True, "input": ["text", "image"]} for name in ("local", "small")]
+        models = [{"id": name, "reasoning": True, "contextWindow": 131072, "input": ["text", "image"]} for name in ("local", "small")]
         octet = {"baseUrl": f"{self.place.url}/v1", "api": "openai-completions", "apiKey": "none", "models": models}
         self.place.write(".pi/agent/models.json", json.dumps({"providers": {"octet": octet}}))
 

@@ -10,6 +10,7 @@ class QwenCode(Program):
     key, name, version, api = "qwen-code", "Qwen Code", "0.24.4", "OpenAI chat"
     aliases = ["small"]
     second_model = "small"
+    image_expect = "Here was an image"
 
     def install(self, installed):
         return installed.npm(self.key, [f"@qwen-code/qwen-code@{self.version}"])
@@ -19,6 +20,7 @@ class QwenCode(Program):
             "privacy": {"usageStatisticsEnabled": False},
             "telemetry": {"enabled": False},
             "general": {"enableAutoUpdate": False},
+            "model": {"generationConfig": {"modalities": {"image": True}}},
             "security": {"auth": {"selectedType": "openai"}},
         }
         self.place.write(".qwen/settings.json", json.dumps(settings))

@@ -22,6 +22,7 @@ def check_arguments(arguments):
 
 
 def openai():
+    """Chats and responses, whole and streamed; tools; forms; stored responses; plain completions with log-probabilities; embeddings; models; errors."""
     import openai
     from pydantic import BaseModel
 
@@ -80,6 +81,7 @@ def openai():
 
 
 def anthropic():
+    """Messages, whole and streamed; tools and their results; thinking; counting tokens; errors."""
     import anthropic
 
     client = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
@@ -112,6 +114,7 @@ def anthropic():
 
 
 def ollama():
+    """Chats, whole and streamed; tools; forms; plain completions; thinking; embeddings; models; errors."""
     import ollama
 
     client = ollama.Client(host=URL)
@@ -140,6 +143,7 @@ def ollama():
 
 
 def litellm():
+    """Chats over OpenAI's API, whole and streamed; tools; chats over Anthropic's and Ollama's APIs."""
     import litellm
 
     litellm.suppress_debug_info = True
@@ -158,6 +162,7 @@ def litellm():
 
 
 def langchain():
+    """Chats, whole and streamed; tools; forms; embeddings."""
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
     from pydantic import BaseModel

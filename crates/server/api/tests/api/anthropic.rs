@@ -56,6 +56,24 @@ fn images_are_refused_where_a_template_needs_them() {
 }
 
 #[test]
+fn a_line_for_billing_is_no_instruction() {
+    let system = |system: Value| {
+        let r = parse(with(json!({"system": system})).to_string().as_bytes()).unwrap();
+        let first = r.chat().unwrap().messages[0].clone();
+        (first.role, first.content.iter().filter_map(Part::as_text).collect::<Vec<_>>().join("|"))
+    };
+    let line = "x-anthropic-billing-header: cc_version=1.2; cch=af09;";
+    let block = |text: &str| json!({"type": "text", "text": text});
+    let be_brief = (Role::System, "Be brief.".to_string());
+    assert_eq!(system(json!([block(line), block("Be brief.")])), be_brief);
+    assert_eq!(system(json!(format!("{line}\n\nBe brief."))), be_brief);
+    assert_eq!(system(json!([block(line)])).0, Role::User);
+    // Behind other words it is one of them.
+    let later = json!([block("Be brief."), block(line)]);
+    assert_eq!(system(later), (Role::System, format!("Be brief.|{line}")));
+}
+
+#[test]
 fn counting_needs_no_limit() {
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
     assert_eq!(count_tokens::parse(body.to_string().as_bytes()).unwrap().max_tokens, None);

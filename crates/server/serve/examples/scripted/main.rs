@@ -3,6 +3,8 @@
 //!
 //!     scripted TOKENIZER.json TEMPLATE.jinja SCRIPT.json LOG_DIR NAME [ALIAS...]
 //!
+//! With `-` for SCRIPT the model computes, with random weights: for measuring how much of a prompt is computed again.
+//!
 //! It prints its address, and ends when its standard input does. `script.rs` says what a script is. In `LOG_DIR` there is a file for
 //! each prompt, and `log.jsonl` with a line for each answer.
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use octet_engine::engine::{self, Engine};
 use octet_engine::scheduler;
 use octet_engine::tokenizer::HUGGING_FACE_KEY;
-use octet_serve::{BoxError, ModelSpec, Options, Server, Stage};
+use octet_serve::{BoxError, MakeEngine, ModelSpec, Options, Server, Stage};
 use octet_synth::{Mix, Shape, synthetic, tiny_shape};
 use octet_weights::Value;
 use tokio::sync::watch;
@@ -27,6 +29,8 @@ const VOCAB: usize = 248_320;
 const REAL_VOCAB: usize = 248_077;
 /// Tokens of context.
 const CONTEXT: usize = 131_072;
+/// States that the prefix cache keeps.
+const SNAPSHOTS: u64 = 32;
 /// Conversations at once: an agent, its sub-agents, its titles.
 const PLACES: usize = 4;
 
@@ -36,34 +40,44 @@ async fn main() -> Result<(), BoxError> {
     let [tokenizer, template, script, log, name, aliases @ ..] = args.as_slice() else {
         return Err("scripted TOKENIZER.json TEMPLATE.jinja SCRIPT.json LOG_DIR NAME [ALIAS...]".into());
     };
-    let script = script::Script::read(&std::fs::read_to_string(script)?)?;
+    let script = match script.as_str() {
+        "-" => None,
+        path => Some(script::Script::read(&std::fs::read_to_string(path)?)?),
+    };
     let log = PathBuf::from(log);
     let template = std::fs::read_to_string(template)?;
     let tokenizer = std::fs::read_to_string(tokenizer)?;
     let shape = Shape { vocab: VOCAB, real_vocab: REAL_VOCAB, context: CONTEXT, ..tiny_shape("qwen35moe")? };
-    let open = move || {
+    let open = move || -> Result<octet_weights::Model, BoxError> {
         // The weights are made when they are asked for, which they never are.
         let mut file = synthetic(&shape, Mix::Q4KM, None, 0)?;
         file.metadata.insert(HUGGING_FACE_KEY, Value::Str(tokenizer.clone()));
         Ok(file)
     };
-    let make = move |file: &octet_weights::Model, options: &engine::Options| {
-        let model = model::Scripted::new(file, options, script.clone(), log.clone())?;
-        Engine::with_model(file, options, Box::new(model))
+    // Snapshots as many as 2 GiB hold of the 35B's.
+    let snapshot_memory = match &script {
+        Some(_) => SNAPSHOTS * model::STATE_BYTES as u64,
+        None => SNAPSHOTS * octet_engine::report::Report::new(&open()?)?.state_bytes(),
     };
+    let make = script.map(|script| {
+        let make = move |file: &octet_weights::Model, options: &engine::Options| {
+            let model = model::Scripted::new(file, options, script.clone(), log.clone())?;
+            Engine::with_model(file, options, Box::new(model))
+        };
+        Arc::new(make) as MakeEngine
+    });
     let engine = engine::Options {
         context: Some(CONTEXT),
         kv_tokens: Some(PLACES * CONTEXT),
         max_seqs: PLACES,
         batch_tokens: 4096,
-        // As many as 2 GiB hold of the 35B's.
-        snapshot_memory: Some(32 * model::STATE_BYTES as u64),
+        snapshot_memory: Some(snapshot_memory),
         ..engine::Options::default()
     };
     let spec = ModelSpec {
         aliases: aliases.to_vec(),
         options: scheduler::Options { engine, queue: 16 },
-        engine: Some(Arc::new(make)),
+        engine: make,
         chat_template: Some(template),
         ..ModelSpec::new(name.as_str(), Arc::new(open))
     };

@@ -3,7 +3,8 @@
 //! A script is JSON: `{"tasks": [{"marker": TEXT, "answers": [{"think": TEXT, "text": TEXT, "expect": TEXT, "history": TEXT}]}], "otherwise": TEXT}`.
 //! The task of a conversation is the first whose marker stands in its last user message that has one; the answer is the one whose
 //! number is how often results of calls came after that. So it depends on nothing but the prompt. `text` may hold tool calls in the
-//! model's own syntax; `expect` has to stand in the message that the answer follows, `history` anywhere in the prompt. `system` of a task has to stand in the system
+//! model's own syntax; `expect` has to stand in the message that the answer follows, `history` anywhere in the prompt. `$COPY` in
+//! `text` stands for what comes behind `copy` there, up to the next quote: the id of a sub-agent. `system` of a task has to stand in the system
 //! message, and a task with `"tools": false` is one without tools: an agent that asks for a title repeats the user's words.
 
 use serde::Deserialize;
@@ -45,6 +46,8 @@ pub struct Answer {
     expect: String,
     #[serde(default)]
     history: String,
+    #[serde(default)]
+    copy: String,
 }
 
 /// A message of the prompt, as the template wrote it.
@@ -113,7 +116,12 @@ impl Script {
             Some(a) if !turns.iter().any(|t| t.text.contains(&a.history)) => {
                 failed(format!("expected '{}' in the history before answer {step}", a.history))
             }
-            Some(a) => Chosen { answer: a.clone(), task: task.marker.clone(), step, failure: None },
+            Some(a) => {
+                let copied =
+                    last.split_once(&a.copy).and_then(|(_, rest)| rest.split('"').next()).unwrap_or_default();
+                let answer = Answer { text: a.text.replace("$COPY", copied), ..a.clone() };
+                Chosen { answer, task: task.marker.clone(), step, failure: None }
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::content::{cache_control, messages, texts};
 use crate::core::{
-    Chat, Effort, Family, GenerateRequest, Input, Message, ResponseFormat, Role, Tool, ToolChoice, ToolOrigin,
+    Chat, Effort, Family, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Tool, ToolChoice,
+    ToolOrigin,
 };
 use crate::json::{self, Field, Object, Result, shortened};
 use crate::openai::{check_tool_choice, schema, stop, unique};
@@ -78,11 +79,27 @@ pub(in crate::anthropic) fn parse_to_count(body: &[u8]) -> Result<GenerateReques
     Ok(r)
 }
 
+/// The first line of Claude Code's `system` is data for Anthropic's billing and no instruction. It differs between sessions, so a
+/// prompt that begins with it shares nothing with those of earlier sessions.
+const BILLING: &str = "x-anthropic-billing-header:";
+
+fn without_billing(mut content: Vec<Part>) -> Vec<Part> {
+    if let Some(Part::Text { text, .. }) = content.first_mut()
+        && text.starts_with(BILLING)
+    {
+        *text = text.split_once('\n').map_or("", |(_, rest)| rest.trim_start()).into();
+        if text.is_empty() {
+            content.remove(0);
+        }
+    }
+    content
+}
+
 fn request(o: &mut Object) -> Result<GenerateRequest> {
     let model = o.model()?;
     let mut chat = Chat::default();
     if let Some(f) = o.take("system") {
-        let content = texts(f)?;
+        let content = without_billing(texts(f)?);
         if !content.is_empty() {
             chat.messages.push(Message { content, ..Message::empty(Role::System) });
         }
