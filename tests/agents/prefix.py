@@ -69,7 +69,7 @@ def record(args, folder):
     trial = Trial(program, folder, args)
     sessions = []
     try:
-        for _ in range(2):
+        for program.greeting in ("Good morning. ", "It is late. "):
             kept = []
             program.place.url = recorder(trial.server.url, kept)
             for feature in ("tools", "resume"):

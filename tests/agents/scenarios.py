@@ -65,7 +65,7 @@ def tasks(p):
 
 
 def tools(p):
-    said = p.ask("Please do TASK-TOOLS.")
+    said = p.ask(f"{p.greeting}Please do TASK-TOOLS.")
     check(DONE["tools"] in said, f"it said: {said}")
     text = (p.place.project / "notes.txt").read_text()
     check(text.strip() == "beta", f"notes.txt holds {text!r}")

@@ -8,6 +8,8 @@ class Program:
     version = ""
     # The last scenario that went well.
     last = None
+    # What its user says before the task.
+    greeting = ""
     # The key of the command line.
     key = ""
     # Which of Octet's APIs it speaks.
