@@ -10,18 +10,30 @@ use common::python::{ANTHROPIC, OLLAMA, OPENAI, python, run};
 use common::{Fixture, model};
 use octet_serve::Options;
 
-async fn speaks(library: &'static str, packages: &'static [&'static str]) {
+async fn runs(script: &'static str, library: &'static str, packages: &'static [&'static str]) {
     let python = tokio::task::spawn_blocking(move || python(library, packages)).await.expect("pip ran");
     let Some(python) = python else { return };
     let f = Fixture::with(Options::new(vec![model("tiny")])).await;
     let url = f.url("");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script);
     let asked = tokio::task::spawn_blocking(move || {
         let mut command = Command::new(python);
         // A list of prices is not what is tested.
         run(command.arg(script).args([library, &url]).env("LITELLM_LOCAL_MODEL_COST_MAP", "True"));
     });
     asked.await.expect("the client is content");
+}
+
+async fn speaks(library: &'static str, packages: &'static [&'static str]) {
+    runs("clients.py", library, packages).await;
+}
+
+/// Every field that these libraries have, each in a body of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields() {
+    for (library, package) in [("openai", &[OPENAI]), ("anthropic", &[ANTHROPIC]), ("ollama", &[OLLAMA])] {
+        runs("fields.py", library, package).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -138,7 +138,7 @@ impl Image {
 
     /// Whether it is pages instead of a picture.
     pub fn is_document(&self) -> bool {
-        matches!(&self.source, ImageSource::Base64 { media_type: Some(kind), .. } if kind == "application/pdf")
+        matches!(&self.source, ImageSource::Base64 { media_type: Some(kind), .. } if !kind.starts_with("image/"))
     }
 
     /// What kind of picture it is: as the client says, else as its first bytes say; `None` for an address.

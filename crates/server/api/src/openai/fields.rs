@@ -435,11 +435,13 @@ pub(crate) fn schema(f: Field) -> Result<Value> {
 
 /// Name, description, schema and strictness of a JSON schema, from an object that has them.
 pub(super) fn named_schema(o: &mut Object) -> Result<ResponseFormat> {
-    Ok(ResponseFormat::JsonSchema {
-        name: Some(o.require("name")?.name()?),
-        description: o.read("description", Field::string)?,
-        schema: o.require("schema").and_then(schema)?,
-        strict: o.read("strict", Field::bool)?,
+    let name = o.require("name")?.name()?;
+    let description = o.read("description", Field::string)?;
+    let strict = o.read("strict", Field::bool)?;
+    // Without a schema any object will do.
+    Ok(match o.take("schema") {
+        Some(f) => ResponseFormat::JsonSchema { name: Some(name), description, schema: schema(f)?, strict },
+        None => ResponseFormat::JsonObject,
     })
 }
 

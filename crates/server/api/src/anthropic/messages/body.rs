@@ -247,7 +247,7 @@ fn part(p: &Part) -> Option<Value> {
             cache
         }
         Part::Image { image, cache } => {
-            block.insert("type".into(), "image".into());
+            block.insert("type".into(), if image.is_document() { "document" } else { "image" }.into());
             block.insert("source".into(), image_source(image));
             cache
         }

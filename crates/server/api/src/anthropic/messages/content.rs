@@ -2,7 +2,7 @@
 
 use crate::anthropic::UNSIGNED;
 use crate::core::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
-use crate::json::{Field, Object, Result};
+use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, tuning, tuning_but};
 
 pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
@@ -47,10 +47,7 @@ pub(super) fn texts(f: Field) -> Result<Vec<Part>> {
     }
     let mut out = Vec::new();
     for block in blocks(f)? {
-        match block.kind.as_str() {
-            Some("text") => out.push(block.text()?),
-            _ => return Err(block.kind.unsupported("; text is")),
-        }
+        block.part(&mut out)?;
     }
     Ok(out)
 }
@@ -64,7 +61,7 @@ fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
     let empty = f.expected("a string or an array of at least one block");
     let before = out.len();
     let mut rest = Message::empty(Role::User);
-    let mut left_out = false;
+    let mut said = false;
     for block in blocks(f)? {
         if block.kind.as_str() == Some("tool_result") {
             if !rest.content.is_empty() {
@@ -73,12 +70,14 @@ fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
             out.push(block.tool_result()?);
             continue;
         }
-        left_out |= !block.part(&mut rest.content)?;
+        block.part(&mut rest.content)?;
+        // It may be one that is left out.
+        said = true;
     }
     if !rest.content.is_empty() {
         out.push(rest);
     }
-    if out.len() == before && !left_out { Err(empty) } else { Ok(()) }
+    if out.len() == before && !said { Err(empty) } else { Ok(()) }
 }
 
 fn assistant(f: Field) -> Result<Message> {
@@ -108,21 +107,8 @@ fn assistant(f: Field) -> Result<Message> {
     Ok(m)
 }
 
-/// Blocks of tools that a provider runs: calls and what they returned.
-const HOSTED: &[&str] = &[
-    "server_tool_use",
-    "mcp_tool_use",
-    "mcp_tool_result",
-    "web_search_tool_result",
-    "web_fetch_tool_result",
-    "code_execution_tool_result",
-    "bash_code_execution_tool_result",
-    "text_editor_code_execution_tool_result",
-    "tool_search_tool_result",
-    "advisor_tool_result",
-    "container_upload",
-    "fallback",
-];
+/// Blocks that have their own place, and are wrong elsewhere.
+const PLACED: &[&str] = &["tool_use", "tool_result", "thinking", "redacted_thinking"];
 
 /// What a block may have besides its content.
 const BLOCK: Rules = &[
@@ -172,13 +158,19 @@ impl Block {
                 self.o.finish(&[BLOCK])?;
                 out.push(Part::text(format!("The tool '{name}' is available.")));
             }
-            Some(kind) if HOSTED.contains(&kind) => {
-                self.o.warn(format_args!("is left out: '{kind}' is of a tool that a provider runs"));
-                return Ok(false);
+            // A summary of what came before.
+            Some("compaction") => {
+                let text = self.o.read("content", Field::string)?;
+                let cache = cache_control(&mut self.o)?;
+                out.extend(text.map(|text| Part::Text { text, cache }));
             }
-            _ => {
-                let what = "; text, image, document, search_result, thinking, tool_use and tool_result are";
-                return Err(self.kind.unsupported(what));
+            Some(kind) if PLACED.contains(&kind) => return Err(self.kind.unsupported(" here")),
+            // Most are of tools that a provider runs: calls and what they returned.
+            other => {
+                let kind = shortened(other.unwrap_or_default());
+                self.o
+                    .warn(format_args!("is left out: this server does not know blocks of the type '{kind}'"));
+                return Ok(false);
             }
         }
         Ok(true)

@@ -197,13 +197,13 @@ fn thinking(f: Field, chat: &mut Chat) -> Result<()> {
             chat.reasoning.enabled = Some(true);
             chat.reasoning.budget_tokens = Some(o.require("budget_tokens")?.count(0..=u32::MAX)?);
         }
-        Some("adaptive") => chat.reasoning.enabled = Some(true),
+        Some("adaptive" | "between_tools") => chat.reasoning.enabled = Some(true),
         Some("disabled") => chat.reasoning.enabled = Some(false),
         Some(_) => return Err(kind.unsupported("; enabled, adaptive and disabled are")),
         None => return Err(kind.expected("a string")),
     }
     if let Some(f) = o.take("display") {
-        chat.reasoning.hide = f.one_of(&[("summarized", false), ("omitted", true)])?;
+        chat.reasoning.hide = f.one_of(&[("summarized", false), ("updates", false), ("omitted", true)])?;
     }
     o.finish(&[])?;
     Ok(())

@@ -192,7 +192,13 @@ fn part(f: Field) -> Result<Part> {
             };
             Part::Image { image: Image { source, detail, at }, cache: None }
         }
-        Some(_) => return Err(kind.unsupported("; text is")),
+        Some("file") => {
+            let mut file = o.require("file")?.object()?;
+            let part = document(&mut file, at)?;
+            file.finish(&[])?;
+            part
+        }
+        Some(_) => return Err(kind.unsupported("; text, image_url and file are")),
         None => return Err(kind.expected("a string")),
     };
     if let Some(f) = o.take("prompt_cache_breakpoint") {
@@ -205,6 +211,23 @@ fn part(f: Field) -> Result<Part> {
     }
     o.finish(&[PART])?;
     Ok(part)
+}
+
+/// A file whose bytes or address are there.
+pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
+    // Of bytes without a type: what such files nearly always are.
+    let pdf = |data| ImageSource::Base64 { media_type: Some("application/pdf".into()), data };
+    let address = match o.take("file_url") {
+        Some(f) => f,
+        None => o.require("file_data")?,
+    };
+    let source = match image_source(address.name()?) {
+        ImageSource::Url(data) if !data.contains("://") => pdf(data),
+        source => source,
+    };
+    o.read("filename", Field::string)?;
+    o.take("detail");
+    Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
 }
 
 /// An address, or the picture itself in a `data:` address.

@@ -9,7 +9,7 @@ mod response;
 mod stream;
 
 pub use body::{Flavor, body};
-pub(crate) use messages::{arguments, image_source};
+pub(crate) use messages::{arguments, document, image_source};
 pub use reader::{ChunkReader, events};
 pub use request::parse;
 pub(crate) use request::{request, stream_options};

@@ -1,6 +1,6 @@
 //! Items of a request for a response: messages, calls, what tools returned, reasoning. Called by the request's parser.
 
-use super::super::chat::{arguments, image_source};
+use super::super::chat::{arguments, document, image_source};
 use super::tools::{self, flat};
 use crate::core::{Chat, Image, Message, Part, ReasoningPart, Role, Tool, ToolCall, ToolOrigin};
 use crate::json::{Field, Object, Result, shortened};
@@ -191,7 +191,8 @@ fn part(f: Field) -> Result<Part> {
             let detail = o.read("detail", Field::string)?;
             Part::Image { image: Image { source, detail, at }, cache: None }
         }
-        Some(_) => return Err(kind.unsupported("; input_text, output_text and input_image are")),
+        Some("input_file") => document(&mut o, at)?,
+        Some(_) => return Err(kind.unsupported("; input_text, output_text, input_image and input_file are")),
         None => return Err(kind.expected("a string")),
     };
     o.finish(&[PART])?;
