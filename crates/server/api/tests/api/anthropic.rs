@@ -30,7 +30,11 @@ fn what_is_wrong_is_named() {
     refused(json!({"thinking": {"type": "enabled"}}), "thinking.budget_tokens", "missing");
     refused(json!({"tool_choice": {"type": "any"}}), "tool_choice", "has none");
     let block = |b: Value| json!({"messages": [{"role": "user", "content": [b]}]});
-    refused(block(json!({"type": "hologram"})), "messages[0].content[0].type", "'hologram' is not supported");
+    refused(
+        block(json!({"type": "tool_use"})),
+        "messages[0].content[0].type",
+        "'tool_use' is not supported here",
+    );
     refused(block(json!({"type": "document"})), "messages[0].content[0].source", "missing");
     refused(block(json!({"type": "tool_result"})), "messages[0].content[0].tool_use_id", "missing");
 }
