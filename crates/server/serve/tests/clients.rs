@@ -10,8 +10,14 @@ use common::python::{ANTHROPIC, OLLAMA, OPENAI, python, run};
 use common::{Fixture, model};
 use octet_serve::Options;
 
-async fn runs(script: &'static str, library: &'static str, packages: &'static [&'static str]) {
-    let python = tokio::task::spawn_blocking(move || python(library, packages)).await.expect("pip ran");
+/// Runs a script for a library, in the environment of that name.
+async fn runs(
+    script: &'static str,
+    library: &'static str,
+    environment: &'static str,
+    packages: &'static [&'static str],
+) {
+    let python = tokio::task::spawn_blocking(move || python(environment, packages)).await.expect("pip ran");
     let Some(python) = python else { return };
     let f = Fixture::with(Options::new(vec![model("tiny")])).await;
     let url = f.url("");
@@ -25,14 +31,14 @@ async fn runs(script: &'static str, library: &'static str, packages: &'static [&
 }
 
 async fn speaks(library: &'static str, packages: &'static [&'static str]) {
-    runs("clients.py", library, packages).await;
+    runs("clients.py", library, library, packages).await;
 }
 
 /// Every field that these libraries have, each in a body of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn fields() {
-    for (library, package) in [("openai", &[OPENAI]), ("anthropic", &[ANTHROPIC]), ("ollama", &[OLLAMA])] {
-        runs("fields.py", library, package).await;
+    for library in ["openai", "anthropic", "ollama"] {
+        runs("fields.py", library, "fields", &[OPENAI, ANTHROPIC, OLLAMA]).await;
     }
 }
 
