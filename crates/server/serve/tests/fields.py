@@ -18,7 +18,8 @@ import typing_extensions
 
 LIBRARY, URL = sys.argv[1], sys.argv[2]
 MODEL = "tiny"
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+CLOSED = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": CLOSED}}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 # What may be refused, by the path of what is wrong without the places in lists: it changes what the answer means.
 REFUSED = {
@@ -59,7 +60,7 @@ VALUES = {
     "file": [{"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}],
     "id": ["1"],
     "image_url": ["data:image/png;base64,iVBORw0KGgo=", {"url": "data:image/png;base64,iVBORw0KGgo="}],
-    "input_schema": [{"type": "object", "properties": {}}],
+    "input_schema": [CLOSED],
     "logit_bias": [{"1": 1}, {}],
     "images": [["AAAA"], []],
     "max_completion_tokens": [1],
@@ -72,12 +73,12 @@ VALUES = {
     "name": ["f"],
     "num_ctx": [512],
     "num_predict": [1],
-    "parameters": [{"type": "object", "properties": {}}],
+    "parameters": [CLOSED],
     "pattern": ["a"],
     "presence_penalty": [0.5, 0],
     "frequency_penalty": [0.5, 0],
     "repeat_penalty": [1.1, 1],
-    "schema": [{"type": "object"}],
+    "schema": [CLOSED],
     "seed": [1],
     "stop": ["x", ["x"], [], ""],
     "temperature": [0.5, 0],

@@ -241,11 +241,19 @@ pub(crate) fn function_type(o: &mut Object) -> Result<()> {
 
 /// Name, description, schema: wherever they stand.
 pub(crate) fn tool(o: &mut Object) -> Result<Tool> {
+    let strict = o.read("strict", Field::bool)?;
+    let nothing = || {
+        let mut out = no_parameters();
+        if strict == Some(true) {
+            out.insert("additionalProperties".into(), false.into());
+        }
+        out
+    };
     Ok(Tool {
         name: o.require("name")?.name()?,
         description: o.read("description", Field::string)?,
-        parameters: o.read("parameters", Field::map)?.unwrap_or_else(no_parameters),
-        strict: o.read("strict", Field::bool)?,
+        parameters: o.read("parameters", Field::map)?.unwrap_or_else(nothing),
+        strict,
         cache: None,
         origin: ToolOrigin::default(),
     })

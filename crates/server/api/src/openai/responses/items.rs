@@ -79,7 +79,8 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
         }
         Some("function_call_output" | "custom_tool_call_output") => {
             let mut m = Message::empty(Role::Tool);
-            m.tool_call_id = Some(o.require("call_id")?.name()?);
+            // Without it it answers the call before.
+            m.tool_call_id = o.read("call_id", Field::name)?;
             m.name = o.read("name", Field::string)?;
             o.take("namespace");
             m.content = content(o.require("output")?)?;
