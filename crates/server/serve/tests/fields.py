@@ -279,7 +279,8 @@ def ask(path, body):
         message = error if isinstance(error, str) else error["message"]
         assert e.code < 500, (e.code, message, path, body)
         param = None if isinstance(error, str) else error.get("param")
-        return param or message.split("'")[1] if "'" in message else message, message
+        # Two dialects' errors have the path in their text only.
+        return param or message.split()[0].strip("'"), message
 
 
 def without_places(path):
