@@ -69,6 +69,9 @@ pub struct Cache {
     pub(crate) kv: KvTypes,
 }
 
+/// Keys or values of a layer: the buffer, its type, rows of a page, and values of a row.
+type PagePart = (Arc<Buffer>, KvType, usize, usize);
+
 /// What the host does before a recorded step runs again.
 #[derive(Clone)]
 pub(crate) enum Prologue {
@@ -318,7 +321,7 @@ impl Vulkan {
         })
     }
 
-    fn page_parts(cache: &Cache, layer: &LayerStore) -> Option<[(Arc<Buffer>, KvType, usize, usize); 2]> {
+    fn page_parts(cache: &Cache, layer: &LayerStore) -> Option<[PagePart; 2]> {
         let LayerStore::Kv { keys, values, heads, dim } = layer else { return None };
         let rows = heads * PAGE_TOKENS;
         Some([(keys.clone(), cache.kv.keys, rows, *dim), (values.clone(), cache.kv.values, rows, *dim)])
