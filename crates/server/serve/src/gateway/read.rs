@@ -206,7 +206,9 @@ mod tests {
     #[test]
     fn little_is_read_of_what_passes_through() {
         let body = br#"{"x_new": [1, {"a": "}"}], "model": "a\u0062", "stream": true, "max_tokens": 5, "user": "u"}"#;
-        let read = peek(body).unwrap();
+        let peek = |body: &[u8]| peek(body, Dialect::OpenAiChat);
+        let Peeked { request: read, own, body: left } = peek(body).unwrap();
+        assert_eq!((own.wishes, own.timeout, left), (Wishes::default(), None, None));
         assert_eq!((read.model.as_str(), read.stream, read.max_tokens), ("ab", true, Some(5)));
         assert_eq!(read.user.as_deref(), Some("u"));
         assert!(is_shallow(&read));
@@ -220,7 +222,7 @@ mod tests {
         ] {
             assert!(peek(wrong).is_none());
         }
-        let read = peek(br#"{"model": "m", "metadata": {"user_id": "x"}, "stream": null}"#).unwrap();
+        let read = peek(br#"{"model": "m", "metadata": {"user_id": "x"}, "stream": null}"#).unwrap().request;
         assert_eq!((read.user.as_deref(), read.stream), (Some("x"), false));
     }
 }
