@@ -19,10 +19,18 @@ fn check_draws_what_names_route_to() {
 #[test]
 fn check_says_what_is_wrong_and_where() {
     let place = Place::new();
-    place.write("octet.yaml", "model_list:\n- {model_name: a, litellm_params: {model: olama/x}}\nrouter_settings: {num_retires: 1}\n");
-    let wrong =
-        ["octet.yaml:2:43: ", "did you mean 'ollama'?", "octet.yaml:3:19: ", "did you mean 'num_retries'?"];
+    place.write("octet.yaml", "model_list:\n- {model_name: a, litellm_params: {model: olama/x}}\nrouter_settings: {default_max_parallel_request: 1}\n");
+    let wrong = [
+        "octet.yaml:2:43: ",
+        "did you mean 'ollama'?",
+        "octet.yaml:3:19: ",
+        "did you mean 'default_max_parallel_requests'?",
+    ];
     place.octet(&["config", "check", "octet.yaml"]).fails(1, &wrong);
+    place.write("guarded.yaml", "model_list:\n- {model_name: a, litellm_params: {model: ollama/x}}\nguardrails: [{guardrail_name: g}]\n");
+    place.octet(&["config", "check", "guarded.yaml"]).fails(1, &["--ignore-unsupported guardrails"]);
+    let ran = place.octet(&["config", "check", "guarded.yaml", "--ignore-unsupported", "guardrails"]).ok();
+    assert!(ran.stderr.contains("NOT ENFORCED"), "{}", ran.stderr);
     place.octet(&["config", "check", "none.yaml"]).fails(1, &["none.yaml", "can not be read"]);
 }
 
