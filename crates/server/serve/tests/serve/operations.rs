@@ -196,6 +196,28 @@ async fn experts_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn system_messages_stand_where_the_template_takes_them() {
+    // The second refuses later ones, as Qwen3.5's does; the third has none, and wants turns to alternate, as Gemma's does.
+    let anywhere = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+    let first = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('in front') }}{% endif %}\
+                 [{{ m.role }}]{{ m.content }}{% endfor %}";
+    let nowhere = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('no') }}{% endif %}\
+                   [{{ m.role }}]{{ m.content }}{% endfor %}";
+    let list = ["system", "user", "assistant", "system", "user"];
+    let list: Vec<Value> =
+        list.iter().map(|role| json!({"role": role, "content": role.to_uppercase()})).collect();
+    for (template, expected) in [
+        (anywhere, "[system]SYSTEM[user]USER[assistant]ASSISTANT[system]SYSTEM[user]USER"),
+        (first, "[system]SYSTEM[user]USER[assistant]ASSISTANT[user]<system>\nSYSTEM\n</system>[user]USER"),
+        (nowhere, "[user]SYSTEM\n\nUSER[assistant]ASSISTANT[user]<system>\nSYSTEM\n</system>\n\nUSER"),
+    ] {
+        let spec = ModelSpec { chat_template: Some(template.into()), ..model("tiny") };
+        let f = Fixture::with(Options::new(vec![spec])).await;
+        assert_eq!(f.ok("/apply-template", &json!({"messages": list})).await["prompt"], expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn texts_and_tokens() {
     let f = Fixture::start().await;
     let out = f.ok("/tokenize", &json!({"content": "abc <|im_end|>", "with_pieces": true})).await;
@@ -206,12 +228,6 @@ async fn texts_and_tokens() {
     let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
     let prompt = f.ok("/apply-template", &messages).await;
     assert_eq!(prompt["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n");
-    // Qwen's template wants the system's message in front.
-    let later = json!({"messages": [
-        {"role": "system", "content": "A"}, {"role": "user", "content": "B"}, {"role": "system", "content": "C"}]});
-    let prompt = f.ok("/apply-template", &later).await;
-    let expected = "<|im_start|>system\nA<|im_end|>\n<|im_start|>user\nB<|im_end|>\n<|im_start|>user\n<system>\nC\n</system><|im_end|>\n";
-    assert!(prompt["prompt"].as_str().unwrap().starts_with(expected), "{prompt}");
     let counted = f.ok("/tokenize", &messages).await;
     assert_eq!(counted["count"], counted["tokens"].as_array().unwrap().len());
     assert_eq!(f.post("/detokenize", &json!({"tokens": [99999]})).await.0, 400);
