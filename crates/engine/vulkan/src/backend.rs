@@ -13,16 +13,11 @@ use octet_weights::Matrix;
 use crate::block::Block;
 use crate::device::{Device, DeviceInfo};
 use crate::memory::{Buffer, Memory, Place};
-use crate::record::{Recorder, Recording};
+use crate::record::Recorder;
+use crate::steps::{Step, StepKey};
+use crate::transfer::STAGING_BYTES;
 use crate::verbs::Scratch;
 use crate::weights::{self, DeviceType};
-
-/// Bytes that are copied to the device at once.
-const STAGING_BYTES: u64 = 16 << 20;
-/// Recordings that are kept.
-const RECORDINGS_MAX: usize = 32;
-/// Steps of more tokens than this are recorded anew each time: recording costs little beside them.
-const REPLAY_TOKENS_MAX: usize = 16;
 
 /// How a device is used.
 #[derive(Debug, Clone, Default)]
@@ -81,23 +76,6 @@ pub(crate) enum Prologue {
     Angles(Arc<[f32]>, f32),
 }
 
-/// A step that was recorded, by what decides its shape.
-struct Step {
-    key: StepKey,
-    recording: Recording,
-    prologue: Vec<Prologue>,
-}
-
-/// What a recording is good for: batches with the same numbers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct StepKey {
-    pass: Pass,
-    tokens: usize,
-    spans: usize,
-    outputs: usize,
-    chunks: usize,
-}
-
 /// A device that runs a model.
 pub struct Vulkan {
     pub(crate) memory: Memory,
@@ -105,25 +83,25 @@ pub struct Vulkan {
     pub(crate) scratch: Option<Scratch>,
     pub(crate) block: Option<Block>,
     pub(crate) dummy: Arc<Buffer>,
-    staging: Arc<Buffer>,
+    pub(crate) staging: Arc<Buffer>,
     /// Prologue of the step that is being recorded.
     pub(crate) prologue: Vec<Prologue>,
     /// Rows of embeddings in the block that this step has used.
     pub(crate) rows_used: usize,
     /// Inside `step`, the batch is in the block.
-    in_step: bool,
+    pub(crate) in_step: bool,
     /// The step's commands were run in parts, because something was read in between.
-    is_split: bool,
-    steps: VecDeque<Step>,
+    pub(crate) is_split: bool,
+    pub(crate) steps: VecDeque<Step>,
     /// The first thing that went wrong; told by the next `step`, or by this one.
-    fault: Option<Error>,
+    pub(crate) fault: Option<Error>,
     /// Widest embedding row.
-    embed_cols: usize,
+    pub(crate) embed_cols: usize,
     /// Widest row of a projection's input.
     pub(crate) cols_max: usize,
     /// Barriers and kernels of the last step.
-    last_step: (u32, u32),
-    device: Arc<Device>,
+    pub(crate) last_step: (u32, u32),
+    pub(crate) device: Arc<Device>,
 }
 
 /// 512 positions of attention.
@@ -208,93 +186,6 @@ impl Vulkan {
         }
     }
 
-    /// Puts `batch` in the block, where no step has done that.
-    pub(crate) fn use_batch(&mut self, batch: &Batch) -> Result<(), Error> {
-        if self.in_step {
-            return Ok(());
-        }
-        self.recorder.flush()?;
-        self.block_mut()?.fill(batch)
-    }
-
-    pub(crate) fn block(&self) -> Result<&Block, Error> {
-        self.block.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))
-    }
-
-    fn block_mut(&mut self) -> Result<&mut Block, Error> {
-        self.block.as_mut().ok_or_else(|| Error("a step needs a cache first".into()))
-    }
-
-    /// Before the host writes into the block outside of a step: nothing may wait to read it.
-    pub(crate) fn before_host_write(&mut self) -> Result<(), Error> {
-        if self.in_step { Ok(()) } else { self.recorder.flush() }
-    }
-
-    /// Does a prologue's work for these tokens and positions.
-    pub(crate) fn prepare(&mut self, prologue: &Prologue, batch: &Batch) -> Result<(), Error> {
-        let block = self.block()?;
-        match prologue {
-            Prologue::Embed(table, first) => gather(block, table, *first, &batch.tokens),
-            Prologue::Angles(frequencies, scale) => angles(block, frequencies, *scale, &batch.positions),
-        }
-        Ok(())
-    }
-
-    /// Copies bytes into a buffer on the device.
-    pub(crate) fn upload(&mut self, to: &Arc<Buffer>, at: u64, data: &[u8]) -> Result<(), Error> {
-        self.recorder.flush()?;
-        let staging = self.staging.clone();
-        for (i, part) in data.chunks(STAGING_BYTES as usize).enumerate() {
-            staging.write(0, part);
-            self.recorder.copy((&staging, 0), (to, at + i as u64 * STAGING_BYTES), part.len() as u64)?;
-            self.recorder.flush()?;
-        }
-        Ok(())
-    }
-
-    /// Copies bytes from a buffer on the device, after all that was recorded.
-    pub(crate) fn download(&mut self, from: &Arc<Buffer>, at: u64, out: &mut [u8]) -> Result<(), Error> {
-        if self.in_step {
-            self.is_split = true;
-        }
-        self.recorder.barrier();
-        let staging = self.staging.clone();
-        for (i, part) in out.chunks_mut(STAGING_BYTES as usize).enumerate() {
-            self.recorder.copy((from, at + i as u64 * STAGING_BYTES), (&staging, 0), part.len() as u64)?;
-            self.recorder.flush()?;
-            staging.read(0, part);
-        }
-        Ok(())
-    }
-
-    fn words(&mut self, words: &[u32]) -> Result<Arc<Buffer>, Error> {
-        if words.is_empty() {
-            return Ok(self.dummy.clone());
-        }
-        let buffer = self.memory.buffer(4 * words.len() as u64, Place::Device)?;
-        self.recorder.flush()?;
-        let staging = self.staging.clone();
-        let each = STAGING_BYTES as usize / 4;
-        for (i, part) in words.chunks(each).enumerate() {
-            staging.write_words(0, part);
-            self.recorder.copy((&staging, 0), (&buffer, (4 * i * each) as u64), 4 * part.len() as u64)?;
-            self.recorder.flush()?;
-        }
-        Ok(buffer)
-    }
-
-    fn floats(&mut self, values: &[f32]) -> Result<Arc<Buffer>, Error> {
-        let words: Vec<u32> = values.iter().map(|x| x.to_bits()).collect();
-        self.words(&words)
-    }
-
-    fn zeroed(&mut self, bytes: u64) -> Result<Arc<Buffer>, Error> {
-        let buffer = self.memory.buffer(bytes, Place::Device)?;
-        self.recorder.clear(&buffer, 0, buffer.bytes)?;
-        self.recorder.flush()?;
-        Ok(buffer)
-    }
-
     fn pack(&mut self, all: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
         let first = all.first().ok_or_else(|| Error("a stack of no experts".into()))?;
         let (ty, rows, cols) = (DeviceType::of(first.ty), first.rows, first.cols);
@@ -334,102 +225,6 @@ pub(crate) fn device_row_bytes(ty: KvType, dim: usize) -> usize {
         KvType::F32 => 4 * dim,
         KvType::F16 => 2 * dim,
         KvType::Q8_0 => dim + dim / 8,
-    }
-}
-
-fn gather(block: &Block, table: &Matrix, first: usize, tokens: &[u32]) {
-    let mut row = vec![0.0; table.cols];
-    let mut words = vec![0; table.cols];
-    for (i, token) in tokens.iter().enumerate() {
-        table.dequantize_row(*token as usize, &mut row);
-        words.iter_mut().zip(&row).for_each(|(w, x)| *w = x.to_bits());
-        block.rows.write_words((4 * (first + i) * table.cols) as u64, &words);
-    }
-}
-
-fn angles(block: &Block, frequencies: &[f32], scale: f32, positions: &[u32]) {
-    let mut words = vec![0; 2 * frequencies.len()];
-    for (t, position) in positions.iter().enumerate() {
-        for (pair, frequency) in words.chunks_exact_mut(2).zip(frequencies) {
-            let (sin, cos) = (*position as f32 * frequency).sin_cos();
-            (pair[0], pair[1]) = ((sin * scale).to_bits(), (cos * scale).to_bits());
-        }
-        block.angles.write_words((4 * t * words.len()) as u64, &words);
-    }
-}
-
-impl Vulkan {
-    fn record_step(
-        &mut self,
-        key: StepKey,
-        batch: &Batch,
-        body: impl FnOnce(&mut Self),
-    ) -> Result<(), Error> {
-        self.recorder.flush()?;
-        if !batch.is_empty() {
-            self.block_mut()?.fill(batch)?;
-        }
-        self.prologue.clear();
-        self.rows_used = 0;
-        (self.in_step, self.is_split) = (true, false);
-        body(self);
-        self.in_step = false;
-        if let Some(e) = self.fault.take() {
-            self.recorder.abandon();
-            return Err(e);
-        }
-        let Some(recording) = self.recorder.finish()? else { return Ok(()) };
-        self.last_step = (recording.barriers, recording.dispatches);
-        let done = self.recorder.run(&recording);
-        let keep = !self.is_split && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
-        if keep && done.is_ok() {
-            if self.steps.len() == RECORDINGS_MAX
-                && let Some(old) = self.steps.pop_front()
-            {
-                self.recorder.recycle(old.recording);
-            }
-            let prologue = self.prologue.clone();
-            self.steps.push_back(Step { key, recording, prologue });
-        } else {
-            self.recorder.recycle(recording);
-        }
-        done
-    }
-
-    fn replay(&mut self, index: usize, batch: &Batch) -> Result<(), Error> {
-        self.recorder.flush()?;
-        self.block_mut()?.fill(batch)?;
-        // the last used one stays longest
-        let step = self.steps.remove(index).expect("found by the caller");
-        let mut done = Ok(());
-        for p in &step.prologue {
-            done = done.and_then(|()| self.prepare(p, batch));
-        }
-        let done = done.and_then(|()| self.recorder.run(&step.recording));
-        self.steps.push_back(step);
-        done
-    }
-
-    /// Adds what the last steps counted.
-    fn add_counts(&mut self, counts: &ExpertCounts) -> Result<(), Error> {
-        self.recorder.flush()?;
-        let Some(scratch) = &self.scratch else { return Ok(()) };
-        let experts = counts.experts();
-        if experts == 0 {
-            return Ok(());
-        }
-        let layers = scratch.counts.bytes as usize / (4 * experts);
-        let mut bytes = vec![0; 4 * layers * experts];
-        scratch.counts.read(0, &mut bytes);
-        for (i, b) in bytes.as_chunks::<4>().0.iter().enumerate() {
-            match u32::from_le_bytes(*b) {
-                0 => {}
-                n => counts.add(i / experts, i % experts, n as usize),
-            }
-        }
-        bytes.fill(0);
-        scratch.counts.write(0, &bytes);
-        Ok(())
     }
 }
 

@@ -9,6 +9,8 @@ mod kernel;
 mod memory;
 mod pipeline;
 mod record;
+mod steps;
+mod transfer;
 mod verbs;
 mod weights;
 

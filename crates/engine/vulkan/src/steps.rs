@@ -1,0 +1,160 @@
+//! Steps: recorded once for each shape, and run again with another batch in the block. Called by `backend`.
+
+use octet_compute::backend::Pass;
+use octet_compute::batch::Batch;
+use octet_compute::{Error, ExpertCounts};
+use octet_weights::Matrix;
+
+use crate::backend::{Prologue, Vulkan};
+use crate::block::Block;
+use crate::record::Recording;
+
+/// Recordings that are kept.
+const RECORDINGS_MAX: usize = 32;
+/// Steps of more tokens than this are recorded each time: recording costs little beside them.
+const REPLAY_TOKENS_MAX: usize = 16;
+
+/// A step that was recorded, by what decides its shape.
+pub(crate) struct Step {
+    pub(crate) key: StepKey,
+    pub(crate) recording: Recording,
+    pub(crate) prologue: Vec<Prologue>,
+}
+
+/// What a recording is good for: batches with the same numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StepKey {
+    pub(crate) pass: Pass,
+    pub(crate) tokens: usize,
+    pub(crate) spans: usize,
+    pub(crate) outputs: usize,
+    pub(crate) chunks: usize,
+}
+
+fn gather(block: &Block, table: &Matrix, first: usize, tokens: &[u32]) {
+    let mut row = vec![0.0; table.cols];
+    let mut words = vec![0; table.cols];
+    for (i, token) in tokens.iter().enumerate() {
+        table.dequantize_row(*token as usize, &mut row);
+        words.iter_mut().zip(&row).for_each(|(w, x)| *w = x.to_bits());
+        block.rows.write_words((4 * (first + i) * table.cols) as u64, &words);
+    }
+}
+
+fn angles(block: &Block, frequencies: &[f32], scale: f32, positions: &[u32]) {
+    let mut words = vec![0; 2 * frequencies.len()];
+    for (t, position) in positions.iter().enumerate() {
+        for (pair, frequency) in words.chunks_exact_mut(2).zip(frequencies) {
+            let (sin, cos) = (*position as f32 * frequency).sin_cos();
+            (pair[0], pair[1]) = ((sin * scale).to_bits(), (cos * scale).to_bits());
+        }
+        block.angles.write_words((4 * t * words.len()) as u64, &words);
+    }
+}
+
+impl Vulkan {
+    /// Puts `batch` in the block, where no step has done that.
+    pub(crate) fn use_batch(&mut self, batch: &Batch) -> Result<(), Error> {
+        if self.in_step {
+            return Ok(());
+        }
+        self.recorder.flush()?;
+        self.block_mut()?.fill(batch)
+    }
+
+    pub(crate) fn block(&self) -> Result<&Block, Error> {
+        self.block.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))
+    }
+
+    fn block_mut(&mut self) -> Result<&mut Block, Error> {
+        self.block.as_mut().ok_or_else(|| Error("a step needs a cache first".into()))
+    }
+
+    /// Before the host writes into the block outside of a step: nothing may wait to read it.
+    pub(crate) fn before_host_write(&mut self) -> Result<(), Error> {
+        if self.in_step { Ok(()) } else { self.recorder.flush() }
+    }
+
+    /// Does a prologue's work for these tokens and positions.
+    pub(crate) fn prepare(&mut self, prologue: &Prologue, batch: &Batch) -> Result<(), Error> {
+        let block = self.block()?;
+        match prologue {
+            Prologue::Embed(table, first) => gather(block, table, *first, &batch.tokens),
+            Prologue::Angles(frequencies, scale) => angles(block, frequencies, *scale, &batch.positions),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn record_step(
+        &mut self,
+        key: StepKey,
+        batch: &Batch,
+        body: impl FnOnce(&mut Self),
+    ) -> Result<(), Error> {
+        self.recorder.flush()?;
+        if !batch.is_empty() {
+            self.block_mut()?.fill(batch)?;
+        }
+        self.prologue.clear();
+        self.rows_used = 0;
+        (self.in_step, self.is_split) = (true, false);
+        body(self);
+        self.in_step = false;
+        if let Some(e) = self.fault.take() {
+            self.recorder.abandon();
+            return Err(e);
+        }
+        let Some(recording) = self.recorder.finish()? else { return Ok(()) };
+        self.last_step = (recording.barriers, recording.dispatches);
+        let done = self.recorder.run(&recording);
+        let keep = !self.is_split && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
+        if keep && done.is_ok() {
+            if self.steps.len() == RECORDINGS_MAX
+                && let Some(old) = self.steps.pop_front()
+            {
+                self.recorder.recycle(old.recording);
+            }
+            let prologue = self.prologue.clone();
+            self.steps.push_back(Step { key, recording, prologue });
+        } else {
+            self.recorder.recycle(recording);
+        }
+        done
+    }
+
+    pub(crate) fn replay(&mut self, index: usize, batch: &Batch) -> Result<(), Error> {
+        self.recorder.flush()?;
+        self.block_mut()?.fill(batch)?;
+        // the last used one stays longest
+        let step = self.steps.remove(index).expect("found by the caller");
+        let mut done = Ok(());
+        for p in &step.prologue {
+            done = done.and_then(|()| self.prepare(p, batch));
+        }
+        let done = done.and_then(|()| self.recorder.run(&step.recording));
+        self.steps.push_back(step);
+        done
+    }
+
+    /// Adds what the last steps counted.
+    pub(crate) fn add_counts(&mut self, counts: &ExpertCounts) -> Result<(), Error> {
+        self.recorder.flush()?;
+        let Some(scratch) = &self.scratch else { return Ok(()) };
+        let experts = counts.experts();
+        if experts == 0 {
+            return Ok(());
+        }
+        let layers = scratch.counts.bytes as usize / (4 * experts);
+        let mut bytes = vec![0; 4 * layers * experts];
+        scratch.counts.read(0, &mut bytes);
+        for (i, b) in bytes.as_chunks::<4>().0.iter().enumerate() {
+            match u32::from_le_bytes(*b) {
+                0 => {}
+                n => counts.add(i / experts, i % experts, n as usize),
+            }
+        }
+        bytes.fill(0);
+        scratch.counts.write(0, &bytes);
+        Ok(())
+    }
+}
