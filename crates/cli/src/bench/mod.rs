@@ -3,6 +3,7 @@
 mod endpoint;
 mod footer;
 mod format;
+mod kernels;
 
 use std::io::Write;
 
@@ -17,6 +18,7 @@ use octet_synth::Shape;
 use crate::Usage;
 use crate::config::{KernelArgs, KvArgs, MemoryArgs, ModelArgs, Settings, count, positive};
 use crate::progress::Bar;
+use crate::stderr::note;
 use crate::synth::MadeArgs;
 
 const EXAMPLES: &str = "\
@@ -27,6 +29,7 @@ Examples:
   octet bench model.gguf -t 1,2,4 -o csv                    which number of threads is best?
   octet bench model.gguf -p 0 -n 64 --profile               where does the time of a token go?
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    how fast would it run here?
+  octet bench --kernels                                     which types of weights are fast on this processor?
   octet bench --url http://127.0.0.1:8080/v1                how fast does a server answer?
   octet bench --url http://127.0.0.1:8080/v1 --url http://127.0.0.1:9090/v1 -p 2048 --concurrency 1,4
 
@@ -34,6 +37,9 @@ Rows are llama-bench's: pp512 processes a prompt of 512 tokens, tg128 generates 
 so after 4096 tokens, x4 is four sequences at once and their tokens together. Several values with
 commas make several rows. Below them: what a token reads, and how much of this machine's measured
 memory bandwidth was reached, the limit of generation.
+
+--kernels measures the matrix kernels without a model, for each type and instruction set: GB/s of
+weights in the cache, which is the kernel's own limit, and in memory, next to a plain read of memory.
 
 With --url a server is measured over HTTP, as its clients see it: time to the first token (TTFT), time
 per output token after it (TPOT), time between pieces of the stream (ITL), and throughput. Tokens are
@@ -98,6 +104,9 @@ pub struct BenchArgs {
     /// Runs of each test.
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive, help_heading = "Tests")]
     repetitions: usize,
+    /// Measure the matrix kernels of all types and instruction sets, without a model.
+    #[arg(long = "kernels", help_heading = "Tests", conflicts_with_all = ["positional", "flag", "hf", "synthetic"])]
+    only_kernels: bool,
     /// No run before those that count.
     #[arg(long, help_heading = "Tests")]
     no_warmup: bool,
@@ -138,8 +147,10 @@ enum Output {
     Csv,
 }
 
-/// How often the bandwidth of the memory is measured; the median counts.
-const BANDWIDTH_RUNS: usize = 7;
+/// How often the bandwidth of the memory is measured; the best counts.
+const BANDWIDTH_PASSES: usize = 9;
+/// The machine is busy if half of the passes stay below this share of the best one.
+const BUSY: f64 = 0.9;
 
 /// One row: a test under one setting.
 struct Row {
@@ -186,6 +197,9 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
         return Err(
             Usage(format!("{flag} is about measuring a server: give --url URL, or leave it out")).into()
         );
+    }
+    if args.only_kernels {
+        return kernels::run(&args.kernels, &args.threads, args.output);
     }
     let tests = tests(args);
     if tests.is_empty() {
@@ -256,7 +270,7 @@ fn measure(
     let mut cpu = Cpu::new(&args.kernels.options(threads))?;
     let bandwidth = match args.no_bandwidth {
         true => None,
-        false => Some(median(&mut cpu.measure_bandwidth(BANDWIDTH_RUNS)?)),
+        false => Some(best(&mut cpu.measure_bandwidth(BANDWIDTH_PASSES)?)),
     };
     let bar = Bar::bytes(if args.synthetic.is_some() { "making weights" } else { "loading" });
     let mut loaded = models::load(model, cpu, limits, &mut |done, all| bar.update(done, all))?;
@@ -278,8 +292,17 @@ fn measure(
     Ok(rows)
 }
 
-/// The middle one, which a busy moment of the machine does not move.
-fn median(x: &mut [f64]) -> f64 {
-    x.sort_by(f64::total_cmp);
-    x.get(x.len() / 2).copied().unwrap_or(0.0)
+/// The best pass, which other programs disturbed least. Warns if they disturbed half of the passes.
+fn best(passes: &mut [f64]) -> f64 {
+    passes.sort_by(f64::total_cmp);
+    let (middle, best) = (passes[passes.len() / 2], passes[passes.len() - 1]);
+    if middle < BUSY * best {
+        note!(
+            "warning: this machine is busy: {:.1} to {:.1} GB/s in {} passes over its memory; other figures vary as much",
+            passes[0] / 1e9,
+            best / 1e9,
+            passes.len()
+        );
+    }
+    best
 }

@@ -365,6 +365,8 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Copies `out.len()` values from the start of `src`.
     fn read(&mut self, src: &Self::Buf, out: &mut [f32]);
+    /// The values of `buf` themselves, where they lie in memory that this thread can read: then nobody need copy them.
+    fn borrow<'a>(&'a self, buf: &'a Self::Buf) -> Option<&'a [f32]>;
     /// Makes slot `slot` the state of an empty sequence.
     fn reset_slot(&mut self, cache: &mut Self::Cache, slot: usize);
     /// Copies the state `from` one slot `to` another.

@@ -216,6 +216,9 @@ impl Backend for Reference {
     fn read(&mut self, src: &Vec<f32>, out: &mut [f32]) {
         out.copy_from_slice(&src[..out.len()]);
     }
+    fn borrow<'a>(&'a self, buf: &'a Vec<f32>) -> Option<&'a [f32]> {
+        Some(buf)
+    }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
         for l in &mut cache.layers {
             if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {

@@ -315,6 +315,9 @@ impl Backend for Vulkan {
         Ok(Cache { layers, kv: shape.kv })
     }
 
+    fn borrow<'a>(&'a self, _: &'a Buf) -> Option<&'a [f32]> {
+        None // it lies in the device's memory
+    }
     fn read(&mut self, src: &Buf, out: &mut [f32]) {
         let mut bytes = vec![0; 4 * out.len()];
         self.guard(|be| be.download(&src.buffer, 0, &mut bytes));

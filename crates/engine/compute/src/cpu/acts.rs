@@ -129,6 +129,16 @@ impl<'a> ActRows<'a> {
         self.cols
     }
 
+    /// Rows `from..from + tokens` alone.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub fn part(&self, from: usize, tokens: usize) -> Self {
+        assert!(from <= self.tokens && tokens <= self.tokens - from, "rows of these activations");
+        let blocks = self.blocks.wrapping_add(from * self.block_stride);
+        Self { blocks, floats: self.floats.wrapping_add(from * self.float_stride), tokens, ..*self }
+    }
+
     /// Writes row `token` in the forms that are wanted.
     ///
     /// # Safety

@@ -5,16 +5,18 @@ use std::time::Instant;
 use octet_weights::Matrix;
 
 use super::acts::Acts;
+use super::arbiter::{Arbiter, Permit};
 use super::huge::HugeVec;
 use super::isa::Isa;
 use super::kernels::Kernels;
-use super::linear::{Output, TOKEN_BLOCK};
+use super::linear::{self, Input, Norm, Output, TOKEN_BLOCK};
 use super::pack::{Layout, Packed, ROWS};
 use super::profile::{Profile, Verb};
+use super::routes::Routes;
 use super::team::{Shards, Team};
 use super::topology::Topology;
 use super::vector::{VectorKernels, attend_scratch_len, gdn_scratch_len, partial_len};
-use super::{attend, delta, linear, moe};
+use super::{attend, delta, mlp, moe};
 use crate::ExpertCounts;
 use crate::backend::*;
 use crate::batch::Batch;
@@ -108,7 +110,7 @@ pub(super) struct Scratch {
     /// Weight of the shared expert `[tokens]`.
     pub shared: Buf,
     /// Experts and weights of each token.
-    pub routes: moe::Routes,
+    pub routes: Routes,
     /// Convolved queries, keys and values, and their gates.
     pub delta: delta::DeltaScratch,
     /// `0..`: the tokens of a step, and its assignments, as the kernels take them.
@@ -133,6 +135,9 @@ pub struct Cpu {
     /// Widest input of any projection loaded so far.
     widest: usize,
     pub(super) profile: Profile,
+    arbiter: Arbiter,
+    /// While a step runs.
+    permit: Option<Permit>,
 }
 
 impl Cpu {
@@ -151,7 +156,23 @@ impl Cpu {
             isa,
             widest: 0,
             profile: Profile::default(),
+            arbiter: Arbiter::default(),
+            permit: None,
         })
+    }
+
+    /// Runs its steps in turn with those of other backends with the same arbiter.
+    #[must_use]
+    pub fn with_arbiter(self, arbiter: &Arbiter) -> Self {
+        Self { arbiter: arbiter.clone(), ..self }
+    }
+
+    /// Starts a verb: lets a waiting backend compute first, and returns the time.
+    fn begin(&mut self) -> Instant {
+        if let Some(permit) = &mut self.permit {
+            permit.yield_if_due();
+        }
+        Instant::now()
     }
 
     /// For people: instruction set and threads.
@@ -170,9 +191,14 @@ impl Cpu {
         std::mem::take(&mut self.profile)
     }
 
-    /// Bytes per second that the team reads from memory, in each of `runs` runs.
-    pub fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
-        super::bandwidth::measure(&mut self.team, &self.vector, runs)
+    /// Bytes per second that the team reads from memory, in each of `passes` passes.
+    pub fn measure_bandwidth(&mut self, passes: usize) -> Result<Vec<f64>, Error> {
+        super::bandwidth::measure(&mut self.team, &self.vector, passes)
+    }
+
+    /// Distance of the kernels' software prefetch, in bytes.
+    pub fn prefetch_distance(&self) -> usize {
+        self.kernels.prefetch_distance()
     }
 
     /// Threads of the team.
@@ -217,7 +243,7 @@ impl Cpu {
 
     fn allocate(&mut self, shape: &CacheShape, step: StepShape) -> Result<Scratch, Error> {
         let (tokens, threads) = (step.tokens, self.team.threads());
-        let routed = tokens * step.top_k;
+        let (routed, room) = (tokens * step.top_k, Input::room(tokens, threads));
         let chunk_rows = step.heads * attend::Plan::chunk_rows(shape.pages, shape.slots);
         let mut per_thread = self.widest.max(2 * TOKEN_BLOCK * ROWS);
         let mut partials = 0;
@@ -233,16 +259,16 @@ impl Cpu {
         }
         let per_thread = per_thread.next_multiple_of(16);
         Ok(Scratch {
-            acts: Acts::new(tokens, self.widest)?,
-            hidden_acts: Acts::new(tokens, step.intermediate)?,
-            expert_acts: Acts::new(routed, step.expert_intermediate)?,
+            acts: Acts::new(room, self.widest)?,
+            hidden_acts: Acts::new(room, step.intermediate)?,
+            expert_acts: Acts::new(room * step.top_k, step.expert_intermediate)?,
             hidden: Buf::zeroed(tokens * step.intermediate)?,
             expert_hidden: Buf::zeroed(routed * step.expert_intermediate)?,
             router: Buf::zeroed(tokens * step.experts)?,
             shared: Buf::zeroed(tokens)?,
             tokens: (0..tokens as u32).collect(),
             assignments: (0..routed as u32).collect(),
-            routes: moe::Routes::new(tokens, step.top_k, step.experts),
+            routes: Routes::new(tokens, step.top_k, step.experts),
             delta: delta::DeltaScratch::new(shape, tokens)?,
             partials: Buf::zeroed(partials)?,
             attend: attend::Plan::new(tokens, step.heads, shape.pages, shape.slots),
@@ -306,6 +332,9 @@ impl Backend for Cpu {
 
     fn read(&mut self, src: &Buf, out: &mut [f32]) {
         out.copy_from_slice(&src[..out.len()]);
+    }
+    fn borrow<'a>(&'a self, buf: &'a Buf) -> Option<&'a [f32]> {
+        Some(buf)
     }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
         for l in &mut cache.layers {
@@ -378,13 +407,15 @@ impl Backend for Cpu {
     }
 
     fn step(&mut self, _: Pass, _: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        self.permit = Some(self.arbiter.acquire());
         let _pinned = self.team.pin_caller();
         body(self);
+        self.permit = None;
         Ok(())
     }
 
     fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut Buf) {
-        let start = Instant::now();
+        let start = self.begin();
         let out = Shards::new(out);
         self.team.run(|w| {
             for t in w.items(tokens.len()) {
@@ -404,21 +435,20 @@ impl Backend for Cpu {
         w: [&Weight; N],
         out: [&mut Buf; N],
     ) {
-        let start = Instant::now();
+        let start = self.begin();
         let Self { team, kernels, vector, scratch, .. } = self;
         let s = scratch.as_mut().expect(NO_SCRATCH);
-        let acts = s.acts.rows(n, norm.len());
+        let form = linear::form(w.map(|w| &w.packed));
+        let input = Input::new(&mut s.acts, n, n, norm.len(), team.threads(), form);
         let (threads, per_thread, tokens) = (Shards::new(&mut s.threads), s.per_thread, &s.tokens[..n]);
         let mut out = out.into_iter();
         let outputs = w.map(|w| Output::new(w, out.next().expect("an output for each weight")));
-        let form = linear::form(w.map(|w| &w.packed));
+        let norm = Norm { vector, weights: norm, eps };
         team.run(|worker| {
+            linear::prefetch(worker, kernels, w);
             // SAFETY: each thread has a part of its own.
             let own = unsafe { threads.part(worker.id * per_thread, per_thread) };
-            linear::norm_rows(worker, kernels, vector, n, x, norm, eps, &acts, form, own);
-            worker.barrier();
-            // SAFETY: written before the barrier.
-            let view = unsafe { acts.view() };
+            let view = input.write(worker, kernels, |t, put| norm.row(x, t, own, put));
             linear::multiply(worker, kernels, w, &view, tokens, own, |i, g, t, y| outputs[i].set(g, t, y));
         });
         self.profile.add(Verb::NormLinear, start, w.iter().map(|w| w.packed.size_bytes()).sum());
@@ -434,7 +464,7 @@ impl Backend for Cpu {
         k: &mut Buf,
         v: &Buf,
     ) {
-        let start = Instant::now();
+        let start = self.begin();
         let kv = cache.kv;
         attend::rope_store(&mut self.team, &self.vector, batch, a, kv, &mut cache.layers[layer], q, k, v);
         self.profile.add(Verb::RopeStore, start, 0);
@@ -449,7 +479,7 @@ impl Backend for Cpu {
         q: &Buf,
         out: &mut Buf,
     ) {
-        let start = Instant::now();
+        let start = self.begin();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
         let store = &cache.layers[layer];
         attend::attend(&mut self.team, &self.vector, s, batch, a, cache.kv, store, q, out);
@@ -468,7 +498,7 @@ impl Backend for Cpu {
         alpha: &Buf,
         out: &mut Buf,
     ) {
-        let start = Instant::now();
+        let start = self.begin();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
         let inputs = delta::Inputs { qkv, z, b, alpha };
         delta::gdn(&mut self.team, &self.vector, s, batch, g, &mut cache.layers[layer], &inputs, out);
@@ -476,32 +506,33 @@ impl Backend for Cpu {
     }
 
     fn linear_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &mut Buf) {
-        let start = Instant::now();
+        let start = self.begin();
         let Self { team, kernels, scratch, .. } = self;
         let s = scratch.as_mut().expect(NO_SCRATCH);
-        let acts = s.acts.rows(n, w.packed.layout().cols());
+        let (cols, form) = (w.packed.layout().cols(), linear::form([&w.packed]));
+        let input = Input::new(&mut s.acts, n, n, cols, team.threads(), form);
         let (threads, per_thread, tokens) = (Shards::new(&mut s.threads), s.per_thread, &s.tokens[..n]);
         let output = Output::new(w, h);
         team.run(|worker| {
-            linear::plain_rows(worker, kernels, n, x, &acts, linear::form([&w.packed]));
-            worker.barrier();
-            // SAFETY: each thread has a part of its own; the activations were written before the barrier.
-            let (own, view) = unsafe { (threads.part(worker.id * per_thread, per_thread), acts.view()) };
+            linear::prefetch(worker, kernels, [w]);
+            let view = input.write(worker, kernels, |t, put| put(&x[t * cols..(t + 1) * cols]));
+            // SAFETY: each thread has a part of its own.
+            let own = unsafe { threads.part(worker.id * per_thread, per_thread) };
             linear::multiply(worker, kernels, [w], &view, tokens, own, |_, g, t, y| output.add(g, t, y));
         });
         self.profile.add(Verb::LinearAdd, start, w.packed.size_bytes());
     }
 
     fn mlp(&mut self, n: usize, m: &Mlp<Self>, h: &mut Buf) {
-        let start = Instant::now();
+        let start = self.begin();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
-        moe::mlp(&mut self.team, &self.kernels, &self.vector, s, n, m, h);
+        mlp::mlp(&mut self.team, &self.kernels, &self.vector, s, n, m, h);
         let bytes = m.gate.packed.size_bytes() + m.up.packed.size_bytes() + m.down.packed.size_bytes();
         self.profile.add(Verb::Mlp, start, bytes);
     }
 
     fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Buf) {
-        let start = Instant::now();
+        let start = self.begin();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
         moe::moe(&mut self.team, &self.kernels, &self.vector, s, n, m, h);
         s.routes.count(layer, counts);
@@ -510,26 +541,20 @@ impl Backend for Cpu {
     }
 
     fn logits(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, head: &Weight, out: &mut Buf) {
-        let start = Instant::now();
+        let start = self.begin();
         let Self { team, kernels, vector, scratch, .. } = self;
         let s = scratch.as_mut().expect(NO_SCRATCH);
         let (n, hidden) = (batch.outputs.len(), norm.len());
-        let acts = s.acts.rows(n, hidden);
+        let form = linear::form([&head.packed]);
+        let input = Input::new(&mut s.acts, n, n, hidden, team.threads(), form);
         let (threads, per_thread, tokens) = (Shards::new(&mut s.threads), s.per_thread, &s.tokens[..n]);
         let output = Output::new(head, out);
-        let form = linear::form([&head.packed]);
+        let norm = Norm { vector, weights: norm, eps };
         team.run(|w| {
+            linear::prefetch(w, kernels, [head]);
             // SAFETY: each thread has a part of its own.
             let own = unsafe { threads.part(w.id * per_thread, per_thread) };
-            for i in w.items(n) {
-                let row = &mut own[..hidden];
-                vector.rms_norm(&h[batch.outputs[i] as usize * hidden..][..hidden], norm, eps, row);
-                // SAFETY: each output is one thread's.
-                unsafe { acts.write(kernels, i, row, form) };
-            }
-            w.barrier();
-            // SAFETY: written before the barrier.
-            let view = unsafe { acts.view() };
+            let view = input.write(w, kernels, |i, put| norm.row(h, batch.outputs[i] as usize, own, put));
             linear::multiply(w, kernels, [head], &view, tokens, own, |_, g, t, y| output.set(g, t, y));
         });
         self.profile.add(Verb::Logits, start, head.packed.size_bytes());

@@ -9,30 +9,37 @@ use crate::backend::Error;
 
 /// Far more than any cache of one socket holds.
 const BYTES: usize = 1 << 30;
-/// What a thread reads at a time.
+/// What a thread takes at a time.
 const CHUNK: usize = 1 << 20;
-/// Values of one call of the kernel: its two operands lie in one chunk, this far apart.
-const HALF: usize = CHUNK / 8;
+/// Bytes of one call of the reading kernel.
+const PIECE: usize = 4 << 10;
 
-/// Reads memory with the whole team, `runs` times; bytes per second of each run.
-pub(super) fn measure(team: &mut Team, vector: &VectorKernels, runs: usize) -> Result<Vec<f64>, Error> {
+/// Reads memory with the whole team, `passes` times; bytes per second of each pass. As decoding does: threads on their own
+/// processors, memory of the kind that weights lie in, each thread one stream.
+///
+/// A pass is slower than the others where the machine had something else to do: the best one tells what memory gives.
+pub(super) fn measure(team: &mut Team, vector: &VectorKernels, passes: usize) -> Result<Vec<f64>, Error> {
     let mut memory = HugeVec::zeroed(BYTES)
         .map_err(|e| Error(format!("no {} MiB of memory to measure its bandwidth with: {e}", BYTES >> 20)))?;
     let _pinned = team.pin_caller();
-    // Written first: pages that were never written are all the same page of zeros.
-    memory.fill(1);
-    // SAFETY: mapped memory is aligned to 64 bytes, and any bits are an f32.
+    // Written first, pages that were never written are all the same page of zeros; with what is a small number as f32.
+    memory.fill(60);
+    Ok((0..passes).map(|_| BYTES as f64 / read(team, vector, &memory)).collect())
+}
+
+/// Seconds in which the team reads `memory` once.
+pub(super) fn read(team: &mut Team, vector: &VectorKernels, memory: &[u8]) -> f64 {
+    assert!(memory.as_ptr().cast::<f32>().is_aligned());
+    // SAFETY: aligned (checked), and any bits are an f32.
     let values: &[f32] = unsafe { std::slice::from_raw_parts(memory.as_ptr().cast(), memory.len() / 4) };
-    Ok((0..runs)
-        .map(|_| {
-            let start = Instant::now();
-            team.run(|w| {
-                for r in w.chunks(values.len(), 2 * HALF) {
-                    let (a, b) = values[r].split_at(HALF);
-                    std::hint::black_box(vector.dot(a, b));
-                }
-            });
-            BYTES as f64 / start.elapsed().as_secs_f64()
-        })
-        .collect())
+    let start = Instant::now();
+    team.run(|w| {
+        for r in w.chunks(values.len(), CHUNK / 4) {
+            for piece in values[r].chunks(PIECE / 4) {
+                // Both operands are one piece of memory: it is read once.
+                std::hint::black_box(vector.dot(piece, piece));
+            }
+        }
+    });
+    start.elapsed().as_secs_f64()
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::acts::{ActRows, ActView, Form};
+use super::acts::{ActRows, ActView, Acts, Form};
 use super::backend::Weight;
 use super::kernels::Kernels;
 use super::pack::{Packed, ROWS};
@@ -20,39 +20,157 @@ pub(super) fn form<'a>(weights: impl IntoIterator<Item = &'a Packed>) -> Form {
     weights.into_iter().fold(none, |f, w| f.and(w.layout().kind().acts()))
 }
 
-/// Writes the RMS norm of each of `n` rows of `x` as activations; ends without a barrier. `row` is this thread's.
-pub(super) fn norm_rows(
-    w: &Worker,
-    kernels: &Kernels,
-    vector: &VectorKernels,
-    n: usize,
-    x: &[f32],
-    norm: &[f32],
-    eps: f32,
-    acts: &ActRows,
+/// Tokens up to which every thread quantises all of them for itself: that takes less than to wait for one another.
+const PRIVATE_TOKENS: usize = 1;
+
+/// Rows of activations that a region writes first, and then reads.
+pub(super) struct Input<'a> {
+    /// All rows; those of thread 0, of thread 1, ... where each thread has its own.
+    rows: ActRows<'a>,
+    count: usize,
+    private: bool,
     form: Form,
-    row: &mut [f32],
-) {
-    let row = &mut row[..norm.len()];
-    for t in w.items(n) {
-        vector.rms_norm(&x[t * norm.len()..(t + 1) * norm.len()], norm, eps, row);
-        // SAFETY: each token's row is written by one thread, and read only after a barrier.
-        unsafe { acts.write(kernels, t, row, form) };
+}
+
+impl<'a> Input<'a> {
+    /// Room for `count` rows of `cols` values, as `form`, in a step of `tokens` tokens by `threads` threads.
+    pub fn new(
+        acts: &'a mut Acts,
+        tokens: usize,
+        count: usize,
+        cols: usize,
+        threads: usize,
+        form: Form,
+    ) -> Self {
+        let private = tokens <= PRIVATE_TOKENS;
+        Self { rows: acts.rows(if private { threads * count } else { count }, cols), count, private, form }
+    }
+
+    /// Tokens that [`Acts`] needs room for, in steps of up to `tokens` tokens.
+    pub fn room(tokens: usize, threads: usize) -> usize {
+        tokens.max(PRIVATE_TOKENS * threads)
+    }
+
+    /// True where each thread writes all rows for itself.
+    pub fn is_private(&self) -> bool {
+        self.private
+    }
+
+    /// What this thread reads, in a region after the one that wrote it.
+    pub fn view(&self, w: &Worker) -> ActView<'a> {
+        // SAFETY: the region has ended, and nobody writes in this one.
+        unsafe { self.of(w).view() }
+    }
+
+    /// The rows that this thread writes and reads.
+    fn of(&self, w: &Worker) -> ActRows<'a> {
+        if self.private { self.rows.part(w.id * self.count, self.count) } else { self.rows }
+    }
+
+    /// Quantises all rows: `row(t, put)` gives row `t` to `put`. In its phase the region hands out no other items, and
+    /// what `row` reads no thread writes before the next barrier.
+    pub fn write(
+        &self,
+        w: &Worker,
+        kernels: &Kernels,
+        row: impl FnMut(usize, &dyn Fn(&[f32])),
+    ) -> ActView<'a> {
+        let none = Self { rows: self.rows.part(0, 0), count: 0, ..*self };
+        self.write_with(&none, w, kernels, row).0
+    }
+
+    /// The same with the rows of `other`, whose numbers follow.
+    pub fn write_with(
+        &self,
+        other: &Self,
+        w: &Worker,
+        kernels: &Kernels,
+        mut row: impl FnMut(usize, &dyn Fn(&[f32])),
+    ) -> (ActView<'a>, ActView<'a>) {
+        let (rows, others) = (self.of(w), other.of(w));
+        // SAFETY: each row is one thread's: its own copy, or an item that others read after the barrier.
+        let mut write = |i: usize| unsafe {
+            match i.checked_sub(self.count) {
+                None => row(i, &|x| rows.write(kernels, i, x, self.form)),
+                Some(k) => row(i, &|x| others.write(kernels, k, x, other.form)),
+            }
+        };
+        let count = self.count + other.count;
+        if self.private {
+            (0..count).for_each(write);
+        } else {
+            w.items(count).for_each(&mut write);
+            w.barrier();
+        }
+        // SAFETY: written above, by this thread or before the barrier.
+        unsafe { (rows.view(), others.view()) }
     }
 }
 
-/// Writes each of `n` rows of `x` as activations; ends without a barrier.
-pub(super) fn plain_rows(w: &Worker, kernels: &Kernels, n: usize, x: &[f32], acts: &ActRows, form: Form) {
-    let cols = acts.cols();
-    for t in w.items(n) {
-        // SAFETY: as above.
-        unsafe { acts.write(kernels, t, &x[t * cols..(t + 1) * cols], form) };
+/// A row's RMS norm, through `room`, for [`Input::write`].
+pub(super) struct Norm<'a> {
+    pub vector: &'a VectorKernels,
+    pub weights: &'a [f32],
+    pub eps: f32,
+}
+
+impl Norm<'_> {
+    /// Gives the norm of row `t` of `x` to `put`.
+    pub fn row(&self, x: &[f32], t: usize, room: &mut [f32], put: &dyn Fn(&[f32])) {
+        let len = self.weights.len();
+        let room = &mut room[..len];
+        self.vector.rms_norm(&x[t * len..(t + 1) * len], self.weights, self.eps, room);
+        put(room);
     }
 }
 
 /// Groups that a thread takes at a time, for a matrix of `groups` groups of `bytes` bytes.
 pub(super) fn groups_per_chunk(groups: usize, bytes: usize, threads: usize) -> usize {
     (CHUNK_BYTES / bytes.max(1)).clamp(1, groups.div_ceil(4 * threads).max(1))
+}
+
+/// How the groups of some matrices are cut into items for the team.
+struct Chunks<'a, const N: usize> {
+    weights: [&'a Packed; N],
+    /// Groups of an item, and items, of each matrix.
+    groups: [usize; N],
+    items: [usize; N],
+}
+
+impl<'a, const N: usize> Chunks<'a, N> {
+    fn new(weights: [&'a Weight; N], threads: usize) -> Self {
+        let weights = weights.map(|w| &w.packed);
+        let groups =
+            weights.map(|w| groups_per_chunk(w.layout().groups(), w.layout().group_bytes(), threads));
+        let items = std::array::from_fn(|i| weights[i].layout().groups().div_ceil(groups[i]));
+        Self { weights, groups, items }
+    }
+    fn len(&self) -> usize {
+        self.items.iter().sum()
+    }
+    /// The matrix of an item, and its groups there.
+    fn item(&self, item: usize) -> (usize, Range<usize>) {
+        let (mut i, mut chunk) = (0, item);
+        while chunk >= self.items[i] {
+            chunk -= self.items[i];
+            i += 1;
+        }
+        let all = self.weights[i].layout().groups();
+        (i, chunk * self.groups[i]..((chunk + 1) * self.groups[i]).min(all))
+    }
+    /// The first group of an item, if there is one.
+    fn first(&self, item: usize) -> Option<(&'a Packed, usize)> {
+        (item < self.len()).then(|| {
+            let (i, groups) = self.item(item);
+            (self.weights[i], groups.start)
+        })
+    }
+}
+
+/// Asks for the first bytes that this thread will read in [`multiply`], while there is something else to do.
+pub(super) fn prefetch<const N: usize>(w: &Worker, kernels: &Kernels, weights: [&Weight; N]) {
+    let chunks = Chunks::new(weights, w.threads());
+    kernels.prefetch(chunks.first(w.first_item(chunks.len())));
 }
 
 /// Multiplies `weights` (each with its own output) with all `tokens`: `put(i, group, tokens, tile)` receives the results
@@ -66,31 +184,22 @@ pub(super) fn multiply<const N: usize>(
     tile: &mut [f32],
     put: impl Fn(usize, usize, &[u32], &[f32]),
 ) {
-    let per_chunk = weights.map(|m| {
-        let l = m.packed.layout();
-        groups_per_chunk(l.groups(), l.group_bytes(), w.threads())
-    });
-    let chunks: [usize; N] =
-        std::array::from_fn(|i| weights[i].packed.layout().groups().div_ceil(per_chunk[i]));
-    for item in w.items(chunks.iter().sum()) {
-        let (mut i, mut chunk) = (0, item);
-        while chunk >= chunks[i] {
-            chunk -= chunks[i];
-            i += 1;
-        }
-        let groups =
-            chunk * per_chunk[i]..((chunk + 1) * per_chunk[i]).min(weights[i].packed.layout().groups());
-        multiply_groups(kernels, &weights[i].packed, groups, acts, tokens, tile, |g, tokens, tile| {
+    let chunks = Chunks::new(weights, w.threads());
+    for item in w.items(chunks.len()) {
+        let (i, groups) = chunks.item(item);
+        let next = chunks.first(item + 1);
+        multiply_groups(kernels, chunks.weights[i], groups, next, acts, tokens, tile, |g, tokens, tile| {
             put(i, g, tokens, &*tile);
         });
     }
 }
 
-/// Multiplies some groups of `packed` with all `tokens`, on this thread.
+/// Multiplies some groups of `packed` with all `tokens`, on this thread, which then goes on with the group `next`.
 pub(super) fn multiply_groups(
     kernels: &Kernels,
     packed: &Packed,
     groups: Range<usize>,
+    next: Option<(&Packed, usize)>,
     acts: &ActView,
     tokens: &[u32],
     tile: &mut [f32],
@@ -99,15 +208,16 @@ pub(super) fn multiply_groups(
     for tokens in tokens.chunks(TOKEN_BLOCK) {
         let tile = &mut tile[..tokens.len() * ROWS];
         for g in groups.clone() {
-            kernels.group(packed, g, acts, tokens, tile);
+            let next = if g + 1 < groups.end { None } else { next };
+            kernels.group(packed, g, next, acts, tokens, tile);
             put(g, tokens, tile);
         }
     }
 }
 
-/// Adds the bias of `weight`, where it has one, to the results of its rows `ROWS * group..`, `[tokens][ROWS]`.
-pub(super) fn add_bias(weight: &Weight, group: usize, tile: &mut [f32]) {
-    let Some(bias) = &weight.bias else { return };
+/// Adds a bias, where there is one, to the results of the rows `ROWS * group..`, `[tokens][ROWS]`.
+pub(super) fn add_bias(bias: Option<&[f32]>, group: usize, tile: &mut [f32]) {
+    let Some(bias) = bias else { return };
     for y in tile.chunks_exact_mut(ROWS) {
         y.iter_mut().zip(&bias[group * ROWS..]).for_each(|(y, b)| *y += b);
     }

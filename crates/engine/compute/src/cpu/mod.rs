@@ -1,6 +1,7 @@
 //! The CPU backend: the team of threads and the kernels that it runs. Start in `backend`.
 
 pub mod acts;
+mod arbiter;
 mod attend;
 pub mod backend;
 mod bandwidth;
@@ -9,11 +10,15 @@ pub mod huge;
 pub mod isa;
 pub mod kernels;
 mod linear;
+mod mlp;
 mod moe;
 pub mod pack;
 pub mod profile;
+mod routes;
+pub mod speed;
 pub mod team;
 pub mod topology;
 pub mod vector;
 
+pub use arbiter::Arbiter;
 pub use backend::{Cpu, CpuOptions};

@@ -4,9 +4,10 @@
 //! park: a decode step is some hundreds of jobs a few microseconds apart, and a wake-up by the kernel costs more than
 //! many of them. Handing out a job allocates nothing and takes no lock.
 
+use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::thread::{JoinHandle, Thread};
 
 use super::topology::Pinned;
@@ -35,9 +36,11 @@ struct Shared {
     job: Line<std::cell::UnsafeCell<Option<Job>>>,
     /// Workers that still run this epoch's job.
     running: Line<AtomicUsize>,
-    /// Next item of the current phase.
-    next: Line<AtomicUsize>,
+    /// Items of each thread's share that were taken, in phases of even and of odd number: those of the phase before wait,
+    /// zeroed, for the phase to come.
+    taken: [Vec<Line<AtomicU64>>; 2],
     arrived: Line<AtomicUsize>,
+    /// Phases begun so far, over all jobs.
     phase: Line<AtomicU32>,
     parked: Vec<Line<AtomicBool>>,
     panicked: AtomicBool,
@@ -62,6 +65,7 @@ pub struct Team {
 pub struct Worker<'a> {
     /// This thread's number; the caller of [`Team::run`] is 0.
     pub id: usize,
+    phase: Cell<u32>,
     shared: &'a Shared,
 }
 
@@ -81,7 +85,7 @@ impl Team {
             epoch: Line::default(),
             job: Line(std::cell::UnsafeCell::new(None)),
             running: Line::default(),
-            next: Line::default(),
+            taken: [(); 2].map(|()| (0..threads).map(|_| Line::default()).collect()),
             arrived: Line::default(),
             phase: Line::default(),
             parked: (1..threads).map(|_| Line::default()).collect(),
@@ -121,7 +125,9 @@ impl Team {
     /// When the job panicked on some thread.
     pub fn run(&mut self, job: impl Fn(&Worker) + Sync) {
         let s = &*self.shared;
-        s.next.0.store(0, Relaxed);
+        // No worker looks at it now; each reads it after it has seen the epoch.
+        let phase = s.phase.0.load(Relaxed).wrapping_add(1);
+        s.phase.0.store(phase, Relaxed);
         if s.threads > 1 {
             let job: &(dyn Fn(&Worker) + Sync) = &job;
             // SAFETY: only the lifetime is erased; no worker uses the pointer after `running` is back at 0, which this
@@ -137,7 +143,7 @@ impl Team {
                 }
             }
         }
-        let own = std::panic::catch_unwind(AssertUnwindSafe(|| job(&Worker { id: 0, shared: s })));
+        let own = std::panic::catch_unwind(AssertUnwindSafe(|| Worker::run(s, 0, job)));
         if own.is_err() {
             s.panicked.store(true, SeqCst); // releases workers that wait for this thread in a barrier
         }
@@ -199,7 +205,7 @@ fn work(s: &Shared, id: usize) {
         }
         // SAFETY: written before the epoch that was just seen, and alive until `running` is decremented below.
         let job = unsafe { &*(*s.job.0.get()).expect("a job is published with its epoch") };
-        if std::panic::catch_unwind(AssertUnwindSafe(|| job(&Worker { id, shared: s }))).is_err() {
+        if std::panic::catch_unwind(AssertUnwindSafe(|| Worker::run(s, id, job))).is_err() {
             s.panicked.store(true, SeqCst);
         }
         s.running.0.fetch_sub(1, Release);
@@ -207,24 +213,44 @@ fn work(s: &Shared, id: usize) {
 }
 
 impl Worker<'_> {
+    /// Runs a job as thread `id`.
+    fn run(shared: &Shared, id: usize, job: impl Fn(&Worker)) {
+        let worker = Worker { id, phase: Cell::new(shared.phase.0.load(Relaxed)), shared };
+        job(&worker);
+        worker.leave_phase();
+    }
+
     /// Number of threads that run this job.
     pub fn threads(&self) -> usize {
         self.shared.threads
+    }
+
+    /// What was taken of the shares of this phase.
+    fn taken(&self) -> &[Line<AtomicU64>] {
+        &self.shared.taken[self.phase.get() as usize % 2]
+    }
+
+    /// Makes this thread's share ready for the next phase. Whoever took from it there last, in the phase before this
+    /// one, has come through the barrier since.
+    fn leave_phase(&self) {
+        let next = self.phase.get().wrapping_add(1);
+        self.phase.set(next);
+        self.taken()[self.id].0.store(0, Relaxed);
     }
 
     /// Waits until every thread has come here; what they wrote before is visible after. Also starts a new phase for
     /// [`Worker::items`].
     pub fn barrier(&self) {
         let s = self.shared;
+        let phase = self.phase.get();
+        self.leave_phase();
         if s.threads == 1 {
-            s.next.0.store(0, Relaxed);
+            s.phase.0.store(self.phase.get(), Relaxed);
             return;
         }
-        let phase = s.phase.0.load(Relaxed);
         if s.arrived.0.fetch_add(1, AcqRel) == s.threads - 1 {
             s.arrived.0.store(0, Relaxed);
-            s.next.0.store(0, Relaxed);
-            s.phase.0.store(phase.wrapping_add(1), Release);
+            s.phase.0.store(self.phase.get(), Release);
             return;
         }
         let mut spins = 0;
@@ -236,20 +262,53 @@ impl Worker<'_> {
         }
     }
 
-    /// Items `0..count` of this phase, each handed to one thread, in order, to whichever is free.
+    /// Items `0..count` of this phase, each handed to one thread: its own share in ascending order, so that it reads
+    /// memory in one stream, and then what others have not begun, from the end of their shares.
+    ///
+    /// Once a phase, and with the same count on every thread.
     pub fn items(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
-        std::iter::from_fn(move || Some(self.shared.next.0.fetch_add(1, Relaxed)).filter(|&i| i < count))
+        let threads = self.threads();
+        let (taken, mut turn) = (self.taken(), 0);
+        std::iter::from_fn(move || {
+            while turn < threads {
+                let id = (self.id + turn) % threads;
+                let share = share(count, id, threads);
+                if let Some(i) = take(&taken[id].0, share.len(), turn > 0) {
+                    return Some(share.start + i);
+                }
+                turn += 1;
+            }
+            None
+        })
+    }
+
+    /// The first item that [`Worker::items`] gives this thread, unless others are faster.
+    pub fn first_item(&self, count: usize) -> usize {
+        share(count, self.id, self.threads()).start
     }
 
     /// Items `0..count` in chunks of `chunk` that each go to one thread: see [`Worker::items`].
     pub fn chunks(&self, count: usize, chunk: usize) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.items(count.div_ceil(chunk)).map(move |i| i * chunk..((i + 1) * chunk).min(count))
     }
+}
 
-    /// This thread's even share of `0..count`.
-    pub fn share(&self, count: usize) -> std::ops::Range<usize> {
-        count * self.id / self.threads()..count * (self.id + 1) / self.threads()
+/// Thread `id`'s even share of `0..count`. The first threads have the larger ones: where there is one item, the one that
+/// starts the job has it.
+fn share(count: usize, id: usize, threads: usize) -> std::ops::Range<usize> {
+    (count * id).div_ceil(threads)..(count * (id + 1)).div_ceil(threads)
+}
+
+/// Takes an item of a share of `len`, from its start or from its end. `taken` counts both, in its two halves: as long as
+/// their sum was below `len`, what was taken is one more.
+fn take(taken: &AtomicU64, len: usize, from_end: bool) -> Option<usize> {
+    let split = |taken: u64| ((taken & u64::from(u32::MAX)) as usize, (taken >> 32) as usize);
+    let (front, back) = split(taken.load(Relaxed));
+    if front + back >= len {
+        return None; // without a write, which would take the line from the others
     }
+    let (front, back) = split(taken.fetch_add(if from_end { 1 << 32 } else { 1 }, Relaxed));
+    (front + back < len).then(|| if from_end { len - 1 - back } else { front })
 }
 
 /// A slice that several threads write disjoint parts of.
@@ -290,6 +349,15 @@ impl<'a, T> Shards<'a, T> {
         self.start.wrapping_add(from)
     }
 
+    /// Everything, for reading.
+    ///
+    /// # Safety
+    /// As for [`Shards::read`].
+    pub unsafe fn all(&self) -> &'a [T] {
+        // SAFETY: the caller's.
+        unsafe { self.read(0, self.len) }
+    }
+
     /// The part `from..from + len`, for reading.
     ///
     /// # Safety
@@ -316,8 +384,6 @@ impl<'a, T> Shards<'a, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
-
     #[test]
     fn every_item_runs_once_in_every_phase() {
         for threads in [1, 2, 3, 7] {
@@ -344,10 +410,40 @@ mod tests {
 
     #[test]
     fn shares_cover_everything_once() {
-        let mut team = Team::new(3, &[]).unwrap();
-        let seen = AtomicU64::new(0);
-        team.run(|w| w.share(10).for_each(|i| assert_eq!(seen.fetch_or(1 << i, Relaxed) & (1 << i), 0)));
-        assert_eq!(seen.into_inner(), (1 << 10) - 1);
+        for (count, threads) in [(0, 3), (1, 3), (2, 3), (10, 3), (10, 1), (64, 7)] {
+            let all: Vec<usize> = (0..threads).flat_map(|id| share(count, id, threads)).collect();
+            assert_eq!(all, (0..count).collect::<Vec<_>>());
+        }
+        assert_eq!(share(1, 0, 2), 0..1);
+    }
+
+    #[test]
+    fn others_take_what_a_thread_does_not_come_to() {
+        let mut team = Team::new(2, &[]).unwrap();
+        let (begun, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let order = std::sync::Mutex::new(Vec::new());
+        team.run(|w| {
+            let mut items = w.items(10);
+            if w.id == 0 {
+                // The first item takes until the other thread has done all the rest.
+                assert_eq!(items.next(), Some(0));
+                begun.store(true, Release);
+                while done.load(Acquire) < 9 {
+                    std::thread::yield_now();
+                }
+                assert_eq!(items.next(), None);
+            } else {
+                while !begun.load(Acquire) {
+                    std::thread::yield_now();
+                }
+                for i in items {
+                    order.lock().unwrap().push(i);
+                    done.fetch_add(1, Release);
+                }
+            }
+        });
+        // Its own share forwards, then the other one's backwards.
+        assert_eq!(order.into_inner().unwrap(), [5, 6, 7, 8, 9, 4, 3, 2, 1]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use octet_compute::Batch;
 use octet_compute::backend::{KvType, KvTypes};
 use octet_compute::batch::PAGE_TOKENS;
-use octet_compute::cpu::CpuOptions;
+use octet_compute::cpu::{Arbiter, CpuOptions};
 use slab::Slab;
 
 use crate::Error;
@@ -64,6 +64,8 @@ pub struct Options {
     pub cpu: CpuOptions,
     /// Another device to run on; `None` is the processor.
     pub device: Option<Device>,
+    /// Engines that share an arbiter compute one at a time.
+    pub arbiter: Arbiter,
 }
 
 /// Context of a model that was made for more, unless one is asked for.
@@ -89,6 +91,7 @@ impl Default for Options {
             disk: None,
             cpu: CpuOptions::default(),
             device: None,
+            arbiter: Arbiter::default(),
         }
     }
 }
@@ -96,7 +99,7 @@ impl Default for Options {
 impl Options {
     /// Where it runs.
     pub fn device(&self) -> Device {
-        self.device.clone().unwrap_or_else(|| Device::cpu(self.cpu.clone()))
+        self.device.clone().unwrap_or_else(|| Device::cpu(self.cpu.clone(), self.arbiter.clone()))
     }
 
     /// Tokens of context for a model that was made for `made_for`.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use octet_compute::backend::Backend;
-use octet_compute::cpu::{Cpu, CpuOptions};
+use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
 use octet_compute::inspect::Inspect;
 
 use super::loader::Progress;
@@ -32,9 +32,9 @@ impl Device {
         Self { name: name.into(), open }
     }
 
-    /// The processor.
-    pub fn cpu(options: CpuOptions) -> Self {
-        Self::new("cpu", move || Cpu::new(&options))
+    /// The processor. Models that share an arbiter compute one at a time.
+    pub fn cpu(options: CpuOptions, arbiter: Arbiter) -> Self {
+        Self::new("cpu", move || Ok(Cpu::new(&options)?.with_arbiter(&arbiter)))
     }
 
     /// Its name: `cpu`, `vulkan:0`.
@@ -58,7 +58,7 @@ impl Device {
 
 impl Default for Device {
     fn default() -> Self {
-        Self::cpu(CpuOptions::default())
+        Self::cpu(CpuOptions::default(), Arbiter::default())
     }
 }
 

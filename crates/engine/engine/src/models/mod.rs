@@ -148,7 +148,9 @@ pub fn load<B: Backend + Inspect>(
         None => None,
     };
     let counts = Arc::new(decoder.expert_counts(config.moe.map_or(0, |m| m.experts)));
-    let logits = vec![0.0; limits.batch_outputs * config.vocab];
+    // Only where they have to be copied from the backend's own memory.
+    let copied = if be.borrow(&scratch.logits).is_some() { 0 } else { limits.batch_outputs * config.vocab };
+    let logits = vec![0.0; copied];
     Ok(Box::new(Loaded {
         be,
         decoder,
@@ -159,6 +161,7 @@ pub fn load<B: Backend + Inspect>(
         normed: None,
         logits,
         states: Vec::new(),
+        states_current: false,
         outputs: 0,
         tokens: 0,
         config,
@@ -175,14 +178,15 @@ struct Loaded<B: Backend> {
     counts: Arc<ExpertCounts>,
     /// The multi-token-prediction block's own state `[tokens, hidden]`, where it is loaded.
     mtp_state: Option<B::Buf>,
-    /// `[outputs, vocab]` of the last step.
+    /// `[outputs, vocab]` of the last step, where the backend does not lend its own.
     logits: Vec<f32>,
     outputs: usize,
     /// Tokens of the last step.
     tokens: usize,
-    /// For [`Model::hidden`]: `[batch_tokens, hidden]`, and what was read from it.
+    /// For [`Model::hidden`]: `[batch_tokens, hidden]`, what was read from it, and whether it is of the last step.
     normed: Option<B::Buf>,
     states: Vec<f32>,
+    states_current: bool,
     config: Config,
     shape: CacheShape,
     limits: Limits,
@@ -190,9 +194,11 @@ struct Loaded<B: Backend> {
 
 impl<B: Backend + Inspect> Loaded<B> {
     fn read_logits(&mut self, batch: &Batch) -> &[f32] {
-        (self.outputs, self.tokens) = (batch.outputs.len(), batch.len());
-        let n = self.outputs * self.config.vocab;
-        self.be.read(&self.scratch.logits, &mut self.logits[..n]);
+        (self.outputs, self.tokens, self.states_current) = (batch.outputs.len(), batch.len(), false);
+        if !self.logits.is_empty() {
+            let n = self.outputs * self.config.vocab;
+            self.be.read(&self.scratch.logits, &mut self.logits[..n]);
+        }
         self.last_logits()
     }
 
@@ -230,12 +236,16 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     }
 
     fn last_logits(&self) -> &[f32] {
-        &self.logits[..self.outputs * self.config.vocab]
+        let logits = self.be.borrow(&self.scratch.logits).unwrap_or(&self.logits);
+        &logits[..self.outputs * self.config.vocab]
     }
 
     fn hidden(&mut self) -> Result<&[f32], Error> {
         let Self { be, decoder, scratch, .. } = self;
         let n = self.tokens;
+        if self.states_current {
+            return Ok(&self.states);
+        }
         let normed = match &mut self.normed {
             Some(n) => n,
             // few models are asked for it
@@ -246,6 +256,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         })?;
         self.states.resize(n * decoder.hidden, 0.0);
         be.read(normed, &mut self.states);
+        self.states_current = true;
         Ok(&self.states)
     }
 

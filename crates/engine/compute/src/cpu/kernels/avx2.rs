@@ -15,6 +15,7 @@ pub(super) struct Avx2;
 // SAFETY comments: the instruction set is available and pointers hold what a method reads or writes, by the trait's contract.
 impl Lanes for Avx2 {
     const ROWS: usize = 8;
+    const PREFETCH_DISTANCE: usize = 12 << 10;
     const SIGNED_OFFSET: i32 = 0;
     type Bytes = __m256i;
     type Ints = __m256i;

@@ -21,6 +21,7 @@ macro_rules! both {
 // SAFETY comments: the instruction set is available and pointers hold what a method reads or writes, by the trait's contract.
 impl Lanes for Avx512 {
     const ROWS: usize = 32;
+    const PREFETCH_DISTANCE: usize = 8 << 10;
     const SIGNED_OFFSET: i32 = 128;
     type Bytes = [__m512i; 2];
     type Ints = [__m512i; 2];

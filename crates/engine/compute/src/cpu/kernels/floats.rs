@@ -9,8 +9,6 @@ use super::Call;
 use super::lanes::Lanes;
 use crate::cpu::pack::{FLOAT_STEP, ROWS};
 
-/// How far ahead of the weights in use memory is asked for them, in bytes.
-const AHEAD: usize = 4096;
 /// Columns that are converted to f32 at a time, for several tiles of tokens.
 const STRETCH: usize = 64;
 /// Tokens that meet converted columns: their sums and their part of the columns fit the L1 cache.
@@ -160,22 +158,27 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
             }
         }
         let mut p = weights;
-        for c in 0..cols {
-            // More tokens wait for their arithmetic, and loads are what there are too few of.
-            if T == 1 {
-                S::prefetch(p.wrapping_add(AHEAD));
-            }
-            let mut a = [S::splat(0.0); T];
-            for t in 0..T {
-                a[t] = S::splat(*x[t].add(c));
-            }
-            for v in 0..V {
-                let w = F::load::<S>(p.add(v * S::ROWS * F::BYTES));
-                for t in 0..T {
-                    sums[t][v] = S::mul_add(w, a[t], sums[t][v]);
+        for c in (0..cols).step_by(FLOAT_STEP) {
+            let distance = call.prefetch_distance::<S>(p);
+            for c in c..c + FLOAT_STEP {
+                // More tokens wait for their arithmetic, and loads are what there are too few of.
+                if T == 1 {
+                    for line in 0..ROWS * F::BYTES / 64 {
+                        S::prefetch(p.wrapping_add(distance + 64 * line));
+                    }
                 }
+                let mut a = [S::splat(0.0); T];
+                for t in 0..T {
+                    a[t] = S::splat(*x[t].add(c));
+                }
+                for v in 0..V {
+                    let w = F::load::<S>(p.add(v * S::ROWS * F::BYTES));
+                    for t in 0..T {
+                        sums[t][v] = S::mul_add(w, a[t], sums[t][v]);
+                    }
+                }
+                p = p.add(ROWS * F::BYTES);
             }
-            p = p.add(ROWS * F::BYTES);
         }
         for t in 0..T {
             for v in 0..V {

@@ -8,14 +8,14 @@ use std::marker::PhantomData;
 
 use super::Call;
 use super::kinds::{Quant, Scales};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, NoPrefetch, Prefetch};
 use crate::cpu::acts::ActBlock;
 use crate::cpu::pack::{ROWS, SUB, SUBS};
 
 /// Tokens that meet a block of weights before the next block: their 256 columns fit the L1 cache.
 const TILE: usize = 32;
-/// How far ahead of the weights in use memory is asked for them, in bytes.
-const AHEAD: usize = 4096;
+/// Parts of `Lanes::ROWS` rows of a group, of the narrowest instruction set.
+const MOST_PARTS: usize = 8;
 
 /// # Safety
 /// `Call`'s contract, for kind `K`; `S` is available.
@@ -29,8 +29,8 @@ pub(super) unsafe fn group<S: Lanes, K: Quant>(call: &Call<'_>) {
             return;
         }
         let mut out = call.out;
-        for (i, tile) in call.tokens.chunks(TILE).enumerate() {
-            many::<S, K>(call, tile, i == 0, out, &mut scales);
+        for tile in call.tokens.chunks(TILE) {
+            many::<S, K>(call, tile, out, &mut scales);
             out = out.add(tile.len() * ROWS);
         }
     }
@@ -41,38 +41,30 @@ pub(super) unsafe fn group<S: Lanes, K: Quant>(call: &Call<'_>) {
 unsafe fn one<S: Lanes, K: Quant>(call: &Call<'_>, token: *const ActBlock, scales: &mut Scales) {
     // SAFETY: blocks follow one another in the group, and the token has as many columns.
     unsafe {
-        call.out.write_bytes(0, ROWS);
+        let mut sums = [S::splat(0.0); MOST_PARTS];
         let mut block = Block::<K>::first(call);
         while block.subs > 0 {
-            K::scales::<S>(block.scale(), block.head(), block.subs, scales);
-            let mut r = 0;
-            while r < ROWS {
-                let mut sum = S::floats(call.out.add(r));
-                for i in 0..block.subs {
-                    if r == 0 {
-                        block.prefetch::<S>(i);
-                    }
-                    let w = K::quads::<S>(block.quads(i, r), block.high(i, r));
-                    sum =
-                        add::<S, K>(sum, &w, &Rows::<S>::new::<K>(scales, i, r), &*token.add(block.sub + i));
+            block.scales::<S>(call, scales);
+            for i in 0..block.subs {
+                let prefetch = Prefetch(call.prefetch_distance::<S>(block.quads(i, 0)));
+                let a = &*token.add(block.sub + i);
+                for p in 0..ROWS / S::ROWS {
+                    let r = p * S::ROWS;
+                    let w = block.weights::<S>(i, r, prefetch);
+                    sums[p] = add::<S, K>(sums[p], &w, &Rows::<S>::new::<K>(scales, i, r), a);
                 }
-                S::store(call.out.add(r), sum);
-                r += S::ROWS;
             }
             block = block.next(call);
+        }
+        for p in 0..ROWS / S::ROWS {
+            S::store(call.out.add(p * S::ROWS), sums[p]);
         }
     }
 }
 
 /// Several tokens: 32 columns of weights stay in registers while the tokens go by.
 #[inline(always)]
-unsafe fn many<S: Lanes, K: Quant>(
-    call: &Call<'_>,
-    tile: &[u32],
-    prefetch: bool,
-    out: *mut f32,
-    scales: &mut Scales,
-) {
+unsafe fn many<S: Lanes, K: Quant>(call: &Call<'_>, tile: &[u32], out: *mut f32, scales: &mut Scales) {
     let mut tokens = [std::ptr::null::<ActBlock>(); TILE];
     for (p, &t) in tokens.iter_mut().zip(tile) {
         *p = call.acts.block_ptr(t as usize);
@@ -83,15 +75,13 @@ unsafe fn many<S: Lanes, K: Quant>(
     unsafe {
         let mut block = Block::<K>::first(call);
         while block.subs > 0 {
-            K::scales::<S>(block.scale(), block.head(), block.subs, scales);
+            block.scales::<S>(call, scales);
             for i in 0..block.subs {
-                if prefetch {
-                    block.prefetch::<S>(i);
-                }
+                let prefetch = Prefetch(call.prefetch_distance::<S>(block.quads(i, 0)));
                 let offset = (block.sub + i) * size_of::<ActBlock>();
                 let mut r = 0;
                 while r < ROWS {
-                    let w = K::quads::<S>(block.quads(i, r), block.high(i, r));
+                    let w = block.weights::<S>(i, r, prefetch);
                     let rows = Rows::<S>::new::<K>(scales, i, r);
                     let mut sums = sums.0.as_mut_ptr().add(r);
                     for token in &tokens[..tile.len()] {
@@ -138,30 +128,36 @@ impl<K: Quant> Block<K> {
     #[inline(always)]
     unsafe fn quads(&self, i: usize, r: usize) -> *const u8 {
         // SAFETY: see above.
-        unsafe { self.data.add(i * K::PLANES.quads + 4 * r) }
+        unsafe { self.data.add(K::PLANES.sub_at(self.subs, i) + 4 * r) }
     }
     #[inline(always)]
     unsafe fn high(&self, i: usize, r: usize) -> *const u8 {
         // SAFETY: see above.
-        unsafe { self.data.add(K::PLANES.high_at(self.subs) + i * K::PLANES.high + 4 * r) }
+        unsafe { self.data.add(K::PLANES.sub_at(self.subs, i) + K::PLANES.quads + 4 * r) }
     }
+    /// The weights of sub-block `i` from row `r` on. The first load of each cache line prefetches.
     #[inline(always)]
-    unsafe fn scale(&self) -> *const u8 {
+    unsafe fn weights<S: Lanes>(&self, i: usize, r: usize, prefetch: Prefetch) -> [S::Bytes; 8] {
         // SAFETY: see above.
-        unsafe { self.data.add(K::PLANES.scale_at(self.subs)) }
+        unsafe {
+            let (quads, high) = (self.quads(i, r), self.high(i, r));
+            if 4 * r % 64 == 0 {
+                K::quads::<S>(quads, high, prefetch)
+            } else {
+                K::quads::<S>(quads, high, NoPrefetch)
+            }
+        }
     }
+    /// Unpacks the block's scales, and prefetches.
     #[inline(always)]
-    unsafe fn head(&self) -> *const u8 {
+    unsafe fn scales<S: Lanes>(&self, call: &Call<'_>, out: &mut Scales) {
+        let distance = call.prefetch_distance::<S>(self.data);
         // SAFETY: see above.
-        unsafe { self.data.add(K::PLANES.head_at(self.subs)) }
-    }
-    /// Asks for the memory ahead of this block, the `i`th of eight parts.
-    #[inline(always)]
-    unsafe fn prefetch<S: Lanes>(&self, i: usize) {
-        let part = K::PLANES.block_bytes(SUBS).div_ceil(64 * SUBS);
-        for line in i * part..(i + 1) * part {
-            // SAFETY: see above.
-            unsafe { S::prefetch(self.data.wrapping_add(AHEAD + 64 * line)) };
+        unsafe {
+            for line in 0..K::PLANES.sub_at(SUBS, 0).div_ceil(64) {
+                S::prefetch(self.data.wrapping_add(distance + 64 * line));
+            }
+            K::scales::<S>(self.data.add(K::PLANES.scale_at()), self.data, self.subs, out);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use octet_weights::quant::{iq4, mxfp4};
 
-use super::lanes::Lanes;
+use super::lanes::{Fetch, Lanes};
 use crate::cpu::pack::{Kind, Planes, ROWS, SUBS, VECTOR};
 
 /// What the scales of one block multiply: `w = scale * q + min`.
@@ -41,11 +41,11 @@ pub(super) trait Quant {
         None => panic!("an integer kind has planes"),
     };
 
-    /// The eight quads of one sub-block, from where the first of the wanted rows has its bytes in each plane.
+    /// The eight quads of one sub-block, from where the first of the wanted rows has its bytes in each part; `fetch` loads.
     ///
     /// # Safety
     /// As for [`Lanes`].
-    unsafe fn quads<S: Lanes>(quads: *const u8, high: *const u8) -> [S::Bytes; 8];
+    unsafe fn quads<S: Lanes>(quads: *const u8, high: *const u8, fetch: impl Fetch) -> [S::Bytes; 8];
 
     /// The scales of a block of `n` sub-blocks.
     ///
@@ -66,10 +66,10 @@ macro_rules! kind {
             $(const HALVES: bool = $halves;)?
             $(const MIN: bool = $min;)?
             #[inline(always)]
-            unsafe fn quads<S: Lanes>(quads: *const u8, high: *const u8) -> [S::Bytes; 8] {
+            unsafe fn quads<S: Lanes>(quads: *const u8, high: *const u8, fetch: impl Fetch) -> [S::Bytes; 8] {
                 let _ = high;
                 // SAFETY: the caller's.
-                unsafe { $quads(quads, high) }
+                unsafe { $quads(quads, high, fetch) }
             }
             #[inline(always)]
             unsafe fn scales<S: Lanes>(scale: *const u8, head: *const u8, n: usize, out: &mut Scales) {
@@ -81,27 +81,32 @@ macro_rules! kind {
     };
 }
 
-kind!(Q4_0, Q4_0, bits 4, offset 8, quads nibbles::<S>, scales legacy_d::<S>);
-kind!(Q4_1, Q4_1, bits 4, min true, quads nibbles::<S>, scales legacy_d_m::<S>);
-kind!(Q5_0, Q5_0, bits 5, offset 16, quads five_bits::<S>, scales legacy_d::<S>);
-kind!(Q5_1, Q5_1, bits 5, min true, quads five_bits::<S>, scales legacy_d_m::<S>);
-kind!(Q8_0, Q8_0, bits 8, quads bytes::<S>, scales legacy_d::<S>);
-kind!(Q2K, Q2_K, bits 4, halves true, min true, quads two_bits::<S>, scales q2_k_scales::<S>);
-kind!(Q3K, Q3_K, bits 4, offset 4, halves true, quads three_bits::<S>, scales q3_k_scales::<S>);
-kind!(Q4K, Q4_K, bits 4, min true, quads nibbles::<S>, scales k_scales::<S>);
-kind!(Q5K, Q5_K, bits 5, min true, quads five_bits::<S>, scales k_scales::<S>);
-kind!(Q6K, Q6_K, bits 6, offset 32, halves true, quads six_bits::<S>, scales q6_k_scales::<S>);
-kind!(Iq4Nl, IQ4_NL, bits 8, quads iq4_levels::<S>, scales legacy_d::<S>);
-kind!(Iq4Xs, IQ4_XS, bits 8, quads iq4_levels::<S>, scales iq4_xs_scales::<S>);
-kind!(Mxfp4, MXFP4, bits 8, quads mxfp4_levels::<S>, scales mxfp4_scales::<S>);
+kind!(Q4_0, Q4_0, bits 4, offset 8, quads nibbles::<S, _>, scales legacy_d::<S>);
+kind!(Q4_1, Q4_1, bits 4, min true, quads nibbles::<S, _>, scales legacy_d_m::<S>);
+kind!(Q5_0, Q5_0, bits 5, offset 16, quads five_bits::<S, _>, scales legacy_d::<S>);
+kind!(Q5_1, Q5_1, bits 5, min true, quads five_bits::<S, _>, scales legacy_d_m::<S>);
+kind!(Q8_0, Q8_0, bits 8, quads bytes::<S, _>, scales legacy_d::<S>);
+kind!(Q2K, Q2_K, bits 4, halves true, min true, quads two_bits::<S, _>, scales q2_k_scales::<S>);
+kind!(Q3K, Q3_K, bits 4, offset 4, halves true, quads three_bits::<S, _>, scales q3_k_scales::<S>);
+kind!(Q4K, Q4_K, bits 4, min true, quads nibbles::<S, _>, scales k_scales::<S>);
+kind!(Q5K, Q5_K, bits 5, min true, quads five_bits::<S, _>, scales k_scales::<S>);
+kind!(Q6K, Q6_K, bits 6, offset 32, halves true, quads six_bits::<S, _>, scales q6_k_scales::<S>);
+kind!(Iq4Nl, IQ4_NL, bits 8, quads iq4_levels::<S, _>, scales legacy_d::<S>);
+kind!(Iq4Xs, IQ4_XS, bits 8, quads iq4_levels::<S, _>, scales iq4_xs_scales::<S>);
+kind!(Mxfp4, MXFP4, bits 5, offset 16, quads mxfp4_levels::<S, _>, scales mxfp4_scales::<S>);
 
 // ---- quads. SAFETY of all: `Lanes`, and the planes of `pack`.
 
 #[inline(always)]
-unsafe fn nibbles<S: Lanes>(p: *const u8, _high: *const u8) -> [S::Bytes; 8] {
+unsafe fn nibbles<S: Lanes, F: Fetch>(p: *const u8, _high: *const u8, f: F) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
-        let v = [S::load(p), S::load(p.add(VECTOR)), S::load(p.add(2 * VECTOR)), S::load(p.add(3 * VECTOR))];
+        let v = [
+            f.load::<S>(p),
+            f.load::<S>(p.add(VECTOR)),
+            f.load::<S>(p.add(2 * VECTOR)),
+            f.load::<S>(p.add(3 * VECTOR)),
+        ];
         let mut w = [v[0]; 8];
         for j in 0..4 {
             w[j] = S::bits(v[j], 0, 0, 15);
@@ -113,10 +118,10 @@ unsafe fn nibbles<S: Lanes>(p: *const u8, _high: *const u8) -> [S::Bytes; 8] {
 
 /// Adds bit `j` of the high plane to quad `j`, as bit `AT`.
 #[inline(always)]
-unsafe fn add_bit<S: Lanes, const AT: usize>(w: &mut [S::Bytes; 8], high: *const u8) {
+unsafe fn add_bit<S: Lanes, const AT: usize>(w: &mut [S::Bytes; 8], high: *const u8, f: impl Fetch) {
     // SAFETY: see above.
     unsafe {
-        let h = S::load(high);
+        let h = f.load::<S>(high);
         for j in 0..8 {
             let bit = S::bits(h, AT.saturating_sub(j) as u32, j.saturating_sub(AT) as u32, 1 << AT);
             w[j] = S::or(w[j], bit);
@@ -125,21 +130,21 @@ unsafe fn add_bit<S: Lanes, const AT: usize>(w: &mut [S::Bytes; 8], high: *const
 }
 
 #[inline(always)]
-unsafe fn five_bits<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8] {
+unsafe fn five_bits<S: Lanes, F: Fetch>(p: *const u8, high: *const u8, f: F) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
-        let mut w = nibbles::<S>(p, high);
-        add_bit::<S, 4>(&mut w, high);
+        let mut w = nibbles::<S, F>(p, high, f);
+        add_bit::<S, 4>(&mut w, high, f);
         w
     }
 }
 
 #[inline(always)]
-unsafe fn six_bits<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8] {
+unsafe fn six_bits<S: Lanes, F: Fetch>(p: *const u8, high: *const u8, f: F) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
-        let mut w = nibbles::<S>(p, high);
-        let h = [S::load(high), S::load(high.add(VECTOR))];
+        let mut w = nibbles::<S, F>(p, high, f);
+        let h = [f.load::<S>(high), f.load::<S>(high.add(VECTOR))];
         for j in 0..4 {
             // Bits 2 j.. to bits 4 and 5.
             let (left, right) = (4usize.saturating_sub(2 * j) as u32, (2 * j).saturating_sub(4) as u32);
@@ -151,10 +156,10 @@ unsafe fn six_bits<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8] {
 }
 
 #[inline(always)]
-unsafe fn two_bits<S: Lanes>(p: *const u8, _high: *const u8) -> [S::Bytes; 8] {
+unsafe fn two_bits<S: Lanes, F: Fetch>(p: *const u8, _high: *const u8, f: F) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
-        let v = [S::load(p), S::load(p.add(VECTOR))];
+        let v = [f.load::<S>(p), f.load::<S>(p.add(VECTOR))];
         let mut w = [v[0]; 8];
         for j in 0..4 {
             w[j] = S::bits(v[0], 0, 2 * j as u32, 3);
@@ -165,29 +170,29 @@ unsafe fn two_bits<S: Lanes>(p: *const u8, _high: *const u8) -> [S::Bytes; 8] {
 }
 
 #[inline(always)]
-unsafe fn three_bits<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8] {
+unsafe fn three_bits<S: Lanes, F: Fetch>(p: *const u8, high: *const u8, f: F) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
-        let mut w = two_bits::<S>(p, high);
-        add_bit::<S, 2>(&mut w, high);
+        let mut w = two_bits::<S, F>(p, high, f);
+        add_bit::<S, 2>(&mut w, high, f);
         w
     }
 }
 
 #[inline(always)]
-unsafe fn bytes<S: Lanes>(p: *const u8, _high: *const u8) -> [S::Bytes; 8] {
+unsafe fn bytes<S: Lanes, F: Fetch>(p: *const u8, _high: *const u8, f: F) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
         let mut w = [S::load(p); 8];
         for j in 0..8 {
-            w[j] = S::signed(S::load(p.add(VECTOR * j)));
+            w[j] = S::signed(f.load::<S>(p.add(VECTOR * j)));
         }
         w
     }
 }
 
-/// The table as `Lanes::signed` would return it, so that looking up costs nothing more.
-const fn as_signed(mut table: [i8; 16], offset: i32) -> [i8; 16] {
+/// The table with an offset: what `Lanes::signed` would make of it, or none below zero, so that looking up costs nothing more.
+const fn with_offset(mut table: [i8; 16], offset: i32) -> [i8; 16] {
     let mut i = 0;
     while i < 16 {
         table[i] = table[i].wrapping_add(offset as i8);
@@ -197,10 +202,15 @@ const fn as_signed(mut table: [i8; 16], offset: i32) -> [i8; 16] {
 }
 
 #[inline(always)]
-unsafe fn through_table<S: Lanes>(table: &[i8; 16], p: *const u8, high: *const u8) -> [S::Bytes; 8] {
+unsafe fn through_table<S: Lanes, F: Fetch>(
+    table: &[i8; 16],
+    p: *const u8,
+    high: *const u8,
+    f: F,
+) -> [S::Bytes; 8] {
     // SAFETY: see above.
     unsafe {
-        let mut w = nibbles::<S>(p, high);
+        let mut w = nibbles::<S, F>(p, high, f);
         for w in &mut w {
             *w = S::lookup(table, *w);
         }
@@ -209,15 +219,15 @@ unsafe fn through_table<S: Lanes>(table: &[i8; 16], p: *const u8, high: *const u
 }
 
 #[inline(always)]
-unsafe fn iq4_levels<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8] {
+unsafe fn iq4_levels<S: Lanes, F: Fetch>(p: *const u8, high: *const u8, f: F) -> [S::Bytes; 8] {
     // SAFETY: see above.
-    unsafe { through_table::<S>(const { &as_signed(iq4::LEVELS, S::SIGNED_OFFSET) }, p, high) }
+    unsafe { through_table::<S, F>(const { &with_offset(iq4::LEVELS, S::SIGNED_OFFSET) }, p, high, f) }
 }
 
 #[inline(always)]
-unsafe fn mxfp4_levels<S: Lanes>(p: *const u8, high: *const u8) -> [S::Bytes; 8] {
+unsafe fn mxfp4_levels<S: Lanes, F: Fetch>(p: *const u8, high: *const u8, f: F) -> [S::Bytes; 8] {
     // SAFETY: see above.
-    unsafe { through_table::<S>(const { &as_signed(mxfp4::LEVELS, S::SIGNED_OFFSET) }, p, high) }
+    unsafe { through_table::<S, F>(const { &with_offset(mxfp4::LEVELS, Mxfp4::OFFSET) }, p, high, f) }
 }
 
 // ---- scales

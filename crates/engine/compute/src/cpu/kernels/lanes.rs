@@ -14,6 +14,8 @@ use crate::cpu::acts::ActBlock;
 pub(super) trait Lanes: Copy + 'static {
     /// Rows that are worked on at a time: 32, 8 or 4.
     const ROWS: usize;
+    /// Distance of the software prefetch in bytes, from measurements in docs/performance-notes.md.
+    const PREFETCH_DISTANCE: usize;
     /// What [`Lanes::signed`] adds to signed weights: 0 or 128.
     const SIGNED_OFFSET: i32;
     /// Four unsigned or signed bytes of each row.
@@ -60,6 +62,45 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`, fused where the instruction set has it.
     unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+}
+
+/// How a kernel loads weights.
+pub(super) trait Fetch: Copy {
+    /// Loads four bytes a row.
+    ///
+    /// # Safety
+    /// As for [`Lanes`].
+    unsafe fn load<S: Lanes>(self, p: *const u8) -> S::Bytes;
+}
+
+/// Each load also prefetches the cache lines this many bytes after it. Prefetches spread out like this keep requests in
+/// flight all the time; in bursts they are slower (docs/performance-notes.md).
+#[derive(Clone, Copy)]
+pub(super) struct Prefetch(pub usize);
+
+impl Fetch for Prefetch {
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(self, p: *const u8) -> S::Bytes {
+        // SAFETY: the caller's; a prefetch takes any address.
+        unsafe {
+            for line in 0..(4 * S::ROWS).div_ceil(64) {
+                S::prefetch(p.wrapping_add(self.0 + 64 * line));
+            }
+            S::load(p)
+        }
+    }
+}
+
+/// No prefetch: another load covers the same cache line.
+#[derive(Clone, Copy)]
+pub(super) struct NoPrefetch;
+
+impl Fetch for NoPrefetch {
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(self, p: *const u8) -> S::Bytes {
+        // SAFETY: the caller's.
+        unsafe { S::load(p) }
+    }
 }
 
 /// What the integer sum of half `h` starts with, for quants that are `offset` too large.

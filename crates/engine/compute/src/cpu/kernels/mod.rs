@@ -30,6 +30,18 @@ struct Call<'a> {
     acts: ActView<'a>,
     tokens: &'a [u32],
     out: *mut f32,
+    /// Where the group ends, and the distance from there to what this thread reads next.
+    end: *const u8,
+    jump: usize,
+}
+
+impl Call<'_> {
+    /// Distance from `p`, weights in use, to the weights to prefetch now.
+    #[inline(always)]
+    fn prefetch_distance<S: lanes::Lanes>(&self, p: *const u8) -> usize {
+        let distance = S::PREFETCH_DISTANCE;
+        if p.wrapping_add(distance) < self.end { distance } else { distance.wrapping_add(self.jump) }
+    }
 }
 
 /// A kernel. Unsafe: `Call`'s contract, the right kind, and the instruction set it is compiled for.
@@ -41,6 +53,8 @@ pub struct Kernels {
     isa: Isa,
     kernel: fn(Kind) -> Kernel,
     quantise: unsafe fn(&[f32], &mut [ActBlock]),
+    prefetch: unsafe fn(*const u8),
+    prefetch_distance: usize,
 }
 
 /// The kernels of one instruction set: entry points, into which everything else is inlined. `floats V x T` is the tile
@@ -48,7 +62,12 @@ pub struct Kernels {
 macro_rules! entry_points {
     ($name:ident, $lanes:ty, floats $v:literal x $t:literal $(, $feature:literal)*) => {
         mod $name {
-            use super::{ActBlock, Call, Kernel, Kind, floats, ints, kinds};
+            use super::lanes::Lanes;
+            use super::{ActBlock, Call, Isa, Kernel, Kernels, Kind, floats, ints, kinds};
+
+            pub const fn kernels(isa: Isa) -> Kernels {
+                Kernels { isa, prefetch_distance: <$lanes as Lanes>::PREFETCH_DISTANCE, kernel, quantise, prefetch: <$lanes as Lanes>::prefetch }
+            }
 
             macro_rules! kernel {
                 ($body:expr) => {{
@@ -62,11 +81,11 @@ macro_rules! entry_points {
             }
 
             $(#[target_feature(enable = $feature)])*
-            pub unsafe fn quantise(x: &[f32], out: &mut [ActBlock]) {
+            unsafe fn quantise(x: &[f32], out: &mut [ActBlock]) {
                 super::quantise(x, out);
             }
 
-            pub fn kernel(kind: Kind) -> Kernel {
+            fn kernel(kind: Kind) -> Kernel {
                 match kind {
                     Kind::F32 => kernel!(floats::group::<$lanes, floats::F32, $v, $t>),
                     Kind::F16 => kernel!(floats::group::<$lanes, floats::F16, $v, $t>),
@@ -108,8 +127,7 @@ impl Kernels {
         Self::for_isa(Isa::detect()).unwrap_or(Self::PORTABLE)
     }
 
-    const PORTABLE: Self =
-        Self { isa: Isa::Portable, kernel: portable_entry::kernel, quantise: portable_entry::quantise };
+    const PORTABLE: Self = portable_entry::kernels(Isa::Portable);
 
     /// The kernels of `isa`, where this machine runs it.
     pub fn for_isa(isa: Isa) -> Option<Self> {
@@ -119,11 +137,9 @@ impl Kernels {
         match isa {
             Isa::Portable => Some(Self::PORTABLE),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Some(Self { isa, kernel: avx2_entry::kernel, quantise: avx2_entry::quantise }),
+            Isa::Avx2 => Some(avx2_entry::kernels(isa)),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => {
-                Some(Self { isa, kernel: avx512_entry::kernel, quantise: avx512_entry::quantise })
-            }
+            Isa::Avx512Vnni => Some(avx512_entry::kernels(isa)),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512Vnni => None,
         }
@@ -141,18 +157,46 @@ impl Kernels {
         unsafe { (self.quantise)(x, out) }
     }
 
+    /// Distance of the software prefetch, in bytes.
+    pub fn prefetch_distance(&self) -> usize {
+        self.prefetch_distance
+    }
+
+    /// Prefetches the first bytes of a group.
+    pub fn prefetch(&self, group: Option<(&Packed, usize)>) {
+        let Some((w, group)) = group else { return };
+        for line in w.group(group).chunks(64).take(self.prefetch_distance / 64) {
+            // SAFETY: a prefetch takes any address.
+            unsafe { (self.prefetch)(line.as_ptr()) };
+        }
+    }
+
     /// `out[i][r] = w[ROWS g + r] . acts[tokens[i]]` for the rows of group `group` of `w` (an index over all matrices of
     /// `w`); rows past the matrix's last are 0. Reads the form of the activations that [`Kind::acts`] names.
     ///
+    /// `next` is the group that this thread reads after this one; `None`: the one that follows in memory. It is prefetched
+    /// and does not change the result.
+    ///
     /// # Panics
     /// When shapes, indices or lengths do not fit each other.
-    pub fn group(&self, w: &Packed, group: usize, acts: &ActView<'_>, tokens: &[u32], out: &mut [f32]) {
+    pub fn group(
+        &self,
+        w: &Packed,
+        group: usize,
+        next: Option<(&Packed, usize)>,
+        acts: &ActView<'_>,
+        tokens: &[u32],
+        out: &mut [f32],
+    ) {
         let layout = w.layout();
         assert_eq!(layout.cols(), acts.cols(), "activations as long as the weights' rows");
         assert_eq!(out.len(), tokens.len() * ROWS, "room for a group of results a token");
         assert!(tokens.iter().all(|&t| (t as usize) < acts.tokens()), "tokens of these activations");
-        let call =
-            Call { layout, group: w.group(group).as_ptr(), acts: *acts, tokens, out: out.as_mut_ptr() };
+        let group = w.group(group).as_ptr_range();
+        let next = next.map_or(group.end, |(w, group)| w.group(group).as_ptr());
+        let jump = (next as usize).wrapping_sub(group.end as usize);
+        let out = out.as_mut_ptr();
+        let call = Call { layout, group: group.start, acts: *acts, tokens, out, end: group.end, jump };
         // SAFETY: the call's contract was checked above, and the instruction set by `for_isa`.
         unsafe { (self.kernel)(layout.kind())(&call) }
     }

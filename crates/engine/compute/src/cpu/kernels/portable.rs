@@ -14,6 +14,7 @@ const ROWS: usize = 4;
 // SAFETY comments: pointers hold what a method reads or writes, by the trait's contract.
 impl Lanes for Portable {
     const ROWS: usize = ROWS;
+    const PREFETCH_DISTANCE: usize = 8 << 10;
     const SIGNED_OFFSET: i32 = 0;
     type Bytes = [u8; 4 * ROWS];
     type Ints = [i32; ROWS];

@@ -68,7 +68,7 @@ fn product(kernels: &Kernels, w: &Packed, acts: &ActView<'_>, tokens: &[u32]) ->
     let mut all = vec![f32::NAN; tokens.len() * rows];
     let mut out = vec![f32::NAN; tokens.len() * ROWS];
     for g in 0..w.layout().groups() {
-        kernels.group(w, g, acts, tokens, &mut out);
+        kernels.group(w, g, None, acts, tokens, &mut out);
         for (i, out) in out.chunks(ROWS).enumerate() {
             let n = ROWS.min(rows - g * ROWS);
             all[i * rows + g * ROWS..][..n].copy_from_slice(&out[..n]);
@@ -230,7 +230,7 @@ fn a_nan_comes_through() {
             x[40] = bad;
             let mut acts = acts(&kernels, 1, 64, &x);
             let mut out = [0.0; ROWS];
-            kernels.group(&packed, 0, &view(&mut acts, 1, 64), &[0], &mut out);
+            kernels.group(&packed, 0, None, &view(&mut acts, 1, 64), &[0], &mut out);
             assert!(!out[0].is_finite(), "{}", out[0]);
         }
     }

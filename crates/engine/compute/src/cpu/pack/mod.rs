@@ -2,14 +2,15 @@
 //!
 //! A matrix is cut into groups of [`ROWS`] rows, the last one padded with zeros. A group is contiguous and runs along
 //! the columns in *blocks* of 256 (the last one may be shorter for types of 32 values a block). A block holds `n <= 8`
-//! *sub-blocks* of 32 columns as planes, `[sub-block][...]` each:
+//! *sub-blocks* of 32 columns. Its parts stand in the order in which they are read, so that a group is one plain stream
+//! of memory: head, scales, then quads and high bits of one sub-block after the other.
 //!
-//! | plane | vectors a sub-block | content                                                   |
+//! | part  | vectors a sub-block | content                                                   |
 //! |-------|---------------------|-----------------------------------------------------------|
+//! | head  | (once a block)      | `d`, then `dmin` where the type has it, f16 of each row   |
+//! | scale | see `Planes`        | scales of the sub-blocks of all rows                      |
 //! | quads | 4, 8 or 2           | low 4 (8, 2) bits of the quants                           |
 //! | high  | 0, 1 or 2           | the fifth (third; fifth and sixth) bits                   |
-//! | scale | see `Planes`      | scales of the sub-blocks of all rows                      |
-//! | head  | (once a block)      | `d`, then `dmin` where the type has it, f16 of each row   |
 //!
 //! A *quad* is four consecutive columns, `j` of 8 in a sub-block. A *vector* holds one quad of 32 rows, `[row][4]`: a load
 //! of any width gives whole quads of consecutive rows, which meet one 32-bit broadcast of activations. In 4-bit planes
@@ -157,21 +158,21 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    /// Where the high plane of a block with `n` sub-blocks starts.
-    pub const fn high_at(self, n: usize) -> usize {
-        n * self.quads
+    /// Where the scales of a block start: behind its head.
+    pub const fn scale_at(self) -> usize {
+        self.head
     }
-    /// Where its scales start.
-    pub const fn scale_at(self, n: usize) -> usize {
-        n * (self.quads + self.high)
+    /// Where sub-block `i` of a block with `n` sub-blocks starts: its quads, and after them its high bits.
+    pub const fn sub_at(self, n: usize, i: usize) -> usize {
+        self.head + n * self.scale + i * self.sub_bytes()
     }
-    /// Where its head starts.
-    pub const fn head_at(self, n: usize) -> usize {
-        n * (self.quads + self.high + self.scale)
+    /// Bytes of the quads and high bits of a sub-block.
+    pub const fn sub_bytes(self) -> usize {
+        self.quads + self.high
     }
-    /// Its size.
+    /// The size of a block with `n` sub-blocks.
     pub const fn block_bytes(self, n: usize) -> usize {
-        self.head_at(n) + self.head
+        self.sub_at(n, n)
     }
 }
 
@@ -298,6 +299,10 @@ impl Packed {
     pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         // A matrix without columns has groups of no bytes, and chunks of none would panic.
         self.data.chunks_exact_mut(self.layout.group_bytes.max(1))
+    }
+    /// All groups.
+    pub fn bytes(&self) -> &[u8] {
+        &self.data
     }
     /// All groups, to pack into from several threads.
     pub fn bytes_mut(&mut self) -> &mut [u8] {

@@ -103,10 +103,15 @@ impl Block<'_> {
             out[VECTOR * v..][..4].copy_from_slice(&w.to_le_bytes());
         }
     }
+    /// Where the high bits of sub-block `i` start.
+    #[inline(always)]
+    fn high_at(&self, i: usize) -> usize {
+        self.planes.sub_at(self.n, i) + self.planes.quads
+    }
     /// The 16 packed bytes of 32 four-bit quants.
     #[inline(always)]
     fn nibbles(&mut self, i: usize, packed: [u32; 4]) {
-        self.words(i * self.planes.quads, packed);
+        self.words(self.planes.sub_at(self.n, i), packed);
     }
     /// Bit `shift` of each of 32 bytes.
     #[inline(always)]
@@ -115,7 +120,7 @@ impl Block<'_> {
         for (j, w) in words.into_iter().enumerate() {
             packed |= (w >> shift & 0x0101_0101) << j;
         }
-        self.words(self.planes.high_at(self.n) + i * self.planes.high, [packed]);
+        self.words(self.high_at(i), [packed]);
     }
     /// Bits `shift..` of each of 32 bytes, two of each, into two vectors of the plane at `at`.
     #[inline(always)]
@@ -129,19 +134,19 @@ impl Block<'_> {
     /// An f16 as it stands in the file, in the scale plane.
     #[inline(always)]
     fn f16_scale(&mut self, i: usize, which: usize, bytes: &[u8]) {
-        let at = self.planes.scale_at(self.n) + i * self.planes.scale + 2 * ROWS * which + 2 * self.r;
+        let at = self.planes.scale_at() + i * self.planes.scale + 2 * ROWS * which + 2 * self.r;
         self.out[at..at + 2].copy_from_slice(bytes);
     }
     /// An f16 in the head.
     #[inline(always)]
     fn head(&mut self, which: usize, bytes: &[u8]) {
-        let at = self.planes.head_at(self.n) + 2 * ROWS * which + 2 * self.r;
+        let at = 2 * ROWS * which + 2 * self.r;
         self.out[at..at + 2].copy_from_slice(bytes);
     }
     /// Bytes `[first..][row]` of the scale plane.
     #[inline(always)]
     fn scale_bytes<const N: usize>(&mut self, first: usize, bytes: [u8; N]) {
-        let at = self.planes.scale_at(self.n) + ROWS * first + self.r;
+        let at = self.planes.scale_at() + ROWS * first + self.r;
         let out = &mut self.out[at..][..ROWS * (N - 1) + 1];
         for (i, b) in bytes.into_iter().enumerate() {
             out[ROWS * i] = b;
@@ -204,7 +209,7 @@ fn q5_1(s: &[u8; 24], i: usize, b: &mut Block) {
 
 #[inline(always)]
 fn q8_0(s: &[u8; 34], i: usize, b: &mut Block) {
-    b.words(i * b.planes.quads, words(&s[2..]));
+    b.words(b.planes.sub_at(b.n, i), words(&s[2..]));
     b.f16_scale(i, 0, &s[..2]);
 }
 
@@ -267,7 +272,7 @@ fn q6_k(s: &[u8; 210], b: &mut Block) {
         for k in 0..4 {
             let i = 4 * half + k;
             b.nibbles(i, pack_nibbles(&s[64 * half + 32 * (k % 2)..], k >= 2));
-            b.two_bits(b.planes.high_at(SUBS) + i * b.planes.high, qh, 2 * k);
+            b.two_bits(b.high_at(i), qh, 2 * k);
         }
     }
     b.scale_bytes::<16>(0, s[192..].as_chunks().0[0]);
@@ -278,7 +283,7 @@ fn q6_k(s: &[u8; 210], b: &mut Block) {
 #[inline(always)]
 fn q2_k(s: &[u8; 84], b: &mut Block) {
     for i in 0..SUBS {
-        b.two_bits(i * b.planes.quads, words(&s[16 + 32 * (i / 4)..]), 2 * (i % 4));
+        b.two_bits(b.planes.sub_at(SUBS, i), words(&s[16 + 32 * (i / 4)..]), 2 * (i % 4));
     }
     b.scale_bytes::<16>(0, s.as_chunks().0[0]);
     b.head(0, &s[80..82]);
@@ -290,7 +295,7 @@ fn q2_k(s: &[u8; 84], b: &mut Block) {
 fn q3_k(s: &[u8; 110], b: &mut Block) {
     let high = words(s);
     for i in 0..SUBS {
-        b.two_bits(i * b.planes.quads, words(&s[32 + 32 * (i / 4)..]), 2 * (i % 4));
+        b.two_bits(b.planes.sub_at(SUBS, i), words(&s[32 + 32 * (i / 4)..]), 2 * (i % 4));
         b.high_bits(i, high, i);
     }
     // The file's nibbles and upper bits lie as the plane's do.
