@@ -11,7 +11,7 @@ In each round every engine runs each group of tests once, in a process of its ow
 compared is rounds, so a machine that becomes slower does so for all of them. The figures are medians over the rounds
 with the least and the largest. Models are made up (`octet synth`): real shapes and types, random weights, which are as
 fast as real ones; only routing is more uniform than a trained model's, the worst case for a cache.
-Measurements are kept in docs/performance.json; models in --models.
+Measurements are kept in docs/performance.json, by machine (--machine NAME); models in --models.
 """
 import argparse
 import json
@@ -30,22 +30,31 @@ BUFFER = bytearray(4 << 20)
 
 # name: (arguments of `octet synth`, groups of (engines, tests); each group is one process of each engine and round)
 SHAPE = "qwen3.6-35b-a3b"
+
+
+def layers8(quant):
+    return [SHAPE, "--layers", "8", "--quant", quant], [([RTR], ["pp512", "tg64"])]
+
+
 MODELS = {
     "8L": ([SHAPE, "--layers", "8", "--quant", "q4_k_m"],
            [([LLAMA, RTR], ["pp512", "tg64"]), ([RTR], ["pp3500"]), ([RTR], ["tg64 @ d4096"]), ([RTR], ["pp512 x4", "tg64 x4"]), ([RTR], ["tg64 x8"])]),
     "40L": ([SHAPE, "--quant", "q4_k_m"], [([RTR], ["pp512", "tg64"])]),
-    "8L-q8_0": ([SHAPE, "--layers", "8", "--quant", "q8_0"], [([RTR], ["pp512", "tg64"])]),
-    "8L-iq4_xs": ([SHAPE, "--layers", "8", "--quant", "iq4_xs"], [([RTR], ["pp512", "tg64"])]),
-    "8L-q6_k": ([SHAPE, "--layers", "8", "--quant", "q6_k"], [([RTR], ["pp512", "tg64"])]),
-    "8L-bf16": ([SHAPE, "--layers", "8", "--quant", "bf16"], [([RTR], ["pp512", "tg64"])]),
+    "8L-avx2": layers8("q4_k_m"),
+    **{f"8L-{quant}": layers8(quant) for quant in ["q4_0", "q5_k", "q6_k", "q8_0", "iq4_xs", "mxfp4", "bf16"]},
     "smollm2": (None, [([LLAMA, RTR], ["pp512", "tg128"])]),
 }
+# Flags of `octet bench` for a model's rows, and whose file they are measured with.
+FLAGS = {"8L-avx2": ["--isa", "avx2"]}
+FILES = {"8L-avx2": "8L"}
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), help="models to measure")
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--engines", nargs="+", choices=[LLAMA, RTR], default=[LLAMA, RTR], help="peers to measure")
+    p.add_argument("--machine", default=processor(), help="under which name the measurements are kept (default: %(default)s)")
     p.add_argument("--add", action="store_true", help="add the rounds to those that were measured before")
     p.add_argument("--octet", default=ROOT / "target/release/octet", type=pathlib.Path)
     p.add_argument("--models", default=ROOT / "target/bench-models", type=pathlib.Path, help="where made-up models are kept")
@@ -61,7 +70,7 @@ def model(args, name):
     made, _ = MODELS[name]
     if made is None:
         return subprocess.check_output([args.octet, "pull", "smollm2:135m"], text=True).splitlines()[-1]
-    path = args.models / f"{SHAPE}-{name}.gguf"
+    path = args.models / f"{SHAPE}-{FILES.get(name, name)}.gguf"
     if not path.exists():
         args.models.mkdir(parents=True, exist_ok=True)
         subprocess.check_call([args.octet, "synth", *made, "-o", path])
@@ -78,10 +87,11 @@ def run(command):
     return output, usage.ru_maxrss * 1024
 
 
-def octet(args, path, tests):
+def octet(args, path, tests, flags):
     """One run of `octet bench` for tests of one number of sequences and one depth."""
+    flags = list(flags)
     kinds = [t.split(" ")[0] for t in tests]
-    flags = ["-p", ",".join(k[2:] for k in kinds if k[:2] == "pp") or "0", "-n", ",".join(k[2:] for k in kinds if k[:2] == "tg") or "0"]
+    flags += ["-p", ",".join(k[2:] for k in kinds if k[:2] == "pp") or "0", "-n", ",".join(k[2:] for k in kinds if k[:2] == "tg") or "0"]
     for part in tests[0].split(" ")[1:]:
         if part[0] == "x":
             flags += ["--parallel", part[1:]]
@@ -124,9 +134,9 @@ def measure(args, name, data):
     for number in range(args.rounds):
         round_ = {}
         for engines, tests in MODELS[name][1]:
-            for engine in ["octet", *engines]:
+            for engine in ["octet", *(e for e in engines if e in args.engines)]:
                 warm(path)
-                result = octet(args, path, tests) if engine == "octet" else peer(args, engine, path, tests)
+                result = octet(args, path, tests, FLAGS.get(name, [])) if engine == "octet" else peer(args, engine, path, tests)
                 mine = round_.setdefault(engine, {"rates": {}, "memory": 0})
                 mine["rates"].update({k: v[0] for k, v in result["rates"].items()})
                 if engine != "octet":
@@ -165,32 +175,56 @@ def measure_loads(args, name, data):
         save(args, data)
 
 
-def machine():
-    name = platform.processor() or platform.machine()
+def cpuinfo(key):
     with open("/proc/cpuinfo") as f:
-        name = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), name)
+        return next((line.split(":", 1)[1].strip() for line in f if line.split(":")[0].strip() == key), None)
+
+
+def processor():
+    """A name for machines with this processor."""
+    parts = [cpuinfo("vendor_id"), cpuinfo("cpu family"), cpuinfo("model")]
+    return "-".join(filter(None, parts)).lower() or platform.machine()
+
+
+def machine():
+    name = cpuinfo("model name") or platform.processor() or platform.machine()
+    family = cpuinfo("cpu family")
+    if family:
+        name += f" (family {family}, model {cpuinfo('model')})"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     commit = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], text=True).strip()
     return {"processor": name, "cores": len(os.sched_getaffinity(0)), "memory": memory, "kernel": platform.release(),
             "date": time.strftime("%Y-%m-%d"), "commit": commit}
 
 
+def kernels(args):
+    """What `octet bench --kernels` measures, without other engines between."""
+    output, _ = run([args.octet, "bench", "--kernels", "-o", "json"])
+    return json.loads(output)
+
+
 def save(args, data):
     args.out.mkdir(parents=True, exist_ok=True)
+    kept = args.out / "performance.json"
+    machines = json.loads(kept.read_text()) if kept.exists() else {}
+    machines[args.machine] = data
     temporary = args.out / "performance.json.tmp"
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
+    temporary.write_text(json.dumps(machines, indent=1) + "\n")
     temporary.rename(args.out / "performance.json")
 
 
 def main():
     args = parse()
     kept = args.out / "performance.json"
-    data = json.loads(kept.read_text()) if kept.exists() else {"models": {}}
+    machines = json.loads(kept.read_text()) if kept.exists() else {}
+    data = machines.get(args.machine, {"models": {}})
     if not args.report:
         data["machine"] = machine()
+        data["kernels"] = kernels(args)
         for name in args.only:
             (measure_loads if args.loads else measure)(args, name, data)
-    report.write(data, args.out)
+        machines[args.machine] = data
+    report.write(machines, args.out)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ matplotlib.rcParams["svg.hashsalt"] = "octet"  # the same picture is the same fi
 import matplotlib.pyplot as plt
 
 ENGINES = ["llama.cpp", "ik_llama.cpp", "ik_llama.cpp-rtr", "octet"]
+# The type that most bytes of a model's file have.
+TYPES = {"8L": "Q4_K", "40L": "Q4_K", "8L-avx2": "Q4_K", "8L-q4_0": "Q4_0", "8L-q5_k": "Q5_K", "8L-q6_k": "Q6_K", "8L-q8_0": "Q8_0", "8L-iq4_xs": "IQ4_XS",
+         "8L-mxfp4": "MXFP4", "8L-bf16": "BF16"}
 COLOURS = {"llama.cpp": "#b8c4ce", "ik_llama.cpp": "#8fa3b5", "ik_llama.cpp-rtr": "#5f7d99", "octet": "#e4572e"}
 TITLES = {
     "8L": "8 layers of Qwen3.6-35B-A3B, Q4_K_M",
@@ -15,6 +18,10 @@ TITLES = {
     "8L-q8_0": "8 layers, Q8_0",
     "8L-iq4_xs": "8 layers, IQ4_XS",
     "8L-q6_k": "8 layers, Q6_K",
+    "8L-avx2": "8 layers, Q4_K_M, Octet with `--isa avx2`",
+    "8L-q4_0": "8 layers, Q4_0",
+    "8L-q5_k": "8 layers, Q5_K",
+    "8L-mxfp4": "8 layers, MXFP4",
     "8L-bf16": "8 layers, BF16",
     "smollm2": "SmolLM2-135M-Instruct, Q4_1 (dense)",
 }
@@ -74,7 +81,7 @@ def derived(entry):
     return ["", "| ratio | octet | ik_llama.cpp-rtr | llama.cpp |", "|---|---:|---:|---:|", *lines] if lines else []
 
 
-def bars(data, out):
+def bars(data, path):
     """Octet and its peers, each row relative to the best peer."""
     rows = []
     for name, entry in data["models"].items():
@@ -95,11 +102,22 @@ def bars(data, out):
     axes.set_xlabel("speed, relative to the best peer's median (longer is faster)")
     axes.legend(loc="lower right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(out / "performance.svg", metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None})
 
 
-def roofline(data, out):
-    """How near each of Octet's rows comes to what memory gives: bytes a second against tokens that share a read."""
+def ceiling(data, name):
+    """What the kernel of a model's type unpacks out of the cache, on all threads, in bytes per second by number of tokens."""
+    isa = "avx2" if name.endswith("avx2") else None
+    rows = [k for k in data.get("kernels", []) if k["type"] == TYPES.get(name) and isa in (None, k["isa"])]
+    most = max((k["n_threads"] for k in rows), default=0)
+    # The widest instruction set comes first.
+    rows = [k for k in rows if k["n_threads"] == most]
+    return {int(n): rate for n, rate in rows[0]["cached_bytes_per_second"].items()} if rows else {}
+
+
+def roofline(data, path):
+    """How near each of Octet's rows comes to what memory gives: bytes a second against tokens that share a read. Dashed: what the
+    kernel itself could do, with weights in the cache."""
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     for name, entry in data["models"].items():
         points = {}
@@ -113,16 +131,20 @@ def roofline(data, out):
         if points:
             xs = sorted(points)
             axes.plot([x for x, _ in xs], [100 * statistics.median(points[x]) for x in xs], marker="o", lw=0.8, label=name)
+            memory = statistics.median(d["memory_bytes_per_second"] for r in entry["rounds"] for d in r["octet"]["detail"].values() if d["memory_bytes_per_second"])
+            if limit := ceiling(data, name):
+                axes.plot(list(limit), [100 * rate / memory for rate in limit.values()], ls="--", lw=0.6, color=axes.lines[-1].get_color())
             for x in xs:
                 axes.annotate(x[1], (x[0], 100 * statistics.median(points[x])), fontsize=7, xytext=(4, 4), textcoords="offset points")
     axes.axhline(100, color="black", lw=0.8)
     axes.text(1, 101, "measured read bandwidth of the memory", fontsize=8, va="bottom")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("tokens that share one reading of the weights")
-    axes.set_ylabel("% of the memory's bandwidth")
+    axes.set_ylabel("% of the memory's bandwidth (dashed: the kernel's own limit)")
+    axes.set_yscale("symlog", linthresh=100)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(out / "roofline.svg", metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None})
 
 
 def verbs(entry, test):
@@ -138,31 +160,55 @@ def verbs(entry, test):
     return lines
 
 
-def write(data, out):
+def kernel_table(data):
+    rows = data.get("kernels", [])
+    if not rows:
+        return []
+    lines = ["### Kernels", "", "GB/s of packed weights (`octet bench --kernels`): one token, weights in the cache and in memory, next to a plain read of as much memory.", "",
+             "| type | instruction set | threads | cached | bytes a cycle | memory | plain read | share |", "|---|---|---:|---:|---:|---:|---:|---:|"]
+    for k in rows:
+        cached, memory, plain = k["cached_bytes_per_second"]["1"] / 1e9, k["memory_bytes_per_second"] / 1e9, k["plain_read_bytes_per_second"] / 1e9
+        cycle = f"{k['cached_bytes_per_cycle']:.1f}" if k["cached_bytes_per_cycle"] else ""
+        lines.append(f"| {k['type']} | {k['isa']} | {k['n_threads']} | {cached:.1f} | {cycle} | {memory:.1f} | {plain:.1f} | {100 * memory / plain:.0f}% |")
+    return lines + [""]
+
+
+def of_machine(name, data, out):
+    """The report of one machine, and its pictures."""
     machine = data["machine"]
     rounds = [r for e in data["models"].values() for r in e["rounds"]]
     versions = {e: next((r[e]["version"] for r in rounds if e in r), None) for e in ENGINES}
     bandwidth = [d["memory_bytes_per_second"] for r in rounds for d in r["octet"]["detail"].values() if d["memory_bytes_per_second"]]
     device = next(d["device"] for r in rounds for d in r["octet"]["detail"].values())
     lines = [
-        "# Performance on a CPU", "",
-        "Written by `benches/compare.py`, which measures Octet and its peers in turn on one machine; run it on yours. Tokens per second, median [least-largest] over the rounds;",
-        "*against the best peer* is the ratio within each round to the peer with the highest median. `pp512` processes a prompt of 512 tokens, `tg64` generates 64, `@ d4096` after",
-        "4096 tokens, `x4` four sequences at once and their tokens together. llama.cpp's load time is that of mapping the file; it reads it when it first computes.", "",
+        f"## {name}", "",
         f"- Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory'] / 1e9:.0f} GB, Linux {machine['kernel']}; {machine['date']}, commit {machine['commit']}",
         f"- Octet: {device}; memory read bandwidth measured by it: {spread([b / 1e9 for b in bandwidth])} GB/s",
         "- Peers, from PyPI: " + ", ".join(f"{e} ({'llama-cpp-python' if e == 'llama.cpp' else 'ik-llama-cpp-python'} {versions[e]})" for e in ENGINES[:-1] if versions[e])
-        + "; -rtr repacks the weights at load, that engine's fastest mode",
-        "- Weights are random (`octet synth`), shapes and types are the published ones; all engines run the same files with the same token ids", "",
-        "![Speed relative to the best peer](performance.svg)", "", "![Share of the memory's bandwidth](roofline.svg)", "",
+        + "; -rtr repacks the weights at load, that engine's fastest mode", "",
+        f"![Speed relative to the best peer](performance-{name}.svg)", "", f"![Share of the memory's bandwidth](roofline-{name}.svg)", "",
     ]
-    for name, entry in data["models"].items():
-        lines += [f"## {TITLES[name]}", "", *table(entry), *derived(entry)]
-        if name in ("8L", "40L"):
+    for model, entry in data["models"].items():
+        lines += [f"### {TITLES[model]}", "", *table(entry), *derived(entry)]
+        if model in ("8L", "40L"):
             lines += verbs(entry, "tg64") + verbs(entry, "pp512")
         lines.append("")
+    bars(data, out / f"performance-{name}.svg")
+    roofline(data, out / f"roofline-{name}.svg")
+    return lines + kernel_table(data)
+
+
+def write(machines, out):
+    lines = [
+        "# Performance on a CPU", "",
+        "Written by `benches/compare.py`, which measures Octet and its peers in turn on one machine; run it on yours. Tokens per second, median [least-largest] over the rounds;",
+        "*against the best peer* is the ratio within each round to the peer with the highest median. `pp512` processes a prompt of 512 tokens, `tg64` generates 64, `@ d4096` after",
+        "4096 tokens, `x4` four sequences at once and their tokens together. llama.cpp's load time is that of mapping the file; it reads it when it first computes. Weights are random",
+        "(`octet synth`), shapes and types are the published ones; all engines run the same files with the same token ids.", "",
+    ]
+    for name, data in machines.items():
+        if data["models"]:
+            lines += of_machine(name, data, out)
     # What no run of this script measures.
     lines += [(out / "performance-notes.md").read_text().strip(), ""]
     (out / "performance.md").write_text("\n".join(lines))
-    bars(data, out)
-    roofline(data, out)

@@ -195,6 +195,7 @@ impl KernelArgs {
 pub enum IsaArg {
     Portable,
     Avx2,
+    AvxVnni,
     #[value(alias = "avx512-vnni")]
     Avx512,
 }
@@ -204,6 +205,7 @@ impl From<IsaArg> for Isa {
         match isa {
             IsaArg::Portable => Self::Portable,
             IsaArg::Avx2 => Self::Avx2,
+            IsaArg::AvxVnni => Self::AvxVnni,
             IsaArg::Avx512 => Self::Avx512Vnni,
         }
     }

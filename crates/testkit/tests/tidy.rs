@@ -14,6 +14,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/compute/src/cpu/delta.rs",
     "crates/engine/compute/src/cpu/kernels/avx2.rs",
     "crates/engine/compute/src/cpu/kernels/avx512.rs",
+    "crates/engine/compute/src/cpu/kernels/avx_vnni.rs",
     "crates/engine/compute/src/cpu/kernels/floats.rs",
     "crates/engine/compute/src/cpu/kernels/ints.rs",
     "crates/engine/compute/src/cpu/kernels/kinds.rs",

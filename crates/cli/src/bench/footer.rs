@@ -12,7 +12,7 @@ const BAR_COLUMNS: usize = 20;
 
 pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool) -> io::Result<()> {
     let r = &subject.report;
-    writeln!(out, "\n{}", subject.backend)?;
+    writeln!(out, "\n{}, prefetch distance {} KiB", subject.backend, subject.prefetch >> 10)?;
     writeln!(out, "weights read per token: {} of {}", decimal(r.bytes_per_token), decimal(r.bytes))?;
     for row in rows.iter().filter(|r| r.is_generation()) {
         if let Some(line) = reached(row, rows) {

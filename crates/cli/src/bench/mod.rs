@@ -180,6 +180,8 @@ struct Subject {
     name: String,
     report: Report,
     backend: String,
+    /// Distance of the kernels' software prefetch, in bytes.
+    prefetch: usize,
 }
 
 pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
@@ -215,7 +217,7 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
     };
     let report = Report::new(&model)?;
     let name = report.name.clone().unwrap_or_else(|| report.origin.clone());
-    let mut subject = Subject { name, report, backend: String::new() };
+    let mut subject = Subject { name, report, backend: String::new(), prefetch: 0 };
     let threads: Vec<Option<usize>> = match &args.threads[..] {
         [] => vec![None],
         some => some.iter().copied().map(Some).collect(),
@@ -268,6 +270,7 @@ fn measure(
         crate::memory::check(&subject.report, &[load], context, "smaller -p, -n or -d")?;
     }
     let mut cpu = Cpu::new(&args.kernels.options(threads))?;
+    subject.prefetch = cpu.prefetch_distance();
     let bandwidth = match args.no_bandwidth {
         true => None,
         false => Some(best(&mut cpu.measure_bandwidth(BANDWIDTH_PASSES)?)),

@@ -19,6 +19,7 @@ pub mod speed;
 pub mod team;
 pub mod topology;
 pub mod vector;
+mod word;
 
 pub use arbiter::Arbiter;
 pub use backend::{Cpu, CpuOptions};

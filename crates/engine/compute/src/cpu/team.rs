@@ -1,25 +1,27 @@
 //! The team of threads that runs every parallel region of the CPU backend. Called by the verbs in `cpu/`.
 //!
-//! One job at a time, on all threads, the caller's included. Between jobs the threads spin for a moment and then
-//! park: a decode step is some hundreds of jobs a few microseconds apart, and a wake-up by the kernel costs more than
-//! many of them. Handing out a job allocates nothing and takes no lock.
+//! One job at a time, on all threads, the caller's included. Threads that wait, for a job or for one another, spin for a moment
+//! and then sleep: a decode step is some hundreds of jobs a few microseconds apart, and a wake-up by the system costs more
+//! than many of them; but one that waits for longer waits for a thread that the system does not run, and spinning would
+//! keep it from running. Handing out a job allocates nothing and takes no lock.
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use std::thread::{JoinHandle, Thread};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::thread::JoinHandle;
 
 use super::topology::Pinned;
+use super::word::Word;
 use crate::backend::Error;
 
 /// Most threads of a team: more than any machine has cores.
 pub const MAX_THREADS: usize = 1024;
 
-/// Turns a thread spins for the next job before it parks: some tens of microseconds.
-const SPINS_BEFORE_PARK: u32 = 20_000;
-/// Turns a thread spins in a barrier before it lets others run: more threads than free cores must not stand still.
-const SPINS_BEFORE_YIELD: u32 = 4_000;
+/// How often a worker looks for the next job before it sleeps: some 300 microseconds.
+const JOB_SPINS: u32 = 20_000;
+/// How often a thread looks for the others in a barrier, or at the end of a job, before it sleeps: some 60 microseconds.
+const BARRIER_SPINS: u32 = 4_000;
 
 type Job = *const (dyn Fn(&Worker) + Sync);
 
@@ -31,18 +33,17 @@ struct Line<T>(T);
 struct Shared {
     threads: usize,
     /// Number of jobs published so far; workers watch it.
-    epoch: Line<AtomicU32>,
+    epoch: Word,
     /// The job of this epoch. Written before `epoch` moves, read after it was seen to have moved.
     job: Line<std::cell::UnsafeCell<Option<Job>>>,
     /// Workers that still run this epoch's job.
-    running: Line<AtomicUsize>,
+    running: Word,
     /// Items of each thread's share that were taken, in phases of even and of odd number: those of the phase before wait,
     /// zeroed, for the phase to come.
     taken: [Vec<Line<AtomicU64>>; 2],
     arrived: Line<AtomicUsize>,
     /// Phases begun so far, over all jobs.
-    phase: Line<AtomicU32>,
-    parked: Vec<Line<AtomicBool>>,
+    phase: Word,
     panicked: AtomicBool,
     stop: AtomicBool,
 }
@@ -56,7 +57,7 @@ unsafe impl Send for Shared {}
 /// Threads that run jobs together.
 pub struct Team {
     shared: Arc<Shared>,
-    workers: Vec<(Thread, Option<JoinHandle<()>>)>,
+    workers: Vec<JoinHandle<()>>,
     /// The processor that is kept for the calling thread.
     cpu: Option<usize>,
 }
@@ -82,13 +83,12 @@ impl Team {
         let cpu = |id: usize| cpus.get(id).copied().filter(|_| cpus.len() >= threads);
         let shared = Arc::new(Shared {
             threads,
-            epoch: Line::default(),
+            epoch: Word::default(),
             job: Line(std::cell::UnsafeCell::new(None)),
-            running: Line::default(),
+            running: Word::default(),
             taken: [(); 2].map(|()| (0..threads).map(|_| Line::default()).collect()),
             arrived: Line::default(),
-            phase: Line::default(),
-            parked: (1..threads).map(|_| Line::default()).collect(),
+            phase: Word::default(),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -102,7 +102,7 @@ impl Team {
             // On an error `team` is dropped, which ends the threads that did start.
             let handle = start
                 .map_err(|e| Error(format!("{threads} threads: the system starts no more than {id}: {e}")))?;
-            team.workers.push((handle.thread().clone(), Some(handle)));
+            team.workers.push(handle);
         }
         Ok(team)
     }
@@ -126,8 +126,7 @@ impl Team {
     pub fn run(&mut self, job: impl Fn(&Worker) + Sync) {
         let s = &*self.shared;
         // No worker looks at it now; each reads it after it has seen the epoch.
-        let phase = s.phase.0.load(Relaxed).wrapping_add(1);
-        s.phase.0.store(phase, Relaxed);
+        s.phase.reset(s.phase.get().wrapping_add(1));
         if s.threads > 1 {
             let job: &(dyn Fn(&Worker) + Sync) = &job;
             // SAFETY: only the lifetime is erased; no worker uses the pointer after `running` is back at 0, which this
@@ -135,22 +134,14 @@ impl Team {
             let job: Job = unsafe { std::mem::transmute(job) };
             // SAFETY: no worker reads the cell now (see `Shared`).
             unsafe { *s.job.0.get() = Some(job) };
-            s.running.0.store(s.threads - 1, Relaxed);
-            s.epoch.0.fetch_add(1, SeqCst);
-            for ((thread, _), parked) in self.workers.iter().zip(&s.parked) {
-                if parked.0.load(SeqCst) {
-                    thread.unpark();
-                }
-            }
+            s.running.reset(s.threads as u32 - 1);
+            s.epoch.add(1);
         }
         let own = std::panic::catch_unwind(AssertUnwindSafe(|| Worker::run(s, 0, job)));
         if own.is_err() {
-            s.panicked.store(true, SeqCst); // releases workers that wait for this thread in a barrier
+            s.panic();
         }
-        let mut spins = 0;
-        while s.running.0.load(Acquire) != 0 {
-            relax(&mut spins);
-        }
+        s.running.wait(BARRIER_SPINS, |running| running == 0);
         if let Err(panic) = own {
             std::panic::resume_unwind(panic);
         }
@@ -161,61 +152,43 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
-        self.shared.epoch.0.fetch_add(1, SeqCst);
-        for (thread, handle) in &mut self.workers {
-            thread.unpark();
-            if let Some(h) = handle.take() {
-                // A worker never panics outside a job, and panics of jobs are caught.
-                let _ = h.join();
-            }
+        self.shared.epoch.add(1);
+        for handle in self.workers.drain(..) {
+            // A worker never panics outside a job, and panics of jobs are caught.
+            let _ = handle.join();
         }
     }
 }
 
-fn relax(spins: &mut u32) {
-    *spins += 1;
-    if *spins < SPINS_BEFORE_YIELD {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
+impl Shared {
+    /// Releases threads that wait in a barrier for one that panicked.
+    fn panic(&self) {
+        self.panicked.store(true, SeqCst);
+        self.phase.wake();
     }
 }
 
 fn work(s: &Shared, id: usize) {
     let mut seen = 0;
     loop {
-        let mut spins = 0;
-        while s.epoch.0.load(Acquire) == seen {
-            spins += 1;
-            if spins < SPINS_BEFORE_PARK {
-                std::hint::spin_loop();
-                continue;
-            }
-            // Either this thread sees the new epoch here, or the publisher sees `parked` and unparks it.
-            let parked = &s.parked[id - 1].0;
-            parked.store(true, SeqCst);
-            while s.epoch.0.load(SeqCst) == seen {
-                std::thread::park();
-            }
-            parked.store(false, SeqCst);
-        }
-        seen = s.epoch.0.load(Acquire);
+        s.epoch.wait(JOB_SPINS, |epoch| epoch != seen);
+        seen = s.epoch.get();
         if s.stop.load(SeqCst) {
             return;
         }
         // SAFETY: written before the epoch that was just seen, and alive until `running` is decremented below.
         let job = unsafe { &*(*s.job.0.get()).expect("a job is published with its epoch") };
         if std::panic::catch_unwind(AssertUnwindSafe(|| Worker::run(s, id, job))).is_err() {
-            s.panicked.store(true, SeqCst);
+            s.panic();
         }
-        s.running.0.fetch_sub(1, Release);
+        s.running.add(u32::MAX); // one less
     }
 }
 
 impl Worker<'_> {
     /// Runs a job as thread `id`.
     fn run(shared: &Shared, id: usize, job: impl Fn(&Worker)) {
-        let worker = Worker { id, phase: Cell::new(shared.phase.0.load(Relaxed)), shared };
+        let worker = Worker { id, phase: Cell::new(shared.phase.get()), shared };
         job(&worker);
         worker.leave_phase();
     }
@@ -245,21 +218,16 @@ impl Worker<'_> {
         let phase = self.phase.get();
         self.leave_phase();
         if s.threads == 1 {
-            s.phase.0.store(self.phase.get(), Relaxed);
+            s.phase.reset(self.phase.get());
             return;
         }
         if s.arrived.0.fetch_add(1, AcqRel) == s.threads - 1 {
             s.arrived.0.store(0, Relaxed);
-            s.phase.0.store(self.phase.get(), Release);
+            s.phase.set(self.phase.get());
             return;
         }
-        let mut spins = 0;
-        while s.phase.0.load(Acquire) == phase {
-            relax(&mut spins);
-            if spins % 1024 == 0 && s.panicked.load(Relaxed) {
-                panic!("another thread of the team panicked");
-            }
-        }
+        s.phase.wait(BARRIER_SPINS, |now| now != phase || s.panicked.load(SeqCst));
+        assert!(s.phase.get() != phase, "another thread of the team panicked");
     }
 
     /// Items `0..count` of this phase, each handed to one thread: its own share in ascending order, so that it reads

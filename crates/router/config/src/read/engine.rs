@@ -8,8 +8,13 @@ use crate::{EngineSettings, KeepAlive, Provider};
 /// Words of the flags of the same names.
 const KV_TYPES: &[(&str, &str)] =
     &[("f16", "f16"), ("f32", "f32"), ("q8_0", "q8_0"), ("auto", "f16"), ("fp16", "f16"), ("fp32", "f32")];
-const ISAS: &[(&str, &str)] =
-    &[("portable", "portable"), ("avx2", "avx2"), ("avx512", "avx512"), ("avx512-vnni", "avx512")];
+const ISAS: &[(&str, &str)] = &[
+    ("portable", "portable"),
+    ("avx2", "avx2"),
+    ("avx-vnni", "avx-vnni"),
+    ("avx512", "avx512"),
+    ("avx512-vnni", "avx512"),
+];
 const REASONING: &[(&str, &str)] = &[("deepseek", "deepseek"), ("hidden", "hidden"), ("none", "none")];
 const TOOLS: &[(&str, &str)] = &[("qwen3_coder", "qwen3_coder"), ("hermes", "hermes"), ("none", "none")];
 

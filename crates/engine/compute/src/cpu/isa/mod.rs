@@ -7,13 +7,15 @@ pub enum Isa {
     Portable,
     /// x86-64 with AVX2, FMA and F16C (Haswell, Zen).
     Avx2,
+    /// x86-64 with AVX2 and AVX-VNNI (Alder Lake, Zen 5).
+    AvxVnni,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI (Ice Lake, Zen 4).
     Avx512Vnni,
 }
 
 impl Isa {
     /// All of them, the plainest first.
-    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512Vnni];
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni];
 
     /// The widest one that this machine runs.
     pub fn detect() -> Self {
@@ -31,6 +33,8 @@ impl Isa {
                     && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => Self::Avx2.available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => {
                 Self::Avx2.available()
                     && is_x86_feature_detected!("avx512f")
@@ -40,7 +44,7 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vnni")
             }
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512Vnni => false,
+            Self::Avx2 | Self::AvxVnni | Self::Avx512Vnni => false,
         }
     }
 
@@ -49,6 +53,7 @@ impl Isa {
         match self {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
+            Self::AvxVnni => "avx-vnni",
             Self::Avx512Vnni => "avx512-vnni",
         }
     }

@@ -159,12 +159,12 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
         }
         let mut p = weights;
         for c in (0..cols).step_by(FLOAT_STEP) {
-            let distance = call.prefetch_distance::<S>(p);
+            let distance = call.prefetch_distance(p);
             for c in c..c + FLOAT_STEP {
                 // More tokens wait for their arithmetic, and loads are what there are too few of.
                 if T == 1 {
                     for line in 0..ROWS * F::BYTES / 64 {
-                        S::prefetch(p.wrapping_add(distance + 64 * line));
+                        S::prefetch(p.wrapping_add(distance).wrapping_add(64 * line));
                     }
                 }
                 let mut a = [S::splat(0.0); T];

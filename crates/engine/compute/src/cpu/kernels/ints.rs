@@ -21,7 +21,7 @@ const MOST_PARTS: usize = 8;
 /// `Call`'s contract, for kind `K`; `S` is available.
 #[inline(always)]
 pub(super) unsafe fn group<S: Lanes, K: Quant>(call: &Call<'_>) {
-    let mut scales = Scales::zeroed();
+    let mut scales = Scales::uninit();
     // SAFETY: `out` holds `ROWS` sums of each token.
     unsafe {
         if let &[token] = call.tokens {
@@ -46,7 +46,7 @@ unsafe fn one<S: Lanes, K: Quant>(call: &Call<'_>, token: *const ActBlock, scale
         while block.subs > 0 {
             block.scales::<S>(call, scales);
             for i in 0..block.subs {
-                let prefetch = Prefetch(call.prefetch_distance::<S>(block.quads(i, 0)));
+                let prefetch = Prefetch(call.prefetch_distance(block.quads(i, 0)));
                 let a = &*token.add(block.sub + i);
                 for p in 0..ROWS / S::ROWS {
                     let r = p * S::ROWS;
@@ -77,7 +77,7 @@ unsafe fn many<S: Lanes, K: Quant>(call: &Call<'_>, tile: &[u32], out: *mut f32,
         while block.subs > 0 {
             block.scales::<S>(call, scales);
             for i in 0..block.subs {
-                let prefetch = Prefetch(call.prefetch_distance::<S>(block.quads(i, 0)));
+                let prefetch = Prefetch(call.prefetch_distance(block.quads(i, 0)));
                 let offset = (block.sub + i) * size_of::<ActBlock>();
                 let mut r = 0;
                 while r < ROWS {
@@ -151,11 +151,11 @@ impl<K: Quant> Block<K> {
     /// Unpacks the block's scales, and prefetches.
     #[inline(always)]
     unsafe fn scales<S: Lanes>(&self, call: &Call<'_>, out: &mut Scales) {
-        let distance = call.prefetch_distance::<S>(self.data);
+        let distance = call.prefetch_distance(self.data);
         // SAFETY: see above.
         unsafe {
             for line in 0..K::PLANES.sub_at(SUBS, 0).div_ceil(64) {
-                S::prefetch(self.data.wrapping_add(distance + 64 * line));
+                S::prefetch(self.data.wrapping_add(distance).wrapping_add(64 * line));
             }
             K::scales::<S>(self.data.add(K::PLANES.scale_at()), self.data, self.subs, out);
         }
@@ -172,13 +172,12 @@ impl<S: Lanes> Rows<S> {
     #[inline(always)]
     unsafe fn new<K: Quant>(scales: &Scales, i: usize, r: usize) -> Self {
         let (a, b) = if K::HALVES { (2 * i, 2 * i + 1) } else { (i, i) };
-        // SAFETY: the tables have `ROWS` rows, and `S` is available.
+        // SAFETY: the tables have `ROWS` rows, and `S` is available; minimums are written where the kind has some.
         unsafe {
-            let (scale, min) = (&scales.scale, &scales.min);
-            Self {
-                scale: [S::floats(scale[a].as_ptr().add(r)), S::floats(scale[b].as_ptr().add(r))],
-                min: [S::floats(min[a].as_ptr().add(r)), S::floats(min[b].as_ptr().add(r))],
-            }
+            let rows = |p: *const f32| S::floats(p.add(r));
+            let scale = [rows(scales.scale(a)), rows(scales.scale(b))];
+            let min = if K::MIN { [rows(scales.min(a)), rows(scales.min(b))] } else { [S::splat(0.0); 2] };
+            Self { scale, min }
         }
     }
 }

@@ -3,23 +3,39 @@
 
 #![allow(clippy::needless_range_loop)] // several arrays are walked by one index
 
+use std::mem::MaybeUninit;
+
 use octet_weights::quant::{iq4, mxfp4};
 
 use super::lanes::{Fetch, Lanes};
 use crate::cpu::pack::{Kind, Planes, ROWS, SUBS, VECTOR};
 
+/// A number of each row. Uninitialised at first: zeros would cost short groups a tenth of their time.
+type Row = [MaybeUninit<f32>; ROWS];
+
 /// What the scales of one block multiply: `w = scale * q + min`.
 #[repr(align(64))]
 pub(super) struct Scales {
     /// `[sub-block][row]`, or `[half of a sub-block][row]`.
-    pub scale: [[f32; ROWS]; 2 * SUBS],
+    scale: [Row; 2 * SUBS],
     /// The same for the minimum.
-    pub min: [[f32; ROWS]; 2 * SUBS],
+    min: [Row; 2 * SUBS],
 }
 
 impl Scales {
-    pub fn zeroed() -> Self {
-        Self { scale: [[0.0; ROWS]; 2 * SUBS], min: [[0.0; ROWS]; 2 * SUBS] }
+    pub fn uninit() -> Self {
+        const ROW: Row = [MaybeUninit::uninit(); ROWS];
+        Self { scale: [ROW; 2 * SUBS], min: [ROW; 2 * SUBS] }
+    }
+    /// Where the scales of (half a) sub-block `i` start.
+    #[inline(always)]
+    pub fn scale(&self, i: usize) -> *const f32 {
+        self.scale[i].as_ptr().cast()
+    }
+    /// Where its minimums start; the kind has to have some.
+    #[inline(always)]
+    pub fn min(&self, i: usize) -> *const f32 {
+        self.min[i].as_ptr().cast()
     }
 }
 
@@ -234,11 +250,11 @@ unsafe fn mxfp4_levels<S: Lanes, F: Fetch>(p: *const u8, high: *const u8, f: F) 
 
 /// The f16 of all rows to f32.
 #[inline(always)]
-unsafe fn f16s<S: Lanes>(p: *const u8, out: &mut [f32; ROWS]) {
+unsafe fn f16s<S: Lanes>(p: *const u8, out: *mut f32) {
     let mut r = 0;
     while r < ROWS {
         // SAFETY: see above.
-        unsafe { S::store(out.as_mut_ptr().add(r), S::f16s(p.add(2 * r))) };
+        unsafe { S::store(out.add(r), S::f16s(p.add(2 * r))) };
         r += S::ROWS;
     }
 }
@@ -248,7 +264,7 @@ unsafe fn f16s<S: Lanes>(p: *const u8, out: &mut [f32; ROWS]) {
 unsafe fn legacy_d<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, out: &mut Scales) {
     for i in 0..n {
         // SAFETY: see above.
-        unsafe { f16s::<S>(scale.add(2 * ROWS * i), &mut out.scale[i]) };
+        unsafe { f16s::<S>(scale.add(2 * ROWS * i), out.scale[i].as_mut_ptr().cast()) };
     }
 }
 
@@ -258,8 +274,8 @@ unsafe fn legacy_d_m<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, out
     for i in 0..n {
         // SAFETY: see above.
         unsafe {
-            f16s::<S>(scale.add(4 * ROWS * i), &mut out.scale[i]);
-            f16s::<S>(scale.add(4 * ROWS * i + 2 * ROWS), &mut out.min[i]);
+            f16s::<S>(scale.add(4 * ROWS * i), out.scale[i].as_mut_ptr().cast());
+            f16s::<S>(scale.add(4 * ROWS * i + 2 * ROWS), out.min[i].as_mut_ptr().cast());
         }
     }
 }
@@ -277,8 +293,8 @@ unsafe fn k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, out: 
     let (mut d, mut dmin) = ([0.0; ROWS], [0.0; ROWS]);
     // SAFETY: see above.
     let (low, high) = unsafe {
-        f16s::<S>(head, &mut d);
-        f16s::<S>(head.add(2 * ROWS), &mut dmin);
+        f16s::<S>(head, d.as_mut_ptr());
+        f16s::<S>(head.add(2 * ROWS), dmin.as_mut_ptr());
         (array::<{ 8 * ROWS }>(scale), array::<{ 4 * ROWS }>(scale.add(8 * ROWS)))
     };
     let (mut scales, mut mins) = ([0; 8 * ROWS], [0; 8 * ROWS]);
@@ -290,8 +306,8 @@ unsafe fn k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, out: 
     }
     for i in 0..SUBS {
         for r in 0..ROWS {
-            out.scale[i][r] = d[r] * f32::from(scales[ROWS * i + r]);
-            out.min[i][r] = -(dmin[r] * f32::from(mins[ROWS * i + r]));
+            out.scale[i][r].write(d[r] * f32::from(scales[ROWS * i + r]));
+            out.min[i][r].write(-(dmin[r] * f32::from(mins[ROWS * i + r])));
         }
     }
 }
@@ -302,12 +318,12 @@ unsafe fn q6_k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, ou
     let mut d = [0.0; ROWS];
     // SAFETY: see above.
     let scales = unsafe {
-        f16s::<S>(head, &mut d);
+        f16s::<S>(head, d.as_mut_ptr());
         array::<{ 2 * SUBS * ROWS }>(scale)
     };
     for i in 0..2 * SUBS {
         for r in 0..ROWS {
-            out.scale[i][r] = d[r] * f32::from(scales[ROWS * i + r] as i8);
+            out.scale[i][r].write(d[r] * f32::from(scales[ROWS * i + r] as i8));
         }
     }
 }
@@ -318,14 +334,14 @@ unsafe fn q2_k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, ou
     let (mut d, mut dmin) = ([0.0; ROWS], [0.0; ROWS]);
     // SAFETY: see above.
     let scales = unsafe {
-        f16s::<S>(head, &mut d);
-        f16s::<S>(head.add(2 * ROWS), &mut dmin);
+        f16s::<S>(head, d.as_mut_ptr());
+        f16s::<S>(head.add(2 * ROWS), dmin.as_mut_ptr());
         array::<{ 2 * SUBS * ROWS }>(scale)
     };
     for i in 0..2 * SUBS {
         for r in 0..ROWS {
-            out.scale[i][r] = d[r] * f32::from(scales[ROWS * i + r] & 15);
-            out.min[i][r] = -(dmin[r] * f32::from(scales[ROWS * i + r] >> 4));
+            out.scale[i][r].write(d[r] * f32::from(scales[ROWS * i + r] & 15));
+            out.min[i][r].write(-(dmin[r] * f32::from(scales[ROWS * i + r] >> 4)));
         }
     }
 }
@@ -336,14 +352,14 @@ unsafe fn q3_k_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, ou
     let mut d = [0.0; ROWS];
     // SAFETY: see above.
     let (low, high) = unsafe {
-        f16s::<S>(head, &mut d);
+        f16s::<S>(head, d.as_mut_ptr());
         (array::<{ 8 * ROWS }>(scale), array::<{ 4 * ROWS }>(scale.add(8 * ROWS)))
     };
     for i in 0..2 * SUBS {
         for r in 0..ROWS {
             let low = low[ROWS * (i % 8) + r] >> (4 * (i / 8)) & 15;
             let high = high[ROWS * (i % 4) + r] >> (2 * (i / 4)) & 3;
-            out.scale[i][r] = d[r] * f32::from((low | high << 4) as i8 - 32);
+            out.scale[i][r].write(d[r] * f32::from((low | high << 4) as i8 - 32));
         }
     }
 }
@@ -354,14 +370,14 @@ unsafe fn iq4_xs_scales<S: Lanes>(scale: *const u8, head: *const u8, _n: usize, 
     let mut d = [0.0; ROWS];
     // SAFETY: see above.
     let (low, high) = unsafe {
-        f16s::<S>(head, &mut d);
+        f16s::<S>(head, d.as_mut_ptr());
         (array::<{ 4 * ROWS }>(scale), array::<{ 2 * ROWS }>(scale.add(4 * ROWS)))
     };
     for i in 0..SUBS {
         for r in 0..ROWS {
             let low = low[ROWS * (i % 4) + r] >> (4 * (i / 4)) & 15;
             let high = high[ROWS * (i % 2) + r] >> (2 * (i / 2)) & 3;
-            out.scale[i][r] = d[r] * f32::from((low | high << 4) as i8 - 32);
+            out.scale[i][r].write(d[r] * f32::from((low | high << 4) as i8 - 32));
         }
     }
 }
@@ -373,7 +389,7 @@ unsafe fn mxfp4_scales<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, o
         // SAFETY: see above.
         let exponents = unsafe { array::<ROWS>(scale.add(ROWS * i)) };
         for r in 0..ROWS {
-            out.scale[i][r] = mxfp4::half_scale(exponents[r]);
+            out.scale[i][r].write(mxfp4::half_scale(exponents[r]));
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What the kernels ask of an instruction set: a vector with four bytes, one i32 or one f32 of each of `ROWS` rows.
-//! Implemented by `portable`, `avx2` and `avx512`; used by the generic kernels in `ints` and `floats`.
+//! Implemented by `portable`, `avx2`, `avx_vnni` and `avx512`; used by the generic kernels in `ints` and `floats`.
 //!
 //! Every method is `inline(always)`: it has no target feature of its own and takes that of the entry point it ends up in.
 //!
@@ -84,7 +84,7 @@ impl Fetch for Prefetch {
         // SAFETY: the caller's; a prefetch takes any address.
         unsafe {
             for line in 0..(4 * S::ROWS).div_ceil(64) {
-                S::prefetch(p.wrapping_add(self.0 + 64 * line));
+                S::prefetch(p.wrapping_add(self.0).wrapping_add(64 * line));
             }
             S::load(p)
         }

@@ -14,6 +14,8 @@ mod portable;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
 
 #[cfg(test)]
 mod tests;
@@ -33,13 +35,15 @@ struct Call<'a> {
     /// Where the group ends, and the distance from there to what this thread reads next.
     end: *const u8,
     jump: usize,
+    /// Distance of the software prefetch, at most a group: each byte of the next one is prefetched.
+    distance: usize,
 }
 
 impl Call<'_> {
     /// Distance from `p`, weights in use, to the weights to prefetch now.
     #[inline(always)]
-    fn prefetch_distance<S: lanes::Lanes>(&self, p: *const u8) -> usize {
-        let distance = S::PREFETCH_DISTANCE;
+    fn prefetch_distance(&self, p: *const u8) -> usize {
+        let distance = self.distance;
         if p.wrapping_add(distance) < self.end { distance } else { distance.wrapping_add(self.jump) }
     }
 }
@@ -114,6 +118,8 @@ entry_points!(portable_entry, crate::cpu::kernels::portable::Portable, floats 8 
 #[cfg(target_arch = "x86_64")]
 entry_points!(avx2_entry, crate::cpu::kernels::avx2::Avx2, floats 4 x 3, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
+entry_points!(avx_vnni_entry, crate::cpu::kernels::avx_vnni::AvxVnni, floats 4 x 3, "avx2,fma,f16c,avxvnni");
+#[cfg(target_arch = "x86_64")]
 entry_points!(
     avx512_entry,
     crate::cpu::kernels::avx512::Avx512,
@@ -139,9 +145,11 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => Some(avx2_entry::kernels(isa)),
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Some(avx_vnni_entry::kernels(isa)),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Some(avx512_entry::kernels(isa)),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512Vnni => None,
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => None,
         }
     }
 
@@ -196,7 +204,9 @@ impl Kernels {
         let next = next.map_or(group.end, |(w, group)| w.group(group).as_ptr());
         let jump = (next as usize).wrapping_sub(group.end as usize);
         let out = out.as_mut_ptr();
-        let call = Call { layout, group: group.start, acts: *acts, tokens, out, end: group.end, jump };
+        let distance = self.prefetch_distance.min(layout.group_bytes());
+        let call =
+            Call { layout, group: group.start, acts: *acts, tokens, out, end: group.end, jump, distance };
         // SAFETY: the call's contract was checked above, and the instruction set by `for_isa`.
         unsafe { (self.kernel)(layout.kind())(&call) }
     }

@@ -96,7 +96,7 @@ macro_rules! kernels {
                         Isa::Avx512Vnni => unsafe { avx512::$name($($arg),*) },
                         // SAFETY: likewise.
                         #[cfg(target_arch = "x86_64")]
-                        Isa::Avx2 => unsafe { avx2::$name($($arg),*) },
+                        Isa::Avx2 | Isa::AvxVnni => unsafe { avx2::$name($($arg),*) },
                         _ => $path(simd::Portable, $($arg),*),
                     }
                 }
@@ -110,7 +110,7 @@ macro_rules! kernels {
                             #[cfg(target_arch = "x86_64")]
                             Isa::Avx512Vnni => avx512::$uname($($uarg),*),
                             #[cfg(target_arch = "x86_64")]
-                            Isa::Avx2 => avx2::$uname($($uarg),*),
+                            Isa::Avx2 | Isa::AvxVnni => avx2::$uname($($uarg),*),
                             _ => $upath(simd::Portable, $($uarg),*),
                         }
                     }

@@ -219,7 +219,7 @@ fn exp_softplus_on(isa: Isa, x: &[f32]) -> Vec<(f32, f32)> {
         Isa::Portable => exp_softplus(Portable, x),
         // SAFETY: only instruction sets that this machine has are tested.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => exp_softplus(unsafe { crate::cpu::vector::simd::Avx2::new() }, x),
+        Isa::Avx2 | Isa::AvxVnni => exp_softplus(unsafe { crate::cpu::vector::simd::Avx2::new() }, x),
         // SAFETY: likewise.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => exp_softplus(unsafe { crate::cpu::vector::simd::Avx512::new() }, x),
