@@ -103,11 +103,11 @@ impl<'a> Step<'a> {
             let view = input.write(w, kernels, |t, put| {
                 norm.row(x, t, own, &|row| {
                     put(row);
-                    if let Some(s) = &m.shared {
-                        // SAFETY: where each thread has its own rows the first one writes this, else whoever has the row.
-                        if !input.is_private() || w.id == 0 {
-                            unsafe { self.shared_weight.part(t, 1)[0] = vector.sigmoid_dot(&s.router, row) };
-                        }
+                    // If each thread writes all rows for itself, the first one writes this.
+                    if let (Some(s), true) = (&m.shared, !input.is_private() || w.id == 0) {
+                        let weight = vector.sigmoid_dot(&s.router, row);
+                        // SAFETY: one thread writes it (see above), and others read it in a later region.
+                        unsafe { self.shared_weight.part(t, 1)[0] = weight };
                     }
                 });
             });
@@ -141,9 +141,9 @@ impl<'a> Step<'a> {
         kernels.prefetch(first(w.first_item(items)));
         for item in w.items(items) {
             let next = first(item + 1);
-            // SAFETY, of both: each group of each assignment, or token, is computed by one thread.
-            let put = |rows: &Shards<f32>, i: usize, inner: usize, g: usize, y: &[f32]| unsafe {
-                rows.part(i * inner + g * ROWS, y.len()).copy_from_slice(y);
+            let put = |rows: &Shards<f32>, i: usize, inner: usize, g: usize, y: &[f32]| {
+                // SAFETY: each group of each assignment, or token, is computed by one thread.
+                unsafe { rows.part(i * inner + g * ROWS, y.len()) }.copy_from_slice(y);
             };
             if let (Some(s), true) = (&shared, item >= routed) {
                 let inner = s.width();

@@ -4,6 +4,8 @@
 //! other; each token's f32 sums wait in `out`. So a result depends on its row and its token alone: for every 32
 //! columns, in order, an exact integer dot product, then the same f32 operations, whatever else is in the list.
 
+#![allow(clippy::needless_range_loop)] // several arrays are walked by one index
+
 use std::marker::PhantomData;
 
 use super::Call;
@@ -141,7 +143,7 @@ impl<K: Quant> Block<K> {
         // SAFETY: see above.
         unsafe {
             let (quads, high) = (self.quads(i, r), self.high(i, r));
-            if 4 * r % 64 == 0 {
+            if (4 * r).is_multiple_of(64) {
                 K::quads::<S>(quads, high, prefetch)
             } else {
                 K::quads::<S>(quads, high, NoPrefetch)
