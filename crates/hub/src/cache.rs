@@ -172,14 +172,13 @@ impl Entry {
             return Ok(path);
         }
         create_parent(&path)?;
-        let fresh = path.with_file_name(format!(".{}.new", blob));
-        remove_file(&fresh)?;
-        if symlink(&target, &fresh).is_err() {
+        let parent = path.parent().unwrap_or(&path);
+        let Ok(fresh) = tempfile::Builder::new().make_in(parent, |fresh| symlink(&target, fresh)) else {
             // No links on this file system (or no right to make them): the file itself moves, as other tools do.
             std::fs::rename(self.blob(blob), &path).map_err(|e| Error::io(&path, e))?;
             return Ok(path);
-        }
-        std::fs::rename(&fresh, &path).map_err(|e| Error::io(&path, e))?;
+        };
+        fresh.persist(&path).map_err(|e| Error::io(&path, e.error))?;
         Ok(path)
     }
 
@@ -349,11 +348,20 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Readers see the old content or the new, never half of it.
+/// Replaces a file. Readers see the old content or the new, never half of it, however many write at once.
 fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
-    let fresh = path.with_extension(format!("new{}", std::process::id()));
-    std::fs::write(&fresh, content).map_err(|e| Error::io(&fresh, e))?;
-    std::fs::rename(&fresh, path).map_err(|e| Error::io(path, e))
+    let mut builder = tempfile::Builder::new();
+    // What others who share the cache may read is for the umask to say; `tempfile`'s own default is nobody.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let write = || {
+        let dir = path.parent().unwrap_or(path);
+        // Its errors name the temporary file, which says nothing to anybody.
+        let mut fresh = builder.tempfile_in(dir).map_err(|e| std::io::Error::from(e.kind()))?;
+        fresh.as_file_mut().write_all(content)?;
+        fresh.persist(path).map_err(|e| e.error)
+    };
+    write().map(drop).map_err(|e| Error::io(path, e))
 }
 
 fn open_lock(path: &Path) -> Result<File, Error> {
@@ -452,6 +460,45 @@ mod tests {
         assert!(!entry.is_idle("b").unwrap());
         drop(again);
         assert!(entry.is_idle("b").unwrap());
+    }
+
+    /// Two pulls in one process once had one temporary name, and renamed each other's file away.
+    #[test]
+    fn many_write_the_same_files_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = Entry::hub(dir.path(), "user/repo");
+        std::fs::create_dir_all(entry.snapshot("c0ffee")).unwrap();
+        std::fs::create_dir_all(entry.blobs()).unwrap();
+        std::fs::write(entry.blob("abc"), "bytes").unwrap();
+        std::thread::scope(|scope| {
+            for i in 0..8 {
+                let entry = &entry;
+                scope.spawn(move || {
+                    for j in 0..50 {
+                        entry.set_ref("main", "c0ffee").unwrap();
+                        let reference = format!("{i} {j}");
+                        entry.set_origin(&Origin { reference, ..Default::default() }).unwrap();
+                        entry.link(&format!("c0ffee{j}"), "x.gguf", "abc").unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(entry.commit_of("main").as_deref(), Some("c0ffee"));
+        let origin = entry.origin().unwrap().unwrap();
+        assert!(origin.reference.ends_with(" 49"), "{origin:?}");
+        // Nothing else is left behind.
+        let names = |dir: &Path| read_dir(dir).unwrap().into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+        assert_eq!(names(&entry.dir), ["blobs", ORIGIN, "refs", "snapshots"]);
+        assert_eq!(names(&entry.dir.join("refs")), ["main"]);
+        assert_eq!(names(&entry.snapshot("c0ffee7")), ["x.gguf"]);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            let plain = dir.path().join("plain");
+            std::fs::write(&plain, "").unwrap();
+            assert_eq!(mode(entry.dir.join("refs/main")), mode(plain), "as any file that a program makes");
+        }
     }
 
     #[test]

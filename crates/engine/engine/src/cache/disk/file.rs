@@ -3,7 +3,7 @@
 //! `magic [8] | key [32] | bytes u64 LE | the bytes | BLAKE3 of all that [32]`. The length is known before a file is
 //! opened, and nothing that a file says is believed: either it is exactly what was looked for, or it is nothing.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -29,30 +29,26 @@ fn header(key: &Key, payload: usize) -> [u8; HEADER] {
     out
 }
 
-/// Writes a file under a name of its own and then gives it its name, so that no half of it is ever found there. It is
-/// not forced to the disk: what is lost with the power is found out by its checksum.
-pub fn write(temporary: &Path, path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> io::Result<()> {
-    let result = write_parts(temporary, key, parts).and_then(|()| std::fs::rename(temporary, path));
-    if result.is_err() {
-        let _ = std::fs::remove_file(temporary); // it may not be there, and is removed at the next start otherwise
-    }
-    result
-}
+/// How files end that are being written.
+pub const TEMPORARY: &str = ".octet-cache-part";
 
-fn write_parts(path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    // What was said can be read out of it.
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
+/// Writes a file under a name of its own and then gives it its name, so that no half of it is ever found there. It is
+/// not forced to the disk: what is lost with the power is found out by its checksum. Nobody else may read it (`tempfile`
+/// sees to that): what was said can be read out of it.
+pub fn write(path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(path);
+    // Its errors name the temporary file, which says nothing to anybody.
+    let create = tempfile::Builder::new().suffix(TEMPORARY).tempfile_in(dir);
+    let mut file = create.map_err(|e| io::Error::from(e.kind()))?;
     let mut hash = blake3::Hasher::new();
     let header = header(key, parts.iter().map(|p| p.len()).sum());
     for part in std::iter::once(&header[..]).chain(parts.iter().map(|p| p.as_slice())) {
         hash.update(part);
-        file.write_all(part)?;
+        file.as_file_mut().write_all(part)?;
     }
-    file.write_all(hash.finalize().as_bytes())
+    file.as_file_mut().write_all(hash.finalize().as_bytes())?;
+    file.persist(path).map_err(|e| e.error)?;
+    Ok(())
 }
 
 /// Reads what was written as `key` in parts of these lengths; an error for anything else.

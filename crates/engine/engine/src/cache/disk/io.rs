@@ -2,7 +2,7 @@
 //! waits for neither. Used by `disk`.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::thread::JoinHandle;
@@ -28,8 +28,8 @@ pub struct Wanted {
 /// One file, or the name of the one that can not be had, and why.
 pub type Part = Result<Vec<Vec<u8>>, (Name, io::Error)>;
 
-/// Writes a file: the temporary name, the name that it gets then, its key and its parts.
-pub type Writer = fn(&Path, &Path, &Key, &[Arc<Vec<u8>>]) -> io::Result<()>;
+/// Writes a file: its path, its key and its parts.
+pub type Writer = fn(&Path, &Key, &[Arc<Vec<u8>>]) -> io::Result<()>;
 
 /// Files of one sequence. They come one by one, so that few are in memory at once; dropping the receiver ends it.
 pub struct Read {
@@ -81,23 +81,11 @@ impl Drop for Threads {
     }
 }
 
-/// How files end that are being written.
-pub const TEMPORARY: &str = ".octet-cache-part";
-
-/// The name of a file that the calling thread is writing: several processes may use the folder, and several engines in
-/// one process.
-pub fn temporary(dir: &Path) -> PathBuf {
-    let thread: String =
-        format!("{:?}", std::thread::current().id()).replace(|c: char| !c.is_ascii_digit(), "");
-    dir.join(format!("{}-{thread}{TEMPORARY}", std::process::id()))
-}
-
 fn write_all(dir: &Path, writer: Writer, jobs: &Receiver<Write>, done: &Sender<(Item, io::Result<()>)>) {
-    let temporary = temporary(dir);
     for job in jobs {
         match job {
             Write::Store { item, key, parts } => {
-                let write = || writer(&temporary, &dir.join(item.file()), &key, &parts);
+                let write = || writer(&dir.join(item.file()), &key, &parts);
                 let mut result = write();
                 // Somebody has removed the folder. What it held is found out file by file.
                 if result.as_ref().is_err_and(|e| Kind::of(e) == Kind::Gone) && make_dir(dir).is_ok() {

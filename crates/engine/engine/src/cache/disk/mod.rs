@@ -20,9 +20,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::key::Key;
 use crate::Error;
+use file::TEMPORARY;
 pub use index::Item;
 use index::{Index, Name, name_of};
-use io::{Part, TEMPORARY, Threads, Wanted, Writer, temporary};
+use io::{Part, Threads, Wanted, Writer};
 use trouble::{Kind, Trouble};
 
 /// Where cached pages and states are kept when memory has no room for them, and until the next start.
@@ -360,7 +361,7 @@ impl Reading {
 }
 
 /// A folder that nobody else can look into.
-fn make_dir(dir: &Path) -> std::io::Result<()> {
+pub(super) fn make_dir(dir: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -370,10 +371,13 @@ fn make_dir(dir: &Path) -> std::io::Result<()> {
 
 /// Writes a file into the folder, and removes it. A full disk is no failure: it is what comes back.
 fn probe(dir: &Path, writer: Writer) -> std::io::Result<Option<std::io::Error>> {
-    let (from, to) = (temporary(dir), temporary(dir).with_extension("probe.octet-cache-part"));
-    let result = writer(&from, &to, &Key::default(), &[Arc::new(vec![0; PROBE])]);
-    let removed = if result.is_ok() { std::fs::remove_file(to) } else { Ok(()) };
-    match result.and(removed) {
+    // A name that nobody else has, for others may try the folder too. The file is removed where it goes out of scope.
+    let place = || tempfile::Builder::new().suffix(TEMPORARY).tempfile_in(dir).map(|f| f.into_temp_path());
+    let result = place().and_then(|to| {
+        writer(&to, &Key::default(), &[Arc::new(vec![0; PROBE])])?;
+        to.close()
+    });
+    match result {
         Err(e) if Kind::of(&e) == Kind::Full => Ok(Some(e)),
         other => other.map(|()| None),
     }

@@ -39,11 +39,11 @@ fn stored(dir: &Path) -> u64 {
 }
 
 /// As `file::write`, in a folder that has room for three states: like a small disk.
-fn small(temporary: &Path, path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> std::io::Result<()> {
+fn small(path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> std::io::Result<()> {
     let bytes: usize = parts.iter().map(|p| p.len()).sum();
     let room = 3 * file::file_bytes(STATE + 1000);
     match stored(path.parent().unwrap()) + file::file_bytes(bytes) <= room {
-        true => file::write(temporary, path, key, parts),
+        true => file::write(path, key, parts),
         false => Err(std::io::ErrorKind::StorageFull.into()),
     }
 }
@@ -86,9 +86,9 @@ fn a_folder_that_can_not_be_written_to_is_refused() {
     for kind in [std::io::ErrorKind::ReadOnlyFilesystem, std::io::ErrorKind::PermissionDenied] {
         let writer: Writer = match kind {
             std::io::ErrorKind::ReadOnlyFilesystem => {
-                |_, _, _, _| Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+                |_, _, _| Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
             }
-            _ => |_, _, _, _| Err(std::io::ErrorKind::PermissionDenied.into()),
+            _ => |_, _, _| Err(std::io::ErrorKind::PermissionDenied.into()),
         };
         let e = open(dir.path(), 1 << 30, writer).map(drop).unwrap_err().to_string();
         assert!(e.contains(dir.path().to_str().unwrap()) && e.contains("can be written to"), "{e}");
@@ -102,9 +102,9 @@ fn a_folder_that_can_not_be_written_to_is_refused() {
 fn a_folder_that_fails_later_is_left_alone_for_a_while() {
     static WRITES: AtomicUsize = AtomicUsize::new(0);
     let dir = tempfile::tempdir().unwrap();
-    let mut disk = open(dir.path(), 1 << 30, |temporary, path, key, parts| {
+    let mut disk = open(dir.path(), 1 << 30, |path, key, parts| {
         match WRITES.fetch_add(1, Ordering::Relaxed) {
-            0..2 => file::write(temporary, path, key, parts), // the first is the one at the start
+            0..2 => file::write(path, key, parts), // the first is the one at the start
             _ => Err(std::io::Error::other("an unlucky disk")),
         }
     })
