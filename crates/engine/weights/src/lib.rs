@@ -17,6 +17,7 @@ mod source;
 mod tensor;
 
 pub use error::Error;
+pub use map::{Mapped, Stamp};
 pub use metadata::{Metadata, Value};
 pub use quant::GgmlType;
 pub use tensor::{Matrix, Tensor, TensorInfo};
@@ -32,6 +33,10 @@ pub trait Source: Send + Sync {
     /// Names of tensors in the files that have no canonical name, and so can not be asked for. The engine refuses to load
     /// a model that has some, but for those of multi-token prediction (`mtp.*`): what they do is not known.
     fn ignored(&self) -> &[String] {
+        &[]
+    }
+    /// The files that all tensors lie in, in one order; none where they lie in no files.
+    fn files(&self) -> &[Mapped] {
         &[]
     }
     /// Size of all tensors in bytes.
@@ -70,6 +75,11 @@ impl Model {
     /// Names of tensors in the files that this crate knows no use for; see [`Source::ignored`].
     pub fn ignored(&self) -> &[String] {
         self.source.ignored()
+    }
+
+    /// The files that all tensors lie in; see [`Source::files`].
+    pub fn files(&self) -> &[Mapped] {
+        self.source.files()
     }
 
     /// Size of all weights in bytes.

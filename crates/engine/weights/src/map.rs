@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,12 +16,54 @@ const PAGE_MAX: usize = 64 << 10;
 /// A file's bytes and its name for messages. A mapped file must keep its length for as long as it is in use: where
 /// somebody cuts it meanwhile (`cp` over it, a download into the same path), the next access to what is gone ends the
 /// process (SIGBUS on Unix). Replacing it by a rename is fine, and is how this project's own tools write.
-pub(crate) struct Mapped {
+pub struct Mapped {
+    /// Its path as it was given; for bytes at hand what messages call them.
     pub name: String,
+    /// All of it.
     pub bytes: Bytes,
+    /// Which file it is, and in which state it was opened; `None` for bytes at hand.
+    pub stamp: Option<Stamp>,
     map: Option<Arc<Mmap>>,
     /// The file, where what was read of it makes way in the system's cache too.
     drops: Option<File>,
+}
+
+/// Which file it is, and when it was changed last: as long as this is the same, so are its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// Absolute, without links.
+    pub path: PathBuf,
+    /// Size in bytes.
+    pub size: u64,
+    /// When its bytes were changed, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// When its bytes or anything else of it was changed, by the system's own clock, which no program can set back: 0
+    /// where the system does not say.
+    pub changed_ns: i64,
+    /// Which of the files that this path may have named: 0 where the system does not say.
+    pub inode: u64,
+}
+
+impl Stamp {
+    /// Of the file that lies at `path` now.
+    pub fn of(path: &Path) -> std::io::Result<Self> {
+        let path = std::fs::canonicalize(path)?;
+        let meta = std::fs::metadata(&path)?;
+        Self::new(path, &meta)
+    }
+
+    fn new(path: PathBuf, meta: &std::fs::Metadata) -> std::io::Result<Self> {
+        let since = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let modified_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX); // in the year 2262
+        #[cfg(unix)]
+        let (changed_ns, inode) = {
+            use std::os::unix::fs::MetadataExt;
+            (meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec()), meta.ino())
+        };
+        #[cfg(not(unix))]
+        let (changed_ns, inode) = (0, 0);
+        Ok(Self { path, size: meta.len(), modified_ns, changed_ns, inode })
+    }
 }
 
 /// Keeps the mapping alive for as long as any slice of it.
@@ -35,7 +77,7 @@ impl AsRef<[u8]> for Pages {
 
 impl Mapped {
     /// Maps `path` read-only.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
         let io = |e| Error::io(&name, e);
         // Looked at before it is opened: opening a named pipe would wait for a writer.
@@ -44,6 +86,9 @@ impl Mapped {
             return Err(Error::format(&name, "is not a regular file; a model file can not be read from it"));
         }
         let file = File::open(path).map_err(io)?;
+        // Of the open file: at the path there may lie another by now.
+        let opened = file.metadata().map_err(io)?;
+        let stamp = Stamp::new(std::fs::canonicalize(path).map_err(io)?, &opened).map_err(io)?;
         // SAFETY: the mapping is read-only and never handed out as anything but bytes, for which every bit pattern is
         // valid. What a map can not exclude is that somebody rewrites or truncates the file meanwhile; then values
         // change or the process gets SIGBUS. Every structure is copied out and checked once, and no length or offset
@@ -53,17 +98,18 @@ impl Mapped {
         // A hint only, so a refusal does not matter.
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::Sequential);
-        Ok(Self { name, bytes: Bytes::from_owner(Pages(map.clone())), map: Some(map), drops: Some(file) })
+        let bytes = Bytes::from_owner(Pages(map.clone()));
+        Ok(Self { name, bytes, stamp: Some(stamp), map: Some(map), drops: Some(file) })
     }
 
     /// Bytes at hand as if they were a file called `name`.
-    pub fn in_memory(name: &str, bytes: Bytes) -> Self {
-        Self { name: name.into(), bytes, map: None, drops: None }
+    pub(crate) fn in_memory(name: &str, bytes: Bytes) -> Self {
+        Self { name: name.into(), bytes, stamp: None, map: None, drops: None }
     }
 
     /// Keeps what is read in the system's cache, for the next start. Without it released pages leave that too: where
     /// memory has no room for a file and its packed weights, the kernel would throw out first what is read last.
-    pub fn keep_cached(&mut self) {
+    pub(crate) fn keep_cached(&mut self) {
         self.drops = None;
     }
 

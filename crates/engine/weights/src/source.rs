@@ -82,6 +82,10 @@ impl Source for Files {
         self.files[place.file].release(&place.range);
     }
 
+    fn files(&self) -> &[Mapped] {
+        &self.files
+    }
+
     fn ignored(&self) -> &[String] {
         &self.ignored
     }

@@ -1,22 +1,148 @@
 //! What decides what a model computes, as a key: states may only be used again where all of it is the same. Made when a
 //! model is opened with a folder for its cache.
 
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::SystemTime;
+
 use octet_compute::backend::KvTypes;
-use octet_weights::{Metadata, Model, Value};
+use octet_weights::{Mapped, Metadata, Model, Stamp, Value};
 
 use super::key::Key;
+use super::known::Known;
 use crate::Error;
 
 /// Changes with every change to what kernels compute, bit by bit, or to how pages and states lie in memory: then what
 /// earlier builds have stored is not found any more.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// Of each tensor so many bytes count, at its beginning, its middle and its end: reading all of a large model would take
-/// longer than loading it, and models whose weights differ at all differ there.
-const SAMPLE: usize = 4096;
+/// Files are hashed in pieces of so many bytes, by several threads; a file's hash is that of its pieces' hashes.
+const PIECE: usize = 16 << 20;
+/// Threads that hash: the disk and the memory are no faster for more.
+const THREADS_MAX: usize = 8;
 
-/// `numerics` names kernels and precision.
-pub fn fingerprint(model: &Model, numerics: &str, kv: KvTypes) -> Result<Key, Error> {
+/// All bytes of a model's weights, as hashes: of each file, or of each tensor where there are no files. Hashes of files
+/// that have not changed since the last time are read from the cache's folder.
+pub struct Contents<'a> {
+    model: &'a Model,
+    dir: &'a Path,
+    known: Known,
+}
+
+impl<'a> Contents<'a> {
+    /// Looks up what is known in the cache's folder `dir`.
+    pub fn new(model: &'a Model, dir: &'a Path) -> Self {
+        Self { model, dir, known: Known::read(dir) }
+    }
+
+    fn known(&self, file: &Mapped) -> Option<Key> {
+        self.known.get(file.stamp.as_ref()?)
+    }
+
+    /// Bytes of files that have to be read for it.
+    pub fn bytes(&self) -> u64 {
+        let unknown = self.model.files().iter().filter(|f| self.known(f).is_none());
+        unknown.map(|f| f.bytes.len() as u64).sum()
+    }
+
+    /// Reads what is not known, which `progress` is told in bytes. The model has been loaded: a file that has changed
+    /// since it was opened may have been loaded in part before and in part after, and gets a hash that never comes again.
+    fn hash(mut self, h: &mut blake3::Hasher, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
+        let files = self.model.files();
+        let mut done = 0;
+        let mut learnt = false;
+        for file in files {
+            let known = self.known(file);
+            let hash = known.unwrap_or_else(|| {
+                hash_file(file, &mut |bytes| {
+                    done += bytes;
+                    progress(done);
+                })
+            });
+            h.update(&hash);
+            let Some(stamp) = &file.stamp else { continue };
+            if Stamp::of(&stamp.path).ok().as_ref() != Some(stamp) {
+                tracing::warn!(
+                    "{}: changed while it was loaded; nothing of the cache on disk is used. Load the model again",
+                    file.name
+                );
+                h.update(&nanoseconds().to_le_bytes());
+            } else if known.is_none() && is_settled(stamp) {
+                self.known.insert(stamp, hash);
+                learnt = true;
+            }
+        }
+        if learnt && let Err(e) = self.known.write(self.dir) {
+            // The folder that can not be used at all is refused by whoever opens it next.
+            tracing::warn!("{}: {e}; the model is hashed again at the next start", self.dir.display());
+        }
+        if files.is_empty() {
+            for t in self.model.tensors() {
+                if let Some(tensor) = self.model.optional(&t.name)? {
+                    h.update(blake3::hash(&tensor.data).as_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn nanoseconds() -> i128 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos() as i128
+}
+
+/// Clocks of file systems tick as seldom as every two seconds: what was changed just now could be changed once more and
+/// show the same time.
+fn is_settled(stamp: &Stamp) -> bool {
+    const TICK_NS: i128 = 2_000_000_000;
+    i128::from(stamp.modified_ns.max(stamp.changed_ns)) + TICK_NS < nanoseconds()
+}
+
+/// BLAKE3 of the pieces' BLAKE3. `read` is told the bytes of each piece.
+fn hash_file(file: &Mapped, read: &mut dyn FnMut(u64)) -> Key {
+    let pieces = file.bytes.len().div_ceil(PIECE);
+    let mut hashes = vec![Key::default(); pieces];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX).min(pieces);
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (send, hashed) = channel();
+        for _ in 0..threads {
+            let (send, next) = (send.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let piece = next.fetch_add(1, Ordering::Relaxed);
+                    if piece >= pieces {
+                        return;
+                    }
+                    let range = piece * PIECE..((piece + 1) * PIECE).min(file.bytes.len());
+                    file.will_read(&range);
+                    let hash = blake3::hash(&file.bytes[range.clone()]);
+                    file.release(&range);
+                    if send.send((piece, range.len(), hash)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(send);
+        for (piece, bytes, hash) in hashed {
+            hashes[piece] = hash.into();
+            read(bytes as u64);
+        }
+    });
+    blake3::hash(hashes.as_flattened()).into()
+}
+
+/// `numerics` names kernels and precision. `progress` is told bytes of [`Contents::bytes`].
+pub fn fingerprint(
+    contents: Contents<'_>,
+    numerics: &str,
+    kv: KvTypes,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Key, Error> {
+    let model = contents.model;
     let mut h = blake3::Hasher::new();
     h.update(b"octet model").update(&VERSION.to_le_bytes());
     text(&mut h, numerics);
@@ -25,17 +151,8 @@ pub fn fingerprint(model: &Model, numerics: &str, kv: KvTypes) -> Result<Key, Er
     for t in model.tensors() {
         text(&mut h, &t.name);
         text(&mut h, &format!("{:?} {:?}", t.ty, t.shape));
-        let Some(tensor) = model.optional(&t.name)? else { continue };
-        let data = &tensor.data[..];
-        let middle = data.len() / 2;
-        if data.len() <= 3 * SAMPLE {
-            h.update(data);
-        } else {
-            h.update(&data[..SAMPLE]);
-            h.update(&data[middle..middle + SAMPLE]);
-            h.update(&data[data.len() - SAMPLE..]);
-        }
     }
+    contents.hash(&mut h, progress)?;
     Ok(h.finalize().into())
 }
 

@@ -11,6 +11,7 @@
 mod disk;
 mod fingerprint;
 mod key;
+mod known;
 mod lease;
 mod miss;
 mod policy;
@@ -27,7 +28,7 @@ use crate::Error;
 use crate::models::Model;
 use disk::Disk;
 pub use disk::{DiskOptions, DiskStats};
-pub(crate) use fingerprint::fingerprint;
+pub(crate) use fingerprint::{Contents, fingerprint};
 pub use key::Key;
 pub use lease::Lease;
 pub use miss::{Miss, MissReport};
