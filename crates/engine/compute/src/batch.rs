@@ -3,35 +3,36 @@
 /// Tokens of a KV page. Attention walks whole pages in order, so a result never depends on how a prompt was cut.
 pub const PAGE_TOKENS: usize = 64;
 
-/// The tokens of one sequence within a batch.
+/// The tokens of one sequence within a batch. Made by [`Batch::push`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Index of the span's first token in [`Batch::tokens`].
-    pub start: usize,
+    pub(crate) start: usize,
     /// Number of tokens, at least 1.
-    pub len: usize,
+    pub(crate) len: usize,
     /// Tokens of this sequence that are in the cache already; the span's first token has this position.
-    pub past: usize,
+    pub(crate) past: usize,
     /// State slot of the sequence (Gated DeltaNet layers).
-    pub slot: usize,
+    pub(crate) slot: usize,
     /// Where the sequence's page numbers start in [`Batch::pages`]. Page `p` holds positions
     /// `p * PAGE_TOKENS ..` and the table covers `past + len` positions.
-    pub pages: usize,
+    pub(crate) pages: usize,
 }
 
 /// One step's input. Its vectors keep their capacity from step to step: filling it allocates nothing.
+///
+/// Threads write to slots and pages of one batch at the same time, each to those of its own spans or tokens. That is sound
+/// because no two spans of a batch have one slot, and no two write to one page: [`Batch::push`] sees to it, and nothing
+/// else changes a batch.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Token ids of all spans, one after the other.
-    pub tokens: Vec<u32>,
-    /// Position of each token in its sequence.
-    pub positions: Vec<u32>,
-    /// The sequences, in the order of their tokens.
-    pub spans: Vec<Span>,
-    /// Page tables of all spans, one after the other.
-    pub pages: Vec<u32>,
-    /// Indices into `tokens` whose logits are wanted, ascending.
-    pub outputs: Vec<u32>,
+    tokens: Vec<u32>,
+    positions: Vec<u32>,
+    spans: Vec<Span>,
+    pages: Vec<u32>,
+    outputs: Vec<u32>,
+    /// Pages that are written to.
+    written: Vec<u32>,
 }
 
 impl Batch {
@@ -43,7 +44,38 @@ impl Batch {
             spans: Vec::with_capacity(spans),
             pages: Vec::with_capacity(pages),
             outputs: Vec::with_capacity(tokens),
+            written: Vec::with_capacity(pages),
         }
+    }
+
+    /// Token ids of all spans, one after the other.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Position of each token in its sequence.
+    pub fn positions(&self) -> &[u32] {
+        &self.positions
+    }
+
+    /// The sequences, in the order of their tokens.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Page tables of all spans, one after the other.
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// Indices into `tokens` whose logits are wanted, ascending.
+    pub fn outputs(&self) -> &[u32] {
+        &self.outputs
+    }
+
+    /// Index of the first token of the sequence in state slot `slot`.
+    pub fn first_token(&self, slot: usize) -> Option<usize> {
+        self.spans.iter().find(|s| s.slot == slot).map(|s| s.start)
     }
 
     /// Number of tokens.
@@ -63,16 +95,29 @@ impl Batch {
         self.spans.clear();
         self.pages.clear();
         self.outputs.clear();
+        self.written.clear();
     }
 
     /// Adds `tokens` of a sequence with `past` cached tokens; `pages` covers `past + tokens.len()` positions.
     /// Wants logits of the last `outputs` tokens.
+    ///
+    /// # Panics
+    /// Where there are no tokens, or `pages` is too short; where another span has this slot, or writes to a page that this
+    /// one would write to, or a page that it would write to stands twice in `pages`.
     pub fn push(&mut self, tokens: &[u32], past: usize, slot: usize, pages: &[u32], outputs: usize) {
-        debug_assert!(!tokens.is_empty() && pages.len() * PAGE_TOKENS >= past + tokens.len());
+        assert!(!tokens.is_empty(), "a span has tokens");
+        let end = past + tokens.len();
+        assert!(end <= u32::MAX as usize, "position {end} is not counted");
+        assert!(pages.len() * PAGE_TOKENS >= end, "{} pages for {end} positions", pages.len());
+        assert!(self.first_token(slot).is_none(), "slot {slot} is another sequence's in this batch");
+        for &page in &pages[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)] {
+            assert!(!self.written.contains(&page), "page {page} is written to twice in this batch");
+            self.written.push(page);
+        }
         let start = self.tokens.len();
         self.spans.push(Span { start, len: tokens.len(), past, slot, pages: self.pages.len() });
         self.tokens.extend_from_slice(tokens);
-        self.positions.extend((past..past + tokens.len()).map(|p| p as u32));
+        self.positions.extend((past..end).map(|p| p as u32));
         self.pages.extend_from_slice(pages);
         let end = start + tokens.len();
         self.outputs.extend((end - outputs.min(tokens.len())..end).map(|i| i as u32));
@@ -81,5 +126,33 @@ impl Batch {
     /// Page number that holds `position` of `span`, and the row within the page.
     pub fn page_of(&self, span: &Span, position: usize) -> (usize, usize) {
         (self.pages[span.pages + position / PAGE_TOKENS] as usize, position % PAGE_TOKENS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// Whether a second span may stand beside one of 70 tokens in slot 0 with pages 5 and 6.
+    fn fits(n: usize, past: usize, slot: usize, pages: &[u32]) -> bool {
+        let mut batch = Batch::default();
+        batch.push(&[1; 70], 0, 0, &[5, 6], 1);
+        let tokens = vec![1; n];
+        catch_unwind(AssertUnwindSafe(|| batch.push(&tokens, past, slot, pages, 1))).is_ok()
+    }
+
+    #[test]
+    fn no_two_spans_write_to_one_place() {
+        assert!(fits(1, 0, 1, &[7]));
+        assert!(!fits(1, 0, 0, &[7]), "a slot");
+        assert!(!fits(1, 0, 1, &[6]), "a page");
+        assert!(!fits(65, 0, 1, &[7, 7]), "a page of its own");
+        assert!(fits(1, 64, 1, &[5, 7]), "one that it only reads");
+        assert!(fits(1, 63, 1, &[7, 5]), "one behind its tokens");
+        assert!(!fits(2, 63, 1, &[7, 5]));
+        assert!(!fits(2, 63, 1, &[7]), "too few pages");
+        assert!(!fits(0, 0, 1, &[7]), "no tokens");
     }
 }

@@ -68,6 +68,15 @@ pub(super) fn gdn(
     let (conv_len, state_len) = (*conv_len, *state_len);
     let (n, channels, taps) = (batch.len(), g.channels(), g.conv_kernel);
     let (k_dim, v_dim, v_heads) = (g.k_dim, g.v_dim, g.v_heads);
+    // What the pointers below rely on. Of the batch they rely on slots that differ, which `Batch::push` sees to.
+    assert!(
+        conv_len == (taps - 1) * channels && state_len == v_heads * k_dim * v_dim,
+        "a cache of this shape"
+    );
+    assert!(
+        g.conv.len() >= taps * channels && inputs.qkv.len() >= n * channels,
+        "weights and inputs of this shape"
+    );
     let s = &mut scratch.delta;
     let (q, k, kq, v) =
         (Shards::new(&mut s.q), Shards::new(&mut s.k), Shards::new(&mut s.kq), Shards::new(&mut s.v));
@@ -77,7 +86,8 @@ pub(super) fn gdn(
 
     // One head of the convolution over a span: `channel` is its first, `out` its place for the span's first token.
     let convolve = |span: &crate::batch::Span, channel: usize, width: usize, out: *mut f32| {
-        // SAFETY: each (slot, channel) and each place in `out` belongs to one item. Inputs have `n` rows.
+        // SAFETY: each (slot, channel) and each place in `out` belongs to one item, for spans of a batch have slots of their
+        // own. Inputs have `n` rows.
         unsafe {
             vector.conv_silu(&Conv {
                 weights: g.conv[channel..].as_ptr(),
@@ -97,8 +107,8 @@ pub(super) fn gdn(
 
     team.run(|w| {
         let per_span = g.k_heads + v_heads + 1;
-        for i in w.items(batch.spans.len() * per_span) {
-            let (span, head) = (&batch.spans[i / per_span], i % per_span);
+        for i in w.items(batch.spans().len() * per_span) {
+            let (span, head) = (&batch.spans()[i / per_span], i % per_span);
             let (start, len) = (span.start, span.len);
             // SAFETY: each item writes heads, or gates, of its own span.
             unsafe {
@@ -127,8 +137,8 @@ pub(super) fn gdn(
         w.barrier();
         // SAFETY: each thread has a part of its own.
         let own = unsafe { threads.part(w.id * per_thread, per_thread) };
-        for i in w.items(batch.spans.len() * v_heads) {
-            let (span, head) = (&batch.spans[i / v_heads], i % v_heads);
+        for i in w.items(batch.spans().len() * v_heads) {
+            let (span, head) = (&batch.spans()[i / v_heads], i % v_heads);
             let (start, len) = (span.start, span.len);
             let k_head = match g.order {
                 HeadOrder::Grouped => head / (v_heads / g.k_heads),
@@ -136,7 +146,8 @@ pub(super) fn gdn(
             };
             // A single token reads its state once, row after row; more keep a part of it in the first-level cache.
             let columns = if len == 1 { v_dim } else { GDN_COLUMNS };
-            // SAFETY: each (slot, head) and its outputs belong to one item; the rest is only read after the barrier.
+            // SAFETY: each (slot, head) and its outputs belong to one item, for spans of a batch have slots of their own; the
+            // rest is only read after the barrier.
             unsafe {
                 let v = v.part((head * n + start) * v_dim, len * v_dim);
                 let state = state.part(span.slot * state_len + head * k_dim * v_dim, k_dim * v_dim);
@@ -171,5 +182,5 @@ pub(super) fn gdn(
 /// Bytes of state that one call reads and writes.
 pub(super) fn bytes(batch: &Batch, g: &Gdn<Cpu>) -> usize {
     let state = g.v_heads * g.k_dim * g.v_dim + (g.conv_kernel - 1) * g.channels();
-    2 * 4 * state * batch.spans.len()
+    2 * 4 * state * batch.spans().len()
 }
