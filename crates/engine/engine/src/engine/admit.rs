@@ -265,7 +265,7 @@ impl Engine {
                 true => r.planned,
                 false => usize::from(end == r.choice.tokens.len()),
             };
-            (r.row, r.rows) = (self.batch.outputs.len(), outputs);
+            (r.row, r.rows) = (self.batch.outputs().len(), outputs);
             let pages = &r.lease.pages[..end.div_ceil(PAGE_TOKENS)];
             self.batch.push(&r.choice.tokens[computed..end], computed, r.lease.slot, pages, outputs);
         }

@@ -80,8 +80,7 @@ impl Engine {
             }
         }
         if let Some((pooling, sum)) = &mut job.pooling {
-            let first: usize =
-                self.batch.spans.iter().find(|s| s.slot == r.lease.slot).map_or(0, |s| s.start);
+            let first = self.batch.first_token(r.lease.slot).unwrap_or(0);
             let hidden = self.model.config().hidden;
             let states = self.model.hidden()?;
             let rows = states[first * hidden..].chunks_exact(hidden).take(r.planned);

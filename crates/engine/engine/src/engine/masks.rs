@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::choice::Masked;
-use super::{RequestId, Running};
+use super::{JobId, Running};
 
 /// A constraint on its way, and what came of it.
 type Job = (usize, Box<Masked>);
@@ -50,7 +50,7 @@ impl MaskWorker {
     }
 
     /// Takes the masks back, waiting for those that are not ready. Returns the requests whose constraints failed.
-    pub(super) fn receive(&mut self, running: &mut [Running]) -> (Vec<(RequestId, String)>, Cost) {
+    pub(super) fn receive(&mut self, running: &mut [Running]) -> (Vec<(JobId, String)>, Cost) {
         let (mut failed, mut cost) = (Vec::new(), Cost::default());
         if let Some((_, from, _)) = &self.thread
             && self.owed > 0

@@ -26,7 +26,7 @@ use octet_compute::cpu::{Arbiter, CpuOptions};
 use slab::Slab;
 
 use crate::Error;
-use crate::cache::{Cache, Found, Lease, TOKENS_MIN, fingerprint};
+use crate::cache::{Cache, Contents, Found, Lease, TOKENS_MIN, fingerprint};
 pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
 use crate::experts::ExpertUsage;
 use crate::models::{self, Device, Limits, Model, config::CONTEXT_MAX, loader::Progress};
@@ -138,8 +138,16 @@ impl Options {
     }
 }
 
-/// Number of a request within an engine.
-pub type RequestId = usize;
+/// Name of a request within an engine; no other request ever has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    job: JobId,
+    /// Counted from the engine's first request on.
+    serial: u64,
+}
+
+/// Place of a request in [`Engine::jobs`]: another's when the request is over.
+type JobId = usize;
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,6 +207,7 @@ pub struct Stats {
 
 /// A request, as long as one of its answers is not finished.
 struct Job {
+    serial: u64,
     sink: Box<dyn EventSink>,
     /// The listener is gone, or has been told that it is over.
     closed: bool,
@@ -221,13 +230,13 @@ struct Job {
 
 /// A sequence in the queue: new, or put back.
 struct Waiting {
-    job: RequestId,
+    job: JobId,
     choice: Box<Choice>,
 }
 
 /// A sequence on the model.
 struct Running {
-    job: RequestId,
+    job: JobId,
     choice: Box<Choice>,
     lease: Lease,
     /// Where it goes on once all has come from disk.
@@ -256,6 +265,8 @@ pub struct Engine {
     cache: Cache,
     rules: Arc<Rules>,
     jobs: Slab<Job>,
+    /// Requests that were submitted so far.
+    submitted: u64,
     waiting: VecDeque<Waiting>,
     batch: Batch,
     plan: plan::Plan,
@@ -276,8 +287,12 @@ impl Engine {
         // First what can fail at once.
         let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
         let limits = options.limits(models::context_length(file)?, 0)?;
-        let model = options.device().load(file, limits, progress)?;
-        Self::assemble(file, options, tokenizer, model)
+        let contents = options.disk.as_ref().map(|disk| Contents::new(file, &disk.dir));
+        let (load, hash) = (file.size_bytes(), contents.as_ref().map_or(0, Contents::bytes));
+        let mut loaded = |done: u64, _: u64| progress(done, load + hash);
+        let model = options.device().load(file, limits, &mut loaded)?;
+        let mut hashed = |done: u64| progress(load + done, load + hash);
+        Self::assemble(file, options, tokenizer, model, contents, &mut hashed)
     }
 
     /// An engine around a model that is loaded already, within [`Options::limits`]. `file` gives the tokenizer, the
@@ -287,7 +302,9 @@ impl Engine {
         options: &Options,
         model: Box<dyn Model>,
     ) -> Result<Self, Error> {
-        Self::assemble(file, options, Tokenizer::from_metadata(&file.metadata)?, model)
+        let contents = options.disk.as_ref().map(|disk| Contents::new(file, &disk.dir));
+        let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
+        Self::assemble(file, options, tokenizer, model, contents, &mut |_| {})
     }
 
     fn assemble(
@@ -295,12 +312,17 @@ impl Engine {
         options: &Options,
         tokenizer: Tokenizer,
         mut model: Box<dyn Model>,
+        contents: Option<Contents<'_>>,
+        hashed: &mut dyn FnMut(u64),
     ) -> Result<Self, Error> {
         let tokenizer = Arc::new(tokenizer);
         let made_for = models::context_length(file)?;
-        let disk = match &options.disk {
-            Some(disk) => Some((disk, fingerprint(file, &model.backend().numerics(), options.kv)?)),
-            None => None,
+        let disk = match (&options.disk, contents) {
+            (Some(disk), Some(contents)) => {
+                let numerics = model.backend().numerics();
+                Some((disk, fingerprint(contents, &numerics, options.kv, hashed)?))
+            }
+            _ => None,
         };
         let slot_bytes = model.cache_shape().slot_bytes() as u64;
         let snapshot_memory = options.snapshot_memory.unwrap_or(SNAPSHOTS_SINGLE as u64 * slot_bytes);
@@ -328,6 +350,7 @@ impl Engine {
             model,
             cache,
             jobs: Slab::new(),
+            submitted: 0,
             waiting: VecDeque::new(),
             masks: MaskWorker::default(),
             stats: Stats::default(),
@@ -375,7 +398,10 @@ impl Engine {
         let mut choices = request.choices.into_iter();
         let first = choices.next();
         let followers: Vec<_> = choices.collect();
+        let serial = self.submitted;
+        self.submitted += 1;
         let job = self.jobs.insert(Job {
+            serial,
             sink,
             closed: false,
             failed: false,
@@ -393,12 +419,12 @@ impl Engine {
             pooling: request.pooling.map(|p| (p, Vec::new())),
         });
         self.waiting.extend(first.map(|choice| Waiting { job, choice: Box::new(choice) }));
-        job
+        RequestId { job, serial }
     }
 
-    /// Cancels a request. It gets no further event.
+    /// Cancels a request. It gets no further event. Nothing happens where it is over already.
     pub fn cancel(&mut self, id: RequestId) {
-        if let Some(job) = self.jobs.get_mut(id) {
+        if let Some(job) = self.jobs.get_mut(id.job).filter(|job| job.serial == id.serial) {
             job.closed = true;
         }
     }
@@ -460,7 +486,7 @@ impl Engine {
 
     /// Tells all listeners that it is over. Touches nothing else: the engine may have panicked.
     pub(crate) fn fail_all(&mut self, error: impl Fn() -> Error) {
-        let ids: Vec<RequestId> = self.jobs.iter().map(|(id, _)| id).collect();
+        let ids: Vec<JobId> = self.jobs.iter().map(|(id, _)| id).collect();
         for id in ids {
             self.fail(id, error());
         }
@@ -477,7 +503,7 @@ impl Engine {
     }
 
     /// Tells the listener that it is over, and cancels what is left.
-    fn fail(&mut self, id: RequestId, error: Error) {
+    fn fail(&mut self, id: JobId, error: Error) {
         if let Some(job) = self.jobs.get_mut(id)
             && !job.closed
         {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use super::work::{Command, work};
+use super::work::{Command, Submission, work};
 use super::{Options, RETRY, Shutdown};
 use crate::Error;
 use crate::engine::{Engine, Event, EventSink, Request, Rules, Stats, SubmitError};
@@ -66,6 +66,11 @@ impl Shared {
         }
     }
 
+    /// True where nothing more can come: no place is taken any more, and none is given.
+    pub fn is_drained(&self) -> bool {
+        self.draining.load(Ordering::SeqCst) && self.sent.load(Ordering::SeqCst) == 0
+    }
+
     /// The same where there may be no next time, since there is nothing more to do.
     pub fn publish_at_rest(&self, stats: &Stats) {
         self.held.store(stats.waiting + stats.running, Ordering::Release);
@@ -78,7 +83,7 @@ pub struct Place(Arc<Shared>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.sent.fetch_sub(1, Ordering::AcqRel);
+        self.0.sent.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -143,14 +148,16 @@ impl Handle {
     /// Takes a place in the queue for a request that is yet to be made. There are as many as may run and wait together.
     pub fn reserve(&self) -> Result<Place, SubmitError> {
         let s = &self.shared;
-        if s.draining.load(Ordering::Acquire) {
-            return Err(SubmitError::Stopping);
-        }
         let room = |sent: usize| (sent + s.held.load(Ordering::Acquire) < s.places).then_some(sent + 1);
-        match s.sent.fetch_update(Ordering::AcqRel, Ordering::Acquire, room) {
+        let place = match s.sent.fetch_update(Ordering::SeqCst, Ordering::Acquire, room) {
             Ok(_) => Ok(Place(Arc::clone(s))),
             Err(_) => Err(SubmitError::QueueFull { retry_after: self.retry_after() }),
+        };
+        // Looked at when the place is taken: a place that is given is one that the engine waits for.
+        if s.draining.load(Ordering::SeqCst) {
+            return Err(SubmitError::Stopping);
         }
+        place
     }
 
     /// Queues a request whose events go to `sink`. Checks it first, on this thread.
@@ -166,8 +173,13 @@ impl Handle {
         sink: Box<dyn EventSink>,
     ) -> Result<(), SubmitError> {
         let prepared = self.shared.rules.prepare(request)?;
-        let command = Command::Submit(Box::new(prepared), sink, place);
-        self.commands.send(command).map_err(|_| SubmitError::Stopping)
+        let command = Command::Submit(Submission::new(prepared, sink, place));
+        self.commands.send(command).map_err(|e| {
+            if let Command::Submit(submission) = e.0 {
+                submission.refuse();
+            }
+            SubmitError::Stopping
+        })
     }
 
     fn retry_after(&self) -> std::time::Duration {
@@ -196,7 +208,7 @@ impl Handle {
 
     /// Takes no more requests, and ends. Returns at once; see [`Handle::join`]. `Now` after `Drain` cuts it short.
     pub fn shutdown(&self, how: Shutdown) {
-        self.shared.draining.store(true, Ordering::Release);
+        self.shared.draining.store(true, Ordering::SeqCst);
         self.shared.stop.fetch_or(how == Shutdown::Now, Ordering::AcqRel);
         let _ = self.commands.send(Command::Wake); // it has ended already
     }

@@ -12,14 +12,37 @@ use crate::engine::{Engine, Event, EventSink, Prepared, Step};
 /// What handles send.
 pub enum Command {
     /// A request that has been checked.
-    Submit(Box<Prepared>, Box<dyn EventSink>, Place),
+    Submit(Submission),
     /// Look at the flags.
     Wake,
 }
 
+/// A request on its way to the engine. Wherever it is dropped before it gets there, its listener hears that it was stopped:
+/// one that nobody tells waits for ever.
+pub struct Submission(Option<(Box<Prepared>, Box<dyn EventSink>, Place)>);
+
+impl Submission {
+    pub fn new(request: Prepared, sink: Box<dyn EventSink>, place: Place) -> Self {
+        Self(Some((Box::new(request), sink, place)))
+    }
+
+    /// Drops the request without a word: its submitter is told otherwise.
+    pub fn refuse(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        if let Some((_, sink, _)) = &mut self.0 {
+            let _ = sink.send(Event::Failed(Error::Stopped)); // over either way
+        }
+    }
+}
+
 /// After so long without work the cache is stored: a conversation that goes on at once would pass most of it.
 const QUIET: Duration = Duration::from_secs(3);
-/// Between two parts of that.
+/// Between two parts of that; and between looks at whether those that drain have all come.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Works until it is told to end, or all handles are gone and everything is done. Should the engine panic, everybody
@@ -31,12 +54,8 @@ pub(super) fn work(engine: &mut Engine, commands: &Receiver<Command>, shared: &S
         // One of the listeners may be what panicked.
         while catch_unwind(AssertUnwindSafe(|| engine.fail_all(|| Error::Panicked))).is_err() {}
     }
-    // What was sent too late hears of it.
-    for command in commands.try_iter() {
-        if let Command::Submit(_, mut sink, _) = command {
-            let _ = sink.send(Event::Failed(Error::Stopped)); // over either way
-        }
-    }
+    // What was sent too late hears of it as it is dropped: here, or with the channel.
+    commands.try_iter().for_each(drop);
     if let Err(panic) = result {
         resume_unwind(panic);
     }
@@ -65,10 +84,19 @@ fn run(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
             shared.publish(&engine.stats());
         } else {
             shared.publish_at_rest(&engine.stats());
-            if orphaned || shared.draining.load(Ordering::Acquire) {
+            if orphaned || shared.is_drained() {
                 engine.flush();
                 shared.publish_at_rest(&engine.stats());
                 return;
+            }
+            if shared.draining.load(Ordering::SeqCst) {
+                // Places are taken for requests that are still being made. They count as accepted.
+                match commands.recv_timeout(PAUSE) {
+                    Ok(command) => take(engine, command, shared),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => orphaned = true,
+                }
+                continue;
             }
             match rest(engine, commands, shared) {
                 Ok(command) => take(engine, command, shared),
@@ -98,7 +126,9 @@ fn rest(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) -> R
 }
 
 fn take(engine: &mut Engine, command: Command, shared: &Shared) {
-    if let Command::Submit(request, sink, place) = command {
+    if let Command::Submit(mut submission) = command
+        && let Some((request, sink, place)) = submission.0.take()
+    {
         engine.submit(*request, sink);
         // Counted there before it is not counted here, so that the queue is never longer than it may be.
         shared.publish(&engine.stats());

@@ -412,3 +412,82 @@ fn draining_finishes_what_was_accepted_and_takes_no_more() {
     assert!(all.iter().all(|events| collect(events).expect("it was accepted")[&0].tokens.len() == 20));
     handle.join().expect("the thread ends well");
 }
+
+/// What was accepted is answered, however late its prompt is made.
+#[test]
+fn a_place_that_was_given_is_waited_for() {
+    let handle = open("qwen3", options());
+    let place = handle.reserve().expect("there is room");
+    let unused = handle.reserve().expect("there is room");
+    handle.shutdown(Shutdown::Drain);
+    assert!(matches!(handle.reserve(), Err(SubmitError::Stopping)));
+    let (send, events) = channel();
+    handle.submit_in(place, greedy(prompt(20, 1), 5), Box::new(send)).expect("it was accepted");
+    drop(unused);
+    assert_eq!(collect(&events).expect("it is served")[&0].tokens.len(), 5);
+    handle.join().expect("the thread ends well");
+}
+
+/// Keeps its channel open from both ends, as a server's does: only an event tells that it is over.
+struct Endless(Sender<Event>);
+
+impl EventSink for Endless {
+    fn send(&mut self, event: Event) -> ControlFlow<()> {
+        EventSink::send(&mut self.0, event)
+    }
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Between the engine's last look at what was submitted and its end, nothing gets lost.
+#[test]
+fn what_is_submitted_while_it_ends_hears_of_it() {
+    for round in 0..30 {
+        let handle = open("llama", options());
+        let how = if round % 2 == 0 { Shutdown::Now } else { Shutdown::Drain };
+        let (go, wait) = (std::sync::Barrier::new(2), Duration::from_secs(60));
+        std::thread::scope(|scope| {
+            let submitting = scope.spawn(|| {
+                go.wait();
+                let mut all = Vec::new();
+                // Until it is refused.
+                loop {
+                    let (send, events) = channel();
+                    let sink = Endless(send.clone());
+                    match handle.submit_to(greedy(prompt(2, 1), 1), Box::new(sink)) {
+                        Ok(()) => all.push((send, events)),
+                        Err(SubmitError::QueueFull { .. }) => std::thread::yield_now(),
+                        Err(_) => return all,
+                    }
+                }
+            });
+            go.wait();
+            handle.shutdown(how);
+            for (_open, events) in submitting.join().expect("it ends") {
+                let last = loop {
+                    match events.recv_timeout(wait).expect("it is told") {
+                        event @ (Event::Done { .. } | Event::Failed(_)) => break event,
+                        _ => {}
+                    }
+                };
+                let served = matches!(last, Event::Done { .. });
+                assert!(served || how == Shutdown::Now, "what was accepted is answered");
+            }
+        });
+        handle.join().expect("the thread ends well");
+    }
+}
+
+#[test]
+fn a_late_cancel_hits_nobody_else() {
+    let mut e = engine("qwen3", &options());
+    let (first, events) = submit(&mut e, greedy(prompt(20, 1), 3));
+    finish(&mut e);
+    assert_eq!(collect(&events).expect("it is served")[&0].tokens.len(), 3);
+    let (second, events) = submit(&mut e, greedy(prompt(20, 2), 3));
+    assert_ne!(first, second);
+    e.cancel(first);
+    finish(&mut e);
+    assert_eq!(collect(&events).expect("it is served")[&0].tokens.len(), 3);
+}
