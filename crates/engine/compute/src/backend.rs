@@ -119,7 +119,8 @@ pub struct Attention<B: Backend> {
     pub head_dim: usize,
     /// Each query head's projection is `[q (head_dim) | gate (head_dim)]`, and the output is multiplied by `sigmoid(gate)`.
     pub gated: bool,
-    /// Weights of the RMS norms of each query and key head `[head_dim]`, applied before the rotation.
+    /// Weights of the RMS norms of queries and keys, applied before the rotation: of each head `[head_dim]`, or of all heads of
+    /// a token together `[heads, head_dim]` and `[kv_heads, head_dim]` (OLMoE; not where `gated`).
     pub qk_norm: Option<(B::Buf, B::Buf)>,
     /// Epsilon of those norms.
     pub eps: f32,
@@ -184,7 +185,7 @@ pub struct Mlp<B: Backend> {
 }
 
 /// A mixture of SwiGLU experts with the norm in front of it. A bias of the router counts in the choice of experts and
-/// in their weights.
+/// in their weights: the softmax over all experts, of which those of the `top_k` chosen ones are used.
 pub struct Moe<B: Backend> {
     /// RMS norm weight `[hidden]`.
     pub norm: B::Buf,
@@ -204,6 +205,8 @@ pub struct Moe<B: Backend> {
     pub experts: usize,
     /// Experts routed to per token, at most [`MAX_TOP_K`].
     pub top_k: usize,
+    /// The chosen experts' weights are divided by their sum (transformers' `norm_topk_prob`).
+    pub norm_top_k: bool,
 }
 
 /// Most experts of a layer.

@@ -341,17 +341,25 @@ impl Backend for Reference {
         };
         let d = a.head_dim;
         let stride = if a.gated { 2 * d } else { d };
-        for span in &batch.spans {
+        for span in batch.spans() {
             for t in span.start..span.start + span.len {
-                let position = batch.positions[t];
+                let position = batch.positions()[t];
+                let whole = a.qk_norm.as_ref().filter(|n| n.0.len() != d);
+                if let Some((wq, wk)) = whole {
+                    for (x, w) in [(&mut *q, wq), (&mut *k, wk)] {
+                        let row = &mut x[t * w.len()..(t + 1) * w.len()];
+                        row.copy_from_slice(&rms_norm(row, w, a.eps));
+                    }
+                }
+                let of_heads = a.qk_norm.as_ref().filter(|_| whole.is_none());
                 for h in 0..a.heads {
                     let q = &mut q[(t * a.heads + h) * stride..][..d];
-                    norm_and_rotate(q, a.qk_norm.as_ref().map(|n| &n.0), a, position);
+                    norm_and_rotate(q, of_heads.map(|n| &n.0), a, position);
                 }
                 let (page, row) = batch.page_of(span, position as usize);
                 for h in 0..a.kv_heads {
                     let k = &mut k[(t * a.kv_heads + h) * d..][..d];
-                    norm_and_rotate(k, a.qk_norm.as_ref().map(|n| &n.1), a, position);
+                    norm_and_rotate(k, of_heads.map(|n| &n.1), a, position);
                     let at = ((page * a.kv_heads + h) * PAGE_TOKENS + row) * d;
                     let v = &v[(t * a.kv_heads + h) * d..][..d];
                     decode(ty.keys, &encode(ty.keys, k), &mut keys[at..at + d]);
@@ -375,7 +383,7 @@ impl Backend for Reference {
         };
         let d = a.head_dim;
         let stride = if a.gated { 2 * d } else { d };
-        for span in &batch.spans {
+        for span in batch.spans() {
             for t in span.start..span.start + span.len {
                 for h in 0..a.heads {
                     let kv_head = h / (a.heads / a.kv_heads);
@@ -384,7 +392,7 @@ impl Backend for Reference {
                         ((page * a.kv_heads + kv_head) * PAGE_TOKENS + row) * d
                     };
                     let query = &q[(t * a.heads + h) * stride..][..stride];
-                    let n = batch.positions[t] as usize + 1;
+                    let n = batch.positions()[t] as usize + 1;
                     let scale = (d as f32).powf(-0.5);
                     let scores: Vec<f32> =
                         (0..n).map(|p| scale * dot(&query[..d], &keys[at(p)..][..d])).collect();
@@ -416,7 +424,7 @@ impl Backend for Reference {
         let LayerStore::Gdn { conv, conv_len, state, state_len } = &mut cache.layers[layer] else {
             unreachable!("layer {layer} has no recurrent state")
         };
-        for span in &batch.spans {
+        for span in batch.spans() {
             let conv = &mut conv[span.slot * *conv_len..][..*conv_len];
             let state = &mut state[span.slot * *state_len..][..*state_len];
             Self::gdn_span(span, g, conv, state, [qkv, z, b, alpha], out);
@@ -445,7 +453,7 @@ impl Backend for Reference {
             let mut order: Vec<usize> = (0..m.experts).collect();
             order.sort_by(|&i, &j| p[j].total_cmp(&p[i])); // stable: the lower index first on a tie
             order.truncate(m.top_k);
-            let sum: f32 = order.iter().map(|&e| p[e]).sum();
+            let sum: f32 = if m.norm_top_k { order.iter().map(|&e| p[e]).sum() } else { p.iter().sum() };
             for &e in &order {
                 counts.add(layer, e, 1);
                 add(h, &swiglu(&m.gate[e], &m.up[e], &m.down[e], &x), p[e] / sum);
@@ -465,7 +473,7 @@ impl Backend for Reference {
         head: &Dense,
         out: &mut Vec<f32>,
     ) {
-        for (i, &t) in batch.outputs.iter().enumerate() {
+        for (i, &t) in batch.outputs().iter().enumerate() {
             let x = rms_norm(&h[t as usize * head.cols..][..head.cols], norm, eps);
             out[i * head.rows..(i + 1) * head.rows].copy_from_slice(&head.apply(&x));
         }

@@ -96,7 +96,7 @@ fn tokenizer(m: &mut Metadata, s: &Shape) {
     let (pre, specials) = match s.architecture {
         "qwen35" | "qwen35moe" => ("qwen35", 33),
         "qwen3" | "qwen3moe" => ("qwen2", 26),
-        "qwen2" => ("qwen2", 22),
+        "qwen2" | "qwen2moe" => ("qwen2", 22),
         _ if s.name.starts_with("smollm") => ("smollm", 26),
         _ => ("llama-bpe", 26),
     };

@@ -123,8 +123,9 @@ impl Planner<'_> {
             }
         }
         if s.qk_norm() {
-            self.norm(i, "attn_q_norm", s.head_dim);
-            self.norm(i, "attn_k_norm", s.head_dim);
+            let [q, k] = if s.is_olmoe() { [q, kv] } else { [s.head_dim; 2] };
+            self.norm(i, "attn_q_norm", q);
+            self.norm(i, "attn_k_norm", k);
         }
     }
 

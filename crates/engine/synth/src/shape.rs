@@ -99,9 +99,14 @@ impl Shape {
         i < self.layers && self.gdn.is_some_and(|g| !(i + 1).is_multiple_of(g.interval))
     }
 
-    /// Qwen3 and later normalise queries and keys.
+    /// Qwen3 and later normalise queries and keys, as OLMoE does.
     pub(crate) fn qk_norm(&self) -> bool {
-        self.architecture.starts_with("qwen3")
+        self.architecture.starts_with("qwen3") || self.is_olmoe()
+    }
+
+    /// OLMoE normalises all heads together.
+    pub(crate) fn is_olmoe(&self) -> bool {
+        self.architecture == "olmoe"
     }
 
     /// Qwen3.5 and later: attention with an output gate, Gated DeltaNet in the other layers.

@@ -4,7 +4,7 @@ use crate::{Error, GdnShape, Mix, MoeShape, Shape, known};
 
 /// Architectures that [`tiny`] knows.
 pub const TINY_ARCHITECTURES: &[&str] =
-    &["qwen35moe", "qwen35", "qwen3moe", "qwen3", "qwen2", "llama", "mixtral"];
+    &["qwen35moe", "qwen35", "qwen3moe", "qwen3", "qwen2", "qwen2moe", "olmoe", "llama", "mixtral"];
 
 /// A model of one to three million random weights, the same every time. Its rows are multiples of 256, so every mix
 /// fits.
@@ -28,6 +28,17 @@ pub fn tiny_shape(architecture: &str) -> Result<Shape, Error> {
         "qwen3moe" => Shape { moe: moe(8, 2, 0), ..like("qwen3-30b-a3b")? },
         "qwen3" => like("qwen3-8b")?,
         "qwen2" => like("qwen2.5-7b")?,
+        "qwen2moe" => {
+            Shape { architecture: "qwen2moe", intermediate: 0, moe: moe(8, 3, 256), ..like("qwen2.5-7b")? }
+        }
+        // As many key and value heads as query heads.
+        "olmoe" => Shape {
+            architecture: "olmoe",
+            kv_heads: 4,
+            intermediate: 0,
+            moe: moe(8, 3, 0),
+            ..like("llama-3.2-1b")?
+        },
         "llama" => like("llama-3.2-1b")?,
         "mixtral" => Shape { moe: moe(4, 2, 0), ..like("mixtral-8x7b")? },
         _ => return Err(Error::UnknownArchitecture { name: architecture.to_string() }),

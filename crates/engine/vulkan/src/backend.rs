@@ -109,7 +109,7 @@ pub(crate) const CHUNK_TOKENS: usize = 512;
 
 /// Chunks of the longest context in a batch, rounded up to a power of two: the grid of attention.
 pub(crate) fn chunks(batch: &Batch) -> usize {
-    let longest = batch.positions.iter().max().map_or(1, |p| *p as usize + 1);
+    let longest = batch.positions().iter().max().map_or(1, |p| *p as usize + 1);
     longest.div_ceil(CHUNK_TOKENS).next_power_of_two()
 }
 
@@ -451,8 +451,8 @@ impl Backend for Vulkan {
         let key = StepKey {
             pass,
             tokens: batch.len(),
-            spans: batch.spans.len(),
-            outputs: batch.outputs.len(),
+            spans: batch.spans().len(),
+            outputs: batch.outputs().len(),
             chunks: chunks(batch),
         };
         match self.steps.iter().position(|s| s.key == key) {

@@ -59,17 +59,17 @@ impl Block {
     pub(crate) fn fill(&mut self, batch: &Batch) -> Result<(), Error> {
         let most = self.tables as usize;
         let room = self.staged.len() - self.pages as usize;
-        if batch.len() > most || batch.pages.len() > room {
+        if batch.len() > most || batch.pages().len() > room {
             return Err(Error(format!(
                 "a step of {} tokens and {} pages is larger than what was planned for: {most} and {room}",
                 batch.len(),
-                batch.pages.len()
+                batch.pages().len()
             )));
         }
         let at = |from: u32, i: usize| from as usize + i;
-        for (s, span) in batch.spans.iter().enumerate() {
+        for (s, span) in batch.spans().iter().enumerate() {
             for t in span.start..span.start + span.len {
-                let position = batch.positions[t];
+                let position = batch.positions()[t];
                 let (page, row) = batch.page_of(span, position as usize);
                 self.staged[at(self.positions, t)] = position;
                 self.staged[at(self.tables, t)] = span.pages as u32;
@@ -79,10 +79,10 @@ impl Block {
             self.staged[at(self.spans, 3 * s)..][..3].copy_from_slice(&words);
         }
         let outputs = self.outputs as usize;
-        self.staged[outputs..][..batch.outputs.len()].copy_from_slice(&batch.outputs);
+        self.staged[outputs..][..batch.outputs().len()].copy_from_slice(&batch.outputs());
         let pages = self.pages as usize;
-        self.staged[pages..][..batch.pages.len()].copy_from_slice(&batch.pages);
-        self.words.write_words(0, &self.staged[..pages + batch.pages.len()]);
+        self.staged[pages..][..batch.pages().len()].copy_from_slice(&batch.pages());
+        self.words.write_words(0, &self.staged[..pages + batch.pages().len()]);
         Ok(())
     }
 }

@@ -61,7 +61,7 @@ impl Plan {
         self.splits.clear();
         let tile = (TILE_QUERIES / (heads / kv_heads)).max(1);
         let mut row = 0;
-        for (index, span) in batch.spans.iter().enumerate() {
+        for (index, span) in batch.spans().iter().enumerate() {
             let end = span.start + span.len;
             let chunks_all = attend_chunks(span.past + span.len - 1);
             let fits = row + span.len * chunks_all * heads <= rows
@@ -125,6 +125,13 @@ fn store(vector: &VectorKernels, ty: KvType, x: &[f32], out: &mut [u8]) {
     }
 }
 
+/// RMS norm of all heads of a token together. Few models have it: plain code, the same for every instruction set.
+fn norm_whole(row: &mut [f32], w: &[f32], eps: f32) {
+    let squares: f32 = row.iter().map(|x| x * x).sum();
+    let scale = 1.0 / (squares / row.len() as f32 + eps).sqrt();
+    row.iter_mut().zip(w).for_each(|(x, w)| *x *= scale * w);
+}
+
 pub(super) fn rope_store(
     team: &mut Team,
     vector: &VectorKernels,
@@ -141,30 +148,39 @@ pub(super) fn rope_store(
     };
     let (d, pairs) = (a.head_dim, a.rope_dims / 2);
     let stride = if a.gated { 2 * d } else { d };
+    let whole = a.qk_norm.as_ref().filter(|n| n.0.len() != d);
+    let of_heads = a.qk_norm.as_ref().filter(|_| whole.is_none());
+    assert!(whole.is_none_or(|n| !a.gated && (n.0.len(), n.1.len()) == (a.heads * d, a.kv_heads * d)));
     let (q, k) = (Shards::new(q), Shards::new(k));
     let (keys, values) = (Shards::new(keys), Shards::new(values));
     team.run(|w| {
         let (mut cos, mut sin) = ([0.0; MAX_PAIRS], [0.0; MAX_PAIRS]);
         let (cos, sin) = (&mut cos[..pairs], &mut sin[..pairs]);
         for t in w.items(batch.len()) {
-            let position = batch.positions[t];
+            let position = batch.positions()[t];
             rope_angles(position, &a.inv_freq[..pairs], a.rope_scale, cos, sin);
+            if let Some((wq, wk)) = whole {
+                // SAFETY: each token is one thread's.
+                let rows =
+                    unsafe { [(q.part(t * wq.len(), wq.len()), wq), (k.part(t * wk.len(), wk.len()), wk)] };
+                rows.into_iter().for_each(|(row, w)| norm_whole(row, w, a.eps));
+            }
             for h in 0..a.heads {
                 // SAFETY: each token is one thread's.
                 let head = unsafe { q.part((t * a.heads + h) * stride, d) };
-                vector.norm_rope(head, a.qk_norm.as_ref().map(|n| &n.0[..]), a.eps, cos, sin, a.rope_pairing);
+                vector.norm_rope(head, of_heads.map(|n| &n.0[..]), a.eps, cos, sin, a.rope_pairing);
             }
             let span = span_of(batch, t);
             let (page, row) = batch.page_of(span, position as usize);
             for h in 0..a.kv_heads {
                 // SAFETY: as above.
                 let head = unsafe { k.part((t * a.kv_heads + h) * d, d) };
-                vector.norm_rope(head, a.qk_norm.as_ref().map(|n| &n.1[..]), a.eps, cos, sin, a.rope_pairing);
+                vector.norm_rope(head, of_heads.map(|n| &n.1[..]), a.eps, cos, sin, a.rope_pairing);
                 let value = &v[(t * a.kv_heads + h) * d..][..d];
                 let row = (page * a.kv_heads + h) * PAGE_TOKENS + row;
                 for (ty, x, all) in [(ty.keys, &*head, &keys), (ty.values, value, &values)] {
                     let len = ty.row_bytes(d);
-                    // SAFETY: tokens of a batch have places of their own in the cache.
+                    // SAFETY: tokens of a batch have places of their own in the cache: `Batch::push` sees to it.
                     store(vector, ty, x, unsafe { all.part(row * len, len) });
                 }
             }
@@ -173,8 +189,8 @@ pub(super) fn rope_store(
 }
 
 fn span_of(batch: &Batch, token: usize) -> &Span {
-    let i = batch.spans.partition_point(|s| s.start + s.len <= token);
-    &batch.spans[i]
+    let i = batch.spans().partition_point(|s| s.start + s.len <= token);
+    &batch.spans()[i]
 }
 
 pub(super) fn attend(
@@ -204,13 +220,13 @@ pub(super) fn attend(
         let own = unsafe { threads.part(w.id * per_thread, per_thread) };
         for i in w.items(plan.items.len()) {
             let item = &plan.items[i];
-            let span = &batch.spans[item.span];
+            let span = &batch.spans()[item.span];
             let kv = KvPages {
                 keys: kv_data(keys, ty.keys),
                 values: kv_data(values, ty.values),
                 kv_heads: a.kv_heads,
                 head_dim: d,
-                table: &batch.pages[span.pages..],
+                table: &batch.pages()[span.pages..],
             };
             let tile = QueryTile {
                 q: &q[item.token * heads * stride..],
@@ -254,7 +270,7 @@ pub(super) fn attend(
 
 /// Bytes of keys and values that one call reads.
 pub(super) fn bytes(batch: &Batch, a: &Attention<Cpu>, ty: KvTypes) -> usize {
-    let positions: usize = batch.spans.iter().map(|s| s.past + s.len).sum();
+    let positions: usize = batch.spans().iter().map(|s| s.past + s.len).sum();
     let row = ty.keys.row_bytes(a.head_dim) + ty.values.row_bytes(a.head_dim);
     positions * a.kv_heads * row
 }

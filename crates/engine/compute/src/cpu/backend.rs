@@ -544,7 +544,7 @@ impl Backend for Cpu {
         let start = self.begin();
         let Self { team, kernels, vector, scratch, .. } = self;
         let s = scratch.as_mut().expect(NO_SCRATCH);
-        let (n, hidden) = (batch.outputs.len(), norm.len());
+        let (n, hidden) = (batch.outputs().len(), norm.len());
         let form = linear::form([&head.packed]);
         let input = Input::new(&mut s.acts, n, n, hidden, team.threads(), form);
         let (threads, per_thread, tokens) = (Shards::new(&mut s.threads), s.per_thread, &s.tokens[..n]);
@@ -554,7 +554,7 @@ impl Backend for Cpu {
             linear::prefetch(w, kernels, [head]);
             // SAFETY: each thread has a part of its own.
             let own = unsafe { threads.part(w.id * per_thread, per_thread) };
-            let view = input.write(w, kernels, |i, put| norm.row(h, batch.outputs[i] as usize, own, put));
+            let view = input.write(w, kernels, |i, put| norm.row(h, batch.outputs()[i] as usize, own, put));
             linear::multiply(w, kernels, [head], &view, tokens, own, |_, g, t, y| output.set(g, t, y));
         });
         self.profile.add(Verb::Logits, start, head.packed.size_bytes());

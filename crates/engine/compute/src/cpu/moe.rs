@@ -117,7 +117,7 @@ impl<'a> Step<'a> {
                 // SAFETY: each token is one thread's.
                 unsafe {
                     let chosen = chosen.part(t * m.top_k, m.top_k);
-                    vector.route(logits.row(t), chosen, weights.part(t * m.top_k, m.top_k));
+                    vector.route(logits.row(t), chosen, weights.part(t * m.top_k, m.top_k), m.norm_top_k);
                 }
             }
         });

@@ -69,6 +69,7 @@ pub struct Shape {
     pub head_dim: usize,
     pub gated: bool,
     pub qk_norm: bool,
+    pub whole_norm: bool,
     pub pairing: RopePairing,
     pub k_heads: usize,
     pub repeat: usize,
@@ -77,6 +78,7 @@ pub struct Shape {
     pub experts: usize,
     pub top_k: usize,
     pub shared: bool,
+    pub norm_top_k: bool,
     pub kv: KvTypes,
 }
 
@@ -140,7 +142,9 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
             head_dim: s.head_dim,
             gated: s.gated,
             qk_norm: s.qk_norm.then(|| {
-                let (q, k) = (r.near_one(s.head_dim), r.near_one(s.head_dim));
+                // All heads together, or each by itself.
+                let heads = if s.whole_norm { [heads, s.kv_heads] } else { [1, 1] };
+                let [q, k] = heads.map(|n| r.near_one(n * s.head_dim));
                 (be.vector(&q).unwrap(), be.vector(&k).unwrap())
             }),
             eps: 1e-6,
@@ -184,6 +188,7 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
             }),
             experts: s.experts,
             top_k: s.top_k,
+            norm_top_k: s.norm_top_k,
         },
         q: weight!(q_rows, hidden),
         k: weight!(kv_rows, hidden),
@@ -265,7 +270,7 @@ impl<B: Backend> Layers<B> {
                     states.push(values);
                 }
             };
-            be.embed(embedding, &batch.tokens, &mut h);
+            be.embed(embedding, &batch.tokens(), &mut h);
             keep(be, &h, n * hidden);
 
             let (weights, outs) = ([&*wq, &*wk, &*wv], [&mut q, &mut k, &mut v]);
@@ -291,7 +296,7 @@ impl<B: Backend> Layers<B> {
             be.norm(n, &h, norm, 1e-6, &mut normed);
             keep(be, &normed, n * hidden);
             be.logits(batch, &h, norm, 1e-6, head, &mut logits);
-            keep(be, &logits, batch.outputs.len() * VOCAB);
+            keep(be, &logits, batch.outputs().len() * VOCAB);
         };
         if as_step {
             be.step(Pass::Trunk, batch, |be| body(be, false)).expect("the step works");
@@ -326,7 +331,7 @@ pub fn shapes() -> impl Strategy<Value = Shape> {
     use GgmlType::*;
     let types = prop::sample::select(vec![F32, F32, Q8_0, Q4_1, BF16, Q4_K, Q6_K]);
     let attention = (1..3usize, 1..4usize, prop::sample::select(vec![16usize, 24, 32]));
-    let flags = prop::array::uniform5(any::<bool>());
+    let flags = prop::array::uniform7(any::<bool>());
     let kv = prop::sample::select(vec![KvType::F32, KvType::F16, KvType::Q8_0, KvType::Q8_0]);
     let gdn = (1..3usize, 1..4usize, prop::sample::select(vec![8usize, 16, 20, 32]));
     (0..1000u64, types, attention, flags, gdn, 3..9usize, 1..4usize, (kv.clone(), kv)).prop_map(
@@ -341,6 +346,7 @@ pub fn shapes() -> impl Strategy<Value = Shape> {
                 head_dim: if kv.0 == KvType::Q8_0 || kv.1 == KvType::Q8_0 { 32 } else { dim(head_dim) },
                 gated: flags[0],
                 qk_norm: flags[1],
+                whole_norm: flags[5] && !flags[0],
                 pairing: if flags[2] { RopePairing::Half } else { RopePairing::Adjacent },
                 k_heads,
                 repeat,
@@ -349,6 +355,7 @@ pub fn shapes() -> impl Strategy<Value = Shape> {
                 experts,
                 top_k,
                 shared: flags[4],
+                norm_top_k: flags[6],
                 kv: KvTypes { keys: kv.0, values: kv.1 },
             }
         },
@@ -408,6 +415,7 @@ pub fn plain_shape() -> Shape {
         head_dim: 16,
         gated: true,
         qk_norm: true,
+        whole_norm: false,
         pairing: RopePairing::Half,
         k_heads: 2,
         repeat: 2,
@@ -416,6 +424,7 @@ pub fn plain_shape() -> Shape {
         experts: 4,
         top_k: 2,
         shared: true,
+        norm_top_k: true,
         kv: KvType::F16.into(),
     }
 }

@@ -27,6 +27,8 @@ pub struct MoeConfig {
     pub experts: usize,
     /// Experts that one token is routed to.
     pub top_k: usize,
+    /// The chosen experts' probabilities are divided by their sum.
+    pub norm_top_k: bool,
     /// Intermediate size of one expert.
     pub intermediate: usize,
     /// Intermediate size of the shared expert; 0 without one.
@@ -179,7 +181,7 @@ impl Config {
         let context_length = k.size("context_length", CONTEXT_MAX)?;
         let window = k.opt_size("attention.sliding_window", usize::MAX)?;
         keys::refuse(&k, head_dim)?;
-        let moe = moe(&k)?;
+        let moe = moe(&k, arch)?;
         let config = Self {
             layers,
             mtp_layers,
@@ -263,7 +265,7 @@ fn head_counts(
     Ok((heads, kv))
 }
 
-fn moe(k: &Keys) -> Result<Option<MoeConfig>, Error> {
+fn moe(k: &Keys, architecture: &Architecture) -> Result<Option<MoeConfig>, Error> {
     let Some(experts) = k.opt_size("expert_count", MAX_EXPERTS)? else { return Ok(None) };
     let top_k = k.size("expert_used_count", MAX_TOP_K.min(experts))?;
     let intermediate = match k.opt_size("expert_feed_forward_length", MAX_DIM)? {
@@ -271,7 +273,8 @@ fn moe(k: &Keys) -> Result<Option<MoeConfig>, Error> {
         None => k.size("feed_forward_length", MAX_DIM)?,
     };
     let shared_intermediate = k.opt_size("expert_shared_feed_forward_length", MAX_DIM)?.unwrap_or(0);
-    Ok(Some(MoeConfig { experts, top_k, intermediate, shared_intermediate }))
+    let norm_top_k = k.meta.opt_bool(&k.name("expert_weights_norm"))?.unwrap_or(architecture.norm_top_k);
+    Ok(Some(MoeConfig { experts, top_k, norm_top_k, intermediate, shared_intermediate }))
 }
 
 fn gdn(k: &Keys) -> Result<GdnConfig, Error> {

@@ -196,13 +196,13 @@ impl<B: Backend> Decoder<B> {
         batch: &Batch,
         probe: &mut dyn FnMut(&mut B, usize, &B::Buf),
     ) {
-        be.embed(&self.embedding, &batch.tokens, &mut s.h);
+        be.embed(&self.embedding, batch.tokens(), &mut s.h);
         probe(be, 0, &s.h);
         for (i, layer) in self.layers.iter().enumerate() {
             layer.forward(be, s, cache, counts, i, self.eps, batch);
             probe(be, i + 1, &s.h);
         }
-        if !batch.outputs.is_empty() {
+        if !batch.outputs().is_empty() {
             be.logits(batch, &s.h, &self.norm, self.eps, &self.head, &mut s.logits);
         }
     }
@@ -222,7 +222,7 @@ impl<B: Backend> Decoder<B> {
         work: &mut B::Buf,
     ) {
         let n = batch.len();
-        be.embed(&self.embedding, &batch.tokens, work);
+        be.embed(&self.embedding, batch.tokens(), work);
         be.norm_linear(n, work, &mtp.embed_norm, self.eps, [&mtp.fc_embed], [&mut s.h]);
         be.norm(n, hidden, &mtp.hidden_norm, self.eps, work);
         be.linear_add(n, work, &mtp.fc_hidden, &mut s.h);

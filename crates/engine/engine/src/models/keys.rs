@@ -25,14 +25,13 @@ const NEUTRAL: &[(&str, &[f64])] = &[
     ("attention.shared_kv_layers", &[0.0]),
     ("use_parallel_residual", &[0.0]),
     ("swin_norm", &[0.0]),
-    // Experts in every layer, chosen by softmax from all of them; their weights divided by the sum.
+    // Experts in every layer, chosen by softmax from all of them.
     ("leading_dense_block_count", &[0.0]),
     ("interleave_moe_layer_step", &[0.0, 1.0]),
     ("moe_every_n_layers", &[0.0, 1.0]),
     ("expert_group_count", &[0.0, 1.0]),
     ("expert_group_used_count", &[0.0, 1.0]),
     ("expert_gating_func", &[0.0, 1.0]),
-    ("expert_weights_norm", &[1.0]),
     ("expert_weights_scale", &[0.0, 1.0]),
 ];
 

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use octet_compute::backend::{Attention, Backend, Gdn, Mlp, Moe, SharedExpert};
 use octet_weights::{Matrix, Model};
 
+use super::architectures::QkNorm;
 use super::config::Config;
 use super::decoder::{Decoder, FeedForward, Layer, Mixer, Mtp};
 use crate::Error;
@@ -193,11 +194,14 @@ impl<'a, B: Backend> Loader<'a, B> {
                 kv_heads,
                 head_dim: d,
                 gated,
-                qk_norm: if c.architecture.qk_norm {
-                    let q = self.vector(&format!("blk.{i}.attn_q_norm.weight"), &[d])?;
-                    Some((q, self.vector(&format!("blk.{i}.attn_k_norm.weight"), &[d])?))
-                } else {
-                    None
+                qk_norm: {
+                    let lengths = match c.architecture.qk_norm {
+                        QkNorm::None => None,
+                        QkNorm::Head => Some([d, d]),
+                        QkNorm::Whole => Some([heads * d, kv_heads * d]),
+                    };
+                    let mut norm = |of: &str, n| self.vector(&format!("blk.{i}.attn_{of}_norm.weight"), &[n]);
+                    lengths.map(|[q, k]| Ok::<_, Error>((norm("q", q)?, norm("k", k)?))).transpose()?
                 },
                 eps: c.eps,
                 rope_dims: c.rope.dims,
@@ -278,6 +282,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             shared,
             experts: m.experts,
             top_k: m.top_k,
+            norm_top_k: m.norm_top_k,
         }))
     }
 

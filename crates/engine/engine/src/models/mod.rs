@@ -8,7 +8,7 @@ mod keys;
 pub mod loader;
 pub mod rope;
 
-pub use architectures::{ARCHITECTURES, Architecture};
+pub use architectures::{ARCHITECTURES, Architecture, QkNorm};
 pub use device::Device;
 
 use std::sync::Arc;
@@ -194,7 +194,7 @@ struct Loaded<B: Backend> {
 
 impl<B: Backend + Inspect> Loaded<B> {
     fn read_logits(&mut self, batch: &Batch) -> &[f32] {
-        (self.outputs, self.tokens, self.states_current) = (batch.outputs.len(), batch.len(), false);
+        (self.outputs, self.tokens, self.states_current) = (batch.outputs().len(), batch.len(), false);
         if !self.logits.is_empty() {
             let n = self.outputs * self.config.vocab;
             self.be.read(&self.scratch.logits, &mut self.logits[..n]);
@@ -203,8 +203,8 @@ impl<B: Backend + Inspect> Loaded<B> {
     }
 
     fn check(&self, batch: &Batch) {
-        assert!(batch.len() <= self.limits.batch_tokens && batch.outputs.len() <= self.limits.batch_outputs);
-        assert!(batch.tokens.iter().all(|&t| (t as usize) < self.config.vocab));
+        assert!(batch.len() <= self.limits.batch_tokens && batch.outputs().len() <= self.limits.batch_outputs);
+        assert!(batch.tokens().iter().all(|&t| (t as usize) < self.config.vocab));
     }
 }
 

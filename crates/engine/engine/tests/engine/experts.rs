@@ -13,8 +13,13 @@ fn counts(run: &Run) -> Vec<Vec<u64>> {
 }
 
 /// Architecture, layers with the multi-token-prediction block, experts, and how many a token is given to.
-const MIXTURES: [(&str, usize, usize, u64); 3] =
-    [("qwen35moe", 5, 8, 3), ("qwen3moe", 2, 8, 2), ("mixtral", 2, 4, 2)];
+const MIXTURES: [(&str, usize, usize, u64); 5] = [
+    ("qwen35moe", 5, 8, 3),
+    ("qwen3moe", 2, 8, 2),
+    ("qwen2moe", 2, 8, 3),
+    ("olmoe", 2, 8, 3),
+    ("mixtral", 2, 4, 2),
+];
 
 #[test]
 fn counts_are_those_of_the_oracle() {

@@ -32,7 +32,6 @@ fn keys_that_change_results_are_refused() {
         ("qwen3", "qwen3.attention.causal", Value::Bool(false)),
         ("qwen3", "qwen3.rope.freq_base_swa", Value::F64(10_000.0)),
         ("qwen3moe", "qwen3moe.expert_gating_func", Value::U64(2)),
-        ("qwen3moe", "qwen3moe.expert_weights_norm", Value::Bool(false)),
         ("qwen3moe", "qwen3moe.expert_weights_scale", Value::F64(2.5)),
         ("qwen3moe", "qwen3moe.leading_dense_block_count", Value::U64(1)),
         ("qwen35moe", "qwen35moe.attention.clamp_kqv", Value::Ints(vec![0, 8])),

@@ -147,9 +147,9 @@ fn the_text_says_it_all_in_columns() {
         "8: 6 Gated DeltaNet, 2 attention",
         "8 of 256 per token",
         "<|im_end|> (248046)",
-        "417.18 MB  57.2%",
-        "729.30 MB a token, of 4.79 GB",
-        "4.10 kB a position in f16",
+        "397.85 MiB  57.2%",
+        "695.51 MiB a token, of 4.46 GiB",
+        "4 KiB a position in f16",
         "no multi-token prediction",
     ] {
         assert!(text.contains(part), "'{part}' is not in\n{text}");

@@ -24,7 +24,7 @@ impl Vulkan {
         let block = self.block()?;
         let (words, spans) = (block.words.clone(), block.spans);
         let (channels, rows) = (g.channels() as u32, (g.conv_kernel - 1) as u32);
-        let n_spans = batch.spans.len() as u32;
+        let n_spans = batch.spans().len() as u32;
         let slices = g.v_dim.div_ceil(32) as u32;
         let push = [
             g.k_heads as u32,

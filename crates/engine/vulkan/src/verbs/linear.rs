@@ -192,7 +192,7 @@ impl Vulkan {
     ) -> Result<(), Error> {
         self.use_batch(batch)?;
         let (input, outputs) = (self.input()?, self.block()?.outputs);
-        let n = batch.outputs.len();
+        let n = batch.outputs().len();
         let before = Before::Norm(&norm.buffer, eps);
         self.recorder.barrier();
         self.prepare_rows(n, head.cols, &h.buffer, before, Some(outputs), Self::forms(&[head]), &input)?;

@@ -18,6 +18,9 @@ pub(super) enum Arch {
     Qwen3Moe,
     Qwen3,
     Qwen2,
+    /// Qwen1.5 and 2 with experts.
+    Qwen2Moe,
+    Olmoe,
     /// Llama and Mistral.
     Llama,
     /// In GGUF a llama with experts.
@@ -32,6 +35,8 @@ const MODEL_TYPES: &[(&str, Arch)] = &[
     ("qwen3_moe", Arch::Qwen3Moe),
     ("qwen3", Arch::Qwen3),
     ("qwen2", Arch::Qwen2),
+    ("qwen2_moe", Arch::Qwen2Moe),
+    ("olmoe", Arch::Olmoe),
     ("llama", Arch::Llama),
     ("mistral", Arch::Llama),
     ("mixtral", Arch::Mixtral),
@@ -46,6 +51,8 @@ impl Arch {
             Self::Qwen3Moe => "qwen3moe",
             Self::Qwen3 => "qwen3",
             Self::Qwen2 => "qwen2",
+            Self::Qwen2Moe => "qwen2moe",
+            Self::Olmoe => "olmoe",
             Self::Llama | Self::Mixtral => "llama",
         }
     }
@@ -161,6 +168,9 @@ fn refuse(root: &Fields, text: &Fields) -> Result<(), Error> {
             text.bad("decoder_sparse_step", format!("is {step}; only 1 (experts everywhere) is supported"))
         );
     }
+    if let Some(clip) = text.opt_f64("clip_qkv")? {
+        return Err(text.bad("clip_qkv", format!("is {clip}; only null is supported")));
+    }
     if text.opt_array("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty()) {
         return Err(
             text.bad("mlp_only_layers", "is not empty; only models with experts everywhere are supported")
@@ -213,8 +223,8 @@ fn rope(text: &Fields, arch: Arch, head_dim: u32, keys: &mut Keys) -> Result<(),
         (None, outside) => Ok(outside),
     };
     let theta = match number("rope_theta")? {
-        // The first Llama and Mistral configs leave it out; their code says 10000.
-        None if arch == Arch::Llama => 10_000.0,
+        // The first Llama, Mistral and OLMoE configs leave it out; their code says 10000.
+        None if matches!(arch, Arch::Llama | Arch::Olmoe) => 10_000.0,
         theta => text.need("rope_theta", "a number, here or in rope_parameters", theta)?,
     };
     keys.put("rope.freq_base", Value::F64(theta));
@@ -303,10 +313,13 @@ fn yarn_attention(p: &Fields, factor: f64, keys: &mut Keys) -> Result<(), Error>
 }
 
 fn feed_forward(text: &Fields, arch: Arch, keys: &mut Keys) -> Result<(), Error> {
-    if !matches!(arch, Arch::Qwen35Moe | Arch::Qwen3Moe) {
+    // Their experts are as wide as dense layers of others would be.
+    let plain = matches!(arch, Arch::Mixtral | Arch::Olmoe);
+    let experts = plain || matches!(arch, Arch::Qwen35Moe | Arch::Qwen3Moe | Arch::Qwen2Moe);
+    if plain || !experts {
         keys.put_u32("feed_forward_length", text.u32("intermediate_size")?);
     }
-    if !matches!(arch, Arch::Qwen35Moe | Arch::Qwen3Moe | Arch::Mixtral) {
+    if !experts {
         return Ok(());
     }
     let experts = match text.opt_u32("num_experts")? {
@@ -318,11 +331,11 @@ fn feed_forward(text: &Fields, arch: Arch, keys: &mut Keys) -> Result<(), Error>
     };
     keys.put_u32("expert_count", experts);
     keys.put_u32("expert_used_count", text.u32("num_experts_per_tok")?);
-    if arch != Arch::Mixtral {
+    if !plain {
         keys.put_u32("expert_feed_forward_length", text.u32("moe_intermediate_size")?);
     }
     match arch {
-        Arch::Qwen35Moe => {
+        Arch::Qwen35Moe | Arch::Qwen2Moe => {
             let shared = text.u32("shared_expert_intermediate_size")?;
             keys.put_u32("expert_shared_feed_forward_length", shared);
         }
@@ -331,12 +344,13 @@ fn feed_forward(text: &Fields, arch: Arch, keys: &mut Keys) -> Result<(), Error>
             if let Some(n) = text.opt_u32("intermediate_size")? {
                 keys.put_u32("feed_forward_length", n);
             }
-            if !text.bool("norm_topk_prob")? {
-                let what = "is false; only routing weights that are divided by their sum are supported";
-                return Err(text.bad("norm_topk_prob", what));
-            }
         }
         _ => {}
+    }
+    if matches!(arch, Arch::Qwen3Moe | Arch::Qwen2Moe | Arch::Olmoe) {
+        // The default of all three in transformers.
+        let norm = text.opt_bool("norm_topk_prob")?.unwrap_or(false);
+        keys.put("expert_weights_norm", Value::Bool(norm));
     }
     Ok(())
 }

@@ -74,9 +74,6 @@ impl<'a> Fields<'a> {
     pub fn opt_bool(&self, field: &str) -> Result<Option<bool>, Error> {
         self.typed(field, "true or false", Value::as_bool)
     }
-    pub fn bool(&self, field: &str) -> Result<bool, Error> {
-        self.need(field, "true or false", self.opt_bool(field)?)
-    }
     pub fn opt_str(&self, field: &str) -> Result<Option<&'a str>, Error> {
         self.typed(field, "a string", Value::as_str)
     }

@@ -192,10 +192,7 @@ fn configs_that_are_refused() {
             json!({"model_type": "qwen3_moe", "rope_theta": 1e6, "mlp_only_layers": [1]}),
             "field 'mlp_only_layers' is not empty",
         ),
-        (
-            json!({"model_type": "qwen3_moe", "rope_theta": 1e6, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 4, "norm_topk_prob": false}),
-            "field 'norm_topk_prob' is false",
-        ),
+        (json!({"model_type": "olmoe", "clip_qkv": 8.0}), "field 'clip_qkv' is 8"),
         (
             json!({"model_type": "qwen3_5", "rope_theta": 1e7, "head_dim": 8, "attn_output_gate": false}),
             "field 'attn_output_gate' is false",

@@ -116,8 +116,8 @@ impl Scripted {
         assert_eq!(state.len, span.past as u64, "the state of another position was restored");
         for i in 0..span.len {
             let (page, row) = batch.page_of(span, span.past + i);
-            self.pages[page * PAGE_TOKENS + row] = batch.tokens[span.start + i];
-            state.feed(batch.tokens[span.start + i]);
+            self.pages[page * PAGE_TOKENS + row] = batch.tokens()[span.start + i];
+            state.feed(batch.tokens()[span.start + i]);
         }
     }
 
@@ -232,12 +232,12 @@ impl Model for Scripted {
     fn step(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         let vocab = self.config.vocab;
         self.logits.clear();
-        self.logits.resize(batch.outputs.len() * vocab, 0.0);
+        self.logits.resize(batch.outputs().len() * vocab, 0.0);
         let mut row = 0;
-        for span in &batch.spans {
+        for span in batch.spans() {
             self.feed(batch, span);
             let end = span.start + span.len;
-            let wanted = batch.outputs.iter().filter(|&&o| (span.start..end).contains(&(o as usize)));
+            let wanted = batch.outputs().iter().filter(|&&o| (span.start..end).contains(&(o as usize)));
             let sequence = self.sequence(batch, span);
             for &output in wanted {
                 let token = self.next(&sequence[..span.past + output as usize + 1 - span.start]);

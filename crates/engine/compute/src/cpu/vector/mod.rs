@@ -152,7 +152,7 @@ kernels! {
         ) = rope::norm_rope;
         /// Softmax over all experts and the `chosen.len()` largest of it, the largest first, the lower index first on a tie.
         /// `weights` receives their probabilities, divided by their sum. `logits` is scratch afterwards.
-        fn route(logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32]) = route::route;
+        fn route(logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32], norm: bool) = route::route;
         /// `beta[i] = sigmoid(b[i])`: how much of a token each Gated DeltaNet head writes, `[v_heads]` or `[tokens, v_heads]`.
         fn gdn_beta(beta: &mut [f32], b: &[f32]) = rows::gdn_beta;
         /// `decay[i] = exp(a[i] * softplus(alpha[i] + dt_bias[i]))`: what each Gated DeltaNet head keeps, `[v_heads]`.

@@ -4,12 +4,11 @@ use super::math::exp;
 use super::simd::Simd;
 
 /// Softmax over all experts and the `chosen.len()` largest of it, the largest first, the lower index first on a tie.
-/// `weights` receives their probabilities, divided by their sum. `logits` is scratch afterwards.
+/// `weights` receives their probabilities, divided by their sum where `norm` says so. `logits` is scratch afterwards.
 #[inline(always)]
-pub(super) fn route<S: Simd>(s: S, logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32]) {
+pub(super) fn route<S: Simd>(s: S, logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32], norm: bool) {
     assert!(chosen.len() == weights.len() && chosen.len() <= logits.len());
     let max = largest(s, logits);
-    // The sum over all experts would cancel in the division below.
     let mut chunks = logits.chunks_exact_mut(S::LANES);
     for x in chunks.by_ref() {
         let p = exp(s, s.sub(s.read(x), s.splat(max)));
@@ -22,6 +21,8 @@ pub(super) fn route<S: Simd>(s: S, logits: &mut [f32], chosen: &mut [u32], weigh
     // A chosen one is taken out of the running by a value below every probability.
     const TAKEN: f32 = -1.0;
     let probabilities = logits;
+    // Where the weights are divided by their own sum, that over all experts would cancel.
+    let all: f32 = if norm { 0.0 } else { probabilities.iter().sum() };
     for (index, weight) in chosen.iter_mut().zip(weights.iter_mut()) {
         let p = largest(s, probabilities);
         // If weights are broken and all is NaN, any expert that is left will do.
@@ -34,7 +35,7 @@ pub(super) fn route<S: Simd>(s: S, logits: &mut [f32], chosen: &mut [u32], weigh
         *weight = probabilities[i];
         probabilities[i] = TAKEN;
     }
-    let total: f32 = weights.iter().sum();
+    let total: f32 = if norm { weights.iter().sum() } else { all };
     for w in weights {
         *w /= total;
     }

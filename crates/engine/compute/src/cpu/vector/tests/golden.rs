@@ -133,7 +133,7 @@ fn routing_agrees_with_transformers() {
     for k in all() {
         for (t, logits) in logits.chunks(16).enumerate() {
             let (mut chosen, mut p) = ([0; 4], [0.0; 4]);
-            k.route(&mut logits.to_vec(), &mut chosen, &mut p);
+            k.route(&mut logits.to_vec(), &mut chosen, &mut p, true);
             assert_eq!(chosen, indices[t * 4..][..4], "token {t}");
             assert!(max_abs_diff(&p, &weights[t * 4..][..4]) < 1e-6);
         }
