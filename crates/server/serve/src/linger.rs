@@ -7,7 +7,6 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -24,22 +23,10 @@ const LINGER_BYTES_MAX: usize = 64 << 20;
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Whether a request was answered before it had come to its end.
-#[derive(Debug, Clone, Default)]
-pub struct Unread(Arc<AtomicBool>);
-
-impl Unread {
-    /// It was.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// A connection.
 #[derive(Debug)]
 pub struct Lingering {
     stream: TcpStream,
-    unread: Unread,
     activity: Arc<Activity>,
     closing: Option<Closing>,
 }
@@ -51,9 +38,10 @@ struct Closing {
 }
 
 impl Lingering {
-    /// Wraps a connection. It lingers where `unread` is set when it ends. `activity` hears when its client is slow to read.
-    pub fn new(stream: TcpStream, unread: Unread, activity: Arc<Activity>) -> Self {
-        Self { stream, unread, activity, closing: None }
+    /// Wraps a connection. It lingers where a request was answered before it had come to its end. `activity` hears when its
+    /// client is slow to read.
+    pub fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
+        Self { stream, activity, closing: None }
     }
 
     fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -97,12 +85,12 @@ impl AsyncWrite for Lingering {
 
     /// Done when the client has closed its side too, or was given time enough.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, unread, activity, closing } = &mut *self;
+        let Self { stream, activity, closing } = &mut *self;
         let closing = match closing {
             Some(closing) => closing,
             None => {
                 ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
-                if !unread.0.load(Ordering::Relaxed) {
+                if !activity.is_unread() {
                     return Poll::Ready(Ok(()));
                 }
                 activity.flushing(true);

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::app::{App, Options};
 use crate::connections::{self, Activity, Connected};
 use crate::http;
-use crate::linger::{Lingering, Unread};
+use crate::linger::Lingering;
 use crate::models::BoxError;
 
 /// How far the end has come.
@@ -43,10 +43,10 @@ const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// After the system has refused a connection (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections beyond the most that there may be, which are told so; others are closed without a word.
+/// Connections beyond the most that there may be, which are told so, or asked how the server is. The newest always find a place.
 const TURNED_AWAY_MAX: usize = 64;
-/// A connection is idle for so long before it may make way for a new one: its request may be about to come.
-const IDLE_MIN: Duration = Duration::from_millis(500);
+/// Connections that made way and whose clients are still told why; others are closed without a word.
+const PARTING_MAX: usize = 64;
 /// Longest time for the request of such a one to come.
 const TURNED_AWAY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Connections that the system keeps until they are accepted.
@@ -189,6 +189,8 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, close: &watch::Sender<()
     let mut served = Entrance::new(most, http::routes(Arc::clone(app)), HEADER_TIME_MAX, close);
     let mut turned_away =
         Entrance::new(TURNED_AWAY_MAX, http::full(Arc::clone(app)), TURNED_AWAY_TIME_MAX, close);
+    // Their answers take no time: whoever is still there is slow to ask, or to go.
+    turned_away.oldest_first = true;
     turned_away.http.keep_alive(false);
     loop {
         let stream = match listener.accept().await {
@@ -209,6 +211,9 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, close: &watch::Sender<()
 /// Where connections come in, as many at a time as there is room for.
 struct Entrance<'a> {
     room: Arc<Semaphore>,
+    parting: Arc<Semaphore>,
+    /// The oldest makes way at once, whatever it is at.
+    oldest_first: bool,
     /// Those that came in; some are gone.
     open: Vec<Weak<Activity>>,
     http: http1::Builder,
@@ -224,7 +229,8 @@ impl<'a> Entrance<'a> {
             .max_buf_size(HEADER_BYTES_MAX)
             .max_headers(HEADERS_MAX);
         let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Self { room, open: Vec::new(), http, routes, close }
+        let parting = Arc::new(Semaphore::new(PARTING_MAX));
+        Self { room, parting, oldest_first: false, open: Vec::new(), http, routes, close }
     }
 
     /// Serves a connection, or gives it back where there is no room.
@@ -237,12 +243,17 @@ impl<'a> Entrance<'a> {
         None
     }
 
-    /// Closes the connection that has been idle for longest; its place.
+    /// Closes the connection that has been idle for longest, or whose body comes slowest; its place.
     fn make_way(&self) -> Option<OwnedSemaphorePermit> {
-        let idle = self.open.iter().filter_map(Weak::upgrade).filter_map(|a| Some((a.idle()?, a)));
-        let mut idle: Vec<_> = idle.filter(|(time, _)| *time >= IDLE_MIN).collect();
-        idle.sort_unstable_by_key(|(time, _)| std::cmp::Reverse(*time));
-        idle.iter().find_map(|(_, activity)| activity.make_way())
+        let open = self.open.iter().filter_map(Weak::upgrade);
+        if self.oldest_first {
+            let mut open: Vec<_> = open.collect();
+            open.sort_unstable_by_key(|a| a.began());
+            return open.iter().find_map(|a| a.end());
+        }
+        let mut worth: Vec<_> = open.filter_map(|a| Some((a.worth()?, a))).collect();
+        worth.sort_unstable_by_key(|(worth, _)| *worth);
+        worth.iter().find_map(|(_, a)| a.make_way(Arc::clone(&self.parting).try_acquire_owned().ok()))
     }
 
     fn serve(&mut self, stream: TcpStream, place: OwnedSemaphorePermit) {
@@ -250,13 +261,13 @@ impl<'a> Entrance<'a> {
         if let Err(e) = stream.set_nodelay(true) {
             tracing::debug!("no TCP_NODELAY: {e}");
         }
-        let (unread, activity) = (Unread::default(), Activity::new(place));
+        let activity = Activity::new(place);
         if self.open.len() == self.open.capacity() {
             self.open.retain(|a| a.strong_count() > 0);
         }
         self.open.push(Arc::downgrade(&activity));
-        let stream = TokioIo::new(Lingering::new(stream, unread.clone(), Arc::clone(&activity)));
-        let service = Connected::new(self.routes.clone(), unread, Arc::clone(&activity));
+        let stream = TokioIo::new(Lingering::new(stream, Arc::clone(&activity)));
+        let service = Connected::new(self.routes.clone(), Arc::clone(&activity));
         let connection = self.http.serve_connection(stream, service);
         tokio::spawn(connections::serve(connection, activity, self.close.subscribe()));
     }

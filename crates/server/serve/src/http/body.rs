@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -17,14 +16,14 @@ use octet_api::{ApiError, ErrorKind, shortened};
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
 use super::litellm::{PathModel, with_model};
-use crate::linger::Unread;
+use crate::connections::{Activity, BodyError};
 use crate::room::{Room, Share};
 use crate::watched::watched;
 
-/// Longest time for a body to come.
-const BODY_TIME_MAX: Duration = Duration::from_secs(120);
 /// Browsers say with it where a request comes from.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// When a client may come again whose connection was needed.
+const RETRY_S: u64 = 1;
 /// Longer bodies are read where they hold nobody up.
 const PARSE_INLINE_MAX: usize = 256 << 10;
 
@@ -66,21 +65,34 @@ pub async fn read(request: Request, bytes_max: usize, room: &Room) -> Result<Hel
     if length.is_some_and(|n| n > bytes_max as u64) {
         return Err(too_large(bytes_max));
     }
-    let read = tokio::time::timeout(BODY_TIME_MAX, gather(body, bytes_max, room)).await;
-    read.unwrap_or_else(|_| Err(ApiError::new(ErrorKind::Timeout, "the body took too long to come")))
+    gather(body, bytes_max, room).await
 }
 
 async fn gather(mut body: Body, bytes_max: usize, room: &Room) -> Result<Held, ApiError> {
     let mut held = Held { bytes: Vec::new(), share: Share::default(), room: room.clone() };
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let frame = frame
-            .map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the body broke off: {e}")))?;
+        let frame = frame.map_err(|e| broken(&e))?;
         // Trailers say nothing to us.
         if let Ok(data) = frame.into_data() {
             held.push(&data, bytes_max)?;
         }
     }
     Ok(held)
+}
+
+/// Why no more of a body comes; `connections` says how long one is waited for.
+fn broken(e: &(dyn std::error::Error + 'static)) -> ApiError {
+    let mut causes = std::iter::successors(Some(e), |e| e.source());
+    let why = causes.find_map(|e| e.downcast_ref::<BodyError>());
+    match why {
+        Some(slow @ BodyError::Slow) => ApiError::new(ErrorKind::Timeout, slow.to_string()),
+        Some(taken @ BodyError::MadeWay) => {
+            let error = ApiError::new(ErrorKind::Overloaded, taken.to_string());
+            ApiError { retry_after_s: Some(RETRY_S), ..error }
+        }
+        Some(broken) => ApiError::new(ErrorKind::InvalidRequest, broken.to_string()),
+        None => ApiError::new(ErrorKind::InvalidRequest, format!("the body broke off: {e}")),
+    }
 }
 
 fn too_large(bytes_max: usize) -> ApiError {
@@ -152,15 +164,15 @@ pub async fn part<F: Future<Output = Response>>(
     request: Request,
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
-    let unread = request.extensions().get::<Unread>().cloned();
+    let connection = request.extensions().get::<Arc<Activity>>().cloned();
     let whole = Arc::new(AtomicBool::new(request.body().is_end_stream()));
     let came = Arc::clone(&whole);
     let request = request.map(|inner| Body::new(watched(inner, move || came.store(true, Ordering::Relaxed))));
     let mut response = answer(request).await;
     if !whole.load(Ordering::Relaxed) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        if let Some(unread) = unread {
-            unread.set();
+        if let Some(connection) = connection {
+            connection.set_unread();
         }
     }
     response

@@ -7,16 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Whom the scheduler wakes: it remembers that it did.
+use futures_util::task::AtomicWaker;
+
+/// Whom the scheduler wakes: it remembers that it did, and wakes the task that polled last.
 struct Woken {
     done: AtomicBool,
-    task: Waker,
+    task: AtomicWaker,
 }
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.done.store(true, Ordering::Release);
-        self.task.wake_by_ref();
+        self.task.wake();
     }
 }
 
@@ -26,10 +28,14 @@ pub async fn others_turn() {
     let mut yielded = pin!(tokio::task::yield_now());
     let mut woken: Option<Arc<Woken>> = None;
     poll_fn(move |cx| match &woken {
-        Some(w) if w.done.load(Ordering::Acquire) => Poll::Ready(()),
-        Some(_) => Poll::Pending,
+        Some(w) => {
+            // Registered before the look: whoever sets it afterwards wakes this task.
+            w.task.register(cx.waker());
+            if w.done.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        }
         None => {
-            let w = Arc::new(Woken { done: AtomicBool::new(false), task: cx.waker().clone() });
+            let w = Arc::new(Woken { done: AtomicBool::new(false), task: AtomicWaker::new() });
+            w.task.register(cx.waker());
             let waker = Waker::from(Arc::clone(&w));
             woken = Some(w);
             yielded.as_mut().poll(&mut Context::from_waker(&waker))
@@ -55,5 +61,27 @@ mod tests {
         assert!(twice.await);
         turn.await;
         assert!(heard.try_recv().is_ok());
+    }
+
+    struct Flag(AtomicBool);
+
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A body may be moved to another task between two polls: the last that polled is the one to wake.
+    #[tokio::test]
+    async fn who_polled_last_is_woken() {
+        let mut turn = pin!(others_turn());
+        let [first, last] = [(); 2].map(|()| Arc::new(Flag(AtomicBool::new(false))));
+        for flag in [&first, &last] {
+            let waker = Waker::from(Arc::clone(flag));
+            assert!(turn.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        tokio::task::yield_now().await;
+        assert!(last.0.load(Ordering::Relaxed));
+        turn.await;
     }
 }

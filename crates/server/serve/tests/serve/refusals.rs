@@ -112,14 +112,22 @@ async fn a_refusal_reaches_who_is_still_sending() {
     assert!(two.iter().all(|(status, close, _)| *status == 400 && !close), "{two:?}");
 }
 
+/// Fields of an answer that takes longer than anything else here.
+fn endless() -> Value {
+    json!({"max_tokens": 900, "ignore_eos": true, "stream": true})
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_finds_all_connections_taken_is_told() {
     let f = Fixture::with(Options { connections_max: 2, ..Options::new(vec![model("tiny")]) }).await;
     let to = f.address;
-    let half = head(CHAT, "application/json", 100);
-    let taken = [connect(to), connect(to)].map(|mut s| s.write_all(half.as_bytes()).map(|()| s).unwrap());
-    // They are accepted in the order in which they came. Until their heads are read they are idle, and would make way.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Two that are answered for long do not make way.
+    let mut taken = Vec::new();
+    for _ in 0..2 {
+        let mut busy = f.send(CHAT, &with(&chat("Hello"), endless())).await;
+        assert!(busy.chunk().await.unwrap().is_some());
+        taken.push(busy);
+    }
     let ask = move |request: String| {
         apart(move || {
             let mut stream = connect(to);
@@ -150,6 +158,67 @@ async fn who_finds_all_connections_taken_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn half_sent_bodies_keep_nobody_out() {
+    // More than are served and told so together.
+    const SLOW: usize = 4 + 64 + 60;
+    let f = Fixture::with(Options { connections_max: 4, ..Options::new(vec![model("tiny")]) }).await;
+    let to = f.address;
+    let ask = move |request: String| {
+        apart(move || {
+            let mut stream = connect(to);
+            stream.write_all(request.as_bytes()).ok()?;
+            // While they are being accepted it may be one of those that are closed.
+            let mut first = [0; 12];
+            stream.read_exact(&mut first).ok()?;
+            String::from_utf8_lossy(&first[9..]).parse::<u16>().ok()
+        })
+    };
+    let until = async |request: String, status: u16| {
+        let began = Instant::now();
+        loop {
+            let got = ask(request.clone()).await;
+            if got == Some(status) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{request}: {got:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let half = head("/tokenize", "application/json", 1000) + "{";
+    let mut slow: Vec<TcpStream> = (0..SLOW)
+        .map(|_| {
+            let mut stream = connect(to);
+            let _ = stream.write_all(half.as_bytes()); // it may be closed by now
+            stream
+        })
+        .collect();
+    for path in ["/health", "/metrics"] {
+        until(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n"), 200).await;
+    }
+    // Whoever sends all of its request takes the place of one that does not.
+    until(head("/tokenize", "application/json", 17) + r#"{"content": "hi"}"#, 200).await;
+    // One that makes way is told why.
+    let (status, close, error) = apart(move || {
+        let began = Instant::now();
+        loop {
+            for stream in &mut slow {
+                if has_answer(stream) {
+                    let mut start = [0; 12];
+                    // Those that were closed without a word have nothing to read, or an error.
+                    if stream.peek(&mut start).is_ok_and(|n| n == 12) {
+                        return answer(stream);
+                    }
+                }
+            }
+            assert!(began.elapsed() < PATIENCE, "somebody is told");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    })
+    .await;
+    assert!(status == 503 && close, "{status} {error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_make_way_for_new_ones() {
     let f = Fixture::with(Options { connections_max: 3, ..Options::new(vec![model("tiny")]) }).await;
     let to = f.address;
@@ -162,15 +231,21 @@ async fn idle_connections_make_way_for_new_ones() {
     };
     let closed = |mut stream: TcpStream| apart(move || matches!(stream.read(&mut [0]), Ok(0) | Err(_)));
     // one that is answered all the time, and two that have nothing to do
-    let endless = json!({"max_tokens": 900, "ignore_eos": true, "stream": true});
-    let mut busy = f.send(CHAT, &with(&chat("Hello"), endless)).await;
+    let mut busy = f.send(CHAT, &with(&chat("Hello"), endless())).await;
     assert!(busy.chunk().await.unwrap().is_some());
     let (_, first) = ask(connect(to)).await;
     let second = connect(to);
     second.set_nonblocking(true).unwrap();
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    let (status, _third) = ask(connect(to)).await;
-    assert_eq!(status, 200);
+    // When one has been idle for long enough, a new one is served.
+    let began = Instant::now();
+    let _third = loop {
+        match ask(connect(to)).await {
+            (200, third) => break third,
+            (status, _) => assert_eq!(status, 503),
+        }
+        assert!(began.elapsed() < PATIENCE, "one makes way");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
     assert!(closed(first).await, "it was idle for longest");
     assert!(
         second.peek(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock),
