@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::core::GenerateRequest;
+use crate::core::{GenerateRequest, Input};
 use crate::json::{self, Field, Object, Result};
 use crate::openai::chat;
 use crate::rules::{Rules, Warning, refused};
@@ -92,12 +92,24 @@ pub fn detokenize(body: &[u8], default: &str) -> Result<Detokenize> {
     Ok(Detokenize { model, tokens, warnings: warnings.take() })
 }
 
-/// Reads the body of a `POST /apply-template`: a chat, of which only the conversation counts.
+/// Reads the body of a `POST /apply-template`: a chat, of which only the conversation counts. With `add_generation_prompt`
+/// false it ends with its last message.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn apply_template(body: &[u8], default: &str) -> Result<GenerateRequest> {
-    chat::request(named(body, default)?)
+    let mut o = named(body, default)?;
+    // Where an answer follows, the prompt has to begin it; here none does.
+    let continues = o.is_on("continue_final_message");
+    let no_answer = !continues && o.has("add_generation_prompt") && !o.is_on("add_generation_prompt");
+    if no_answer {
+        o.read("add_generation_prompt", Field::bool)?;
+    }
+    let mut request = chat::request(o)?;
+    if let Input::Chat(chat) = &mut request.input {
+        chat.no_answer = no_answer;
+    }
+    Ok(request)
 }
 
 fn named(body: &[u8], default: &str) -> Result<Object> {

@@ -165,9 +165,9 @@ impl Timings {
         per_second(self.prompt_n, self.prompt_ms)
     }
 
-    /// Generated tokens a second; 0 if there were none.
+    /// Generated tokens a second, without the first, which comes with the prompt; 0 if there were none.
     pub fn predicted_per_second(&self) -> f64 {
-        per_second(self.predicted_n, self.predicted_ms)
+        per_second(self.predicted_n.saturating_sub(1), self.predicted_ms)
     }
 }
 

@@ -140,6 +140,8 @@ pub struct Chat {
     pub template_kwargs: Map<String, Value>,
     /// The answer goes on with the last message, which is the assistant's, instead of following it.
     pub continue_final: bool,
+    /// Nothing is to be answered: the prompt ends with the last message. Only [`crate::tokens::apply_template`] asks for it.
+    pub no_answer: bool,
 }
 
 /// Prompts without a chat template.

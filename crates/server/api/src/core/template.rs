@@ -53,7 +53,7 @@ pub struct TemplateChat {
     pub tools: Option<Vec<Value>>,
     /// The client's variables, and `enable_thinking` and `reasoning_effort` where it set those otherwise.
     pub variables: Map<String, Value>,
-    /// End with the beginning of an answer; else the prompt ends within the last message.
+    /// End with the beginning of an answer; else the prompt ends with the last message, or within it.
     pub add_generation_prompt: bool,
     /// What of the conversation the model does not get to see.
     pub warnings: Vec<Warning>,
@@ -112,7 +112,7 @@ impl Chat {
             messages,
             tools: (!self.tools.is_empty()).then(|| self.tools.iter().map(Tool::to_json).collect()),
             variables,
-            add_generation_prompt: !self.continue_final,
+            add_generation_prompt: !self.continue_final && !self.no_answer,
             warnings,
         })
     }

@@ -9,7 +9,10 @@ use crate::{ApiError, ErrorKind};
 const REFUSED: [(&str, &str); 6] = [
     ("/api/pull", "get models with `octet pull`"),
     ("/api/push", "models are not published"),
-    ("/api/create", "make models with `octet quantize`"),
+    (
+        "/api/create",
+        "models are made by other programs; put files of them into a folder, and name that to `octet serve`",
+    ),
     ("/api/copy", "name models with --alias"),
     ("/api/delete", "remove models with `octet rm`"),
     ("/api/blobs", "get models with `octet pull`"),

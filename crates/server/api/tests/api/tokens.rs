@@ -1,6 +1,6 @@
 //! `/tokenize`, `/detokenize`, `/apply-template`.
 
-use octet_api::core::Input;
+use octet_api::core::{ContentForm, Input};
 use octet_api::tokens::{Detokenize, Text, Tokenize, apply_template, detokenize, tokenize};
 use serde_json::json;
 
@@ -34,6 +34,14 @@ fn both_names_are_taken_and_the_model_may_be_left_out() {
     let Tokenize::Chat(r) = tokenize(chat, "m").unwrap() else { panic!() };
     assert_eq!(r.model, "m");
     assert!(matches!(apply_template(chat, "m").unwrap().input, Input::Chat(c) if c.messages.len() == 1));
+    let ends = |fields: &str| {
+        let body = format!(r#"{{"messages": [{{"role": "assistant", "content": "Hi"}}], {fields}}}"#);
+        let Input::Chat(chat) = apply_template(body.as_bytes(), "m").unwrap().input else { panic!() };
+        !chat.template(ContentForm::Parts).unwrap().add_generation_prompt
+    };
+    assert!(ends(r#""add_generation_prompt": false"#));
+    assert!(ends(r#""continue_final_message": true, "add_generation_prompt": false"#));
+    assert!(!ends(r#""add_generation_prompt": true"#) && !ends(r#""add_generation_prompt": null"#));
     let tokens = detokenize(br#"{"tokens": [1, 2]}"#, "m").unwrap();
     assert_eq!(tokens, Detokenize { model: "m".into(), tokens: vec![1, 2], warnings: Vec::new() });
 }
@@ -54,4 +62,5 @@ fn what_is_wrong_is_named() {
     refused(detokenize, r#"{"tokens": [1, -1]}"#, Some("tokens[1]"));
     refused(detokenize, r#"{"tokens": 1}"#, Some("tokens"));
     refused(apply_template, "{}", Some("messages"));
+    refused(apply_template, r#"{"messages": [], "add_generation_prompt": 1}"#, Some("add_generation_prompt"));
 }

@@ -118,6 +118,11 @@ impl Gateway {
         self.store.is_none() && self.current().keys.is_empty()
     }
 
+    /// Whether there are keys besides the server's own.
+    pub fn has_virtual_keys(&self) -> bool {
+        self.store.is_some()
+    }
+
     /// Who a request comes from, if that is somebody who may come in.
     pub fn admit(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let current = self.current();

@@ -266,9 +266,10 @@ impl Gateway {
     /// Ends what was started, and writes what was used.
     pub async fn stop(&self) {
         self.servers.shutdown().await;
-        if let Some(store) = &self.store
-            && let Err(e) = store.flush()
-        {
+        let Some(store) = self.store.clone() else { return };
+        // SQLite waits for the disk, and for other processes.
+        let written = tokio::task::spawn_blocking(move || store.flush().map_err(|e| e.to_string())).await;
+        if let Err(e) = written.map_err(|e| e.to_string()).flatten() {
             tracing::error!("what was used last is not recorded: {e}");
         }
     }

@@ -194,7 +194,10 @@ impl Here {
     }
 
     async fn embed(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
-        let request = Arc::new(read::embedding(original)?);
+        let request = read::embedding(original)?;
+        // Who asks is not known here any more: where there are virtual keys, nobody changes how long a model stays.
+        let own = app.gateway().is_none_or(|g| !g.has_virtual_keys());
+        let request = Arc::new(EmbedRequest { keep_alive: request.keep_alive.filter(|_| own), ..request });
         let vectors = embed(app, &Trace::default(), self.index, Arc::clone(&request), false).await?;
         Ok(Answer::vectors(original.dialect, &request, &vectors))
     }

@@ -101,7 +101,8 @@ pub fn full(app: Arc<App>) -> Router {
 fn layered(router: Router<Arc<App>>, app: Arc<App>) -> Router {
     let state = Arc::clone(&app);
     // Each layer costs a request a few allocations, so what can be one is one.
-    let router = match cors(&app.options.cors_origins) {
+    let has_keys = app.gateway().map_or(!app.options.keys.is_empty(), |g| !g.is_open());
+    let router = match cors(&app.options.cors_origins, has_keys) {
         Some(cors) => router.layer(from_fn_with_state(state, door)).layer(cors).layer(from_fn(outside)),
         None => router.layer(from_fn_with_state(state, entrance)),
     };
@@ -117,9 +118,10 @@ async fn outside(request: Request, next: Next) -> Response {
     ops::log(request, |request| body::part(request, |request| next.run(request))).await
 }
 
-/// Which web pages may use the server. Without any named none may: browsers ask first.
-fn cors(origins: &[String]) -> Option<CorsLayer> {
-    let origin = if origins.iter().any(|o| o == "*") {
+/// Which web pages may use the server: those that are named; without any of these all where a key is needed, for a page has
+/// none but what its user gives it, and otherwise none. Browsers ask first.
+fn cors(origins: &[String], has_keys: bool) -> Option<CorsLayer> {
+    let origin = if origins.iter().any(|o| o == "*") || (origins.is_empty() && has_keys) {
         AllowOrigin::any()
     } else {
         let known: Vec<HeaderValue> = origins.iter().filter_map(|o| HeaderValue::from_str(o).ok()).collect();

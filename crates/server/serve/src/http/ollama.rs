@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::ollama::{self, Call as Asked, Load, chat, embed as vectors, generate as text, models};
-use octet_api::{ApiError, core::EmbedRequest};
+use octet_api::{ApiError, ErrorKind, core::EmbedRequest};
 use octet_router::Dialect as Wire;
 
 use super::body;
@@ -78,8 +78,15 @@ async fn load_model(
     app.info(&load.model, caller)?;
     // Where it is elsewhere, others see to it.
     if let Ok(index) = app.find(&load.model) {
+        // How long a model stays is everybody's affair.
+        let own = matches!(caller, Caller::Trusted);
+        if load.unloads() && !own {
+            let what = "this API key is for asking models; the server's own key is needed to unload one";
+            return Err(ApiError::new(ErrorKind::Permission, what));
+        }
         if !load.unloads() {
-            drop(acquire_at(app, index, load.keep_alive, None).await?);
+            let keep_alive = load.keep_alive.filter(|_| own);
+            drop(acquire_at(app, index, keep_alive, None).await?);
         } else if let Some(keep_alive) = load.keep_alive {
             app.models.keep(index, keep_alive);
         }

@@ -16,7 +16,7 @@ use super::error::json;
 use super::reply::{Asked, Form, KEEP_ALIVE, Source, header_text, stream, whole};
 use crate::app::App;
 use crate::gateway::read::{self, Own};
-use crate::gateway::{Asker, Gateway, Passage};
+use crate::gateway::{Asker, Caller, Gateway, Passage};
 use crate::warnings::{self, messages};
 
 /// Headers of answers: who answered, and how that was found.
@@ -130,7 +130,9 @@ fn enter(
         "" => app.sole_name(asker.caller)?,
         name => gateway.name(name).to_string(),
     };
-    let request = Arc::new(GenerateRequest { model, ..request });
+    // How long a model stays is everybody's affair: no virtual key changes it.
+    let keep_alive = request.keep_alive.filter(|_| matches!(asker.caller, Caller::Trusted));
+    let request = Arc::new(GenerateRequest { model, keep_alive, ..request });
     let original = original.map(|(dialect, body)| Original { dialect, headers: asker.headers.clone(), body });
     Passage::enter(app, gateway, asker, &request, original)
 }

@@ -20,8 +20,3 @@ impl Default for Memory {
         Self { free: Arc::new(|| None), limit: None }
     }
 }
-
-/// A size as errors tell it: exact enough to see which of two is larger.
-pub fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
-}

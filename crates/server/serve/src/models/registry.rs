@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use humansize::{BINARY, format_size};
 use octet_api::core::{self, KeepAlive, ModelInfo};
 use octet_engine::scheduler::Shutdown;
 use tokio::sync::watch;
 
 use super::loaded::{Loaded, Progress};
-use super::memory::{Memory, mebibytes};
+use super::memory::Memory;
 use super::names::find;
 use super::spec::{BoxError, Card, ModelSpec};
 
@@ -192,8 +193,8 @@ impl Registry {
                 "the model '{}' takes {} and --memory-limit is {}; raise that, or give a smaller --ctx-size, --parallel, \
                  --kv-tokens or --cache-ram",
                 spec.name,
-                mebibytes(card.memory_bytes),
-                mebibytes(limit),
+                format_size(card.memory_bytes, BINARY),
+                format_size(limit, BINARY),
             )
             .into());
         }
@@ -394,8 +395,8 @@ impl Registry {
                     return Err(format!(
                         "it takes {} and the system has {} free; close other programs, or give a smaller --ctx-size, \
                          --parallel, --kv-tokens or --cache-ram",
-                        mebibytes(need),
-                        mebibytes(free),
+                        format_size(need, BINARY),
+                        format_size(free, BINARY),
                     ));
                 }
                 Victim::Wait => {

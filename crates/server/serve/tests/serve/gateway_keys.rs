@@ -171,6 +171,38 @@ async fn models_that_a_key_may_not_use_count_no_tokens_for_it_and_are_not_named(
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn no_virtual_key_says_how_long_a_model_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let f = Fixture::routed(&format!(
+        "model_list:\n- {{model_name: tiny, litellm_params: {{model: octet/tiny}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{}\"}}\n",
+        database.display()
+    ))
+    .await;
+    let store = open(&database);
+    let secret = key(&f, &store, Limits::default()).await;
+    let talk = json!([{"role": "user", "content": "Hello"}]);
+    let load = json!({"model": "tiny"});
+    let chat = with(&load, json!({"messages": talk, "stream": false, "options": {"num_predict": 2}}));
+    let embed = with(&load, json!({"input": "Hello"}));
+    assert_eq!(ask(&f, &secret, "/api/generate", &load).await.0, 200, "it may be used");
+    let ps =
+        async || read(f.client.get(f.url("/api/ps")).bearer_auth("sk-master").send().await.unwrap()).await.1;
+    let expires = ps().await["models"][0]["expires_at"].clone();
+    assert!(expires.is_string(), "{expires}");
+    for (path, body) in [("/api/generate", &load), ("/api/chat", &chat), ("/api/embed", &embed)] {
+        for (keep, status) in [(json!("1s"), 200), (json!(0), if body == &load { 403 } else { 200 })] {
+            let got = ask(&f, &secret, path, &with(body, json!({"keep_alive": keep}))).await;
+            assert_eq!(got.0, status, "{path} {keep}: {}", got.1);
+            assert_eq!(ps().await["models"][0]["expires_at"], expires, "{path} {keep}");
+        }
+    }
+    // The server's own key does.
+    assert_eq!(ask(&f, "sk-master", "/api/generate", &with(&load, json!({"keep_alive": 0}))).await.0, 200);
+    f.until("the model is unloaded", || f.app.models.loaded(0).is_none()).await;
+}
+
 /// What one key was billed, once that is known.
 async fn billed(f: &Fixture, store: &Store) -> octet_keys::UsageRow {
     f.until("it is over", || f.app.busy() == 0).await;

@@ -411,7 +411,7 @@ async fn draining_waits_for_what_is_elsewhere() {
     let running = tokio::spawn(async move { asked.send().await.unwrap().text().await.unwrap() });
     f.until("it is on its way", || f.app.busy() == 1).await;
     f.stage.send(octet_serve::Stage::Drain).unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    f.until("it takes no more", || f.app.models.is_draining()).await;
     assert!(!f.task.is_finished());
     go.send(true).unwrap();
     assert!(running.await.unwrap().contains("Late"));

@@ -99,6 +99,38 @@ async fn keys_open_the_door() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_lets_pages_ask() {
+    let preflight = async |f: &Fixture| {
+        let r = f
+            .client
+            .request(reqwest::Method::OPTIONS, f.url(CHAT))
+            .header("origin", "https://page.example.com");
+        let r = r.header("access-control-request-method", "POST");
+        let r =
+            r.header("access-control-request-headers", "authorization, content-type").send().await.unwrap();
+        let told = |name: &str| r.headers().get(name).map(|v| v.to_str().unwrap().to_string());
+        (told("access-control-allow-origin"), told("access-control-allow-headers"))
+    };
+    let keys = Keys::new(["secret".into()]);
+    let keyed = Fixture::with(Options { keys: keys.clone(), ..Options::new(vec![model("tiny")]) }).await;
+    let (origin, headers) = preflight(&keyed).await;
+    assert_eq!(origin.as_deref(), Some("*"));
+    assert!(headers.is_some_and(|h| h.contains("authorization")));
+    let page = |f: &Fixture| f.request(CHAT, &chat("x")).header("origin", "https://page.example.com");
+    let answer = page(&keyed).bearer_auth("secret").send().await.unwrap();
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()["access-control-allow-origin"]),
+        (200, &"*".parse().unwrap())
+    );
+    assert_eq!(page(&keyed).send().await.unwrap().status(), 401);
+    // Pages that are named are the only ones; without a key there are none.
+    let cors_origins = vec!["https://chat.example.com".into()];
+    let named = Fixture::with(Options { keys, cors_origins, ..Options::new(vec![model("tiny")]) }).await;
+    assert_eq!(preflight(&named).await.0, None);
+    assert_eq!(preflight(&Fixture::start().await).await.0, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bodies_and_origins_are_limited() {
     let options = Options {
         body_bytes_max: 2000,
@@ -290,10 +322,11 @@ async fn the_end_does_not_wait_for_halves_of_requests() {
 async fn it_ends_while_the_model_is_loaded() {
     let mut spec = model("tiny");
     let (open, (go, wait)) = (Arc::clone(&spec.open), std::sync::mpsc::channel::<()>());
-    let (wait, opened) = (Mutex::new(wait), AtomicUsize::new(0));
+    let (wait, opened) = (Mutex::new(wait), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&opened);
     spec.open = Arc::new(move || {
         // The first time it is only looked at.
-        if opened.fetch_add(1, Ordering::Relaxed) > 0 {
+        if count.fetch_add(1, Ordering::Relaxed) > 0 {
             let _ = wait.lock().unwrap().recv();
         }
         open()
@@ -301,7 +334,9 @@ async fn it_ends_while_the_model_is_loaded() {
     let server = Server::bind(([127, 0, 0, 1], 0).into(), Options::new(vec![spec])).await.unwrap();
     let (tell, mut stage) = watch::channel(Stage::Run);
     let preload = tokio::spawn(async move { server.preload(&mut stage).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    while opened.load(Ordering::Relaxed) < 2 {
+        tokio::task::yield_now().await;
+    }
     assert!(!preload.is_finished());
     tell.send(Stage::Drain).unwrap();
     let loaded = tokio::time::timeout(PATIENCE, preload).await.expect("it is told");

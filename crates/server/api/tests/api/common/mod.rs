@@ -37,7 +37,7 @@ pub fn timings() -> Timings {
         prompt_n: 4,
         prompt_ms: 20.0,
         predicted_n: 7,
-        predicted_ms: 350.0,
+        predicted_ms: 300.0,
         load_ms: 5.0,
         total_ms: 380.0,
         draft: None,
