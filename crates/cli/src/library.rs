@@ -11,7 +11,7 @@ use crate::config::Settings;
 use crate::inside;
 use crate::progress::Pull;
 use crate::stderr::note;
-use crate::units::{count, decimal};
+use crate::units::{count, size};
 
 const PULL_EXAMPLES: &str = "\
 Examples:
@@ -89,7 +89,7 @@ pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
     }
     for (name, reference) in args.models.iter().zip(&references) {
         let removed = hub.remove(reference)?;
-        let (files, freed) = (count(removed.files, "file"), decimal(removed.bytes));
+        let (files, freed) = (count(removed.files, "file"), size(removed.bytes));
         writeln!(std::io::stdout(), "{name}: removed {files}, {freed} freed")?;
     }
     Ok(())
@@ -109,7 +109,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     writeln!(out, "{:width$}  {:>9}  inside octet", inside::NAME, decimal(inside::size()))?;
     for (model, name) in models.iter().zip(&names) {
         let state = if model.complete { "" } else { "  unfinished: pull it again to go on" };
-        writeln!(out, "{name:width$}  {:>9}  {}{state}", decimal(model.size), ago(model.modified))?;
+        writeln!(out, "{name:width$}  {:>9}  {}{state}", size(model.size), ago(model.modified))?;
     }
     if models.is_empty() {
         note!(

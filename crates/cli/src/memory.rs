@@ -3,7 +3,7 @@
 use octet_engine::models::Limits;
 use octet_engine::report::Report;
 
-use crate::units::binary;
+use crate::units::size;
 
 /// Bytes that this process may still take, the limits of its cgroup included. `None` where the system does not say.
 pub fn available() -> Option<u64> {
@@ -28,10 +28,10 @@ pub fn check(report: &Report, loads: &[(Limits, bool)], context: usize, smaller:
         "{} does not fit{twice}: it takes {} ({} of weights, {} for a context of {context}) and {} are free.\n\
          Close other programs, give {smaller} or take a smaller quantisation; --no-memory-check loads it anyway",
         report.origin,
-        binary(total),
-        binary(weights),
-        binary(total - weights),
-        binary(free),
+        size(total),
+        size(weights),
+        size(total - weights),
+        size(free),
     );
     Ok(())
 }

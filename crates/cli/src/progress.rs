@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::stderr::note;
-use crate::units::decimal;
+use crate::units::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use octet_hub::Event;
 
@@ -30,7 +30,7 @@ impl Bar {
     /// For work that is counted in bytes.
     pub fn bytes(message: impl Into<String>) -> Self {
         let template =
-            "{msg} {bar:24} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+            "{msg} {bar:24} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
         Self::new(message, style(template))
     }
 
@@ -105,27 +105,31 @@ impl octet_hub::Progress for Pull {
                 self.line(&format!("{file} is being downloaded by another process; waiting for it"));
             }
             Event::Checking { file, bytes } => {
-                self.line(&format!("{file}: going on after {}", decimal(bytes)));
+                self.line(&format!("{file}: going on after {}", size(bytes)));
             }
             Event::Started { file, position: (i, n), total, resumed } => {
                 let nth = if n > 1 { format!(" ({i} of {n})") } else { String::new() };
-                let template = "{bar:24} {decimal_bytes} of {decimal_total_bytes}, {msg}";
+                let template = "{bar:24} {binary_bytes} of {binary_total_bytes}, {msg}";
+                if let Some(before) = self.bar().take() {
+                    before.finish_and_clear();
+                }
+                // Before the bar is there, which would stay on the line that this is written to.
+                let size = total.map_or(String::new(), |t| format!(", {}", size(t)));
+                self.line(&format!("fetching {file}{nth}{size}"));
                 let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
                 bar.set_style(style(if total.is_some() {
                     template
                 } else {
-                    "{spinner} {decimal_bytes}, {msg}"
+                    "{spinner} {binary_bytes}, {msg}"
                 }));
                 bar.set_position(resumed);
-                let size = total.map_or(String::new(), |t| format!(", {}", decimal(t)));
-                self.line(&format!("fetching {file}{nth}{size}"));
                 *self.bar() = Some(bar);
             }
             Event::Advanced { bytes, total, rate, .. } => {
                 if let Some(bar) = &*self.bar() {
                     let left = total.filter(|_| rate > 0.0).map(|t| t.saturating_sub(bytes) as f64 / rate);
                     let left = left.map_or(String::new(), |s| format!(", {} left", duration(s)));
-                    bar.set_message(format!("{}/s{left}", decimal(rate as u64)));
+                    bar.set_message(format!("{}/s{left}", size(rate as u64)));
                     bar.set_position(bytes);
                 }
             }
@@ -140,6 +144,15 @@ impl octet_hub::Progress for Pull {
             }
             Event::Note(text) => self.line(text),
             _ => {} // one that this version does not know
+        }
+    }
+}
+
+impl Drop for Pull {
+    /// A pull that failed leaves nothing of its bar on the screen.
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar().take() {
+            bar.finish_and_clear();
         }
     }
 }

@@ -145,15 +145,15 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
     }
     let mut new = request.clone();
     let s = &mut new.sampling;
-    match name.replace('-', "_").as_str() {
-        "temperature" | "temp" => s.temperature = number(name, value)?,
+    match canonical(name).as_str() {
+        "temperature" => s.temperature = number(name, value)?,
         "top_k" => {
             let n = from_minus_one(name, value)?;
             s.top_k = if n == -1 { 0 } else { number(name, value)? };
         }
         "top_p" => s.top_p = number(name, value)?,
         "min_p" => s.min_p = number(name, value)?,
-        "repeat_penalty" | "repetition_penalty" => s.repetition_penalty = number(name, value)?,
+        "repeat_penalty" => s.repetition_penalty = number(name, value)?,
         "repeat_last_n" => s.penalty_last_n = window(from_minus_one(name, value)?),
         "presence_penalty" => s.presence_penalty = number(name, value)?,
         "frequency_penalty" => s.frequency_penalty = number(name, value)?,
@@ -164,7 +164,7 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
         }
         "seed" if value == "random" => s.seed = None,
         "seed" => s.seed = seed(value).with_context(|| format!("seed can not be '{value}'"))?.0,
-        "num_predict" | "predict" | "max_tokens" => new.max_tokens = limit(from_minus_one(name, value)?),
+        "num_predict" => new.max_tokens = limit(from_minus_one(name, value)?),
         "stop" => new.stop = if value.is_empty() { Vec::new() } else { vec![value.to_string()] },
         _ => return Ok(None),
     }
@@ -174,27 +174,49 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
     Ok(Some(()))
 }
 
-/// All settings in a few lines.
-pub fn describe(request: &Request) -> String {
+/// The name that a setting has in [`NAMES`].
+fn canonical(name: &str) -> String {
+    let name = name.replace('-', "_");
+    let known = match name.as_str() {
+        "temp" => "temperature",
+        "repetition_penalty" => "repeat_penalty",
+        "predict" | "max_tokens" => "num_predict",
+        known => known,
+    };
+    known.to_string()
+}
+
+/// All settings, in the order of [`NAMES`].
+fn all(request: &Request) -> Vec<(&'static str, String)> {
     let s = &request.sampling;
     let last_n = if s.penalty_last_n == usize::MAX { "-1".into() } else { s.penalty_last_n.to_string() };
     let biases: Vec<String> = s.logit_bias.iter().map(|(id, bias)| format!("{id}={bias}")).collect();
-    format!(
-        "temperature {}  top_k {}  top_p {}  min_p {}\n\
-         repeat_penalty {}  repeat_last_n {last_n}  presence_penalty {}  frequency_penalty {}\n\
-         logit_bias {}  seed {}  num_predict {}  stop {:?}",
-        s.temperature,
-        s.top_k,
-        s.top_p,
-        s.min_p,
-        s.repetition_penalty,
-        s.presence_penalty,
-        s.frequency_penalty,
-        biases.join(","),
-        s.seed.map_or("random".into(), |n| n.to_string()),
-        request.max_tokens.map_or("-1".into(), |n| n.to_string()),
-        request.stop,
-    )
+    vec![
+        ("temperature", s.temperature.to_string()),
+        ("top_k", s.top_k.to_string()),
+        ("top_p", s.top_p.to_string()),
+        ("min_p", s.min_p.to_string()),
+        ("repeat_penalty", s.repetition_penalty.to_string()),
+        ("repeat_last_n", last_n),
+        ("presence_penalty", s.presence_penalty.to_string()),
+        ("frequency_penalty", s.frequency_penalty.to_string()),
+        ("logit_bias", biases.join(",")),
+        ("seed", s.seed.map_or("random".into(), |n| n.to_string())),
+        ("num_predict", request.max_tokens.map_or("-1".into(), |n| n.to_string())),
+        ("stop", format!("{:?}", request.stop)),
+    ]
+}
+
+/// All settings in a few lines.
+pub fn describe(request: &Request) -> String {
+    let all: Vec<String> = all(request).iter().map(|(name, value)| format!("{name} {value}")).collect();
+    all.chunks(4).map(|four| four.join("  ")).collect::<Vec<_>>().join("\n")
+}
+
+/// One setting by any of its names.
+pub fn described(request: &Request, name: &str) -> Option<String> {
+    let name = canonical(name);
+    all(request).iter().find(|(n, _)| *n == name).map(|(n, value)| format!("{n} {value}"))
 }
 
 #[cfg(test)]
@@ -207,12 +229,22 @@ mod tests {
         for name in NAMES.split(", ") {
             let value = if name == "logit_bias" { "7=-2.5, 8=-inf" } else { "1" };
             assert_eq!(set(&mut r, name, value).unwrap(), Some(()), "{name}");
+            assert!(described(&r, name).unwrap().starts_with(&format!("{name} ")), "{name}");
         }
         assert_eq!((r.sampling.temperature, r.sampling.seed, r.max_tokens), (1.0, Some(1), Some(1)));
         assert_eq!(r.sampling.logit_bias, [(7, -2.5), (8, f32::NEG_INFINITY)]);
         assert!(describe(&r).contains("logit_bias 7=-2.5,8=-inf"));
         assert_eq!(r.stop, ["1"]);
         assert_eq!(set(&mut r, "colour", "1").unwrap(), None);
+        assert_eq!(described(&r, "colour"), None);
+        for (name, want) in [
+            ("temp", "temperature 1"),
+            ("max-tokens", "num_predict 1"),
+            ("repetition_penalty", "repeat_penalty 1"),
+        ] {
+            assert_eq!(set(&mut r, name, "1").unwrap(), Some(()));
+            assert_eq!(described(&r, name).as_deref(), Some(want));
+        }
         set(&mut r, "num_predict", "-1").unwrap();
         assert_eq!(r.max_tokens, None);
         set(&mut r, "seed", "-1").unwrap();

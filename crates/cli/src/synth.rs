@@ -9,7 +9,7 @@ use octet_synth::{Mix, Shape, known};
 use crate::Usage;
 use crate::config::positive;
 use crate::progress::Bar;
-use crate::units::decimal;
+use crate::units::size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,6 +88,6 @@ pub fn run(args: &SynthArgs) -> anyhow::Result<()> {
     let bar = Bar::bytes("writing");
     let bytes = octet_synth::write(&model, &args.output, args.force, &mut |done, all| bar.update(done, all))?;
     drop(bar);
-    writeln!(std::io::stdout(), "{}: {}", args.output.display(), decimal(bytes))?;
+    writeln!(std::io::stdout(), "{}: {}", args.output.display(), size(bytes))?;
     Ok(())
 }

@@ -1,14 +1,8 @@
-//! Numbers for people. Used by everything here that prints a size.
-//!
-//! Files and traffic are counted in powers of 1000, as downloads and bandwidths are; memory, and llama-bench's columns,
-//! in powers of 1024.
+//! Numbers for people. Used by everything here that prints one.
 
-pub use octet_hub::size as decimal;
-
-/// `19.71 GiB`, as llama-bench has it.
-pub fn binary(bytes: u64) -> String {
-    let mib = bytes as f64 / (1u64 << 20) as f64;
-    if mib >= 1024.0 { format!("{:.2} GiB", mib / 1024.0) } else { format!("{mib:.2} MiB") }
+/// `19.71 GiB`: sizes of files, downloads and memory alike, as llama-bench has them.
+pub fn size(bytes: u64) -> String {
+    humansize::format_size(bytes, humansize::BINARY)
 }
 
 /// `34.66 B`, as llama-bench has it.
@@ -27,10 +21,10 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_llama_bench() {
-        assert_eq!(binary(21_166_757_888), "19.71 GiB");
-        assert_eq!(binary(98_362_432), "93.81 MiB");
+        assert_eq!(size(21_166_757_888), "19.71 GiB");
+        assert_eq!(size(98_362_432), "93.81 MiB");
+        assert_eq!([0, 999, 1024, 3 << 29].map(size), ["0 B", "999 B", "1 KiB", "1.50 GiB"]);
         assert_eq!(parameters(34_660_610_688), "34.66 B");
         assert_eq!(parameters(134_515_008), "134.52 M");
-        assert_eq!(decimal(98_362_432), "98.4 MB");
     }
 }

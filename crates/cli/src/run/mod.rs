@@ -6,6 +6,7 @@ mod interrupt;
 mod json;
 mod print;
 mod session;
+mod wrap;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ Examples:
   octet run smollm2:135m 'Why is the sky blue?'
   octet run model.gguf                                   a chat; /help lists what it can do
   octet run model.gguf -f notes.txt 'Summarise this.'
-  git diff | octet run model.gguf --system 'Write a commit message.'
+  git diff | octet run model.gguf 'Write a commit message.'
   octet run ./Qwen3.6-35B-A3B/ --no-think --temp 0 -n 200 'Name three rivers.'
   octet run model.gguf --raw 'Once upon a time'          continues the text, without the chat template
 
@@ -41,7 +42,7 @@ Ctrl-C stops the answer. The answer goes to standard output; all else to standar
 pub struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// What to answer. Without it: what comes on standard input, or a chat if that is a terminal.
+    /// What to answer. Text that is piped in follows it, or is the prompt where there is none. With neither: a chat.
     #[arg(value_name = "PROMPT")]
     prompt: Vec<String>,
     /// A file whose text follows the prompt; may be given several times.
@@ -93,17 +94,25 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     };
     let task = source.task()?;
     let prompt = match task {
-        _ if source.given => {
+        Task::Answer { read_stdin } => {
             let files = args.file.iter().map(|f| read(f)).collect::<Result<Vec<_>, _>>()?;
-            Some(text.into_iter().chain(files).collect::<Vec<_>>().join("\n\n"))
+            let piped = match read_stdin {
+                true => Some(read_from(std::io::stdin(), "standard input")?),
+                false => None,
+            };
+            joined(text.into_iter().chain(files), piped, args.raw)
         }
-        Task::Answer { read_stdin: true } => {
-            let text = read_from(std::io::stdin(), "standard input")?;
-            // The newline at a file's end is not part of a question.
-            Some(if args.raw { text } else { text.trim_end().to_string() })
+        Task::Chat if source.given => {
+            let files = args.file.iter().map(|f| read(f)).collect::<Result<Vec<_>, _>>()?;
+            joined(text.into_iter().chain(files), None, false)
         }
-        _ => None,
+        Task::Chat => None,
     };
+    // A question that is loaded needs no further one.
+    let prompt = prompt.filter(|p| !source.waiting || !p.trim().is_empty());
+    if prompt.is_none() && !source.waiting && task != Task::Chat {
+        return Err(Usage("the prompt is empty".into()).into());
+    }
     if prompt.as_ref().is_some_and(|p| p.trim().is_empty()) {
         return Err(Usage("the prompt is empty".into()).into());
     }
@@ -123,6 +132,14 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// A prompt of what was given and what was piped in, a blank line between them; `None` where there is nothing.
+fn joined(given: impl Iterator<Item = String>, piped: Option<String>, raw: bool) -> Option<String> {
+    // The newline at a file's end is not part of a question.
+    let piped = piped.map(|text| if raw { text } else { text.trim_end().to_string() });
+    let all: Vec<String> = given.chain(piped.filter(|text| !text.is_empty())).collect();
+    (!all.is_empty()).then(|| all.join("\n\n"))
 }
 
 /// What decides what there is to do.
@@ -151,14 +168,12 @@ impl Source {
         let ready = self.given || self.waiting;
         match self {
             Self { interactive: true, .. } => Ok(Task::Chat),
-            Self { given: true, .. } => Ok(Task::Answer { read_stdin: false }),
-            Self { terminal: true, one_answer: false, .. } => Ok(Task::Chat),
-            _ if ready => Ok(Task::Answer { read_stdin: false }),
-            Self { terminal: true, .. } => Err(Usage(
+            Self { given: false, terminal: true, one_answer: false, .. } => Ok(Task::Chat),
+            Self { terminal, .. } if ready || !terminal => Ok(Task::Answer { read_stdin: !terminal }),
+            _ => Err(Usage(
                 "--json and --raw give one answer: give a PROMPT, or -f FILE, or text on standard input"
                     .into(),
             )),
-            _ => Ok(Task::Answer { read_stdin: true }),
         }
     }
 }
@@ -218,6 +233,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_piped_in_follows_the_prompt() {
+        let join = |given: &[&str], piped: Option<&str>, raw| {
+            joined(given.iter().map(ToString::to_string), piped.map(String::from), raw)
+        };
+        assert_eq!(
+            join(&["summarise", "a file"], Some("text\n"), false).unwrap(),
+            "summarise\n\na file\n\ntext"
+        );
+        assert_eq!(join(&["summarise"], Some("\n"), false).unwrap(), "summarise");
+        assert_eq!(join(&[], Some("text\n"), false).unwrap(), "text");
+        assert_eq!(join(&[], Some("text\n"), true).unwrap(), "text\n");
+        assert_eq!(join(&[], Some(""), false), None);
+        assert_eq!(join(&[], None, false), None);
+    }
+
+    #[test]
     fn a_terminal_without_a_prompt_is_a_chat_unless_one_answer_is_asked_for() {
         let terminal = Source { terminal: true, ..Default::default() };
         let answer = |read_stdin| Some(Task::Answer { read_stdin });
@@ -229,7 +260,12 @@ mod tests {
         assert_eq!(task(Source { waiting: true, ..terminal }), Some(Task::Chat));
         assert_eq!(task(Source { waiting: true, one_answer: true, ..terminal }), answer(false));
         assert_eq!(task(Source::default()), answer(true));
-        assert_eq!(task(Source { waiting: true, ..Default::default() }), answer(false));
+        assert_eq!(task(Source { waiting: true, ..Default::default() }), answer(true));
+        assert_eq!(
+            task(Source { given: true, ..Default::default() }),
+            answer(true),
+            "`git diff | octet run M 'review'`"
+        );
         assert_eq!(task(Source { interactive: true, ..Default::default() }), Some(Task::Chat));
     }
 }

@@ -1,9 +1,10 @@
 //! Writes an answer to standard output while it comes. Called by `run` and `run::chat`.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 
 use super::interrupt::Interrupt;
+use super::wrap::Wrap;
 
 /// What a piece of text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,18 +26,29 @@ pub enum Reasoning {
     Hidden,
 }
 
+/// Columns of the terminal as it is now.
+fn columns() -> usize {
+    usize::from(console::Term::stdout().size().1).max(COLUMNS_MIN)
+}
+
+/// In a narrower terminal words break.
+const COLUMNS_MIN: usize = 10;
+
 /// One answer on its way out.
 pub struct Printer<'a> {
     reasoning: Reasoning,
     interrupt: &'a Interrupt,
     last: Option<Kind>,
     ends_line: bool,
+    /// On a terminal.
+    wrap: Option<Wrap>,
     error: Option<io::Error>,
 }
 
 impl<'a> Printer<'a> {
     pub fn new(reasoning: Reasoning, interrupt: &'a Interrupt) -> Self {
-        Self { reasoning, interrupt, last: None, ends_line: true, error: None }
+        let wrap = io::stdout().is_terminal().then(Wrap::default);
+        Self { reasoning, interrupt, last: None, ends_line: true, wrap, error: None }
     }
 
     /// Writes a piece; breaks where Ctrl-C was pressed or nobody reads any more.
@@ -52,6 +64,9 @@ impl<'a> Printer<'a> {
         if text.is_empty() || (kind == Kind::Reasoning && self.reasoning == Reasoning::Hidden) {
             return Ok(());
         }
+        if self.last.is_some_and(|last| last != kind) {
+            self.flush()?;
+        }
         let mut out = io::stdout().lock();
         match (self.last, kind, self.reasoning) {
             (None, Kind::Reasoning, Reasoning::Tags) => out.write_all(b"<think>\n")?,
@@ -59,8 +74,23 @@ impl<'a> Printer<'a> {
             (Some(Kind::Reasoning), Kind::Content, _) => out.write_all(b"\n\n")?,
             _ => {}
         }
+        drop(out);
         self.last = Some(kind);
         self.ends_line = text.ends_with('\n');
+        match &mut self.wrap {
+            Some(wrap) => {
+                let text = wrap.push(text, columns());
+                self.put(kind, &text)
+            }
+            None => self.put(kind, text),
+        }
+    }
+
+    fn put(&self, kind: Kind, text: &str) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
         if kind == Kind::Reasoning && self.reasoning == Reasoning::Dim {
             write!(out, "{}", console::style(text).dim())?;
         } else {
@@ -69,11 +99,19 @@ impl<'a> Printer<'a> {
         out.flush()
     }
 
+    /// Writes the word that was held back; the next line begins anew.
+    fn flush(&mut self) -> io::Result<()> {
+        let Some(wrap) = &mut self.wrap else { return Ok(()) };
+        let text = std::mem::take(wrap).flush(columns());
+        self.put(self.last.unwrap_or(Kind::Content), &text)
+    }
+
     /// The answer is over.
-    pub fn end(self) -> io::Result<()> {
+    pub fn end(mut self) -> io::Result<()> {
         if let Some(e) = self.error {
             return Err(e);
         }
+        self.flush()?;
         let mut out = io::stdout().lock();
         if !self.ends_line {
             writeln!(out)?;

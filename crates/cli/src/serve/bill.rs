@@ -6,7 +6,7 @@ use octet_engine::engine::Options;
 use octet_engine::models::Limits;
 use octet_engine::report::Report;
 
-use crate::units::{binary, parameters};
+use crate::units::{parameters, size};
 
 /// Contexts' worth of KV cache, and bytes of snapshots, that are tried in turn where the user does not say. At last snapshots
 /// take what is left, at least what one conversation needs.
@@ -79,36 +79,43 @@ impl Bill {
             "{name}: {} with {} parameters\n  weights      {:>12}\n  KV cache     {:>12}  {kv_tokens} tokens in {}\n",
             report.config.architecture.name,
             parameters(report.parameters),
-            binary(m.weights),
-            binary(m.kv),
+            size(m.weights),
+            size(m.kv),
             self.limits.kv,
         );
         if slot > 0 {
-            let of = |n: usize| binary(slot.saturating_mul(n as u64));
+            let of = |n: usize| size(slot.saturating_mul(n as u64));
             out += &format!(
                 "  states       {:>12}  {} sequences, {} each\n  snapshots    {:>12}  {} of them{}\n",
                 of(self.limits.slots),
                 self.limits.slots,
-                binary(slot),
+                size(slot),
                 of(self.limits.snapshots),
                 self.limits.snapshots,
                 self.options
                     .disk
                     .as_ref()
-                    .map_or(String::new(), |d| format!(", and {} on disk", binary(d.bytes))),
+                    .map_or(String::new(), |d| format!(", and {} on disk", size(d.bytes))),
             );
         }
         out += &format!(
             "  activations  {:>12}\n  together     {:>12}\n  context of {} tokens; {at_once} such at once, {} answers in all",
-            binary(m.activations),
-            binary(m.total()),
+            size(m.activations),
+            size(m.total()),
             self.context,
             self.limits.slots,
         );
+        let made_for = report.config.context_length;
+        if self.context > made_for {
+            out += &format!(
+                "\n  note: the model was made for {made_for} tokens of context; {} may be too much for it",
+                self.context
+            );
+        }
         if let Some(room) = self.shrunk {
             out += &format!(
                 "\n  KV cache and snapshots, where no flag says, were made smaller to fit {}",
-                binary(room)
+                size(room)
             );
         }
         out
@@ -131,6 +138,11 @@ mod tests {
         assert_eq!((tight.options.kv_tokens, tight.options.snapshot_memory), (Some(1000), None));
         let text = roomy.text("tiny", &report);
         assert!(text.contains("4032 tokens in f16") && text.contains("4 such at once, 8 answers"), "{text}");
+        assert!(!text.contains("made for"), "{text}");
+        let made_for = report.config.context_length;
+        let long = Options { context: Some(made_for + 1), ..options.clone() };
+        let text = Bill::new(&report, &long, None).unwrap().text("tiny", &report);
+        assert!(text.contains(&format!("made for {made_for} tokens")), "{text}");
         // What is left is the snapshots'.
         let least = tight.total(&report);
         let room = least + 10 * report.state_bytes() + 1;

@@ -362,7 +362,7 @@ fn space_is_checked_before_the_first_byte() {
     let full = hub(dir.path(), &fake.hub).with_free_space(|_| Ok(1_000));
     let e = full.pull(&parse("hf:user/repo"), &Silent).unwrap_err();
     assert!(matches!(e, Error::Space { need: 1200, have: 1000, .. }), "{e}");
-    assert!(e.to_string().contains("needs 1.2 kB of free space, has 1.0 kB"), "{e}");
+    assert!(e.to_string().contains("needs 1.17 KiB of free space, has 1000 B"), "{e}");
     assert_eq!((fake.cdn.seen().len(), tree(dir.path()).len()), (0, 0));
     // Enough is enough; and what is here already needs no more.
     full.with_free_space(|_| Ok(1_200)).pull(&parse("hf:user/repo"), &Silent).unwrap();

@@ -56,7 +56,12 @@ async fn a_server_starts_once_for_all_who_wait_and_ends_when_idle() {
     let lease = all.lease("a").await.unwrap();
     drop(leases);
     let pid = pid_of(lease.base_url());
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    // Until another that nobody holds, and that rests from now on, has ended.
+    let mut entry = Server::new("other").entry();
+    entry.ttl = Some(Duration::from_millis(300));
+    let others = processes(vec![entry]);
+    drop(others.lease("other").await.unwrap());
+    soon(|| others.status()[0].phase == Phase::Stopped).await;
     assert!(alive(pid), "a lease keeps it");
     assert_eq!(all.status()[0].pid, Some(pid));
     drop(lease);
@@ -210,7 +215,8 @@ async fn who_leaves_is_forgotten() {
     assert!(waits.await.is_err());
     soon(|| all.status()[1].waiting == 0).await;
     drop(lease);
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    // Who comes later is let through: all before it is done.
+    drop(all.lease("a").await.unwrap());
     assert_eq!(b.starts(), 0, "nobody waits for it any more");
     assert_eq!(all.status()[0].phase, Phase::Ready);
 }
@@ -253,14 +259,13 @@ async fn a_new_configuration_keeps_what_is_the_same() {
     moved.span.line += 5;
     all.reload(vec![moved, changed], &settings).unwrap();
     assert_eq!(pid_of(all.lease("a").await.unwrap().base_url()), first);
-    tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(alive(second), "its request goes on");
     // The new entry may not run beside the old one of the same group, and waits for it.
     let waits = tokio::spawn({
         let all = all.clone();
         async move { all.lease("b").await.map(|l| pid_of(l.base_url())) }
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    soon(|| all.status().iter().any(|s| s.id == "b" && s.waiting == 1)).await;
     assert!(!waits.is_finished() && alive(second));
     drop(two);
     assert_ne!(waits.await.unwrap().unwrap(), second);
