@@ -5,18 +5,19 @@ pub const PAGE_TOKENS: usize = 64;
 
 /// The tokens of one sequence within a batch. Made by [`Batch::push`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Span {
     /// Index of the span's first token in [`Batch::tokens`].
-    pub(crate) start: usize,
+    pub start: usize,
     /// Number of tokens, at least 1.
-    pub(crate) len: usize,
+    pub len: usize,
     /// Tokens of this sequence that are in the cache already; the span's first token has this position.
-    pub(crate) past: usize,
+    pub past: usize,
     /// State slot of the sequence (Gated DeltaNet layers).
-    pub(crate) slot: usize,
+    pub slot: usize,
     /// Where the sequence's page numbers start in [`Batch::pages`]. Page `p` holds positions
     /// `p * PAGE_TOKENS ..` and the table covers `past + len` positions.
-    pub(crate) pages: usize,
+    pub pages: usize,
 }
 
 /// One step's input. Its vectors keep their capacity from step to step: filling it allocates nothing.
