@@ -73,7 +73,7 @@ fn a_summary_comes_when_asked_for() {
 #[test]
 fn a_chat_keeps_and_saves_what_was_said() {
     let place = Place::with_model("qwen35moe", "q8_0");
-    let typed = "Hello\n/set num_predict 3\n\"\"\"two\nlines\"\"\"\n/save chat.json\n/set\n/nonsense\n/set top_p 7\n/bye\nnever\n";
+    let typed = "Hello\n/set temp 0\n/set system Be brief.\n/set think off\n/set num_predict 3\n\"\"\"two\nlines\"\"\"\n/save chat.json\n/set\n/nonsense\n/set top_p 7\n/bye\nnever\n";
     let args = [&["run", "model.gguf", "-i", "--system", "Be brief."], GREEDY].concat();
     let ran = place.octet_with(&args, typed, &[]).ok();
     let chat = json_of(&std::fs::read_to_string(place.path("chat.json")).unwrap());
@@ -91,7 +91,12 @@ fn a_chat_keeps_and_saves_what_was_said() {
             ran.stdout
         );
     }
-    for word in ["num_predict 3", "no /nonsense", "top_p", "chat.json: 5 messages"] {
+    for word in [
+        "temperature 0\nsystem \"Be brief.\"\nkwargs {\"enable_thinking\":false}\nnum_predict 3\n",
+        "no /nonsense",
+        "top_p",
+        "chat.json: 5 messages",
+    ] {
         assert!(ran.stderr.contains(word), "no '{word}' in {}", ran.stderr);
     }
     // The first answer of a chat is what a single question gets.
@@ -194,6 +199,7 @@ fn saving_takes_the_place_of_conversations_only() {
     for name in ["notes.txt", "data.json", "folder", "none/chat.json"] {
         assert!(ran.stderr.contains(&format!("error: {name}: ")), "{name}: {}", ran.stderr);
     }
+    assert!(!ran.stderr.contains(".tmp"), "{}", ran.stderr);
     assert_eq!(std::fs::read_to_string(place.path("notes.txt")).unwrap(), "precious");
     assert_eq!(std::fs::read_to_string(place.path("data.json")).unwrap(), "{\"precious\": 1}");
     assert_eq!(messages(&place, "chat.json").as_array().unwrap().len(), 4, "the second one counts");
@@ -255,6 +261,13 @@ fn several_files_are_one_prompt() {
     let both = run(&place, &["-f", "a.txt", "-f", "b.txt", "--json"]).ok().stdout;
     let typed = run(&place, &["one\n\ntwo", "--json"]).ok().stdout;
     assert_eq!(json_of(&both)["content"], json_of(&typed)["content"]);
+    // What is piped in follows the prompt: `git diff | octet run MODEL 'Review this.'`
+    let with = |more: &[&'static str]| [&["run", "model.gguf"], GREEDY, &["--json"], more].concat();
+    let piped = place.octet_with(&with(&["one"]), "two\n", &[]).ok().stdout;
+    assert_eq!(json_of(&piped)["content"], json_of(&typed)["content"]);
+    let all = place.octet_with(&with(&["zero", "-f", "a.txt"]), "two\n", &[]).ok().stdout;
+    let typed = run(&place, &["zero\n\none\n\ntwo", "--json"]).ok().stdout;
+    assert_eq!(json_of(&all)["content"], json_of(&typed)["content"]);
     let huge = std::fs::File::create(place.path("huge.txt")).unwrap();
     huge.set_len((64 << 20) + 1).unwrap();
     run(&place, &["-f", "huge.txt"]).fails(1, &["huge.txt", "64 MiB"]);

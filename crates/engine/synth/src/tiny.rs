@@ -36,6 +36,7 @@ pub fn tiny_shape(architecture: &str) -> Result<Shape, Error> {
             architecture: "olmoe",
             kv_heads: 4,
             intermediate: 0,
+            rope_scaling: None,
             moe: moe(8, 3, 0),
             ..like("llama-3.2-1b")?
         },

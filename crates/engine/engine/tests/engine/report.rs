@@ -148,7 +148,7 @@ fn the_text_says_it_all_in_columns() {
         "8 of 256 per token",
         "<|im_end|> (248046)",
         "397.85 MiB  57.2%",
-        "695.51 MiB a token, of 4.46 GiB",
+        "695.52 MiB a token, of 4.46 GiB",
         "4 KiB a position in f16",
         "no multi-token prediction",
     ] {

@@ -46,6 +46,18 @@ pub fn model(name: &str) -> ModelSpec {
     }
 }
 
+/// A model that has room for [`endless`] answers.
+pub fn roomy() -> ModelSpec {
+    let mut spec = model("tiny");
+    (spec.options.engine.context, spec.options.engine.kv_tokens) = (Some(16 * CONTEXT), Some(64 * CONTEXT));
+    spec
+}
+
+/// Asks for a stream that is not over before its client leaves, however slow that is; of a [`roomy`] model.
+pub fn endless() -> Value {
+    with(&chat("Hello"), json!({"max_tokens": 15 * CONTEXT, "ignore_eos": true, "stream": true}))
+}
+
 /// Routes by a configuration, whose models in this process are all tiny.
 pub fn routes(text: &str) -> Routes {
     let config = Config::parse("octet.yaml", text, &Disk(|_: &str| None)).unwrap_or_else(|e| panic!("{e}"));

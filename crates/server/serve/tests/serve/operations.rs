@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{CONTEXT, Fixture, PATIENCE, chat, model, read, with};
-use octet_serve::{Keys, ModelSpec, Options, Server, Stage};
+use crate::common::{CONTEXT, Fixture, PATIENCE, chat, endless, model, read, roomy, with};
+use octet_serve::{Keys, Options, Server, Stage};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -15,18 +15,6 @@ const CHAT: &str = "/v1/chat/completions";
 /// A request that takes a while.
 fn long() -> Value {
     with(&chat("Hello"), json!({"max_tokens": 900, "ignore_eos": true, "stream": true}))
-}
-
-/// One that is not over before its client leaves, however slow that is.
-fn endless() -> Value {
-    with(&long(), json!({"max_tokens": 15 * CONTEXT}))
-}
-
-/// A model that has room for such answers.
-fn roomy() -> ModelSpec {
-    let mut spec = model("tiny");
-    (spec.options.engine.context, spec.options.engine.kv_tokens) = (Some(16 * CONTEXT), Some(64 * CONTEXT));
-    spec
 }
 
 #[tokio::test(flavor = "multi_thread")]

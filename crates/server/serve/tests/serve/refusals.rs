@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::common::{Fixture, PATIENCE, chat, model, read, tool, with};
+use crate::common::{Fixture, PATIENCE, chat, endless, model, read, roomy, tool, with};
 use octet_serve::{Keys, ModelSpec, Options};
 use serde_json::{Value, json};
 
@@ -112,19 +112,14 @@ async fn a_refusal_reaches_who_is_still_sending() {
     assert!(two.iter().all(|(status, close, _)| *status == 400 && !close), "{two:?}");
 }
 
-/// Fields of an answer that takes longer than anything else here.
-fn endless() -> Value {
-    json!({"max_tokens": 900, "ignore_eos": true, "stream": true})
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn who_finds_all_connections_taken_is_told() {
-    let f = Fixture::with(Options { connections_max: 2, ..Options::new(vec![model("tiny")]) }).await;
+    let f = Fixture::with(Options { connections_max: 2, ..Options::new(vec![roomy()]) }).await;
     let to = f.address;
     // Two that are answered for long do not make way.
     let mut taken = Vec::new();
     for _ in 0..2 {
-        let mut busy = f.send(CHAT, &with(&chat("Hello"), endless())).await;
+        let mut busy = f.send(CHAT, &endless()).await;
         assert!(busy.chunk().await.unwrap().is_some());
         taken.push(busy);
     }
@@ -220,7 +215,7 @@ async fn half_sent_bodies_keep_nobody_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_make_way_for_new_ones() {
-    let f = Fixture::with(Options { connections_max: 3, ..Options::new(vec![model("tiny")]) }).await;
+    let f = Fixture::with(Options { connections_max: 3, ..Options::new(vec![roomy()]) }).await;
     let to = f.address;
     let ask = |mut stream: TcpStream| {
         apart(move || {
@@ -231,7 +226,7 @@ async fn idle_connections_make_way_for_new_ones() {
     };
     let closed = |mut stream: TcpStream| apart(move || matches!(stream.read(&mut [0]), Ok(0) | Err(_)));
     // one that is answered all the time, and two that have nothing to do
-    let mut busy = f.send(CHAT, &with(&chat("Hello"), endless())).await;
+    let mut busy = f.send(CHAT, &endless()).await;
     assert!(busy.chunk().await.unwrap().is_some());
     let (_, first) = ask(connect(to)).await;
     let second = connect(to);
@@ -255,8 +250,7 @@ async fn idle_connections_make_way_for_new_ones() {
     assert_eq!(status, 200);
     second.set_nonblocking(false).unwrap();
     assert!(closed(second).await);
-    let rest = busy.text().await.expect("nobody closed it");
-    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    assert!(busy.chunk().await.expect("nobody closed it").is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
