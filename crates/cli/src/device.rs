@@ -102,7 +102,7 @@ pub fn list(args: &DevicesArgs) -> Result<()> {
     writeln!(out, "cpu       {}", cpu.describe())?;
     for card in &cards {
         let text = |key: &str| card[key].as_str().unwrap_or_default().to_string();
-        let memory = crate::units::binary(card["memory_bytes"].as_u64().unwrap_or(0));
+        let memory = crate::units::size(card["memory_bytes"].as_u64().unwrap_or(0));
         writeln!(
             out,
             "{:<9} {} ({}), {memory}, Vulkan {}, {}",

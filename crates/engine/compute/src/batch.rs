@@ -49,6 +49,11 @@ impl Batch {
         }
     }
 
+    /// Tokens of no sequence: for what looks at tokens alone.
+    pub fn of_tokens(tokens: &[u32]) -> Self {
+        Self { tokens: tokens.to_vec(), ..Self::default() }
+    }
+
     /// Token ids of all spans, one after the other.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens

@@ -79,9 +79,9 @@ impl Block {
             self.staged[at(self.spans, 3 * s)..][..3].copy_from_slice(&words);
         }
         let outputs = self.outputs as usize;
-        self.staged[outputs..][..batch.outputs().len()].copy_from_slice(&batch.outputs());
+        self.staged[outputs..][..batch.outputs().len()].copy_from_slice(batch.outputs());
         let pages = self.pages as usize;
-        self.staged[pages..][..batch.pages().len()].copy_from_slice(&batch.pages());
+        self.staged[pages..][..batch.pages().len()].copy_from_slice(batch.pages());
         self.words.write_words(0, &self.staged[..pages + batch.pages().len()]);
         Ok(())
     }

@@ -79,8 +79,8 @@ impl Vulkan {
     pub(crate) fn prepare(&mut self, prologue: &Prologue, batch: &Batch) -> Result<(), Error> {
         let block = self.block()?;
         match prologue {
-            Prologue::Embed(table, first) => gather(block, table, *first, &batch.tokens()),
-            Prologue::Angles(frequencies, scale) => angles(block, frequencies, *scale, &batch.positions()),
+            Prologue::Embed(table, first) => gather(block, table, *first, batch.tokens()),
+            Prologue::Angles(frequencies, scale) => angles(block, frequencies, *scale, batch.positions()),
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ fn decode(pass: Pass, steps: usize) -> Option<(Vec<Vec<f32>>, Vec<u64>)> {
         batch.push(&[token], i, 0, &pages(0), 1);
         let Layers { be, mlp, moe, norm, head, embedding, counts, .. } = &mut m;
         be.step(pass, &batch, |be| {
-            be.embed(embedding, &batch.tokens(), &mut h);
+            be.embed(embedding, batch.tokens(), &mut h);
             be.mlp(1, mlp, &mut h);
             be.moe(1, moe, 1, counts, &mut h);
             be.logits(&batch, &h, norm, 1e-6, head, &mut logits);

@@ -270,7 +270,7 @@ impl<B: Backend> Layers<B> {
                     states.push(values);
                 }
             };
-            be.embed(embedding, &batch.tokens(), &mut h);
+            be.embed(embedding, batch.tokens(), &mut h);
             keep(be, &h, n * hidden);
 
             let (weights, outs) = ([&*wq, &*wk, &*wv], [&mut q, &mut k, &mut v]);

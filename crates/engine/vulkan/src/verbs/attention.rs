@@ -49,6 +49,11 @@ impl Vulkan {
         if !known {
             self.prologue.push(prologue);
         }
+        if a.qk_norm.as_ref().is_some_and(|(q, _)| q.len != a.head_dim) {
+            let what =
+                "norms over all heads together (OLMoE) are not supported on this device; use --device cpu";
+            return Err(Error(what.into()));
+        }
         let dummy = self.dummy.clone();
         let (q_norm, k_norm) = a.qk_norm.as_ref().map_or((&dummy, &dummy), |(q, k)| (&q.buffer, &k.buffer));
         let block = self.block()?;

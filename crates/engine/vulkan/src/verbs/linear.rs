@@ -128,7 +128,7 @@ impl Vulkan {
         // one step embeds its tokens, and those of multi-token prediction
         self.rows_used = if self.rows_used == 0 { tokens.len() } else { 0 };
         let prologue = Prologue::Embed(table.table.clone(), first);
-        let batch = Batch { tokens: tokens.to_vec(), ..Batch::default() };
+        let batch = Batch::of_tokens(tokens);
         self.prepare(&prologue, &batch)?;
         self.prologue.push(prologue);
         self.recorder.barrier();

@@ -36,7 +36,7 @@ impl Vulkan {
             hidden as u32,
             m.shared.is_some().into(),
             (layer * m.experts) as u32,
-            1,
+            m.norm_top_k.into(),
         ];
         let shared_router = m.shared.as_ref().map_or(&dummy, |s| &s.router.buffer);
         let buffers = [&router, &chosen, &share, &input.floats, shared_router, &shared_gate, &counts];
