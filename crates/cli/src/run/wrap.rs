@@ -9,6 +9,8 @@ pub struct Wrap {
     column: usize,
     word: String,
     word_columns: usize,
+    /// A part of this word is out, for it is longer than a line: the terminal breaks it.
+    is_long: bool,
     /// The first characters of the line, without spaces in front: as many as a fence has.
     head: String,
     /// Between two fences: lines of code stay as they are, to be copied.
@@ -54,6 +56,7 @@ impl Wrap {
                 self.word_columns += width;
                 if self.word_columns >= columns {
                     self.end_word(columns, &mut out);
+                    self.is_long = true;
                 }
             }
         }
@@ -81,11 +84,15 @@ impl Wrap {
 
     fn end_word(&mut self, columns: usize, out: &mut String) {
         // A word that is longer than a line is broken by the terminal wherever it begins.
-        if self.word_columns < columns {
+        if self.word_columns < columns && !self.is_long {
             self.break_before(self.word_columns, columns, out);
         }
         out.push_str(&self.word);
         self.column += self.word_columns;
+        if self.column > columns {
+            self.column = (self.column - 1) % columns + 1;
+        }
+        self.is_long = false;
         self.word.clear();
         self.word_columns = 0;
     }
