@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{CONTEXT, Fixture, PATIENCE, chat, endless, model, read, roomy, with};
-use octet_serve::{Keys, Options, Server, Stage};
+use octet_serve::{Keys, ModelSpec, Options, Server, Stage};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
