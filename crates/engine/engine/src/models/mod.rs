@@ -203,7 +203,9 @@ impl<B: Backend + Inspect> Loaded<B> {
     }
 
     fn check(&self, batch: &Batch) {
-        assert!(batch.len() <= self.limits.batch_tokens && batch.outputs().len() <= self.limits.batch_outputs);
+        assert!(
+            batch.len() <= self.limits.batch_tokens && batch.outputs().len() <= self.limits.batch_outputs
+        );
         assert!(batch.tokens().iter().all(|&t| (t as usize) < self.config.vocab));
     }
 }
