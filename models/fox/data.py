@@ -50,12 +50,12 @@ def library_pieces(r):
 class Source:
     """Documents without end, each with its domain. The same seed gives the same documents (and the same Python, for the library)."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, held_out=False):
         self.r = random.Random(seed)
         self.render = environment().from_string(template()).render
         self.pieces = library_pieces(random.Random(1))
         cut = len(self.pieces) // 10  # a tenth is held out
-        self.pieces = self.pieces[:cut] if seed < 0 else self.pieces[cut:]
+        self.pieces = self.pieces[:cut] if held_out else self.pieces[cut:]
         self.names = list(DOMAINS)
 
     def document(self):
@@ -102,8 +102,8 @@ def main():
         source = Source(7)
         tokenizer.train((source.document()[1] for _ in range(40_000)), path)
     tok = tokenizer.load(path)
-    for name, seed, total in (("held_out", -1, a.held_out), ("train", 1, a.tokens)):
-        made = list(rows(Source(seed), tok, total))
+    for name, seed, total in (("held_out", 2, a.held_out), ("train", 1, a.tokens)):
+        made = list(rows(Source(seed, name == "held_out"), tok, total))
         np.savez(a.out / name, ids=np.array([m[0] for m in made], np.uint16), domain=np.array([m[1] for m in made], np.uint8))
         print(name, len(made) * ROW, "tokens", flush=True)
 

@@ -37,7 +37,7 @@ def tensors(state, c):
     key, d = c.key_heads * c.linear_dim, c.linear_dim
     for name, w in state.items():
         w = w.float().numpy()
-        if "norm.weight" in name and "linear_attn" not in name:
+        if "norm" in name and "linear_attn.norm" not in name:
             w = w + 1
         parts = name.removesuffix(".weight").split(".")
         if name == "model.embed_tokens.weight":

@@ -314,13 +314,15 @@ class Model(nn.Module):
     def logits(self, h):
         return F.linear(h, self.model.embed_tokens.weight)
 
-    def loss(self, ids):
-        """Mean loss of the next token, and of the one after it (MTP). ids: [B, T], T % CHUNK == 0."""
+    def loss(self, ids, mtp=True):
+        """Mean loss of the next token, and of the one after it where `mtp`. ids: [B, T], T % CHUNK == 0."""
         hidden = self.model(ids)
 
         def cross_entropy(h, shift):
             logits = self.logits(h[:, : ids.shape[1] - shift]).float().flatten(0, 1)
             return F.cross_entropy(logits, ids[:, shift:].reshape(-1))
 
+        if not mtp:
+            return cross_entropy(hidden, 1), None
         following = self.model.embed_tokens(ids.roll(-1, 1))
         return cross_entropy(hidden, 1), cross_entropy(self.mtp(following, hidden), 2)

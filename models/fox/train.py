@@ -34,19 +34,24 @@ def orthogonal(g):
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, made orthogonal. A tensor of three dimensions is one matrix for each expert; `gate_up` is two."""
+    """Momentum, made orthogonal. A tensor of three dimensions is one matrix for each expert; `gate_up` is two. The workers share the
+    tensors among them, and tell each other."""
 
     def __init__(self, params, lr, momentum=0.95, decay=0.01):
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()
     def step(self):
+        rank, workers = dist.get_rank(), dist.get_world_size()
         for group in self.param_groups:
-            for p in group["params"]:
+            params = [p for p in group["params"] if p.grad is not None]
+            for i, p in enumerate(params):
                 state = self.state[p]
                 if not state:
                     state["m"] = torch.zeros_like(p)
                 m = state["m"].lerp_(p.grad, 1 - group["momentum"])
+                if i % workers != rank:
+                    continue
                 g = p.grad.lerp(m, group["momentum"])
                 if p.ndim == 3:  # each expert's rows, and gate apart from up
                     parts = [orthogonal(x) for x in (g.chunk(2, 1) if g.shape[1] < g.shape[2] else [g])]
@@ -56,6 +61,12 @@ class Muon(torch.optim.Optimizer):
                     u, rows = orthogonal(g), g.shape[0]
                 p.mul_(1 - group["lr"] * group["decay"])
                 p.add_(u, alpha=-group["lr"] * max(1, rows / p.shape[-1]) ** 0.5)
+            for owner in range(workers):
+                owned = params[owner::workers]
+                flat = torch.cat([p.reshape(-1) for p in owned])
+                dist.broadcast(flat, owner)
+                for p, x in zip(owned, flat.split([p.numel() for p in owned])):
+                    p.copy_(x.view_as(p))
 
 
 def optimizers(model, scale):
@@ -110,6 +121,7 @@ def arguments():
     a.add_argument("--deadline", help="local time at which training has to be done")
     a.add_argument("--batch", type=int, default=12, help="rows a step")
     a.add_argument("--lr", type=float, default=1.0, help="scale of the learning rates")
+    a.add_argument("--mtp-every", type=int, default=4, help="steps of which one trains the MTP block too: it learns fast")
     a.add_argument("--dense", action="store_true", help="the dense model with as many active parameters")
     a.add_argument("--seed", type=int, default=0)
     a.add_argument("--workers", type=int, default=2, help="processes of one thread each; on a busy machine faster than threads")
@@ -173,15 +185,17 @@ class Run:
         lr, a = self.rate(), self.a
         ids = self.train.at(self.step)[self.rank :: a.workers]
         with torch.autocast("cpu", torch.bfloat16, enabled=a.bf16):
-            main_loss, mtp_loss = self.model.loss(ids)
-            loss, balance = main_loss + 0.2 * mtp_loss, 0.0
+            mtp = self.step % a.mtp_every == 0
+            main_loss, mtp_loss = self.model.loss(ids, mtp)
+            loss, balance = main_loss + (0.2 * mtp_loss if mtp else 0), 0.0
             if not a.dense:
-                aux = [b.mlp.aux for b in self.model.blocks()]
+                aux = [b.mlp.aux for b in (self.model.blocks() if mtp else self.model.model.layers)]
                 loss = loss + 0.01 * sum(x[0] for x in aux) / len(aux) + 1e-4 * sum(x[1] for x in aux)
                 balance = max((x[2].max() * self.c.experts).item() for x in aux)
         loss.backward()
-        grads = [p.grad for p in self.model.parameters()]
-        flat = torch.cat([*(g.reshape(-1) for g in grads), torch.stack([main_loss.detach(), mtp_loss.detach()])])
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        told = torch.stack([main_loss.detach(), mtp_loss.detach() if mtp else torch.zeros(())])
+        flat = torch.cat([*(g.reshape(-1) for g in grads), told])
         dist.all_reduce(flat)
         flat /= a.workers
         flat[:-2] *= (1 / (flat[:-2].norm() + 1e-6)).clamp(max=1)
@@ -191,7 +205,7 @@ class Run:
             o.step()
             o.zero_grad(set_to_none=True)
         self.step += 1
-        return [self.step, self.step * a.batch * ids.shape[1], f"{time.time() - self.start:.1f}", f"{flat[-2].item():.4f}", f"{flat[-1].item():.4f}", f"{balance:.2f}", f"{lr:.3f}"]
+        return [self.step, self.step * a.batch * ids.shape[1], f"{time.time() - self.start:.1f}", f"{flat[-2].item():.4f}", f"{flat[-1].item():.4f}" if mtp else "", f"{balance:.2f}", f"{lr:.3f}"]
 
     def go(self):
         log = None

@@ -6,6 +6,7 @@ mod detokenizer;
 mod disk;
 mod disk_models;
 mod experts;
+mod fox;
 mod generate;
 mod golden;
 mod invariance;
