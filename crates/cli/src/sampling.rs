@@ -11,7 +11,34 @@ use crate::Usage;
 /// What is taken where the model's makers recommend nothing: llama.cpp's settings. The plain distribution, which
 /// servers start from, makes small models ramble.
 fn moderate() -> SamplerParams {
-    SamplerParams { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Default::default() }
+    SamplerParams::default().with(&MODERATE)
+}
+
+const MODERATE: SamplingDefaults = SamplingDefaults {
+    temperature: Some(0.8),
+    top_k: Some(40),
+    top_p: Some(0.95),
+    min_p: Some(0.05),
+    repetition_penalty: None,
+    penalty_last_n: None,
+    presence_penalty: None,
+    frequency_penalty: None,
+    seed: None,
+};
+
+/// What a server takes where a request says nothing: what its owner says, and where the model's makers recommend nothing, the same as
+/// `octet run`.
+pub fn server_defaults(metadata: &Metadata, said: SamplingDefaults) -> anyhow::Result<SamplingDefaults> {
+    if SamplingDefaults::read(metadata)? != SamplingDefaults::default() {
+        return Ok(said);
+    }
+    Ok(SamplingDefaults {
+        temperature: said.temperature.or(MODERATE.temperature),
+        top_k: said.top_k.or(MODERATE.top_k),
+        top_p: said.top_p.or(MODERATE.top_p),
+        min_p: said.min_p.or(MODERATE.min_p),
+        ..said
+    })
 }
 
 /// What the model's makers recommend, as a whole, or else what is moderate.

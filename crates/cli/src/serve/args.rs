@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use octet_engine::engine::Pooling;
 use octet_serve::{Keys, ReasoningFormat, ToolSyntax};
 use serde_json::{Map, Value};
 
+use super::sampling::DefaultSampling;
 use crate::Usage;
 use crate::chat::{object, read};
 use crate::config::{empty_mirror, positive};
@@ -98,6 +100,13 @@ pub struct ServerArgs {
     /// Variables of the chat template where a request does not set them, as a JSON object: '{"enable_thinking": false}'.
     #[arg(long, alias = "default-chat-template-kwargs", value_name = "JSON", value_parser = object, help_heading = "Answers")]
     chat_template_kwargs: Option<Map<String, Value>>,
+    /// How the states of a text's tokens become its embedding: mean, cls (the first token's) or last. Default: what the model's
+    /// file says, else mean.
+    #[arg(long, value_name = "KIND", value_parser = pooling, help_heading = "Answers")]
+    pub pooling: Option<Pooling>,
+    /// Sampling defaults.
+    #[command(flatten)]
+    pub sampling: DefaultSampling,
 }
 
 impl ServerArgs {
@@ -158,6 +167,15 @@ fn reasoning(name: &str) -> Result<ReasoningFormat, String> {
 
 fn tools(name: &str) -> Result<ToolSyntax, String> {
     name.parse().map_err(|e| format!("{e}"))
+}
+
+fn pooling(name: &str) -> Result<Pooling, String> {
+    match name {
+        "mean" => Ok(Pooling::Mean),
+        "cls" => Ok(Pooling::Cls),
+        "last" => Ok(Pooling::Last),
+        _ => Err("expected mean, cls or last".into()),
+    }
 }
 
 /// `32MiB`, `500K`, `1.5G`, or bytes. Units are of 1024.

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use octet_compute::backend::KvType;
 use octet_config::{EngineSettings, KeepAlive};
-use octet_engine::engine::{DiskOptions, Options as EngineOptions};
+use octet_engine::engine::{DiskOptions, Options as EngineOptions, Pooling};
 use octet_engine::report::Report;
 use octet_engine::scheduler;
 use octet_serve::{ModelSpec, ToolSyntax};
@@ -19,6 +19,7 @@ use super::bill::Bill;
 use crate::chat::TEXT_BYTES_MAX;
 use crate::config::{IsaArg, KvArg, Settings};
 use crate::model::{Place, locate, open};
+use crate::sampling::server_defaults;
 use crate::stderr::note;
 
 /// Tokens of a prompt that are scored at once (`echo` with `logprobs`): each costs a row of logits.
@@ -35,6 +36,8 @@ pub struct Load {
     template_kwargs: Map<String, Value>,
     tool_syntax: Option<ToolSyntax>,
     keep_alive: Option<Duration>,
+    pooling: Option<Pooling>,
+    predict: Option<u32>,
     check: bool,
     memory_limit: Option<u64>,
 }
@@ -50,6 +53,7 @@ impl Load {
                 kv_tokens: s.kv_tokens,
                 snapshot_memory: s.cache_ram,
                 disk: s.cache_disk.clone().map(|dir| DiskOptions { dir, bytes: s.cache_disk_size }),
+                sampling: s.sampling.defaults()?,
                 ..args.engine.options()
             },
             queue: s.max_queue,
@@ -58,6 +62,8 @@ impl Load {
             template_kwargs: s.template_kwargs(),
             tool_syntax: s.tool_call_parser,
             keep_alive: s.keep_alive.0,
+            pooling: s.pooling,
+            predict: s.sampling.predict(),
             check: !args.engine.memory.no_memory_check,
             memory_limit: s.memory_limit,
         })
@@ -133,9 +139,11 @@ impl Load {
         let free = crate::memory::available().filter(|_| self.check);
         // Its share of the limit, so that all stay in memory together; where that is too little, all of it.
         let share = self.memory_limit.map(|l| l / of.max(1) as u64);
-        let mut bill = Bill::new(&report, &self.engine, least(free, share))?;
+        let sampling = server_defaults(&file.metadata, self.engine.sampling)?;
+        let engine = EngineOptions { sampling, ..self.engine.clone() };
+        let mut bill = Bill::new(&report, &engine, least(free, share))?;
         if !bill.fits(&report) {
-            bill = Bill::new(&report, &self.engine, least(free, self.memory_limit))?;
+            bill = Bill::new(&report, &engine, least(free, self.memory_limit))?;
         }
         if self.check {
             bill.check(&report)?;
@@ -150,6 +158,8 @@ impl Load {
             template_kwargs: self.template_kwargs.clone(),
             tool_syntax: self.tool_syntax,
             keep_alive: self.keep_alive,
+            pooling: self.pooling,
+            predict: self.predict,
             ..ModelSpec::new(name, Arc::new(open))
         })
     }

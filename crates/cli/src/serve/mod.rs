@@ -5,6 +5,7 @@ mod bill;
 mod load;
 mod log;
 pub mod routes;
+mod sampling;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -10,6 +10,7 @@
 mod added;
 mod bpe;
 mod chunk;
+mod fim;
 mod gguf;
 mod huggingface;
 mod pre;
@@ -23,6 +24,7 @@ use octet_weights::{Error, Metadata};
 use added::{Added, Class, Finder};
 use bpe::Bpe;
 pub use chunk::{CHUNK_BYTES, WORD_BYTES_MAX};
+pub use fim::FimTokens;
 use spm::Spm;
 pub use vocab::TokenKind;
 use vocab::Vocab;
@@ -105,6 +107,7 @@ pub struct Tokenizer {
     strip_first_space: bool,
     /// Most bytes of text that one token stands for; `None` where that is not bounded.
     token_bytes_max: Option<usize>,
+    fim: Option<FimTokens>,
 }
 
 enum Model {
@@ -166,7 +169,7 @@ impl Tokenizer {
             let tokens = parts.added.iter().filter(|a| keep(a)).cloned().collect();
             Finder::new(tokens).map_err(|e| Error::format(metadata.file(), e))
         };
-        Ok(Self {
+        let mut tokenizer = Self {
             text_only: finder(&|a| !a.normalized && a.class() == Class::Text)?,
             all: finder(&|a| !a.normalized)?,
             text_only_normalized: finder(&|a| a.normalized && a.class() == Class::Text)?,
@@ -179,7 +182,10 @@ impl Tokenizer {
             token_bytes_max: token_bytes_max(&parts),
             vocab: parts.vocab,
             model: parts.model,
-        })
+            fim: None,
+        };
+        tokenizer.fim = fim::find(metadata, &tokenizer)?;
+        Ok(tokenizer)
     }
 
     /// The tokens of `text`. Adds nothing in front: see [`Tokenizer::bos`].
@@ -321,6 +327,11 @@ impl Tokenizer {
     /// Tokens that end an answer. The first is the model's own EOS, if its file names one.
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos
+    }
+
+    /// The tokens around a gap, if this model was trained to fill one.
+    pub fn fim(&self) -> Option<FimTokens> {
+        self.fim
     }
 
     /// Tags and control tokens, and whether each is a control token: what templates must guard in messages.

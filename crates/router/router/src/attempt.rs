@@ -132,7 +132,7 @@ impl Tally {
                 self.usage = Some(*usage);
                 return;
             }
-            Event::Timings(_) | Event::Error(_) => return,
+            Event::Timings(_) | Event::Progress { .. } | Event::Applied(_) | Event::Error(_) => return,
             Event::Finished { choice, .. } => {
                 self.finished += 1;
                 *choice
@@ -143,6 +143,7 @@ impl Tally {
             | Event::Text { choice, .. }
             | Event::ToolCallStart { choice, .. }
             | Event::ToolCallArguments { choice, .. }
+            | Event::Tokens { choice, .. }
             | Event::Logprobs { choice, .. } => *choice,
         };
         self.begun = self.begun.max(choice.saturating_add(1));
@@ -181,7 +182,13 @@ fn is_content(piece: &Piece) -> bool {
         Piece::Raw(bytes) => return holds_content(bytes),
     };
     match event {
-        Event::Started { .. } | Event::Usage(_) | Event::Timings(_) | Event::Logprobs { .. } => false,
+        Event::Started { .. }
+        | Event::Usage(_)
+        | Event::Timings(_)
+        | Event::Logprobs { .. }
+        | Event::Tokens { .. }
+        | Event::Progress { .. }
+        | Event::Applied(_) => false,
         Event::Text { text, .. } | Event::Reasoning { text, .. } => !text.is_empty(),
         _ => true,
     }

@@ -1,7 +1,7 @@
 //! What a request looks like from outside: how long it is, what is in it. Used for limits, by the rules of cascades, and for
 //! prefix affinity.
 
-use octet_api::core::{GenerateRequest, Input, Message, Part, Prompt, ReasoningPart, Role};
+use octet_api::core::{GenerateRequest, Input, Message, Part, Prompt, PromptPart, ReasoningPart, Role};
 use serde_json::Value;
 
 use crate::hash;
@@ -10,6 +10,13 @@ use crate::hash;
 const BYTES_PER_TOKEN: u64 = 4;
 /// Text of more bytes per token than this is not to be found.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
+
+fn mixed_bytes(part: &PromptPart) -> usize {
+    match part {
+        PromptPart::Text(text) => text.len(),
+        PromptPart::Token(_) => BYTES_PER_TOKEN as usize,
+    }
+}
 
 /// A request's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +40,7 @@ impl Size {
                 let prompt = |p: &Prompt| match p {
                     Prompt::Text(text) => text.len(),
                     Prompt::Tokens(ids) => ids.len() * BYTES_PER_TOKEN as usize,
+                    Prompt::Mixed(parts) => parts.iter().map(mixed_bytes).sum(),
                 };
                 completion.prompts.iter().map(prompt).sum()
             }

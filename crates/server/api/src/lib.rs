@@ -24,6 +24,10 @@
 //! | `GET /api/tags`, `/api/ps`, `/api/version` | | [`ollama::models::tags`], [`ollama::models::ps`], [`ollama::models::version`] | |
 //! | `POST /api/show` | [`ollama::models::parse_show`] | [`ollama::models::show`] | |
 //! | other `/api/...` | | [`ollama::error::unserved`] | |
+//! | `POST /completion`, `/completions` | [`llama::completion`] | [`llama::response`] | [`llama::Writer`] |
+//! | `POST /infill` | [`llama::infill`] | the same | the same |
+//! | `POST /embedding`, `/embeddings` | [`llama::embeddings`] | [`llama::vectors`] | |
+//! | `POST /rerank` and its like | [`llama::rerank::parse`] | [`llama::rerank::response`] | |
 //! | `POST /tokenize`, `/detokenize`, `/apply-template` | [`tokens::tokenize`], [`tokens::detokenize`], [`tokens::apply_template`] | | |
 //!
 //! A parser gives a [`core::GenerateRequest`] (Ollama's a [`ollama::Call`], which may be to load a model; embeddings a
@@ -44,6 +48,7 @@ pub mod dialect;
 mod error;
 pub mod gemini;
 mod json;
+pub mod llama;
 pub mod ndjson;
 pub mod ollama;
 pub mod openai;

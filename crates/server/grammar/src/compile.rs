@@ -8,6 +8,7 @@ use std::sync::mpsc;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 
+use crate::gbnf::{self, Translated};
 use crate::limits::{CHOICE_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, COMPILING_MAX};
 use crate::matcher::{Free, Matcher, NOTHING};
 use crate::schema::{self, Policy};
@@ -211,6 +212,13 @@ fn source(
             }
             Ok(Source { grammar, plain, warnings })
         }
+        GrammarSpec::Gbnf(text) => {
+            let translated = match gbnf::translate(text)? {
+                Translated::Regex(pattern) => GrammarSpec::Regex(pattern),
+                Translated::Lark(text) => GrammarSpec::Lark(text),
+            };
+            source(vocabulary, &translated, lead, relaxed)
+        }
         GrammarSpec::Choice(choices) => with(choice(choices)?, Vec::new()),
         GrammarSpec::ToolCalls { syntax, tools, mode, parallel } => {
             let calls = Calls { syntax: *syntax, tools, mode, parallel: *parallel };
@@ -363,7 +371,7 @@ fn error(spec: &GrammarSpec, said: &str) -> Error {
             Error::Schema { subject: SUBJECT.into(), path: "#".into(), what: said }
         }
         GrammarSpec::Regex(_) => Error::Regex(said),
-        GrammarSpec::Lark(_) => Error::Lark(said),
+        GrammarSpec::Lark(_) | GrammarSpec::Gbnf(_) => Error::Lark(said),
         GrammarSpec::Choice(_) => Error::Choice(said),
         GrammarSpec::ToolCalls { .. } => Error::Tools(said),
     }

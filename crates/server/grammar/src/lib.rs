@@ -33,6 +33,7 @@
 
 mod compile;
 mod error;
+mod gbnf;
 mod lark;
 mod limits;
 mod matcher;

@@ -29,6 +29,8 @@ pub enum GrammarSpec {
     Regex(String),
     /// Text of a grammar in llguidance's variant of Lark.
     Lark(String),
+    /// Text of a grammar in GBNF, llama.cpp's notation.
+    Gbnf(String),
     /// One of these texts.
     Choice(Vec<String>),
     /// Calls of tools.

@@ -85,8 +85,11 @@ impl Engine {
             let states = self.model.hidden()?;
             let rows = states[first * hidden..].chunks_exact(hidden).take(r.planned);
             sum.resize(hidden, 0.0);
-            for row in rows {
+            for (i, row) in rows.enumerate() {
+                let is_first = from + i == 0;
                 match pooling {
+                    Pooling::Cls if is_first => sum.copy_from_slice(row),
+                    Pooling::Cls => break,
                     Pooling::Last => sum.copy_from_slice(row),
                     Pooling::Mean => sum.iter_mut().zip(row).for_each(|(s, x)| *s += x),
                 }

@@ -30,7 +30,7 @@ use crate::cache::{Cache, Contents, Found, Lease, TOKENS_MIN, fingerprint};
 pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
 use crate::experts::ExpertUsage;
 use crate::models::{self, Device, Limits, Model, config::CONTEXT_MAX, loader::Progress};
-use crate::sampler::SamplerParams;
+use crate::sampler::{SamplerParams, SamplingDefaults};
 use crate::tokenizer::Tokenizer;
 use choice::Choice;
 pub use event::{Event, EventSink, Finish, Miss, MissReport, Timings, TokenLogprob, Usage};
@@ -60,6 +60,8 @@ pub struct Options {
     pub snapshot_memory: Option<u64>,
     /// Keep cached pages and states on disk too.
     pub disk: Option<DiskOptions>,
+    /// Sampling instead of what the model's files ask for, where a request does not say.
+    pub sampling: SamplingDefaults,
     /// Threads and kernels of the processor.
     pub cpu: CpuOptions,
     /// Another device to run on; `None` is the processor.
@@ -89,6 +91,7 @@ impl Default for Options {
             score_tokens: 1,
             snapshot_memory: None,
             disk: None,
+            sampling: SamplingDefaults::default(),
             cpu: CpuOptions::default(),
             device: None,
             arbiter: Arbiter::default(),
@@ -328,7 +331,8 @@ impl Engine {
         let snapshot_memory = options.snapshot_memory.unwrap_or(SNAPSHOTS_SINGLE as u64 * slot_bytes);
         let cache = Cache::new(&*model, snapshot_memory, disk)?;
         let context = options.context_for(made_for);
-        let sampling = SamplerParams::from_metadata(&file.metadata, SamplerParams::default())?;
+        let recommended = SamplerParams::from_metadata(&file.metadata, SamplerParams::default())?;
+        let sampling = recommended.with(&options.sampling);
         let vocab = model.config().vocab;
         let max_seqs = model.limits().slots;
         let table = context.div_ceil(PAGE_TOKENS);

@@ -91,6 +91,9 @@ impl Default for Request {
 /// How the hidden states of a prompt become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
+    /// That of the first token. Only encoders are trained for it: in a model that reads forward the first token knows nothing of
+    /// the others.
+    Cls,
     /// That of the last token.
     Last,
     /// The mean over all tokens.

@@ -86,8 +86,8 @@ impl Default for SamplerParams {
     }
 }
 
-/// What a model's makers recommend: `general.sampling.*`, in a Hugging Face directory `generation_config.json`. `None`
-/// where the file does not say.
+/// What a model's makers recommend: `general.sampling.*`, in a Hugging Face directory `generation_config.json`; or what a server's
+/// owner says instead. `None` where nothing is said.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[allow(missing_docs)]
 pub struct SamplingDefaults {
@@ -97,6 +97,9 @@ pub struct SamplingDefaults {
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
     pub penalty_last_n: Option<usize>,
+    pub presence_penalty: Option<f32>,
+    pub frequency_penalty: Option<f32>,
+    pub seed: Option<u64>,
 }
 
 impl SamplingDefaults {
@@ -117,6 +120,7 @@ impl SamplingDefaults {
                 Some(Value::I64(-1)) => Some(usize::MAX),
                 _ => integer("penalty_last_n")?.map(|n| n as usize),
             },
+            ..Self::default()
         })
     }
 }
@@ -143,21 +147,28 @@ impl SamplerParams {
     /// goes on top of the result.
     pub fn from_metadata(metadata: &Metadata, base: Self) -> Result<Self, SamplerError> {
         let file = SamplingDefaults::read(metadata)?;
-        let recommended = |p: Self| Self {
-            temperature: file.temperature.unwrap_or(p.temperature),
-            top_k: file.top_k.unwrap_or(p.top_k),
-            top_p: file.top_p.unwrap_or(p.top_p),
-            min_p: file.min_p.unwrap_or(p.min_p),
-            repetition_penalty: file.repetition_penalty.unwrap_or(p.repetition_penalty),
-            penalty_last_n: file.penalty_last_n.unwrap_or(p.penalty_last_n),
-            ..p
-        };
         // On neutral settings first, so that the file is blamed for its own values only.
-        recommended(Self::default()).check_ranges().map_err(|source| SamplerError::Recommended {
+        Self::default().with(&file).check_ranges().map_err(|source| SamplerError::Recommended {
             file: metadata.file().to_string(),
             source: Box::new(source),
         })?;
-        Ok(recommended(base))
+        Ok(base.with(&file))
+    }
+
+    /// The same with what `other` says in its place.
+    pub fn with(self, other: &SamplingDefaults) -> Self {
+        Self {
+            temperature: other.temperature.unwrap_or(self.temperature),
+            top_k: other.top_k.unwrap_or(self.top_k),
+            top_p: other.top_p.unwrap_or(self.top_p),
+            min_p: other.min_p.unwrap_or(self.min_p),
+            repetition_penalty: other.repetition_penalty.unwrap_or(self.repetition_penalty),
+            penalty_last_n: other.penalty_last_n.unwrap_or(self.penalty_last_n),
+            presence_penalty: other.presence_penalty.unwrap_or(self.presence_penalty),
+            frequency_penalty: other.frequency_penalty.unwrap_or(self.frequency_penalty),
+            seed: other.seed.or(self.seed),
+            ..self
+        }
     }
 
     /// Checks every field, and that ids are below `vocab`.

@@ -402,7 +402,8 @@ async fn parameters_of_the_configuration_mean_the_same_everywhere() {
 
 #[tokio::test]
 async fn plain_prompts_are_for_those_who_take_them() {
-    let prompt = octet_api::core::Completion { prompts: vec![Prompt::Text("Once".into())], echo: false };
+    let prompt =
+        octet_api::core::Completion { prompts: vec![Prompt::Text("Once".into())], ..Default::default() };
     let r = GenerateRequest::new("m", Input::Completion(prompt));
     for provider in [Provider::OpenAi, Provider::Anthropic, Provider::Gemini, Provider::Ollama] {
         let failure = refused(provider, &r).await;

@@ -1,7 +1,7 @@
 //! A whole answer, gathered from its events. Used wherever an answer is not streamed: each dialect writes one from it.
 
 use super::{
-    Event, FinishReason, Message, Part, ReasoningPart, Role, Timings, TokenLogprob, ToolCall, Usage,
+    Applied, Event, FinishReason, Message, Part, ReasoningPart, Role, Timings, TokenLogprob, ToolCall, Usage,
 };
 use crate::ApiError;
 
@@ -20,6 +20,8 @@ pub struct Answer {
     pub usage: Option<Usage>,
     /// How long it took.
     pub timings: Option<Timings>,
+    /// What the request came to, where that was asked for.
+    pub applied: Option<Box<Applied>>,
     /// Set if it went wrong: then the rest is what came before.
     pub error: Option<ApiError>,
 }
@@ -33,6 +35,8 @@ pub struct Choice {
     pub blocks: Vec<Block>,
     /// Of all tokens.
     pub logprobs: Vec<TokenLogprob>,
+    /// Ids of all tokens, where they were asked for.
+    pub tokens: Vec<u32>,
     /// `None` if it did not come to its end.
     pub finish: Option<FinishReason>,
 }
@@ -119,6 +123,9 @@ impl Answer {
             Event::Logprobs { choice, tokens } => {
                 self.choice(*choice).logprobs.extend(tokens.iter().cloned());
             }
+            Event::Tokens { choice, ids } => self.choice(*choice).tokens.extend(ids),
+            Event::Progress { .. } => {}
+            Event::Applied(applied) => self.applied = Some(applied.clone()),
             Event::Finished { choice, reason } => self.choice(*choice).finish = Some(reason.clone()),
             Event::Usage(usage) => self.usage = Some(*usage),
             Event::Timings(timings) => self.timings = Some(*timings),

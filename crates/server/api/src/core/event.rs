@@ -1,13 +1,15 @@
 //! What happens while an answer is generated, in no dialect. Made by the engine's server or a provider's reader; written
 //! by each dialect's stream writer, or gathered into an [`Answer`](super::Answer).
 
+use serde_json::{Map, Value};
+
 use crate::ApiError;
 
 /// One step of an answer.
 ///
 /// The order is: `Started`; for each choice reasoning, text and calls as they come, then its `Finished`; `Usage`;
 /// `Timings`. Choices may be interleaved, calls of one choice may not: a call is complete where the next begins. An `Error`
-/// ends everything. Later `Usage` replaces earlier.
+/// ends everything. Later `Usage` and `Timings` replace earlier.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The answer begins.
@@ -76,6 +78,26 @@ pub enum Event {
         /// In order.
         tokens: Vec<TokenLogprob>,
     },
+    /// Ids of the tokens whose text comes next, where [`Reporting::tokens`](super::Reporting) asks.
+    Tokens {
+        /// Which answer.
+        choice: u32,
+        /// In order.
+        ids: Vec<u32>,
+    },
+    /// How far the prompts are processed, where [`Reporting::progress`](super::Reporting) asks.
+    Progress {
+        /// Tokens that are done, those from the cache included.
+        done: u64,
+        /// Tokens of all prompts.
+        total: u64,
+        /// Tokens that came from the cache.
+        cached: u64,
+        /// Time since work on them began.
+        ms: f64,
+    },
+    /// What the request came to, where [`Reporting::applied`](super::Reporting) asks.
+    Applied(Box<Applied>),
     /// An answer is complete.
     Finished {
         /// Which.
@@ -99,6 +121,15 @@ impl Event {
             Self::ToolCallArguments { choice, index, text: arguments.into() },
         ]
     }
+}
+
+/// What a request came to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Applied {
+    /// The prompts as text.
+    pub prompts: Vec<String>,
+    /// The settings, in llama.cpp's names.
+    pub settings: Map<String, Value>,
 }
 
 /// Why an answer ends.
@@ -178,6 +209,8 @@ fn per_second(n: u64, ms: f64) -> f64 {
 /// A token of the answer and how probable it was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprob {
+    /// Its id, where that is known.
+    pub id: Option<u32>,
     /// Its text; U+FFFD where it is no whole character.
     pub token: String,
     /// Its bytes.
@@ -191,6 +224,8 @@ pub struct TokenLogprob {
 /// A token that might have been.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopLogprob {
+    /// Its id, where that is known.
+    pub id: Option<u32>,
     /// Its text.
     pub token: String,
     /// Its bytes.

@@ -7,16 +7,18 @@ mod event;
 mod message;
 mod model;
 mod request;
+mod sampling;
 mod template;
 
 pub use answer::{Answer, Block, Choice};
 pub use embed::{EmbedRequest, Embeddings, VectorEncoding};
-pub use event::{Event, FinishReason, Timings, TokenLogprob, TopLogprob, Usage};
+pub use event::{Applied, Event, FinishReason, Timings, TokenLogprob, TopLogprob, Usage};
 pub(crate) use message::arguments_object;
 pub use message::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 pub use model::{Abilities, Loaded, ModelInfo};
 pub use request::{
-    CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Input, KeepAlive, Prompt, Reasoning,
-    ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin,
+    CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Infill, Input, KeepAlive, Prompt,
+    PromptPart, Reasoning, Reporting, ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin,
 };
+pub use sampling::MoreSampling;
 pub use template::{ContentForm, Roles, SystemPlace, TemplateChat};

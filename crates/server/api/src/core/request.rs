@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Message;
+use super::{Message, MoreSampling};
 use crate::Warning;
 
 /// What to generate, and how. `None` always means that the client did not say.
@@ -42,6 +42,8 @@ pub struct GenerateRequest {
     pub keep_alive: Option<KeepAlive>,
     /// The context that the client wants to have, in tokens (Ollama's `num_ctx`).
     pub context_length: Option<u32>,
+    /// What is to be told besides the answer.
+    pub report: Reporting,
     /// Keep the answer for a later `previous_response_id`.
     pub store: bool,
     /// A kept answer that the messages follow.
@@ -79,6 +81,7 @@ impl GenerateRequest {
             cache: CacheOptions::default(),
             keep_alive: None,
             context_length: None,
+            report: Reporting::default(),
             store: false,
             previous_response_id: None,
             user: None,
@@ -151,6 +154,17 @@ pub struct Completion {
     pub prompts: Vec<Prompt>,
     /// The answer begins with the prompt, and log-probabilities cover it.
     pub echo: bool,
+    /// The answer stands between the prompt and what this has, which is put into the model's own form.
+    pub infill: Option<Infill>,
+}
+
+/// What stands around an answer that fills a gap.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Infill {
+    /// The text behind the gap.
+    pub suffix: String,
+    /// Other files, by name and text: what the model may look at.
+    pub files: Vec<(String, String)>,
 }
 
 /// One prompt.
@@ -160,6 +174,44 @@ pub enum Prompt {
     Text(String),
     /// Token ids.
     Tokens(Vec<u32>),
+    /// Both, in order.
+    Mixed(Vec<PromptPart>),
+}
+
+/// A part of a prompt that is made of texts and tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptPart {
+    /// Text to tokenize.
+    Text(String),
+    /// A token's id.
+    Token(u32),
+}
+
+impl PromptPart {
+    /// As clients write it.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Self::Text(text) => text.as_str().into(),
+            Self::Token(id) => (*id).into(),
+        }
+    }
+}
+
+/// What is to be told besides the answer, as llama.cpp's clients ask for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reporting {
+    /// How far the prompt is processed, while it is.
+    pub progress: bool,
+    /// Times with every token.
+    pub timings_per_token: bool,
+    /// The ids of the answer's tokens.
+    pub tokens: bool,
+    /// Log-probabilities are those after all samplers.
+    pub post_sampling: bool,
+    /// The prompts and the settings that were applied.
+    pub applied: bool,
+    /// Fields of the answer that are wanted, by their paths (`timings/predicted_n`); all, where there are none.
+    pub fields: Vec<String>,
 }
 
 /// Sampling settings that the client gives; what it does not give comes from the model and the server.
@@ -183,8 +235,10 @@ pub struct Sampling {
     pub frequency_penalty: Option<f64>,
     /// Same seed, same text.
     pub seed: Option<u64>,
-    /// Added to the logits of these token ids; -100 to 100. Ascending ids, none twice.
+    /// Added to the logits of these token ids; -100 to 100, or -inf. Ascending ids, none twice.
     pub logit_bias: Vec<(u32, f64)>,
+    /// llama.cpp's further samplers.
+    pub more: MoreSampling,
 }
 
 /// A function that the model may call.
@@ -318,6 +372,8 @@ pub enum ResponseFormat {
     Regex(String),
     /// A grammar in Lark's notation.
     Grammar(String),
+    /// A grammar in llama.cpp's notation, GBNF.
+    Gbnf(String),
     /// One of these texts; at least one.
     Choice(Vec<String>),
 }

@@ -69,6 +69,7 @@ fn config(b: &mut Body, r: &GenerateRequest, chat: &Chat, provider: Provider) ->
     }
     c.set("thinkingConfig", thinking(b, chat, provider));
     b.drop_if(s.min_p.is_some(), "min_p");
+    s.more.fields().into_iter().for_each(|(name, _)| b.drop_if(true, name));
     b.drop_if(s.repetition_penalty.is_some(), "repetition_penalty");
     b.drop_if(!s.logit_bias.is_empty(), "logit_bias");
     b.drop_if(r.min_tokens.is_some(), "min_tokens");

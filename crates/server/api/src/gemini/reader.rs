@@ -257,9 +257,10 @@ fn tokens(l: Logprobs) -> Vec<crate::core::TokenLogprob> {
     let token = |t: Token| {
         let top = tops.next().map(|t| t.candidates).unwrap_or_default().into_iter().map(|t| {
             let bytes = t.token.as_bytes().to_vec();
-            crate::core::TopLogprob { bytes, logprob: t.log_probability, token: t.token }
+            crate::core::TopLogprob { id: None, bytes, logprob: t.log_probability, token: t.token }
         });
         crate::core::TokenLogprob {
+            id: None,
             bytes: t.token.as_bytes().to_vec(),
             logprob: Some(t.log_probability),
             top: top.collect(),

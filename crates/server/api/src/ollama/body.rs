@@ -69,6 +69,7 @@ fn options(b: &mut Body, r: &GenerateRequest) -> Map<String, Value> {
     o.set("stop", (!r.stop.is_empty()).then(|| r.stop.clone()));
     o.set("num_ctx", r.context_length);
     b.drop_if(!s.logit_bias.is_empty(), "logit_bias");
+    s.more.fields().into_iter().for_each(|(name, _)| b.drop_if(true, name));
     b.drop_if(r.n > 1, "n");
     b.drop_if(r.min_tokens.is_some(), "min_tokens");
     b.drop_if(!r.stop_token_ids.is_empty(), "stop_token_ids");

@@ -70,7 +70,7 @@ fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
 pub fn body(request: &EmbedRequest, model: &str) -> Result<Map<String, Value>> {
     let input = |p: &Prompt| match p {
         Prompt::Text(text) => Ok(Value::from(text.as_str())),
-        Prompt::Tokens(_) => {
+        Prompt::Tokens(_) | Prompt::Mixed(_) => {
             Err(ApiError::invalid("input", "the provider takes texts only, and an input is tokens"))
         }
     };

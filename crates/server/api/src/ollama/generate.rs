@@ -45,7 +45,7 @@ pub fn parse(body: &[u8]) -> Result<Call> {
             let what = if images.is_empty() { "system" } else { "images" };
             return Err(ApiError::invalid(what, format!("'{what}' and 'raw' exclude each other")));
         }
-        Input::Completion(Completion { prompts: vec![Prompt::Text(prompt)], echo: false })
+        Input::Completion(Completion { prompts: vec![Prompt::Text(prompt)], ..Completion::default() })
     } else {
         chat.messages.extend(system.map(|text| Message::text(Role::System, text)));
         let mut user = Message::empty(Role::User);

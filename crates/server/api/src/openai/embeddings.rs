@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::prompts;
 use crate::ApiError;
-use crate::core::{EmbedRequest, Embeddings, Prompt, VectorEncoding};
+use crate::core::{EmbedRequest, Embeddings, Prompt, PromptPart, VectorEncoding};
 use crate::json::{self, Field, Result};
 use crate::rules::{Rules, only, refused, tuning, tuning_but};
 
@@ -57,6 +57,8 @@ pub fn body(request: &EmbedRequest, model: &str) -> Map<String, Value> {
     let input = |p: &Prompt| match p {
         Prompt::Text(text) => Value::from(text.as_str()),
         Prompt::Tokens(ids) => Value::from(ids.clone()),
+        // Only llama.cpp's own endpoints take these, and this request is for others.
+        Prompt::Mixed(parts) => parts.iter().map(PromptPart::to_json).collect(),
     };
     let mut out = Map::new();
     out.insert("model".into(), model.into());

@@ -41,25 +41,17 @@ pub(super) const RULES: Rules = &[
         "spaces_between_special_tokens",
         tuning_but("[true, false]", "special tokens are never part of an answer"),
     ),
-    ("timings_per_token", tuning("times are given at the end")),
-    ("return_progress", tuning("progress of the prompt is not reported")),
     ("functions", refused("send 'tools'")),
     ("function_call", only(r#"["none", "auto"]"#, "send 'tool_choice'")),
     ("chat_template", refused("set it on the server with --chat-template")),
     ("documents", refused("put their text into a message")),
     ("echo", refused("only completions have it")),
-    ("suffix", refused("filling in the middle is not supported")),
     ("prompt_logprobs", refused("use /v1/completions with 'echo' and 'logprobs'")),
     ("truncate_prompt_tokens", only("[-1]", "a prompt that does not fit is refused, never cut")),
     ("logits_processors", refused("a client may not bring code")),
     ("allowed_token_ids", refused("use a grammar or 'logit_bias'")),
     ("bad_words", refused("use 'logit_bias'")),
-    ("samplers", refused("the order of sampling steps is fixed")),
     ("lora", refused("adapters are not supported")),
-    (
-        "grammar",
-        refused("llama.cpp's GBNF is not supported; send a Lark grammar as structured_outputs.grammar"),
-    ),
     ("best_of", only("[1]", "every answer is given; there is no choosing among several")),
     ("use_beam_search", only("[false]", "there is no beam search")),
     ("skip_special_tokens", only("[true]", "special tokens are never part of an answer")),
@@ -71,22 +63,10 @@ pub(super) const RULES: Rules = &[
 
 /// Sampling steps of other engines, which Ollama's options have too.
 pub(crate) const SAMPLERS: Rules = &[
-    ("typical_p", only("[1]", "there is no locally typical sampling")),
     ("tfs_z", only("[1]", "there is no tail-free sampling")),
     ("top_a", only("[0]", "there is no top-a sampling")),
-    ("top_n_sigma", only("[-1, 0]", "there is no top-n-sigma sampling")),
-    ("mirostat", only("[0]", "there is no mirostat sampling")),
-    ("mirostat_tau", tuning("it has no effect without mirostat")),
-    ("mirostat_eta", tuning("it has no effect without mirostat")),
-    ("dynatemp_range", only("[0]", "the temperature is constant")),
-    ("dynatemp_exponent", tuning("it has no effect without 'dynatemp_range'")),
-    ("xtc_probability", only("[0]", "there is no XTC sampling")),
-    ("xtc_threshold", tuning("it has no effect without 'xtc_probability'")),
-    ("dry_multiplier", only("[0]", "there is no DRY penalty")),
-    ("dry_base", tuning("it has no effect without 'dry_multiplier'")),
-    ("dry_allowed_length", tuning("it has no effect without 'dry_multiplier'")),
-    ("dry_penalty_last_n", tuning("it has no effect without 'dry_multiplier'")),
-    ("dry_sequence_breakers", tuning("it has no effect without 'dry_multiplier'")),
+    ("adaptive_target", only("[-1]", "there is no adaptive-p sampling")),
+    ("adaptive_decay", tuning("there is no adaptive-p sampling")),
 ];
 
 /// Fields without an effect here that OpenAI itself knows.
@@ -113,6 +93,9 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     r.cache.salt = o.read("cache_salt", Field::name)?;
     r.stream = o.read("stream", Field::bool)?.unwrap_or(false);
     r.user = o.read("user", Field::string)?;
+    r.report.progress = o.read("return_progress", Field::bool)?.unwrap_or(false);
+    r.report.timings_per_token = o.read("timings_per_token", Field::bool)?.unwrap_or(false);
+    r.report.post_sampling = o.read("post_sampling_probs", Field::bool)?.unwrap_or(false);
     r.metadata = o.read("metadata", Field::map)?.unwrap_or_default();
     if let Some(max) = r.max_tokens
         && r.min_tokens.is_some_and(|min| min > max)
@@ -155,6 +138,7 @@ pub(crate) fn sampling(o: &mut Object) -> Result<Sampling> {
         frequency_penalty: o.read("frequency_penalty", penalty)?,
         seed: o.take("seed").map(seed).transpose()?.flatten(),
         logit_bias: o.take("logit_bias").map(logit_bias).transpose()?.unwrap_or_default(),
+        more: super::samplers::read(o)?,
     })
 }
 
@@ -185,7 +169,7 @@ fn logit_bias(f: Field) -> Result<Vec<(u32, f64)>> {
     Ok(out)
 }
 
-pub(super) fn at_most(f: Field, most: usize) -> Result<Field> {
+pub(crate) fn at_most(f: Field, most: usize) -> Result<Field> {
     match f.value().as_array() {
         Some(items) if items.len() > most => Err(f.error(format_args!("may have at most {most} items"))),
         _ => Ok(f),
@@ -364,7 +348,7 @@ const STRUCTURED: Rules = &[
 ];
 
 /// All the places where a format of the answer may be asked for, besides `response_format`.
-pub(super) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
+pub(crate) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     let format = &r.response_format;
     let mut found = Vec::new();
     if let Some(f) = o.take("structured_outputs") {
@@ -376,6 +360,9 @@ pub(super) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> 
     constraints(o, guided, &mut found)?;
     if let Some(f) = o.take("json_schema") {
         found.push((f.path(), json_schema(schema(f)?)));
+    }
+    if let Some(f) = o.take("grammar").filter(|f| f.as_str() != Some("")) {
+        found.push((f.path(), ResponseFormat::Gbnf(f.name()?)));
     }
     match found.len() {
         0 => return Ok(()),
@@ -497,6 +484,7 @@ pub(super) fn write_format(format: &ResponseFormat) -> Option<(&'static str, Val
         }
         ResponseFormat::Regex(regex) => ("structured_outputs", json!({"regex": regex})),
         ResponseFormat::Grammar(grammar) => ("structured_outputs", json!({"grammar": grammar})),
+        ResponseFormat::Gbnf(grammar) => ("grammar", json!(grammar)),
         ResponseFormat::Choice(choices) => ("structured_outputs", json!({"choice": choices})),
     })
 }

@@ -36,7 +36,7 @@ struct Top {
 }
 
 /// A logarithm that JSON can hold.
-pub(super) fn finite(logprob: f32) -> f32 {
+pub(crate) fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { LOG_ZERO }
 }
 
@@ -65,8 +65,14 @@ impl Token {
 impl From<Token> for TokenLogprob {
     fn from(w: Token) -> Self {
         let bytes = |bytes: Option<Vec<u8>>, token: &str| bytes.unwrap_or_else(|| token.as_bytes().to_vec());
-        let top = |t: Top| TopLogprob { bytes: bytes(t.bytes, &t.token), logprob: t.logprob, token: t.token };
+        let top = |t: Top| TopLogprob {
+            id: None,
+            bytes: bytes(t.bytes, &t.token),
+            logprob: t.logprob,
+            token: t.token,
+        };
         Self {
+            id: None,
             bytes: bytes(w.bytes, &w.token),
             logprob: Some(w.logprob),
             top: w.top_logprobs.into_iter().map(top).collect(),

@@ -9,11 +9,14 @@ mod logprobs;
 pub mod models;
 mod prompts;
 pub mod responses;
+mod samplers;
 mod usage;
 
 pub use usage::{usage_in, usage_of};
 
 pub(crate) use fields::{
-    SAMPLERS, TOP_LOGPROBS_MAX, check_tool_choice, function_type, sampling, schema, stop, tools, unique,
+    SAMPLERS, TOP_LOGPROBS_MAX, at_most, check_tool_choice, function_type, sampling, schema, stop,
+    structured, tools, unique,
 };
-pub(crate) use logprobs::Token;
+pub(crate) use logprobs::{Token, finite};
+pub(crate) use usage::WireTimings;

@@ -114,9 +114,18 @@ impl From<WireUsage> for Usage {
     }
 }
 
+/// `prompt_progress` of llama.cpp.
+#[derive(Debug, Serialize)]
+pub(crate) struct WireProgress {
+    pub total: u64,
+    pub cache: u64,
+    pub processed: u64,
+    pub time_ms: f64,
+}
+
 /// `timings` of llama.cpp.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct WireTimings {
+pub(crate) struct WireTimings {
     #[serde(default)]
     cache_n: u64,
     #[serde(default)]

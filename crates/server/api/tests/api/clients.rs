@@ -102,7 +102,7 @@ fn openai_s_mean_what_they_say() {
     assert_eq!(r.chat().unwrap().messages[2].tool_calls[0].arguments, "{\"city\":\"Köln\"}");
     let r = openai::completions::parse(body("openai_completions").as_bytes()).unwrap();
     let prompts = vec![Prompt::Tokens(vec![1, 2, 3]), Prompt::Tokens(vec![4, 5])];
-    assert_eq!(r.input, Input::Completion(Completion { prompts, echo: true }));
+    assert_eq!(r.input, Input::Completion(Completion { prompts, echo: true, infill: None }));
     let r = openai::embeddings::parse(body("openai_embeddings").as_bytes()).unwrap();
     assert_eq!((r.encoding, r.dimensions, r.inputs.len()), (VectorEncoding::Base64, Some(8), 2));
     let r = openai::responses::parse(body("openai_responses").as_bytes()).unwrap();

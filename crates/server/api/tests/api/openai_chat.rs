@@ -74,6 +74,7 @@ fn a_whole_request() {
             frequency_penalty: Some(2.0),
             seed: Some(7),
             logit_bias: vec![(5, 1.5), (11, -100.0)],
+            ..Sampling::default()
         }
     );
     assert_eq!((r.max_tokens, r.min_tokens, r.n, r.logprobs), (Some(100), Some(3), 2, Some(3)));

@@ -29,7 +29,7 @@ fn prompts_are_texts_or_tokens() {
         (json!([[1], [2, 3]]), vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])]),
     ] {
         let r = parsed(json!({"prompt": prompt})).unwrap();
-        assert_eq!(r.input, Input::Completion(Completion { prompts: expected, echo: false }));
+        assert_eq!(r.input, Input::Completion(Completion { prompts: expected, echo: false, infill: None }));
     }
     refused(json!({"prompt": []}), "prompt", "at least one of either");
     refused(json!({"prompt": [[]]}), "prompt[0]", "at least one token id");
@@ -55,10 +55,14 @@ fn what_is_wrong_is_named() {
 fn token(text: &[u8], logprob: Option<f32>, top: &[(&[u8], f32)]) -> TokenLogprob {
     let name = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     TokenLogprob {
+        id: None,
         token: name(text),
         bytes: text.to_vec(),
         logprob,
-        top: top.iter().map(|(b, l)| TopLogprob { token: name(b), bytes: b.to_vec(), logprob: *l }).collect(),
+        top: top
+            .iter()
+            .map(|(b, l)| TopLogprob { id: None, token: name(b), bytes: b.to_vec(), logprob: *l })
+            .collect(),
     }
 }
 

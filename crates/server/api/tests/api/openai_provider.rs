@@ -197,6 +197,7 @@ fn any_sampling() -> impl Strategy<Value = Sampling> {
                 frequency_penalty: frequency,
                 seed,
                 logit_bias,
+                ..Sampling::default()
             },
         )
 }

@@ -1,6 +1,8 @@
 //! Bodies of requests: read with limits for length and time, within the room that all of them have together, and only where
 //! they say that they are JSON. Used by all endpoints that take one.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use http_body::Body as _;
 use hyper::HeaderMap;
 use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN};
 use octet_api::{ApiError, ErrorKind, shortened};
+use serde_json::value::RawValue;
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
 use super::litellm::{PathModel, with_model};
@@ -36,6 +39,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// Whether the object has a field of its own.
+    pub fn has(&self, field: &str) -> bool {
+        serde_json::from_slice::<HashMap<Cow<'_, str>, &RawValue>>(&self.bytes).is_ok_and(|o| o.contains_key(field))
+    }
+
     /// The bytes, and their share of the room: to be held for as long as they are.
     pub fn into_parts(self) -> (Bytes, Share) {
         (self.bytes.into(), self.share)

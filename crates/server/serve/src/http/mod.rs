@@ -9,6 +9,7 @@ mod call;
 mod error;
 mod kept;
 mod litellm;
+mod llama;
 mod ollama;
 mod openai;
 mod reply;
@@ -41,7 +42,7 @@ pub use reply::header_text;
 
 /// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.
 const OPEN: &[&str] =
-    &["/", "/health", "/ready", "/health/liveliness", "/health/liveness", "/health/readiness"];
+    &["/", "/health", "/v1/health", "/ready", "/health/liveliness", "/health/liveness", "/health/readiness"];
 /// When a client may come again for whom there was no connection.
 const RETRY_FULL_S: u64 = 1;
 /// How long a browser remembers what it may do.
@@ -58,6 +59,22 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/models", get(openai::list_models))
         // Names of models may have slashes.
         .route("/v1/models/{*id}", get(openai::one_model))
+        .route("/completion", post(llama::completion))
+        .route("/completions", post(llama::completions))
+        .route("/infill", post(llama::infill))
+        .route("/embedding", post(llama::embedding))
+        .route("/embeddings", post(llama::embeddings))
+        .route("/rerank", post(llama::reranking))
+        .route("/reranking", post(llama::reranking))
+        .route("/v1/rerank", post(llama::reranking))
+        .route("/v1/reranking", post(llama::reranking))
+        .route("/v2/rerank", post(llama::reranking))
+        .route("/slots", get(llama::slots))
+        .route("/chat/completions", post(openai::chat_completions))
+        .route("/chat/completions/input_tokens", post(tokens::count_chat))
+        .route("/v1/chat/completions/input_tokens", post(tokens::count_chat))
+        .route("/models", get(openai::list_models))
+        .route("/v1/health", get(status::health))
         .route("/v1/model/info", get(openai::model_info))
         .route("/model/info", get(openai::model_info))
         .route("/v1/messages", post(anthropic::create_message))

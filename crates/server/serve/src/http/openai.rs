@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use octet_api::anthropic;
+use octet_api::{ApiError, anthropic};
 use octet_api::core::{Answer, EmbedRequest, GenerateRequest};
 use octet_api::openai::{chat, completions, embeddings, models};
 use octet_router::Dialect as Wire;
@@ -45,28 +45,32 @@ pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> 
 
 /// `POST /v1/completions`
 pub async fn plain_completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    call(app, request, |c: Call| async move {
-        let parse = completions::parse;
-        answer(c, Asked { dialect: Wire::OpenAiCompletions, parse, form: COMPLETIONS }).await
-    })
-    .await
+    call(app, request, complete).await
+}
+
+/// The same of a body that has come.
+pub async fn complete(c: Call) -> Result<Response, ApiError> {
+    let parse = completions::parse;
+    answer(c, Asked { dialect: Wire::OpenAiCompletions, parse, form: COMPLETIONS }).await
 }
 
 /// `POST /v1/embeddings`
 pub async fn embeddings_of(State(app): State<Arc<App>>, request: Request) -> Response {
-    call(app, request, |c: Call| async move {
-        if let Some(gateway) = c.app.gateway().cloned() {
-            return routed::ready(&gateway, c, Wire::OpenAiEmbeddings).await;
-        }
-        let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, embeddings::parse).await?;
-        let parsed = Arc::new(parsed);
-        let index = c.app.find(&parsed.model)?;
-        let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
-        let mut response = json(200, embeddings::response(&parsed, &vectors));
-        tell(&mut response, messages(&parsed.warnings));
-        Ok(response)
-    })
-    .await
+    call(app, request, embed_inputs).await
+}
+
+/// The same of a body that has come.
+pub async fn embed_inputs(c: Call) -> Result<Response, ApiError> {
+    if let Some(gateway) = c.app.gateway().cloned() {
+        return routed::ready(&gateway, c, Wire::OpenAiEmbeddings).await;
+    }
+    let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, embeddings::parse).await?;
+    let parsed = Arc::new(parsed);
+    let index = c.app.find(&parsed.model)?;
+    let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
+    let mut response = json(200, embeddings::response(&parsed, &vectors));
+    tell(&mut response, messages(&parsed.warnings));
+    Ok(response)
 }
 
 /// Anthropic's clients ask at the same address, and say who they are.

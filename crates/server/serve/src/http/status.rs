@@ -16,6 +16,7 @@ use super::error::json as json_response;
 use crate::app::App;
 use crate::gateway::Caller;
 use crate::ops;
+use crate::pipeline::described;
 
 /// The description of all endpoints.
 pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
@@ -83,7 +84,7 @@ fn unreadable(e: &QueryRejection) -> ApiError {
 }
 
 /// What is to be said about the model that is asked about, or the first.
-fn about(
+pub fn about(
     app: &App,
     which: Result<Query<Which>, QueryRejection>,
     request: &Request,
@@ -111,19 +112,21 @@ fn properties(app: &App, index: usize) -> Value {
     let info = app.models.info(index);
     let loaded = app.models.loaded(index);
     let rules = loaded.as_ref().map(|l| l.handle.rules());
-    let sampling = rules.map(|r| {
-        let s = &r.sampling;
-        json!({
-            "temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p,
-            "repeat_penalty": s.repetition_penalty, "presence_penalty": s.presence_penalty,
-            "frequency_penalty": s.frequency_penalty,
-        })
-    });
+    let sampling = rules.map(|r| described(&r.sampling));
+    let special = |id: Option<u32>| {
+        let text = id.and_then(|id| loaded.as_ref()?.tokenizer().token_text(id).map(str::to_string));
+        text.unwrap_or_default()
+    };
+    let tokenizer = loaded.as_ref().map(|l| l.tokenizer());
     json!({
         "model_alias": info.id,
-        "default_generation_settings": {"n_ctx": info.context_length, "params": sampling},
+        // Where the file lies is nobody's business.
+        "model_path": info.id,
+        "default_generation_settings": {"id": 0, "n_ctx": info.context_length, "params": sampling},
         "total_slots": rules.map(|r| r.max_seqs),
-        "chat_template": info.template,
+        "chat_template": info.template.clone().unwrap_or_default(),
+        "bos_token": special(tokenizer.and_then(|t| t.bos_token())),
+        "eos_token": special(tokenizer.and_then(|t| t.eos_ids().first().copied())),
         "modalities": {"vision": false, "audio": false},
         "build_info": concat!("octet ", env!("CARGO_PKG_VERSION")),
         "backend": loaded.as_ref().map(|l| l.handle.info().backend.clone()),

@@ -20,11 +20,14 @@ use crate::gateway::Caller;
 use crate::models::Lease;
 use crate::pipeline::{Job, Purpose, acquire, chat_prompt, text_tokens};
 
+/// Whether a client may use a model.
+pub fn permit(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
+    app.gateway().map_or(Ok(()), |gateway| gateway.permit(caller, gateway.name(name)))
+}
+
 /// The model that a client asks for, if it may use it.
 async fn lease(app: &Arc<App>, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
-    if let Some(gateway) = app.gateway() {
-        gateway.permit(caller, gateway.name(name))?;
-    }
+    permit(app, caller, name)?;
     acquire(app, name, None, None).await
 }
 
@@ -106,6 +109,22 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
         let render = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.text);
         let text = c.app.apart.run_unqueued(share, render).await?;
         Ok(json_response(200, json!({"prompt": text}).to_string()))
+    })
+    .await
+}
+
+/// `POST /v1/chat/completions/input_tokens`: how many tokens the prompt of a chat request has.
+pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        let default = c.app.default_name(&c.caller);
+        let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
+        let lease = lease(&c.app, &c.caller, &asked.model).await?;
+        let model = Arc::clone(lease.model());
+        let chat = conversation(asked)?;
+        let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens.len());
+        let tokens = c.app.apart.run_unqueued(share, count).await?;
+        let out = json!({"object": "response.input_tokens", "input_tokens": tokens});
+        Ok(json_response(200, out.to_string()))
     })
     .await
 }

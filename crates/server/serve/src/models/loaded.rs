@@ -54,6 +54,10 @@ pub struct Loaded {
     pub roles: Roles,
     /// Variables of the template, where a request does not set them.
     pub template_kwargs: Map<String, Value>,
+    /// The prompt for a query and a document, with `{query}` and `{document}` in it, where the model's file has one.
+    pub rerank_template: Option<String>,
+    /// Longest answer, where a request does not say.
+    pub predict: Option<u32>,
     /// The token that ends reasoning.
     pub think_end: Option<u32>,
     /// The token that begins a call.
@@ -75,6 +79,7 @@ impl Loaded {
         let began = Instant::now();
         let file = (spec.open)()?;
         let metadata = template_metadata(&file.metadata);
+        let rerank_template = file.metadata.opt_str("tokenizer.chat_template.rerank")?.map(str::to_string);
         let handle = match spec.engine.clone() {
             Some(make) => {
                 let options = spec.options.engine.clone();
@@ -98,6 +103,8 @@ impl Loaded {
         }
         let source = template.as_ref().ok().map(ChatTemplate::source);
         Ok(Self {
+            rerank_template,
+            predict: spec.predict,
             format: spec.format(source),
             content: content_form(source.unwrap_or_default()),
             roles: template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs)),

@@ -42,6 +42,10 @@ pub struct ModelSpec {
     pub template_kwargs: Map<String, Value>,
     /// How it writes tool calls; `None` reads that off the template.
     pub tool_syntax: Option<ToolSyntax>,
+    /// How states of tokens become a vector; `None` is as its file says, else their mean.
+    pub pooling: Option<Pooling>,
+    /// Longest answer, where a request does not say.
+    pub predict: Option<u32>,
     /// How long it stays loaded after its last request; `None` is forever.
     pub keep_alive: Option<Duration>,
 }
@@ -65,6 +69,8 @@ impl ModelSpec {
             chat_template: None,
             template_kwargs: Map::new(),
             tool_syntax: None,
+            pooling: None,
+            predict: None,
             keep_alive: None,
         }
     }
@@ -106,7 +112,11 @@ impl Card {
         let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();
         Ok(Self {
             memory_bytes: report.memory(&limits, engine.cpu.exact).total(),
-            pooling: if pooling == Some(POOLING_LAST) { Pooling::Last } else { Pooling::Mean },
+            pooling: spec.pooling.unwrap_or(match pooling {
+                Some(POOLING_LAST) => Pooling::Last,
+                Some(POOLING_CLS) => Pooling::Cls,
+                _ => Pooling::Mean,
+            }),
             info: ModelInfo {
                 id: spec.name.clone(),
                 created_s: spec.created_s,
@@ -132,5 +142,7 @@ impl Card {
     }
 }
 
-/// `pooling_type` of GGUF files: the last token's state.
+/// `pooling_type` of GGUF files: the first token's state.
+const POOLING_CLS: u32 = 2;
+/// The last token's state.
 const POOLING_LAST: u32 = 3;

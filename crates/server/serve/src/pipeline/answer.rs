@@ -17,6 +17,8 @@ pub struct Choice {
     /// Log-probabilities of tokens whose text is not out yet.
     waiting: Vec<TokenLogprob>,
     logprobs: bool,
+    /// Ids are wanted.
+    tokens: bool,
     /// The last token.
     last: Option<u32>,
     /// Tokens of reasoning.
@@ -27,7 +29,7 @@ pub struct Choice {
 
 impl Choice {
     /// An answer that has not begun.
-    pub fn new(index: u32, reader: Option<&Reader>, logprobs: bool) -> Self {
+    pub fn new(index: u32, reader: Option<&Reader>, logprobs: bool, tokens: bool) -> Self {
         let parser = reader.map(|r| Parser::new(r.format, r.start, r.tools.clone(), r.options));
         Self {
             index,
@@ -36,6 +38,7 @@ impl Choice {
             calls: 0,
             waiting: Vec::new(),
             logprobs,
+            tokens,
             last: None,
             reasoning_tokens: 0,
             finish: None,
@@ -63,6 +66,9 @@ impl Choice {
         self.last = Some(id);
         if self.parser.as_ref().is_some_and(Parser::in_reasoning) {
             self.reasoning_tokens += 1;
+        }
+        if self.tokens {
+            out.push(Event::Tokens { choice: self.index, ids: vec![id] });
         }
         if self.logprobs {
             self.waiting.extend(logprob.map(|l| token_logprob(tokenizer, l)));
@@ -148,9 +154,15 @@ fn token_logprob(tokenizer: &Tokenizer, l: &engine::TokenLogprob) -> TokenLogpro
     let bytes = tokenizer.token_bytes(l.id);
     let top = l.top.iter().map(|(id, logprob)| {
         let bytes = tokenizer.token_bytes(*id);
-        TopLogprob { token: text(bytes), bytes: bytes.to_vec(), logprob: *logprob }
+        TopLogprob { id: Some(*id), token: text(bytes), bytes: bytes.to_vec(), logprob: *logprob }
     });
-    TokenLogprob { token: text(bytes), bytes: bytes.to_vec(), logprob: Some(l.logprob), top: top.collect() }
+    TokenLogprob {
+        id: Some(l.id),
+        token: text(bytes),
+        bytes: bytes.to_vec(),
+        logprob: Some(l.logprob),
+        top: top.collect(),
+    }
 }
 
 /// Log-probabilities of a prompt, whose first token has none.
@@ -161,7 +173,13 @@ pub fn prompt_logprobs(
 ) -> Vec<TokenLogprob> {
     let first = tokens.first().map(|id| {
         let bytes = tokenizer.token_bytes(*id);
-        TokenLogprob { token: text(bytes), bytes: bytes.to_vec(), logprob: None, top: Vec::new() }
+        TokenLogprob {
+            id: Some(*id),
+            token: text(bytes),
+            bytes: bytes.to_vec(),
+            logprob: None,
+            top: Vec::new(),
+        }
     });
     first.into_iter().chain(scores.iter().map(|l| token_logprob(tokenizer, l))).collect()
 }

@@ -81,6 +81,7 @@ fn response_format(format: &ResponseFormat) -> Option<GrammarSpec> {
         }
         ResponseFormat::Regex(regex) => GrammarSpec::Regex(regex.clone()),
         ResponseFormat::Grammar(lark) => GrammarSpec::Lark(lark.clone()),
+        ResponseFormat::Gbnf(text) => GrammarSpec::Gbnf(text.clone()),
         ResponseFormat::Choice(choices) => GrammarSpec::Choice(choices.clone()),
     })
 }

@@ -84,7 +84,7 @@ async fn one(
     let (to, mut events) = unbounded_channel();
     let bytes = match &request.inputs[i] {
         Prompt::Text(text) => text.len(),
-        Prompt::Tokens(_) => 0,
+        Prompt::Tokens(_) | Prompt::Mixed(_) => 0,
     };
     let submitted = app.apart.run(bytes, move |gone| {
         let ours = embedding(&model, &asked.inputs[i], pooling, asked.truncate, gone)?;

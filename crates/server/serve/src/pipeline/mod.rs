@@ -6,9 +6,13 @@ mod constraint;
 mod embed;
 mod plan;
 mod prompt;
+mod rerank;
 mod run;
+mod sampling;
 
 pub use apart::Apart;
 pub use embed::embed;
 pub use prompt::{Job, Purpose, chat as chat_prompt, text as text_tokens};
+pub use rerank::rank;
 pub use run::{Run, acquire, acquire_at, draining, unknown, unnamed};
+pub use sampling::described;

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use octet_api::core::{Chat, GenerateRequest, Input, Sampling, ToolChoice};
+use octet_api::core::{Applied, Chat, GenerateRequest, Input, ToolChoice};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::ControlTokens;
 use octet_engine::engine::{Pooling, Request, ThinkingBudget};
-use octet_engine::sampler::SamplerParams;
 use octet_engine::tokenizer::Special;
 use octet_parser::{Format, Options, ReasoningFormat, Start, Tool};
 use serde_json::Value;
 
 use super::constraint::{Form, constraint};
 use super::prompt::{self, Job, Purpose, Rendered, effort_budget};
+use super::sampling::{sampling, settings};
 use crate::models::{Loaded, THINK_END};
 
 /// What the engine is asked, and how its answers are read.
@@ -31,6 +31,8 @@ pub struct Plan {
     pub unenforced: Vec<String>,
     /// The field that asks for that form.
     pub form: Option<String>,
+    /// The prompts and settings as they are applied, where the client wants to know.
+    pub applied: Option<Box<Applied>>,
 }
 
 /// How answers are read.
@@ -76,7 +78,11 @@ pub fn render(
     match &request.input {
         Input::Chat(chat) => Ok(vec![prompt::chat(model, chat, job)?]),
         Input::Completion(completion) => {
-            completion.prompts.iter().map(|p| prompt::plain(model, p, job)).collect()
+            let one = |p| match &completion.infill {
+                Some(infill) => prompt::infill(model, p, infill, request.max_tokens, job),
+                None => prompt::plain(model, p, job),
+            };
+            completion.prompts.iter().map(one).collect()
         }
     }
 }
@@ -87,6 +93,25 @@ const AGAIN_MIN: usize = 128;
 
 /// Plans a request whose prompts are rendered.
 pub fn plan(
+    model: &Loaded,
+    name: &str,
+    request: &GenerateRequest,
+    rendered: Vec<Rendered>,
+    defaults: Defaults,
+) -> Result<Plan, ApiError> {
+    let prompts: Vec<String> =
+        if request.report.applied { rendered.iter().map(|r| r.text.clone()).collect() } else { Vec::new() };
+    let mut plan = plan_input(model, name, request, rendered, defaults)?;
+    if request.report.applied
+        && let Some(first) = plan.requests.first()
+    {
+        let settings = settings(request, first);
+        plan.applied = Some(Box::new(Applied { prompts, settings }));
+    }
+    Ok(plan)
+}
+
+fn plan_input(
     model: &Loaded,
     name: &str,
     request: &GenerateRequest,
@@ -113,6 +138,9 @@ pub fn plan(
                 let mut out = engine_request(model, request, r, defaults);
                 out.constraint.clone_from(&follow);
                 out.continues = true;
+                if completion.infill.is_some() {
+                    out.stop_token_ids.extend(prompt::infill_ends(model));
+                }
                 if completion.echo {
                     out.prompt_logprobs = request.logprobs.map(|n| n as usize);
                 }
@@ -122,7 +150,8 @@ pub fn plan(
                 }
                 out
             });
-            Ok(Plan { requests: requests.collect(), echo, prompt_tokens, reader: None, unenforced, form })
+            let requests = requests.collect();
+            Ok(Plan { requests, echo, prompt_tokens, reader: None, unenforced, form, applied: None })
         }
     }
 }
@@ -204,7 +233,8 @@ fn plan_chat(
     if reader.single_call {
         out.stop.push(CALL_END.into());
     }
-    Ok(Plan { requests: vec![out], echo: Vec::new(), prompt_tokens, reader: Some(reader), unenforced, form })
+    let (requests, reader) = (vec![out], Some(reader));
+    Ok(Plan { requests, echo: Vec::new(), prompt_tokens, reader, unenforced, form, applied: None })
 }
 
 fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiError> {
@@ -236,9 +266,9 @@ fn engine_request(
     Request {
         prompt: rendered.tokens,
         checkpoints: rendered.checkpoints,
-        max_tokens: request.max_tokens.map(|n| (n as usize).min(room)),
+        max_tokens: request.max_tokens.or(model.predict).map(|n| (n as usize).min(room)),
         min_tokens: request.min_tokens.unwrap_or(0) as usize,
-        sampling: sampling(&model.handle.rules().sampling, &request.sampling, request.logprobs),
+        sampling: sampling(model, request),
         stop: request.stop.clone(),
         stop_token_ids: request.stop_token_ids.clone(),
         ignore_eos: request.ignore_eos,
@@ -248,28 +278,6 @@ fn engine_request(
         cache_salt: request.cache.salt.clone(),
         explain_miss: defaults.explain_miss,
         ..Request::default()
-    }
-}
-
-/// What the client says, on top of what the model's makers recommend.
-fn sampling(base: &SamplerParams, asked: &Sampling, logprobs: Option<u32>) -> SamplerParams {
-    let float = |asked: Option<f64>, base: f32| asked.map_or(base, |x| x as f32);
-    SamplerParams {
-        temperature: float(asked.temperature, base.temperature),
-        top_k: asked.top_k.unwrap_or(base.top_k),
-        top_p: float(asked.top_p, base.top_p),
-        min_p: float(asked.min_p, base.min_p),
-        repetition_penalty: float(asked.repetition_penalty, base.repetition_penalty),
-        // Below zero is all.
-        penalty_last_n: asked
-            .penalty_last_n
-            .map_or(base.penalty_last_n, |n| usize::try_from(n).unwrap_or(usize::MAX)),
-        presence_penalty: float(asked.presence_penalty, base.presence_penalty),
-        frequency_penalty: float(asked.frequency_penalty, base.frequency_penalty),
-        logit_bias: asked.logit_bias.iter().map(|(id, bias)| (*id, *bias as f32)).collect(),
-        seed: asked.seed.or(base.seed),
-        logprobs: logprobs.map(|n| n as usize),
-        ..base.clone()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use octet_api::core::{Chat, Effort, Prompt};
+use octet_api::core::{Chat, Effort, Infill, Prompt, PromptPart};
 use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
@@ -254,11 +254,7 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
     let tokenizer = model.tokenizer();
     let tokens = match prompt {
         Prompt::Tokens(ids) => {
-            let known = model.handle.rules().vocab;
-            if let Some(id) = ids.iter().find(|id| **id as usize >= known) {
-                let what = format!("the token id {id} is not in the vocabulary of {known}");
-                return Err(ApiError::invalid("prompt", what));
-            }
+            known(model, ids)?;
             ids.clone()
         }
         Prompt::Text(asked) => {
@@ -266,6 +262,7 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
             ids.extend(text(model, "prompt", asked, Special::Parse, job)?);
             ids
         }
+        Prompt::Mixed(parts) => mixed(model, parts, job)?,
     };
     if tokens.is_empty() {
         return Err(ApiError::invalid(
@@ -275,9 +272,102 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
     }
     let text = match prompt {
         Prompt::Text(text) => text.clone(),
-        Prompt::Tokens(ids) => decode(tokenizer, ids, ControlTokens::Show),
+        Prompt::Tokens(_) | Prompt::Mixed(_) => decode(tokenizer, &tokens, ControlTokens::Show),
     };
     Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false, warnings: Vec::new() })
+}
+
+/// Ids from a client are tokens.
+fn known(model: &Loaded, ids: &[u32]) -> Result<(), ApiError> {
+    let known = model.handle.rules().vocab;
+    match ids.iter().find(|id| **id as usize >= known) {
+        Some(id) => {
+            let what = format!("the token id {id} is not in the vocabulary of {known}");
+            Err(ApiError::invalid("prompt", what))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Texts and tokens in turn. The model's own first token is put in front of a text that is the first.
+fn mixed(model: &Loaded, parts: &[PromptPart], job: Job<'_>) -> Result<Vec<u32>, ApiError> {
+    let begins_with_text = matches!(parts.first(), Some(PromptPart::Text(_)));
+    let mut ids: Vec<u32> = model.tokenizer().bos().filter(|_| begins_with_text).into_iter().collect();
+    for part in parts {
+        match part {
+            PromptPart::Text(asked) => ids.extend(text(model, "prompt", asked, Special::Parse, job)?),
+            PromptPart::Token(id) => {
+                known(model, &[*id])?;
+                ids.push(*id);
+            }
+        }
+        if ids.len() > job.tokens_max(model) {
+            let what = format!("the prompt has more than {} tokens, and no more fit", job.tokens_max(model));
+            return Err(ApiError {
+                param: Some("prompt".into()),
+                ..ApiError::new(ErrorKind::ContextLength, what)
+            });
+        }
+    }
+    Ok(ids)
+}
+
+/// Tokens that end what fills a gap, besides the model's own.
+pub fn infill_ends(model: &Loaded) -> impl Iterator<Item = u32> {
+    let fim = model.tokenizer().fim();
+    fim.into_iter().flat_map(|f| [f.pad, f.repository, f.file]).flatten()
+}
+
+/// Room for an answer where the client does not say how long it may be.
+const INFILL_ANSWER: usize = 256;
+
+/// The prompt of a gap: other files, the text before it, the text behind it. What does not fit is left out from where it is
+/// farthest from the gap: of the context three quarters are for the text before it.
+pub fn infill(
+    model: &Loaded,
+    prefix: &Prompt,
+    infill: &Infill,
+    max_tokens: Option<u32>,
+    job: Job<'_>,
+) -> Result<Rendered, ApiError> {
+    let tokenizer = model.tokenizer();
+    let Some(fim) = tokenizer.fim() else {
+        return Err(ApiError::invalid(
+            "suffix",
+            "this model's vocabulary has no tokens to fill in the middle; use a code model that has",
+        ));
+    };
+    let Prompt::Text(prefix) = prefix else {
+        return Err(ApiError::invalid("prompt", "with a suffix the prompt must be a text"));
+    };
+    let cut = Job { purpose: Purpose::Count, ..job };
+    let mut before = text(model, "prompt", prefix, Special::Text, cut)?;
+    let mut behind = text(model, "suffix", &infill.suffix, Special::Text, cut)?;
+    let mut extra = Vec::new();
+    for (name, content) in &infill.files {
+        let name = if name.is_empty() { "file" } else { name };
+        extra.extend(fim.file);
+        extra.extend(text(model, "input_extra", &format!("{name}\n{content}\n"), Special::Text, cut)?);
+    }
+    let rules = model.handle.rules();
+    let answer = max_tokens.map_or(INFILL_ANSWER, |n| n as usize);
+    let room = rules.context.min(rules.capacity).saturating_sub(answer.saturating_add(8)).max(4);
+    let behind_max = (room / 4).max(room.saturating_sub(before.len()));
+    behind.truncate(behind_max);
+    before.drain(..before.len().saturating_sub(room - behind.len()));
+    extra.drain(..extra.len().saturating_sub(room - behind.len() - before.len()));
+    let mut tokens: Vec<u32> = tokenizer.bos().into_iter().collect();
+    tokens.extend(extra);
+    if !infill.files.is_empty() {
+        tokens.extend(fim.file);
+    }
+    tokens.push(fim.prefix);
+    tokens.extend(before);
+    tokens.push(fim.suffix);
+    tokens.extend(behind);
+    tokens.push(fim.middle);
+    let text = decode(tokenizer, &tokens, ControlTokens::Show);
+    Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false })
 }
 
 /// Most tokens to think with, where a client says how much but the template does not know the word.

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use octet_api::core::{Event, FinishReason, GenerateRequest, Input, Timings, Usage};
+use octet_api::core::{Applied, Event, FinishReason, GenerateRequest, Input, Timings, Usage};
 use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
 use octet_engine::scheduler::Place;
@@ -76,10 +76,19 @@ pub struct Run {
     pub warnings: Vec<String>,
     /// The field that asks for that form.
     form: Option<String>,
+    /// The prompts and settings as they are applied, until they are told.
+    applied: Option<Box<Applied>>,
+    /// Tokens of each prompt that are done, and all of them.
+    progress: Vec<(usize, usize)>,
+    /// When the engine took the first prompt up.
+    admitted_at: Option<Instant>,
     deadline: Option<tokio::time::Instant>,
     usage: Usage,
     took: Took,
     last_token: Option<Instant>,
+    /// When the first token came, and how many there are.
+    first_token_at: Option<Instant>,
+    generated: u64,
     /// The answer has begun, and come to its end.
     started: bool,
     over: bool,
@@ -142,13 +151,15 @@ impl Run {
             None => planned.await,
         };
         let (request, share, unseen, planned) = planned?;
-        let Plan { requests, echo, prompt_tokens, reader, unenforced, form } = planned;
+        let Plan { requests, echo, prompt_tokens, reader, unenforced, form, applied } = planned;
         let n = request.n as usize;
         let choice = |i: usize| {
-            Choice::new(u32::try_from(i).unwrap_or(u32::MAX), reader.as_ref(), request.logprobs.is_some())
+            let index = u32::try_from(i).unwrap_or(u32::MAX);
+            Choice::new(index, reader.as_ref(), request.logprobs.is_some(), request.report.tokens)
         };
         let choices = (0..requests.len() * n).map(choice).collect();
         let (to, events) = unbounded_channel();
+        let requests_progress = requests.iter().map(|r| (0, r.prompt.len())).collect();
         let mut run = Self {
             app: Arc::clone(app),
             trace: trace.clone(),
@@ -172,6 +183,8 @@ impl Run {
                 .chain(unenforced)
                 .collect(),
             form,
+            applied,
+            progress: requests_progress,
             deadline,
             usage: Usage {
                 prompt_tokens: prompt_tokens as u64,
@@ -181,6 +194,9 @@ impl Run {
             },
             took: Took::default(),
             last_token: None,
+            admitted_at: None,
+            first_token_at: None,
+            generated: 0,
             over: false,
             started: false,
             waited: lease.waited,
@@ -285,7 +301,10 @@ impl Run {
                         created_s: created.as_secs(),
                         usage: Some(self.usage),
                     });
+                    out.extend(self.applied.take().map(Event::Applied));
                 }
+                self.admitted_at.get_or_insert_with(Instant::now);
+                self.advance(prompt, cached_tokens, &mut out);
                 if let Some((text, _)) = self.echo.get(prompt)
                     && !self.scored
                 {
@@ -303,9 +322,13 @@ impl Run {
                     }
                 }
             }
-            engine::Event::PromptProgress { .. } | engine::Event::Embedding(_) => {}
+            engine::Event::PromptProgress { done, .. } => self.advance(prompt, done, &mut out),
+            engine::Event::Embedding(_) => {}
             engine::Event::Token { choice, id, text, logprob } => {
                 self.count_token();
+                if self.request.report.timings_per_token {
+                    out.push(Event::Timings(self.running_times()));
+                }
                 self.choices[prompt * self.n + choice as usize].token(
                     tokenizer,
                     id,
@@ -348,8 +371,43 @@ impl Run {
         }
     }
 
+    /// So much of a prompt is done.
+    fn advance(&mut self, prompt: usize, done: usize, out: &mut Vec<Event>) {
+        let Some(began) = self.admitted_at.filter(|_| self.request.report.progress) else { return };
+        if let Some(p) = self.progress.get_mut(prompt) {
+            p.0 = done;
+        }
+        let sum = |f: fn(&(usize, usize)) -> usize| self.progress.iter().map(f).sum::<usize>() as u64;
+        out.push(Event::Progress {
+            done: sum(|p| p.0),
+            total: sum(|p| p.1),
+            cached: self.usage.cached_tokens.unwrap_or(0),
+            ms: began.elapsed().as_secs_f64() * 1e3,
+        });
+    }
+
+    /// Times up to now.
+    fn running_times(&self) -> Timings {
+        let between = |a: Option<Instant>, b: Option<Instant>| {
+            a.zip(b).map_or(0.0, |(a, b)| b.saturating_duration_since(a).as_secs_f64() * 1e3)
+        };
+        let cached = self.usage.cached_tokens.unwrap_or(0);
+        Timings {
+            cache_n: cached,
+            prompt_n: self.usage.prompt_tokens.saturating_sub(cached),
+            prompt_ms: between(self.admitted_at, self.first_token_at),
+            predicted_n: self.generated,
+            predicted_ms: between(self.first_token_at, self.last_token),
+            load_ms: self.waited.as_secs_f64() * 1e3,
+            total_ms: self.trace.began.elapsed().as_secs_f64() * 1e3,
+            draft: None,
+        }
+    }
+
     fn count_token(&mut self) {
         let now = Instant::now();
+        self.generated += 1;
+        self.first_token_at.get_or_insert(now);
         match self.last_token.replace(now) {
             None => {
                 let after = now - self.trace.began;

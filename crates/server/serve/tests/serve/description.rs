@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::common::{Fixture, chat, tool, with};
 use octet_api::tokens::{self, Tokenize};
-use octet_api::{ApiError, Warning, anthropic, ollama, openai};
+use octet_api::{ApiError, Warning, anthropic, llama, ollama, openai};
 use serde_json::{Map, Value, json};
 
 fn description() -> Value {
@@ -101,6 +101,19 @@ const BODIES: &[(&str, Read)] = &[
     ("/api/embed", |b| ollama::embed::parse(b).map(|r| r.warnings)),
     ("/api/embeddings", |b| ollama::embed::parse_old(b).map(|r| r.warnings)),
     ("/api/show", |b| ollama::models::parse_show(b).map(|_| Vec::new())),
+    ("/completion", |b| llama::completion(b).map(|r| r.warnings)),
+    ("/completions", |b| llama::completion(b).map(|r| r.warnings)),
+    ("/infill", |b| llama::infill(b).map(|r| r.warnings)),
+    ("/embedding", |b| llama::embeddings(b).map(|r| r.0.warnings)),
+    ("/embeddings", |b| llama::embeddings(b).map(|r| r.0.warnings)),
+    ("/rerank", |b| llama::rerank::parse(b).map(|r| r.warnings)),
+    ("/reranking", |b| llama::rerank::parse(b).map(|r| r.warnings)),
+    ("/v1/rerank", |b| llama::rerank::parse(b).map(|r| r.warnings)),
+    ("/v1/reranking", |b| llama::rerank::parse(b).map(|r| r.warnings)),
+    ("/v2/rerank", |b| llama::rerank::parse(b).map(|r| r.warnings)),
+    ("/chat/completions", |b| openai::chat::parse(b).map(|r| r.warnings)),
+    ("/chat/completions/input_tokens", |b| tokens::apply_template(b, "m").map(|r| r.warnings)),
+    ("/v1/chat/completions/input_tokens", |b| tokens::apply_template(b, "m").map(|r| r.warnings)),
     ("/tokenize", |b| tokens::tokenize(b, "m").map(of_tokenize)),
     ("/detokenize", |b| tokens::detokenize(b, "m").map(|r| r.warnings)),
     ("/apply-template", |b| tokens::apply_template(b, "m").map(|r| r.warnings)),
@@ -175,6 +188,9 @@ async fn answers_are_as_described() {
         "/ready",
         "/props",
         "/openapi.json",
+        "/models",
+        "/slots",
+        "/v1/health",
     ] {
         let (status, body) = f.get(path).await;
         assert_eq!(status, 200, "{path}");
@@ -233,6 +249,15 @@ async fn answers_are_as_described() {
     c.post("/api/generate", with(&llama, json!({"prompt": "Hello"}))).await;
     c.post("/api/generate", json!({"model": "tiny"})).await;
     c.post("/api/show", json!({"model": "tiny"})).await;
+
+    let native =
+        json!({"prompt": "Hello", "n_predict": 4, "n_probs": 2, "return_tokens": true, "temperature": 0});
+    c.post("/completion", native.clone()).await;
+    c.post("/completion", with(&native, json!({"prompt": ["a", "b"], "n": 2, "post_sampling_probs": true})))
+        .await;
+    c.post("/embeddings", json!({"content": ["one", "two"]})).await;
+    c.post("/v1/chat/completions/input_tokens", json!({"messages": hello})).await;
+    c.check("/slots", "get", 200, &f.get("/slots").await.1);
 
     c.post("/tokenize", json!({"content": "a \u{1f600}", "with_pieces": true})).await;
     c.post("/tokenize", json!({"messages": hello})).await;

@@ -11,6 +11,7 @@ mod gateway_matrix;
 mod gateway_resume;
 mod gateway_routes;
 mod limits;
+mod llama;
 mod models;
 mod ollama;
 mod openai;

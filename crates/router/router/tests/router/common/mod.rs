@@ -270,9 +270,19 @@ pub fn says(who: &str) -> Script {
 
 /// Log-probabilities of a token and of the next best, and the token.
 pub fn sure(token: &str, logprob: f32, second: f32) -> [Do; 2] {
-    let top = [logprob, second].map(|logprob| TopLogprob { token: "t".into(), bytes: b"t".into(), logprob });
-    let one =
-        TokenLogprob { token: token.into(), bytes: token.into(), logprob: Some(logprob), top: top.into() };
+    let top = [logprob, second].map(|logprob| TopLogprob {
+        id: None,
+        token: "t".into(),
+        bytes: b"t".into(),
+        logprob,
+    });
+    let one = TokenLogprob {
+        id: None,
+        token: token.into(),
+        bytes: token.into(),
+        logprob: Some(logprob),
+        top: top.into(),
+    };
     [Do::Say(Event::Logprobs { choice: 0, tokens: vec![one] }), text(token)]
 }
 

@@ -66,6 +66,7 @@ fn sampling(b: &mut Body, request: &GenerateRequest, fixed: bool) {
     b.drop_if(fixed && s.top_p.is_some(), "top_p");
     b.set("top_p", s.top_p.filter(|_| !fixed));
     b.drop_if(s.min_p.is_some(), "min_p");
+    s.more.fields().into_iter().for_each(|(name, _)| b.drop_if(true, name));
     b.drop_if(s.repetition_penalty.is_some(), "repetition_penalty");
     b.drop_if(s.presence_penalty.is_some(), "presence_penalty");
     b.drop_if(s.frequency_penalty.is_some(), "frequency_penalty");

@@ -97,6 +97,9 @@ fn sampling(b: &mut Body, request: &GenerateRequest, extended: bool) {
     b.set_if(extended, "min_p", s.min_p);
     b.set_if(extended, "repetition_penalty", s.repetition_penalty);
     b.set_if(extended, "repeat_last_n", s.penalty_last_n);
+    for (name, value) in s.more.fields() {
+        b.set_if(extended, name, Some(value));
+    }
     b.set("presence_penalty", s.presence_penalty);
     b.set("frequency_penalty", s.frequency_penalty);
     b.set("seed", s.seed.map(|n| n as i64)); // as every server has it; a negative one came as such

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::super::error;
 use super::super::logprobs::Logprobs;
-use super::super::usage::{WireTimings, WireUsage};
+use super::super::usage::{WireProgress, WireTimings, WireUsage};
 use super::finish_name;
 use crate::ApiError;
 use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob};
@@ -21,6 +21,7 @@ pub struct ChunkWriter {
     include_usage: bool,
     reasoning: bool,
     logprobs: bool,
+    timings_per_token: bool,
     id: String,
     model: String,
     created: u64,
@@ -45,6 +46,8 @@ struct Chunk<'a> {
     usage: Option<Option<&'a WireUsage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<&'a WireTimings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<&'a WireProgress>,
 }
 
 #[derive(Serialize)]
@@ -94,6 +97,7 @@ impl ChunkWriter {
             include_usage: request.include_usage,
             reasoning: request.shows_reasoning(),
             logprobs: request.logprobs.is_some(),
+            timings_per_token: request.report.timings_per_token,
             id: String::new(),
             model: String::new(),
             created: 0,
@@ -119,17 +123,24 @@ impl ChunkWriter {
         timings: Option<&WireTimings>,
         out: &mut Vec<u8>,
     ) {
-        let object = "chat.completion.chunk";
-        let chunk = Chunk {
+        sse::write_json(out, None, &Chunk { timings, ..self.empty_chunk(choices, usage) });
+    }
+
+    fn empty_chunk<'a>(
+        &'a self,
+        choices: &'a [ChunkChoice<'a>],
+        usage: Option<Option<&'a WireUsage>>,
+    ) -> Chunk<'a> {
+        Chunk {
             id: &self.id,
-            object,
+            object: "chat.completion.chunk",
             created: self.created,
             model: &self.model,
             choices,
             usage,
-            timings,
-        };
-        sse::write_json(out, None, &chunk);
+            timings: None,
+            prompt_progress: None,
+        }
     }
 
     /// A piece of a choice, after the chunk with the role if it is the first.
@@ -137,7 +148,14 @@ impl ChunkWriter {
         let waiting = self.begin(choice, out);
         let logprobs = (!waiting.is_empty()).then(|| Logprobs::new(&waiting));
         let choice = ChunkChoice { index: choice, delta, logprobs, finish_reason: None, stop_reason: None };
-        self.chunk(&[choice], None, out);
+        let timings = self.timings_per_token.then(|| self.timings.take()).flatten();
+        self.chunk(&[choice], timings.as_ref(), out);
+    }
+
+    /// How far the prompt is: a chunk without an answer.
+    fn write_progress(&self, progress: &WireProgress, out: &mut Vec<u8>) {
+        let chunk = self.empty_chunk(&[], self.include_usage.then_some(None));
+        sse::write_json(out, None, &Chunk { prompt_progress: Some(progress), ..chunk });
     }
 
     /// Says the role, once a choice. Gives the log-probabilities that wait.
@@ -215,6 +233,10 @@ impl StreamWriter for ChunkWriter {
                 self.finish = Some((*choice, reason.clone()));
                 self.finished = true;
             }
+            Event::Progress { done, total, cached, ms } => {
+                let progress = WireProgress { total: *total, cache: *cached, processed: *done, time_ms: *ms };
+                self.write_progress(&progress, out);
+            }
             Event::Usage(usage) => self.usage = Some(usage.into()),
             Event::Timings(timings) => self.timings = Some(timings.into()),
             Event::Error(e) => self.fail(e, out),
@@ -222,7 +244,9 @@ impl StreamWriter for ChunkWriter {
             Event::ReasoningSignature { .. }
             | Event::RedactedReasoning { .. }
             | Event::Reasoning { .. }
-            | Event::Logprobs { .. } => {}
+            | Event::Logprobs { .. }
+            | Event::Tokens { .. }
+            | Event::Applied(_) => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use super::super::chat::stream_options;
 use super::super::{fields, prompts};
 use crate::ApiError;
-use crate::core::{Completion, GenerateRequest, Input};
+use crate::core::{Completion, GenerateRequest, Infill, Input};
 use crate::json::{self, Field, Object, Result};
 use crate::rules::{Rules, only, refused, tuning};
 
@@ -30,7 +30,9 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     let prompts = prompts::prompts(o.require("prompt")?)?;
     let echo = o.read("echo", Field::bool)?.unwrap_or(false);
 
-    let mut r = GenerateRequest::new(model, Input::Completion(Completion { prompts, echo }));
+    let suffix = o.read("suffix", Field::string)?.filter(|s| !s.is_empty());
+    let infill = suffix.map(|suffix| Infill { suffix, files: Vec::new() });
+    let mut r = GenerateRequest::new(model, Input::Completion(Completion { prompts, echo, infill }));
     r.max_tokens = max_tokens(&mut o, echo)?;
     r.stop = o.read("stop", fields::stop)?.unwrap_or_default();
     r.n = o.read("n", |f| f.count(1..=fields::N_MAX))?.unwrap_or(1);

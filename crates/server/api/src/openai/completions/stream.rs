@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::super::chat::finish_name;
 use super::super::error;
-use super::super::usage::{WireTimings, WireUsage};
+use super::super::usage::{WireProgress, WireTimings, WireUsage};
 use super::logprobs::Logprobs;
 use crate::ApiError;
 use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob};
@@ -17,6 +17,7 @@ use crate::sse;
 pub struct CompletionWriter {
     include_usage: bool,
     logprobs: bool,
+    timings_per_token: bool,
     id: String,
     model: String,
     created: u64,
@@ -50,6 +51,8 @@ struct Chunk<'a> {
     usage: Option<Option<&'a WireUsage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<&'a WireTimings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<&'a WireProgress>,
 }
 
 #[derive(Serialize)]
@@ -68,6 +71,7 @@ impl CompletionWriter {
         Self {
             include_usage: request.include_usage,
             logprobs: request.logprobs.is_some(),
+            timings_per_token: request.report.timings_per_token,
             id: String::new(),
             model: String::new(),
             created: 0,
@@ -95,9 +99,7 @@ impl CompletionWriter {
         timings: Option<&WireTimings>,
         out: &mut Vec<u8>,
     ) {
-        let (id, model, created) = (&self.id, &self.model, self.created);
-        let chunk = Chunk { id, object: "text_completion", created, model, choices, usage, timings };
-        sse::write_json(out, None, &chunk);
+        sse::write_json(out, None, &Chunk { timings, ..self.empty_chunk(choices, usage) });
     }
 
     /// A piece of a choice, or its end, with the log-probabilities that wait.
@@ -116,9 +118,34 @@ impl CompletionWriter {
             if let Some(FinishReason::StopSequence(text)) = finish { Some(&**text) } else { None };
         let choice =
             ChunkChoice { index, text, logprobs, finish_reason: finish.map(finish_name), stop_reason };
-        let timings = if last && !self.include_usage { self.timings.take() } else { None };
+        let with_times = (last && !self.include_usage) || (self.timings_per_token && !last);
+        let timings = if with_times { self.timings.take() } else { None };
         let usage = self.include_usage.then_some(None);
         self.chunk(&[choice], usage, timings.as_ref(), out);
+    }
+
+    /// How far the prompt is: an event without an answer.
+    fn write_progress(&self, progress: &WireProgress, out: &mut Vec<u8>) {
+        let usage = self.include_usage.then_some(None);
+        let chunk = Chunk { prompt_progress: Some(progress), ..self.empty_chunk(&[], usage) };
+        sse::write_json(out, None, &chunk);
+    }
+
+    fn empty_chunk<'a>(
+        &'a self,
+        choices: &'a [ChunkChoice<'a>],
+        usage: Option<Option<&'a WireUsage>>,
+    ) -> Chunk<'a> {
+        Chunk {
+            id: &self.id,
+            object: "text_completion",
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage,
+            timings: None,
+            prompt_progress: None,
+        }
     }
 
     /// Writes the end of a choice that was held back.
@@ -165,7 +192,13 @@ impl StreamWriter for CompletionWriter {
             | Event::RedactedReasoning { .. }
             | Event::ToolCallStart { .. }
             | Event::ToolCallArguments { .. }
-            | Event::Logprobs { .. } => {}
+            | Event::Logprobs { .. }
+            | Event::Tokens { .. }
+            | Event::Applied(_) => {}
+            Event::Progress { done, total, cached, ms } => {
+                let progress = WireProgress { total: *total, cache: *cached, processed: *done, time_ms: *ms };
+                self.write_progress(&progress, out);
+            }
         }
     }
 

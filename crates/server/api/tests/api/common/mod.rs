@@ -58,10 +58,16 @@ pub fn finished(reason: FinishReason) -> Event {
 
 pub fn logprob(token: &str, logprob: f32) -> TokenLogprob {
     let top = vec![
-        TopLogprob { token: token.into(), bytes: token.as_bytes().to_vec(), logprob },
-        TopLogprob { token: "x".into(), bytes: b"x".to_vec(), logprob: f32::NEG_INFINITY },
+        TopLogprob { id: None, token: token.into(), bytes: token.as_bytes().to_vec(), logprob },
+        TopLogprob { id: None, token: "x".into(), bytes: b"x".to_vec(), logprob: f32::NEG_INFINITY },
     ];
-    TokenLogprob { token: token.into(), bytes: token.as_bytes().to_vec(), logprob: Some(logprob), top }
+    TokenLogprob {
+        id: None,
+        token: token.into(),
+        bytes: token.as_bytes().to_vec(),
+        logprob: Some(logprob),
+        top,
+    }
 }
 
 /// `body` between the beginning and the counts.

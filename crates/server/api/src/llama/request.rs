@@ -1,0 +1,182 @@
+//! The bodies of `/completion` and `/infill`. Called by the server.
+
+use serde_json::Value;
+
+use crate::core::{Completion, GenerateRequest, Infill, Input, Prompt, PromptPart};
+use crate::json::{self, Field, Object, Result};
+use crate::openai;
+use crate::rules::{Rules, only, refused, tuning, tuning_but};
+
+/// Most prompts of one request.
+const PROMPTS_MAX: usize = 2048;
+/// Most alternatives of a token.
+const PROBS_MAX: u32 = 1000;
+/// Most answers to one prompt.
+const N_MAX: u32 = 128;
+/// Most fields that `response_fields` names, and other files of `/infill`.
+const LIST_MAX: usize = 1024;
+
+/// See [`rules`](crate::rules) for what the rules mean.
+const RULES: Rules = &[
+    ("id_slot", tuning_but("[-1, 0]", "the server places requests itself")),
+    ("n_keep", tuning_but("[0, -1]", "a context is never cut")),
+    ("n_discard", tuning_but("[0]", "a context is never cut")),
+    ("n_cache_reuse", tuning_but("[0]", "shared prefixes are found without it")),
+    ("sse_ping_interval", tuning("the server says that it is alive every 10 seconds")),
+    ("backend_sampling", tuning("there is one way to sample")),
+    ("verbose", tuning("start the server with --verbose")),
+    ("n_indent", only("[0]", "lines are not indented by rule; use a grammar")),
+    ("t_max_predict_ms", only("[0, -1]", "answers are limited by tokens: send 'n_predict'")),
+    ("lora", refused("adapters are not supported")),
+    ("grammar_lazy", refused("grammars hold from the first token on")),
+    ("grammar_triggers", refused("grammars hold from the first token on")),
+];
+
+/// Reads the body of a `POST /completion`. The model may be left out.
+///
+/// # Errors
+/// Fields that are of the wrong type or out of range, or that are not supported and change the answer, by name.
+pub fn completion(body: &[u8]) -> Result<GenerateRequest> {
+    let mut o = json::parse(body)?;
+    let prompts = prompts(o.require("prompt")?)?;
+    read(o, Completion { prompts, ..Completion::default() })
+}
+
+/// Reads the body of a `POST /infill`: the answer stands between `input_prefix` with `prompt`, and `input_suffix`.
+///
+/// # Errors
+/// As [`completion`].
+pub fn infill(body: &[u8]) -> Result<GenerateRequest> {
+    let mut o = json::parse(body)?;
+    let mut prefix = o.require("input_prefix")?.string()?;
+    let suffix = o.require("input_suffix")?.string()?;
+    prefix.push_str(&o.read("prompt", Field::string)?.unwrap_or_default());
+    let file = |f: Field| {
+        let mut o = f.object()?;
+        let text = o.require("text")?.string()?;
+        let name = o.read("filename", Field::string)?.unwrap_or_default();
+        o.finish(&[])?;
+        Ok((name, text))
+    };
+    let files = match o.take("input_extra") {
+        Some(f) => openai::at_most(f, LIST_MAX)?.list(file)?,
+        None => Vec::new(),
+    };
+    let infill = Some(Infill { suffix, files });
+    read(o, Completion { prompts: vec![Prompt::Text(prefix)], infill, echo: false })
+}
+
+fn read(mut o: Object, completion: Completion) -> Result<GenerateRequest> {
+    let model = o.model()?;
+    let text_bias = o.take("logit_bias").map(biases).transpose()?;
+    let mut r = GenerateRequest::new(model, Input::Completion(completion));
+    r.sampling = openai::sampling(&mut o)?;
+    if let Some((ids, texts)) = text_bias {
+        r.sampling.logit_bias = ids;
+        r.sampling.more.text_bias = texts;
+    }
+    if let Some(f) = o.take_any(&["n_predict", "max_tokens", "max_completion_tokens"])? {
+        r.max_tokens = f.limit(0)?;
+    }
+    r.n = o.take_any(&["n_cmpl", "n"])?.map(|f| f.count(1..=N_MAX)).transpose()?.unwrap_or(1);
+    let probs = o.take_any(&["n_probs", "logprobs"])?.map(|f| f.count(0..=PROBS_MAX)).transpose()?;
+    r.logprobs = probs.filter(|n| *n > 0);
+    r.stop = o.read("stop", openai::stop)?.unwrap_or_default();
+    r.ignore_eos = o.read("ignore_eos", Field::bool)?.unwrap_or(false);
+    r.stream = o.read("stream", Field::bool)?.unwrap_or(false);
+    r.cache.prompt = o.read("cache_prompt", Field::bool)?;
+    // Both at once are refused by name there.
+    openai::structured(&mut o, &mut r)?;
+    let mut switch = |name: &'static str| Ok(o.read(name, Field::bool)?.unwrap_or(false));
+    r.report.progress = switch("return_progress")?;
+    r.report.timings_per_token = switch("timings_per_token")?;
+    r.report.post_sampling = switch("post_sampling_probs")?;
+    r.report.applied = true;
+    // Streams always have them.
+    r.report.tokens = switch("return_tokens")? || r.stream;
+    if let Some(f) = o.take("response_fields") {
+        r.report.fields = openai::at_most(f, LIST_MAX)?.list(Field::string)?;
+    }
+    let warnings = o.warnings();
+    r.extra = o.finish(&[RULES, openai::SAMPLERS])?;
+    r.warnings = warnings.take();
+    Ok(r)
+}
+
+/// A text, token ids, both mixed, `{"prompt_string": ...}`, or a list of these.
+pub(super) fn prompts(f: Field) -> Result<Vec<Prompt>> {
+    let what = "a string, an array of token ids and strings, or an array of such prompts";
+    let is_list = f.value().as_array().is_some_and(|items| {
+        items.iter().any(|i| i.is_array() || i.is_object()) || items.iter().all(Value::is_string)
+    });
+    if is_list {
+        let wrong = f.expected(what);
+        let prompts = openai::at_most(f, PROMPTS_MAX)?.list(|f| prompt(f, what))?;
+        return if prompts.is_empty() { Err(wrong) } else { Ok(prompts) };
+    }
+    Ok(vec![prompt(f, what)?])
+}
+
+fn prompt(f: Field, what: &str) -> Result<Prompt> {
+    if f.is_string() {
+        return Ok(Prompt::Text(f.string()?));
+    }
+    if f.is_object() {
+        let mut o = f.object()?;
+        let text = o.require("prompt_string")?.string()?;
+        o.only("multimodal_data", &[Value::Array(Vec::new())], "this model sees no images")?;
+        return Ok(Prompt::Text(text));
+    }
+    if !f.is_array() {
+        return Err(f.expected(what));
+    }
+    if f.value().as_array().is_some_and(|items| items.iter().all(Value::is_number)) {
+        return Ok(Prompt::Tokens(f.list(|f| f.count(0..=u32::MAX))?));
+    }
+    let part = |f: Field| {
+        if f.is_string() {
+            Ok(PromptPart::Text(f.string()?))
+        } else {
+            Ok(PromptPart::Token(f.count(0..=u32::MAX)?))
+        }
+    };
+    Ok(Prompt::Mixed(f.list(part)?))
+}
+
+type Biases = (Vec<(u32, f64)>, Vec<(String, f64)>);
+
+/// `logit_bias`: pairs `[token, bias]` or an object; a token is an id or a text, and `false` bans it. Beyond 100 in either direction a
+/// bias leaves nothing to chance, so that is as far as it goes.
+fn biases(f: Field) -> Result<Biases> {
+    let bias = |f: Field| match f.value() {
+        Value::Bool(false) => Ok(f64::NEG_INFINITY),
+        _ => Ok(f.number(f64::MIN..=f64::MAX)?.clamp(-100.0, 100.0)),
+    };
+    let (mut ids, mut texts) = (Vec::new(), Vec::new());
+    if f.is_object() {
+        for (key, f) in f.object()?.into_fields() {
+            match key.parse::<u32>() {
+                Ok(id) => ids.push((id, bias(f)?)),
+                Err(_) => texts.push((key, bias(f)?)),
+            }
+        }
+    } else {
+        for f in f.array()? {
+            let wrong = f.expected("a pair of a token and its bias");
+            let mut pair = f.array()?;
+            let (Some(token), Some(value), None) = (pair.next(), pair.next(), pair.next()) else {
+                return Err(wrong);
+            };
+            if token.is_string() {
+                texts.push((token.string()?, bias(value)?));
+            } else {
+                ids.push((token.count(0..=u32::MAX)?, bias(value)?));
+            }
+        }
+    }
+    // The last one counts, as in llama.cpp.
+    ids.reverse();
+    ids.sort_by_key(|(id, _)| *id);
+    ids.dedup_by_key(|(id, _)| *id);
+    Ok((ids, texts))
+}

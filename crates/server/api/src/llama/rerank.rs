@@ -1,0 +1,150 @@
+//! Documents by how well they answer a query: `/rerank`, `/v1/rerank`, `/v2/rerank` in Jina's and Cohere's shapes, and `texts` in that
+//! of text-embeddings-inference. Called by the server.
+
+use serde_json::{Value, json};
+
+use crate::ApiError;
+use crate::json::{self, Field, Object, Result};
+use crate::openai::at_most;
+use crate::rules::{Rules, Warning, only, refused};
+
+/// Most documents of one request; Cohere's recommended limit.
+const DOCUMENTS_MAX: usize = 1000;
+
+/// See [`rules`](crate::rules) for what the rules mean.
+const RULES: Rules = &[
+    ("truncate", only("[false]", "a document that does not fit is refused, never cut")),
+    ("truncate_prompt_tokens", refused("a document that does not fit is refused, never cut")),
+    ("max_tokens_per_doc", refused("a document that does not fit is refused, never cut")),
+    ("max_chunks_per_doc", refused("a document that does not fit is refused, never cut")),
+    ("rank_fields", refused("send the text that is to be ranked")),
+];
+
+/// A query and the documents to be ranked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RerankRequest {
+    /// The model's name as the client knows it.
+    pub model: String,
+    /// What is looked for.
+    pub query: String,
+    /// At least one.
+    pub documents: Vec<String>,
+    /// What the ranking is for, in place of the model's usual task.
+    pub instruction: Option<String>,
+    /// So many of the best.
+    pub top_n: Option<usize>,
+    /// The answer has the documents' text.
+    pub return_documents: bool,
+    /// The answer is in the shape of text-embeddings-inference: a bare array.
+    pub bare: bool,
+    /// Scores are logarithms of the odds instead of probabilities.
+    pub raw_scores: bool,
+    /// What was accepted and has no effect.
+    pub warnings: Vec<Warning>,
+}
+
+/// The answer to a [`RerankRequest`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Ranking {
+    /// Unique.
+    pub id: String,
+    /// The probability that each document answers the query, in the order of the request.
+    pub scores: Vec<f64>,
+    /// Over all documents.
+    pub prompt_tokens: u64,
+}
+
+/// Reads the body. The model may be left out.
+///
+/// # Errors
+/// Fields that are missing, of the wrong type or out of range, by name.
+pub fn parse(body: &[u8]) -> Result<RerankRequest> {
+    let mut o = json::parse(body)?;
+    let model = o.model()?;
+    let query = text(o.require("query")?)?;
+    let bare = !o.has("documents") && o.has("texts");
+    let documents = o.require(if bare { "texts" } else { "documents" })?;
+    let empty = documents.expected("an array of at least one document");
+    let documents = at_most(documents, DOCUMENTS_MAX)?.list(text)?;
+    if documents.is_empty() {
+        return Err(empty);
+    }
+    let mut switch = |name: &'static str| Ok(o.read(name, Field::bool)?.unwrap_or(false));
+    let return_documents = switch("return_documents")? | switch("return_text")?;
+    let raw_scores = switch("raw_scores")?;
+    let top_n = o.read("top_n", |f| f.count(0..=u32::MAX))?.map(|n| n as usize);
+    let instruction = instruction(&mut o)?;
+    let warnings = o.warnings();
+    o.finish(&[RULES])?;
+    Ok(RerankRequest {
+        warnings: warnings.take(),
+        model,
+        query,
+        documents,
+        instruction,
+        top_n,
+        return_documents,
+        bare,
+        raw_scores,
+    })
+}
+
+fn instruction(o: &mut Object) -> Result<Option<String>> {
+    o.take_any(&["instruction", "instruct"])?.map(Field::string).transpose()
+}
+
+/// A text, or an object that has one.
+fn text(f: Field) -> Result<String> {
+    if f.is_object() { f.object()?.require("text")?.string() } else { f.string() }
+}
+
+/// The body of the answer: the best documents first, and of equal ones the earlier.
+///
+/// # Errors
+/// Where there are not as many scores as documents.
+pub fn response(request: &RerankRequest, ranking: &Ranking) -> Result<Vec<u8>> {
+    if ranking.scores.len() != request.documents.len() {
+        return Err(ApiError::new(crate::ErrorKind::Internal, "not every document has a score"));
+    }
+    let mut order: Vec<usize> = (0..ranking.scores.len()).collect();
+    order.sort_by(|a, b| ranking.scores[*b].total_cmp(&ranking.scores[*a]).then(a.cmp(b)));
+    order.truncate(request.top_n.unwrap_or(usize::MAX));
+    let score = |i: usize| {
+        let p = ranking.scores[i];
+        if request.raw_scores { (p / (1.0 - p)).ln().clamp(-100.0, 100.0) } else { p }
+    };
+    let one = |i: usize| {
+        let text = request.return_documents.then(|| request.documents[i].as_str());
+        if request.bare {
+            let mut out = json!({"index": i, "score": score(i)});
+            if let Some(text) = text {
+                out["text"] = text.into();
+            }
+            return out;
+        }
+        let mut out = json!({"index": i, "relevance_score": score(i)});
+        if let Some(text) = text {
+            out["document"] = json!({"text": text});
+        }
+        out
+    };
+    let results: Vec<Value> = order.into_iter().map(one).collect();
+    let tokens = ranking.prompt_tokens;
+    let body = if request.bare {
+        Value::Array(results)
+    } else {
+        json!({
+            "id": ranking.id,
+            "object": "list",
+            "model": request.model,
+            "results": results,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "meta": {
+                "api_version": {"version": "2"},
+                "billed_units": {"search_units": 1},
+                "tokens": {"input_tokens": tokens},
+            },
+        })
+    };
+    Ok(body.to_string().into_bytes())
+}

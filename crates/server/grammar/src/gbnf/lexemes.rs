@@ -1,0 +1,211 @@
+//! Which parts of a grammar may be lexemes of more than one character. Used by [`super::translate`].
+//!
+//! Such a part is regular, not empty, and *closed*: its automaton is deterministic (Glushkov's construction; Brüggemann-Klein and
+//! Wood 1998) and none of its texts goes on to be another. And no other lexeme begins with a character that it begins with. Then
+//! the longest lexeme is the only one, at every place.
+
+use std::collections::HashMap;
+
+use super::parse::{Grammar, Node, Set};
+
+/// Most characters of a part, as written out, that is looked at.
+const POSITIONS_MAX: usize = 512;
+
+/// The parts that are lexemes.
+pub struct Lexemes {
+    /// By their elements; true for those that are.
+    parts: HashMap<Vec<Node>, bool>,
+}
+
+impl Lexemes {
+    /// Those of a grammar.
+    pub fn choose(grammar: &Grammar) -> Self {
+        let mut out = Self { parts: HashMap::new() };
+        let mut firsts = HashMap::new();
+        for body in &grammar.bodies {
+            each_sequence(body, &mut |items| {
+                let mut at = 0;
+                while at < items.len() {
+                    let len = closed(grammar, &items[at..], &mut firsts);
+                    if len > 1 {
+                        out.parts.insert(items[at..at + len].to_vec(), true);
+                    }
+                    at += len.max(1);
+                }
+            });
+        }
+        // What begins like another is cut up, which makes more lexemes of one character.
+        loop {
+            let singles = out.singles(grammar);
+            let clash = out.parts.iter().find(|(part, is)| {
+                let Some(first) = firsts.get(*part).filter(|_| **is) else { return false };
+                let other = |p: &Vec<Node>| {
+                    out.parts[p] && p != *part && firsts.get(p).is_some_and(|f: &Set| f.meets(first))
+                };
+                singles.iter().any(|s| s.meets(first)) || out.parts.keys().any(other)
+            });
+            let Some(part) = clash.map(|(part, _)| part.clone()) else { return out };
+            out.parts.insert(part, false);
+        }
+    }
+
+    /// How many elements at the beginning of a sequence are one lexeme; 0 where the first is not part of one.
+    pub fn at(&self, items: &[Node]) -> usize {
+        (2..=items.len()).rev().find(|n| self.parts.get(&items[..*n]) == Some(&true)).unwrap_or(0)
+    }
+
+    /// All lexemes of one character.
+    fn singles(&self, grammar: &Grammar) -> Vec<Set> {
+        fn add(lexemes: &Lexemes, node: &Node, out: &mut Vec<Set>) {
+            match node {
+                Node::Chars(set) => {
+                    if !out.contains(set) {
+                        out.push(set.clone());
+                    }
+                }
+                Node::Rule(_) => {}
+                Node::Seq(items) => {
+                    let mut at = 0;
+                    while at < items.len() {
+                        let len = lexemes.at(&items[at..]);
+                        if len == 0 {
+                            add(lexemes, &items[at], out);
+                        }
+                        at += len.max(1);
+                    }
+                }
+                Node::Alt(all) => all.iter().for_each(|n| add(lexemes, n, out)),
+                Node::Repeat(inner, ..) => add(lexemes, inner, out),
+            }
+        }
+        let mut out = Vec::new();
+        grammar.bodies.iter().for_each(|body| add(self, body, &mut out));
+        out
+    }
+}
+
+fn each_sequence(node: &Node, with: &mut impl FnMut(&[Node])) {
+    match node {
+        Node::Chars(_) | Node::Rule(_) => {}
+        Node::Seq(items) => {
+            with(items);
+            items.iter().for_each(|n| each_sequence(n, with));
+        }
+        Node::Alt(all) => all.iter().for_each(|n| each_sequence(n, with)),
+        Node::Repeat(inner, ..) => each_sequence(inner, with),
+    }
+}
+
+/// How many elements at the beginning are closed together, the most; their first characters go to `firsts`.
+fn closed(grammar: &Grammar, items: &[Node], firsts: &mut HashMap<Vec<Node>, Set>) -> usize {
+    let plain = items.iter().take_while(|n| grammar.is_plain(n)).count();
+    for len in (2..=plain.min(64)).rev() {
+        let mut automaton = Automaton::default();
+        let Some(part) = automaton.add(grammar, &Node::Seq(items[..len].to_vec())) else { continue };
+        if !part.nullable
+            && automaton.is_deterministic(&part.first)
+            && part.last.iter().all(|p| automaton.follow[*p].is_empty())
+        {
+            let ranges = part.first.iter().flat_map(|p| automaton.sets[*p].ranges.clone()).collect();
+            firsts.insert(items[..len].to_vec(), Set { ranges });
+            return len;
+        }
+    }
+    0
+}
+
+/// Glushkov's automaton: a state for each character of the expression.
+#[derive(Default)]
+struct Automaton {
+    sets: Vec<Set>,
+    follow: Vec<Vec<usize>>,
+}
+
+/// A part of it.
+struct Piece {
+    nullable: bool,
+    first: Vec<usize>,
+    last: Vec<usize>,
+}
+
+impl Automaton {
+    /// `None` where it gets too large.
+    fn add(&mut self, grammar: &Grammar, node: &Node) -> Option<Piece> {
+        match node {
+            Node::Chars(set) => {
+                let at = self.sets.len();
+                self.sets.push(set.clone());
+                self.follow.push(Vec::new());
+                (at < POSITIONS_MAX).then(|| Piece { nullable: false, first: vec![at], last: vec![at] })
+            }
+            Node::Rule(i) => self.add(grammar, &grammar.bodies[*i]),
+            Node::Seq(items) => {
+                let mut out = Piece { nullable: true, first: Vec::new(), last: Vec::new() };
+                for item in items {
+                    let next = self.add(grammar, item)?;
+                    out = self.then(out, next);
+                }
+                Some(out)
+            }
+            Node::Alt(all) => {
+                let mut out = Piece { nullable: false, first: Vec::new(), last: Vec::new() };
+                for one in all {
+                    let one = self.add(grammar, one)?;
+                    out.nullable |= one.nullable;
+                    out.first.extend(one.first);
+                    out.last.extend(one.last);
+                }
+                Some(out)
+            }
+            Node::Repeat(inner, least, most) => {
+                let mut out = Piece { nullable: true, first: Vec::new(), last: Vec::new() };
+                for _ in 0..*least {
+                    let next = self.add(grammar, inner)?;
+                    out = self.then(out, next);
+                }
+                match most {
+                    None => {
+                        let again = self.add(grammar, inner)?;
+                        for p in &again.last {
+                            self.follow[*p].extend(&again.first);
+                        }
+                        Some(self.then(out, Piece { nullable: true, ..again }))
+                    }
+                    Some(most) => {
+                        // a{0,2} is (a(a)?)?: what follows the last is what may come again.
+                        let mut tail = Piece { nullable: true, first: Vec::new(), last: Vec::new() };
+                        for _ in *least..*most {
+                            let next = self.add(grammar, inner)?;
+                            tail = Piece { nullable: true, ..self.then(next, tail) };
+                        }
+                        Some(self.then(out, tail))
+                    }
+                }
+            }
+        }
+    }
+
+    fn then(&mut self, a: Piece, b: Piece) -> Piece {
+        for p in &a.last {
+            self.follow[*p].extend(&b.first);
+        }
+        let mut first = a.first;
+        if a.nullable {
+            first.extend(&b.first);
+        }
+        let mut last = b.last;
+        if b.nullable {
+            last.extend(a.last);
+        }
+        Piece { nullable: a.nullable && b.nullable, first, last }
+    }
+
+    fn is_deterministic(&self, first: &[usize]) -> bool {
+        let apart = |ids: &[usize]| {
+            ids.iter()
+                .enumerate()
+                .all(|(i, a)| ids[i + 1..].iter().all(|b| a == b || !self.sets[*a].meets(&self.sets[*b])))
+        };
+        apart(first) && self.follow.iter().all(|f| apart(f))
+    }
+}

@@ -1,0 +1,129 @@
+//! llama-server's own endpoints: completions, infill, embeddings, reranking, slots.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
+use axum::response::Response;
+use octet_api::ApiError;
+use octet_api::core::GenerateRequest;
+use octet_api::llama::{self, rerank};
+use octet_api::openai;
+use octet_router::Dialect as Wire;
+use serde_json::{Value, json};
+
+use super::call::{Call, call};
+use super::error::json as json_response;
+use super::openai::keep_nothing;
+use super::reply::{Form, SSE, generate};
+use super::status::{Which, about};
+use super::tokens::permit;
+use super::{body, openai as openai_http, routed};
+use crate::app::App;
+use crate::gateway::Asker;
+use crate::pipeline::{embed, rank};
+use crate::warnings::{messages, tell};
+
+const COMPLETION: Form = Form {
+    writer: |r| Box::new(llama::Writer::new(r)),
+    whole: llama::response,
+    stream_type: SSE,
+    done: keep_nothing,
+};
+
+/// `POST /completion`
+pub async fn completion(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| answer(c, llama::completion)).await
+}
+
+/// `POST /completions`: llama-server's, and that of OpenAI's clients that leave out `/v1`. These name a model, and have no
+/// `n_predict`.
+pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        let is_native = c.body.has("n_predict") || !c.body.has("model");
+        if is_native { answer(c, llama::completion).await } else { openai_http::complete(c).await }
+    })
+    .await
+}
+
+/// `POST /infill`
+pub async fn infill(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| answer(c, llama::infill)).await
+}
+
+async fn answer(
+    c: Call,
+    parse: fn(&[u8]) -> Result<GenerateRequest, ApiError>,
+) -> Result<Response, ApiError> {
+    let (parsed, share) = body::parse(c.body, parse).await?;
+    if let Some(gateway) = c.app.gateway().cloned() {
+        let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+        return routed::parsed(&c.app, &gateway, asker, parsed, None, COMPLETION).await;
+    }
+    generate(c.app, c.trace, &c.headers, (parsed, share), COMPLETION).await
+}
+
+/// `POST /embedding`
+pub async fn embedding(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, vectors).await
+}
+
+/// `POST /embeddings`: llama-server's, and that of OpenAI's clients that leave out `/v1`. Only the former has `content`.
+pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        if c.body.has("content") { vectors(c).await } else { openai_http::embed_inputs(c).await }
+    })
+    .await
+}
+
+async fn vectors(c: Call) -> Result<Response, ApiError> {
+    let ((parsed, normalised), share) = body::parse(c.body, llama::embeddings).await?;
+    c.app.warnings.note(&parsed.warnings)?;
+    if let Some(gateway) = c.app.gateway().cloned() {
+        // In words that others have, too.
+        let asked =
+            Value::Object(openai::embeddings::body(&parsed, &parsed.model)).to_string().into_bytes();
+        let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
+        let got = routed::bytes(&c.app, &gateway, asker, Wire::OpenAiEmbeddings, asked.into()).await?;
+        return Ok(json_response(200, llama::vectors(&openai::embeddings::read(&got.0)?)));
+    }
+    let index = c.app.find(&parsed.model)?;
+    let parsed = Arc::new(parsed);
+    let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), !normalised).await?;
+    let mut response = json_response(200, llama::vectors(&vectors));
+    tell(&mut response, messages(&parsed.warnings));
+    Ok(response)
+}
+
+/// `POST /rerank`, `/v1/rerank`, `/v2/rerank`, `/reranking`, `/v1/reranking`
+pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        let (parsed, _share) = body::parse(c.body, rerank::parse).await?;
+        c.app.warnings.note(&parsed.warnings)?;
+        permit(&c.app, &c.caller, &parsed.model)?;
+        let index = c.app.find(&parsed.model)?;
+        let parsed = Arc::new(parsed);
+        let ranking = rank(&c.app, &c.trace, index, Arc::clone(&parsed)).await?;
+        let mut response = json_response(200, rerank::response(&parsed, &ranking)?);
+        tell(&mut response, messages(&parsed.warnings));
+        Ok(response)
+    })
+    .await
+}
+
+/// `GET /slots`: as many as answers are generated at once. Requests are not tied to them, so only how many are at work is known.
+pub async fn slots(
+    State(app): State<Arc<App>>,
+    which: Result<Query<Which>, QueryRejection>,
+    request: Request,
+) -> Response {
+    about(&app, which, &request, |index| slot_states(&app, index))
+}
+
+fn slot_states(app: &App, index: usize) -> Value {
+    let Some(loaded) = app.models.loaded(index) else { return json!([]) };
+    let rules = loaded.handle.rules();
+    let running = loaded.handle.stats().running;
+    let slot = |id: usize| json!({"id": id, "n_ctx": rules.context, "speculative": false, "is_processing": id < running});
+    (0..rules.max_seqs).map(slot).collect()
+}

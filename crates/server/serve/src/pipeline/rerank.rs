@@ -1,0 +1,198 @@
+//! Documents by how well they answer a query, by a model that is trained to say "yes" or "no" to that (Qwen3-Reranker; Zhang et al.,
+//! arXiv:2506.05176): the score is the probability of "yes", where only these two may come. Called by the endpoints.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use octet_api::core::{Chat, Message, Part, Reasoning, Role};
+use octet_api::llama::rerank::{Ranking, RerankRequest};
+use octet_api::{ApiError, ErrorKind};
+use octet_engine::engine::{Constraint, Event, EventSink, Request, SubmitError};
+use octet_engine::sampler::SamplerParams;
+use octet_engine::tokenizer::Special;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use uuid::Uuid;
+
+use super::prompt::{self, Job, Purpose};
+use super::run::{QUEUE_PAUSE, acquire_at, engine_error, submit_error, timeout};
+use crate::app::App;
+use crate::models::{Lease, Loaded};
+use crate::ops::Trace;
+
+/// What the documents are for, where the client does not say.
+const INSTRUCTION: &str = "Given a search query, find passages that answer it";
+/// What the model is told, where its file has no prompt of its own for this.
+const JUDGE: &str = "Decide whether the document meets the query under the given instruction. Answer with \"yes\" or \"no\" only.";
+
+/// Only these tokens may come, and one of them.
+#[derive(Clone)]
+struct OneOf(Vec<u32>);
+
+impl Constraint for OneOf {
+    fn mask(&mut self, allowed: &mut [u32]) -> Result<(), String> {
+        allowed.fill(0);
+        for id in &self.0 {
+            if let Some(word) = allowed.get_mut(*id as usize / 32) {
+                *word |= 1 << (id % 32);
+            }
+        }
+        Ok(())
+    }
+    fn accept(&mut self, _: u32) -> Result<(), String> {
+        Ok(())
+    }
+    fn is_finished(&self) -> bool {
+        true
+    }
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+struct Sink(UnboundedSender<Event>);
+
+impl EventSink for Sink {
+    fn send(&mut self, event: Event) -> ControlFlow<()> {
+        if self.0.send(event).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// The scores of a request's documents by the model of that index.
+pub async fn rank(
+    app: &Arc<App>,
+    trace: &Trace,
+    index: usize,
+    request: Arc<RerankRequest>,
+) -> Result<Ranking, ApiError> {
+    let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
+    let lease = acquire_at(app, index, None, deadline).await?;
+    trace.note(|f| f.model.clone_from(&lease.card().info.id));
+    let mut out = Ranking { id: Uuid::new_v4().to_string(), ..Ranking::default() };
+    for i in 0..request.documents.len() {
+        let score = one(app, &lease, &request, i);
+        let (tokens, score) = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline, score).await.map_err(|_| timeout())??,
+            None => score.await?,
+        };
+        out.prompt_tokens += tokens as u64;
+        out.scores.push(score);
+        trace.note(|f| f.prompt = out.prompt_tokens);
+    }
+    Ok(out)
+}
+
+/// Tokens of one document's prompt, and its score.
+async fn one(
+    app: &Arc<App>,
+    lease: &Lease,
+    request: &Arc<RerankRequest>,
+    i: usize,
+) -> Result<(usize, f64), ApiError> {
+    let place = loop {
+        match lease.model().handle.reserve() {
+            Ok(place) => break place,
+            Err(SubmitError::QueueFull { .. }) if i > 0 => tokio::time::sleep(QUEUE_PAUSE).await,
+            Err(e) => return Err(submit_error(&e)),
+        }
+    };
+    let (model, asked) = (Arc::clone(lease.model()), Arc::clone(request));
+    let (to, mut events) = unbounded_channel();
+    let bytes = request.query.len() + request.documents[i].len();
+    let submitted = app.apart.run(bytes, move |gone| {
+        let yes = word(&model, "yes")?;
+        let no = word(&model, "no")?;
+        let tokens = tokens(&model, &asked, &asked.documents[i], gone)?;
+        let n = tokens.len();
+        let engine = Request {
+            prompt: tokens,
+            max_tokens: Some(1),
+            ignore_eos: true,
+            constraint: Some(Box::new(OneOf(vec![yes, no]))),
+            sampling: SamplerParams {
+                logprobs: Some(2),
+                post_sampling: true,
+                seed: Some(0),
+                ..SamplerParams::default()
+            },
+            ..Request::default()
+        };
+        model.handle.submit_in(place, engine, Box::new(Sink(to))).map_err(|e| submit_error(&e))?;
+        Ok((n, yes))
+    });
+    let (tokens, yes) = submitted.await?;
+    let mut score = None;
+    while let Some(event) = events.recv().await {
+        match event {
+            Event::Token { logprob: Some(l), .. } => {
+                let of_yes = l.top.iter().find(|(id, _)| *id == yes);
+                score = Some(of_yes.map_or(0.0, |(_, logprob)| f64::from(*logprob).exp()));
+            }
+            Event::Failed(e) => return Err(engine_error(&e)),
+            _ => {}
+        }
+    }
+    let score = score.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the engine gave no score"))?;
+    Ok((tokens, score))
+}
+
+/// The token of an answer.
+fn word(model: &Loaded, text: &str) -> Result<u32, ApiError> {
+    match model.tokenizer().encode(text, Special::Text).as_deref() {
+        Ok([id]) => Ok(*id),
+        _ => Err(ApiError::invalid(
+            "model",
+            format!(
+                "this model cannot rank: \"{text}\" is not one token of its vocabulary; use one like Qwen3-Reranker"
+            ),
+        )),
+    }
+}
+
+/// The prompt for one document: by the model's own template for this, where its file has one, else as a conversation in the form that
+/// Qwen3-Reranker reads, whose thoughts are empty.
+fn tokens(
+    model: &Loaded,
+    request: &RerankRequest,
+    document: &str,
+    gone: &AtomicBool,
+) -> Result<Vec<u32>, ApiError> {
+    let job = Job { purpose: Purpose::Prompt, gone };
+    let encode = |text: &str, special| prompt::text(model, "documents", text, special, job);
+    if let Some(template) = &model.rerank_template {
+        // Only the template's own text may hold control tokens.
+        let mut out = Vec::new();
+        let mut rest = template.as_str();
+        while let Some(at) = rest.find('{') {
+            let place = [("{query}", &*request.query), ("{document}", document)]
+                .into_iter()
+                .find(|(name, _)| rest[at..].starts_with(name));
+            let end = at + place.map_or(1, |(name, _)| name.len());
+            out.extend(encode(&rest[..if place.is_some() { at } else { end }], Special::Parse)?);
+            if let Some((_, text)) = place {
+                out.extend(encode(text, Special::Text)?);
+            }
+            rest = &rest[end..];
+        }
+        out.extend(encode(rest, Special::Parse)?);
+        return Ok(out);
+    }
+    let instruction = request.instruction.as_deref().unwrap_or(INSTRUCTION);
+    let asked = format!("<Instruct>: {instruction}\n<Query>: {}\n<Document>: {document}", request.query);
+    let message = |role, text: &str| Message { content: vec![Part::text(text)], ..Message::empty(role) };
+    let chat = Chat {
+        messages: vec![message(Role::System, JUDGE), message(Role::User, &asked)],
+        reasoning: Reasoning { enabled: Some(false), ..Reasoning::default() },
+        ..Chat::default()
+    };
+    let rendered = prompt::chat(model, &chat, job)?;
+    let mut tokens = rendered.tokens;
+    if rendered.in_reasoning || !rendered.text.trim_end().ends_with("</think>") && model.think_end.is_some() {
+        let empty = if rendered.in_reasoning { "\n\n</think>\n\n" } else { "<think>\n\n</think>\n\n" };
+        tokens.extend(encode(empty, Special::Parse)?);
+    }
+    Ok(tokens)
+}

@@ -1,0 +1,229 @@
+//! llama-server's own endpoints. Its own tests were run against this server, too (docs/serving.md says which pass).
+
+use crate::common::{Fixture, chat, model, with};
+use octet_engine::engine::Pooling;
+use octet_engine::sampler::SamplingDefaults;
+use octet_serve::Options;
+use serde_json::{Value, json};
+
+fn completion(more: Value) -> Value {
+    with(&json!({"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "ignore_eos": true}), more)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_whole_and_in_pieces() {
+    let f = Fixture::start().await;
+    let whole = f.ok("/completion", &completion(json!({"return_tokens": true}))).await;
+    assert_eq!(
+        (&whole["stop"], &whole["stop_type"], &whole["tokens_predicted"]),
+        (&json!(true), &json!("limit"), &json!(8))
+    );
+    assert_eq!(whole["tokens"].as_array().unwrap().len(), 8);
+    assert_eq!(whole["prompt"], "Once upon a time");
+    assert_eq!(whole["timings"]["predicted_n"], 8);
+    assert_eq!(whole["generation_settings"]["n_predict"], 8);
+    assert!(f.ok("/completions", &completion(json!({}))).await["tokens"].as_array().unwrap().is_empty());
+
+    let events =
+        f.events("/completion", &completion(json!({"stream": true, "timings_per_token": true}))).await;
+    let (last, pieces) = events.split_last().unwrap();
+    let text: String = pieces.iter().map(|e| e.1["content"].as_str().unwrap()).collect();
+    assert_eq!(text, whole["content"].as_str().unwrap());
+    let tokens: Vec<&Value> = pieces.iter().flat_map(|e| e.1["tokens"].as_array().unwrap()).collect();
+    assert_eq!(tokens.len() + last.1["tokens"].as_array().unwrap().len(), 8);
+    assert!(pieces.iter().all(|e| e.1["stop"] == false && e.1["timings"]["predicted_n"].as_u64() > Some(0)));
+    assert_eq!((&last.1["stop"], &last.1["content"]), (&json!(true), &json!("")));
+    assert_eq!(last.1["generation_settings"]["temperature"], 0.0);
+
+    // -1 is as long as the context; 0 only reads the prompt.
+    assert_eq!(f.ok("/completion", &completion(json!({"n_predict": 0}))).await["content"], "");
+    let fields = json!({"response_fields": ["content", "timings/predicted_n", "no/such"]});
+    let some = f.ok("/completion", &completion(fields)).await;
+    assert_eq!(some, json!({"content": whole["content"], "timings/predicted_n": 8}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_of_all_kinds() {
+    let f = Fixture::start().await;
+    let tokens = f.ok("/tokenize", &json!({"content": "Once upon a time"})).await["tokens"].clone();
+    let text = f.ok("/completion", &completion(json!({}))).await;
+    for prompt in [tokens.clone(), json!({"prompt_string": "Once upon a time"}), json!(["Once upon a time"])]
+    {
+        let same = f.ok("/completion", &completion(json!({"prompt": prompt}))).await;
+        assert_eq!(same["content"], text["content"], "{prompt}");
+    }
+    let mixed = f.ok("/completion", &completion(json!({"prompt": [tokens[0], " and on"]}))).await;
+    assert!(mixed["tokens_evaluated"].as_u64() > Some(1));
+    let two = f.ok("/completion", &completion(json!({"prompt": ["Once upon a time", tokens]}))).await;
+    assert_eq!((&two[0]["content"], &two[1]["content"]), (&text["content"], &text["content"]));
+    assert_eq!((&two[1]["index"], &two[1]["tokens_predicted"]), (&json!(1), &json!(8)));
+    for prompt in [json!([]), json!(3), json!([[]]), json!({"text": "x"}), json!([9_999_999])] {
+        assert_eq!(f.post("/completion", &completion(json!({"prompt": prompt}))).await.0, 400, "{prompt}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probabilities_before_and_after_the_samplers() {
+    let f = Fixture::start().await;
+    let warm = json!({"n_probs": 3, "temperature": 1.5, "top_k": 2, "seed": 4});
+    let before = f.ok("/completion", &completion(warm.clone())).await;
+    let after = f.ok("/completion", &completion(with(&warm, json!({"post_sampling_probs": true})))).await;
+    assert_eq!(before["content"], after["content"], "to look changes nothing");
+    let all = before["completion_probabilities"].as_array().unwrap();
+    assert_eq!(all.len(), 8);
+    assert!(
+        all.iter()
+            .all(|t| t["top_logprobs"].as_array().unwrap().len() == 3 && t["logprob"].as_f64() < Some(0.0))
+    );
+    for token in after["completion_probabilities"].as_array().unwrap() {
+        let top: Vec<f64> =
+            token["top_probs"].as_array().unwrap().iter().map(|t| t["prob"].as_f64().unwrap()).collect();
+        assert_eq!(top.len(), 2, "top_k leaves two");
+        assert!((top.iter().sum::<f64>() - 1.0).abs() < 1e-5);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn samplers_take_effect_in_every_dialect() {
+    let f = Fixture::start().await;
+    let greedy = f.ok("/completion", &completion(json!({"n_predict": 30}))).await;
+    // A penalty that no repetition survives.
+    let dry = json!({"n_predict": 30, "dry_multiplier": 100.0, "dry_allowed_length": 1, "dry_sequence_breakers": ["\u{1}"]});
+    let dry = f.ok("/completion", &completion(with(&dry, json!({"return_tokens": true})))).await;
+    let tokens: Vec<u64> = dry["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap()).collect();
+    let pairs: Vec<_> = tokens.windows(2).collect();
+    assert!(pairs.iter().enumerate().all(|(i, p)| !pairs[..i].contains(p)), "{tokens:?}");
+    assert_eq!(dry["generation_settings"]["dry_multiplier"], 100.0);
+    // Without "temperature" in its order, temperature 0 is not greedy, and top_k 1 is.
+    let order = json!({"n_predict": 30, "samplers": ["top_k"], "top_k": 1});
+    assert_eq!(f.ok("/completion", &completion(order)).await["content"], greedy["content"]);
+    assert_eq!(
+        f.ok("/completion", &completion(json!({"n_predict": 30, "samplers": "kt", "top_k": 9}))).await["content"],
+        greedy["content"]
+    );
+    for (at, base) in [("/v1/chat/completions", chat("Hello")), ("/completion", completion(json!({})))] {
+        for more in [
+            json!({"mirostat": 2, "temperature": 1}),
+            json!({"typical_p": 0.4, "xtc_probability": 0.5, "temperature": 1}),
+        ] {
+            let asked = with(&with(&base, more), json!({"seed": 7}));
+            let (a, b) = (f.ok(at, &asked).await, f.ok(at, &asked).await);
+            assert_eq!(
+                (&a["content"], &a["choices"]),
+                (&b["content"], &b["choices"]),
+                "the same seed, the same text"
+            );
+        }
+        for (field, value) in
+            [("mirostat", json!(3)), ("samplers", json!(["infill"])), ("xtc_probability", json!(2))]
+        {
+            let (status, e) = f.post(at, &with(&base, json!({field: value}))).await;
+            assert_eq!((status, &e["error"]["param"]), (400, &json!(field)), "{e}");
+        }
+    }
+    let ollama = json!({"model": "tiny", "prompt": "Hi", "stream": false, "options": {"mirostat": 1, "num_predict": 4}});
+    f.ok("/api/generate", &ollama).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grammars_in_gbnf() {
+    let f = Fixture::start().await;
+    let fixed = json!({"grammar": "root ::= \"yes\" | \"no\"\n", "n_predict": 20, "ignore_eos": false});
+    let answer = f.ok("/completion", &completion(fixed)).await;
+    assert!(["yes", "no"].contains(&answer["content"].as_str().unwrap()), "{answer}");
+    let nested = "root ::= list\nlist ::= \"[\" (item (\",\" item)*)? \"]\"\nitem ::= [0-9] | list\n";
+    let asked =
+        with(&chat("Hello"), json!({"grammar": nested, "max_tokens": 60, "temperature": 1, "seed": 3}));
+    let answer = f.ok("/v1/chat/completions", &asked).await;
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.starts_with('[') && text.chars().all(|c| "[],0123456789".contains(c)), "{text}");
+    let (status, e) = f.post("/completion", &completion(json!({"grammar": "root ::= other"}))).await;
+    assert!(
+        status == 400 && e["error"]["message"].as_str().unwrap().contains("'other' is not defined"),
+        "{e}"
+    );
+    let both = json!({"grammar": "root ::= \"a\"", "json_schema": {"type": "string"}});
+    assert_eq!(f.post("/completion", &completion(both)).await.0, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_of_a_long_prompt() {
+    let f = Fixture::start().await;
+    let prompt = "One two three. ".repeat(40);
+    let asked = json!({"prompt": prompt, "stream": true, "return_progress": true, "cache_prompt": false});
+    let events = f.events("/completion", &completion(asked)).await;
+    let progress: Vec<&Value> =
+        events.iter().map(|e| &e.1["prompt_progress"]).filter(|p| p.is_object()).collect();
+    assert!(progress.len() > 2, "{events:?}");
+    let done: Vec<u64> = progress.iter().map(|p| p["processed"].as_u64().unwrap()).collect();
+    assert!(done.is_sorted() && done[0] == 0);
+    assert_eq!(progress.last().unwrap()["processed"], progress.last().unwrap()["total"]);
+    let asked = with(&chat(&prompt), json!({"stream": true, "return_progress": true}));
+    let events = f.events("/chat/completions", &asked).await;
+    assert!(events.iter().any(|e| e.1["prompt_progress"]["total"].as_u64() > Some(100)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gaps_need_tokens_for_them() {
+    let f = Fixture::start().await;
+    let asked = json!({"input_prefix": "a", "input_suffix": "b"});
+    let (status, e) = f.post("/infill", &asked).await;
+    assert!(status == 400 && e["error"]["message"].as_str().unwrap().contains("fill in the middle"), "{e}");
+    let asked = json!({"model": "tiny", "prompt": "a", "suffix": "b"});
+    assert_eq!(f.post("/v1/completions", &asked).await.1["error"]["param"], "suffix");
+    assert_eq!(f.post("/infill", &json!({"input_prefix": "a"})).await.1["error"]["param"], "input_suffix");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn defaults_of_the_server_are_what_props_say() {
+    let mut spec = model("tiny");
+    let said = SamplingDefaults {
+        temperature: Some(0.0),
+        top_k: Some(7),
+        seed: Some(5),
+        ..SamplingDefaults::default()
+    };
+    spec.options.engine.sampling = said;
+    spec.predict = Some(3);
+    spec.pooling = Some(Pooling::Last);
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let plain = json!({"prompt": "Once", "ignore_eos": true});
+    let answer = f.ok("/completion", &plain).await;
+    assert_eq!(
+        (&answer["tokens_predicted"], &answer["generation_settings"]["top_k"]),
+        (&json!(3), &json!(7))
+    );
+    let props = f.get("/props").await.1;
+    let params = &props["default_generation_settings"]["params"];
+    assert_eq!(
+        (&params["temperature"], &params["top_k"], &params["seed"]),
+        (&json!(0.0), &json!(7), &json!(5))
+    );
+    assert_eq!(f.get("/slots").await.1.as_array().unwrap().len(), 4);
+    // The last token's state, whatever came before has gone into it.
+    let vectors =
+        f.ok("/embeddings", &json!({"content": ["one two", "one two"], "embd_normalize": -1})).await;
+    assert_eq!(vectors[0]["embedding"], vectors[1]["embedding"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_are_ranked_in_three_shapes() {
+    let f = Fixture::start().await;
+    let texts = ["A bear.", "A car.", "A boat."];
+    let asked = json!({"query": "What is a panda?", "documents": texts, "return_documents": true});
+    let (status, got) = f.post("/v1/rerank", &asked).await;
+    if status == 400 {
+        // The tiny vocabulary writes "yes" in several tokens, and the server says so.
+        let message = got["error"]["message"].as_str().unwrap();
+        assert!(message.contains("not one token"), "{message}");
+    } else {
+        assert_eq!(got["results"].as_array().unwrap().len(), 3);
+    }
+    for (path, wrong) in [
+        ("/rerank", json!({"query": "a", "documents": []})),
+        ("/v1/rerank", json!({"documents": ["a"]})),
+        ("/v2/rerank", json!({"query": "a", "documents": [1]})),
+    ] {
+        assert_eq!(f.post(path, &wrong).await.0, 400, "{path} {wrong}");
+    }
+}
