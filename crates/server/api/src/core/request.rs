@@ -206,6 +206,8 @@ pub struct Reporting {
     pub timings_per_token: bool,
     /// The ids of the answer's tokens.
     pub tokens: bool,
+    /// They are part of a whole answer; otherwise they are only counted there.
+    pub whole_tokens: bool,
     /// Log-probabilities are those after all samplers.
     pub post_sampling: bool,
     /// The prompts and the settings that were applied.

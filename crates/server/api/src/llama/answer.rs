@@ -26,10 +26,10 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
 fn fields(request: &GenerateRequest, answer: &Answer, choice: &Choice) -> Map<String, Value> {
     let text = choice.text();
     let applied = answer.applied.as_deref();
-    let tokens: &[u32] = if request.report.tokens { &choice.tokens } else { &[] };
+    let tokens: &[u32] = if request.report.whole_tokens { &choice.tokens } else { &[] };
     let counts = Counts {
         usage: answer.usage.unwrap_or_default(),
-        predicted: (answer.choices.len() > 1 && request.report.tokens).then_some(choice.tokens.len() as u64),
+        predicted: (answer.choices.len() > 1).then_some(choice.tokens.len() as u64),
     };
     let finish = choice.finish.as_ref().unwrap_or(&FinishReason::Length);
     let mut out = Map::new();

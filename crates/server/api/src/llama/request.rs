@@ -92,8 +92,9 @@ fn read(mut o: Object, completion: Completion) -> Result<GenerateRequest> {
     r.report.timings_per_token = switch("timings_per_token")?;
     r.report.post_sampling = switch("post_sampling_probs")?;
     r.report.applied = true;
-    // Streams always have them.
-    r.report.tokens = switch("return_tokens")? || r.stream;
+    r.report.whole_tokens = switch("return_tokens")?;
+    // Streams always have them, and several answers are counted by them.
+    r.report.tokens = true;
     if let Some(f) = o.take("response_fields") {
         r.report.fields = openai::at_most(f, LIST_MAX)?.list(Field::string)?;
     }

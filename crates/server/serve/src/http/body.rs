@@ -41,7 +41,8 @@ pub struct Held {
 impl Held {
     /// Whether the object has a field of its own.
     pub fn has(&self, field: &str) -> bool {
-        serde_json::from_slice::<HashMap<Cow<'_, str>, &RawValue>>(&self.bytes).is_ok_and(|o| o.contains_key(field))
+        serde_json::from_slice::<HashMap<Cow<'_, str>, &RawValue>>(&self.bytes)
+            .is_ok_and(|o| o.contains_key(field))
     }
 
     /// The bytes, and their share of the room: to be held for as long as they are.

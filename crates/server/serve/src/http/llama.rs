@@ -78,11 +78,9 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Respon
 
 async fn vectors(c: Call) -> Result<Response, ApiError> {
     let ((parsed, normalised), share) = body::parse(c.body, llama::embeddings).await?;
-    c.app.warnings.note(&parsed.warnings)?;
     if let Some(gateway) = c.app.gateway().cloned() {
         // In words that others have, too.
-        let asked =
-            Value::Object(openai::embeddings::body(&parsed, &parsed.model)).to_string().into_bytes();
+        let asked = Value::Object(openai::embeddings::body(&parsed, &parsed.model)).to_string().into_bytes();
         let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share };
         let got = routed::bytes(&c.app, &gateway, asker, Wire::OpenAiEmbeddings, asked.into()).await?;
         return Ok(json_response(200, llama::vectors(&openai::embeddings::read(&got.0)?)));

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use octet_api::{ApiError, anthropic};
 use octet_api::core::{Answer, EmbedRequest, GenerateRequest};
 use octet_api::openai::{chat, completions, embeddings, models};
+use octet_api::{ApiError, anthropic};
 use octet_router::Dialect as Wire;
 
 use super::call::{Call, call, caller, trace};

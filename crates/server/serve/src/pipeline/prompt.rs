@@ -367,7 +367,7 @@ pub fn infill(
     tokens.extend(behind);
     tokens.push(fim.middle);
     let text = decode(tokenizer, &tokens, ControlTokens::Show);
-    Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false })
+    Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false, ..Rendered::default() })
 }
 
 /// Most tokens to think with, where a client says how much but the template does not know the word.

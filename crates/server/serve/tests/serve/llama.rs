@@ -23,6 +23,10 @@ async fn a_completion_whole_and_in_pieces() {
     assert_eq!(whole["timings"]["predicted_n"], 8);
     assert_eq!(whole["generation_settings"]["n_predict"], 8);
     assert!(f.ok("/completions", &completion(json!({}))).await["tokens"].as_array().unwrap().is_empty());
+    // OpenAI's clients that leave out /v1.
+    let theirs = json!({"model": "tiny", "prompt": "Once", "max_tokens": 2});
+    assert!(f.ok("/completions", &theirs).await["choices"].is_array());
+    assert!(f.ok("/embeddings", &json!({"model": "tiny", "input": "a"})).await["data"].is_array());
 
     let events =
         f.events("/completion", &completion(json!({"stream": true, "timings_per_token": true}))).await;
@@ -164,13 +168,21 @@ async fn progress_of_a_long_prompt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gaps_need_tokens_for_them() {
+async fn gaps_are_filled_between_their_tokens() {
     let f = Fixture::start().await;
-    let asked = json!({"input_prefix": "a", "input_suffix": "b"});
-    let (status, e) = f.post("/infill", &asked).await;
-    assert!(status == 400 && e["error"]["message"].as_str().unwrap().contains("fill in the middle"), "{e}");
-    let asked = json!({"model": "tiny", "prompt": "a", "suffix": "b"});
-    assert_eq!(f.post("/v1/completions", &asked).await.1["error"]["param"], "suffix");
+    let asked = json!({"input_prefix": "a", "prompt": "b", "input_suffix": "c", "n_predict": 4});
+    let answer = f.ok("/infill", &asked).await;
+    assert_eq!(answer["prompt"], "<|fim_prefix|>ab<|fim_suffix|>c<|fim_middle|>");
+    // What a client writes stays text.
+    let asked = json!({"input_prefix": "<|fim_suffix|>", "input_suffix": "c", "n_predict": 4});
+    assert!(f.ok("/infill", &asked).await["tokens_evaluated"].as_u64() > Some(10));
+    // The text nearest to the gap stays, in three to one.
+    let long = json!({"input_prefix": "a".repeat(3000), "input_suffix": "b".repeat(3000), "n_predict": 4});
+    let prompt = f.ok("/infill", &long).await["prompt"].as_str().unwrap().to_string();
+    let count = |c| prompt.matches(c).count();
+    assert!(count('a') > 2 * count('b') && count('b') > 100, "{prompt}");
+    let asked = json!({"model": "tiny", "prompt": "a", "suffix": "b", "max_tokens": 2});
+    assert_eq!(f.ok("/v1/completions", &asked).await["usage"]["prompt_tokens"], 5);
     assert_eq!(f.post("/infill", &json!({"input_prefix": "a"})).await.1["error"]["param"], "input_suffix");
 }
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::super::FINGERPRINT;
 use super::super::logprobs::Logprobs;
 use super::super::usage::{WireTimings, WireUsage};
 use super::finish_name;
@@ -14,6 +15,7 @@ struct Response<'a> {
     object: &'static str,
     created: u64,
     model: &'a str,
+    system_fingerprint: &'static str,
     choices: Vec<WireChoice<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<WireUsage>,
@@ -64,6 +66,7 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
         object: "chat.completion",
         created: answer.created_s,
         model: &answer.model,
+        system_fingerprint: FINGERPRINT,
         choices: answer.choices.iter().map(|c| choice(request, c)).collect(),
         usage: answer.usage.as_ref().map(WireUsage::from),
         timings: answer.timings.as_ref().map(WireTimings::from),

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::super::error;
 use super::super::logprobs::Logprobs;
 use super::super::usage::{WireProgress, WireTimings, WireUsage};
+use super::super::{FINGERPRINT, error};
 use super::finish_name;
 use crate::ApiError;
 use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob};
@@ -41,6 +41,7 @@ struct Chunk<'a> {
     object: &'static str,
     created: u64,
     model: &'a str,
+    system_fingerprint: &'static str,
     choices: &'a [ChunkChoice<'a>],
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<&'a WireUsage>>,
@@ -136,6 +137,7 @@ impl ChunkWriter {
             object: "chat.completion.chunk",
             created: self.created,
             model: &self.model,
+            system_fingerprint: FINGERPRINT,
             choices,
             usage,
             timings: None,

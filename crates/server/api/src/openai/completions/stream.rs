@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::super::chat::finish_name;
-use super::super::error;
 use super::super::usage::{WireProgress, WireTimings, WireUsage};
+use super::super::{FINGERPRINT, error};
 use super::logprobs::Logprobs;
 use crate::ApiError;
 use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob};
@@ -46,6 +46,7 @@ struct Chunk<'a> {
     object: &'static str,
     created: u64,
     model: &'a str,
+    system_fingerprint: &'static str,
     choices: &'a [ChunkChoice<'a>],
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<&'a WireUsage>>,
@@ -141,6 +142,7 @@ impl CompletionWriter {
             object: "text_completion",
             created: self.created,
             model: &self.model,
+            system_fingerprint: FINGERPRINT,
             choices,
             usage,
             timings: None,
