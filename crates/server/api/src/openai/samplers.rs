@@ -27,7 +27,7 @@ pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
     let positive = |f: Field| f.number(0.0..=f64::from(f32::MAX));
     let any = |f: Field| f.number(f64::from(f32::MIN)..=f64::from(f32::MAX));
     let last_n = o.read("dry_penalty_last_n", |f| f.integer(-1..=i64::from(i32::MAX)))?;
-    Ok(MoreSampling {
+    let mut out = MoreSampling {
         typical_p: o.take_any(&["typical_p", "typ_p"])?.map(share).transpose()?,
         top_n_sigma: o.read("top_n_sigma", any)?,
         xtc_probability: o.read("xtc_probability", share)?,
@@ -46,7 +46,29 @@ pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
         min_keep: o.read("min_keep", |f| f.count(0..=u32::MAX))?,
         samplers: o.read("samplers", samplers)?,
         text_bias: Vec::new(),
-    })
+    };
+    forget_neutral(&mut out);
+    Ok(out)
+}
+
+/// What is off is as good as unsaid, and so are its details: a provider that has no place for it need not refuse it.
+fn forget_neutral(s: &mut MoreSampling) {
+    s.typical_p = s.typical_p.filter(|p| *p < 1.0);
+    s.top_n_sigma = s.top_n_sigma.filter(|n| *n > 0.0);
+    s.min_keep = s.min_keep.filter(|n| *n > 0);
+    s.xtc_probability = s.xtc_probability.filter(|p| *p > 0.0);
+    s.xtc_threshold = s.xtc_threshold.filter(|_| s.xtc_probability.is_some());
+    s.dynatemp_range = s.dynatemp_range.filter(|r| *r > 0.0);
+    s.dynatemp_exponent = s.dynatemp_exponent.filter(|_| s.dynatemp_range.is_some());
+    s.mirostat = s.mirostat.filter(|version| *version > 0);
+    if s.mirostat.is_none() {
+        (s.mirostat_tau, s.mirostat_eta) = (None, None);
+    }
+    s.dry_multiplier = s.dry_multiplier.filter(|m| *m > 0.0);
+    if s.dry_multiplier.is_none() {
+        (s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n) = (None, None, None);
+        s.dry_sequence_breakers = None;
+    }
 }
 
 fn breakers(f: Field) -> Result<Vec<String>> {

@@ -22,7 +22,7 @@ fn refused(fields: Value, param: &str, message: &str) {
 
 #[test]
 fn what_is_wrong_is_named() {
-    refused(json!({"options": {"mirostat": 1}}), "options.mirostat", "no mirostat");
+    refused(json!({"options": {"mirostat": 3}}), "options.mirostat", "from 0 to 2");
     refused(json!({"options": {"temperature": "hot"}}), "options.temperature", "a number");
     refused(json!({"template": "x"}), "template", "--chat-template");
     refused(json!({"think": "hard"}), "think", "\"high\"");

@@ -134,9 +134,11 @@ fn what_is_wrong_is_named() {
     refused(json!({"logit_bias": {"x": 1}}), "logit_bias.x", "token ids");
     refused(json!({"logit_bias": {"1": 101}}), "logit_bias.1", "from -100 to 100");
     refused(json!({"top_logprobs": 3}), "top_logprobs", "needs 'logprobs'");
-    refused(json!({"mirostat": 2}), "mirostat", "2 is not supported: there is no mirostat");
+    refused(json!({"tfs_z": 0.5}), "tfs_z", "0.5 is not supported: there is no tail-free");
+    refused(json!({"samplers": ["top_k", "infill"]}), "samplers", "there are: penalties, dry");
+    refused(json!({"samplers": "kk"}), "samplers", "'top_k' twice");
     refused(json!({"best_of": 3}), "best_of", "send 1");
-    refused(json!({"grammar": "root ::= x"}), "grammar", "Lark");
+    refused(json!({"grammar": "root ::= x", "guided_regex": "a"}), "guided_regex", "only one format");
     refused(json!({"min_tokens": 5, "max_tokens": 4}), "min_tokens", "at most the 4");
     refused(json!({"tool_choice": "required"}), "tool_choice", "has none");
     refused(

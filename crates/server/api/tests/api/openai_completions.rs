@@ -45,7 +45,7 @@ fn what_is_wrong_is_named() {
     assert_eq!(parsed(json!({"max_tokens": -1})).unwrap().max_tokens, None);
     assert_eq!(parsed(json!({"max_tokens": 0, "echo": true})).unwrap().max_tokens, Some(0));
     refused(json!({"max_tokens": 0}), "max_tokens", "only with 'echo'");
-    refused(json!({"suffix": "x"}), "suffix", "filling in the middle is not supported");
+    refused(json!({"suffix": 1}), "suffix", "a string");
     refused(json!({"messages": [{}]}), "messages", "/v1/chat/completions");
     refused(json!({"logprobs": true}), "logprobs", "a whole number from 0 to 20");
     refused(json!({"best_of": 3, "n": 2}), "best_of", "Leave it out or send 2");

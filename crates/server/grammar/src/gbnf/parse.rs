@@ -324,8 +324,7 @@ impl<'a> Parser<'a> {
         let mut items = Vec::new();
         // What a repetition is of: a text counts as a whole.
         let mut last: Option<usize> = None;
-        loop {
-            let Some(c) = self.peek() else { break };
+        while let Some(c) = self.peek() {
             let from = items.len();
             match c {
                 '"' => self.text_into(&mut items)?,
