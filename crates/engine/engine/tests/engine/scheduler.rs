@@ -466,9 +466,9 @@ fn what_is_submitted_while_it_ends_hears_of_it() {
             handle.shutdown(how);
             for (_open, events) in submitting.join().expect("it ends") {
                 let last = loop {
-                    match events.recv_timeout(wait).expect("it is told") {
-                        event @ (Event::Done { .. } | Event::Failed(_)) => break event,
-                        _ => {}
+                    let event = events.recv_timeout(wait).expect("it is told");
+                    if matches!(event, Event::Done { .. } | Event::Failed(_)) {
+                        break event;
                     }
                 };
                 let served = matches!(last, Event::Done { .. });
