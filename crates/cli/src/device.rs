@@ -6,8 +6,14 @@ use anyhow::Result;
 use clap::Args;
 use octet_engine::models::Device;
 
+const EXAMPLES: &str = "\
+Examples:
+  octet devices           what --device can name here
+  octet devices --json";
+
 /// Lists the devices that a model can run on.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct DevicesArgs {
     /// Print JSON.
     #[arg(long)]

@@ -83,6 +83,10 @@ impl Wrap {
     }
 
     fn end_word(&mut self, columns: usize, out: &mut String) {
+        if self.word.is_empty() {
+            self.is_long = false;
+            return;
+        }
         // A word that is longer than a line is broken by the terminal wherever it begins.
         if self.word_columns < columns && !self.is_long {
             self.break_before(self.word_columns, columns, out);

@@ -120,19 +120,19 @@ impl Report {
             let read = bytes(g.active_bytes);
             out.line(
                 label(g),
-                format!("{read:>9} {share:5.1}% {bar:BAR_COLUMNS$} of {:>9}  {types}", bytes(g.bytes)),
+                format!("{read:>10} {share:5.1}% {bar:BAR_COLUMNS$} of {:>10}  {types}", bytes(g.bytes)),
             );
         }
-        out.line("weights", format!("{:>9} a token, of {}", bytes(self.bytes_per_token), bytes(self.bytes)));
+        out.line("weights", format!("{:>10} a token, of {}", bytes(self.bytes_per_token), bytes(self.bytes)));
     }
 
     fn write_memory(&self, out: &mut Lines, limits: &Limits) {
         let m = self.memory(limits, false);
         let context = limits.pages.saturating_mul(PAGE_TOKENS);
         out.title(&format!("memory for a context of {context}"));
-        out.line("weights", format!("{:>9}", bytes(m.weights)));
+        out.line("weights", format!("{:>10}", bytes(m.weights)));
         let position = self.kv_bytes_per_position(limits.kv);
-        out.line("KV cache", format!("{:>9}  {} a position in {}", bytes(m.kv), bytes(position), limits.kv));
+        out.line("KV cache", format!("{:>10}  {} a position in {}", bytes(m.kv), bytes(position), limits.kv));
         if m.states > 0 {
             let counted = |n: usize, what: &str| match n {
                 0 => String::new(),
@@ -142,14 +142,14 @@ impl Report {
             let and = if limits.snapshots > 0 { " and " } else { "" };
             let (slots, snapshots) = (counted(limits.slots, "slot"), counted(limits.snapshots, "snapshot"));
             let slots = format!("{slots}{and}{snapshots} of {}", bytes(self.state_bytes()));
-            out.line("states", format!("{:>9}  {slots}, whatever the length", bytes(m.states)));
+            out.line("states", format!("{:>10}  {slots}, whatever the length", bytes(m.states)));
         }
         let step = format!("steps of up to {} tokens", limits.batch_tokens);
-        out.line("activations", format!("{:>9}  {step}, about", bytes(m.activations)));
-        out.line("together", format!("{:>9}", bytes(m.total())));
+        out.line("activations", format!("{:>10}  {step}, about", bytes(m.activations)));
+        out.line("together", format!("{:>10}", bytes(m.total())));
         let traffic = |depth| bytes(self.traffic_per_token(depth, limits.kv));
         let deep = format!("{} after {context} tokens", traffic(context));
-        out.line("moved per token", format!("{:>9}  at the start, {deep}", traffic(0)));
+        out.line("moved per token", format!("{:>10}  at the start, {deep}", traffic(0)));
     }
 }
 
