@@ -1,15 +1,18 @@
 //! Chat templates: messages to the text of a prompt, by the Jinja template that a model brings. Used by whatever turns a
 //! chat into tokens; the result goes to [`Tokenizer::encode_prompt`](crate::tokenizer::Tokenizer::encode_prompt).
 //!
-//! Templates are part of model files and so untrusted: size, steps, depth and length of the output are bounded (`bounds`
-//! says what is not).
+//! Templates are part of model files and so untrusted: their size, and the steps, depth, time and memory of a rendering are
+//! bounded (`bounds`, `limits`).
 
 mod bounds;
+mod forms;
 mod guard;
 mod jinja;
+mod limits;
 mod python;
 mod strftime;
 
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Serde;
@@ -18,6 +21,8 @@ use octet_weights::Metadata;
 use serde_json::{Map, Value};
 
 use crate::tokenizer::{Prompt, Tokenizer};
+use forms::Forms;
+pub use forms::{ArgumentsForm, ContentForm};
 use guard::{Guard, Used};
 
 /// ChatML, for models without a template whose vocabulary has its tokens.
@@ -89,8 +94,12 @@ pub struct ChatTemplate {
 struct Compiled {
     env: Environment<'static>,
     source: String,
+    /// The source as the engine reads it.
+    plain: String,
     /// What it reads and does not set itself, sorted.
     reads: Vec<String>,
+    /// How it takes content and arguments; found at the first rendering.
+    forms: OnceLock<Forms>,
 }
 
 impl ChatTemplate {
@@ -170,9 +179,9 @@ impl ChatTemplate {
                 "the chat template's variable '{name}' can not be set"
             )));
         }
-        let messages = parse_arguments(&input.messages)?;
         let with_tools = input.tools.as_ref().is_some_and(|t| !t.is_empty());
         let compiled = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default);
+        let messages = forms::shape(&input.messages, self.forms(compiled))?;
 
         let mut used = Used::default();
         used.text(&compiled.source);
@@ -189,6 +198,31 @@ impl ChatTemplate {
 
         bounds::apart(|| self.render_marked(compiled, input, &messages, mark))
             .map_err(|what| TemplateError::Failed { what })?
+    }
+
+    /// How messages with several texts are given to the template: decided by rendering some.
+    pub fn content_form(&self) -> ContentForm {
+        self.forms(&self.default).content
+    }
+
+    /// How the arguments of calls are given to the template: decided by rendering some.
+    pub fn arguments_form(&self) -> ArgumentsForm {
+        self.forms(self.tool_use.as_ref().unwrap_or(&self.default)).arguments
+    }
+
+    fn forms(&self, compiled: &Compiled) -> Forms {
+        *compiled.forms.get_or_init(|| {
+            Forms::find(|messages, tools| {
+                let tools = (!tools.is_empty()).then(|| tools.to_vec());
+                let input = ChatInput { tools, ..ChatInput::default() };
+                let rendered = bounds::apart(|| {
+                    // No text of the probes is a token, so there is nothing to mark.
+                    let (context, _) = self.context(&input, messages, '\u{fdd0}', false);
+                    run(compiled, context)
+                });
+                rendered.ok()?.ok()
+            })
+        })
     }
 
     /// The prompt, with `mark` for what must stay text.
@@ -257,8 +291,9 @@ fn speaks_tags(message: &Value) -> bool {
 fn compile(source: &str) -> Result<Compiled, TemplateError> {
     let syntax = |what| TemplateError::Syntax { what };
     bounds::check_source(source).map_err(syntax)?;
+    let plain = jinja::without_generation_tags(source);
     let compiled = bounds::apart(|| {
-        let env = jinja::environment(source).map_err(|e| in_words(&e))?;
+        let env = jinja::environment(&plain).map_err(|e| in_words(&e))?;
         let reads = env.get_template(jinja::NAME).map_err(|e| in_words(&e))?.undeclared_variables(false);
         let functions: Vec<&str> = env.globals().map(|(name, _)| name).collect();
         let mut reads: Vec<String> = reads.into_iter().filter(|n| !functions.contains(&n.as_str())).collect();
@@ -266,7 +301,7 @@ fn compile(source: &str) -> Result<Compiled, TemplateError> {
         Ok((env, reads))
     });
     let (env, reads) = compiled.and_then(|c| c).map_err(syntax)?;
-    Ok(Compiled { env, source: source.into(), reads })
+    Ok(Compiled { env, source: source.into(), plain, reads, forms: OnceLock::new() })
 }
 
 /// Whether a word stands in a text by itself.
@@ -280,7 +315,7 @@ fn mentions(text: &str, word: &str) -> bool {
 }
 
 fn run(compiled: &Compiled, context: minijinja::Value) -> Result<String, TemplateError> {
-    jinja::render(&compiled.env, context).map_err(|e| {
+    jinja::render(&compiled.plain, context).map_err(|e| {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&e);
         while let Some(c) = cause {
             if let Some(jinja::Raised(message)) = c.downcast_ref() {
@@ -307,39 +342,4 @@ fn in_words(e: &minijinja::Error) -> String {
         Some(line) => format!("{what} (line {line})"),
         None => what,
     }
-}
-
-/// Messages with the arguments of their tool calls as mappings: OpenAI's API has them as a string of JSON, templates
-/// take a mapping.
-fn parse_arguments(messages: &[Value]) -> Result<Vec<Value>, TemplateError> {
-    let mut messages = messages.to_vec();
-    for (i, message) in messages.iter_mut().enumerate() {
-        if !message.is_object() {
-            return Err(TemplateError::Input(format!(
-                "messages[{i}] is not an object with a role and content"
-            )));
-        }
-        let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) else { continue };
-        for (j, call) in calls.iter_mut().enumerate() {
-            let function = match call.get("function") {
-                Some(_) => &mut call["function"],
-                None => call,
-            };
-            let Some(Value::String(text)) = function.get("arguments") else { continue };
-            let bad = |what: String| {
-                TemplateError::Input(format!("messages[{i}].tool_calls[{j}].function.arguments {what}"))
-            };
-            let parsed = if text.trim().is_empty() {
-                Map::new()
-            } else {
-                match serde_json::from_str(text) {
-                    Ok(Value::Object(o)) => o,
-                    Ok(_) => return Err(bad(format!("is no JSON object: {text}"))),
-                    Err(e) => return Err(bad(format!("is not JSON: {e}"))),
-                }
-            };
-            function["arguments"] = Value::Object(parsed);
-        }
-    }
-    Ok(messages)
 }

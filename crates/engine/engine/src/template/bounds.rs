@@ -1,9 +1,7 @@
 //! What keeps a template, which is part of an untrusted file, from using up the stack or the memory: limits of its source,
 //! a stack of its own, and filters that look at how long a text will be before they make it. Used by `jinja` and
 //! `ChatTemplate`.
-//!
-//! Not bounded are the operators of the template engine, for it has no hook there: `~` and `+` (and a block `set` that
-//! prints a variable twice) can double a text or a list in a loop until memory ends. jinja2 has the same hole.
+//! What a rendering uses in all is counted in `limits`.
 
 use std::borrow::Cow;
 
@@ -11,7 +9,7 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, args, filters};
 
-use super::python;
+use super::{limits, python};
 
 /// Bytes of a template: the longest known have some ten thousand.
 pub(super) const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -21,7 +19,7 @@ const OPERATORS_MAX: usize = 40_000;
 /// Bytes of a text that a filter or method makes; the same as for the whole prompt.
 pub(super) const TEXT_BYTES_MAX: usize = 64 << 20;
 /// Items of a list that a filter makes.
-const ITEMS_MAX: usize = 1 << 20;
+pub(super) const ITEMS_MAX: usize = 1 << 20;
 /// Address space for the stack of [`apart`]; only what is used of it becomes memory. Enough for `OPERATORS_MAX` calls
 /// within calls, and for lists within lists as deep as the steps of a rendering can make them, which are taken down
 /// level by level.
@@ -55,18 +53,28 @@ pub(super) fn add_filters(env: &mut Environment<'_>) {
     env.add_filter(
         "replace",
         |state: &mut State, s: StringInput<'_>, from: StringInput<'_>, to: StringInput<'_>| {
-            check_replace(s.as_str(), from.as_str(), to.as_str(), usize::MAX)?;
+            let bytes = check_replace(s.as_str(), from.as_str(), to.as_str(), usize::MAX)?;
+            limits::make(state, bytes)?;
             filters::replace(state, s, from, to)
         },
     );
-    env.add_filter("indent", indent);
-    env.add_filter("join", join_filter);
-    env.add_filter("format", |s: &Value, args: Rest<ValueOrKwargs>| -> Result<String, Error> {
-        let Some(s) = s.as_str() else {
-            return Err(Error::new(ErrorKind::InvalidOperation, "value is not a string"));
-        };
-        formatted(FormatStyle::Printf, s, &args.into_values())
+    let indent = Value::from_function(indent);
+    env.add_filter("indent", move |state: &mut State, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        limits::counted(state, &args, false, |state| indent.call(state, &args))
     });
+    env.add_filter("join", join_filter);
+    env.add_filter(
+        "format",
+        |state: &mut State, s: &Value, args: Rest<ValueOrKwargs>| -> Result<String, Error> {
+            let Some(s) = s.as_str() else {
+                return Err(Error::new(ErrorKind::InvalidOperation, "value is not a string"));
+            };
+            let out = formatted(FormatStyle::Printf, s, &args.into_values())?;
+            limits::make(state, out.len())?;
+            Ok(out)
+        },
+    );
     env.add_filter("slice", |state: &mut State, v: Value, count: usize, fill: Option<Value>| {
         check_items(&v, count)?;
         filters::slice(state, v, count, fill)
@@ -77,6 +85,7 @@ pub(super) fn add_filters(env: &mut Environment<'_>) {
     });
     env.add_filter("list", |state: &mut State, v: Value| {
         check_items(&v, 0)?;
+        limits::make(state, v.as_str().map(str::len).or_else(|| v.len()).unwrap_or(0).saturating_mul(32))?;
         filters::list(state, v)
     });
 }
@@ -102,9 +111,11 @@ fn check_items(value: &Value, count: usize) -> Result<(), Error> {
 }
 
 /// Fails where `s.replace(from, to)`, `most` times at most, would be too long.
-pub(super) fn check_replace(s: &str, from: &str, to: &str, most: usize) -> Result<(), Error> {
+pub(super) fn check_replace(s: &str, from: &str, to: &str, most: usize) -> Result<usize, Error> {
     let times = s.matches(from).count().min(most);
-    check_text(times.saturating_mul(to.len()).saturating_add(s.len()))
+    let bytes = times.saturating_mul(to.len()).saturating_add(s.len());
+    check_text(bytes)?;
+    Ok(bytes)
 }
 
 fn indent(
@@ -137,13 +148,15 @@ fn join_filter(
         None => kwargs.get("attribute")?,
     };
     kwargs.assert_all_used()?;
-    match attribute.filter(|a| !a.is_none()) {
+    let out = match attribute.filter(|a| !a.is_none()) {
         Some(attribute) => {
             let values = state.apply_filter("map", args![value, attribute => attribute])?;
-            join(&values, &separator)
+            join(&values, &separator)?
         }
-        None => join(value, &separator),
-    }
+        None => join(value, &separator)?,
+    };
+    limits::make(state, out.len())?;
+    Ok(out)
 }
 
 /// The items of `values` with `separator` between them.

@@ -1,23 +1,20 @@
 //! The template engine, set up as transformers sets up jinja2: the same switches, functions and filters, and values that
 //! print as Python prints them. Used by `ChatTemplate`.
 
-use std::io;
-
 use minijinja::formatting::FormatStyle;
+use minijinja::machinery::{self, CodeGenerator};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
-use super::bounds::{self, TEXT_BYTES_MAX};
 use super::python::{self, JsonStyle};
 use super::strftime::strftime;
+use super::{bounds, limits};
 
 /// Name of the template in the environment, and in the engine's messages.
 pub(super) const NAME: &str = "chat";
 
-/// Steps that one rendering may take: minutes of conversation history take thousands, a runaway loop has no end.
-const FUEL: u64 = 10_000_000;
 /// Calls within calls.
 const RECURSION_MAX: usize = 200;
 
@@ -26,19 +23,35 @@ const RECURSION_MAX: usize = 200;
 #[error("{0}")]
 pub(super) struct Raised(pub String);
 
-/// An environment with `source` as its only template.
+fn syntax() -> Result<SyntaxConfig, Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
+/// An environment with `source` as its only template, which is not rendered from there: see [`render`].
 pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
+    let mut env = functions();
+    env.set_syntax(syntax()?);
+    env.add_template_owned(NAME, source.to_string())?;
+    Ok(env)
+}
+
+/// Functions, filters, tests and methods.
+fn functions<'a>() -> Environment<'a> {
     let mut env = Environment::new();
-    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     env.set_auto_escape_callback(|_| AutoEscape::None);
-    env.set_fuel(Some(FUEL));
     env.set_recursion_limit(RECURSION_MAX);
     env.set_unknown_method_callback(method);
-    env.set_formatter(|out, _, value| {
+    env.set_formatter(|out, state, value| {
         let written = match value.as_str() {
-            Some(s) if s.len() > TEXT_BYTES_MAX => return Err(too_long()),
-            Some(s) => out.write_str(s),
-            None => out.write_str(&python::str(value)?),
+            Some(s) => {
+                limits::printed(state, s.len())?;
+                out.write_str(s)
+            }
+            None => {
+                let text = python::str(value)?;
+                limits::printed(state, text.len())?;
+                out.write_str(&text)
+            }
         };
         written.map_err(Error::from)
     });
@@ -46,21 +59,38 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
         let message = python::str(&message)?;
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
     });
-    env.add_filter("tojson", tojson);
-    env.add_filter("string", |value: &Value| python::str(value));
-    env.add_filter("trim", |value: &Value, chars: Option<String>| -> Result<String, Error> {
-        Ok(strip(&python::str(value)?, chars.as_deref(), true, true).to_string())
+    env.add_filter("tojson", |state: &mut State, value: &Value, args: Rest<Value>, kwargs: Kwargs| {
+        let out = tojson(value, args, kwargs)?;
+        limits::printed(state, out.len())?;
+        Ok::<_, Error>(out)
     });
+    env.add_filter("string", |state: &mut State, value: &Value| -> Result<String, Error> {
+        let out = python::str(value)?;
+        limits::printed(state, out.len())?;
+        Ok(out)
+    });
+    env.add_filter(
+        "trim",
+        |state: &mut State, value: &Value, chars: Option<String>| -> Result<String, Error> {
+            let text = python::str(value)?;
+            limits::printed(state, text.len())?;
+            Ok(strip(&text, chars.as_deref(), true, true).to_string())
+        },
+    );
     for name in ["default", "d"] {
         env.add_filter(name, default);
     }
+    limits::add(&mut env);
     bounds::add_filters(&mut env);
     // Strings and mappings count as sequences in jinja2.
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
-    env.add_template_owned(NAME, without_generation_tags(source))?;
-    Ok(env)
+    // Python can not iterate over None; the engine can.
+    env.add_test("iterable", |value: &Value| {
+        !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
+    });
+    env
 }
 
 /// `strftime_now` of one rendering.
@@ -70,34 +100,23 @@ pub(super) fn strftime_now(now_s: i64) -> Value {
     })
 }
 
-/// Runs the template; the output is bounded.
-pub(super) fn render(env: &Environment<'static>, variables: Value) -> Result<String, Error> {
-    let mut out = Bounded(Vec::new());
-    env.get_template(NAME)?.render_captured_to(variables, &mut out)?;
-    // Only whole strings were written.
-    String::from_utf8(out.0).map_err(|e| Error::new(ErrorKind::WriteFailure, e.to_string()))
-}
-
-fn too_long() -> Error {
-    Error::new(
-        ErrorKind::WriteFailure,
-        format!("the prompt would be longer than {} MiB", TEXT_BYTES_MAX >> 20),
-    )
-}
-
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > TEXT_BYTES_MAX {
-            return Err(io::Error::other(too_long().to_string()));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
+/// Runs the template `source`, which [`without_generation_tags`] gave. What it uses is bounded.
+pub(super) fn render(source: &str, variables: Value) -> Result<String, Error> {
+    let mut code = CodeGenerator::new(NAME, source);
+    code.compile_stmt(&machinery::parse(source, NAME, syntax()?)?);
+    let (mut instructions, mut blocks) = code.finish();
+    let mut longest = limits::bound(&mut instructions)?;
+    for block in blocks.values_mut() {
+        longest = longest.max(limits::bound(block)?);
     }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    let mut env = functions();
+    env.set_fuel(Some(limits::fuel(longest)));
+    let mut out = String::new();
+    let mut output = machinery::make_string_output(&mut out);
+    machinery::eval(&env, &instructions, variables, &blocks, &mut output, AutoEscape::None)?;
+    drop(output);
+    limits::check_prompt(out.len())?;
+    Ok(out)
 }
 
 /// jinja2's `default(value, default_value='', boolean=False)`.
@@ -114,6 +133,10 @@ fn default(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Er
 /// Methods of Python's strings, lists and dicts: those of `pycompat`, and of strings a few that it lacks. Stripping is
 /// done here because Python's white space has four characters more than Rust's.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    limits::method(state, value, args, |state| uncounted_method(state, value, name, args))
+}
+
+fn uncounted_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let Some(s) = value.as_str() else { return pycompat::unknown_method_callback(state, value, name, args) };
     let stripped = |start: bool, end: bool| -> Result<Value, Error> {
         let (chars,): (Option<&str>,) = from_args(args)?;
@@ -209,7 +232,7 @@ fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Er
 }
 
 /// transformers' own `{% generation %}` blocks mark what the assistant says, for training. They print what is in them.
-fn without_generation_tags(source: &str) -> String {
+pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(open) = rest.find("{%") {

@@ -10,7 +10,7 @@ use super::bounds::check_text;
 use super::guard::is_mark;
 
 /// Deepest nesting that is written out.
-const MAX_DEPTH: usize = 200;
+pub(super) const MAX_DEPTH: usize = 200;
 
 /// `str(value)`.
 pub(super) fn str(value: &Value) -> Result<String, Error> {
@@ -24,7 +24,7 @@ pub(super) fn str(value: &Value) -> Result<String, Error> {
     }
 }
 
-fn too_deep() -> Error {
+pub(super) fn too_deep() -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("a value is nested more than {MAX_DEPTH} deep"))
 }
 

@@ -100,6 +100,110 @@ fn long_texts_are_refused_before_they_are_made() {
     }
 }
 
+/// Each of these would take all memory, or all time, if only steps were counted.
+#[test]
+fn what_grows_with_each_step_is_refused() {
+    let loops = |before: &str, each: &str| {
+        format!(
+            "{{% set ns = namespace() %}}{before}{{% for i in range(60) %}}{each}{{% endfor %}}{{{{ ns.x|length }}}}"
+        )
+    };
+    let set = |of: &str, value: &str| {
+        loops(&format!("{{% set ns.x = {of} %}}"), &format!("{{% set ns.x = {value} %}}"))
+    };
+    let mut all = vec![
+        set("'ab'", "ns.x ~ ns.x"),
+        set("'ab'", "ns.x + ns.x"),
+        set("'ab'", "ns.x * 2"),
+        set("'ab'", "[ns.x, ns.x]|join"),
+        set("'ab'", "ns.x.replace('a', 'aa')"),
+        set("'ab'", "'%s%s'|format(ns.x, ns.x)"),
+        set("'ab'", "'{0}{0}'.format(ns.x)"),
+        set("'ab'", "ns.x.join([ns.x, ns.x])"),
+        set("[1]", "ns.x + ns.x"),
+        set("[1]", "ns.x * 2"),
+        set("(1, 2)", "ns.x + ns.x"),
+        set("[1, 2, 3]", "(ns.x + ns.x)[1:]"),
+        set("[1]", "(ns.x + ns.x)|list"),
+        set("'ab'", "[ns.x, ns.x]|map('upper')|join"),
+        loops("{% set ns.x = 'ab' %}", "{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}"),
+        loops(
+            "{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}{% set ns.x = 'ab' %}",
+            "{% set ns.x = twice(ns.x) %}",
+        ),
+    ];
+    // A list that holds another twice, and so on: small itself, but not to whoever looks through it.
+    for look in [
+        "ns.x == ns.y",
+        "ns.x in [ns.y]",
+        "ns.x < ns.y",
+        "[ns.x, ns.y]|sort|string",
+        "[ns.x, ns.y]|unique|list",
+    ] {
+        all.push(format!(
+            "{{% set ns = namespace(x=[1], y=[1]) %}}{{% for i in range(60) %}}{{% set ns.x = [ns.x, ns.x] %}}\
+             {{% set ns.y = [ns.y, ns.y] %}}{{% endfor %}}{{{{ {look} }}}}"
+        ));
+    }
+    // Work that one step does, again and again.
+    let large = "{% set a = 'a' * 10000000 %}{% set b = a ~ '' %}{% set l = [1] * 200000 %}{% for i in range(99999) %}{% for j in range(99) %}";
+    for each in
+        ["a == b", "a < b", "'b' in a", "2 in l", "a[::-1]", "a[5]", "a|upper", "a.find('b')", "l == l"]
+    {
+        all.push(format!("{large}{{% set z = {each} %}}{{% endfor %}}{{% endfor %}}"));
+    }
+    // Pieces of the template's own text.
+    all.push(format!(
+        "{{% set x %}}{{% for i in range(99999) %}}{{% for j in range(99999) %}}{}{{% endfor %}}{{% endfor %}}{{% endset %}}",
+        "long ".repeat(20_000)
+    ));
+    for template in all {
+        let e = render(&template).expect_err(&template);
+        let named = [
+            "longer than",
+            "makes more than",
+            "more than 1048576 items",
+            "too many steps",
+            "nested more than",
+        ];
+        assert!(named.iter().any(|n| e.contains(n)), "{template}: {e}");
+    }
+}
+
+/// Expectations from jinja2 3.1.
+#[test]
+fn operators_are_pythons() {
+    for (template, want) in [
+        (
+            "{{ 'abcdef'[1:3] }} {{ 'abc'[::-1] }} {{ 'abc'[-2:] }} {{ 'äöü'[1:] }} {{ 'abc'[5:] }} {{ 'abc'[:-9] }}",
+            "bc cba bc öü  ",
+        ),
+        (
+            "{{ [1,2,3][1:] }} {{ [1,2,3][::-2] }} {{ (1,2,3)[:2] }} {{ [1,2,3][-1] }} {{ 'abc'[1] }}",
+            "[2, 3] [3, 1] (1, 2) 3 b",
+        ),
+        (
+            "{{ [1] + [2] }} {{ (1,) + (2,) }} {{ [0] * 3 }} {{ 'ab' * 2 }} {{ 2 * 'ab' }} {{ 'a' * -1 }}",
+            "[1, 2] (1, 2) [0, 0, 0] abab abab ",
+        ),
+        (
+            "{{ 1 + 2 }} {{ 1 + 2.5 }} {{ true + 1 }} {{ 3 * 4 }} {{ 3 * 0.5 }} {{ 'a' ~ 1.0 ~ none ~ true }}",
+            "3 3.5 2 12 1.5 a1.0NoneTrue",
+        ),
+        (
+            "{{ 1 == 1.0 }} {{ 'a' != 'b' }} {{ 2 > 1 }} {{ 'a' < 'b' }} {{ [1] == [1] }} {{ 1 in [1] }} {{ 'b' in 'abc' }} {{ 'k' in {'k': none} }}",
+            "True True True True True True True True",
+        ),
+        (
+            "{{ none is iterable }} {{ [] is iterable }} {{ 'a' is iterable }} {{ 1 is iterable }}",
+            "False True True False",
+        ),
+        ("{{ '<a href=\"x\">'|e }}", "&lt;a href=&#34;x&#34;&gt;"),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(want), "{template}");
+    }
+}
+
 /// Expectations from jinja2 3.1.
 #[test]
 fn within_bounds_nothing_changes() {

@@ -1,8 +1,9 @@
 //! Variables that a chat sets for its template: those that change nothing are known beforehand.
 
-use octet_engine::template::ChatTemplate;
+use octet_engine::template::{ArgumentsForm, ChatInput, ChatTemplate, ContentForm};
 use octet_engine::tokenizer::Tokenizer;
 use octet_weights::{Metadata, Value};
+use serde_json::json;
 
 const SOURCE: &str = "{%- set ns = namespace(n=0) %}{%- macro say(m) %}{{ m.role }}{% endmacro %}\
     {%- for m in messages %}{{ bos_token }}{{ say(m) }}{% endfor %}\
@@ -42,4 +43,57 @@ fn what_a_template_does_not_mention_is_named_with_what_it_takes() {
 fn there_may_be_none() {
     let template = template("{% for m in messages %}{{ m.content }}{% endfor %}");
     assert!(template.check_variable("enable_thinking").unwrap_err().ends_with("takes no variables"));
+}
+
+#[test]
+fn content_takes_the_form_that_the_template_renders() {
+    let parts = || json!([{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]);
+    let of = |source: &str| {
+        let template = template(source);
+        let input = |content| ChatInput {
+            messages: vec![json!({"role": "user", "content": content})],
+            ..ChatInput::default()
+        };
+        let text = |content| template.render(&input(content)).unwrap().text;
+        (template.content_form(), text(parts()), text("One.".into()))
+    };
+    // One that prints whatever content is, one that drops lists, one that drops texts, and one that takes both.
+    let (form, many, one) = of("{% for m in messages %}{{ m.content }}{% endfor %}");
+    assert_eq!((form, &*many, &*one), (ContentForm::Text, "One.\nTwo.", "One."));
+    let (form, many, one) =
+        of("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}");
+    assert_eq!((form, &*many, &*one), (ContentForm::Text, "One.\nTwo.", "One."));
+    let (form, many, one) =
+        of("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}");
+    assert_eq!((form, &*many, &*one), (ContentForm::Parts, "One.Two.", "One."));
+    let (form, many, one) = of(
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}",
+    );
+    assert_eq!((form, &*many, &*one), (ContentForm::TextOrParts, "One.Two.", "One."));
+}
+
+#[test]
+fn arguments_take_the_form_that_the_template_renders() {
+    let calls = "{% for m in messages %}{% for c in m.tool_calls or [] %}[ARGS]{% endfor %}{% endfor %}";
+    for (args, form) in [
+        ("{{ c.function.arguments|tojson }}", ArgumentsForm::Object),
+        ("{{ c.function.arguments }}", ArgumentsForm::Text),
+        ("{{ c.function.arguments + '' }}", ArgumentsForm::Text),
+        (
+            "{% for k, v in c.function.arguments.items() %}\"{{ k }}\": \"{{ v }}\"{% endfor %}",
+            ArgumentsForm::Object,
+        ),
+    ] {
+        let template = template(&calls.replace("ARGS", args));
+        assert_eq!(template.arguments_form(), form, "{args}");
+        for arguments in [json!({"k": "v"}), json!("{\"k\": \"v\"}")] {
+            let call = json!({"function": {"name": "f", "arguments": arguments}});
+            let input = ChatInput {
+                messages: vec![json!({"role": "assistant", "tool_calls": [call]})],
+                ..ChatInput::default()
+            };
+            let text = template.render(&input).unwrap().text;
+            assert!(text.contains("\"k\": \"v\""), "{args}: {text}");
+        }
+    }
 }

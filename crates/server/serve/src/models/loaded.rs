@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use octet_api::core::{ContentForm, Roles};
+use octet_api::core::Roles;
 use octet_engine::scheduler::Handle;
 use octet_engine::template::ChatTemplate;
 use octet_engine::tokenizer::{Special, TokenKind, Tokenizer};
@@ -48,8 +48,6 @@ pub struct Loaded {
     pub template: Result<ChatTemplate, String>,
     /// How its answers are read.
     pub format: Format,
-    /// How its template takes messages of several texts.
-    pub content: ContentForm,
     /// Which roles its template takes.
     pub roles: Roles,
     /// Variables of the template, where a request does not set them.
@@ -106,7 +104,6 @@ impl Loaded {
             rerank_template,
             predict: spec.predict,
             format: spec.format(source),
-            content: content_form(source.unwrap_or_default()),
             roles: template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs)),
             think_end: tokenizer.special_id(THINK_END),
             call_begin: tokenizer.special_id("<tool_call>"),
@@ -173,13 +170,6 @@ fn template_metadata(metadata: &Metadata) -> Metadata {
         }
     }
     out
-}
-
-/// Templates that look at what content is take lists of parts; others write it as it stands.
-fn content_form(template: &str) -> ContentForm {
-    let takes_parts =
-        ["content is string", "content is not string", "content is iterable", "['type']", ".type =="];
-    if takes_parts.iter().any(|t| template.contains(t)) { ContentForm::Parts } else { ContentForm::Text }
 }
 
 fn vocabulary(tokenizer: &Arc<Tokenizer>, rows: usize) -> Result<Arc<Vocabulary>, octet_grammar::Error> {

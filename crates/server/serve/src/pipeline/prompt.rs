@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use octet_api::core::{Chat, Effort, Infill, Prompt, PromptPart};
+use octet_api::core::{Chat, ContentForm, Effort, Infill, Prompt, PromptPart};
 use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
@@ -144,7 +144,7 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
         let checked = template.check_variable(name);
         checked.map_err(|why| ApiError::invalid(param.clone(), format!("'{param}' {why}")))?;
     }
-    let from = chat.template(model.content, model.roles)?;
+    let from = chat.template(ContentForm::Parts, model.roles)?;
     let mut variables = model.template_kwargs.clone();
     variables.extend(from.variables);
     let input = ChatInput {
