@@ -4,6 +4,7 @@
 mod answer;
 mod embed;
 mod event;
+mod generic_tools;
 mod message;
 mod model;
 mod request;

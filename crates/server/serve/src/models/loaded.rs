@@ -48,6 +48,8 @@ pub struct Loaded {
     pub template: Result<ChatTemplate, String>,
     /// How its answers are read.
     pub format: Format,
+    /// Its template has no syntax of calls that is known: tools are described in the instructions.
+    pub generic_tools: bool,
     /// Which roles its template takes.
     pub roles: Roles,
     /// Variables of the template, where a request does not set them.
@@ -100,10 +102,12 @@ impl Loaded {
             }
         }
         let source = template.as_ref().ok().map(ChatTemplate::source);
+        let (format, generic_tools) = spec.format(source);
         Ok(Self {
             rerank_template,
             predict: spec.predict,
-            format: spec.format(source),
+            format,
+            generic_tools,
             roles: template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs)),
             think_end: tokenizer.special_id(THINK_END),
             call_begin: tokenizer.special_id("<tool_call>"),

@@ -76,12 +76,19 @@ impl ModelSpec {
     }
 
     /// How the model's answers are read.
-    pub(crate) fn format(&self, template: Option<&str>) -> Format {
+    ///
+    /// With it comes whether tools are described in the instructions, because the template has no syntax of calls that is known: then
+    /// calls are read in Hermes' syntax.
+    pub(crate) fn format(&self, template: Option<&str>) -> (Format, bool) {
         let mut format = template.map(Format::detect).unwrap_or_default();
+        let is_generic = template.is_some() && self.tool_syntax.is_none() && format.tools == ToolSyntax::None;
+        if is_generic {
+            format.tools = ToolSyntax::Hermes;
+        }
         if let Some(tools) = self.tool_syntax {
             format.tools = tools;
         }
-        format
+        (format, is_generic)
     }
 }
 
@@ -107,7 +114,7 @@ impl Card {
         let text = |key: &str| file.metadata.opt_str(key).map(|s| s.map(str::to_string));
         let template =
             spec.chat_template.clone().map_or_else(|| text("tokenizer.chat_template"), |t| Ok(Some(t)))?;
-        let format = spec.format(template.as_deref());
+        let (format, _) = spec.format(template.as_deref());
         let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;
         let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();
         Ok(Self {

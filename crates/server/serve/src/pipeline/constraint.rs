@@ -103,7 +103,7 @@ fn tool_calls(
             return Err(unable(
                 "tools",
                 name,
-                "does not call tools: its chat template has no syntax of calls that is known here",
+                "calls no tools: it is served with --tool-call-parser none, or has no chat template",
             ));
         }
     };

@@ -1,6 +1,7 @@
 //! From a conversation to the tokens of its prompt, and the places in it that are worth a snapshot. Called by `plan`, on a
 //! thread that may take its time.
 
+use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 
 use octet_api::core::{Chat, ContentForm, Effort, Infill, Prompt, PromptPart};
@@ -144,7 +145,11 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
         let checked = template.check_variable(name);
         checked.map_err(|why| ApiError::invalid(param.clone(), format!("'{param}' {why}")))?;
     }
-    let from = chat.template(ContentForm::Parts, model.roles)?;
+    let (chat, generic) =
+        if model.generic_tools { chat.with_generic_tools() } else { (Cow::Borrowed(chat), None) };
+    let chat = &*chat;
+    let mut from = chat.template(ContentForm::Parts, model.roles)?;
+    from.warnings.extend(generic);
     let mut variables = model.template_kwargs.clone();
     variables.extend(from.variables);
     let input = ChatInput {

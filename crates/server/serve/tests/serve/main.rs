@@ -10,6 +10,7 @@ mod gateway_litellm;
 mod gateway_matrix;
 mod gateway_resume;
 mod gateway_routes;
+mod generic_tools;
 mod limits;
 mod llama;
 mod models;

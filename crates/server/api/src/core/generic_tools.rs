@@ -1,0 +1,137 @@
+//! Tools for models whose chat template has no syntax of calls that is known: described in the instructions, called and answered in Hermes'
+//! syntax as text. Called by the server before it renders such a prompt.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use super::{Chat, Message, Part, Role, Tool, ToolChoice};
+use crate::rules::Warning;
+
+impl Chat {
+    /// This conversation without tools, calls and tools' answers of its own: what there is of them is text.
+    ///
+    /// The tools are described in the first instructions, which are made if there are none. A call is
+    /// `<tool_call>`, a JSON object with `name` and `arguments`, `</tool_call>`, behind the text of its message. The answers to it are one
+    /// turn of the user, each between `<tool_response>` tags. A conversation without any of this is as it was.
+    pub fn with_generic_tools(&self) -> (Cow<'_, Self>, Option<Warning>) {
+        let offered = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
+        let has_history = self.messages.iter().any(|m| m.role == Role::Tool || !m.tool_calls.is_empty());
+        if !offered && !has_history {
+            let mut without = Cow::Borrowed(self);
+            if !self.tools.is_empty() {
+                without.to_mut().tools.clear();
+            }
+            return (without, None);
+        }
+        let mut messages: Vec<Message> = Vec::with_capacity(self.messages.len() + 1);
+        let mut answers_open = false;
+        for message in &self.messages {
+            let mut message = message.clone();
+            if message.role == Role::Tool {
+                let answer = format!("<tool_response>\n{}\n</tool_response>", text_of(&message));
+                if answers_open && let Some(last) = messages.last_mut() {
+                    last.content.push(Part::text(format!("\n{answer}")));
+                } else {
+                    messages.push(Message::text(Role::User, answer));
+                }
+                answers_open = true;
+                continue;
+            }
+            answers_open = false;
+            for (i, call) in std::mem::take(&mut message.tool_calls).iter().enumerate() {
+                let call = json!({"name": call.name, "arguments": call.arguments_object()});
+                let separator = if i == 0 && message.content.is_empty() { "" } else { "\n" };
+                message.content.push(Part::text(format!("{separator}<tool_call>\n{call}\n</tool_call>")));
+            }
+            messages.push(message);
+        }
+        if offered {
+            describe(&mut messages, &self.tools);
+        }
+        let what = "is described in the instructions, in Hermes' syntax: the model's chat template has no syntax of calls that is known";
+        let chat = Self { messages, tools: Vec::new(), ..self.clone() };
+        (Cow::Owned(chat), Some(Warning::new("tools", what)))
+    }
+}
+
+/// The texts of a message; images were replaced or refused before.
+fn text_of(message: &Message) -> String {
+    message.content.iter().filter_map(Part::as_text).collect()
+}
+
+/// Adds the tools to the first instructions.
+fn describe(messages: &mut Vec<Message>, tools: &[Tool]) {
+    let mut text = String::from("You can call these tools. Each is described by a JSON object:\n<tools>\n");
+    for tool in tools {
+        let mut function = json!({"name": tool.name});
+        if let Some(description) = &tool.description {
+            function["description"] = description.as_str().into();
+        }
+        function["parameters"] = Value::Object(tool.parameters.clone());
+        text.push_str(&function.to_string());
+        text.push('\n');
+    }
+    text.push_str(
+        "</tools>\nTo call a tool, write a JSON object with its name and its arguments between tags, and nothing after it:\n\
+         <tool_call>\n{\"name\": \"tool's name\", \"arguments\": {\"argument's name\": \"value\"}}\n</tool_call>\n\
+         What the tool returned comes between <tool_response> tags. Answer without a call if no tool helps.",
+    );
+    match messages.first_mut().filter(|m| matches!(m.role, Role::System | Role::Developer)) {
+        Some(first) => first.content.push(Part::text(format!("\n\n{text}"))),
+        None => messages.insert(0, Message::text(Role::System, text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{ToolCall, ToolOrigin};
+
+    fn weather() -> Tool {
+        let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+        Tool {
+            name: "weather".into(),
+            description: Some("The weather of a city".into()),
+            parameters: parameters.as_object().expect("an object").clone(),
+            strict: None,
+            cache: None,
+            origin: ToolOrigin::default(),
+        }
+    }
+
+    #[test]
+    fn tools_calls_and_answers_become_text() {
+        let mut call = Message::text(Role::Assistant, "Let me look.");
+        call.tool_calls = vec![ToolCall {
+            id: "1".into(),
+            name: "weather".into(),
+            arguments: "{\"city\":\"Köln\"}".into(),
+            cache: None,
+        }];
+        let answer =
+            |text: &str| Message { tool_call_id: Some("1".into()), ..Message::text(Role::Tool, text) };
+        let messages = vec![Message::text(Role::User, "And?"), call, answer("rain"), answer("12 °C")];
+        let chat = Chat { messages, tools: vec![weather()], ..Chat::default() };
+        let (chat, warning) = chat.with_generic_tools();
+        assert!(warning.expect("it says so").message.starts_with("'tools' is described"));
+        assert!(chat.tools.is_empty());
+        let texts: Vec<(Role, String)> = chat.messages.iter().map(|m| (m.role, text_of(m))).collect();
+        assert!(texts[0].0 == Role::System && texts[0].1.contains("{\"name\":\"weather\",\"description\""));
+        assert_eq!(texts[1], (Role::User, "And?".into()));
+        let called = "Let me look.\n<tool_call>\n{\"name\":\"weather\",\"arguments\":{\"city\":\"Köln\"}}\n</tool_call>";
+        assert_eq!(texts[2], (Role::Assistant, called.into()));
+        let answers = "<tool_response>\nrain\n</tool_response>\n<tool_response>\n12 °C\n</tool_response>";
+        assert_eq!(texts[3], (Role::User, answers.into()));
+        assert_eq!(texts.len(), 4);
+        assert!(chat.messages.iter().all(|m| m.tool_calls.is_empty()));
+    }
+
+    #[test]
+    fn a_conversation_without_tools_stays() {
+        let chat = Chat { messages: vec![Message::text(Role::User, "Hi")], ..Chat::default() };
+        assert_eq!(chat.with_generic_tools(), (Cow::Borrowed(&chat), None));
+        let refused = Chat { tools: vec![weather()], tool_choice: ToolChoice::None, ..chat.clone() };
+        assert_eq!(refused.with_generic_tools().0.into_owned().messages, chat.messages);
+    }
+}

@@ -1,0 +1,48 @@
+//! Tools with a model whose chat template knows none: described in the instructions, called in Hermes' syntax, and a header says so.
+
+use serde_json::{Value, json};
+
+use crate::common::{Fixture, chat, model, tool, with};
+use octet_serve::{ModelSpec, Options};
+
+/// ChatML, without a word about tools.
+const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                      {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn templates_without_tools_get_a_generic_form() {
+    let spec = ModelSpec { chat_template: Some(CHATML.into()), ..model("tiny") };
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let mut base = chat("Light!");
+    base.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
+    let asked = with(
+        &base,
+        json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 300, "parallel_tool_calls": false}),
+    );
+    let response = f.send("/v1/chat/completions", &asked).await;
+    let warning = response.headers().get("x-octet-warning").map(|h| h.to_str().unwrap().to_string());
+    let answer: Value = response.json().await.unwrap();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(call["function"]["name"], "set_light");
+    let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments["on"].is_boolean() && arguments["room"].is_string());
+    assert!(warning.is_some_and(|w| w.contains("Hermes")), "the header says how tools are called");
+
+    // the conversation goes on with the tool's answer, which is text to the template
+    let mut messages = asked["messages"].as_array().unwrap().clone();
+    messages.push(choice["message"].clone());
+    messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "done"}));
+    let prompt = f.ok("/apply-template", &json!({"messages": messages, "tools": [tool()]})).await;
+    let prompt = prompt["prompt"].as_str().unwrap();
+    assert!(
+        prompt.starts_with("<|im_start|>system\n") && prompt.contains("\"name\":\"set_light\""),
+        "{prompt}"
+    );
+    assert!(prompt.contains("<tool_call>\n{\"name\":\"set_light\",\"arguments\":"), "{prompt}");
+    assert!(
+        prompt.contains("<|im_start|>user\n<tool_response>\ndone\n</tool_response><|im_end|>"),
+        "{prompt}"
+    );
+}
