@@ -96,9 +96,10 @@ pub struct SamplingArgs {
 
 /// A seed, or -1 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seed(Option<u64>);
+pub struct Seed(pub Option<u64>);
 
-fn seed(text: &str) -> Result<Seed, std::num::ParseIntError> {
+/// Reads a seed as it is typed.
+pub fn seed(text: &str) -> Result<Seed, std::num::ParseIntError> {
     if text == "-1" { Ok(Seed(None)) } else { text.parse().map(|n| Seed(Some(n))) }
 }
 

@@ -4,6 +4,7 @@ use clap::Args;
 use octet_engine::sampler::{SamplerParams, SamplingDefaults};
 
 use crate::Usage;
+use crate::sampling::{Seed, seed};
 
 /// Settings for requests that do not set them, in place of the model's own.
 #[derive(Debug, Clone, Default, Args)]
@@ -37,8 +38,8 @@ pub struct DefaultSampling {
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
     /// Random seed: the same request gives the same answer. -1 draws one for each request
-    #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
-    seed: Option<i64>,
+    #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    seed: Option<Seed>,
     /// Maximum number of generated tokens; -1 is as many as the context holds
     #[arg(short = 'n', long, alias = "n-predict", value_name = "N", allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)))]
@@ -57,7 +58,7 @@ impl DefaultSampling {
             penalty_last_n: self.repeat_last_n.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
-            seed: self.seed.and_then(|n| u64::try_from(n).ok()),
+            seed: self.seed.and_then(|s| s.0),
         };
         let checked = SamplerParams::default().with(&defaults).validate(usize::MAX);
         checked.map(|()| defaults).map_err(|e| Usage(e.to_string()))
