@@ -83,7 +83,7 @@ fn a_stream_in_order() {
         *last,
         json!({"model": "m", "created_at": "2023-11-14T22:13:20Z", "message": {"role": "assistant", "content": ""}, "done": true,
             "done_reason": "stop", "total_duration": 380_000_000, "load_duration": 5_000_000, "prompt_eval_count": 12,
-            "prompt_eval_duration": 20_000_000, "eval_count": 7, "eval_duration": 350_000_000})
+            "prompt_eval_duration": 20_000_000, "eval_count": 7, "eval_duration": 300_000_000})
     );
     assert!(lines[..lines.len() - 1].iter().all(|l| l["done"] == false));
 }
