@@ -41,7 +41,10 @@ fn check_greedy(arch: &str, file: &octet_weights::Model, want: &[u32]) {
 
 #[test]
 fn greedy_text_is_llama_cpps() {
-    assert!(GREEDY_BY_LLAMA_CPP.iter().map(|(arch, _)| arch).eq(TINY_ARCHITECTURES));
+    // these two are held against transformers in `moe_golden`
+    let elsewhere = ["qwen2moe", "olmoe"];
+    let here = TINY_ARCHITECTURES.iter().filter(|arch| !elsewhere.contains(arch));
+    assert!(GREEDY_BY_LLAMA_CPP.iter().map(|(arch, _)| arch).eq(here));
     for (arch, want) in GREEDY_BY_LLAMA_CPP {
         check_greedy(arch, &tiny(arch, Mix::Of(T::F32)).expect("a tiny model can be made"), &want);
     }
