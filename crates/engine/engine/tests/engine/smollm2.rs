@@ -71,10 +71,11 @@ fn agrees_with_transformers() {
     // Dequantised weights with f32 activations are the reference's own arithmetic, but for f16 keys and values. With 8-bit
     // activations llama.cpp gets a perplexity of 23.330 here, and is off by 0.186 at worst and 0.037 on average. The
     // perplexity of so short a text moves by half a percent with nothing but the order of a sum. The worst of so few tokens
-    // depends on the instruction set more than the average does: 0.349 and 0.036 with portable code, 0.397 and 0.038 with AVX2.
+    // depends on the instruction set more than the average does: 0.349 and 0.036 with portable code, 0.397 and 0.038 with AVX2
+    // and with AVX-VNNI, whose f32 arithmetic is AVX2's.
     let exact = (On::Exact(Isa::detect()), 0.0005, 0.02, 0.002);
     let isas = Isa::ALL.into_iter().filter(|i| i.available());
-    let worst = |isa| if isa == Isa::Avx2 { 0.42 } else { 0.35 };
+    let worst = |isa| if matches!(isa, Isa::Avx2 | Isa::AvxVnni) { 0.42 } else { 0.35 };
     let quantised = isas.map(|isa| (On::Cpu(isa), 0.015, worst(isa), 0.05));
     for (on, share, worst, mean) in std::iter::once(exact).chain(quantised) {
         let (got, got_worst, got_mean) = measure(&case, on);
