@@ -8,7 +8,7 @@
 //! temperature 1 both are the same. `top_p` is a share of what `top_k` left, everywhere.
 //!
 //! Temperature, `top_k`, `top_p` and `min_p` in this order, which is nearly every request, run over the row of logits itself;
-//! everything else is the [`chain`].
+//! everything else is `chain`.
 
 mod chain;
 mod dry;

@@ -44,7 +44,7 @@ impl Keys {
         bearer.or_else(|| HEADERS.iter().find_map(|name| text(name))).map(str::trim)
     }
 
-    /// Whether a request brings one of the keys: `Authorization: Bearer KEY`, or one of the [headers](HEADERS) of other clients.
+    /// Whether a request brings one of the keys: `Authorization: Bearer KEY`, or one of the headers of other clients.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
         if self.is_empty() {
             return true;
