@@ -178,7 +178,7 @@ impl Conversation {
     }
 }
 
-/// Refuses a message that templates can not render, or would render without a part of it.
+/// Refuses a message that templates cannot render, or would render without a part of it.
 fn check(message: &Value) -> anyhow::Result<()> {
     ensure!(message["role"].is_string(), "has no role");
     match &message["content"] {

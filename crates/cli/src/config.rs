@@ -74,7 +74,7 @@ pub enum Command {
 /// The model to work on.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// Short name, hf:user/repo:QUANT, address, GGUF file, or Hugging Face directory. Without it: the tiny model inside, fox.
+    /// Short name, hf:user/repo:QUANT, address, GGUF file, or Hugging Face directory. Default: the tiny model inside, fox.
     #[arg(value_name = "MODEL")]
     pub positional: Option<String>,
     /// The same as MODEL.
@@ -132,7 +132,7 @@ fn is_text(first: &str) -> bool {
 /// How a model is loaded to generate.
 #[derive(Debug, Args)]
 pub struct EngineArgs {
-    /// Tokens of context. Without it: all that the model was made for, at most 16384.
+    /// Tokens of context. Default: all that the model was made for, at most 16384.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = positive, help_heading = "Memory")]
     pub ctx_size: Option<usize>,
     /// Tokens of a prompt that are processed at once. Also -ub.
@@ -145,7 +145,7 @@ pub struct EngineArgs {
     pub kv: KvArgs,
     #[command(flatten)]
     pub memory: MemoryArgs,
-    /// Threads. Without it: one for each physical core.
+    /// Threads. Default: one for each physical core.
     #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Processor")]
     threads: Option<usize>,
     #[command(flatten)]
@@ -172,7 +172,7 @@ impl EngineArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Processor")]
 pub struct KernelArgs {
-    /// Instruction set. Without it: the widest that this processor has.
+    /// Instruction set. Default: the widest that this processor has.
     #[arg(long, value_enum)]
     pub isa: Option<IsaArg>,
     /// Let the system move threads between processors.
@@ -348,7 +348,7 @@ fn not_text(name: &str) -> Usage {
     Usage(format!("the environment variable {name} is not UTF-8"))
 }
 
-/// Reads the command line and the environment; exits where the command line can not be understood, or asks for help.
+/// Reads the command line and the environment; exits where the command line cannot be understood, or asks for help.
 pub fn parse() -> Result<(Command, Settings), Usage> {
     let mut command = mirrored(Cli::command(), &|name| set(name).is_some());
     let matches = command.try_get_matches_from_mut(spellings(std::env::args_os()));

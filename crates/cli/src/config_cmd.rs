@@ -45,7 +45,7 @@ enum Action {
         /// The file.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Whose it is. Without it: as it looks.
+        /// Whose it is. Default: as it looks.
         #[arg(long, value_enum)]
         from: Option<Whose>,
         /// The name that clients ask for, where the file does not say (Modelfile).
@@ -89,8 +89,7 @@ fn check(file: &Path, ignored: &[String]) -> anyhow::Result<()> {
 }
 
 fn import_file(file: &Path, from: Option<Whose>, name: &str) -> anyhow::Result<()> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("{} can not be read", file.display()))?;
+    let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let path = file.display().to_string();
     let origin = match from {
         None => Origin::guess(&path, &text),

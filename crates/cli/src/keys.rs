@@ -41,7 +41,7 @@ pub struct KeysArgs {
 /// Where the keys are.
 #[derive(Debug, Args)]
 pub struct FileArgs {
-    /// The file of keys: `keys.database` of the server's configuration. Without it: keys.db where Octet keeps its data.
+    /// The file of keys: `keys.database` of the server's configuration. Default: keys.db where Octet keeps its data.
     #[arg(long, value_name = "FILE", global = true)]
     db: Option<PathBuf>,
     /// The server's configuration: its keys.database is meant, and a new key gets what default_key_generate_params says.
@@ -94,7 +94,7 @@ fn limit<T: FromStr>(text: &str) -> Result<Limit<T>, T::Err> {
 
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Models that it may use, after commas; * stands for any text. Without it: all.
+    /// Models that it may use, after commas; * stands for any text. Default: all.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// Requests in any minute, or none.
@@ -221,7 +221,7 @@ impl FileArgs {
     fn open_or_make(&self, settings: &Settings) -> anyhow::Result<Store> {
         let path = self.path(settings)?;
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder).with_context(|| format!("{} can not be made", folder.display()))?;
+        std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
         Ok(Store::open(path)?)
     }
 }

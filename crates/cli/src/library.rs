@@ -80,7 +80,7 @@ pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
 
 pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
     if args.models.iter().any(|m| inside::is(m)) {
-        anyhow::bail!("{}: is inside octet and can not be removed", inside::NAME);
+        anyhow::bail!("{}: is inside octet and cannot be removed", inside::NAME);
     }
     let references = references(&args.models)?;
     let hub = Hub::new(settings.hub()?);

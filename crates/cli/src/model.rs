@@ -74,7 +74,7 @@ pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Mo
             Ok(Reference::Path(_)) | Err(_) => String::new(),
             Ok(_) => format!(" (`octet rm {name}`, then `octet pull {name}`, fetches it again)"),
         };
-        anyhow::Error::new(e).context(format!("'{name}' can not be opened{again}"))
+        anyhow::Error::new(e).context(format!("'{name}' cannot be opened{again}"))
     })
 }
 

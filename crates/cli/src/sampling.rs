@@ -164,11 +164,11 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
     where
         T::Err: std::error::Error + Send + Sync + 'static,
     {
-        value.parse().with_context(|| format!("{name} can not be '{value}'"))
+        value.parse().with_context(|| format!("{name} cannot be '{value}'"))
     }
     fn from_minus_one(name: &str, value: &str) -> anyhow::Result<i64> {
         let n = number(name, value)?;
-        anyhow::ensure!(n >= -1, "{name} can not be '{value}': expected a whole number, -1 or more");
+        anyhow::ensure!(n >= -1, "{name} cannot be '{value}': expected a whole number, -1 or more");
         Ok(n)
     }
     let mut new = request.clone();
@@ -191,7 +191,7 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
             s.logit_bias = biases.map_err(anyhow::Error::msg)?;
         }
         "seed" if value == "random" => s.seed = None,
-        "seed" => s.seed = seed(value).with_context(|| format!("seed can not be '{value}'"))?.0,
+        "seed" => s.seed = seed(value).with_context(|| format!("seed cannot be '{value}'"))?.0,
         "num_predict" => new.max_tokens = limit(from_minus_one(name, value)?),
         "stop" => new.stop = if value.is_empty() { Vec::new() } else { vec![value.to_string()] },
         _ => return Ok(None),

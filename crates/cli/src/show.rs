@@ -21,7 +21,7 @@ Examples:
 pub struct ShowArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens of context to count the memory for. Without it: 8192, or all that the model was made for if less.
+    /// Tokens of context to count the memory for. Default: 8192, or all that the model was made for if less.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = positive)]
     ctx_size: Option<usize>,
     #[command(flatten)]

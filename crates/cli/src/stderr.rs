@@ -11,8 +11,8 @@ macro_rules! note {
 
 pub(crate) use note;
 
-/// The same for the log: what can not be written is lost, and no thread of the server ends with it. (`tracing-subscriber` would
-/// say by `eprintln!` that it can not write to standard error.)
+/// The same for the log: what cannot be written is lost, and no thread of the server ends with it. (`tracing-subscriber` would
+/// say by `eprintln!` that it cannot write to standard error.)
 pub struct Log;
 
 impl std::io::Write for Log {

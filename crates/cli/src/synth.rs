@@ -40,13 +40,13 @@ const QUANT: &str = "q4_k_m";
 /// How a made-up model is made.
 #[derive(Debug, Clone, Args)]
 pub struct MadeArgs {
-    /// Quantisation: f32, bf16, q8_0, q4_k_m, ... A wrong name lists them all. Without it: q4_k_m.
+    /// Quantisation: f32, bf16, q8_0, q4_k_m, ... A wrong name lists them all. Default: q4_k_m.
     #[arg(long, value_name = "TYPE", value_parser = mix)]
     quant: Option<Mix>,
     /// So many layers instead of the shape's own.
     #[arg(long, value_name = "N", value_parser = positive)]
     layers: Option<usize>,
-    /// Random weights are the same for the same number. Without it: 0.
+    /// Random weights are the same for the same number. Default: 0.
     #[arg(long, value_name = "N")]
     weights_seed: Option<u64>,
 }
@@ -80,7 +80,7 @@ fn mix(name: &str) -> Result<Mix, octet_synth::Error> {
 pub fn run(args: &SynthArgs) -> anyhow::Result<()> {
     if args.output.as_os_str() == "-" {
         return Err(Usage(
-            "a model can not go to standard output; name a file (./- if it is called so)".into(),
+            "a model cannot go to standard output; name a file (./- if it is called so)".into(),
         )
         .into());
     }

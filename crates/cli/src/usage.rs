@@ -33,7 +33,7 @@ pub struct UsageArgs {
     /// From this day on: 2026-11-01, or 7d before today.
     #[arg(long, value_name = "WHEN", default_value = "30d")]
     since: Since,
-    /// Up to this day, and with it: 2026-11-30. Without it: up to now.
+    /// Up to this day, and with it: 2026-11-30. Default: up to now.
     #[arg(long, value_name = "DATE", value_parser = date)]
     until: Option<i64>,
     /// What sums are made by.

@@ -248,7 +248,7 @@ impl Entry {
     }
 
     /// After a pull that failed: removes the entry's folders where they hold nothing but where it is from. Locks stay,
-    /// for others may wait for them; what can not be removed is an empty folder and harms nobody.
+    /// for others may wait for them; what cannot be removed is an empty folder and harms nobody.
     pub fn prune(&self) {
         let is_empty = |dir: &Path| read_dir(dir).is_ok_and(|d| d.is_empty());
         let (blobs, snapshots) = (self.blobs(), self.dir.join("snapshots"));
@@ -377,7 +377,7 @@ fn same_file(file: &File, path: &Path) -> bool {
 
 #[cfg(not(unix))]
 fn same_file(_: &File, _: &Path) -> bool {
-    true // an open file can not be removed there
+    true // an open file cannot be removed there
 }
 
 /// Makes a link to a target, at a place.

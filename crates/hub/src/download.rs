@@ -122,7 +122,7 @@ fn attempt(
             _ => return Err(permanent(&answer, "sent another part of the file than was asked for")),
         },
         416 => {
-            // What is here can not be of this file.
+            // What is here cannot be of this file.
             part.restart(meter)?;
             return Ok(Outcome::Partial(transient(&answer, "has no such part of the file; starting over")));
         }

@@ -104,11 +104,11 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// A file in use can not be removed.
+    /// A file in use cannot be removed.
     #[error("{0} is being downloaded by another process; stop it first")]
     Busy(String),
     /// The reference names nothing that may be removed.
-    #[error("{name} can not be removed: {why}")]
+    #[error("{name} cannot be removed: {why}")]
     NotRemovable {
         /// As typed.
         name: String,

@@ -229,7 +229,7 @@ impl Http {
         } else if !url.username().is_empty() || url.password().is_some() {
             request = request.header("authorization", basic(url));
         }
-        let request = request.body(()).map_err(|e| permanent(format!("can not be asked for: {e}")))?;
+        let request = request.body(()).map_err(|e| permanent(format!("cannot be asked for: {e}")))?;
         self.agent(call.trust, url)?.run(request).map_err(|e| failed(url, e))
     }
 

@@ -76,7 +76,7 @@ fn has_all_shards(snapshot: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(snapshot.join("model.safetensors.index.json")) else {
         return true;
     };
-    // An index that can not be read is for the reader of the weights to complain about.
+    // An index that cannot be read is for the reader of the weights to complain about.
     let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let names: BTreeSet<&str> =
         json["weight_map"].as_object().into_iter().flatten().filter_map(|(_, f)| f.as_str()).collect();

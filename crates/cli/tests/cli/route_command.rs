@@ -20,7 +20,7 @@ fn serve_says_what_is_wrong_with_a_file() {
         .fails(1, &["octet.yaml:2:43: ", "ollama"]);
     place
         .octet(&["serve", "--config", "none.yaml", "--port", "0"])
-        .fails(1, &["none.yaml", "can not be read"]);
+        .fails(1, &["none.yaml", "cannot be read"]);
     place.octet(&["serve", "m.gguf", "--config", "octet.yaml"]).fails(2, &["--config"]);
     let local = "model_list:\n- {model_name: a, litellm_params: {model: octet/./missing.gguf}}\n";
     place.write("octet.yaml", local);

@@ -155,7 +155,7 @@ fn a_file_that_can_not_be_loaded_changes_nothing() {
                  /set kwargs {\"messages\": 1}\n/save b.json\nstill?\n";
     let ran = chat(&place, &["-c", "512"], typed);
     for word in
-        ["messages[1]", "kwargs.json", "messages[0]: content[0]", "none.json", "'messages' can not be set"]
+        ["messages[1]", "kwargs.json", "messages[0]: content[0]", "none.json", "'messages' cannot be set"]
     {
         assert!(ran.stderr.contains(word), "no '{word}' in {}", ran.stderr);
     }

@@ -246,6 +246,6 @@ fn a_port_that_is_taken_is_said_before_a_model_is_looked_at() {
     let port = taken.local_addr().unwrap().port().to_string();
     let ran = place
         .octet(&["serve", "missing.gguf", "--port", &port])
-        .fails(1, &["can not listen at", &port, "--port"]);
+        .fails(1, &["cannot listen at", &port, "--port"]);
     assert!(!ran.stderr.contains("missing.gguf"), "{}", ran.stderr);
 }

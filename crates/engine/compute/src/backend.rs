@@ -12,7 +12,7 @@ use octet_weights::{GgmlType, Matrix};
 
 use crate::{Batch, ExpertCounts};
 
-/// Why weights can not be loaded into a backend, or memory not be had.
+/// Why weights cannot be loaded into a backend, or memory not be had.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
@@ -291,7 +291,7 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// Fails where a layer's heads can not be held in the types of keys and values.
+    /// Fails where a layer's heads cannot be held in the types of keys and values.
     pub fn check(&self) -> Result<(), Error> {
         self.layers.iter().try_for_each(|l| match *l {
             LayerCache::Kv { head_dim, .. } => self.kv.check(head_dim),

@@ -1,4 +1,4 @@
-//! Pages of keys and values of every type: their sizes, and heads that they can not hold.
+//! Pages of keys and values of every type: their sizes, and heads that they cannot hold.
 
 use octet_compute::backend::*;
 use octet_compute::batch::PAGE_TOKENS;

@@ -1,6 +1,6 @@
 //! Tokens to text, one at a time, as they are generated: never half a character, never a lost one.
 //!
-//! The increments put together are exactly [`decode`] of all the tokens. Bytes that can not become a character any
+//! The increments put together are exactly [`decode`] of all the tokens. Bytes that cannot become a character any
 //! more are U+FFFD, as `String::from_utf8_lossy` has it; bytes that still can are held back until they are complete.
 
 use std::sync::Arc;

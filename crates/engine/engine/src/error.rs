@@ -1,4 +1,4 @@
-//! Why the engine can not load a model or take a request.
+//! Why the engine cannot load a model or take a request.
 
 /// Errors of this crate. Each says what, where and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -22,13 +22,13 @@ pub enum Error {
     /// The request itself makes no sense.
     #[error("{0}")]
     Request(String),
-    /// A text can not be made into tokens.
+    /// A text cannot be made into tokens.
     #[error(transparent)]
     Encode(#[from] crate::tokenizer::EncodeError),
     /// A sampling parameter is out of range, or no token can be chosen.
     #[error(transparent)]
     Sampler(#[from] crate::sampler::SamplerError),
-    /// A constraint can not go on: the grammar's own words.
+    /// A constraint cannot go on: the grammar's own words.
     #[error("the constraint on the answer failed: {0}")]
     Constraint(String),
     /// The device that computes has failed: the driver's own words.
@@ -40,7 +40,7 @@ pub enum Error {
     /// The engine's thread has panicked: a bug. No request can be served any more.
     #[error("the engine broke down, which is a bug; start it again")]
     Panicked,
-    /// The folder for cached states can not be used.
+    /// The folder for cached states cannot be used.
     #[error("{path}: {what}")]
     CacheDir { path: String, what: String },
     /// No state slot or no KV page is free.

@@ -158,7 +158,7 @@ impl Report {
         self.groups.iter().find(|g| g.group == group)
     }
 
-    /// Fails where the model's heads can not be held in these types.
+    /// Fails where the model's heads cannot be held in these types.
     pub fn check_kv(&self, kv: KvTypes) -> Result<(), Error> {
         models::check_kv(&self.origin, &self.config, kv)
     }

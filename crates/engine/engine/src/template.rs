@@ -41,7 +41,7 @@ const RESERVED: &[&str] = &["messages", "tools", "add_generation_prompt", "raise
 /// Why a chat could not be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// The model's template can not be read.
+    /// The model's template cannot be read.
     #[error("the chat template does not parse: {what}")]
     Syntax {
         /// The engine's message, with the line.
@@ -143,13 +143,13 @@ impl ChatTemplate {
         &self.default.source
     }
 
-    /// Whether a variable of this name can change anything; why not, where it can not: it is the renderer's own, a function's
+    /// Whether a variable of this name can change anything; why not, where it cannot: it is the renderer's own, a function's
     /// name, or the template does not mention it (a misspelt one would be ignored without a word).
     pub fn check_variable(&self, name: &str) -> Result<(), String> {
         let all = || std::iter::once(&self.default).chain(&self.tool_use);
         let is_function = |c: &Compiled| c.env.globals().any(|(global, _)| global == name);
         if RESERVED.contains(&name) || all().any(is_function) {
-            return Err("can not be set: templates have something else of that name".into());
+            return Err("cannot be set: templates have something else of that name".into());
         }
         if all().any(|c| mentions(&c.source, name)) {
             return Ok(());
@@ -175,9 +175,7 @@ impl ChatTemplate {
             return Err(TemplateError::Input("the chat has no messages; give at least one".into()));
         }
         if let Some(name) = RESERVED.iter().find(|n| input.variables.contains_key(**n)) {
-            return Err(TemplateError::Input(format!(
-                "the chat template's variable '{name}' can not be set"
-            )));
+            return Err(TemplateError::Input(format!("the chat template's variable '{name}' cannot be set")));
         }
         let with_tools = input.tools.as_ref().is_some_and(|t| !t.is_empty());
         let compiled = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default);

@@ -54,11 +54,11 @@ pub struct Prompt {
 /// Why a text could not become tokens.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The vocabulary can not spell it.
-    #[error("the text can not be tokenized: {0}")]
+    /// The vocabulary cannot spell it.
+    #[error("the text cannot be tokenized: {0}")]
     Text(String),
     /// A bounded text holds what no tokenizer cuts.
-    #[error("the text can not be tokenized: no word ends within {WORD_BYTES_MAX} bytes from byte {from} on")]
+    #[error("the text cannot be tokenized: no word ends within {WORD_BYTES_MAX} bytes from byte {from} on")]
     Word {
         /// Where that begins.
         from: usize,

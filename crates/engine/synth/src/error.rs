@@ -1,4 +1,4 @@
-//! Why a model can not be made up or written.
+//! Why a model cannot be made up or written.
 
 use crate::{Mix, known};
 
@@ -16,7 +16,7 @@ pub enum Error {
     #[error("'{name}' is not a known quantisation; known: {}", Mix::names().join(", "))]
     UnknownMix { name: String },
     /// The number of layers is impossible.
-    #[error("{name} can not be made with {layers} layers; expected 1 to {max}")]
+    #[error("{name} cannot be made with {layers} layers; expected 1 to {max}")]
     Layers { name: String, layers: usize, max: usize },
     /// The output exists and must not be replaced.
     #[error("{path} exists already; remove it, give another path, or ask for it to be replaced")]
@@ -36,7 +36,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The tensors or metadata can not be put in a file.
+    /// The tensors or metadata cannot be put in a file.
     #[error(transparent)]
     Weights(#[from] octet_weights::Error),
 }

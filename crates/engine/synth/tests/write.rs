@@ -1,4 +1,4 @@
-//! Written files hold what was made up, and nothing is lost or left behind when they can not be written.
+//! Written files hold what was made up, and nothing is lost or left behind when they cannot be written.
 
 use std::fs;
 use std::path::Path;
@@ -67,7 +67,7 @@ fn an_existing_file_stays() {
     assert!(said.contains("place.gguf"), "{said}");
 }
 
-/// A tensor that no disk holds, or one that can not be read.
+/// A tensor that no disk holds, or one that cannot be read.
 struct Unwritable(Vec<TensorInfo>);
 
 impl Source for Unwritable {
@@ -75,7 +75,7 @@ impl Source for Unwritable {
         &self.0
     }
     fn data(&self, _: usize) -> Result<Bytes, octet_weights::Error> {
-        Err(octet_weights::Error::tensor("x", "big", "can not be read"))
+        Err(octet_weights::Error::tensor("x", "big", "cannot be read"))
     }
 }
 
@@ -91,7 +91,7 @@ fn nothing_is_left_behind_when_writing_fails() {
     let error = fail(&[1 << 25, 1 << 25]); // 4 PiB
     assert!(matches!(error, Error::NoSpace { need, free, .. } if need > free), "{error}");
     let error = fail(&[16]);
-    assert!(error.to_string().contains("can not be read"), "{error}");
+    assert!(error.to_string().contains("cannot be read"), "{error}");
     assert_eq!(names(directory.path()), [""; 0]);
 }
 

@@ -1,7 +1,7 @@
 //! The one error of this crate: which file, which tensor or key, and what was expected. Names come from the file, so
 //! their control characters are escaped: a message goes to a terminal.
 
-/// Why a model file can not be used.
+/// Why a model file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system could not read the file.

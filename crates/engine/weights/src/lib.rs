@@ -30,7 +30,7 @@ pub trait Source: Send + Sync {
     fn data(&self, index: usize) -> Result<bytes::Bytes, Error>;
     /// The caller has packed this tensor and will not read it soon: its file pages may be dropped from memory.
     fn release(&self, _index: usize) {}
-    /// Names of tensors in the files that have no canonical name, and so can not be asked for. The engine refuses to load
+    /// Names of tensors in the files that have no canonical name, and so cannot be asked for. The engine refuses to load
     /// a model that has some, but for those of multi-token prediction (`mtp.*`): what they do is not known.
     fn ignored(&self) -> &[String] {
         &[]

@@ -83,16 +83,16 @@ impl Mapped {
         // Looked at before it is opened: opening a named pipe would wait for a writer.
         let meta = std::fs::metadata(path).map_err(io)?;
         if !meta.is_file() {
-            return Err(Error::format(&name, "is not a regular file; a model file can not be read from it"));
+            return Err(Error::format(&name, "is not a regular file; a model file cannot be read from it"));
         }
         let file = File::open(path).map_err(io)?;
         // Of the open file: at the path there may lie another by now.
         let opened = file.metadata().map_err(io)?;
         let stamp = Stamp::new(std::fs::canonicalize(path).map_err(io)?, &opened).map_err(io)?;
         // SAFETY: the mapping is read-only and never handed out as anything but bytes, for which every bit pattern is
-        // valid. What a map can not exclude is that somebody rewrites or truncates the file meanwhile; then values
+        // valid. What a map cannot exclude is that somebody rewrites or truncates the file meanwhile; then values
         // change or the process gets SIGBUS. Every structure is copied out and checked once, and no length or offset
-        // is ever read from the map a second time, so such a change can not lead to an access out of bounds.
+        // is ever read from the map a second time, so such a change cannot lead to an access out of bounds.
         let map = Arc::new(unsafe { Mmap::map(&file) }.map_err(io)?);
         // Loading reads each tensor once from front to back: large read-ahead, and early reclaim of what was read.
         // A hint only, so a refusal does not matter.

@@ -19,21 +19,21 @@ const SENDERS: &[&str] = &[
     "accept-encoding",
 ];
 
-/// Why a configuration can not name a header so, put behind the name; `None` where it can.
+/// Why a configuration cannot name a header so, put behind the name; `None` where it can.
 pub fn wrong_name(name: &str) -> Option<&'static str> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(token) {
         return Some("is no name of a header");
     }
     let is_senders = SENDERS.iter().any(|s| s.eq_ignore_ascii_case(name));
-    is_senders.then_some("is made here for each request, and can not be set: remove it")
+    is_senders.then_some("is made here for each request, and cannot be set: remove it")
 }
 
-/// Why a text can not be a header's value, put behind what it is; `None` where it can.
+/// Why a text cannot be a header's value, put behind what it is; `None` where it can.
 pub fn wrong_value(value: &str) -> Option<&'static str> {
     value
         .contains(char::is_control)
-        .then_some("has a line break or another control character in it, which can not stand in a header")
+        .then_some("has a line break or another control character in it, which cannot stand in a header")
 }
 
 #[cfg(test)]

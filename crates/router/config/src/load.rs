@@ -19,7 +19,7 @@ impl Config {
         let file = path.display().to_string();
         let text = source.read(path, FILE_BYTES_MAX as u64).map_err(|e| {
             let span = Span { file: file.as_str().into(), line: 1, column: 1 };
-            Problems(vec![Problem { span, text: format!("the file can not be read: {e}") }])
+            Problems(vec![Problem { span, text: format!("the file cannot be read: {e}") }])
         })?;
         Self::parse(&file, &text, source)
     }
@@ -36,7 +36,7 @@ impl Config {
             _ => {
                 if problems.is_empty() {
                     let span = Span { file: file.into(), line: 1, column: 1 };
-                    problems.push(Problem { span, text: "the file can not be understood".into() });
+                    problems.push(Problem { span, text: "the file cannot be understood".into() });
                 }
                 Err(Problems(problems))
             }

@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
         secret.filter(|s| self.sendable(span, what, s.expose()))
     }
 
-    /// Whether a text can be sent in a header; it is a mistake where it can not.
+    /// Whether a text can be sent in a header; it is a mistake where it cannot.
     pub fn sendable(&self, span: &Span, what: &str, text: &str) -> bool {
         let wrong = header::wrong_value(text);
         if let Some(why) = wrong {

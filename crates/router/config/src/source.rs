@@ -53,11 +53,11 @@ impl<F: Fn(&str) -> Option<String>> Source for Disk<F> {
     }
 }
 
-/// The text of a regular file of no more than `bytes_max` bytes. Whoever can name a file to the server can not make it wait or swell
+/// The text of a regular file of no more than `bytes_max` bytes. Whoever can name a file to the server cannot make it wait or swell
 /// with a pipe or a device.
 ///
 /// # Errors
-/// Where it is something else, larger, no text, or can not be read.
+/// Where it is something else, larger, no text, or cannot be read.
 pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<String> {
     use io::Read;
     // Looked at before it is opened: to open a pipe waits for somebody to write to it.

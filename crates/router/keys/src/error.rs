@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// Why the file of keys can not be used, or a change was not made.
+/// Why the file of keys cannot be used, or a change was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -30,14 +30,14 @@ pub enum Error {
         known: i64,
     },
     /// The file or its folder may not be written.
-    #[error("{path} can not be written: it is read-only; its folder has to be writable too")]
+    #[error("{path} cannot be written: it is read-only; its folder has to be writable too")]
     ReadOnly {
         /// The file.
         path: PathBuf,
     },
     /// No room is left.
     #[error(
-        "{path} can not be written: the disk is full, or the file has reached its largest size ({bytes_max} bytes)"
+        "{path} cannot be written: the disk is full, or the file has reached its largest size ({bytes_max} bytes)"
     )]
     Full {
         /// The file.
@@ -67,8 +67,8 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The file can not be opened.
-    #[error("{path} can not be opened: {why}")]
+    /// The file cannot be opened.
+    #[error("{path} cannot be opened: {why}")]
     Unopened {
         /// The file.
         path: PathBuf,
@@ -94,14 +94,14 @@ pub enum Error {
         /// Their ids.
         ids: String,
     },
-    /// A setting that can not be meant.
+    /// A setting that cannot be meant.
     #[error("{0}")]
     Invalid(String),
     /// The system gives no random numbers.
     #[error("the system gives no random numbers, so no key can be made: {0}")]
     NoRandomness(String),
     /// No thread could be started.
-    #[error("the thread that writes {path} can not be started: {source}")]
+    #[error("the thread that writes {path} cannot be started: {source}")]
     Thread {
         /// The file.
         path: PathBuf,

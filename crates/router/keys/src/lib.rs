@@ -3,7 +3,7 @@
 //!
 //! [`Store`] keeps all keys in memory beside their file: [`Store::authorize`] reads no disk. It gives a [`Grant`] that holds
 //! a reservation until [`Grant::settle`] says what the answer took. What was spent is written behind, once a second, by one
-//! thread. Where it can not be written, keys with a budget are refused: they would otherwise spend it again after a crash.
+//! thread. Where it cannot be written, keys with a budget are refused: they would otherwise spend it again after a crash.
 //!
 //! Several processes may have the file open: each adds what it spent, and sees within a second what the others did, so a key
 //! that `octet keys revoke` takes back is refused by a running server.

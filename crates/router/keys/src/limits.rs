@@ -47,7 +47,7 @@ impl Limits {
         self.allows(model) || groups.iter().any(|group| self.allows(group))
     }
 
-    /// Refuses limits that can not be meant.
+    /// Refuses limits that cannot be meant.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::Invalid(why));
         if self.models.is_empty() {

@@ -83,7 +83,7 @@ impl FromStr for Usd {
         }
         let too_large = || wrong("it is more than a thousand million");
         let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| too_large())? };
-        let part: u64 = format!("{part:0<9}").parse().map_err(|_| wrong("its decimals can not be read"))?;
+        let part: u64 = format!("{part:0<9}").parse().map_err(|_| wrong("its decimals cannot be read"))?;
         let nanos = whole.checked_mul(NANO).and_then(|n| n.checked_add(part)).ok_or_else(too_large)?;
         if nanos > NANOS_MAX { Err(too_large()) } else { Ok(Self(nanos)) }
     }

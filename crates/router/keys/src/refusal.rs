@@ -73,14 +73,14 @@ pub enum Refusal {
         /// When it begins anew, in seconds since 1970 UTC.
         resets: Option<i64>,
     },
-    /// What is spent can not be written, and all requests together have a budget.
-    #[error("this server has a budget, and what requests cost can not be recorded at the moment: {why}")]
+    /// What is spent cannot be written, and all requests together have a budget.
+    #[error("this server has a budget, and what requests cost cannot be recorded at the moment: {why}")]
     TotalUnwritable {
         /// Why.
         why: String,
     },
-    /// What is spent can not be written, and the key has a budget.
-    #[error("this API key has a budget, and what it spends can not be recorded at the moment: {why}")]
+    /// What is spent cannot be written, and the key has a budget.
+    #[error("this API key has a budget, and what it spends cannot be recorded at the moment: {why}")]
     Unwritable {
         /// Why.
         why: String,

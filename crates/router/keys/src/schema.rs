@@ -164,7 +164,7 @@ fn guarded(path: &Path, access: OpenFlags, busy: Duration) -> rusqlite::Result<C
 }
 
 /// What is wrong with the file as it lies there, for whoever opens it next. A connection that has been open for a while does not notice:
-/// it has in memory what it read before. What can not be looked at now (a lock, too many open files) is no damage.
+/// it has in memory what it read before. What cannot be looked at now (a lock, too many open files) is no damage.
 pub fn damage_on_disk(path: &Path, file: &File, busy: Duration) -> Option<String> {
     match beginning(file) {
         // SQLite would take it for a new database, and delete the log that others write.

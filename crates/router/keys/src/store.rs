@@ -136,7 +136,7 @@ const LOOK_SHARE: u32 = 200;
 /// What tells a file from another one of its name.
 type Identity = (u64, u64);
 
-/// `None` where there is no file, and where the system has no word for it: there open files can not be deleted.
+/// `None` where there is no file, and where the system has no word for it: there open files cannot be deleted.
 fn identity(path: &Path) -> Option<Identity> {
     #[cfg(unix)]
     {
@@ -166,7 +166,7 @@ impl Store {
     /// Opens the file of keys, and makes it if it is not there; its folder has to be.
     ///
     /// # Errors
-    /// When it is not ours, damaged, of a newer version, locked, or can not be written.
+    /// When it is not ours, damaged, of a newer version, locked, or cannot be written.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path, Options::default())
     }
@@ -261,7 +261,7 @@ impl Store {
     /// Makes a key. The secret is in the answer and nowhere else.
     ///
     /// # Errors
-    /// When the limits can not be meant, or the file can not be written.
+    /// When the limits cannot be meant, or the file cannot be written.
     pub fn create(&self, name: &str, limits: Limits) -> Result<(Secret, KeyInfo), Error> {
         check_name(name)?;
         limits.check()?;
@@ -317,7 +317,7 @@ impl Store {
     /// Takes a key back. It stays in the list, and what it used is kept as long as all usage is.
     ///
     /// # Errors
-    /// When there is no such key, or the file can not be written.
+    /// When there is no such key, or the file cannot be written.
     pub fn revoke(&self, id: KeyId) -> Result<(), Error> {
         let now = self.inner.clock().now().unix;
         self.inner.change(id, |row| row.revoked = row.revoked.or(Some(now)))
@@ -326,7 +326,7 @@ impl Store {
     /// Gives a key other limits, and another name if there is one. What it has spent counts on.
     ///
     /// # Errors
-    /// When there is no such key, the limits can not be meant, or the file can not be written.
+    /// When there is no such key, the limits cannot be meant, or the file cannot be written.
     pub fn edit(&self, id: KeyId, name: Option<&str>, limits: Limits) -> Result<(), Error> {
         if let Some(name) = name {
             check_name(name)?;
@@ -351,7 +351,7 @@ impl Store {
     /// What was used, up to now.
     ///
     /// # Errors
-    /// When the file can not be read, or written.
+    /// When the file cannot be read, or written.
     pub fn usage(&self, filter: &Filter) -> Result<Vec<UsageRow>, Error> {
         self.flush()?;
         let file = lock(&self.inner.file);
@@ -361,7 +361,7 @@ impl Store {
     /// Writes now what was spent, and sees what other processes changed.
     ///
     /// # Errors
-    /// When the file can not be written or read; then requests of keys with a budget are refused until it can.
+    /// When the file cannot be written or read; then requests of keys with a budget are refused until it can.
     pub fn flush(&self) -> Result<(), Error> {
         self.inner.tick()
     }
@@ -369,7 +369,7 @@ impl Store {
     /// Writes what is left to write, and ends.
     ///
     /// # Errors
-    /// When the file can not be written: what was spent since the last time is lost.
+    /// When the file cannot be written: what was spent since the last time is lost.
     pub fn close(mut self) -> Result<(), Error> {
         let written = self.inner.tick();
         self.end();
@@ -477,7 +477,7 @@ impl Inner {
         let (before, now) = (self.fault(), done.as_ref().err().map(ToString::to_string));
         match (&before, &now) {
             (None, Some(why)) => {
-                tracing::error!("usage can not be recorded, so keys with a budget are refused: {why}");
+                tracing::error!("usage cannot be recorded, so keys with a budget are refused: {why}");
             }
             (Some(_), None) => tracing::info!(path = %self.path.display(), "usage is recorded again"),
             _ => {}

@@ -22,7 +22,7 @@ pub struct KeyRow {
     pub spent: Usd,
 }
 
-/// Why rows can not be read.
+/// Why rows cannot be read.
 pub enum Unread {
     Sqlite(rusqlite::Error),
     Damaged(String),
@@ -33,7 +33,7 @@ impl From<rusqlite::Error> for Unread {
         // What SQLite has no code for is a value that is not what it should be.
         match e.sqlite_error_code() {
             Some(_) => Self::Sqlite(e),
-            None => Self::Damaged(format!("a row can not be read: {e}")),
+            None => Self::Damaged(format!("a row cannot be read: {e}")),
         }
     }
 }

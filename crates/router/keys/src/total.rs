@@ -23,7 +23,7 @@ impl Store {
     /// Sets the budget of all requests together. What is spent counts on as long as its period is the same.
     ///
     /// # Errors
-    /// When the file can not be written.
+    /// When the file cannot be written.
     pub fn set_total(&self, budget: Budget) -> Result<(), Error> {
         let limits = Limits { budget: Some(budget), ..Limits::default() };
         if let Some(known) = self.total() {

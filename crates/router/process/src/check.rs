@@ -18,7 +18,7 @@ pub fn address(base_url: &str, path: &str) -> Result<Uri, String> {
     match (uri.scheme_str(), uri.host()) {
         (Some("http"), Some(_)) => Ok(uri),
         _ => Err(format!(
-            "'{url}' can not be checked, as it is not http; set 'proxy' to its http address, or 'checkEndpoint: none'"
+            "'{url}' cannot be checked, as it is not http; set 'proxy' to its http address, or 'checkEndpoint: none'"
         )),
     }
 }

@@ -53,7 +53,7 @@ impl Group {
             && let Err(e) = killpg(*group, signal)
             && e != nix::errno::Errno::ESRCH
         {
-            tracing::warn!("{signal} can not be sent to group {group}: {e}");
+            tracing::warn!("{signal} cannot be sent to group {group}: {e}");
         }
     }
 
@@ -134,7 +134,7 @@ impl Child {
             let _ = has_read.recv_timeout(LAST_WORDS_TIME_MAX);
             say.send_replace(Some(match status {
                 Ok(status) => ended(status),
-                Err(e) => format!("it can not be waited for: {e}"),
+                Err(e) => format!("it cannot be waited for: {e}"),
             }));
         })?;
         Ok(child)

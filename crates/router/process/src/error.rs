@@ -1,8 +1,8 @@
-//! Why a server can not be had. Made by `processes` and `supervise`, told to clients by the router.
+//! Why a server cannot be had. Made by `processes` and `supervise`, told to clients by the router.
 
 use std::time::Duration;
 
-/// Why a server can not be had.
+/// Why a server cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -40,7 +40,7 @@ pub enum Error {
     /// The server ends, or the entry is no longer in the configuration.
     #[error("process '{0}' is being ended, and takes no more requests")]
     Ending(String),
-    /// An entry that can not be run.
+    /// An entry that cannot be run.
     #[error("process '{id}': {why}")]
     Invalid {
         /// The entry.

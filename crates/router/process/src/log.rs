@@ -45,7 +45,7 @@ impl Log {
                 Ok(n) => n,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(e) => {
-                    self.push(format!("(the rest can not be read: {e})").as_bytes());
+                    self.push(format!("(the rest cannot be read: {e})").as_bytes());
                     break;
                 }
             };

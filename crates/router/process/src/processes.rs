@@ -122,7 +122,7 @@ impl Processes {
     /// Servers as the configuration has them; none is started. To be called in a Tokio runtime.
     ///
     /// # Errors
-    /// Outside a runtime, or for an entry that can not be run.
+    /// Outside a runtime, or for an entry that cannot be run.
     pub fn new(processes: Vec<Process>, settings: &ProcessSettings) -> Result<Self, Error> {
         Self::with(processes, settings, Options::default())
     }
@@ -158,7 +158,7 @@ impl Processes {
     /// Takes over another configuration. Servers whose entry is the same go on; others finish what they have and end.
     ///
     /// # Errors
-    /// For an entry that can not be run; then nothing is changed.
+    /// For an entry that cannot be run; then nothing is changed.
     pub fn reload(&self, processes: Vec<Process>, settings: &ProcessSettings) -> Result<(), Error> {
         let entries = entries(processes, settings)?;
         let mut state = self.inner.state();
@@ -198,7 +198,7 @@ impl Processes {
     /// Waits for a server to take a request; starts it if it does not run.
     ///
     /// # Errors
-    /// When it can not be started, or too many wait.
+    /// When it cannot be started, or too many wait.
     pub async fn lease(&self, id: &str) -> Result<Lease, Error> {
         // Should the client leave, the driver is told to look who is still there, after `answer` is gone.
         let _leaves = Wake(&self.inner);

@@ -270,7 +270,7 @@ impl<W> Scheduler<W> {
         stops
     }
 
-    /// Whether `a` can not start while `b` runs.
+    /// Whether `a` cannot start while `b` runs.
     fn evicts(&self, a: usize, b: usize) -> bool {
         let (a, b) = (&self.entries[a].member, &self.entries[b].member);
         if a.group == b.group { a.swap } else { a.exclusive && !b.persistent }

@@ -12,7 +12,7 @@ use crate::state::{Availability, Limits, Live, over_tokens};
 pub struct Terms {
     /// Unique among all deployments.
     pub id: String,
-    /// Lower ones are asked first; higher ones only where those can not answer.
+    /// Lower ones are asked first; higher ones only where those cannot answer.
     pub order: u32,
     /// Its share of a group's requests. If nobody in a group has one, `rpm` counts, else `tpm`, else all are equal; if somebody
     /// has, 1 stands for those without.
@@ -65,7 +65,7 @@ pub struct Demand<'a> {
     pub window_above: Option<u64>,
 }
 
-/// Why a deployment can not get the request.
+/// Why a deployment cannot get the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Unfit {
@@ -100,7 +100,7 @@ pub enum Unfit {
     },
     /// It has failed this request already.
     Tried,
-    /// It can not go on with what another began.
+    /// It cannot go on with what another began.
     CannotContinue,
     /// Others are being answered, and this is but a copy.
     NotIdle,
@@ -131,7 +131,7 @@ impl Unfit {
                 format!("the prompt of {tokens} tokens or more does not fit its context of {window}")
             }
             Self::Tried => "it failed".into(),
-            Self::CannotContinue => "it can not go on with a broken answer".into(),
+            Self::CannotContinue => "it cannot go on with a broken answer".into(),
             Self::NotIdle => "not idle".into(),
         }
     }
@@ -195,7 +195,7 @@ pub fn choose(
     Ok(Pick { index: fit[at], why })
 }
 
-/// Why this deployment can not get the request, if so.
+/// Why this deployment cannot get the request, if so.
 pub fn unfit(c: &Candidate<'_>, demand: &Demand<'_>) -> Option<Unfit> {
     if c.out.is_some() {
         return c.out;

@@ -116,7 +116,7 @@ impl Meter {
         }
     }
 
-    /// It can not be measured.
+    /// It cannot be measured.
     pub fn skip(&mut self, why: &'static str) {
         self.verdict = Verdict::Unmeasured(why);
     }

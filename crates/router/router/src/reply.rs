@@ -93,7 +93,7 @@ impl<T: Target> Reply<T> {
             }
             Err(failure) => {
                 self.phase = Phase::Over;
-                // Who can not go on does not know what went wrong.
+                // Who cannot go on does not know what went wrong.
                 Err(self.broke.take().unwrap_or(failure).to_error())
             }
         }
@@ -284,7 +284,7 @@ impl<T: Target> Reply<T> {
     }
 }
 
-/// Several answers can not be continued at once, nor can a grammar from its middle.
+/// Several answers cannot be continued at once, nor can a grammar from its middle.
 pub(crate) fn may_be_continued(request: &GenerateRequest) -> bool {
     request.stream
         && request.n == 1

@@ -114,7 +114,7 @@ impl Round {
         {
             return Next::Ask(pick);
         }
-        // All of this order have failed, or can not be asked. Those that may do better are tried again before higher orders.
+        // All of this order have failed, or cannot be asked. Those that may do better are tried again before higher orders.
         let again = |i: &usize| self.tried[*i] == Tried::Again && order(*i) == level;
         let now = Instant::now();
         let rest = |i: usize| match group.deployments[i]

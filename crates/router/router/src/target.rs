@@ -45,7 +45,7 @@ pub trait Target: Send + Sync + 'static {
         false
     }
 
-    /// Whether there are answers that it [goes on from](Target::continues). What passes through unread can not be gone on from, so
+    /// Whether there are answers that it [goes on from](Target::continues). What passes through unread cannot be gone on from, so
     /// streams that somebody could mend are read.
     fn mends(&self) -> bool {
         false

@@ -167,7 +167,7 @@ impl Route {
     /// One line of ASCII for a header: `coder>fast:a3b!timeout>fast:a3b-2`.
     pub fn header(&self) -> String {
         let mut out = String::with_capacity(128);
-        // Writing to a String can not fail.
+        // Writing to a String cannot fail.
         let _ = write!(out, "{}", Ascii(&self.asked));
         for step in &self.steps {
             let _ = match step {
@@ -223,7 +223,7 @@ impl Route {
     }
 }
 
-/// Names come from configurations and clients: what a header can not carry becomes `_`.
+/// Names come from configurations and clients: what a header cannot carry becomes `_`.
 struct Ascii<'a>(&'a str);
 
 impl std::fmt::Display for Ascii<'_> {

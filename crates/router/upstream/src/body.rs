@@ -173,7 +173,7 @@ impl Body {
         Ok(all.freeze())
     }
 
-    /// Reads what is left of an answer that is complete. A connection in the middle of an answer can not be used again.
+    /// Reads what is left of an answer that is complete. A connection in the middle of an answer cannot be used again.
     pub(crate) fn drain(mut self) {
         let rest = async move {
             let mut left = DRAIN_BYTES_MAX;

@@ -87,7 +87,7 @@ impl Client {
             let inner = builder.enable_http1().wrap_connector(inner);
             Ok(pool(limits).build(Connector { inner, limit: limits.connect }))
         });
-        made.as_ref().map_err(|e| Failure::new(FailureKind::Connect, format!("TLS can not be used: {e}")))
+        made.as_ref().map_err(|e| Failure::new(FailureKind::Connect, format!("TLS cannot be used: {e}")))
     }
 
     /// Sends a request and waits for the head of its answer. An answer with an error is read and becomes a failure.

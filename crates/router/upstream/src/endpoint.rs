@@ -92,7 +92,7 @@ impl Settings {
     }
 }
 
-/// Why an [`Endpoint`] can not be made of its settings. Says which setting, and shows no secret.
+/// Why an [`Endpoint`] cannot be made of its settings. Says which setting, and shows no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidEndpoint(pub String);
@@ -137,7 +137,7 @@ impl Endpoint {
     /// Makes addresses and headers.
     ///
     /// # Errors
-    /// An address, a model's name or a header that can not be one.
+    /// An address, a model's name or a header that cannot be one.
     pub fn new(settings: Settings) -> Result<Self, InvalidEndpoint> {
         let remote = &settings.remote;
         let invalid = |what: &str| {
@@ -199,7 +199,7 @@ impl Endpoint {
     }
 
     /// Whether the provider speaks a client's dialect itself, so that [`Client::forward`](crate::Client::forward) can be used.
-    /// Where parameters are to be filled in or changed by OpenAI's names, which other dialects do not have, it can not.
+    /// Where parameters are to be filled in or changed by OpenAI's names, which other dialects do not have, it cannot.
     pub fn speaks(&self, dialect: Dialect) -> bool {
         use Dialect::*;
         let changes = &self.shared.settings.remote.changes;
@@ -255,7 +255,7 @@ impl Endpoint {
         let path: PathAndQuery = path.parse().map_err(|_| {
             Failure::new(
                 crate::FailureKind::NotFound,
-                format!("the model's name '{}' can not stand in an address", self.model),
+                format!("the model's name '{}' cannot stand in an address", self.model),
             )
         })?;
         let mut parts = http::uri::Parts::default();
@@ -375,13 +375,13 @@ fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {
             _ => (AUTHORIZATION, header_value(&format!("Bearer {}", key.expose()))),
         };
         let value = value
-            .ok_or_else(|| InvalidEndpoint(format!("the key of '{}' can not stand in a header", s.model)))?;
+            .ok_or_else(|| InvalidEndpoint(format!("the key of '{}' cannot stand in a header", s.model)))?;
         out.insert(name, value);
     }
     let mut plain = |name: &'static str, value: Option<&str>| {
         let Some(value) = value else { return Ok(()) };
         let value = HeaderValue::from_str(value)
-            .map_err(|_| InvalidEndpoint(format!("the {name} of '{}' can not stand in a header", s.model)))?;
+            .map_err(|_| InvalidEndpoint(format!("the {name} of '{}' cannot stand in a header", s.model)))?;
         out.insert(HeaderName::from_static(name), value);
         Ok(())
     };

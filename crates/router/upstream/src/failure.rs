@@ -50,7 +50,7 @@ pub enum FailureKind {
     NotFound,
     /// The provider failed, or has too much to do.
     Server,
-    /// Something was answered that can not be read: HTML, wrong JSON, a stream that ends midway, an answer without end.
+    /// Something was answered that cannot be read: HTML, wrong JSON, a stream that ends midway, an answer without end.
     Protocol,
     /// Who asked has gone. Never made here (a call that is dropped ends); a word for the router's own accounts.
     Cancelled,
@@ -123,7 +123,7 @@ impl Failure {
 
     /// A provider's error, as its dialect's reader understood it. `status` is `None` within a stream.
     pub(crate) fn said(error: ApiError, status: Option<u16>) -> Self {
-        // A status is the provider's word; without one an upstream error is an answer that can not be read.
+        // A status is the provider's word; without one an upstream error is an answer that cannot be read.
         let kind = match (error.kind, status) {
             (ErrorKind::Upstream, None) => FailureKind::Protocol,
             (kind, _) => FailureKind::of(kind),

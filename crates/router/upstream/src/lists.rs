@@ -122,7 +122,7 @@ fn listed(body: &[u8]) -> Result<Vec<Listed>, Failure> {
         n_ctx: Option<u64>,
     }
     let wire: Wire = serde_json::from_slice(body)
-        .map_err(|e| Failure::protocol(format!("the provider's list of models can not be read: {e}")))?;
+        .map_err(|e| Failure::protocol(format!("the provider's list of models cannot be read: {e}")))?;
     let entry = |e: Entry| {
         let id = e.id.or(e.name)?;
         let id = id.strip_prefix("models/").map_or(id.clone(), str::to_string);

@@ -436,7 +436,7 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
     }
     let usage = look(dialect, body).map_err(|e| {
         let text: String = String::from_utf8_lossy(&body[..body.len().min(800)]).chars().take(200).collect();
-        ApiError::upstream(format!("the provider's answer can not be read: {e}: {text}"))
+        ApiError::upstream(format!("the provider's answer cannot be read: {e}: {text}"))
     })?;
     Ok(match Form::of(dialect) {
         Form::Chunks | Form::Responses => usage.and_then(|u| openai::usage_of(u.get())),

@@ -16,7 +16,7 @@ pub trait StreamWriter: Send {
     fn keep_alive(&mut self, out: &mut Vec<u8>);
 }
 
-/// Reads a provider's stream. What can not be read becomes one [`Event::Error`], the last event.
+/// Reads a provider's stream. What cannot be read becomes one [`Event::Error`], the last event.
 pub trait StreamReader: Send {
     /// The next bytes, cut anywhere.
     fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>);

@@ -24,7 +24,7 @@ pub enum ErrorKind {
     Overloaded,
     /// It took too long.
     Timeout,
-    /// An upstream server failed, or said something that can not be read.
+    /// An upstream server failed, or said something that cannot be read.
     Upstream,
     /// Our own fault.
     Internal,
@@ -90,7 +90,7 @@ impl ApiError {
         Self { param: Some(param.into()), ..Self::new(ErrorKind::InvalidRequest, message) }
     }
 
-    /// An upstream server said something that can not be read.
+    /// An upstream server said something that cannot be read.
     pub fn upstream(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Upstream, message)
     }

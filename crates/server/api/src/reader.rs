@@ -11,7 +11,7 @@ use crate::dialect::StreamReader;
 use crate::ndjson::LineDecoder;
 use crate::sse::SseDecoder;
 
-/// Longest piece of what can not be read that stands in an error.
+/// Longest piece of what cannot be read that stands in an error.
 const QUOTED_CHARS_MAX: usize = 200;
 
 /// Cuts a stream into pieces that are JSON each.
@@ -131,5 +131,5 @@ pub(crate) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
 /// An error about JSON of a provider's.
 pub(crate) fn unreadable(e: &serde_json::Error, json: &[u8]) -> ApiError {
     let text: String = String::from_utf8_lossy(json).chars().take(QUOTED_CHARS_MAX).collect();
-    ApiError::upstream(format!("the provider's answer can not be read: {e}: {text}"))
+    ApiError::upstream(format!("the provider's answer cannot be read: {e}: {text}"))
 }

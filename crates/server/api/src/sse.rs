@@ -49,7 +49,7 @@ pub struct SseEvent {
     pub data: String,
 }
 
-/// Why a stream can not be read on.
+/// Why a stream cannot be read on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
     /// Longer than the limit.

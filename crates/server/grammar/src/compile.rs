@@ -169,7 +169,7 @@ fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>
     if *mode == ToolMode::Auto {
         let Some(call) = call else {
             return Err(Error::Tools(format!(
-                "the model has no token {CALL_OPEN}, so calls among text can not be told"
+                "the model has no token {CALL_OPEN}, so calls among text cannot be told"
             )));
         };
         return Ok(Some(Free { end: None, call: Some(call), may_end: true }));
@@ -251,7 +251,7 @@ fn choice(choices: &[String]) -> Result<String, Error> {
     })
 }
 
-/// Which tools can not be compiled on their own; none of them if one that is strict can not.
+/// Which tools cannot be compiled on their own; none of them if one that is strict cannot.
 fn too_complex(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
@@ -364,7 +364,7 @@ fn error(spec: &GrammarSpec, said: &str) -> Error {
     };
     let said: String = said.chars().take(MESSAGE_CHARS_MAX).collect();
     if let Some(panic) = said.strip_prefix("panic: ") {
-        return Error::TooComplex(format!("it can not be compiled: {panic}"));
+        return Error::TooComplex(format!("it cannot be compiled: {panic}"));
     }
     match spec {
         GrammarSpec::JsonObject | GrammarSpec::JsonSchema { .. } => {

@@ -48,7 +48,7 @@ impl Matcher {
     /// Sets the bits of the tokens that may come next, bit `id % 32` of `bits[id / 32]`, and clears all others. Where nothing
     /// else may come these are the ends of an answer.
     ///
-    /// Fails where the constraint can not be followed further (it got too complex).
+    /// Fails where the constraint cannot be followed further (it got too complex).
     pub fn mask(&mut self, bits: &mut [u32]) -> Result<(), Error> {
         if self.ended {
             bits.fill(0);
@@ -75,7 +75,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// Takes the token that was drawn. An error if the constraint does not allow it, which changes nothing; or if it can not
+    /// Takes the token that was drawn. An error if the constraint does not allow it, which changes nothing; or if it cannot
     /// be followed further.
     pub fn accept(&mut self, id: u32) -> Result<(), Error> {
         let refused = |why: &str| Err(Error::Token { id, why: why.into() });
@@ -91,7 +91,7 @@ impl Matcher {
         }
         if let Some(free) = self.free {
             if self.vocabulary.eos().contains(&id) {
-                return refused("the answer can not end in the reasoning");
+                return refused("the answer cannot end in the reasoning");
             }
             if free.call != Some(id) {
                 self.free = self.free.filter(|f| f.end != Some(id));

@@ -28,7 +28,7 @@ pub fn check(pattern: &str) -> Result<Hir, String> {
     Parser::new().parse(pattern).map_err(|e| match e {
         regex_syntax::Error::Parse(e) => wrong(e.kind(), pattern, e.span().start.offset),
         regex_syntax::Error::Translate(e) => wrong(e.kind(), pattern, e.span().start.offset),
-        _ => "it can not be parsed".into(),
+        _ => "it cannot be parsed".into(),
     })
 }
 

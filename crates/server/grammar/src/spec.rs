@@ -54,7 +54,7 @@ pub struct Tool {
     /// JSON schema of its arguments, an object; `null` where it takes none. Arguments that it does not list are only
     /// allowed where it says `additionalProperties`.
     pub parameters: Value,
-    /// Refuse what of the schema can not be enforced, and hold it to the rules of OpenAI's strict mode. Otherwise that part
+    /// Refuse what of the schema cannot be enforced, and hold it to the rules of OpenAI's strict mode. Otherwise that part
     /// of the schema is left out, with a warning.
     pub strict: bool,
 }

@@ -1,7 +1,7 @@
 //! The parser: follows an answer by characters, decides what each is, and hands out what is certain. Called by all who
 //! show or serve answers.
 //!
-//! Every decision is made at a character or a tag, never at the end of a piece, so cuts can not matter. Work is linear:
+//! Every decision is made at a character or a tag, never at the end of a piece, so cuts cannot matter. Work is linear:
 //! what turns out to be no call is read again, but calls hardly overlap (a call's value is never searched for others).
 
 use std::sync::Arc;

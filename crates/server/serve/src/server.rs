@@ -83,7 +83,7 @@ fn unavailable(address: SocketAddr, e: &std::io::Error) -> BoxError {
         std::io::ErrorKind::AddrNotAvailable => "; give one of this machine's addresses as --host",
         _ => "",
     };
-    format!("can not listen at {address}: {e}{instead}").into()
+    format!("cannot listen at {address}: {e}{instead}").into()
 }
 
 /// A server that listens.

@@ -64,7 +64,7 @@ impl Endpoint {
             .redirect(redirect::Policy::none()) // the key is for this endpoint
             .no_proxy() // the endpoint is measured, not what lies between
             .build()
-            .context("can not start an HTTP client")?;
+            .context("cannot start an HTTP client")?;
         let mut endpoint = Self { url, model: String::new(), client, timeouts };
         endpoint.model = match model {
             Some(model) => model,

@@ -35,10 +35,10 @@ pub struct EndpointArgs {
         "positional", "hf", "synthetic", "quant", "layers", "weights_seed", "n_depth", "parallel", "repetitions",
         "profile", "no_bandwidth"])]
     url: Vec<Url>,
-    /// Requests that run at the same time; one row each. Without it: 1,2,4,8.
+    /// Requests that run at the same time; one row each. Default: 1,2,4,8.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = positive)]
     concurrency: Vec<usize>,
-    /// Requests of each row. Without it: four times the concurrency, at least 8.
+    /// Requests of each row. Default: four times the concurrency, at least 8.
     #[arg(long, value_name = "N", value_parser = positive)]
     requests: Option<usize>,
     /// Tokens that all prompts begin with. Without it prompts differ from the start, and no cache helps.
@@ -50,10 +50,10 @@ pub struct EndpointArgs {
     /// The environment variable that holds the API key; 'A,B' for each endpoint its own.
     #[arg(long, value_name = "NAME")]
     api_key_env: Option<String>,
-    /// Seconds until an answer must be complete. Without it: 600.
+    /// Seconds until an answer must be complete. Default: 600.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     request_timeout: Option<usize>,
-    /// Seconds until there must be a connection. Without it: 10.
+    /// Seconds until there must be a connection. Default: 10.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     connect_timeout: Option<usize>,
 }
@@ -129,10 +129,10 @@ pub fn run(args: &EndpointArgs, common: &Common) -> anyhow::Result<()> {
     }
     if let Some(n) = common.n_prompt.iter().find(|n| **n < args.shared()) {
         let shared = args.shared();
-        return Err(Usage(format!("prompts of {n} tokens can not share {shared}: raise -p")).into());
+        return Err(Usage(format!("prompts of {n} tokens cannot share {shared}: raise -p")).into());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("can not start")?.block_on(measure(args, common))
+    runtime.context("cannot start")?.block_on(measure(args, common))
 }
 
 async fn measure(args: &EndpointArgs, common: &Common<'_>) -> anyhow::Result<()> {

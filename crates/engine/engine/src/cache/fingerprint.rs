@@ -74,7 +74,7 @@ impl<'a> Contents<'a> {
             }
         }
         if learnt && let Err(e) = self.known.write(self.dir) {
-            // The folder that can not be used at all is refused by whoever opens it next.
+            // The folder that cannot be used at all is refused by whoever opens it next.
             tracing::warn!("{}: {e}; the model is hashed again at the next start", self.dir.display());
         }
         if files.is_empty() {

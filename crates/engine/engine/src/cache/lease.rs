@@ -22,7 +22,7 @@ pub struct Lease {
     pub(super) root: Option<NodeId>,
     /// Nodes of its whole pages, as far as they are filed. The last one, or the root, is pinned.
     pub(super) path: Vec<NodeId>,
-    /// What is on its way from disk; until it is there, the sequence can not go on.
+    /// What is on its way from disk; until it is there, the sequence cannot go on.
     pub(super) loading: Option<Box<Loading>>,
 }
 

@@ -67,7 +67,7 @@ pub struct CacheStats {
 pub struct Cache {
     pool: Pool,
     tree: Tree,
-    /// The model has layers whose state can not be cut.
+    /// The model has layers whose state cannot be cut.
     recurrent: bool,
     slot_bytes: usize,
     /// Bytes that states in memory may take.

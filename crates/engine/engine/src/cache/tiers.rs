@@ -318,7 +318,7 @@ impl Cache {
         true
     }
 
-    /// Stores everything that is worth it, and waits until it is written, or can not be.
+    /// Stores everything that is worth it, and waits until it is written, or cannot be.
     pub(crate) fn flush(&mut self, model: &mut dyn Model) {
         if let Some(disk) = &mut self.disk {
             disk.try_again();

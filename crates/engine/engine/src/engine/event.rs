@@ -56,7 +56,7 @@ pub enum Event {
         /// How long it took.
         timings: Timings,
     },
-    /// The request can not be finished. Nothing follows.
+    /// The request cannot be finished. Nothing follows.
     Failed(Error),
 }
 
@@ -116,7 +116,7 @@ pub trait EventSink: Send {
     }
 }
 
-/// A channel of the standard library. Its sender can not see that the receiver is gone until it sends.
+/// A channel of the standard library. Its sender cannot see that the receiver is gone until it sends.
 impl EventSink for Sender<Event> {
     fn send(&mut self, event: Event) -> ControlFlow<()> {
         match Sender::send(self, event) {

@@ -2,7 +2,7 @@
 //!
 //! Every answer gets its one token. Prompts share what is left of the budget: half of it goes to the one that was
 //! admitted first, so that none starves, the other half to the one that has least left, so that a short question does not
-//! wait behind a long document; what those can not use goes to the others in turn.
+//! wait behind a long document; what those cannot use goes to the others in turn.
 
 /// A sequence that wants to be in the step.
 #[derive(Debug, Clone, Copy)]

@@ -154,7 +154,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     ) -> Result<B::Weight, Error> {
         let m = self.model.tensor(name, &[rows, cols])?.matrix();
         let m = m.slice_cols(range).ok_or_else(|| {
-            octet_weights::Error::tensor(&self.model.origin, name, "can not be cut in halves of whole blocks")
+            octet_weights::Error::tensor(&self.model.origin, name, "cannot be cut in halves of whole blocks")
         })?;
         self.pack(name, &m, None)
     }

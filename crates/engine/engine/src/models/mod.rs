@@ -109,7 +109,7 @@ pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
     Ok(Config::read(model)?.context_length)
 }
 
-/// Fails where the model's heads can not be held in these types.
+/// Fails where the model's heads cannot be held in these types.
 pub(crate) fn check_kv(origin: &str, config: &Config, kv: KvTypes) -> Result<(), Error> {
     let named = |e| octet_compute::Error(format!("{origin}: {e}"));
     Ok(kv.check(config.head_dim).map_err(named)?)

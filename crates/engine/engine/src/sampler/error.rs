@@ -8,7 +8,7 @@ pub enum SamplerError {
     #[error("{field} is {value}; expected {expected}")]
     Setting { field: &'static str, value: String, expected: String },
     /// A setting that the model file recommends is out of its range.
-    #[error("{file}: the recommended sampling settings can not be used: {source}")]
+    #[error("{file}: the recommended sampling settings cannot be used: {source}")]
     Recommended { file: String, source: Box<SamplerError> },
     /// A recommendation of the model file has the wrong type.
     #[error("{0}")]

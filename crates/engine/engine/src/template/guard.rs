@@ -67,7 +67,7 @@ impl Tokens {
             // The standard match kind, for it alone can report matches that overlap.
             Some(
                 AhoCorasick::new(texts.clone())
-                    .map_err(|e| format!("the added tokens can not be searched for: {e}"))?,
+                    .map_err(|e| format!("the added tokens cannot be searched for: {e}"))?,
             )
         };
         let beginnings =

@@ -86,7 +86,7 @@ fn functions<'a>() -> Environment<'a> {
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
-    // Python can not iterate over None; the engine can.
+    // Python cannot iterate over None; the engine can.
     env.add_test("iterable", |value: &Value| {
         !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
     });

@@ -226,7 +226,7 @@ fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) 
         other => {
             return Err(Error::new(
                 ErrorKind::BadSerialization,
-                format!("a value that is {other} can not be written as JSON"),
+                format!("a value that is {other} cannot be written as JSON"),
             ));
         }
     }

@@ -81,7 +81,7 @@ impl Finder {
             let built = AhoCorasick::builder()
                 .match_kind(MatchKind::LeftmostLongest)
                 .build(tokens.iter().map(|t| t.pattern.as_bytes()))
-                .map_err(|e| format!("the added tokens can not be searched for: {e}"))?;
+                .map_err(|e| format!("the added tokens cannot be searched for: {e}"))?;
             Some(built)
         };
         Ok(Self { tokens, automaton })

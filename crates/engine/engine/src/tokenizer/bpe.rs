@@ -20,7 +20,7 @@ pub(super) struct Bpe {
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
     merges: BPE,
-    /// Bytes of UTF-8 that the vocabulary can not spell (byte-level vocabularies only; most have none).
+    /// Bytes of UTF-8 that the vocabulary cannot spell (byte-level vocabularies only; most have none).
     missing: Vec<u8>,
     byte_level: bool,
 }

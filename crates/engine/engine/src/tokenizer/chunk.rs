@@ -8,7 +8,7 @@ use super::added::Found;
 
 /// Bytes of a piece, about: what is tokenized between two looks at [`super::Bounds`].
 pub const CHUNK_BYTES: usize = 64 << 10;
-/// Longest stretch of a bounded text without a place to cut it. (A word takes a hundred times its size, and can not be left
+/// Longest stretch of a bounded text without a place to cut it. (A word takes a hundred times its size, and cannot be left
 /// half-way.)
 pub const WORD_BYTES_MAX: usize = 1 << 20;
 /// Bytes on each side of a cut that are looked at.
@@ -16,7 +16,7 @@ const AROUND: usize = 128;
 /// Places that are tried for one cut: a tokenizer that makes no words refuses all.
 const TRIES_MAX: usize = 64;
 
-/// A text that can not be cut, from byte `from` on.
+/// A text that cannot be cut, from byte `from` on.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Uncut {
     pub from: usize,

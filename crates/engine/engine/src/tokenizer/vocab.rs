@@ -1,7 +1,7 @@
 //! The vocabulary as a table: what each id is called, which bytes it stands for, what kind it is. Built by `gguf` and
 //! `huggingface`, read by the tokenizer and the detokenizer.
 
-/// Most ids that a vocabulary may have: eight times the largest one known, so a file can not ask for all memory.
+/// Most ids that a vocabulary may have: eight times the largest one known, so a file cannot ask for all memory.
 pub(super) const MAX_VOCAB: usize = 1 << 21;
 
 /// What an id is for. The numbers of GGUF's `tokenizer.ggml.token_type` in this order, from 1.
@@ -9,7 +9,7 @@ pub(super) const MAX_VOCAB: usize = 1 << 21;
 pub enum TokenKind {
     /// A piece of text.
     Normal,
-    /// Stands for what the vocabulary can not spell.
+    /// Stands for what the vocabulary cannot spell.
     Unknown,
     /// Structure: begins or ends a turn, a document, an image. Never made from untrusted text.
     Control,

@@ -112,7 +112,7 @@ fn changed_shards_are_another_model() {
     let dir = tempfile::tempdir().expect("a folder");
     for file in std::fs::read_dir(from).expect("a folder") {
         let file = file.expect("a file");
-        // Not `fs::copy`: a file that can not be written to would stay so.
+        // Not `fs::copy`: a file that cannot be written to would stay so.
         let bytes = std::fs::read(file.path()).expect("a file");
         std::fs::write(dir.path().join(file.file_name()), bytes).expect("room");
     }

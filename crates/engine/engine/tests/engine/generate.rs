@@ -1,5 +1,5 @@
 //! Generation on tiny made-up models: what is reused from a prompt before never changes an answer, and requests that
-//! can not be served are refused with the numbers.
+//! cannot be served are refused with the numbers.
 
 use std::ops::ControlFlow;
 
@@ -221,7 +221,7 @@ fn requests_that_can_not_be_served_are_refused() {
     let mut e = engine("qwen35");
     let mut refuse = |p: &[u32], r: &Request| {
         e.generate(with(r, p, 0), &mut |_| ControlFlow::Continue(()))
-            .expect_err("it can not be served")
+            .expect_err("it cannot be served")
             .to_string()
     };
     assert!(refuse(&[], &greedy(1)).contains("no tokens"));

@@ -322,7 +322,7 @@ fn models_recommend_settings() {
     meta.insert("general.sampling.top_p", Value::F64(-1.0));
     assert_eq!(
         SamplerParams::from_metadata(&meta, base()).unwrap_err().to_string(),
-        "m.gguf: the recommended sampling settings can not be used: top_p is -1; expected a number from 0 to 1 (off)"
+        "m.gguf: the recommended sampling settings cannot be used: top_p is -1; expected a number from 0 to 1 (off)"
     );
     meta.insert("general.sampling.top_k", Value::Str("many".into()));
     let e = SamplerParams::from_metadata(&meta, base()).unwrap_err().to_string();

@@ -1,5 +1,5 @@
 //! The engine on its thread: many requests at once, each with the tokens that it would have got alone; those that vanish,
-//! those that can not be served, and the end.
+//! those that cannot be served, and the end.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ fn a_burst_finds_all_places() {
 #[test]
 fn what_can_never_be_served_is_refused_with_the_numbers() {
     let handle = open("qwen35moe", options());
-    let refuse = |r: Request| handle.submit(r).expect_err("it can not be served").to_string();
+    let refuse = |r: Request| handle.submit(r).expect_err("it cannot be served").to_string();
     let long = refuse(greedy(prompt(CONTEXT, 1), 1));
     assert!(long.contains("400 tokens and max_tokens is 1"), "{long}");
     let long = refuse(greedy(prompt(300, 1), 200));

@@ -35,7 +35,7 @@ fn what_a_template_does_not_mention_is_named_with_what_it_takes() {
     }
     for own in ["messages", "tools", "add_generation_prompt", "namespace", "raise_exception", "range"] {
         let why = template.check_variable(own).unwrap_err();
-        assert!(why.starts_with("can not be set"), "{own}: {why}");
+        assert!(why.starts_with("cannot be set"), "{own}: {why}");
     }
 }
 

@@ -161,7 +161,7 @@ fn texts() -> impl Strategy<Value = String> {
 fn same_in_pieces(text: &str, chunk: usize, barrier: usize) -> Result<(), TestCaseError> {
     for (i, t) in tokenizers().iter().enumerate() {
         for special in [Special::Text, Special::Parse] {
-            // What a vocabulary can not spell, it can not in pieces either.
+            // What a vocabulary cannot spell, it cannot in pieces either.
             let whole = t.encode(text, special);
             let cut = t.encode_within(text, special, bounds(chunk));
             prop_assert_eq!(whole.is_err(), cut.is_err(), "tokenizer {}", i);

@@ -27,7 +27,7 @@ pub struct Writer<W: Write> {
 
 impl<W: Write> Writer<W> {
     /// Writes metadata and the table of `tensors`; their bytes follow through [`Writer::append`], in this order.
-    /// Messages call the file what `metadata` calls it. Fails on a tensor that GGUF can not hold.
+    /// Messages call the file what `metadata` calls it. Fails on a tensor that GGUF cannot hold.
     pub fn new(mut out: W, metadata: &Metadata, tensors: Vec<TensorInfo>) -> Result<Self, Error> {
         let file = metadata.file().to_string();
         let alignment = match metadata.opt_u32(ALIGNMENT_KEY)? {
@@ -88,7 +88,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The tensor table with offsets in the data, or the tensor that can not be written and why.
+/// The tensor table with offsets in the data, or the tensor that cannot be written and why.
 fn put_table(out: &mut Vec<u8>, tensors: &[TensorInfo], alignment: u64) -> Result<(), (String, String)> {
     let mut offset = 0u64;
     let mut names = HashSet::new();

@@ -100,7 +100,7 @@ pub enum Mode {
     Embedding,
 }
 
-/// A deployment that can not be used.
+/// A deployment that cannot be used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Skipped {
     /// Its group.

@@ -125,7 +125,7 @@ pub struct Alias {
     pub hidden: bool,
 }
 
-/// Groups that are tried in turn where one can not answer.
+/// Groups that are tried in turn where one cannot answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fallback {
     /// The group that failed; `*` is any.

@@ -97,7 +97,7 @@ pub struct Changes {
     /// `chat_template_kwargs` (its own, and those in `extra_body`): merged into the request's; the client's win, unless they
     /// stand in [`Edits::set`].
     pub chat_template_kwargs: Map<String, Value>,
-    /// `drop_params`: parameters that the target can not take are left out; otherwise such a request is refused.
+    /// `drop_params`: parameters that the target cannot take are left out; otherwise such a request is refused.
     pub drop_params: bool,
 }
 

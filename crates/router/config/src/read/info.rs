@@ -3,7 +3,7 @@
 use crate::fields::Fields;
 use crate::{Mode, ModelInfo};
 
-/// What a deployment is for, or why it can not be offered.
+/// What a deployment is for, or why it cannot be offered.
 pub(crate) fn mode(info: Option<&Fields>) -> Result<Mode, String> {
     let Some(mode) = info.and_then(|i| i.text("mode")) else { return Ok(Mode::Chat) };
     match mode.as_str() {

@@ -66,7 +66,7 @@ fn rule(fields: &Fields, number: usize) -> Option<Rule> {
     }
     let name = fields.name("name").unwrap_or_else(|| format!("rule {number}"));
     if when.is_empty() {
-        // A pattern that can not be understood has been told.
+        // A pattern that cannot be understood has been told.
         if ["header", "system", "user"].into_iter().any(|name| fields.has(name)) {
             return None;
         }
@@ -202,7 +202,7 @@ fn keys_of_file(fields: &Fields) -> Vec<Secret> {
     let text = match reader.read(&reader.path(span, &path), FILE_BYTES_MAX) {
         Ok(text) => text,
         Err(e) => {
-            reader.wrong(span, format!("server.api_key_file: {shown} can not be read: {e}"));
+            reader.wrong(span, format!("server.api_key_file: {shown} cannot be read: {e}"));
             return Vec::new();
         }
     };

@@ -131,7 +131,7 @@ pub static PARAMS: Section = Section {
         (&["tags"], "deployments are not chosen by tags here: give them model_names of their own"),
         (
             &["configurable_clientside_auth_params", "use_in_pass_through", "use_litellm_proxy"],
-            "clients can not change where a request goes, and there is no pass-through",
+            "clients cannot change where a request goes, and there is no pass-through",
         ),
         (&["allowed_openai_params"], "every parameter of OpenAI's is passed on here"),
         (&["merge_reasoning_content_in_choices"], "reasoning comes in reasoning_content"),

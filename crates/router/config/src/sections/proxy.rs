@@ -10,7 +10,7 @@ pub static LITELLM: Section = Section {
         key(
             "drop_params",
             Kind::Any,
-            "leave out parameters that a provider can not take (false: refuse the request)",
+            "leave out parameters that a provider cannot take (false: refuse the request)",
         ),
         key("request_timeout", Kind::Seconds, "as router_settings.timeout"),
         key("stream_timeout", Kind::Seconds, "as router_settings.stream_timeout"),

@@ -409,7 +409,7 @@ fn included_files_are_joined() {
     let said = Config::load(&main, &Disk(|_: &str| None)).unwrap_err().to_string();
     assert!(said.contains("is read already"), "{said}");
     let missing = Config::load(&dir.path().join("no.yaml"), &Disk(|_: &str| None)).unwrap_err();
-    assert!(missing.to_string().contains("the file can not be read"));
+    assert!(missing.to_string().contains("the file cannot be read"));
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn what_no_header_can_hold_is_refused_where_it_stands() {
         assert!(!said.contains("sk-1") && !said.contains('\r'), "{said}");
         said
     };
-    let why = "has a line break or another control character in it, which can not stand in a header";
+    let why = "has a line break or another control character in it, which cannot stand in a header";
     let params = |params: &str| of(&format!("model_list:\n- {{model_name: a, litellm_params: {params}}}\n"));
     for (text, at, what) in [
         ("{model: groq/x, api_key: \"sk-1\\r\\nb\"}", "octet.yaml:2:60: ", "the key"),

@@ -59,7 +59,7 @@ fn what_is_no_regular_file_is_refused_where_it_is_named() {
             assert!(said.contains(at) && said.contains(&format!("'{name}'")) && said.contains(why), "{said}");
         }
         let said = Config::load(&dir.path().join(name), &Disk(|_: &str| None)).unwrap_err().to_string();
-        assert!(said.contains("the file can not be read") && said.contains(why), "{said}");
+        assert!(said.contains("the file cannot be read") && said.contains(why), "{said}");
     }
 }
 

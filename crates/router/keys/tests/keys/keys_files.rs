@@ -1,4 +1,4 @@
-//! Files that can not be used are refused with what is wrong; a store that can not write refuses to spend budgets.
+//! Files that cannot be used are refused with what is wrong; a store that cannot write refuses to spend budgets.
 
 use std::path::Path;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn what_is_no_database_is_left_alone() {
     assert!(Store::open_with(&path, options()).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), header);
     refused(dir.path(), &["no regular file"]);
-    refused(&dir.path().join("missing/keys.db"), &["can not be opened"]);
+    refused(&dir.path().join("missing/keys.db"), &["cannot be opened"]);
     refused(Path::new("/dev/null"), &["no regular file"]);
 }
 
@@ -175,7 +175,7 @@ fn code_and_nonsense_in_a_file_are_refused() {
         ("UPDATE keys SET models = '[]'", ["models", "key '"]),
         ("UPDATE keys SET period = 'soon'", ["period", "soon"]),
         ("UPDATE keys SET budget = NULL", ["budget", "period"]),
-        ("UPDATE keys SET name = CAST(x'ff' AS TEXT)", ["row can not be read", "key '"]),
+        ("UPDATE keys SET name = CAST(x'ff' AS TEXT)", ["row cannot be read", "key '"]),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.db");

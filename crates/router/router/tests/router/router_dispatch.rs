@@ -370,7 +370,7 @@ async fn a_new_configuration_is_for_new_requests() {
     assert_eq!(status(&router, "a").in_flight, 1, "what is known of a deployment stays known");
     assert_eq!(read(&all(&mut running).await).unwrap(), "slow answer");
     assert_eq!(status(&router, "a").in_flight, 0);
-    // What can not be is refused, and the old one stays.
+    // What cannot be is refused, and the old one stays.
     let mut bad = config(&[("x", "x")]);
     bad.router.fallbacks = vec![fallback("x", &["y"])];
     router.reload(&bad, |d| mock(&world, d)).unwrap_err();

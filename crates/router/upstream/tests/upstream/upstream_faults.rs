@@ -262,7 +262,7 @@ async fn a_length_that_is_wrong() {
     };
     // Shorter than it says, longer than it says, and no number.
     fails(vec![send(head(100) + body), Step::Close], FailureKind::Protocol, "broke off").await;
-    fails(vec![send(head(5) + body), Step::Close], FailureKind::Protocol, "can not be read").await;
+    fails(vec![send(head(5) + body), Step::Close], FailureKind::Protocol, "cannot be read").await;
     let none = "HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n{}";
     fails(vec![send(none), Step::Close], FailureKind::Protocol, "HTTP").await;
 }

@@ -119,7 +119,7 @@ fn refused(place: &Place, body: &[u8], e: &serde_json::Error) -> ApiError {
             e.column()
         )
     } else {
-        format!("the body can not be read as JSON: {e}")
+        format!("the body cannot be read as JSON: {e}")
     };
     let error = ApiError::new(ErrorKind::InvalidRequest, message);
     ApiError { param: (!path.is_empty()).then_some(path), ..error }
@@ -182,6 +182,6 @@ mod tests {
         }
         assert_eq!(value(br#""\ud83d\ude00 \\ud83d""#).unwrap(), "\u{1f600} \\ud83d");
         let other = value(br#"{"a": "\ux", "b": "\ud83d"}"#).unwrap_err();
-        assert!(other.message.contains("can not be read as JSON"), "{other}");
+        assert!(other.message.contains("cannot be read as JSON"), "{other}");
     }
 }

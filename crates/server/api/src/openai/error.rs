@@ -61,7 +61,7 @@ pub fn in_stream(json: &[u8]) -> ApiError {
     }
 }
 
-/// The beginning of what can not be read, on one line.
+/// The beginning of what cannot be read, on one line.
 fn quoted(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(800)]);
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()

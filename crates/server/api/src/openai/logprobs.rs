@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::{TokenLogprob, TopLogprob};
 
-/// What stands for a probability of zero, whose logarithm JSON can not hold. OpenAI's number.
+/// What stands for a probability of zero, whose logarithm JSON cannot hold. OpenAI's number.
 const LOG_ZERO: f32 = -9999.0;
 
 /// `logprobs` of a choice.

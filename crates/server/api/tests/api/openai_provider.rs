@@ -128,7 +128,7 @@ fn broken_streams_end_in_one_error() {
     assert_eq!(got.last(), Some(&finished(FinishReason::Stop)), "nothing counts after the end");
 }
 
-/// What OpenAI's dialect can not say.
+/// What OpenAI's dialect cannot say.
 fn comparable(mut a: Answer) -> Answer {
     a.id = a.id.trim_start_matches("chatcmpl-").into();
     if let Some(t) = &mut a.timings {

@@ -5,7 +5,7 @@
 pub enum Keyword {
     /// Says nothing about what is valid (annotations, definitions, keywords that no draft knows).
     Annotation,
-    /// Limits what is valid in a way that can not be enforced.
+    /// Limits what is valid in a way that cannot be enforced.
     Unsupported,
     /// A schema.
     Schema,

@@ -86,7 +86,7 @@ impl<'a> Walk<'a> {
         Error::Schema { subject: self.subject.into(), path: self.path.clone(), what: what.into() }
     }
 
-    /// Something that can not be enforced: an error, or a warning after which the caller leaves it out.
+    /// Something that cannot be enforced: an error, or a warning after which the caller leaves it out.
     fn problem(&mut self, what: impl Into<String>) -> Result<(), Error> {
         let error = self.error(what);
         if self.policy != Policy::Relax {
@@ -349,7 +349,7 @@ impl<'a> Walk<'a> {
     }
 
     fn inexact(&mut self, n: &Number) -> Result<bool, Error> {
-        self.problem(format!("the number {n} can not be told from its neighbours: its size is beyond 2^53"))?;
+        self.problem(format!("the number {n} cannot be told from its neighbours: its size is beyond 2^53"))?;
         Ok(false)
     }
 

@@ -39,7 +39,7 @@ pub struct Rules {
 
 impl Rules {
     fn rule(&mut self, name: &str, body: &str) {
-        // Writing to a string can not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{name}: {body}");
     }
 }
@@ -92,7 +92,7 @@ impl Calls<'_> {
             }
             if self.syntax == ToolSyntax::Qwen3Coder && !bare::is_name(&tool.name) {
                 return Err(Error::Tools(format!(
-                    "the name '{name}' can not be written in a tag: it has <, > or a new line"
+                    "the name '{name}' cannot be written in a tag: it has <, > or a new line"
                 )));
             }
             if !names.insert(tool.name.as_str()) {

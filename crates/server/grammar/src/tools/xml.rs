@@ -124,7 +124,7 @@ fn parameters(
         let path = format!("{}/properties/{}", arguments.path, pointer_segment(name));
         let is_required = required.contains(&name.as_str());
         if !bare::is_name(name) {
-            let what = "the name can not be written in a tag: it is empty, or has <, > or a new line";
+            let what = "the name cannot be written in a tag: it is empty, or has <, > or a new line";
             problem(rules, arguments, &path, what.into())?;
             continue;
         }
@@ -153,7 +153,7 @@ fn parameters(
     Ok((out, others))
 }
 
-/// Something that this syntax can not enforce.
+/// Something that this syntax cannot enforce.
 fn problem(rules: &mut Rules, arguments: &Arguments<'_>, path: &str, what: String) -> Result<(), Error> {
     let error = Error::Schema { subject: arguments.subject.clone(), path: path.into(), what };
     if arguments.policy != Policy::Relax {

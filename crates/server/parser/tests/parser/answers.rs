@@ -135,7 +135,7 @@ fn text_comes_as_soon_as_it_is_certain() {
         deltas(none, false, " \na\n <think>"),
         ["", "", " \na", "\n", " ", "<", "t", "h", "i", "n", "k", ">"]
     );
-    // What can not become a call any more is handed out at once, and so are the values of a call without a tool.
+    // What cannot become a call any more is handed out at once, and so are the values of a call without a tool.
     let said = deltas(q, false, "<tool_call> {");
     assert_eq!(said.last().unwrap(), "<tool_call> {");
     let quoted = "<tool_call>\n<function=other>\n<parameter=a>";

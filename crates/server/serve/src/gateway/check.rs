@@ -10,7 +10,7 @@ use crate::ops::Keys;
 /// take files, memory and a runtime.
 ///
 /// # Errors
-/// Where something can not be made, with its place in the file.
+/// Where something cannot be made, with its place in the file.
 pub fn check(config: &Config) -> Result<(), String> {
     for d in &config.deployments {
         if let Target::Remote(remote) = &d.target {

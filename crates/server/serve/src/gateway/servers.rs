@@ -20,7 +20,7 @@ impl Servers {
         all.map(Self).map_err(|e| e.to_string())
     }
 
-    /// Takes another configuration; where it can not, nothing changes.
+    /// Takes another configuration; where it cannot, nothing changes.
     pub fn reload(&self, config: &Config) -> Result<(), String> {
         self.0.reload(config.processes.clone(), &config.process_settings).map_err(|e| e.to_string())
     }

@@ -70,7 +70,7 @@ fn status(error: &ApiError) -> u16 {
 /// A name that is part of the path.
 pub fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let read = path.map(|Path(name)| name);
-    read.map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the path can not be read: {e}")))
+    read.map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the path cannot be read: {e}")))
 }
 
 /// An answer of JSON.

@@ -58,7 +58,7 @@ pub async fn parsed(
 ) -> Result<Response, ApiError> {
     let mut passage = enter(app, gateway, asker, request, original)?;
     let request = Arc::clone(passage.request());
-    // A stream says that it is alive while nobody has answered yet; then its headers can not say who did.
+    // A stream says that it is alive while nobody has answered yet; then its headers cannot say who did.
     passage.decide(request.stream.then_some(KEEP_ALIVE)).await?;
     let route = passage.route();
     // A provider may know what we do not.

@@ -22,7 +22,7 @@ use crate::pipeline::described;
 pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
 /// A chat in one page.
 const PAGE: &str = include_str!("../../assets/index.html");
-/// What the page can not say itself: that it may not be shown within another. The rest of its policy stands in it.
+/// What the page cannot say itself: that it may not be shown within another. The rest of its policy stands in it.
 const PAGE_POLICY: &str = "frame-ancestors 'none'";
 
 /// `GET /health`: the process is there.
@@ -30,7 +30,7 @@ pub async fn health() -> Response {
     json_response(200, json!({"status": "ok"}).to_string())
 }
 
-/// `GET /ready`: requests are taken. 503 while it shuts down, and where the only model can not be loaded.
+/// `GET /ready`: requests are taken. 503 while it shuts down, and where the only model cannot be loaded.
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     let state = |i: usize| {
         let name = app.models.name(i);
@@ -80,7 +80,7 @@ pub struct Which {
 fn unreadable(e: &QueryRejection) -> ApiError {
     // It repeats what was sent, however long that is.
     let why: String = e.body_text().chars().take(QUERY_ERROR_CHARS_MAX).collect();
-    ApiError::new(ErrorKind::InvalidRequest, format!("the query can not be read: {why}"))
+    ApiError::new(ErrorKind::InvalidRequest, format!("the query cannot be read: {why}"))
 }
 
 /// What is to be said about the model that is asked about, or the first.

@@ -84,7 +84,7 @@ mod tests {
             ask(&i.to_string(), "x");
         }
         assert_eq!(ask("a", "tools a;éone"), 4 + HEADS_MAX as u32);
-        // what can not be made is not kept
+        // what cannot be made is not kept
         assert!(heads.find(&[json!("c")], "x", || None).is_none());
         assert!(heads.find(&[json!("c")], "x", || Some((String::new(), vec![7]))).is_some());
     }

@@ -24,8 +24,8 @@ use super::spec::{BoxError, Card, ModelSpec};
 /// Why there is no model for a request.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
-    /// It can not be loaded.
-    #[error("the model '{name}' can not be loaded: {why}")]
+    /// It cannot be loaded.
+    #[error("the model '{name}' cannot be loaded: {why}")]
     Failed {
         /// Which.
         name: String,
@@ -359,7 +359,7 @@ impl Registry {
             Ok(loaded) => {
                 tracing::info!(model = name, seconds = loaded.load_time.as_secs_f64(), "loaded");
             }
-            Err(why) => tracing::error!(model = name, why, "can not be loaded"),
+            Err(why) => tracing::error!(model = name, why, "cannot be loaded"),
         }
         let mut states = self.lock();
         let s = &mut states[index];

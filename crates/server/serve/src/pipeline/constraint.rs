@@ -145,13 +145,13 @@ struct Alternatives {
     tokenizer: Arc<Tokenizer>,
 }
 
-/// Tokens that are shown of an answer that can not go on, and characters.
+/// Tokens that are shown of an answer that cannot go on, and characters.
 const LAST_TOKENS: usize = 16;
 /// See [`LAST_TOKENS`].
 const LAST_CHARS: usize = 60;
 
 impl Alternatives {
-    /// Why the answer can not go on, and where.
+    /// Why the answer cannot go on, and where.
     fn stuck(&self, why: &str) -> String {
         let last: Vec<u32> = self.last.iter().copied().collect();
         let text = decode(&self.tokenizer, &last, ControlTokens::Show);

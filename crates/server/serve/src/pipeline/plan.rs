@@ -245,7 +245,7 @@ fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiEr
     let budget = if off { Some(0) } else { reasoning.budget_tokens.or(by_effort) };
     let Some(budget) = budget else { return Ok(None) };
     let Some(close) = model.think_end else {
-        let what = format!("this model's vocabulary has no {THINK_END}, so its thinking can not be limited");
+        let what = format!("this model's vocabulary has no {THINK_END}, so its thinking cannot be limited");
         return Err(ApiError::invalid("thinking", what));
     };
     let text = if budget == 0 { THOUGHT_NOTHING } else { THOUGHT_ENOUGH };

@@ -385,7 +385,7 @@ pub fn effort_budget(effort: Effort) -> Option<u32> {
     }
 }
 
-/// The error of a request that asks for what its model can not do.
+/// The error of a request that asks for what its model cannot do.
 pub fn unable(param: &str, model: &str, what: &str) -> ApiError {
     ApiError {
         param: Some(param.into()),

@@ -115,7 +115,7 @@ async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
             );
             let field = form.as_object().and_then(|f| f.keys().next()).unwrap();
             assert_eq!(body["error"]["param"], format!("structured_outputs.{field}"), "{body}");
-            assert!(message(&body).contains("can not be used"), "{form}: {body}");
+            assert!(message(&body).contains("cannot be used"), "{form}: {body}");
         }
     }
     let generated = f.app.models.loaded(0).expect("it is loaded").handle.stats();
@@ -203,7 +203,7 @@ async fn dead_ends_are_found_before_anything_is_generated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_ends_that_come_late_say_where() {
     let f = Fixture::start().await;
-    // Five characters, and then one that can not be.
+    // Five characters, and then one that cannot be.
     let grammar = "start: /[ab]/ /[ab]/ /[ab]/ /[ab]/ /[ab]/ X\nX: /e/ & /f/";
     for thinks in [false, true] {
         let kwargs = if thinks { json!({}) } else { json!({"enable_thinking": false}) };
@@ -217,7 +217,7 @@ async fn dead_ends_that_come_late_say_where() {
             assert_eq!(error["param"], "structured_outputs.grammar", "{error}");
             let message = error["message"].as_str().expect("a message");
             let (_, end) = message.split_once("the text so far ends with ").expect(message);
-            assert!(message.contains("can not be followed further: nothing matches"), "{message}");
+            assert!(message.contains("cannot be followed further: nothing matches"), "{message}");
             let letters = end.trim_matches('"').trim_end_matches(['a', 'b']).len() + 7;
             assert_eq!(end.len(), letters, "{message}");
         };

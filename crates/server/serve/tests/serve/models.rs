@@ -144,7 +144,7 @@ async fn one_that_is_larger_than_the_limit_is_refused_at_the_start() {
     let memory = Memory { limit: Some(1 << 20), ..Memory::default() };
     let options = Options { memory, ..Options::new(vec![model("tiny")]) };
     let any = ([127, 0, 0, 1], 0).into();
-    let Err(e) = Server::bind(any, options).await else { panic!("it can not fit") };
+    let Err(e) = Server::bind(any, options).await else { panic!("it cannot fit") };
     let e = e.to_string();
     assert!(e.contains("'tiny' takes") && e.contains("--memory-limit is 1 MiB"), "{e}");
 }

@@ -78,7 +78,7 @@ pub fn read(path: &Path, key: &Key, lengths: &[usize]) -> io::Result<Vec<Vec<u8>
     if hash.finalize() != checksum {
         return Err(wrong("a wrong checksum"));
     }
-    // For the order after the next start; a file system that can not do it is no reason not to use the file.
+    // For the order after the next start; a file system that cannot do it is no reason not to use the file.
     let _ = file.set_modified(SystemTime::now());
     Ok(parts)
 }

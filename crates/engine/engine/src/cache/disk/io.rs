@@ -25,7 +25,7 @@ pub struct Wanted {
     pub lengths: Vec<usize>,
 }
 
-/// One file, or the name of the one that can not be had, and why.
+/// One file, or the name of the one that cannot be had, and why.
 pub type Part = Result<Vec<Vec<u8>>, (Name, io::Error)>;
 
 /// Writes a file: its path, its key and its parts.

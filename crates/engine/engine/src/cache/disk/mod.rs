@@ -2,7 +2,7 @@
 //!
 //! Names are chained hashes (`key`) of the model, everything that decides what it computes, the salt and all tokens: a
 //! file that is found under one's name is what would be computed, or it is damaged and its checksum says so. Files are
-//! written and read on threads of their own; a file that can not be read is a miss, and is deleted. Where files can not be
+//! written and read on threads of their own; a file that cannot be read is a miss, and is deleted. Where files cannot be
 //! written that is said once, and tried again ever more seldom; a full disk lowers the budget.
 
 mod file;
@@ -101,7 +101,7 @@ impl Disk {
         let dir = &options.dir;
         let fail = |e: std::io::Error| Error::CacheDir {
             path: dir.display().to_string(),
-            what: format!("cached prompts can not be kept there: {e}; give a folder that can be written to"),
+            what: format!("cached prompts cannot be kept there: {e}; give a folder that can be written to"),
         };
         make_dir(dir).map_err(fail)?;
         let mut found = scan(dir).map_err(fail)?;

@@ -14,7 +14,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 pub enum Kind {
     /// No room on the disk, or none for this user.
     Full,
-    /// The folder can not be written to.
+    /// The folder cannot be written to.
     Denied,
     /// The folder or a file is not there any more.
     Gone,
@@ -83,11 +83,11 @@ impl Trouble {
             }
             Kind::Denied => "make it writable for this user, or give another folder (--cache-disk)",
             Kind::Gone => {
-                "it can not be made again either; make it, or start again with another (--cache-disk)"
+                "it cannot be made again either; make it, or start again with another (--cache-disk)"
             }
             Kind::Damaged | Kind::Failed => "look after that disk, or give another folder (--cache-disk)",
         };
-        self.say(true, kind, format!("can not be written to: {e}; {todo}"))
+        self.say(true, kind, format!("cannot be written to: {e}; {todo}"))
     }
 
     /// Something could not be read; what there is to say, if it was not said before.
@@ -99,7 +99,7 @@ impl Trouble {
             Kind::Denied => "let this user read them, or give another folder (--cache-disk)",
             _ => "if it happens again, look after that disk",
         };
-        let what = format!("has a file that can not be read: {e}; what it held is computed again; {todo}");
+        let what = format!("has a file that cannot be read: {e}; what it held is computed again; {todo}");
         self.say(false, kind, what)
     }
 
