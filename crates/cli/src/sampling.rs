@@ -69,7 +69,7 @@ pub struct SamplingArgs {
     /// Make tokens that were there before less likely; 1 is off.
     #[arg(long, visible_alias = "repetition-penalty", value_name = "X", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
-    /// So many tokens back count as before; -1 is all.
+    /// Number of last tokens that the penalties look at; -1 is all.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     repeat_last_n: Option<i64>,
     /// Subtracted once for a token that was there before.

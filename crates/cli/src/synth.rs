@@ -43,7 +43,7 @@ pub struct MadeArgs {
     /// Quantisation: f32, bf16, q8_0, q4_k_m, ... A wrong name lists them all. Default: q4_k_m.
     #[arg(long, value_name = "TYPE", value_parser = mix)]
     quant: Option<Mix>,
-    /// So many layers instead of the shape's own.
+    /// Number of layers. Default: the shape's own.
     #[arg(long, value_name = "N", value_parser = positive)]
     layers: Option<usize>,
     /// Random weights are the same for the same number. Default: 0.

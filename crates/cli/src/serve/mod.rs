@@ -253,7 +253,7 @@ fn default_name(model: &str) -> anyhow::Result<String> {
     })
 }
 
-/// Model `i` of so many. It is fetched if it is not here, and its memory is counted; nothing is loaded.
+/// Model `i` of `n`. It is fetched if it is not here, and its memory is counted; nothing is loaded.
 fn model(
     (i, of): (usize, usize),
     given: &str,

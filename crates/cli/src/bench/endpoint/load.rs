@@ -1,4 +1,4 @@
-//! Sends requests, so many at a time, to one endpoint or in turns to two. Used by `mod`.
+//! Sends requests, N at a time, to one endpoint or alternately to two. Used by `mod`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Mean, median and 99th percentile of what was measured. Used by `table`.
 
-/// What is told of a set of values, in their unit.
+/// Summary of a set of values, in their unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
     pub mean: f64,
