@@ -7,14 +7,16 @@ const MAX_LINES: usize = 600;
 
 /// Source files that may hold `unsafe`.
 const UNSAFE_ALLOWED: &[&str] = &[
-    "crates/engine/compute/src/cpu/acts.rs",
+    "crates/engine/compute/src/cpu/activations.rs",
     "crates/engine/compute/src/cpu/attend.rs",
     "crates/engine/compute/src/cpu/backend.rs",
     "crates/engine/compute/src/cpu/bandwidth.rs",
     "crates/engine/compute/src/cpu/delta.rs",
+    "crates/engine/compute/src/cpu/device.rs",
     "crates/engine/compute/src/cpu/kernels/avx2.rs",
     "crates/engine/compute/src/cpu/kernels/avx512.rs",
     "crates/engine/compute/src/cpu/kernels/avx_vnni.rs",
+    "crates/engine/compute/src/cpu/kernels/call.rs",
     "crates/engine/compute/src/cpu/kernels/floats.rs",
     "crates/engine/compute/src/cpu/kernels/ints.rs",
     "crates/engine/compute/src/cpu/kernels/kinds.rs",
@@ -23,6 +25,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/compute/src/cpu/kernels/portable.rs",
     "crates/engine/compute/src/cpu/kernels/tests.rs",
     "crates/engine/compute/src/cpu/linear.rs",
+    "crates/engine/compute/src/cpu/memory.rs",
     "crates/engine/compute/src/cpu/mlp.rs",
     "crates/engine/compute/src/cpu/moe.rs",
     "crates/engine/compute/src/cpu/speed.rs",

@@ -1,48 +1,12 @@
 //! The verb `gdn`: convolution, delta rule and gated norm, shared out by heads.
 
-use super::backend::{Buf, Cpu, LayerStore, Scratch};
+use super::device::Cpu;
+use super::memory::LayerStore;
+use super::scratch::Scratch;
 use super::team::{Shards, Team};
 use super::vector::{Conv, GDN_COLUMNS, GdnColumns, VectorKernels};
-use crate::backend::{CacheShape, Error, Gdn, HeadOrder, LayerCache};
+use crate::backend::{Gdn, HeadOrder};
 use crate::batch::Batch;
-
-/// What lies between the phases, by head so that a head's tokens are contiguous.
-pub(super) struct DeltaScratch {
-    /// `[k_heads, tokens, k_dim]`
-    q: Buf,
-    /// `[k_heads, tokens, k_dim]`
-    k: Buf,
-    /// `k . q`: `[k_heads, tokens]`
-    kq: Buf,
-    /// Values, then outputs: `[v_heads, tokens, v_dim]`
-    v: Buf,
-    /// `[tokens, v_heads]`
-    beta: Buf,
-    /// `[tokens, v_heads]`
-    decay: Buf,
-}
-
-impl DeltaScratch {
-    pub fn new(shape: &CacheShape, tokens: usize) -> Result<Self, Error> {
-        let (mut keys, mut values, mut heads) = (0, 0, 0);
-        for l in &shape.layers {
-            if let LayerCache::Gdn { channels, v_heads, v_dim, .. } = *l {
-                keys = keys.max((channels - v_heads * v_dim) / 2);
-                values = values.max(v_heads * v_dim);
-                heads = heads.max(v_heads);
-            }
-        }
-        let buf = |n: usize| Buf::zeroed(n * tokens);
-        Ok(Self {
-            q: buf(keys)?,
-            k: buf(keys)?,
-            kq: buf(heads)?,
-            v: buf(values)?,
-            beta: buf(heads)?,
-            decay: buf(heads)?,
-        })
-    }
-}
 
 /// Inputs of the verb: see [`crate::Backend::gdn`].
 pub(super) struct Inputs<'a> {

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use super::acts::{ActRows, ActView, Acts, Form};
-use super::backend::Weight;
+use super::activations::{ActBlock, ActRows, ActView, Activations};
 use super::kernels::Kernels;
-use super::pack::{Packed, ROWS};
+use super::kind::{Form, ROWS};
+use super::memory::Weight;
+use super::pack::Packed;
 use super::team::{Shards, Worker};
 use super::vector::VectorKernels;
 
@@ -17,7 +18,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// The form of the activations that all of `weights` together read.
 pub(super) fn form<'a>(weights: impl IntoIterator<Item = &'a Packed>) -> Form {
     let none = Form { ints: false, floats: false };
-    weights.into_iter().fold(none, |f, w| f.and(w.layout().kind().acts()))
+    weights.into_iter().fold(none, |f, w| f.and(w.layout().kind().form()))
 }
 
 /// Tokens up to which every thread quantises all of them for itself: that takes less than to wait for one another.
@@ -35,7 +36,7 @@ pub(super) struct Input<'a> {
 impl<'a> Input<'a> {
     /// Room for `count` rows of `cols` values, as `form`, in a step of `tokens` tokens by `threads` threads.
     pub fn new(
-        acts: &'a mut Acts,
+        acts: &'a mut Activations,
         tokens: usize,
         count: usize,
         cols: usize,
@@ -46,7 +47,7 @@ impl<'a> Input<'a> {
         Self { rows: acts.rows(if private { threads * count } else { count }, cols), count, private, form }
     }
 
-    /// Tokens that [`Acts`] needs room for, in steps of up to `tokens` tokens.
+    /// Tokens that [`Activations`] needs room for, in steps of up to `tokens` tokens.
     pub fn room(tokens: usize, threads: usize) -> usize {
         tokens.max(PRIVATE_TOKENS * threads)
     }
@@ -88,11 +89,12 @@ impl<'a> Input<'a> {
         mut row: impl FnMut(usize, &dyn Fn(&[f32])),
     ) -> (ActView<'a>, ActView<'a>) {
         let (rows, others) = (self.of(w), other.of(w));
+        let quantise = |x: &[f32], out: &mut [ActBlock]| kernels.quantise(x, out);
         // SAFETY: each row is one thread's: its own copy, or an item that others read after the barrier.
         let mut write = |i: usize| unsafe {
             match i.checked_sub(self.count) {
-                None => row(i, &|x| rows.write(kernels, i, x, self.form)),
-                Some(k) => row(i, &|x| others.write(kernels, k, x, other.form)),
+                None => row(i, &|x| rows.write(quantise, i, x, self.form)),
+                Some(k) => row(i, &|x| others.write(quantise, k, x, other.form)),
             }
         };
         let count = self.count + other.count;

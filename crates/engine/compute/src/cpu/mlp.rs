@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
-use super::acts::ActView;
-use super::backend::{Cpu, Scratch, Weight};
+use super::activations::ActView;
+use super::device::Cpu;
 use super::kernels::Kernels;
+use super::kind::ROWS;
 use super::linear::{self, Input, Norm, Output, TOKEN_BLOCK, add_bias, form, groups_per_chunk, multiply};
-use super::pack::{Packed, ROWS};
+use super::memory::Weight;
+use super::pack::Packed;
+use super::scratch::Scratch;
 use super::team::{Shards, Team};
 use super::vector::VectorKernels;
 use crate::backend::Mlp;

@@ -1,20 +1,25 @@
 //! The CPU backend: the team of threads and the kernels that it runs. Start in `backend`.
 
-pub mod acts;
+pub mod activations;
 mod arbiter;
 mod attend;
-pub mod backend;
+mod backend;
 mod bandwidth;
 mod delta;
+mod device;
 pub mod huge;
 pub mod isa;
 pub mod kernels;
+pub mod kind;
 mod linear;
+mod memory;
 mod mlp;
 mod moe;
 pub mod pack;
+mod plan;
 pub mod profile;
 mod routes;
+mod scratch;
 pub mod speed;
 pub mod team;
 pub mod topology;
@@ -22,4 +27,4 @@ pub mod vector;
 mod word;
 
 pub use arbiter::Arbiter;
-pub use backend::{Cpu, CpuOptions};
+pub use device::{Cpu, CpuOptions};

@@ -1,13 +1,15 @@
 //! The verb `moe`, a mixture of SwiGLU experts: tokens are grouped by expert, so that an expert's weights are read once a
 //! step, and each token's experts are summed in ascending order, the shared one last.
 
-use super::acts::ActView;
-use super::backend::{Cpu, Scratch};
+use super::activations::ActView;
+use super::device::Cpu;
 use super::kernels::Kernels;
+use super::kind::ROWS;
 use super::linear::{self, Input, Norm, Output, add_bias, form, groups_per_chunk, multiply, multiply_groups};
 use super::mlp::GateUp;
-use super::pack::{Packed, ROWS};
+use super::pack::Packed;
 use super::routes::Routes;
+use super::scratch::Scratch;
 use super::team::{Shards, Team, Worker};
 use super::vector::VectorKernels;
 use crate::backend::{MAX_TOP_K, Moe, SharedExpert};

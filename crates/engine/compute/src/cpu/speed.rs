@@ -6,10 +6,11 @@ use std::time::Instant;
 use octet_weights::quant::random_blocks;
 use octet_weights::{GgmlType, Matrix};
 
-use super::acts::Acts;
-use super::backend::Cpu;
+use super::activations::Activations;
 use super::bandwidth;
-use super::pack::{Layout, Packed, ROWS};
+use super::device::Cpu;
+use super::kind::ROWS;
+use super::pack::{Layout, Packed};
 use super::team::Team;
 use crate::backend::Error;
 
@@ -52,12 +53,12 @@ impl Cpu {
         let _pinned = team.pin_caller();
         let kernels = self.kernels;
         let run = |team: &mut Team, w: &Packed, tokens: usize, rounds: Option<usize>| {
-            let mut acts = Acts::new(tokens, COLS)?;
+            let mut acts = Activations::new(tokens, COLS)?;
             let rows = acts.rows(tokens, COLS);
             for t in 0..tokens {
                 let x: Vec<f32> = (0..COLS).map(|i| ((i * 7 + t) % 31) as f32 - 15.0).collect();
                 // SAFETY: this thread alone has the rows, and writes them before any reads them.
-                unsafe { rows.write(&kernels, t, &x, w.layout().kind().acts()) };
+                unsafe { rows.write(|x, out| kernels.quantise(x, out), t, &x, w.layout().kind().form()) };
             }
             // SAFETY: as above.
             let view = unsafe { rows.view() };

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::lanes::{Lanes, start};
-use crate::cpu::acts::ActBlock;
+use crate::cpu::activations::ActBlock;
 
 /// Eight rows: half a group.
 #[derive(Clone, Copy)]

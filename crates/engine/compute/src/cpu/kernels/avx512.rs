@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::lanes::Lanes;
-use crate::cpu::acts::ActBlock;
+use crate::cpu::activations::ActBlock;
 
 /// 32 rows: a whole group.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::avx2::Avx2;
 use super::lanes::{Lanes, start};
-use crate::cpu::acts::ActBlock;
+use crate::cpu::activations::ActBlock;
 
 /// Eight rows: a quarter of a group.
 #[derive(Clone, Copy)]

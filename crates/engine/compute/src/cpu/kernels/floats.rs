@@ -5,9 +5,9 @@
 
 #![allow(clippy::needless_range_loop)] // several arrays are walked by one index
 
-use super::Call;
+use super::call::Call;
 use super::lanes::Lanes;
-use crate::cpu::pack::{FLOAT_STEP, ROWS};
+use crate::cpu::kind::{FLOAT_STEP, ROWS};
 
 /// Columns that are converted to f32 at a time, for several tiles of tokens.
 const STRETCH: usize = 64;

@@ -8,11 +8,11 @@
 
 use std::marker::PhantomData;
 
-use super::Call;
+use super::call::Call;
 use super::kinds::{Quant, Scales};
 use super::lanes::{Lanes, NoPrefetch, Prefetch};
-use crate::cpu::acts::ActBlock;
-use crate::cpu::pack::{ROWS, SUB, SUBS};
+use crate::cpu::activations::ActBlock;
+use crate::cpu::kind::{ROWS, SUB, SUBS};
 
 /// Tokens that meet a block of weights before the next block: their 256 columns fit the L1 cache.
 const TILE: usize = 32;

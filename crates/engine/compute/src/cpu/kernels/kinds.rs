@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use octet_weights::quant::{iq4, mxfp4};
 
 use super::lanes::{Fetch, Lanes};
-use crate::cpu::pack::{Kind, Planes, ROWS, SUBS, VECTOR};
+use crate::cpu::kind::{Kind, Planes, ROWS, SUBS, VECTOR};
 
 /// A number of each row. Uninitialised at first: zeros would cost short groups a tenth of their time.
 type Row = [MaybeUninit<f32>; ROWS];

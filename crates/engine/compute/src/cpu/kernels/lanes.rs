@@ -8,7 +8,7 @@
 
 #![allow(clippy::missing_safety_doc)] // the same for every method: stated above
 
-use crate::cpu::acts::ActBlock;
+use crate::cpu::activations::ActBlock;
 
 /// One instruction set.
 pub(super) trait Lanes: Copy + 'static {

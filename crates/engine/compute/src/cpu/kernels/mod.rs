@@ -4,6 +4,7 @@
 //! hundreds, an expert's share of a batch anything between. A result is the same to the bit whatever list its token is
 //! in. `lanes` is what an instruction set provides, `kinds` how weights are unpacked, `ints` and `floats` the two loops.
 
+mod call;
 mod floats;
 mod ints;
 mod kinds;
@@ -20,36 +21,11 @@ mod avx_vnni;
 #[cfg(test)]
 mod tests;
 
-use super::acts::{ActBlock, ActView, quantise};
+use self::call::{Call, Kernel};
+use super::activations::{ActBlock, ActView, quantise};
 use super::isa::Isa;
-use super::pack::{Kind, Layout, Packed, ROWS};
-
-/// One call of a kernel. `group` is a group of `layout`, which has as many columns as `acts`; `tokens` are rows of `acts`,
-/// written in the form that the kind reads; `out` has room for `[tokens][ROWS]`.
-struct Call<'a> {
-    layout: &'a Layout,
-    group: *const u8,
-    acts: ActView<'a>,
-    tokens: &'a [u32],
-    out: *mut f32,
-    /// Where the group ends, and the distance from there to what this thread reads next.
-    end: *const u8,
-    jump: usize,
-    /// Distance of the software prefetch, at most a group: each byte of the next one is prefetched.
-    distance: usize,
-}
-
-impl Call<'_> {
-    /// Distance from `p`, weights in use, to the weights to prefetch now.
-    #[inline(always)]
-    fn prefetch_distance(&self, p: *const u8) -> usize {
-        let distance = self.distance;
-        if p.wrapping_add(distance) < self.end { distance } else { distance.wrapping_add(self.jump) }
-    }
-}
-
-/// A kernel. Unsafe: `Call`'s contract, the right kind, and the instruction set it is compiled for.
-type Kernel = unsafe fn(&Call<'_>);
+use super::kind::{Kind, ROWS};
+use super::pack::Packed;
 
 /// The kernels of one instruction set that this machine has.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 #![allow(clippy::needless_range_loop)] // several arrays are walked by one index
 
 use super::lanes::{Lanes, start};
-use crate::cpu::acts::ActBlock;
+use crate::cpu::activations::ActBlock;
 
 /// Four rows: vectors of 16 bytes, which every machine has.
 #[derive(Clone, Copy)]

@@ -6,9 +6,10 @@ use octet_weights::{GgmlType, Matrix};
 use proptest::prelude::*;
 
 use super::Kernels;
-use crate::cpu::acts::{ActView, Acts, Form};
+use crate::cpu::activations::{ActView, Activations};
 use crate::cpu::isa::Isa;
-use crate::cpu::pack::{Kind, Packed, ROWS};
+use crate::cpu::kind::{Form, Kind, ROWS};
+use crate::cpu::pack::Packed;
 
 fn all_kernels() -> impl Iterator<Item = Kernels> {
     Isa::ALL.into_iter().filter_map(Kernels::for_isa)
@@ -33,26 +34,26 @@ fn random_values(n: usize, seed: u64) -> Vec<f32> {
     values
 }
 
-/// Acts of `tokens` rows in both forms.
-fn acts(kernels: &Kernels, tokens: usize, cols: usize, x: &[f32]) -> Acts {
-    let mut acts = Acts::new(tokens, cols).unwrap();
+/// Activations of `tokens` rows in both forms.
+fn acts(kernels: &Kernels, tokens: usize, cols: usize, x: &[f32]) -> Activations {
+    let mut acts = Activations::new(tokens, cols).unwrap();
     let rows = acts.rows(tokens, cols);
     for t in 0..tokens {
         let x = &x[t * cols..(t + 1) * cols];
         // SAFETY: one thread.
-        unsafe { rows.write(kernels, t, x, Form::INTS.and(Form::FLOATS)) };
+        unsafe { rows.write(|x, out| kernels.quantise(x, out), t, x, Form::INTS.and(Form::FLOATS)) };
     }
     acts
 }
 
-fn view(acts: &mut Acts, tokens: usize, cols: usize) -> ActView<'_> {
+fn view(acts: &mut Activations, tokens: usize, cols: usize) -> ActView<'_> {
     // SAFETY: nobody writes them any more.
     unsafe { acts.rows(tokens, cols).view() }
 }
 
 /// The activations that the kernel of `kind` sees.
 fn seen(view: &ActView<'_>, kind: Kind, token: usize) -> Vec<f64> {
-    if kind.acts().floats {
+    if kind.form().floats {
         return view.floats(token)[..view.cols()].iter().map(|&v| f64::from(v)).collect();
     }
     view.blocks(token)

@@ -1,11 +1,11 @@
 //! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks. Called by
 //! `Layout::pack_group`.
 
-use super::{Kind, Layout, Planes, ROWS, SUBS, VECTOR};
+use crate::cpu::kind::{Kind, Planes, ROWS, SUBS, VECTOR};
 
 /// Writes up to `ROWS` rows into their group.
-pub(super) fn pack(layout: &Layout, rows: &[&[u8]], group: &mut [u8]) {
-    match layout.kind {
+pub(super) fn pack(kind: Kind, rows: &[&[u8]], group: &mut [u8]) {
+    match kind {
         Kind::F32 => floats::<4>(rows, group),
         Kind::F16 | Kind::BF16 => floats::<2>(rows, group),
         Kind::Raw => rows

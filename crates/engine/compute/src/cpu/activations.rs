@@ -9,8 +9,7 @@
 use std::marker::PhantomData;
 
 use super::huge::HugeVec;
-use super::kernels::Kernels;
-use super::pack::{FLOAT_STEP, SUB};
+use super::kind::{FLOAT_STEP, Form, SUB};
 use crate::Error;
 
 /// 32 quantised values of one token.
@@ -28,29 +27,8 @@ pub struct ActBlock {
     pub neg_sums: [i32; 2],
 }
 
-/// Which forms of the activations are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Form {
-    /// 8-bit quants.
-    pub ints: bool,
-    /// The f32 values themselves.
-    pub floats: bool,
-}
-
-impl Form {
-    /// For integer kinds.
-    pub const INTS: Self = Self { ints: true, floats: false };
-    /// For float kinds and `Raw`.
-    pub const FLOATS: Self = Self { ints: false, floats: true };
-
-    /// What either wants.
-    pub fn and(self, other: Self) -> Self {
-        Self { ints: self.ints || other.ints, floats: self.floats || other.floats }
-    }
-}
-
 /// Memory for the activations of up to `tokens` tokens of up to `cols` values, allocated once.
-pub struct Acts {
+pub struct Activations {
     blocks: HugeVec,
     floats: HugeVec,
     max_tokens: usize,
@@ -68,7 +46,7 @@ fn float_stride(cols: usize) -> usize {
     16 * (cols.next_multiple_of(FLOAT_STEP).div_ceil(16) | 1)
 }
 
-impl Acts {
+impl Activations {
     /// Room for `max_tokens` rows of `max_cols` values.
     pub fn new(max_tokens: usize, max_cols: usize) -> Result<Self, Error> {
         let too_large =
@@ -111,7 +89,7 @@ pub struct ActRows<'a> {
     float_stride: usize,
     tokens: usize,
     cols: usize,
-    life: PhantomData<&'a mut Acts>,
+    life: PhantomData<&'a mut Activations>,
 }
 
 // SAFETY: plain memory; every access through it is unsafe and asks for what threads must not do at the same time.
@@ -139,20 +117,26 @@ impl<'a> ActRows<'a> {
         Self { blocks, floats: self.floats.wrapping_add(from * self.float_stride), tokens, ..*self }
     }
 
-    /// Writes row `token` in the forms that are wanted.
+    /// Writes row `token` in the forms that are wanted, with the `quantise` of some kernels.
     ///
     /// # Safety
     /// Nobody else reads or writes this row meanwhile.
     ///
     /// # Panics
     /// When there is no such row, or `x` has not its length.
-    pub unsafe fn write(&self, kernels: &Kernels, token: usize, x: &[f32], form: Form) {
+    pub unsafe fn write(
+        &self,
+        quantise: impl FnOnce(&[f32], &mut [ActBlock]),
+        token: usize,
+        x: &[f32],
+        form: Form,
+    ) {
         assert!(token < self.tokens && x.len() == self.cols, "a row of these activations");
-        // SAFETY: the row lies in the allocation (checked above and in `Acts::rows`) and is ours alone.
+        // SAFETY: the row lies in the allocation (checked above and in `Activations::rows`) and is ours alone.
         unsafe {
             if form.ints {
                 let blocks = self.blocks.add(token * self.block_stride).cast::<ActBlock>();
-                kernels.quantise(x, std::slice::from_raw_parts_mut(blocks, self.cols.div_ceil(SUB)));
+                quantise(x, std::slice::from_raw_parts_mut(blocks, self.cols.div_ceil(SUB)));
             }
             if form.floats {
                 let padded = self.cols.next_multiple_of(FLOAT_STEP);

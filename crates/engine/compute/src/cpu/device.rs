@@ -1,0 +1,156 @@
+//! The CPU backend as a whole: its team of threads, its kernels, and what it can tell about itself. `backend` runs verbs on it.
+
+use std::time::Instant;
+
+use octet_weights::Matrix;
+
+use super::arbiter::{Arbiter, Permit};
+use super::bandwidth;
+use super::isa::Isa;
+use super::kernels::Kernels;
+use super::kind::ROWS;
+use super::pack::{Layout, Packed};
+use super::profile::Profile;
+use super::scratch::Scratch;
+use super::team::{Shards, Team};
+use super::topology::Topology;
+use super::vector::VectorKernels;
+use crate::backend::Error;
+
+/// How the CPU backend runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CpuOptions {
+    /// Threads; `None` is one for each physical core that the calling thread may use.
+    pub threads: Option<usize>,
+    /// Bind each thread to a processor of its own, the calling one during a step (on Linux; elsewhere the system
+    /// decides where threads run).
+    pub pin: bool,
+    /// Instruction set; `None` is the widest that this machine has.
+    pub isa: Option<Isa>,
+    /// Compute with dequantised f32 weights and f32 activations: exact, large and slow.
+    pub exact: bool,
+}
+
+impl Default for CpuOptions {
+    fn default() -> Self {
+        Self { threads: None, pin: true, isa: None, exact: false }
+    }
+}
+
+/// Runs the verbs on the processor's cores.
+pub struct Cpu {
+    pub(super) team: Team,
+    pub(super) kernels: Kernels,
+    pub(super) vector: VectorKernels,
+    pub(super) scratch: Option<Scratch>,
+    pub(super) exact: bool,
+    pub(super) isa: Isa,
+    /// Widest input of any projection loaded so far.
+    pub(super) widest: usize,
+    pub(super) profile: Profile,
+    pub(super) arbiter: Arbiter,
+    /// While a step runs.
+    pub(super) permit: Option<Permit>,
+}
+
+impl Cpu {
+    /// A backend with its team of threads. Whichever thread runs a step is one of them.
+    pub fn new(options: &CpuOptions) -> Result<Self, Error> {
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        let missing = || Error(format!("this processor does not have the instruction set {}", isa.name()));
+        let topology = Topology::of_this_thread();
+        let threads = options.threads.unwrap_or_else(|| topology.default_threads());
+        Ok(Self {
+            team: Team::new(threads, if options.pin { topology.cpus() } else { &[] })?,
+            kernels: Kernels::for_isa(isa).ok_or_else(missing)?,
+            vector: VectorKernels::for_isa(isa).ok_or_else(missing)?,
+            scratch: None,
+            exact: options.exact,
+            isa,
+            widest: 0,
+            profile: Profile::default(),
+            arbiter: Arbiter::default(),
+            permit: None,
+        })
+    }
+
+    /// Runs its steps in turn with those of other backends with the same arbiter.
+    #[must_use]
+    pub fn with_arbiter(self, arbiter: &Arbiter) -> Self {
+        Self { arbiter: arbiter.clone(), ..self }
+    }
+
+    /// Starts a verb: lets a waiting backend compute first, and returns the time.
+    pub(super) fn begin(&mut self) -> Instant {
+        if let Some(permit) = &mut self.permit {
+            permit.yield_if_due();
+        }
+        Instant::now()
+    }
+
+    /// For people: instruction set and threads.
+    pub fn describe(&self) -> String {
+        let exact = if self.exact { ", f32 weights" } else { "" };
+        format!("CPU ({}, {} threads{exact})", self.isa.name(), self.team.threads())
+    }
+
+    /// What decides results to the last bit: instruction set and precision. Not threads: they only share the work out.
+    pub fn numerics(&self) -> String {
+        format!("cpu {}{}", self.isa.name(), if self.exact { " exact" } else { "" })
+    }
+
+    /// Time and bytes of each verb since the last call.
+    pub fn take_profile(&mut self) -> Profile {
+        std::mem::take(&mut self.profile)
+    }
+
+    /// Bytes per second that the team reads from memory, in each of `passes` passes.
+    pub fn measure_bandwidth(&mut self, passes: usize) -> Result<Vec<f64>, Error> {
+        bandwidth::measure(&mut self.team, &self.vector, passes)
+    }
+
+    /// Distance of the kernels' software prefetch, in bytes.
+    pub fn prefetch_distance(&self) -> usize {
+        self.kernels.prefetch_distance()
+    }
+
+    /// Threads of the team.
+    pub fn threads(&self) -> usize {
+        self.team.threads()
+    }
+
+    /// Packs matrices of one shape into one allocation, all threads at work.
+    pub(super) fn pack(&mut self, matrices: &[Matrix]) -> Result<Packed, Error> {
+        let Some(first) = matrices.first() else { return Err(Error("no expert".into())) };
+        if let Some(odd) =
+            matrices.iter().find(|m| (m.ty, m.rows, m.cols) != (first.ty, first.rows, first.cols))
+        {
+            let shape = |m: &Matrix| format!("{} [{}, {}]", m.ty, m.rows, m.cols);
+            return Err(Error(format!("experts differ: {} and {}", shape(first), shape(odd))));
+        }
+        let ty = if self.exact { octet_weights::GgmlType::F32 } else { first.ty };
+        let layout = Layout::new(ty, first.rows, first.cols)?;
+        let mut packed = Packed::zeroed(layout, matrices.len())?;
+        let (groups, bytes, exact) = (layout.groups(), layout.group_bytes(), self.exact);
+        let shards = Shards::new(packed.bytes_mut());
+        self.team.run(|w| {
+            for i in w.items(matrices.len() * groups) {
+                let (m, group) = (&matrices[i / groups], i % groups);
+                // SAFETY: each item is a group of its own.
+                let out = unsafe { shards.part(i * bytes, bytes) };
+                if exact {
+                    let rows = m.slice_rows(group * ROWS, m.rows.min((group + 1) * ROWS));
+                    let mut values = vec![0.0f32; rows.rows * rows.cols];
+                    rows.ty.dequantize(&rows.data, &mut values);
+                    let data = values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+                    let one =
+                        Layout::new(ty, rows.rows, rows.cols).expect("a part of a layout that was checked");
+                    one.pack_group(&Matrix { ty, data: data.into(), ..rows }, 0, out);
+                } else {
+                    layout.pack_group(m, group, out);
+                }
+            }
+        });
+        Ok(packed)
+    }
+}

@@ -1,0 +1,57 @@
+//! What the CPU backend keeps in memory: buffers, packed projections and caches. Made by `backend`, used by every verb.
+
+use super::huge::HugeVec;
+use super::pack::Packed;
+use crate::backend::{Error, KvTypes};
+
+/// Zeroed f32 values in memory of their own.
+pub struct Buf(pub(super) HugeVec);
+
+impl Buf {
+    pub(super) fn zeroed(len: usize) -> Result<Self, Error> {
+        let bytes =
+            len.checked_mul(4).ok_or_else(|| Error(format!("{len} values do not fit into memory")))?;
+        HugeVec::zeroed(bytes).map(Self).map_err(|e| Error(format!("no memory for {bytes} bytes: {e}")))
+    }
+}
+
+impl std::ops::Deref for Buf {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        if self.0.is_empty() {
+            return &[]; // no mapping, and so no aligned pointer
+        }
+        // SAFETY: mapped memory is aligned to 64 bytes, its length is a multiple of 4, and any bits are an f32.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() / 4) }
+    }
+}
+
+impl std::ops::DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        if self.0.is_empty() {
+            return &mut [];
+        }
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() / 4) }
+    }
+}
+
+/// A packed projection.
+pub struct Weight {
+    pub(super) packed: Packed,
+    pub(super) bias: Option<Vec<f32>>,
+}
+
+/// The cache of one layer.
+pub(super) enum LayerStore {
+    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` in their types, and the bytes of a page of each.
+    Kv { keys: HugeVec, values: HugeVec, page: [usize; 2] },
+    /// See [`LayerCache::Gdn`].
+    Gdn { conv: Buf, conv_len: usize, state: Buf, state_len: usize },
+}
+
+/// All layers' caches.
+pub struct Cache {
+    pub(super) layers: Vec<LayerStore>,
+    pub(super) kv: KvTypes,
+}

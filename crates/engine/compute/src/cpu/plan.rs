@@ -1,0 +1,93 @@
+//! How the attention of a step is cut into items for the team. Filled and read by `attend`.
+
+use super::vector::attend_chunks;
+use crate::batch::{Batch, PAGE_TOKENS};
+
+/// Spans of fewer tokens have their context shared out among threads; longer ones are shared out by tokens.
+pub(super) const SPLIT_TOKENS: usize = 4;
+/// Queries (tokens times heads of a group) of a tile, unless one token alone has more.
+pub(super) const TILE_QUERIES: usize = 64;
+/// A piece of work for one thread.
+pub(super) struct Item {
+    pub span: usize,
+    /// First token, counted from the start of the batch, and how many.
+    pub token: usize,
+    pub tokens: usize,
+    pub kv_head: usize,
+    /// The chunk of the context, and where its partial results go; `None`: the whole context at once.
+    pub split: Option<(usize, usize)>,
+}
+
+/// A token whose context was shared out: merged when all its chunks are done.
+pub(super) struct Split {
+    pub token: usize,
+    pub chunks: usize,
+    /// Its first partial result; `[chunks, heads]` follow.
+    pub row: usize,
+}
+
+/// The work of one call, planned in memory that is kept.
+#[derive(Default)]
+pub(super) struct Plan {
+    pub items: Vec<Item>,
+    pub splits: Vec<Split>,
+}
+
+impl Plan {
+    /// Room for steps of `tokens` tokens with `heads` heads over a cache of `pages` pages and `slots` sequences.
+    pub fn new(tokens: usize, heads: usize, pages: usize, slots: usize) -> Self {
+        let chunks = Self::chunk_rows(pages, slots);
+        Self {
+            items: Vec::with_capacity((tokens + chunks) * heads),
+            splits: Vec::with_capacity(SPLIT_TOKENS * slots.max(1)),
+        }
+    }
+
+    /// Chunks of all tokens that may be shared out at once. Sequences that share pages may have more: then the rest
+    /// is not shared out.
+    pub fn chunk_rows(pages: usize, slots: usize) -> usize {
+        SPLIT_TOKENS * (attend_chunks(pages * PAGE_TOKENS) + slots)
+    }
+
+    /// Plans a batch, whose partial results have `rows` rows.
+    pub fn fill(&mut self, batch: &Batch, heads: usize, kv_heads: usize, threads: usize, rows: usize) {
+        self.items.clear();
+        self.splits.clear();
+        let tile = (TILE_QUERIES / (heads / kv_heads)).max(1);
+        let mut row = 0;
+        for (index, span) in batch.spans().iter().enumerate() {
+            let end = span.start + span.len;
+            let chunks_all = attend_chunks(span.past + span.len - 1);
+            let fits = row + span.len * chunks_all * heads <= rows
+                && self.splits.len() + span.len <= self.splits.capacity();
+            if span.len < SPLIT_TOKENS && threads > 1 && chunks_all > 1 && fits {
+                for token in span.start..end {
+                    let chunks = attend_chunks(span.past + token - span.start);
+                    for chunk in 0..chunks {
+                        for kv_head in 0..kv_heads {
+                            let at = row + chunk * heads + kv_head * (heads / kv_heads);
+                            self.items.push(Item {
+                                span: index,
+                                token,
+                                tokens: 1,
+                                kv_head,
+                                split: Some((chunk, at)),
+                            });
+                        }
+                    }
+                    self.splits.push(Split { token, chunks, row });
+                    row += chunks * heads;
+                }
+                continue;
+            }
+            let mut token = span.start;
+            while token < end {
+                let tokens = tile.min(end - token);
+                for kv_head in 0..kv_heads {
+                    self.items.push(Item { span: index, token, tokens, kv_head, split: None });
+                }
+                token += tokens;
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Working memory of the verbs. Allocated by `backend` when it makes the cache, used by every verb.
+
+use super::activations::Activations;
+use super::kind::ROWS;
+use super::linear::{Input, TOKEN_BLOCK};
+use super::memory::Buf;
+use super::plan::{Plan, TILE_QUERIES};
+use super::routes::Routes;
+use super::vector::{attend_scratch_len, gdn_scratch_len, partial_len};
+use crate::backend::{CacheShape, Error, LayerCache, StepShape};
+
+/// Working memory of the verbs, allocated once for the largest step.
+pub(super) struct Scratch {
+    /// Normalised inputs of projections `[tokens]`.
+    pub acts: Activations,
+    /// Hidden activations of the dense MLP or of the shared expert `[tokens]`.
+    pub hidden_acts: Activations,
+    /// Hidden activations of routed experts `[tokens * top_k]`.
+    pub expert_acts: Activations,
+    /// f32 rows before they are quantised: dense or shared `[tokens, intermediate]`.
+    pub hidden: Buf,
+    /// Routed `[tokens * top_k, intermediate]`.
+    pub expert_hidden: Buf,
+    /// `[tokens, experts]`
+    pub router: Buf,
+    /// Weight of the shared expert `[tokens]`.
+    pub shared: Buf,
+    /// Experts and weights of each token.
+    pub routes: Routes,
+    /// Convolved queries, keys and values, and their gates.
+    pub delta: DeltaScratch,
+    /// `0..`: the tokens of a step, and its assignments, as the kernels take them.
+    pub tokens: Vec<u32>,
+    pub assignments: Vec<u32>,
+    /// Partial results of attention.
+    pub partials: Buf,
+    pub attend: Plan,
+    /// `[threads, per_thread]`
+    pub threads: Buf,
+    pub per_thread: usize,
+}
+
+impl Scratch {
+    /// For steps of up to `step` over a cache of this shape, by `threads` threads; `widest` is the widest input of any projection.
+    pub fn new(shape: &CacheShape, step: StepShape, threads: usize, widest: usize) -> Result<Self, Error> {
+        let tokens = step.tokens;
+        let (routed, room) = (tokens * step.top_k, Input::room(tokens, threads));
+        let chunk_rows = step.heads * Plan::chunk_rows(shape.pages, shape.slots);
+        let mut per_thread = widest.max(2 * TOKEN_BLOCK * ROWS);
+        let mut partials = 0;
+        for l in &shape.layers {
+            match *l {
+                LayerCache::Kv { head_dim, .. } => {
+                    let queries = TILE_QUERIES.max(step.heads);
+                    per_thread = per_thread.max(attend_scratch_len(queries, head_dim));
+                    partials = partials.max(chunk_rows * partial_len(head_dim));
+                }
+                LayerCache::Gdn { k_dim, .. } => per_thread = per_thread.max(gdn_scratch_len(k_dim)),
+            }
+        }
+        let per_thread = per_thread.next_multiple_of(16);
+        Ok(Self {
+            acts: Activations::new(room, widest)?,
+            hidden_acts: Activations::new(room, step.intermediate)?,
+            expert_acts: Activations::new(room * step.top_k, step.expert_intermediate)?,
+            hidden: Buf::zeroed(tokens * step.intermediate)?,
+            expert_hidden: Buf::zeroed(routed * step.expert_intermediate)?,
+            router: Buf::zeroed(tokens * step.experts)?,
+            shared: Buf::zeroed(tokens)?,
+            tokens: (0..tokens as u32).collect(),
+            assignments: (0..routed as u32).collect(),
+            routes: Routes::new(tokens, step.top_k, step.experts),
+            delta: DeltaScratch::new(shape, tokens)?,
+            partials: Buf::zeroed(partials)?,
+            attend: Plan::new(tokens, step.heads, shape.pages, shape.slots),
+            threads: Buf::zeroed(threads * per_thread)?,
+            per_thread,
+        })
+    }
+}
+
+/// What lies between the phases, by head so that a head's tokens are contiguous.
+pub(super) struct DeltaScratch {
+    /// `[k_heads, tokens, k_dim]`
+    pub q: Buf,
+    /// `[k_heads, tokens, k_dim]`
+    pub k: Buf,
+    /// `k . q`: `[k_heads, tokens]`
+    pub kq: Buf,
+    /// Values, then outputs: `[v_heads, tokens, v_dim]`
+    pub v: Buf,
+    /// `[tokens, v_heads]`
+    pub beta: Buf,
+    /// `[tokens, v_heads]`
+    pub decay: Buf,
+}
+
+impl DeltaScratch {
+    pub fn new(shape: &CacheShape, tokens: usize) -> Result<Self, Error> {
+        let (mut keys, mut values, mut heads) = (0, 0, 0);
+        for l in &shape.layers {
+            if let LayerCache::Gdn { channels, v_heads, v_dim, .. } = *l {
+                keys = keys.max((channels - v_heads * v_dim) / 2);
+                values = values.max(v_heads * v_dim);
+                heads = heads.max(v_heads);
+            }
+        }
+        let buf = |n: usize| Buf::zeroed(n * tokens);
+        Ok(Self {
+            q: buf(keys)?,
+            k: buf(keys)?,
+            kq: buf(heads)?,
+            v: buf(values)?,
+            beta: buf(heads)?,
+            decay: buf(heads)?,
+        })
+    }
+}
