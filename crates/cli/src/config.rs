@@ -39,6 +39,7 @@ Examples:
   octet run model.gguf                                     a chat in the terminal
   octet serve smollm2:135m                                 an API for clients, at 127.0.0.1:8080
   octet show model.gguf                                    what is in it, and what memory it takes
+  octet plan                                               which models fit here, and how fast
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m   how fast would it run here?
 
 A MODEL is a short name (smollm2:135m), a repository on Hugging Face (hf:user/repo:Q4_K_M), an
@@ -56,6 +57,7 @@ pub enum Command {
     Serve(Box<crate::serve::ServeArgs>),
     Bench(Box<crate::bench::BenchArgs>),
     Show(crate::show::ShowArgs),
+    Plan(crate::plan::PlanArgs),
     Devices(crate::device::DevicesArgs),
     Synth(crate::synth::SynthArgs),
     Pull(crate::library::PullArgs),

@@ -56,7 +56,8 @@ impl FromStr for DeviceName {
     }
 }
 
-fn gib(s: &str) -> Result<u64, String> {
+/// Bytes, from a number of GiB: `16`, `7.5GiB`.
+pub fn gib(s: &str) -> Result<u64, String> {
     let number = s.trim_end_matches("GiB").trim_end_matches("G").trim();
     let gib: f64 = number.parse().map_err(|_| "expected a number of GiB, such as 16 or 7.5".to_string())?;
     if gib.is_finite() && gib > 0.0 {

@@ -14,6 +14,7 @@ mod library;
 mod memory;
 mod model;
 mod perplexity;
+mod plan;
 mod progress;
 mod route;
 mod run;
@@ -55,6 +56,7 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(&args, settings)?,
         Command::Bench(args) => bench::run(&args, settings)?,
         Command::Show(args) => show::run(&args, settings)?,
+        Command::Plan(args) => plan::run(&args)?,
         Command::Devices(args) => device::list(&args)?,
         Command::Synth(args) => synth::run(&args)?,
         Command::Pull(args) => library::pull(&args, settings)?,

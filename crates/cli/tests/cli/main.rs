@@ -6,6 +6,7 @@ mod endpoint;
 mod inside;
 mod keys_cli;
 mod measure;
+mod plan;
 mod route_command;
 mod served;
 mod text;

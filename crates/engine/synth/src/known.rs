@@ -46,7 +46,7 @@ const NAMES: &[Entry] = &[
     (&["qwen3-0.6b"],        || tied(qwen3(1024, 28, (16, 8), Ffn::Dense(3072)))),
     (&["qwen2.5-7b"],        qwen2_5_7b),
     (&["llama-3.1-8b"],      || llama3(4096, 32, 128, 14336, LLAMA_3_1_FACTOR)),
-    (&["llama-3.2-1b"],      || tied(llama3(2048, 16, 64, 8192, LLAMA_3_2_FACTOR))),
+    (&["llama-3.2-1b", "llama3.2-1b"], || tied(llama3(2048, 16, 64, 8192, LLAMA_3_2_FACTOR))),
     (&["smollm2-135m"],      smollm2_135m),
     (&["mixtral-8x7b"],      mixtral_8x7b),
 ];

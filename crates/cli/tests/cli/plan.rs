@@ -1,0 +1,59 @@
+//! `octet plan`: the sizes of published files, and what fits where.
+
+use crate::common::Place;
+use serde_json::Value;
+
+fn plan(args: &[&str]) -> Value {
+    let ran = Place::new().octet(&[&["plan", "--json", "--bandwidth", "100"], args].concat()).ok();
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
+fn find<'a>(plan: &'a Value, model: &str, quant: &str) -> Option<&'a Value> {
+    let all = plan["models"].as_array().expect("a list");
+    all.iter().find(|m| m["model"] == model && m["quantization"] == quant)
+}
+
+#[test]
+fn weights_are_as_large_as_published_files() {
+    let plan = plan(&["--ram", "64"]);
+    // Bytes of the files on the hub, their metadata included.
+    for (model, quant, bytes) in [
+        ("qwen3:8b", "Q4_K_M", 5_027_783_488.0),
+        ("qwen3:8b", "Q8_0", 8_709_518_624.0),
+        ("qwen3:30b-a3b", "Q4_K_M", 18_556_685_792.0),
+    ] {
+        let found = find(&plan, model, quant).expect("it fits")["weight_bytes"].as_f64().expect("a number");
+        assert!((found / bytes - 1.0).abs() < 0.01, "{model} {quant}: {found} {bytes}");
+    }
+}
+
+#[test]
+fn what_fits_depends_on_memory_and_context() {
+    let (small, large) = (plan(&["--ram", "16"]), plan(&["--ram", "32"]));
+    assert_eq!(find(&small, "qwen3.6:35b-a3b", "Q4_K_M"), None);
+    let too_large = small["too_large"].as_array().expect("a list");
+    assert!(too_large.iter().any(|m| m["model"] == "qwen3.6:35b-a3b"), "{too_large:?}");
+    let sparse = find(&large, "qwen3.6:35b-a3b", "Q4_K_M").expect("it fits");
+    let dense = find(&large, "qwen3.6:27b", "Q4_K_M").expect("it fits");
+    let rate = |m: &Value| m["tokens_per_second"].as_f64().expect("a number");
+    assert!(rate(sparse) > 5.0 * rate(dense), "few of its experts are read for a token");
+    assert!(rate(sparse) > sparse["tokens_per_second_full_context"].as_f64().expect("a number"));
+
+    let long = plan(&["--ram", "32", "-c", "262144"]);
+    assert!(find(&long, "qwen3:8b", "Q4_K_M").is_none(), "it was made for 40960 tokens");
+    assert_eq!(find(&long, "qwen3.6:35b-a3b", "Q4_K_M").expect("it fits")["context"], 262_144);
+
+    let card = plan(&["--ram", "32", "--vram", "12GiB"]);
+    let on = |model: &str| find(&card, model, "Q4_K_M").expect("it fits")["device"].clone();
+    assert_eq!((on("qwen3:8b"), on("qwen3.6:35b-a3b")), ("card".into(), "cpu".into()));
+    assert_eq!(find(&card, "qwen3:8b", "Q4_K_M").expect("it fits")["tokens_per_second"], Value::Null);
+}
+
+#[test]
+fn the_table_has_one_line_for_each_model() {
+    let ran = Place::new().octet(&["plan", "--ram", "24GiB", "--bandwidth", "60"]).ok();
+    let lines: Vec<&str> = ran.stdout.lines().filter(|l| l.starts_with("qwen3:8b ")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("Q8_0"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("Too large in Q4_K_M: "), "{}", ran.stdout);
+    Place::new().octet(&["plan", "--ram", "much"]).fails(2, &["GiB"]);
+}
