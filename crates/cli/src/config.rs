@@ -58,6 +58,7 @@ pub enum Command {
     Bench(Box<crate::bench::BenchArgs>),
     Show(crate::show::ShowArgs),
     Plan(crate::plan::PlanArgs),
+    Experts(Box<crate::experts::ExpertsArgs>),
     Devices(crate::device::DevicesArgs),
     Synth(crate::synth::SynthArgs),
     Pull(crate::library::PullArgs),

@@ -8,6 +8,7 @@ mod completions;
 mod config;
 mod config_cmd;
 mod device;
+mod experts;
 mod inside;
 mod keys;
 mod library;
@@ -57,6 +58,7 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => bench::run(&args, settings)?,
         Command::Show(args) => show::run(&args, settings)?,
         Command::Plan(args) => plan::run(&args)?,
+        Command::Experts(args) => experts::run(&args, settings)?,
         Command::Devices(args) => device::list(&args)?,
         Command::Synth(args) => synth::run(&args)?,
         Command::Pull(args) => library::pull(&args, settings)?,

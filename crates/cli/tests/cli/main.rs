@@ -3,6 +3,7 @@
 mod common;
 mod config_command;
 mod endpoint;
+mod experts;
 mod inside;
 mod keys_cli;
 mod measure;

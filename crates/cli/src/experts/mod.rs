@@ -1,0 +1,189 @@
+//! `octet experts`: which experts of each layer texts of different domains use, as a table, JSON and a heat map.
+
+mod domains;
+mod svg;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use octet_engine::engine::Options;
+use octet_engine::score::Scorer;
+use octet_engine::tokenizer::{Special, Tokenizer};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::chat::{ChatArgs, Conversation};
+use crate::config::{EngineArgs, ModelArgs, Settings};
+use crate::progress::Bar;
+use crate::units::count;
+use domains::Domains;
+
+const EXAMPLES: &str = "\
+Examples:
+  octet experts model.gguf --prompts prompts.jsonl
+  octet experts model.gguf --prompts prompts.jsonl --svg experts.svg --json > experts.json
+
+Each line of the file is one of
+  {\"domain\": \"code\", \"prompt\": \"Reverse a list in Python.\", \"answer\": \"items[::-1]\"}
+  {\"domain\": \"law\", \"text\": \"The parties agree that ...\"}
+A prompt, and the answer if there is one, goes through the chat template; a text does not.";
+
+/// Shows which experts texts of different domains use.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ExpertsArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Prompts and texts with their domains, one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    prompts: PathBuf,
+    /// Write a heat map of layers and experts for each domain into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON, with how often each expert was chosen.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    chat: ChatArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Tokens that are read at once.
+const AT_ONCE: usize = 32;
+
+/// A line of the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    domain: String,
+    prompt: Option<String>,
+    answer: Option<String>,
+    text: Option<String>,
+}
+
+pub fn run(args: &ExpertsArgs, settings: &Settings) -> anyhow::Result<()> {
+    let lines = lines(args)?;
+    let model = crate::model::open(&args.model.name(settings)?, settings)?;
+    let tokenizer = Tokenizer::from_metadata(&model.metadata)?;
+    let texts: Vec<(String, Vec<u32>)> = lines
+        .into_iter()
+        .enumerate()
+        .map(|(i, line)| {
+            let domain = line.domain.clone();
+            let tokens = tokens(args, &model, &tokenizer, line);
+            Ok((domain, tokens.with_context(|| format!("{}: line {}", args.prompts.display(), i + 1))?))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let options = Options { score_tokens: AT_ONCE, ..args.engine.options() };
+    let mut scorer = crate::model::load_to_score(&model, &args.engine, &[options])?.remove(0);
+    ensure!(scorer.experts().is_some(), "{}: the model has no experts", model.origin);
+    let domains = read(&mut scorer, &texts)?;
+    if let Some(path) = &args.svg {
+        std::fs::write(path, svg::draw(&model.origin, &domains))
+            .with_context(|| path.display().to_string())?;
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        return Ok(writeln!(out, "{:#}", as_json(&domains))?);
+    }
+    Ok(table(&mut out, &domains)?)
+}
+
+fn lines(args: &ExpertsArgs) -> anyhow::Result<Vec<Line>> {
+    let name = args.prompts.display();
+    let text = crate::chat::read(&args.prompts)?;
+    let mut lines: Vec<Line> = Vec::new();
+    for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+        let line: Line = serde_json::from_str(line).with_context(|| format!("{name}: line {}", i + 1))?;
+        lines.push(line);
+    }
+    ensure!(!lines.is_empty(), "{name}: no prompts");
+    Ok(lines)
+}
+
+fn tokens(
+    args: &ExpertsArgs,
+    model: &octet_weights::Model,
+    tokenizer: &Tokenizer,
+    line: Line,
+) -> anyhow::Result<Vec<u32>> {
+    match (line.prompt, line.text) {
+        (Some(prompt), None) => {
+            let template = args.chat.template(model, tokenizer)?;
+            let mut chat: Conversation = args.chat.conversation(None)?;
+            chat.say("user", &prompt);
+            if let Some(answer) = &line.answer {
+                chat.say("assistant", answer);
+            }
+            Ok(tokenizer.encode_prompt(&template.render(&chat.input(line.answer.is_none()))?)?)
+        }
+        (None, Some(text)) if line.answer.is_none() => Ok(tokenizer.encode(&text, Special::Text)?),
+        _ => bail!("expected either 'prompt', which may have an 'answer', or 'text'"),
+    }
+}
+
+/// Counts the choices of all texts' tokens. Texts longer than the context are cut into parts.
+fn read(scorer: &mut Scorer, texts: &[(String, Vec<u32>)]) -> anyhow::Result<Domains> {
+    let all = texts.iter().map(|(_, tokens)| tokens.len()).sum::<usize>() as u64;
+    let bar = Bar::steps("reading");
+    let mut domains = Domains::default();
+    let mut before = scorer.experts().context("the model has no experts")?;
+    let mut done = 0;
+    for (domain, tokens) in texts {
+        for part in tokens.chunks(scorer.context()) {
+            scorer.begin();
+            for step in part.chunks(scorer.at_once()) {
+                scorer.read(step)?;
+                done += step.len() as u64;
+                bar.update(done, all);
+            }
+        }
+        let after = scorer.experts().context("the model has no experts")?;
+        domains.add(domain, tokens.len() as u64, &before, &after);
+        before = after;
+    }
+    Ok(domains)
+}
+
+fn as_json(d: &Domains) -> Value {
+    json!({
+        "experts": d.experts,
+        "experts_per_token": d.per_token,
+        "domains": d.domains.iter().map(|domain| json!({
+            "name": domain.name,
+            "tokens": domain.tokens,
+            "layers": domain.layers,
+        })).collect::<Vec<_>>(),
+        "layers": d.layers().map(|l| json!({
+            "layer": l.layer,
+            "entropy_bits": l.entropy,
+            "top_10_percent_share": l.top,
+            "mutual_information_bits": l.information,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn table(out: &mut dyn Write, d: &Domains) -> std::io::Result<()> {
+    writeln!(out, "{} experts, {} for a token", d.experts, d.per_token)?;
+    for domain in &d.domains {
+        writeln!(out, "  {}: {}", domain.name, count(domain.tokens as usize, "token"))?;
+    }
+    let most = (d.experts as f64).log2();
+    writeln!(out, "\nall domains alike in weight; a layer's entropy is at most {most:.2} bits")?;
+    writeln!(out, "layer  entropy  busiest 10%  information of expert and domain")?;
+    for l in d.layers() {
+        let bar = "█".repeat((l.information * 20.0).round() as usize);
+        let line = format!(
+            "{:5} {:8.2} {:11.1}%  {:.3} bits {bar}",
+            l.layer,
+            l.entropy,
+            100.0 * l.top,
+            l.information
+        );
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
