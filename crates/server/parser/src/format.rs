@@ -1,6 +1,10 @@
 //! Which syntax a model speaks: read off its chat template, or given by name. Chosen by callers, once a model.
 
 use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::derive::Derived;
+use crate::syntax::{Arguments, CallSyntax, Piece};
 
 /// A name that is none of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -12,7 +16,7 @@ pub struct UnknownName {
 }
 
 /// How a model writes tool calls.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolSyntax {
     /// Not at all: tags are text.
     #[default]
@@ -22,6 +26,28 @@ pub enum ToolSyntax {
     Qwen3Coder,
     /// `<tool_call>{"name": NAME, "arguments": {...}}</tool_call>`, with newlines: Hermes 2 and 3, Qwen2.5, Qwen3.
     Hermes,
+    /// As the model's own chat template writes them.
+    Native(Arc<CallSyntax>),
+}
+
+impl From<CallSyntax> for ToolSyntax {
+    /// Two syntaxes are followed more closely than others, for their models forget tags.
+    fn from(syntax: CallSyntax) -> Self {
+        let begins_call = syntax.trigger() == "<tool_call>";
+        let is_bare = |pieces: &[Piece]| {
+            pieces.iter().all(|p| matches!(p, Piece::Text(t) if t.replace("<tool_call>", "").trim().is_empty()))
+        };
+        let keys = syntax.object.as_ref().map(|k| (k.name.as_str(), k.arguments.as_str()));
+        if begins_call && keys == Some(("name", "arguments")) && is_bare(&syntax.open) {
+            return Self::Hermes;
+        }
+        let opens_function = matches!(syntax.open.as_slice(), [Piece::Text(t)] if t.trim_end() == "<tool_call>\n<function=");
+        let is_xml = syntax.call.iter().any(|p| match p {
+            Piece::Arguments(Arguments::Tagged(t)) => t.open.trim() == "<parameter=" && t.text == ">\n",
+            _ => false,
+        });
+        if begins_call && opens_function && is_xml { Self::Qwen3Coder } else { Self::Native(syntax.into()) }
+    }
 }
 
 impl FromStr for ToolSyntax {
@@ -73,7 +99,7 @@ impl FromStr for ReasoningFormat {
 }
 
 /// The syntax that a model speaks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Format {
     /// An answer may begin with `<think>`.
     pub reasoning: bool,
@@ -95,6 +121,15 @@ impl Format {
             ToolSyntax::None // another family's call between the same tags
         };
         Self { reasoning: has("<think>") || has("</think>"), tools }
+    }
+}
+
+impl Format {
+    /// Of a template that was read by rendering it; `None` where it shows the model no tools, or no syntax of calls is known of it.
+    pub fn derived(template: &str, derived: &Derived) -> Option<Self> {
+        derived.tools?;
+        let tools = ToolSyntax::from(derived.calls.clone()?);
+        Some(Self { tools, ..Self::detect(template) })
     }
 }
 

@@ -53,7 +53,7 @@ impl Scan {
             }
             (At::Object(scanner), Token::Char(c)) => match scanner.step(c) {
                 Progress::More => Step::More,
-                Progress::Bad => failed,
+                Progress::Bad | Progress::Before => failed,
                 Progress::Done => {
                     self.object.end = end;
                     self.at = At::Close;

@@ -1,5 +1,5 @@
-//! Follows JSON that comes by characters, to know where an object ends and at once when it is none. Used by `hermes` and
-//! `coerce`.
+//! Follows JSON that comes by characters, to know where an object ends and at once when it is none. Used by `hermes`,
+//! `native` and `coerce`.
 
 /// Containers within containers; below serde_json's own limit, so that what passes here can be read, and so can an object
 /// that has it as a member.
@@ -13,6 +13,19 @@ pub enum Progress {
     Done,
     /// Not JSON.
     Bad,
+    /// It was complete before this character. Of JSON only `Done` says that it is complete.
+    Before,
+}
+
+/// What may come next, white space left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaits {
+    Key,
+    Colon,
+    Value,
+    Comma,
+    /// More of a text, a number or a word.
+    Nothing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +117,24 @@ impl Scanner {
         };
         self.expect = next;
         Progress::More
+    }
+
+    /// Containers that are open.
+    pub fn depth(&self) -> usize {
+        self.open.len()
+    }
+
+    /// What may come next.
+    pub fn awaits(&self) -> Awaits {
+        match self.expect {
+            Expect::Key | Expect::KeyOrClose => Awaits::Key,
+            Expect::Colon => Awaits::Colon,
+            Expect::Value | Expect::ValueOrClose => Awaits::Value,
+            Expect::CommaOrClose => Awaits::Comma,
+            Expect::Text { .. } | Expect::Escape { .. } | Expect::Hex { .. } | Expect::Number | Expect::Word(_) => {
+                Awaits::Nothing
+            }
+        }
     }
 
     fn after_text(&self, key: bool) -> Expect {

@@ -36,14 +36,22 @@
 //! `</parameter>`.
 
 mod coerce;
+mod derive;
 mod format;
 mod hermes;
 mod json;
 mod message;
+mod native;
+mod object;
 mod parser;
+mod syntax;
+mod tagged;
 mod tags;
+mod written;
 mod xml;
 
+pub use derive::{Derived, History, Ids, ToolsVariable, derive};
 pub use format::{Format, ReasoningFormat, ToolSyntax, UnknownName};
 pub use message::{Delta, Message, ToolCall};
 pub use parser::{Options, Parser, Start, Tool, parse};
+pub use syntax::{Arguments, CallSyntax, JsonType, Keys, Piece, Tagged, tags};

@@ -7,8 +7,16 @@ pub enum Delta<'a> {
     Reasoning(&'a str),
     /// More of the answer; never empty.
     Content(&'a str),
-    /// A whole call.
-    ToolCall(ToolCall),
+    /// A call of a tool that was given begins; its arguments follow.
+    Call {
+        /// Which of the answer's calls it is, from 0.
+        index: usize,
+        /// One of the tools' names.
+        name: &'a str,
+    },
+    /// More of the arguments of the last call, which are a JSON object as text; never empty. They come all at once, and are valid, unless
+    /// the syntax has them as JSON: then they come as they are written, and end where the answer does.
+    Arguments(&'a str),
 }
 
 /// A complete call of a tool that was given. Ids are the caller's to make.
@@ -18,7 +26,7 @@ pub struct ToolCall {
     pub index: usize,
     /// One of the tools' names.
     pub name: String,
-    /// A JSON object, as text.
+    /// A JSON object, as text; its beginning, where the answer ended in it.
     pub arguments: String,
 }
 
@@ -39,7 +47,14 @@ impl Message {
         match delta {
             Delta::Reasoning(text) => self.reasoning.push_str(text),
             Delta::Content(text) => self.content.push_str(text),
-            Delta::ToolCall(call) => self.tool_calls.push(call),
+            Delta::Call { index, name } => {
+                self.tool_calls.push(ToolCall { index, name: name.into(), arguments: String::new() });
+            }
+            Delta::Arguments(text) => {
+                if let Some(call) = self.tool_calls.last_mut() {
+                    call.arguments.push_str(text);
+                }
+            }
         }
     }
 }

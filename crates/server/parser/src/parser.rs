@@ -9,9 +9,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::format::{Format, ReasoningFormat, ToolSyntax};
-use crate::message::{Delta, Message, ToolCall};
+use crate::message::{Delta, Message};
 use crate::tags::{Found, Step, Tag, Tags, Token};
-use crate::{hermes, xml};
+use crate::{hermes, native, xml};
 
 /// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,13 +69,24 @@ enum Zone {
 enum Call {
     Xml(xml::Scan),
     Hermes(hermes::Scan),
+    Native(native::Scan),
+}
+
+/// How much of a call's arguments is out while they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Streamed {
+    /// Nothing: it may yet be no call.
+    Nothing,
+    /// All up to this byte of the held text.
+    To(usize),
 }
 
 /// What is certain and not yet handed out.
 #[derive(Debug)]
 enum Ready {
     Text(Zone, String),
-    Call(ToolCall),
+    Call { index: usize, name: String },
+    Arguments(String),
 }
 
 /// Reads one answer, given in pieces.
@@ -84,6 +95,8 @@ pub struct Parser {
     format: Format,
     tools: Arc<[Tool]>,
     options: Options,
+    /// How calls are followed in a syntax that was read off a template.
+    plan: Option<Arc<native::Plan>>,
 
     zone: Zone,
     /// Nothing but white space has come: `<think>` may.
@@ -107,6 +120,7 @@ pub struct Parser {
     /// The text of a call so far, from its first tag.
     held: String,
     call: Option<Call>,
+    streamed: Streamed,
     /// The call names no tool: it is followed for its end alone, and its values are handed out as they come.
     quoted: bool,
     /// Texts that are to be read again, and how far they are; the last first.
@@ -119,8 +133,13 @@ pub struct Parser {
 impl Parser {
     /// A parser of one answer. Without `tools` no calls are recognised.
     pub fn new(format: Format, start: Start, tools: impl Into<Arc<[Tool]>>, options: Options) -> Self {
+        let plan = match &format.tools {
+            ToolSyntax::Native(syntax) => Some(Arc::new(native::Plan::new(syntax))),
+            ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => None,
+        };
         let mut parser = Self {
             format,
+            plan,
             tools: tools.into(),
             options,
             zone: Zone::Content,
@@ -135,6 +154,7 @@ impl Parser {
             part: String::new(),
             held: String::new(),
             call: None,
+            streamed: Streamed::Nothing,
             quoted: false,
             again: Vec::new(),
             ready: Vec::new(),
@@ -185,7 +205,8 @@ impl Parser {
                 Ready::Text(Zone::Reasoning, _) if self.options.reasoning == ReasoningFormat::Hidden => {}
                 Ready::Text(Zone::Reasoning, text) => emit(Delta::Reasoning(&text)),
                 Ready::Text(Zone::Content, text) => emit(Delta::Content(&text)),
-                Ready::Call(call) => emit(Delta::ToolCall(call)),
+                Ready::Call { index, name } => emit(Delta::Call { index, name: &name }),
+                Ready::Arguments(text) => emit(Delta::Arguments(&text)),
             }
         }
     }
@@ -207,10 +228,19 @@ impl Parser {
 
     fn char(&mut self, c: char) {
         self.steps += 1;
-        if self.part.is_empty() && c != '<' {
+        let trigger = self.trigger();
+        if self.part.is_empty() && c != '<' && !trigger.is_some_and(|t| t.starts_with(c)) {
             return self.token(Token::Char(c));
         }
         self.part.push(c);
+        match self.trigger().filter(|t| t.starts_with(&self.part)) {
+            Some(trigger) if trigger == self.part => {
+                self.part.clear();
+                return self.begin_section();
+            }
+            Some(_) => return,
+            None => {}
+        }
         match self.wanted().find(&self.part) {
             Found::Part => {}
             Found::Tag(tag) => {
@@ -224,13 +254,34 @@ impl Parser {
         }
     }
 
-    /// `part` begins with `<` and is no tag: that is a character like others, and the rest is read anew.
+    /// `part` begins like a tag and is none: its first character is one like others, and the rest is read again.
     fn no_tag(&mut self, mut part: String) {
-        let rest = part.split_off(1);
+        let Some(first) = part.chars().next() else { return };
+        let rest = part.split_off(first.len_utf8());
         if !rest.is_empty() {
             self.again.push((rest, 0));
         }
-        self.token(Token::Char('<'));
+        self.token(Token::Char(first));
+    }
+
+    /// What begins a section of calls here, in a syntax that was read off a template.
+    fn trigger(&self) -> Option<&str> {
+        let plan = self.plan.as_ref()?;
+        let here = !plan.at_start() || !self.in_reasoning() && !self.content && !self.started && self.calls == 0;
+        (here && self.call.is_none() && self.takes_calls()).then_some(plan.trigger())
+    }
+
+    fn begin_section(&mut self) {
+        let Some(plan) = &self.plan else { return };
+        self.skip = 0;
+        self.quoted = false;
+        self.held = plan.trigger().into();
+        self.call = Some(Call::Native(native::Scan::new(plan)));
+    }
+
+    /// Whether a tag may come, to which white space before it belongs.
+    fn awaits_tags(&self) -> bool {
+        !self.wanted().is_empty() || self.trigger().is_some()
     }
 
     /// The tags that mean something here.
@@ -238,6 +289,7 @@ impl Parser {
         match &self.call {
             Some(Call::Xml(scan)) => return scan.wanted(),
             Some(Call::Hermes(scan)) => return scan.wanted(),
+            Some(Call::Native(_)) => return Tags::NONE,
             None => {}
         }
         let mut tags = Tags::NONE;
@@ -247,7 +299,7 @@ impl Parser {
         if self.in_reasoning() || self.close_due {
             tags = tags.with(Tag::ThinkClose);
         }
-        if self.takes_calls() {
+        if self.takes_calls() && self.plan.is_none() {
             tags = tags.with(Tag::CallOpen);
             if self.format.tools == ToolSyntax::Qwen3Coder && !self.in_reasoning() {
                 tags = tags.with(Tag::FunctionOpen);
@@ -307,7 +359,7 @@ impl Parser {
 
     /// Newlines that templates write between text and a call.
     fn newlines_before_call(&self) -> usize {
-        if self.format.tools == ToolSyntax::Qwen3Coder { 2 } else { 1 }
+        if self.format.tools == ToolSyntax::Hermes { 1 } else { 2 }
     }
 
     /// A character of reasoning or content.
@@ -318,11 +370,11 @@ impl Parser {
         }
         self.skip = 0;
         let space = Token::Char(c).is_space();
-        if !self.started && space && (self.calls > 0 || !self.wanted().is_empty()) {
+        if !self.started && space && (self.calls > 0 || self.awaits_tags()) {
             self.gap.push(c);
             return;
         }
-        if self.started && c == '\n' && !self.wanted().is_empty() {
+        if self.started && c == '\n' && self.awaits_tags() {
             // All that is held are newlines.
             if self.gap.len() < self.newlines_before_call() {
                 self.gap.push(c);
@@ -366,7 +418,7 @@ impl Parser {
         self.held = tag.text().into();
         self.call = Some(match self.format.tools {
             ToolSyntax::Hermes => Call::Hermes(hermes::Scan::new(self.held.len())),
-            ToolSyntax::Qwen3Coder | ToolSyntax::None => {
+            ToolSyntax::Qwen3Coder | ToolSyntax::None | ToolSyntax::Native(_) => {
                 Call::Xml(xml::Scan::new(tag, self.in_reasoning(), self.nesting))
             }
         });
@@ -380,13 +432,62 @@ impl Parser {
         let step = match &mut self.call {
             Some(Call::Xml(scan)) => scan.step(token, self.held.len()),
             Some(Call::Hermes(scan)) => scan.step(token, self.held.len()),
+            Some(Call::Native(scan)) => match token {
+                Token::Char(c) => scan.step(c, &self.held),
+                Token::Tag(_) => return, // none is wanted here
+            },
             None => return,
         };
         match step {
-            Step::More => self.quote(token),
-            Step::Done { end } => self.complete(end),
-            Step::Text { end } => self.give_up(end),
+            Step::More => {
+                self.stream();
+                self.quote(token);
+            }
+            Step::Done { end } => {
+                self.stream();
+                self.complete(end);
+            }
+            Step::Text { end } => match self.streamed {
+                Streamed::Nothing => self.give_up(end),
+                // It broke off: what is out stays a call.
+                Streamed::To(sent) => self.end_of_call(sent),
+            },
+            Step::Skip { end } => self.skip_section(end),
         }
+    }
+
+    /// Hands out what there is of a call's arguments.
+    fn stream(&mut self) {
+        let Some(Call::Native(scan)) = &self.call else { return };
+        let sent = match self.streamed {
+            Streamed::To(sent) => sent,
+            Streamed::Nothing => {
+                let Some(name) = scan.begun(&self.held).map(|(name, _)| name) else { return };
+                if self.tool(&name).is_none() {
+                    return;
+                }
+                self.ready.push(Ready::Call { index: self.calls, name });
+                0
+            }
+        };
+        let Some((_, span)) = scan.begun(&self.held) else { return };
+        let end = if span.is_empty() { self.held.len() } else { span.end };
+        let from = sent.max(span.start);
+        if from < end {
+            let text = &self.held[from..end];
+            match self.ready.last_mut() {
+                Some(Ready::Arguments(last)) => last.push_str(text),
+                _ => self.ready.push(Ready::Arguments(text.into())),
+            }
+        }
+        self.streamed = Streamed::To(from.max(end));
+    }
+
+    /// What ends a section of calls is neither text nor call.
+    fn skip_section(&mut self, end: usize) {
+        self.call = None;
+        self.again.push((self.held.split_off(end), 0));
+        self.held.clear();
     }
 
     /// Hands out what a call without a tool holds, while its end is not in sight.
@@ -414,6 +515,12 @@ impl Parser {
         let (end, nested) = match &mut self.call {
             Some(Call::Xml(scan)) => (scan.finish(), scan.nested()),
             Some(Call::Hermes(scan)) => (scan.finish(), false),
+            // Of a section that is not closed, nothing is left.
+            Some(Call::Native(scan)) if scan.is_between() => return self.skip_section(self.held.len()),
+            Some(Call::Native(_)) if self.streamed != Streamed::Nothing => {
+                return self.end_of_call(self.held.len());
+            }
+            Some(Call::Native(scan)) => (scan.finish(&self.held), false),
             None => return,
         };
         match end {
@@ -431,6 +538,9 @@ impl Parser {
 
     /// The call ends at byte `end` of the held text; the rest is read again.
     fn complete(&mut self, end: usize) {
+        if self.streamed != Streamed::Nothing {
+            return self.end_of_call(end);
+        }
         let call = match &self.call {
             Some(Call::Xml(_)) if self.quoted => None,
             Some(Call::Xml(scan)) => {
@@ -438,11 +548,18 @@ impl Parser {
                 tool.map(|t| (t.name.clone(), scan.arguments(&self.held, &t.parameters)))
             }
             Some(Call::Hermes(scan)) => scan.call(&self.held).filter(|(name, _)| self.tool(name).is_some()),
+            Some(Call::Native(scan)) => scan.call(&self.held, |name| self.tool(name).map(|t| &t.parameters)),
             None => return,
         };
         let Some((name, arguments)) = call else { return self.give_up(end) };
-        self.ready.push(Ready::Call(ToolCall { index: self.calls, name, arguments }));
+        self.ready.extend([Ready::Call { index: self.calls, name }, Ready::Arguments(arguments)]);
+        self.end_of_call(end);
+    }
+
+    /// The call is out, and ends at byte `end` of the held text; the rest is read again.
+    fn end_of_call(&mut self, end: usize) {
         self.calls += 1;
+        self.streamed = Streamed::Nothing;
         if self.in_reasoning() {
             self.zone = Zone::Content;
             if self.options.reasoning != ReasoningFormat::None {
@@ -452,7 +569,10 @@ impl Parser {
         }
         self.lead = false;
         self.started = false;
-        self.call = None;
+        self.call = match self.call.take() {
+            Some(Call::Native(scan)) if self.takes_calls() => scan.between().map(Call::Native),
+            _ => None,
+        };
         self.again.push((self.held.split_off(end), 0));
         self.held.clear();
     }
@@ -526,7 +646,7 @@ mod tests {
                 for (in_reasoning, text) in
                     [(false, text.clone()), (true, text.clone()), (true, text.clone() + "</think>")]
                 {
-                    let work = work(syntax, in_reasoning, &text);
+                    let work = work(syntax.clone(), in_reasoning, &text);
                     assert!(work < 5.0, "{piece:?} {syntax:?} in reasoning {in_reasoning}: {work} times");
                 }
             }

@@ -108,4 +108,6 @@ pub enum Step {
     Done { end: usize },
     /// No call: text up to `end`, tags in it included; the rest is read again.
     Text { end: usize },
+    /// What ends a section of calls, up to `end`: neither text nor call; the rest is read again.
+    Skip { end: usize },
 }

@@ -6,7 +6,7 @@ use octet_parser::{Delta, Message, Options, ReasoningFormat, ToolCall, ToolSynta
 use proptest::prelude::*;
 
 fn whole(answer: &Answer, options: Options) -> Message {
-    feed(parser(answer.syntax, answer.in_reasoning, options), [answer.text])
+    feed(parser(answer.syntax.clone(), answer.in_reasoning, options), [answer.text])
 }
 
 fn all_in_content() -> Options {
@@ -40,7 +40,7 @@ fn cuts_do_not_matter() {
         for options in [Options::default(), all_in_content(), one_call()] {
             let want = whole(a, options);
             for pieces in cuts(a.text) {
-                let got = feed(parser(a.syntax, a.in_reasoning, options), pieces.iter().copied());
+                let got = feed(parser(a.syntax.clone(), a.in_reasoning, options), pieces.iter().copied());
                 assert_eq!(got, want, "{} ({:?}) as {pieces:?}", a.name, a.syntax);
             }
         }
@@ -52,16 +52,16 @@ fn every_beginning_of_an_answer_is_an_answer() {
     for a in ANSWERS {
         for (end, _) in a.text.char_indices() {
             let text = &a.text[..end];
-            let want = feed(parser(a.syntax, a.in_reasoning, Options::default()), [text]);
+            let want = feed(parser(a.syntax.clone(), a.in_reasoning, Options::default()), [text]);
             for pieces in
                 [&text.split_inclusive('\n').collect::<Vec<_>>(), &text.split_inclusive('<').collect()]
             {
-                let got = feed(parser(a.syntax, a.in_reasoning, Options::default()), pieces.iter().copied());
+                let got = feed(parser(a.syntax.clone(), a.in_reasoning, Options::default()), pieces.iter().copied());
                 assert_eq!(got, want, "{} ({:?}) as {pieces:?}", a.name, a.syntax);
             }
             // Half a call is text to the last letter.
             if want.tool_calls.is_empty() {
-                let all = feed(parser(a.syntax, a.in_reasoning, all_in_content()), [text]);
+                let all = feed(parser(a.syntax.clone(), a.in_reasoning, all_in_content()), [text]);
                 assert_eq!(all.content, text, "{}", a.name);
             }
         }
@@ -110,14 +110,15 @@ fn reasoning_may_be_left_out() {
 
 /// The deltas of every character.
 fn deltas(syntax: ToolSyntax, in_reasoning: bool, text: &str) -> Vec<String> {
-    let mut p = parser(syntax, in_reasoning, Options::default());
+    let mut p = parser(syntax.clone(), in_reasoning, Options::default());
     let mut buffer = [0; 4];
     text.chars()
         .map(|c| {
             let mut out = String::new();
             p.push(c.encode_utf8(&mut buffer), &mut |delta| match delta {
                 Delta::Reasoning(t) | Delta::Content(t) => out.push_str(t),
-                Delta::ToolCall(call) => out.push_str(&format!("[{}]", call.name)),
+                Delta::Call { name, .. } => out.push_str(&format!("[{name}]")),
+                Delta::Arguments(_) => {}
             });
             out
         })
@@ -127,8 +128,8 @@ fn deltas(syntax: ToolSyntax, in_reasoning: bool, text: &str) -> Vec<String> {
 #[test]
 fn text_comes_as_soon_as_it_is_certain() {
     let q = ToolSyntax::Qwen3Coder;
-    assert_eq!(deltas(q, false, "a <b\n\n\nc"), ["a", " ", "", "<b", "", "", "\n", "\n\nc"]);
-    assert_eq!(deltas(q, true, "a\n\n</b"), ["a", "", "", "", "", "\n\n</b"]);
+    assert_eq!(deltas(q.clone(), false, "a <b\n\n\nc"), ["a", " ", "", "<b", "", "", "\n", "\n\nc"]);
+    assert_eq!(deltas(q.clone(), true, "a\n\n</b"), ["a", "", "", "", "", "\n\n</b"]);
     // Without tools nothing is held but what may become a tag.
     let none = ToolSyntax::None;
     assert_eq!(
@@ -136,14 +137,14 @@ fn text_comes_as_soon_as_it_is_certain() {
         ["", "", " \na", "\n", " ", "<", "t", "h", "i", "n", "k", ">"]
     );
     // What cannot become a call any more is handed out at once, and so are the values of a call without a tool.
-    let said = deltas(q, false, "<tool_call> {");
+    let said = deltas(q.clone(), false, "<tool_call> {");
     assert_eq!(said.last().unwrap(), "<tool_call> {");
     let quoted = "<tool_call>\n<function=other>\n<parameter=a>";
-    let said = deltas(q, false, &format!("{quoted}\nvalue"));
+    let said = deltas(q.clone(), false, &format!("{quoted}\nvalue"));
     assert_eq!(said[quoted.len() - 1..], [quoted, "", "\nv", "a", "l", "u", "e"].map(String::from));
     // A call is handed out with its last character.
     let call = "<tool_call>\n<function=now>\n</function>\n</tool_call>";
-    let said = deltas(q, false, call);
+    let said = deltas(q.clone(), false, call);
     assert!(said[..call.len() - 1].iter().all(String::is_empty));
     assert_eq!(said[call.len() - 1], "[now]");
 }
@@ -210,7 +211,7 @@ proptest! {
             reasoning: if split { ReasoningFormat::Deepseek } else { ReasoningFormat::None },
             parallel_tool_calls: parallel,
         };
-        let new = || parser(syntax, in_reasoning, options);
+        let new = || parser(syntax.clone(), in_reasoning, options);
         let want = feed(new(), [text.as_str()]);
         for (i, call) in want.tool_calls.iter().enumerate() {
             prop_assert_eq!(call.index, i);
@@ -230,8 +231,8 @@ proptest! {
     /// next to them without.
     #[test]
     fn nothing_is_lost(text in answer(), syntax in syntax(), in_reasoning: bool) {
-        let all = feed(parser(syntax, in_reasoning, all_in_content()), [text.as_str()]);
-        let split = feed(parser(syntax, in_reasoning, Options::default()), [text.as_str()]);
+        let all = feed(parser(syntax.clone(), in_reasoning, all_in_content()), [text.as_str()]);
+        let split = feed(parser(syntax.clone(), in_reasoning, Options::default()), [text.as_str()]);
         prop_assert_eq!(&all.tool_calls, &split.tool_calls);
         if all.tool_calls.is_empty() {
             prop_assert_eq!(&all.content, &text);

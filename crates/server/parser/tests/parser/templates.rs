@@ -45,11 +45,11 @@ fn turns(prompt: &str) -> Vec<&str> {
 /// every character.
 fn parse_turn(format: Format, tools: &[Tool], turn: &str) -> Message {
     let opened = turn.strip_prefix("<think>\n").map(|rest| (Start { in_reasoning: true }, rest));
-    let whole = parse(format, Start::default(), tools, Options::default(), turn);
+    let whole = parse(format.clone(), Start::default(), tools, Options::default(), turn);
     for (start, text) in [(Start::default(), turn)].into_iter().chain(opened) {
         for (cut, _) in text.char_indices() {
             let mut got = Message::default();
-            let mut parser = Parser::new(format, start, tools, Options::default());
+            let mut parser = Parser::new(format.clone(), start, tools, Options::default());
             parser.push(&text[..cut], &mut |delta| got.add(delta));
             parser.push(&text[cut..], &mut |delta| got.add(delta));
             parser.finish(&mut |delta| got.add(delta));
@@ -83,7 +83,7 @@ fn golden_turns_are_the_messages_that_they_were() {
             assert_eq!(turns.len(), said.len(), "{name} {}", case["name"]);
             for (turn, said) in turns.into_iter().zip(&said) {
                 let at = format!("{name} {}: {turn}", case["name"]);
-                let got = message(&parse_turn(format, &tools, turn));
+                let got = message(&parse_turn(format.clone(), &tools, turn));
                 let mut want = json!({"role": "assistant", "content": said["content"]});
                 // Templates leave out old thoughts, and trim those that they keep.
                 let inline = said["content"].as_str().unwrap().split_once("</think>");

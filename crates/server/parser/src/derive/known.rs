@@ -1,0 +1,60 @@
+//! What rendering cannot show of a template's calls: the table of families. Used by `derive`.
+
+use crate::syntax::{Arguments, CallSyntax, Keys, Piece};
+
+fn text(text: &str) -> Piece {
+    Piece::Text(text.into())
+}
+
+/// `open[{"name": NAME, "arguments": {...}}, ...]close`.
+fn list(open: &str, close: &str) -> CallSyntax {
+    let arguments = Piece::Arguments(Arguments::Json);
+    CallSyntax {
+        open: vec![text(&format!("{open}["))],
+        call: vec![text("{\"name\": \""), Piece::Name, text("\", \"arguments\": "), arguments, text("}")],
+        separator: Some(vec![text(", ")]),
+        close: vec![text(&format!("]{close}"))],
+        object: Some(Keys { name: "name".into(), arguments: "arguments".into() }),
+    }
+}
+
+/// `open[NAME(key=value, ...), ...]close`.
+fn python(open: &str, close: &str) -> CallSyntax {
+    CallSyntax {
+        open: vec![text(&format!("{open}["))],
+        call: vec![Piece::Name, text("("), Piece::Arguments(Arguments::Python), text(")")],
+        separator: Some(vec![text(", ")]),
+        close: vec![text(&format!("]{close}"))],
+        object: None,
+    }
+}
+
+/// Of families whose templates name the tags of calls and write no calls, or write them by means that are not allowed here.
+pub(super) fn named_in(template: &str) -> Option<CallSyntax> {
+    let has = |text: &str| template.contains(text);
+    if has("<|tool_call_start|>") || has("<|tool_list_start|>") {
+        return Some(python("<|tool_call_start|>", "<|tool_call_end|>")); // LFM2
+    }
+    if has("<|tool_call|>") {
+        // Granite 3; Phi-4 mini closes it.
+        return Some(list("<|tool_call|>", if has("<|/tool_call|>") { "<|/tool_call|>" } else { "" }));
+    }
+    if has("<|tool_calls_section_begin|>") {
+        // Kimi K2, where its template changes lists.
+        let arguments = Piece::Arguments(Arguments::Json);
+        let call = vec![Piece::Name, text(":"), Piece::Number(0), text("<|tool_call_argument_begin|>"), arguments, text("<|tool_call_end|>")];
+        return Some(CallSyntax {
+            open: vec![text("<|tool_calls_section_begin|><|tool_call_begin|>functions.")],
+            call,
+            separator: Some(vec![text("<|tool_call_begin|>functions.")]),
+            close: vec![text("<|tool_calls_section_end|>")],
+            object: None,
+        });
+    }
+    None
+}
+
+/// A derived syntax, with what its template shows wrongly put right.
+pub(super) fn amended(_template: &str, syntax: CallSyntax) -> CallSyntax {
+    syntax
+}

@@ -1,0 +1,225 @@
+//! Reads off a chat template how its model writes calls: small chats are rendered with made-up calls, and what becomes of them is
+//! compared. Called by the server when it loads a model.
+//!
+//! A chat ends once with a text and once with calls: behind what both have in common stands what the model writes to call
+//! (`Prober::region`). In it the made-up names, ids and values are found again, and what stands around them is the syntax (`split`).
+//! What no rendering shows is in the table of `known`.
+
+mod known;
+mod split;
+
+use serde_json::{Value, json};
+
+use crate::syntax::{Arguments, CallSyntax, JsonType, Tagged};
+
+/// What was read off a template.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Derived {
+    /// How calls are written; `None` where neither the template nor the table tells.
+    pub calls: Option<CallSyntax>,
+    /// The variable by which tools reach the prompt; `None` where they do not.
+    pub tools: Option<ToolsVariable>,
+    /// How to give the template earlier calls.
+    pub history: History,
+}
+
+/// The variable that a template reads tools from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolsVariable {
+    /// `tools`, as nearly all do.
+    Tools,
+    /// `xml_tools`, as SmolLM3 does.
+    XmlTools,
+}
+
+/// How a template takes earlier calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct History {
+    /// It does not write calls: they are given to it as text.
+    pub as_text: bool,
+    /// How it takes ids.
+    pub ids: Ids,
+    /// A message with calls and no text has `null` as its content, not an empty text.
+    pub null_content: bool,
+    /// A message has one call at most.
+    pub single: bool,
+}
+
+/// The form of the ids that a template takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Ids {
+    /// Any.
+    #[default]
+    Any,
+    /// Nine letters and digits: Mistral.
+    Short,
+    /// `functions.NAME:NUMBER`, which is all that the template writes of the name: Kimi K2.
+    Numbered,
+}
+
+/// Renders messages with tools, given by the variable, to a prompt without the beginning of an answer; `None` where the template
+/// refuses them.
+pub type Render<'a> = &'a dyn Fn(&[Value], ToolsVariable, &[Value]) -> Option<String>;
+
+/// Reads it off the template `source`, which `render` renders. `stops` are the texts of tokens that end an answer.
+pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
+    let shown = |variable: &ToolsVariable| {
+        render(&[user()], *variable, &tools()).is_some_and(|p| NAMES.iter().all(|n| p.contains(n)))
+    };
+    let tools = [ToolsVariable::Tools, ToolsVariable::XmlTools].into_iter().find(shown);
+    let mut prober = Prober {
+        render,
+        stops,
+        variable: tools.unwrap_or(ToolsVariable::Tools),
+        history: History::default(),
+    };
+    for ids in [Ids::Any, Ids::Numbered] {
+        for null_content in [false, true] {
+            prober.history = History { ids, null_content, ..History::default() };
+            if let Some(calls) = prober.calls() {
+                let mut history = prober.history;
+                history.single = calls.separator.is_none();
+                if ids == Ids::Any && !prober.takes_long_ids() {
+                    history.ids = Ids::Short;
+                }
+                let calls = Some(known::amended(source, calls));
+                return Derived { calls, tools, history };
+            }
+        }
+    }
+    let history = History { as_text: true, ..History::default() };
+    Derived { calls: known::named_in(source), tools, history }
+}
+
+// Words that no template holds and no vocabulary knows as one.
+const TEXT: &str = "zqtext";
+const NAMES: [&str; 2] = ["zqalpha", "zqbeta"];
+const IDS: [&str; 2] = ["zqid00001", "zqid00002"];
+const KEYS: [&str; 2] = ["zqkey", "zqother"];
+const VALUE: &str = "zqvalue";
+const NUMBER: i64 = 73501;
+
+fn user() -> Value {
+    json!({"role": "user", "content": "hi"})
+}
+
+fn tools() -> Vec<Value> {
+    let text = json!({"type": "string", "description": "-"});
+    let properties = json!({KEYS[0]: text, KEYS[1]: {"type": "integer", "description": "-"}});
+    let parameters = json!({"type": "object", "properties": properties, "required": []});
+    let tool = |name: &&str| {
+        json!({"type": "function", "function": {"name": name, "description": "-", "parameters": parameters}})
+    };
+    NAMES.iter().map(tool).collect()
+}
+
+/// One argument of the calls that are made up.
+fn argument(value: impl Into<Value>) -> Value {
+    json!({KEYS[0]: value.into()})
+}
+
+/// What ends reasoning in the templates of all families: a call stands behind it.
+const REASONING_ENDS: &[&str] =
+    &["</think>", "<|END_THINKING|>", "[/THINK]", "</think:opensource>", "</mm:think>", "</seed:think>"];
+
+struct Prober<'a> {
+    render: Render<'a>,
+    stops: &'a [&'a str],
+    variable: ToolsVariable,
+    history: History,
+}
+
+impl Prober<'_> {
+    fn prompt(&self, answer: Value) -> Option<String> {
+        (self.render)(&[user(), answer], self.variable, &tools())
+    }
+
+    /// An answer that calls the made-up functions with these arguments.
+    fn answer(&self, calls: &[Value], ids: [&str; 2]) -> Value {
+        let call = |(i, arguments): (usize, &Value)| {
+            let id = match self.history.ids {
+                Ids::Numbered => format!("functions.{}:{i}", NAMES[i]),
+                Ids::Any | Ids::Short => ids[i].to_string(),
+            };
+            json!({"type": "function", "id": id, "function": {"name": NAMES[i], "arguments": arguments}})
+        };
+        let calls: Vec<Value> = calls.iter().enumerate().map(call).collect();
+        let content = if self.history.null_content { Value::Null } else { "".into() };
+        json!({"role": "assistant", "content": content, "tool_calls": calls})
+    }
+
+    fn takes_long_ids(&self) -> bool {
+        let long = ["call_0123456789abcdef0123456789abcdef", ""];
+        self.prompt(self.answer(&[argument(VALUE)], long)).is_some()
+    }
+
+    /// What the model writes to make these calls, white space around it left out.
+    fn region(&self, calls: &[Value]) -> Option<String> {
+        let text = self.prompt(json!({"role": "assistant", "content": TEXT}))?;
+        let called = self.prompt(self.answer(calls, IDS))?;
+        let same = text.bytes().zip(called.bytes()).take_while(|(a, b)| a == b).count();
+        let mut from = called.floor_char_boundary(same);
+        // Not in the middle of a tag.
+        if let Some(at) = called[..from].rfind(['<', '['])
+            && !called[at..from].contains(['>', ']', '\n'])
+        {
+            from = at;
+        }
+        let mut region = &called[from..];
+        if let Some(end) = REASONING_ENDS.iter().filter_map(|e| Some(region.find(e)? + e.len())).max() {
+            region = &region[end..];
+        }
+        // It ends with what ends an answer of text, or any answer.
+        let last = region.rfind("zq").or_else(|| region.rfind(&NUMBER.to_string()))?;
+        let behind = text.rsplit_once(TEXT).map_or("", |(_, behind)| behind);
+        let ends = self.stops.iter().copied().chain(split::first_tags(behind));
+        let end = ends.filter_map(|e| Some(last + region[last..].find(e)?)).min().unwrap_or(region.len());
+        Some(region[..end].trim().to_string())
+    }
+
+    fn calls(&self) -> Option<CallSyntax> {
+        let one = self.region(&[argument(VALUE)])?;
+        if !one.contains(NAMES[0]) || !one.contains(VALUE) {
+            return None;
+        }
+        let arguments = self.arguments(&one)?;
+        let two = self.region(&[argument(VALUE), argument(VALUE)]);
+        let two = two.filter(|t| NAMES.iter().all(|n| t.contains(n)));
+        let syntax = split::syntax(&one, two.as_deref(), &arguments)?;
+        // What begins like any text cannot be told from it.
+        let is_clear = syntax.trigger().starts_with(['<', '[', '{', ']']) || syntax.trigger().len() > 2;
+        is_clear.then_some(syntax)
+    }
+
+    /// How arguments are written, by a call with one.
+    fn arguments(&self, one: &str) -> Option<Arguments> {
+        let (key, quotes) = (KEYS[0], ['\'', '"']);
+        if split::json_at(one, |v| *v == argument(VALUE)).is_some() {
+            return Some(Arguments::Json);
+        }
+        if quotes.iter().any(|q| one.contains(&format!("{key}={q}{VALUE}{q}"))) {
+            return Some(Arguments::Python);
+        }
+        if one.contains(&format!("{key}:<|\"|>{VALUE}<|\"|>")) {
+            return Some(Arguments::Gemma);
+        }
+        let two = self.region(&[json!({KEYS[0]: VALUE, KEYS[1]: VALUE})])?;
+        let (open, close) = split::around_parameters(&two)?;
+        let middle = |value: Value, written: &str| {
+            let text = self.region(&[argument(value)])?;
+            split::between(&text, key, written).filter(|m| !m.is_empty()).map(str::to_string)
+        };
+        let text = middle(VALUE.into(), VALUE)?;
+        let mut others = Vec::new();
+        for (of, value, written) in [
+            (JsonType::Number, json!(NUMBER), "73501"),
+            (JsonType::Boolean, json!([true]), "["),
+            (JsonType::Array, json!([VALUE]), "["),
+            (JsonType::Object, json!({VALUE: NUMBER}), "{"),
+        ] {
+            // A word like `true` may be in the tags: what stands before it stands before a list as well.
+            others.push((of, middle(value, written)?));
+        }
+        Some(Arguments::Tagged(Tagged { open, text, others, close }))
+    }
+}

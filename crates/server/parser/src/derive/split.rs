@@ -1,0 +1,183 @@
+//! Takes a text apart that holds made-up calls: what stands around their names, ids and arguments is the syntax. Used by `derive`.
+
+use serde_json::Value;
+
+use super::{IDS, KEYS, NAMES, VALUE, argument};
+use crate::syntax::{Arguments, CallSyntax, Keys, Piece, tags};
+
+/// A range of bytes.
+type Span = std::ops::Range<usize>;
+
+/// The syntax of `one`, a text with the first call, and of `two`, with both, where an answer can have both.
+pub(super) fn syntax(one: &str, two: Option<&str>, arguments: &Arguments) -> Option<CallSyntax> {
+    let (alone, keys) = find(one, 0, 0, arguments)?;
+    let pair = two.and_then(|text| {
+        let (first, _) = find(text, 0, 0, arguments)?;
+        let (second, _) = find(text, 1, first.whole.end, arguments)?;
+        Some((text, first, second))
+    });
+    let Some((text, first, second)) = pair else {
+        return Some(CallSyntax {
+            open: pieces(&one[..alone.whole.start]),
+            call: call(one, &alone, 0, arguments, &one[alone.whole.end..]),
+            separator: None,
+            close: Vec::new(),
+            object: keys,
+        });
+    };
+    // What ends a call stands behind both; what comes then is between them, or ends the section.
+    let (between, behind) = (&text[first.whole.end..second.whole.start], &text[second.whole.end..]);
+    let end = if keys.is_some() { 0 } else { common_tags(between, behind) };
+    let mut calls = [
+        call(text, &first, 0, arguments, &between[..end]),
+        call(text, &second, 1, arguments, &between[..end]),
+    ];
+    number(&mut calls);
+    let [call, _] = calls;
+    Some(CallSyntax {
+        open: pieces(&text[..first.whole.start]),
+        call,
+        separator: Some(pieces(&between[end..])),
+        close: pieces(&behind[end..]),
+        object: keys,
+    })
+}
+
+/// Where a call lies in a text.
+struct Found {
+    /// From its name to its arguments, or its object.
+    whole: Span,
+    arguments: Span,
+}
+
+/// Finds the call of function `n` behind byte `from`.
+fn find(text: &str, n: usize, from: usize, arguments: &Arguments) -> Option<(Found, Option<Keys>)> {
+    let rest = &text[from..];
+    let at = |span: Span| from + span.start..from + span.end;
+    if *arguments == Arguments::Json
+        && let Some(object) = json_at(rest, |v| keys(v, n).is_some())
+    {
+        let value: Value = serde_json::from_str(&rest[object.clone()]).ok()?;
+        let inner = json_at(&rest[object.clone()], |v| *v == argument(VALUE))?;
+        let inner = object.start + inner.start..object.start + inner.end;
+        return Some((Found { whole: at(object), arguments: at(inner) }, keys(&value, n)));
+    }
+    let name = rest.find(NAMES[n])?;
+    let behind = name + NAMES[n].len();
+    let given = span_of(&rest[behind..], arguments)?;
+    let given = behind + given.start..behind + given.end;
+    Some((Found { whole: at(name..given.end), arguments: at(given) }, None))
+}
+
+/// The keys of a call that is an object.
+fn keys(call: &Value, n: usize) -> Option<Keys> {
+    let call = call.as_object()?;
+    let name = call.iter().find(|(_, v)| **v == NAMES[n])?.0.clone();
+    let arguments = call.iter().find(|(_, v)| **v == argument(VALUE))?.0.clone();
+    Some(Keys { name, arguments })
+}
+
+/// Where the first arguments in a text lie.
+fn span_of(text: &str, arguments: &Arguments) -> Option<Span> {
+    let key = text.find(KEYS[0]);
+    let value = |from: usize| Some(from + text[from..].find(VALUE)? + VALUE.len());
+    Some(match arguments {
+        Arguments::Json => return json_at(text, |v| *v == argument(VALUE)),
+        Arguments::Tagged(tagged) => {
+            let open = if text[..key?].ends_with(&tagged.open) { &tagged.open } else { tagged.open.trim_start() };
+            key? - open.len()..value(key?)? + tagged.close.len()
+        }
+        Arguments::Python => key?..value(key?)? + 1,
+        Arguments::Gemma => key?..value(key?)? + "<|\"|>".len(),
+    })
+}
+
+/// The pieces of a call, with `end` behind it.
+fn call(text: &str, found: &Found, n: usize, arguments: &Arguments, end: &str) -> Vec<Piece> {
+    let before = &text[found.whole.start..found.arguments.start];
+    let behind = format!("{}{end}", &text[found.arguments.end..found.whole.end]);
+    let mut out = Vec::new();
+    match before.split_once(NAMES[n]) {
+        Some((head, middle)) => {
+            out.extend(pieces(head));
+            out.push(Piece::Name);
+            out.extend(pieces(middle));
+        }
+        None => out.extend(pieces(before)),
+    }
+    out.push(Piece::Arguments(arguments.clone()));
+    out.extend(pieces(&behind));
+    out
+}
+
+/// A text with ids in it.
+fn pieces(text: &str) -> Vec<Piece> {
+    let mut out = Vec::new();
+    let mut rest = text;
+    while let Some(at) = IDS.iter().filter_map(|id| rest.find(id)).min() {
+        out.extend([Piece::Text(rest[..at].into()), Piece::Id]);
+        rest = &rest[at + IDS[0].len()..];
+    }
+    out.push(Piece::Text(rest.into()));
+    out.retain(|p| *p != Piece::Text(String::new()));
+    out
+}
+
+/// Finds the number of a call: all that its text differs by from the next one's.
+fn number([first, second]: &mut [Vec<Piece>; 2]) {
+    let differs = first.iter().zip(second.iter()).position(|(a, b)| a != b);
+    let Some(at) = differs else { return };
+    let (Piece::Text(a), Piece::Text(b)) = (&first[at], &second[at]) else { return };
+    let Some(n) = a.bytes().zip(b.bytes()).position(|(a, b)| a != b) else { return };
+    let (Some(digit), Some(next)) = (a[n..].chars().next(), b[n..].chars().next()) else { return };
+    let (Some(i), Some(j)) = (digit.to_digit(10), next.to_digit(10)) else { return };
+    if i + 1 == j && a[n + 1..] == b[n + 1..] {
+        let text = |t: &str| Piece::Text(t.into());
+        let parts = [text(&a[..n]), Piece::Number(i), text(&a[n + 1..])];
+        first.splice(at..=at, parts);
+        first.retain(|p| *p != text(""));
+    }
+}
+
+/// How many bytes two texts have in common, up to the end of a tag.
+fn common_tags(a: &str, b: &str) -> usize {
+    let same = a.bytes().zip(b.bytes()).take_while(|(x, y)| x == y).count();
+    let same = a.floor_char_boundary(same);
+    if same == a.len() || same == b.len() {
+        return same;
+    }
+    a[..same].rfind(['>', ']', '}', ')']).map_or(0, |at| at + 1)
+}
+
+/// What stands before each parameter and behind it, read off a text with two.
+pub(super) fn around_parameters(two: &str) -> Option<(String, String)> {
+    let first = two.find(KEYS[0])?;
+    let value = first + two[first..].find(VALUE)? + VALUE.len();
+    let second = value + two[value..].find(KEYS[1])?;
+    let last = two.rfind(VALUE)? + VALUE.len();
+    let (gap, behind) = (&two[value..second], &two[last..]);
+    let (close, open) = gap.split_at(common_tags(gap, behind));
+    let is_open = two[..first].ends_with(open.trim_start());
+    (is_open && !open.trim().is_empty() && !close.trim().is_empty())
+        .then(|| (open.to_string(), close.to_string()))
+}
+
+/// What stands between two words.
+pub(super) fn between<'a>(text: &'a str, first: &str, second: &str) -> Option<&'a str> {
+    let from = text.find(first)? + first.len();
+    Some(&text[from..from + text[from..].find(second)?])
+}
+
+/// Where the first JSON object in a text that is as asked lies.
+pub(super) fn json_at(text: &str, is: impl Fn(&Value) -> bool) -> Option<Span> {
+    text.match_indices('{').find_map(|(at, _)| {
+        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
+        let value = values.next()?.ok()?;
+        is(&value).then(|| at..at + values.byte_offset())
+    })
+}
+
+/// The tags that a text consists of in front.
+pub(super) fn first_tags(text: &str) -> impl Iterator<Item = &str> {
+    tags(text)
+}

@@ -1,0 +1,359 @@
+//! Follows calls in a syntax that was read off a template. Used by `parser`.
+//!
+//! White space in the syntax's own text may be left out or added. Everything is decided by characters, so the cuts of the answer do
+//! not matter, and each character is looked at once.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::json::{Progress, Scanner};
+use crate::object::ObjectScan;
+use crate::syntax::{Arguments, CallSyntax, Keys, Piece, Tagged};
+use crate::tagged::TaggedScan;
+use crate::tags::Step;
+use crate::written;
+
+/// What a section is followed by, made of a syntax once an answer.
+#[derive(Debug)]
+pub struct Plan {
+    trigger: String,
+    at_start: bool,
+    /// The opening of the section, and a call.
+    first: Vec<Part>,
+    /// What stands between calls, and a call; nothing where there is one call only.
+    next: Vec<Part>,
+    /// What ends the section, without white space.
+    close: String,
+}
+
+#[derive(Debug)]
+enum Part {
+    /// This text, without its white space.
+    Text(String),
+    Name,
+    /// An id or a number.
+    Word,
+    Json,
+    Object(Keys),
+    Tagged(Tagged),
+    Written {
+        gemma: bool,
+    },
+}
+
+fn bare(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+fn parts(before: &[Piece], syntax: &CallSyntax) -> Vec<Part> {
+    let mut out: Vec<Part> = Vec::new();
+    let mut add = |part: Part| match (out.last_mut(), part) {
+        (_, Part::Text(text)) if text.is_empty() => {}
+        (Some(Part::Text(last)), Part::Text(text)) => last.push_str(&text),
+        (_, part) => out.push(part),
+    };
+    let one = |piece: &Piece| match piece {
+        Piece::Text(text) => Part::Text(bare(text)),
+        Piece::Name => Part::Name,
+        Piece::Id | Piece::Number(_) => Part::Word,
+        Piece::Arguments(Arguments::Json) => Part::Json,
+        Piece::Arguments(Arguments::Tagged(tagged)) => Part::Tagged(tagged.clone()),
+        Piece::Arguments(Arguments::Python) => Part::Written { gemma: false },
+        Piece::Arguments(Arguments::Gemma) => Part::Written { gemma: true },
+    };
+    before.iter().map(one).for_each(&mut add);
+    match &syntax.object {
+        Some(keys) => {
+            add(Part::Object(keys.clone()));
+            if let Some(Piece::Text(text)) = syntax.call.last() {
+                add(Part::Text(bare(text.rsplit_once('}').map_or("", |(_, behind)| behind))));
+            }
+        }
+        None => syntax.call.iter().map(one).for_each(&mut add),
+    }
+    out
+}
+
+impl Plan {
+    pub fn new(syntax: &CallSyntax) -> Self {
+        let close = syntax.close.iter().filter_map(|p| match p {
+            Piece::Text(text) => Some(bare(text)),
+            _ => None,
+        });
+        Self {
+            trigger: syntax.trigger().into(),
+            at_start: syntax.at_start(),
+            first: parts(&syntax.open, syntax),
+            next: syntax.separator.as_deref().map_or_else(Vec::new, |s| parts(s, syntax)),
+            close: close.collect(),
+        }
+    }
+
+    /// What begins a section.
+    pub fn trigger(&self) -> &str {
+        &self.trigger
+    }
+
+    /// Whether it does so only where the answer begins.
+    pub fn at_start(&self) -> bool {
+        self.at_start
+    }
+}
+
+#[derive(Debug)]
+enum At {
+    /// So many bytes of the text came.
+    Text(usize),
+    /// In a name or an id.
+    Word,
+    /// Before or in an object.
+    Json(Option<Scanner>),
+    Object(ObjectScan),
+    Tagged(TaggedScan),
+    Written(written::Scan),
+    /// Behind a call: what came, without white space.
+    Between(String),
+}
+
+/// Follows a section of calls, one after the other.
+#[derive(Debug)]
+pub struct Scan {
+    plan: Arc<Plan>,
+    /// It is in `first`, not in `next`.
+    is_first: bool,
+    part: usize,
+    at: At,
+    /// Where the part began.
+    from: usize,
+    /// Where the function's name lies, once it came.
+    name: Range<usize>,
+    /// What followed the arguments to their end, and where they lie.
+    given: Option<(At, Range<usize>)>,
+    /// Text up to here is text if this is no call.
+    opened: usize,
+}
+
+impl Scan {
+    /// Behind the trigger, which is held.
+    pub fn new(plan: &Arc<Plan>) -> Self {
+        let mut scan = Self {
+            plan: Arc::clone(plan),
+            is_first: true,
+            part: 0,
+            at: At::Text(0),
+            from: 0,
+            name: 0..0,
+            given: None,
+            opened: plan.trigger.len(),
+        };
+        scan.enter(0);
+        // The trigger is text of the syntax, or begins an object.
+        let mut end = 0;
+        for c in plan.trigger.chars() {
+            end += c.len_utf8();
+            scan.step(c, &plan.trigger[..end]);
+        }
+        scan
+    }
+
+    fn parts(&self) -> &[Part] {
+        if self.is_first { &self.plan.first } else { &self.plan.next }
+    }
+
+    /// What may follow a complete call, if anything of the syntax can.
+    pub fn between(self) -> Option<Self> {
+        let may = !self.plan.close.is_empty() || !self.plan.next.is_empty();
+        may.then(|| Self {
+            is_first: false,
+            at: At::Between(String::new()),
+            part: 0,
+            from: 0,
+            name: 0..0,
+            given: None,
+            opened: 0,
+            ..self
+        })
+    }
+
+    /// Whether it is between calls.
+    pub fn is_between(&self) -> bool {
+        matches!(self.at, At::Between(_))
+    }
+
+    /// Begins the part that is on, at byte `from`.
+    fn enter(&mut self, from: usize) {
+        self.from = from;
+        self.at = match self.parts().get(self.part) {
+            Some(Part::Name | Part::Word) => At::Word,
+            Some(Part::Json) => At::Json(None),
+            Some(Part::Object(keys)) => At::Object(ObjectScan::new(keys)),
+            Some(Part::Tagged(tagged)) => At::Tagged(TaggedScan::new(tagged)),
+            Some(Part::Written { gemma }) => At::Written(written::Scan::new(*gemma)),
+            Some(Part::Text(_)) | None => At::Text(0),
+        };
+    }
+
+    /// Goes on behind a part that ended at byte `end`.
+    fn pass(&mut self, end: usize) -> Step {
+        let at = std::mem::replace(&mut self.at, At::Text(0));
+        if !matches!(at, At::Text(_) | At::Word | At::Between(_)) {
+            self.given = Some((at, self.from..end));
+        }
+        self.part += 1;
+        self.enter(end);
+        if self.part < self.parts().len() { Step::More } else { Step::Done { end } }
+    }
+
+    /// Takes the character that ends at the end of the held text.
+    pub fn step(&mut self, c: char, held: &str) -> Step {
+        let (begun, end) = (held.len() - c.len_utf8(), held.len());
+        let failed = Step::Text { end: self.opened };
+        // The character behind a word or arguments belongs to the next part.
+        loop {
+            let progress = match &mut self.at {
+                At::Between(_) => match self.go_on(c, end) {
+                    Some(step) => return step,
+                    None => continue,
+                },
+                At::Text(_) | At::Json(None) if c.is_whitespace() => Progress::More,
+                At::Text(n) => {
+                    let parts = if self.is_first { &self.plan.first } else { &self.plan.next };
+                    match parts.get(self.part) {
+                        Some(Part::Text(text)) if text[*n..].starts_with(c) => {
+                            *n += c.len_utf8();
+                            if *n < text.len() { Progress::More } else { Progress::Done }
+                        }
+                        _ => Progress::Bad,
+                    }
+                }
+                At::Word => self.word(c, &held[..begun]),
+                At::Json(None) if c != '{' => Progress::Bad,
+                At::Json(scanner) => scanner.get_or_insert_with(Scanner::new).step(c),
+                At::Object(scan) => scan.step(c, held),
+                At::Written(scan) => scan.step(c),
+                At::Tagged(scan) => {
+                    let progress = scan.step(c, held);
+                    if progress == Progress::Before {
+                        // What came of a tag is the next part's.
+                        let came = scan.came().strip_suffix(c).unwrap_or_default().to_string();
+                        self.pass(begun);
+                        match self.parts().get(self.part) {
+                            Some(Part::Text(text)) if text.starts_with(&came) => self.at = At::Text(came.len()),
+                            _ => return failed,
+                        }
+                        continue;
+                    }
+                    progress
+                }
+            };
+            match progress {
+                Progress::More => return Step::More,
+                Progress::Bad => return failed,
+                Progress::Done => return self.pass(end),
+                Progress::Before => {
+                    if let Step::Done { end } = self.pass(begun) {
+                        return Step::Done { end };
+                    }
+                }
+            }
+        }
+    }
+
+    /// A character behind `held`, in or behind a name or an id.
+    fn word(&mut self, c: char, held: &str) -> Progress {
+        let word = held[self.from..].trim_start();
+        if is_word(c) || word.is_empty() && c.is_whitespace() {
+            return Progress::More;
+        }
+        if word.is_empty() {
+            return Progress::Bad;
+        }
+        if matches!(self.parts().get(self.part), Some(Part::Name)) {
+            self.name = held.len() - word.len()..held.len();
+        }
+        Progress::Before
+    }
+
+    /// Takes a character between calls; `None` where it belongs to the next call.
+    fn go_on(&mut self, c: char, end: usize) -> Option<Step> {
+        let At::Between(came) = &mut self.at else { return None };
+        if c.is_whitespace() {
+            return Some(Step::More);
+        }
+        came.push(c);
+        let (first, close) = (self.plan.next.first(), self.plan.close.as_str());
+        let next = match first {
+            Some(Part::Text(text)) => text.as_str(),
+            _ => "",
+        };
+        let step = if !close.is_empty() && close == came {
+            Step::Skip { end }
+        } else if !next.is_empty() && next == came {
+            self.pass(end)
+        } else if close.starts_with(came.as_str()) || next.starts_with(came.as_str()) {
+            Step::More
+        } else {
+            let begins = match first {
+                Some(Part::Name) => is_word(c),
+                Some(Part::Object(_)) => c == '{',
+                _ => false,
+            };
+            if begins && came.chars().count() == 1 {
+                self.enter(end - c.len_utf8());
+                return None;
+            }
+            Step::Text { end: 0 }
+        };
+        Some(step)
+    }
+
+    /// The answer is over: where the call ends, if all of it came but the text behind it.
+    pub fn finish(&mut self, held: &str) -> Option<usize> {
+        let is_last = self.part + 1 == self.parts().len();
+        match &self.at {
+            At::Text(_) if is_last && self.given.is_some() => Some(held.len()),
+            At::Tagged(scan) if scan.may_end() => {
+                self.pass(held.len());
+                Some(held.len())
+            }
+            _ => None,
+        }
+    }
+
+    /// A call whose name and arguments have begun, where the arguments are JSON: the name, and where they lie so far.
+    pub fn begun(&self, held: &str) -> Option<(String, Range<usize>)> {
+        let json = |from: usize, to: usize| from + held[from..].find('{').unwrap_or(0)..to;
+        match (&self.at, &self.given) {
+            (At::Json(Some(_)), _) => Some((held[self.name.clone()].into(), json(self.from, held.len()))),
+            (_, Some((At::Json(_), span))) => Some((held[self.name.clone()].into(), json(span.start, span.end))),
+            (At::Object(scan), _) | (_, Some((At::Object(scan), _))) => scan.begun(held),
+            _ => None,
+        }
+    }
+
+    /// Name and arguments of a complete call, for which `schema` gives the parameters of a tool by name.
+    pub fn call<'a>(
+        &self,
+        held: &str,
+        schema: impl Fn(&str) -> Option<&'a Value>,
+    ) -> Option<(String, String)> {
+        let (at, span) = self.given.as_ref()?;
+        let name = &held[self.name.clone()];
+        let arguments = match at {
+            At::Object(scan) => return scan.call(held).filter(|(name, _)| schema(name).is_some()),
+            At::Json(_) => held[span.clone()].trim().to_string(),
+            At::Written(scan) => scan.object(&held[span.clone()])?,
+            At::Tagged(scan) => scan.object(held, schema(name)?),
+            At::Text(_) | At::Word | At::Between(_) => return None,
+        };
+        schema(name)?;
+        Some((name.into(), arguments))
+    }
+}
+
+/// Characters of names and ids.
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/')
+}

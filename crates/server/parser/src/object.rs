@@ -1,0 +1,125 @@
+//! Follows a call that is one JSON object, and finds its name and its arguments in it. Used by `native`.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::json::{Awaits, Progress, Scanner};
+use crate::syntax::Keys;
+
+/// Keys that models write in the place of those that their templates do.
+const NAME_KEYS: &[&str] = &["name", "tool_name"];
+const ARGUMENTS_KEYS: &[&str] = &["arguments", "parameters"];
+
+/// Follows it.
+#[derive(Debug)]
+pub struct ObjectScan {
+    keys: Keys,
+    scanner: Scanner,
+    /// Where the object begins; it may have white space before it.
+    from: Option<usize>,
+    to: usize,
+    /// Where the member's key begins, and the key.
+    key_from: usize,
+    key: String,
+    /// Where the member's value begins.
+    value_from: usize,
+    name: Option<Range<usize>>,
+    /// Where the arguments begin, if they are an object.
+    arguments: Option<Range<usize>>,
+}
+
+impl ObjectScan {
+    pub fn new(keys: &Keys) -> Self {
+        Self {
+            keys: keys.clone(),
+            scanner: Scanner::new(),
+            from: None,
+            to: 0,
+            key_from: 0,
+            key: String::new(),
+            value_from: 0,
+            name: None,
+            arguments: None,
+        }
+    }
+
+    fn is_name(&self, key: &str) -> bool {
+        key == self.keys.name || NAME_KEYS.contains(&key)
+    }
+
+    fn is_arguments(&self, key: &str) -> bool {
+        key == self.keys.arguments || ARGUMENTS_KEYS.contains(&key)
+    }
+
+    /// Takes the character that ends at the end of the held text.
+    pub fn step(&mut self, c: char, held: &str) -> Progress {
+        let (begun, end) = (held.len() - c.len_utf8(), held.len());
+        if self.from.is_none() {
+            match c {
+                '{' => self.from = Some(begun),
+                c if c.is_whitespace() => return Progress::More,
+                _ => return Progress::Bad,
+            }
+        }
+        let before = (self.scanner.depth(), self.scanner.awaits());
+        let progress = self.scanner.step(c);
+        let after = (self.scanner.depth(), self.scanner.awaits());
+        match (before, after) {
+            ((1, Awaits::Key), (1, Awaits::Nothing)) => self.key_from = begun,
+            ((1, Awaits::Nothing), (1, Awaits::Colon)) => {
+                self.key = serde_json::from_str(&held[self.key_from..end]).unwrap_or_default();
+            }
+            ((1, Awaits::Value), (depth, _)) if !c.is_whitespace() => {
+                self.value_from = begun;
+                if depth == 2 && c == '{' && self.is_arguments(&self.key) {
+                    self.arguments = Some(begun..begun);
+                }
+            }
+            (before, (1, Awaits::Comma)) if before != (1, Awaits::Comma) => {
+                if self.is_name(&self.key) && held[self.value_from..].starts_with('"') {
+                    self.name = Some(self.value_from..end);
+                }
+                if let Some(arguments) = &mut self.arguments
+                    && arguments.start == arguments.end
+                {
+                    arguments.end = end;
+                }
+            }
+            _ => {}
+        }
+        if progress == Progress::Done {
+            self.to = end;
+        }
+        progress
+    }
+
+    /// The function's name and where its arguments lie, once both have begun; their end is where they began while they go on.
+    pub fn begun(&self, held: &str) -> Option<(String, Range<usize>)> {
+        let name = serde_json::from_str(&held[self.name.clone()?]).ok()?;
+        Some((name, self.arguments.clone()?))
+    }
+
+    /// Name and arguments of a complete call; `None` if it has no such things.
+    pub fn call(&self, held: &str) -> Option<(String, String)> {
+        let members: HashMap<String, &RawValue> = serde_json::from_str(&held[self.from?..self.to]).ok()?;
+        let member = |own: &str, others: &[&str]| {
+            members.get(own).or_else(|| others.iter().find_map(|k| members.get(*k))).map(|v| v.get())
+        };
+        let name: String = serde_json::from_str(member(&self.keys.name, NAME_KEYS)?).ok()?;
+        let arguments = match member(&self.keys.arguments, ARGUMENTS_KEYS) {
+            // Under another key they would be lost.
+            None if members.len() > 1 => return None,
+            None | Some("null") => "{}".into(),
+            // OpenAI's way: a string of JSON.
+            Some(text) if text.starts_with('"') => {
+                serde_json::from_str::<String>(text).ok()?.trim().to_string()
+            }
+            Some(text) => text.to_string(),
+        };
+        let whole: Value = serde_json::from_str(&arguments).ok()?;
+        whole.is_object().then_some((name, arguments))
+    }
+}

@@ -1,0 +1,252 @@
+//! How one family of models writes calls, as data: read off its chat template by `derive`, followed by `native`, enforced by the
+//! crate `grammar`, and written out for templates that do not write calls themselves.
+
+use serde_json::{Map, Value};
+
+/// A section of calls: `open`, one call, then `separator` and a call as often as needed, then `close`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallSyntax {
+    /// Before the first call.
+    pub open: Vec<Piece>,
+    /// One call.
+    pub call: Vec<Piece>,
+    /// Between two calls; `None` where an answer has only one.
+    pub separator: Option<Vec<Piece>>,
+    /// Behind the last call.
+    pub close: Vec<Piece>,
+    /// Where a call is one JSON object: the keys of its name and its arguments.
+    pub object: Option<Keys>,
+}
+
+/// The keys of a call that is a JSON object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keys {
+    /// Of the function's name.
+    pub name: String,
+    /// Of its arguments.
+    pub arguments: String,
+}
+
+/// A piece of a section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// This text.
+    Text(String),
+    /// The function's name.
+    Name,
+    /// An id: letters and digits.
+    Id,
+    /// The call's number in the answer, from the number given.
+    Number(u32),
+    /// The arguments.
+    Arguments(Arguments),
+}
+
+/// How arguments are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Arguments {
+    /// As a JSON object.
+    Json,
+    /// Each between tags of its own.
+    Tagged(Tagged),
+    /// `key='text', other=1`, as in a call in Python.
+    Python,
+    /// `key:<|"|>text<|"|>,other:1`, as Gemma 4 does.
+    Gemma,
+}
+
+/// Arguments between tags: `open` KEY `middle` VALUE `close`. A string stands there as it is, any other value as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tagged {
+    /// Before a key.
+    pub open: String,
+    /// Between a key and a string.
+    pub text: String,
+    /// Between a key and any other value, by its type.
+    pub others: Vec<(JsonType, String)>,
+    /// Behind a value.
+    pub close: String,
+}
+
+/// The types of JSON that are not written as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum JsonType {
+    Number,
+    Boolean,
+    Null,
+    Array,
+    Object,
+}
+
+impl JsonType {
+    /// Of a value; `None` for a string.
+    pub fn of(value: &Value) -> Option<Self> {
+        Some(match value {
+            Value::String(_) => return None,
+            Value::Number(_) => Self::Number,
+            Value::Bool(_) => Self::Boolean,
+            Value::Null => Self::Null,
+            Value::Array(_) => Self::Array,
+            Value::Object(_) => Self::Object,
+        })
+    }
+
+    /// By JSON schema's name; `None` for a string and for what it has no name for.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "integer" | "number" => Self::Number,
+            "boolean" => Self::Boolean,
+            "null" => Self::Null,
+            "array" => Self::Array,
+            "object" => Self::Object,
+            _ => return None,
+        })
+    }
+}
+
+impl Tagged {
+    /// What stands between a key and a value of this type; `None` is a string.
+    pub fn middle(&self, of: Option<JsonType>) -> &str {
+        let other = of.and_then(|t| self.others.iter().find(|(o, _)| *o == t));
+        other.map_or(&self.text, |(_, text)| text)
+    }
+
+    /// Whether strings are told from all other values by what stands before them.
+    pub fn tells_strings(&self) -> bool {
+        self.others.iter().all(|(_, text)| *text != self.text)
+    }
+}
+
+/// Text of the syntax at the beginning of these pieces.
+fn leading(pieces: &[Piece]) -> &str {
+    match pieces.first() {
+        Some(Piece::Text(text)) => text,
+        _ => "",
+    }
+}
+
+impl CallSyntax {
+    /// What of an answer's text says that calls begin: their first tag, or their first word where there is no tag.
+    pub fn trigger(&self) -> &str {
+        let opening = if self.open.is_empty() { leading(&self.call) } else { leading(&self.open) };
+        let opening = opening.trim_start();
+        if let Some(tag) = tags(opening).next().filter(|t| opening.starts_with(t)) {
+            return tag;
+        }
+        let end = match opening.chars().next() {
+            Some('{' | '[') => 1,
+            _ => opening.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(opening.len()),
+        };
+        &opening[..end]
+    }
+
+    /// Whether calls are told from text only by their place: they begin the answer.
+    pub fn at_start(&self) -> bool {
+        let trigger = self.trigger();
+        trigger.len() < 2 || !trigger.starts_with(['<', '['])
+    }
+
+    /// All pieces, in the order of the text.
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.open.iter().chain(&self.call).chain(self.separator.iter().flatten()).chain(&self.close)
+    }
+
+    /// What looks like a tag in the syntax's own text: it may be a token of its own.
+    pub fn tags(&self) -> Vec<&str> {
+        let mut out: Vec<&str> = Vec::new();
+        for piece in self.pieces() {
+            match piece {
+                Piece::Text(text) => out.extend(tags(text)),
+                Piece::Arguments(Arguments::Tagged(t)) => {
+                    // A tag may have the key in it.
+                    out.extend([&t.open, &t.text, &t.close].into_iter().flat_map(|t| tags(t)));
+                    out.extend(t.others.iter().flat_map(|(_, text)| tags(text)));
+                }
+                Piece::Arguments(Arguments::Gemma) => out.push("<|\"|>"),
+                Piece::Arguments(Arguments::Json | Arguments::Python) => {}
+                Piece::Name | Piece::Id | Piece::Number(_) => {}
+            }
+        }
+        out.sort_unstable();
+        out.dedup();
+        out
+    }
+
+    /// Calls as the model writes them: of these functions, with these arguments. Ids are made up.
+    pub fn write(&self, calls: &[(String, Map<String, Value>)]) -> String {
+        let mut out = String::new();
+        let nothing = Map::new();
+        let separator = self.separator.as_deref().unwrap_or_default();
+        for (i, (name, arguments)) in calls.iter().enumerate() {
+            let before = if i == 0 { &self.open } else { separator };
+            for piece in before.iter().chain(&self.call) {
+                piece.write(&mut out, i as u32, name, arguments);
+            }
+        }
+        self.close.iter().for_each(|p| p.write(&mut out, calls.len() as u32, "", &nothing));
+        out
+    }
+}
+
+impl Piece {
+    fn write(&self, out: &mut String, i: u32, name: &str, arguments: &Map<String, Value>) {
+        let list = |each: &dyn Fn(&String, &Value) -> String, between: &str| {
+            arguments.iter().map(|(k, v)| each(k, v)).collect::<Vec<_>>().join(between)
+        };
+        out.push_str(&match self {
+            Self::Text(text) => text.clone(),
+            Self::Name => name.into(),
+            Self::Id => format!("{i:09}"),
+            Self::Number(first) => (first + i).to_string(),
+            Self::Arguments(Arguments::Json) => Value::from(arguments.clone()).to_string(),
+            Self::Arguments(Arguments::Python) => list(&|k, v| format!("{k}={}", python(v)), ", "),
+            Self::Arguments(Arguments::Gemma) => list(&|k, v| format!("{k}:{}", gemma(v)), ","),
+            Self::Arguments(Arguments::Tagged(t)) => list(
+                &|k, v| {
+                    let value = v.as_str().map_or_else(|| v.to_string(), str::to_string);
+                    format!("{}{k}{}{value}{}", t.open, t.middle(JsonType::of(v)), t.close)
+                },
+                "",
+            ),
+        });
+    }
+}
+
+/// A value as Python prints it; its texts are JSON's, which are Python's, too.
+fn python(value: &Value) -> String {
+    match value {
+        Value::Null => "None".into(),
+        Value::Bool(true) => "True".into(),
+        Value::Bool(false) => "False".into(),
+        Value::Array(items) => format!("[{}]", items.iter().map(python).collect::<Vec<_>>().join(", ")),
+        Value::Object(members) => {
+            let all = members.iter().map(|(k, v)| format!("{}: {}", Value::from(k.as_str()), python(v)));
+            format!("{{{}}}", all.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn gemma(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("<|\"|>{text}<|\"|>"),
+        Value::Array(items) => format!("[{}]", items.iter().map(gemma).collect::<Vec<_>>().join(",")),
+        Value::Object(members) => {
+            let all = members.iter().map(|(k, v)| format!("{k}:{}", gemma(v)));
+            format!("{{{}}}", all.collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The tags in a text: `<...>` and `[...]`, with a letter and no white space, quotation mark or bracket in them.
+pub fn tags(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices(['<', '[']).filter_map(|(at, open)| {
+        let inner = at + 1;
+        let end = inner + text[inner..].find(if open == "<" { '>' } else { ']' })?;
+        let is_tag = text[inner..end].contains(char::is_alphabetic)
+            && !text[inner..end].contains(|c: char| c.is_whitespace() || "\"'<[{}".contains(c));
+        is_tag.then(|| &text[at..=end])
+    })
+}

@@ -1,0 +1,136 @@
+//! Follows arguments that stand between tags, each by itself. Used by `native`.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use crate::coerce;
+use crate::json::Progress;
+use crate::syntax::Tagged;
+
+/// Longest name of a parameter, in bytes.
+const KEY_BYTES_MAX: usize = 4096;
+
+#[derive(Debug)]
+enum At {
+    /// Before a parameter, or what ends them: what came, without white space.
+    Open(String),
+    Key {
+        from: usize,
+    },
+    Value {
+        key: Range<usize>,
+        from: usize,
+        is_text: Option<bool>,
+    },
+}
+
+/// A parameter: where its key and value lie, and whether the tags say that it is a string.
+#[derive(Debug)]
+struct Parameter {
+    key: Range<usize>,
+    value: Range<usize>,
+    is_text: Option<bool>,
+}
+
+/// Follows them.
+#[derive(Debug)]
+pub struct TaggedScan {
+    tags: Tagged,
+    /// The opening tag, without white space.
+    open: String,
+    at: At,
+    parameters: Vec<Parameter>,
+}
+
+impl TaggedScan {
+    pub fn new(tags: &Tagged) -> Self {
+        Self {
+            tags: tags.clone(),
+            open: tags.open.split_whitespace().collect(),
+            at: At::Open(String::new()),
+            parameters: Vec::new(),
+        }
+    }
+
+    /// What came of a tag that is no parameter's, without white space.
+    pub fn came(&self) -> &str {
+        match &self.at {
+            At::Open(came) => came,
+            At::Key { .. } | At::Value { .. } => "",
+        }
+    }
+
+    /// Whether a value is complete and nothing else has begun.
+    pub fn may_end(&self) -> bool {
+        matches!(self.at, At::Open(_)) && !self.parameters.is_empty()
+    }
+
+    /// Takes the character that ends at the end of the held text.
+    pub fn step(&mut self, c: char, held: &str) -> Progress {
+        let end = held.len();
+        match &mut self.at {
+            At::Open(_) if c.is_whitespace() => {}
+            At::Open(came) => {
+                came.push(c);
+                if !self.open.starts_with(came.as_str()) {
+                    return Progress::Before;
+                }
+                if *came == self.open {
+                    self.at = At::Key { from: end };
+                }
+            }
+            At::Key { from } => {
+                let key = &held[*from..];
+                if key.len() > KEY_BYTES_MAX {
+                    return Progress::Bad;
+                }
+                let text = self.tags.text.trim_end();
+                let others = self.tags.others.iter().map(|(_, t)| t.trim_end());
+                let longest = others.chain([text]).filter(|m| key.ends_with(m)).max_by_key(|m| m.len());
+                if let Some(middle) = longest {
+                    let is_text = self.tags.tells_strings().then_some(middle == text);
+                    self.at = At::Value { key: *from..end - middle.len(), from: end, is_text };
+                }
+            }
+            At::Value { key, from, is_text } => {
+                let close = self.tags.close.trim();
+                if held[*from..].ends_with(close) {
+                    let value = *from..end - close.len();
+                    self.parameters.push(Parameter { key: key.clone(), value, is_text: *is_text });
+                    self.at = At::Open(String::new());
+                }
+            }
+        }
+        Progress::More
+    }
+
+    /// The arguments of a tool whose parameters have this schema, as a JSON object.
+    pub fn object(&self, held: &str, schema: &Value) -> String {
+        let mut members: Vec<(&str, String)> = Vec::new();
+        for parameter in &self.parameters {
+            let key = held[parameter.key.clone()].trim();
+            let value = self.value(&held[parameter.value.clone()]);
+            let json = match parameter.is_text {
+                Some(true) => coerce::string(value),
+                Some(false) if serde_json::from_str::<Value>(value).is_ok() => value.trim().into(),
+                Some(false) => coerce::string(value),
+                None => coerce::argument(schema, key, value),
+            };
+            members.retain(|(k, _)| *k != key);
+            members.push((key, json));
+        }
+        let members: Vec<String> =
+            members.iter().map(|(k, v)| format!("{}: {v}", coerce::string(k))).collect();
+        format!("{{{}}}", members.join(", "))
+    }
+
+    /// A value without the white space that belongs to the tags around it.
+    fn value<'a>(&self, value: &'a str) -> &'a str {
+        let (middle, close) = (&self.tags.text, &self.tags.close);
+        let before = &middle[middle.trim_end().len()..];
+        let behind = &close[..close.len() - close.trim_start().len()];
+        let value = value.strip_prefix(before).unwrap_or(value);
+        value.strip_suffix(behind).unwrap_or(value)
+    }
+}

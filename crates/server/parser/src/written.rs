@@ -1,0 +1,231 @@
+//! Arguments written as in a call in Python, or as Gemma does: where they end, and what JSON they are. Used by `native`.
+
+use serde_json::{Map, Value};
+
+use crate::json::Progress;
+
+/// Gemma's quotation mark.
+const QUOTE: &str = "<|\"|>";
+/// Containers within containers.
+const DEPTH_MAX: usize = 64;
+
+/// Finds the bracket behind the last argument, which is not theirs.
+#[derive(Debug)]
+pub struct Scan {
+    gemma: bool,
+    /// The quotation mark that ends the text, in one.
+    quote: Option<char>,
+    escaped: bool,
+    depth: usize,
+    /// The last characters, for Gemma's quotation marks.
+    last: String,
+}
+
+impl Scan {
+    pub fn new(gemma: bool) -> Self {
+        Self { gemma, quote: None, escaped: false, depth: 0, last: String::new() }
+    }
+
+    pub fn step(&mut self, c: char) -> Progress {
+        if self.gemma {
+            self.last.push(c);
+            if !QUOTE.starts_with(&self.last) {
+                self.last.clear();
+                if c == '<' {
+                    self.last.push(c);
+                }
+            }
+            if self.last == QUOTE {
+                self.last.clear();
+                self.quote = if self.quote.is_some() { None } else { Some('<') };
+                return Progress::More;
+            }
+            if self.quote.is_some() {
+                return Progress::More;
+            }
+        } else if let Some(quote) = self.quote {
+            match c {
+                _ if self.escaped => self.escaped = false,
+                '\\' => self.escaped = true,
+                c if c == quote => self.quote = None,
+                _ => {}
+            }
+            return Progress::More;
+        }
+        match c {
+            '\'' | '"' if !self.gemma => self.quote = Some(c),
+            '(' | '[' | '{' => self.depth += 1,
+            ')' | ']' | '}' if self.depth == 0 => return Progress::Before,
+            ')' | ']' | '}' => self.depth -= 1,
+            _ => {}
+        }
+        if self.depth > DEPTH_MAX { Progress::Bad } else { Progress::More }
+    }
+
+    /// The arguments as a JSON object; `None` if they are none.
+    pub fn object(&self, text: &str) -> Option<String> {
+        object(text, self.gemma)
+    }
+}
+
+/// The arguments as a JSON object; `None` if they are none.
+fn object(text: &str, gemma: bool) -> Option<String> {
+    let mut reader = Reader { rest: text, gemma };
+    let members = reader.members(None, 0)?;
+    reader.space();
+    reader.rest.is_empty().then(|| Value::Object(members).to_string())
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+    gemma: bool,
+}
+
+impl Reader<'_> {
+    fn space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    fn take(&mut self, text: &str) -> bool {
+        self.space();
+        match self.rest.strip_prefix(text) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Keys and values up to `end`, which is taken, or to the text's end.
+    fn members(&mut self, end: Option<&str>, depth: usize) -> Option<Map<String, Value>> {
+        let mut out = Map::new();
+        loop {
+            self.space();
+            if end.map_or(self.rest.is_empty(), |e| self.take(e)) {
+                return Some(out);
+            }
+            if !out.is_empty() && !self.take(",") {
+                return None;
+            }
+            if end.map_or(self.rest.is_empty(), |e| self.take(e)) {
+                return Some(out);
+            }
+            let is_call = end.is_none() && !self.gemma;
+            self.space();
+            let key = if self.rest.starts_with(['\'', '"']) || self.rest.starts_with(QUOTE) {
+                self.text()?
+            } else {
+                let sign = if is_call { '=' } else { ':' };
+                let at = self.rest.find(sign)?;
+                let key = self.rest[..at].trim().to_string();
+                self.rest = &self.rest[at..];
+                key
+            };
+            if !self.take(if is_call { "=" } else { ":" }) {
+                return None;
+            }
+            let value = self.value(depth + 1)?;
+            out.insert(key, value);
+        }
+    }
+
+    fn value(&mut self, depth: usize) -> Option<Value> {
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        self.space();
+        if self.rest.starts_with(QUOTE) || (!self.gemma && self.rest.starts_with(['\'', '"'])) {
+            return self.text().map(Value::from);
+        }
+        if self.take("{") {
+            return self.members(Some("}"), depth).map(Value::Object);
+        }
+        if self.take("[") {
+            let mut items = Vec::new();
+            loop {
+                if self.take("]") {
+                    return Some(Value::Array(items));
+                }
+                if !items.is_empty() && !self.take(",") {
+                    return None;
+                }
+                if self.take("]") {
+                    return Some(Value::Array(items));
+                }
+                items.push(self.value(depth + 1)?);
+            }
+        }
+        let at = self.rest.find([',', ']', '}']).unwrap_or(self.rest.len());
+        let word = self.rest[..at].trim();
+        let value = match word {
+            "True" | "true" => true.into(),
+            "False" | "false" => false.into(),
+            "None" | "null" => Value::Null,
+            number => serde_json::from_str(number).ok().filter(Value::is_number)?,
+        };
+        self.rest = &self.rest[at..];
+        Some(value)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        if let Some(rest) = self.rest.strip_prefix(QUOTE) {
+            let (text, rest) = rest.split_once(QUOTE)?;
+            self.rest = rest;
+            return Some(text.into());
+        }
+        let quote = self.rest.chars().next()?;
+        let mut out = String::new();
+        let mut chars = self.rest.char_indices().skip(1);
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '\\' => {
+                    let (_, escaped) = chars.next()?;
+                    match escaped {
+                        'n' => out.push('\n'),
+                        't' => out.push('\t'),
+                        'r' => out.push('\r'),
+                        'x' | 'u' | 'U' => {
+                            let digits = match escaped {
+                                'x' => 2,
+                                'u' => 4,
+                                _ => 8,
+                            };
+                            let hex: String = chars.by_ref().take(digits).map(|(_, c)| c).collect();
+                            out.push(char::from_u32(u32::from_str_radix(&hex, 16).ok()?)?);
+                        }
+                        '\\' | '\'' | '"' => out.push(escaped),
+                        other => out.extend(['\\', other]),
+                    }
+                }
+                c if c == quote => {
+                    self.rest = &self.rest[at + c.len_utf8()..];
+                    return Some(out);
+                }
+                c => out.push(c),
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read() {
+        let python = |text| object(text, false);
+        let json = |text: &str| Some(text.to_string());
+        assert_eq!(python("city='A', n=-1.5, deep=True"), json(r#"{"city":"A","n":-1.5,"deep":true}"#));
+        assert_eq!(python(r#"a=["x", 'y\'s', None], b={'k': {"l": []}}"#), json(r#"{"a":["x","y's",null],"b":{"k":{"l":[]}}}"#));
+        assert_eq!(python(""), json("{}"));
+        assert_eq!(python("f(x)"), None);
+        assert_eq!(python("'positional'"), None);
+        let gemma = |text| object(text, true);
+        assert_eq!(
+            gemma(r#"city:<|"|>it's {x}<|"|>,deep:true,paths:[<|"|>a<|"|>,1],o:{k:<|"|>v<|"|>}"#),
+            json(r#"{"city":"it's {x}","deep":true,"paths":["a",1],"o":{"k":"v"}}"#)
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! The syntaxes of calls that are read off real chat templates, which jinja2 renders as transformers does: what a template writes of calls
+//! is read back as the same calls, whole and by characters. The templates come from packages of PyPI; none is in this repository.
+
+#[allow(dead_code)]
+#[path = "../../../serve/tests/common/python.rs"]
+mod python;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use octet_parser::{
+    Derived, Format, History, Ids, Message, Options, Parser, Start, Tool, ToolSyntax, ToolsVariable, derive,
+};
+use serde_json::{Map, Value, json};
+
+/// Renders templates as transformers does.
+struct Renderer {
+    child: Child,
+    pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
+}
+
+impl Renderer {
+    fn new(python: &Path) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families/render.py");
+        let mut command = Command::new(python);
+        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("python can be run");
+        let pipes = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, pipes: RefCell::new(pipes) }
+    }
+
+    fn render(
+        &self,
+        template: &Path,
+        messages: &[Value],
+        variable: ToolsVariable,
+        tools: &[Value],
+    ) -> Option<String> {
+        // Some take arguments as a mapping, some as text: the one that does not fail, and is not quoted, is right.
+        let as_text = |messages: &[Value]| {
+            let mut messages = messages.to_vec();
+            for call in messages.iter_mut().filter_map(|m| m["tool_calls"].as_array_mut()).flatten() {
+                let arguments = call["function"]["arguments"].to_string();
+                call["function"]["arguments"] = arguments.into();
+            }
+            messages
+        };
+        let ask = |messages: &[Value]| -> Option<String> {
+            let (tools, variables) = match variable {
+                ToolsVariable::Tools => (json!(tools), json!({})),
+                ToolsVariable::XmlTools => (Value::Null, json!({"xml_tools": tools})),
+            };
+            let line = json!({"template": template, "messages": messages, "tools": tools, "variables": variables});
+            let mut pipes = self.pipes.borrow_mut();
+            writeln!(pipes.0, "{line}").expect("python runs");
+            let mut answer = String::new();
+            pipes.1.read_line(&mut answer).expect("python runs");
+            let answer: Value = serde_json::from_str(&answer).expect("a line of JSON");
+            answer["text"].as_str().map(str::to_string)
+        };
+        let calls = messages.iter().any(|m| m["tool_calls"].is_array());
+        let plain = ask(messages);
+        match plain {
+            Some(text) if !calls || !text.contains("': ") => Some(text),
+            Some(text) => ask(&as_text(messages)).filter(|t| !t.contains("\\\"")).or(Some(text)),
+            None if calls => ask(&as_text(messages)),
+            None => None,
+        }
+    }
+}
+
+impl Drop for Renderer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn tools() -> Vec<Tool> {
+    let tool = |name: &str, properties: Value| Tool {
+        name: name.into(),
+        parameters: json!({"type": "object", "properties": properties}),
+    };
+    vec![
+        tool("get_weather", json!({"city": {"type": "string", "description": "-"}, "days": {"type": "integer", "description": "-"}})),
+        tool("find", json!({"paths": {"type": "array", "items": {"type": "string"}, "description": "-"}, "deep": {"type": "boolean", "description": "-"}})),
+    ]
+}
+
+fn schemas() -> Vec<Value> {
+    let schema = |t: Tool| json!({"type": "function", "function": {"name": t.name, "description": "-", "parameters": t.parameters}});
+    tools().into_iter().map(schema).collect()
+}
+
+fn calls() -> [(&'static str, Value); 2] {
+    [
+        ("get_weather", json!({"city": "Zürich, \"it's\" <b>", "days": 2})),
+        ("find", json!({"paths": ["a", "b c"], "deep": true})),
+    ]
+}
+
+fn parse(format: &Format, pieces: &[&str]) -> Message {
+    let mut message = Message::default();
+    let mut parser = Parser::new(format.clone(), Start::default(), tools(), Options::default());
+    pieces.iter().for_each(|piece| parser.push(piece, &mut |delta| message.add(delta)));
+    parser.finish(&mut |delta| message.add(delta));
+    message
+}
+
+/// What a template makes of an answer with the first `n` calls: from where an answer of text would differ.
+fn written(renderer: &Renderer, path: &Path, derived: &Derived, n: usize) -> Option<String> {
+    let History { ids, null_content, .. } = derived.history;
+    let call = |(i, (name, arguments)): (usize, &(&str, Value))| {
+        let id = if ids == Ids::Numbered { format!("functions.{name}:{i}") } else { format!("call0000{i}") };
+        json!({"type": "function", "id": id, "function": {"name": name, "arguments": arguments}})
+    };
+    let calls: Vec<Value> = calls()[..n].iter().enumerate().map(call).collect();
+    let content = if null_content { Value::Null } else { "".into() };
+    let user = json!({"role": "user", "content": "hi"});
+    let variable = derived.tools?;
+    let render = |answer: Value| renderer.render(path, &[user.clone(), answer], variable, &schemas());
+    let with = render(json!({"role": "assistant", "content": content, "tool_calls": calls}))?;
+    let without = render(json!({"role": "assistant", "content": "zqtext"}))?;
+    let same = with.bytes().zip(without.bytes()).take_while(|(a, b)| a == b).count();
+    let from = with[..with.floor_char_boundary(same + 1).min(with.len())].rfind(['<', '[', '{', '>', ']', '\n']).unwrap_or(0);
+    Some(with[from.min(same)..].to_string())
+}
+
+/// Whether the template's own calls are read back; what was read, where they are not.
+fn round_trip(format: &Format, text: &str, n: usize) -> Result<(), String> {
+    let want: Vec<(String, Value)> = calls()[..n].iter().map(|(f, a)| (f.to_string(), a.clone())).collect();
+    let whole = parse(format, &[text]);
+    let found: Vec<(String, Value)> = whole
+        .tool_calls
+        .iter()
+        .map(|c| (c.name.clone(), serde_json::from_str(&c.arguments).unwrap_or(c.arguments.as_str().into())))
+        .collect();
+    if found != want {
+        return Err(format!("{text:?}\n      -> {found:?} {:?}", whole.content));
+    }
+    for (at, _) in text.char_indices() {
+        if parse(format, &[&text[..at], &text[at..]]) != whole {
+            return Err(format!("{text:?}\n      cut at {at}: {:?}", parse(format, &[&text[..at], &text[at..]])));
+        }
+    }
+    Ok(())
+}
+
+/// Where trl lies, which has the templates of the families that it trains.
+fn package(python: &Path) -> PathBuf {
+    let find = "import importlib.util as u; print(u.find_spec('trl').submodule_search_locations[0])";
+    let output = Command::new(python).args(["-c", find]).output().expect("python can be run");
+    String::from_utf8_lossy(&output.stdout).trim().into()
+}
+
+fn templates(folders: &[PathBuf]) -> Vec<PathBuf> {
+    let mut out: Vec<PathBuf> = folders
+        .iter()
+        .flat_map(|f| std::fs::read_dir(f).expect("a folder of templates"))
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "jinja"))
+        .collect();
+    out.sort();
+    out
+}
+
+#[test]
+fn calls_of_real_templates_are_read_back() {
+    let Some(python) = python::python("templates", &["jinja2==3.1.6", "trl==1.16.0", "--no-deps", "MarkupSafe"]) else { return };
+    let folders: Vec<PathBuf> = match std::env::var_os("OCTET_TEST_TEMPLATES") {
+        Some(folders) => std::env::split_paths(&folders).collect(),
+        None => vec![package(&python).join("chat_templates")],
+    };
+    let renderer = Renderer::new(&python);
+    let (mut native, mut generic, mut bad) = (0, 0, Vec::new());
+    let mut table: BTreeMap<String, String> = BTreeMap::new();
+    for path in templates(&folders) {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let source = std::fs::read_to_string(&path).unwrap();
+        let render = |messages: &[Value], variable: ToolsVariable, tools: &[Value]| {
+            renderer.render(&path, messages, variable, tools)
+        };
+        let derived = derive(&source, &render, &["</s>"]);
+        let Some(format) = Format::derived(&source, &derived) else {
+            generic += 1;
+            table.insert(name, "generic".into());
+            continue;
+        };
+        native += 1;
+        let how = match &format.tools {
+            ToolSyntax::Native(syntax) => {
+                let calls: Vec<(String, Map<String, Value>)> = vec![("f".into(), json!({"a": "b", "c": 1}).as_object().unwrap().clone()); 2];
+                syntax.write(if syntax.separator.is_some() { &calls } else { &calls[..1] })
+            }
+            other => format!("{other:?}"),
+        };
+        table.insert(name.clone(), format!("{how:?} {:?} {:?}", derived.tools.unwrap(), derived.history));
+        let counts = if derived.history.as_text { 0..=0 } else if derived.history.single { 1..=1 } else { 1..=2 };
+        for n in counts.filter(|n| *n > 0) {
+            match written(&renderer, &path, &derived, n) {
+                Some(text) => {
+                    if let Err(why) = round_trip(&format, &text, n) {
+                        bad.push(format!("{name}, {n}: {why}"));
+                    }
+                }
+                None => bad.push(format!("{name}, {n}: is not rendered")),
+            }
+        }
+    }
+    for (name, how) in &table {
+        println!("{name}: {how}");
+    }
+    println!("{native} native, {generic} generic, {} wrong", bad.len());
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
