@@ -67,7 +67,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("parser", &[]),
     ("keys", &[]),
     ("process", &["config"]),
-    ("grammar", &[]),
+    ("grammar", &["parser"]),
     ("config", &[]),
     (
         "serve",

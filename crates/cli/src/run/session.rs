@@ -84,7 +84,7 @@ impl Session {
                 content.push_str(text);
                 on_text(Kind::Content, text)
             }
-            Delta::ToolCall(_) => ControlFlow::Continue(()), // there are no tools
+            Delta::Call { .. } | Delta::Arguments(_) => ControlFlow::Continue(()), // there are no tools
         };
         let request = Request { prompt, checkpoints: vec![repeated], ..self.request.clone() };
         let answer = self.engine.generate(request, &mut |text| {

@@ -22,6 +22,8 @@ pub enum ControlTokens {
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     control: ControlTokens,
+    /// Control tokens that are written whatever `control` says.
+    shown: Vec<u32>,
     /// Bytes that may yet become a character.
     held: Vec<u8>,
     /// The last increment.
@@ -37,6 +39,7 @@ impl Detokenizer {
         Self {
             tokenizer,
             control,
+            shown: Vec::new(),
             held: Vec::with_capacity(64),
             out: String::with_capacity(256),
             strip_space,
@@ -48,10 +51,15 @@ impl Detokenizer {
         Self { strip_space: false, ..Self::new(tokenizer, control) }
     }
 
+    /// Writes these control tokens in any case.
+    pub fn showing(self, shown: Vec<u32>) -> Self {
+        Self { shown, ..self }
+    }
+
     /// Takes the next token; returns the text that is complete with it, often empty.
     pub fn push(&mut self, id: u32) -> &str {
         self.out.clear();
-        if self.tokenizer.is_control(id) && self.control == ControlTokens::Hide {
+        if self.tokenizer.is_control(id) && self.control == ControlTokens::Hide && !self.shown.contains(&id) {
             return "";
         }
         let mut bytes = self.tokenizer.token_bytes(id);

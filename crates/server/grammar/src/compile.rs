@@ -12,7 +12,7 @@ use crate::gbnf::{self, Translated};
 use crate::limits::{CHOICE_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, COMPILING_MAX};
 use crate::matcher::{Free, Matcher, NOTHING};
 use crate::schema::{self, Policy};
-use crate::tools::{CALL_OPEN, Calls};
+use crate::tools::Calls;
 use crate::{Constraint, Error, GrammarSpec, ToolMode, Vocabulary, lark, regex};
 
 /// A compiled constraint: makes a [`Matcher`] for each answer. Can be kept and used for many requests.
@@ -162,14 +162,15 @@ fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>
         }
     });
     let end = end.transpose()?.flatten();
-    let GrammarSpec::ToolCalls { mode, .. } = &constraint.spec else {
+    let GrammarSpec::ToolCalls { mode, syntax, .. } = &constraint.spec else {
         return Ok(end.map(|end| Free { end: Some(end), call: None, may_end: false }));
     };
-    let call = vocabulary.special(CALL_OPEN);
+    let begin = syntax.begin();
+    let call = vocabulary.special(begin);
     if *mode == ToolMode::Auto {
         let Some(call) = call else {
             return Err(Error::Tools(format!(
-                "the model has no token {CALL_OPEN}, so calls among text cannot be told"
+                "the model has no token {begin}, so calls among text cannot be told"
             )));
         };
         return Ok(Some(Free { end: None, call: Some(call), may_end: true }));
@@ -221,7 +222,7 @@ fn source(
         }
         GrammarSpec::Choice(choices) => with(choice(choices)?, Vec::new()),
         GrammarSpec::ToolCalls { syntax, tools, mode, parallel } => {
-            let calls = Calls { syntax: *syntax, tools, mode, parallel: *parallel };
+            let calls = Calls { syntax, tools, mode, parallel: *parallel };
             let rules = calls.write(vocabulary, relaxed)?;
             with(rules.text, rules.warnings)
         }
@@ -261,7 +262,7 @@ fn too_complex(
     let GrammarSpec::ToolCalls { syntax, tools, .. } = spec else { return Ok(out) };
     for (i, tool) in tools.iter().enumerate().filter(|(_, t)| !t.strict) {
         let one = GrammarSpec::ToolCalls {
-            syntax: *syntax,
+            syntax: syntax.clone(),
             tools: vec![tool.clone()],
             mode: ToolMode::Required,
             parallel: false,

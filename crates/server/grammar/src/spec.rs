@@ -1,5 +1,8 @@
 //! What an answer must look like. Made from a request by the server, read by `compile`.
 
+use std::sync::Arc;
+
+use octet_parser::CallSyntax;
 use serde_json::Value;
 
 /// A constraint on an answer.
@@ -60,12 +63,24 @@ pub struct Tool {
 }
 
 /// How calls are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolSyntax {
     /// `<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>`: Qwen3-Coder, Qwen3.5.
     Qwen3Coder,
     /// `<tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>`: Hermes, Qwen2.5, Qwen3.
     Hermes,
+    /// As a chat template writes them.
+    Native(Arc<CallSyntax>),
+}
+
+impl ToolSyntax {
+    /// What begins a call: a token of its own in the models that know calls.
+    pub(crate) fn begin(&self) -> &str {
+        match self {
+            Self::Native(syntax) => syntax.trigger(),
+            Self::Qwen3Coder | Self::Hermes => "<tool_call>",
+        }
+    }
 }
 
 /// Whether a tool is called.

@@ -1,4 +1,5 @@
-//! The bare text of an argument to JSON, by the tool's JSON schema. Used by `xml`.
+//! The bare text of an argument to JSON, by the tool's JSON schema. Used by `xml`
+//! and `tagged`.
 //!
 //! - A parameter that takes only strings gets the text as it stands, to the last space.
 //! - An `enum` or `const` that names the text as a string makes it one.
@@ -12,6 +13,7 @@
 use serde_json::{Map, Value};
 
 use crate::json::{Progress, Scanner};
+use crate::written;
 
 /// Schemas within schemas that are looked into, for one argument. References may go in circles.
 const SCHEMAS_MAX: u32 = 256;
@@ -196,6 +198,13 @@ pub fn argument(root: &Value, key: &str, text: &str) -> String {
             "none" | "null" if types.has(Types::NULL) => return "null".into(),
             _ => {}
         }
+        // Lists and mappings as Python prints them: some templates do.
+        if spelled.starts_with(['[', '{'])
+            && let Some(value) = written::python_value(spelled)
+            && types.has(Types::of(&value))
+        {
+            return value.to_string();
+        }
     }
     string(text)
 }
@@ -259,7 +268,8 @@ mod tests {
             ("array", "\n[\n  1\n]\n", "[\n  1\n]"),
             ("array", "{}", "\"{}\""),
             ("object", "{\"a\": [1.0]}", "{\"a\": [1.0]}"),
-            ("object", "{'a': 1}", "\"{'a': 1}\""),
+            ("object", "{'a': True}", "{\"a\":true}"),
+            ("object", "{'a': true", "\"{'a': true\""),
             ("object", "[]", "\"[]\""),
             ("unheard of", "5", "5"),
         ] {

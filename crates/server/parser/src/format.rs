@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde_json::{Map, Value, json};
+
 use crate::derive::Derived;
 use crate::syntax::{Arguments, CallSyntax, Piece};
 
@@ -35,18 +37,75 @@ impl From<CallSyntax> for ToolSyntax {
     fn from(syntax: CallSyntax) -> Self {
         let begins_call = syntax.trigger() == "<tool_call>";
         let is_bare = |pieces: &[Piece]| {
-            pieces.iter().all(|p| matches!(p, Piece::Text(t) if t.replace("<tool_call>", "").trim().is_empty()))
+            pieces
+                .iter()
+                .all(|p| matches!(p, Piece::Text(t) if t.replace("<tool_call>", "").trim().is_empty()))
         };
         let keys = syntax.object.as_ref().map(|k| (k.name.as_str(), k.arguments.as_str()));
         if begins_call && keys == Some(("name", "arguments")) && is_bare(&syntax.open) {
             return Self::Hermes;
         }
-        let opens_function = matches!(syntax.open.as_slice(), [Piece::Text(t)] if t.trim_end() == "<tool_call>\n<function=");
+        let opens_function =
+            matches!(syntax.open.as_slice(), [Piece::Text(t)] if t.trim_end() == "<tool_call>\n<function=");
         let is_xml = syntax.call.iter().any(|p| match p {
             Piece::Arguments(Arguments::Tagged(t)) => t.open.trim() == "<parameter=" && t.text == ">\n",
             _ => false,
         });
         if begins_call && opens_function && is_xml { Self::Qwen3Coder } else { Self::Native(syntax.into()) }
+    }
+}
+
+impl ToolSyntax {
+    /// What begins calls: a token of its own in most models that know calls.
+    pub fn trigger(&self) -> &str {
+        match self {
+            Self::None => "",
+            Self::Qwen3Coder | Self::Hermes => "<tool_call>",
+            Self::Native(syntax) => syntax.trigger(),
+        }
+    }
+
+    /// Calls as the model writes them: of these functions, with these arguments.
+    pub fn write(&self, calls: &[(String, Map<String, Value>)]) -> String {
+        let one = |(name, arguments): &(String, Map<String, Value>)| match self {
+            Self::Qwen3Coder => {
+                let each = arguments.iter().map(|(k, v)| {
+                    let value = v.as_str().map_or_else(|| v.to_string(), str::to_string);
+                    format!("<parameter={k}>\n{value}\n</parameter>\n")
+                });
+                let each: String = each.collect();
+                format!("<tool_call>\n<function={name}>\n{each}</function>\n</tool_call>")
+            }
+            Self::None | Self::Hermes | Self::Native(_) => {
+                let call = json!({"name": name, "arguments": arguments});
+                format!("<tool_call>\n{call}\n</tool_call>")
+            }
+        };
+        match self {
+            Self::Native(syntax) => syntax.write(calls),
+            _ => calls.iter().map(one).collect::<Vec<_>>().join("\n"),
+        }
+    }
+
+    /// What ends a call that another follows, and what of it belongs to the call: where answers have one call, they end there.
+    pub fn end_of_one(&self) -> Option<(String, String)> {
+        let text = |pieces: &[Piece]| match pieces {
+            [Piece::Text(text), ..] => text.clone(),
+            _ => String::new(),
+        };
+        match self {
+            Self::None => None,
+            Self::Qwen3Coder | Self::Hermes => Some(("</tool_call>".into(), "</tool_call>".into())),
+            Self::Native(syntax) => {
+                let at = syntax.call.iter().position(|p| matches!(p, Piece::Arguments(_)))?;
+                let is_json = syntax.call[at] == Piece::Arguments(Arguments::Json);
+                let end = format!("{}{}", if is_json { "}" } else { "" }, text(&syntax.call[at + 1..]));
+                let separator = text(syntax.separator.as_deref()?);
+                let stop = format!("{end}{}", separator.trim_end());
+                // A list goes on with a comma and a bracket.
+                Some((stop, end)).filter(|(stop, end)| stop.len() > end.len() && end.len() > 1)
+            }
+        }
     }
 }
 
@@ -125,11 +184,13 @@ impl Format {
 }
 
 impl Format {
-    /// Of a template that was read by rendering it; `None` where it shows the model no tools, or no syntax of calls is known of it.
-    pub fn derived(template: &str, derived: &Derived) -> Option<Self> {
-        derived.tools?;
-        let tools = ToolSyntax::from(derived.calls.clone()?);
-        Some(Self { tools, ..Self::detect(template) })
+    /// Of a template that was read by rendering it: the syntax that it writes calls in, or that whose tags it names.
+    pub fn derived(template: &str, derived: &Derived) -> Self {
+        let detected = Self::detect(template);
+        match &derived.calls {
+            Some(calls) => Self { tools: calls.clone().into(), ..detected },
+            None => detected,
+        }
     }
 }
 

@@ -131,9 +131,11 @@ impl Scanner {
             Expect::Colon => Awaits::Colon,
             Expect::Value | Expect::ValueOrClose => Awaits::Value,
             Expect::CommaOrClose => Awaits::Comma,
-            Expect::Text { .. } | Expect::Escape { .. } | Expect::Hex { .. } | Expect::Number | Expect::Word(_) => {
-                Awaits::Nothing
-            }
+            Expect::Text { .. }
+            | Expect::Escape { .. }
+            | Expect::Hex { .. }
+            | Expect::Number
+            | Expect::Word(_) => Awaits::Nothing,
         }
     }
 

@@ -123,6 +123,8 @@ pub struct Scan {
     plan: Arc<Plan>,
     /// It is in `first`, not in `next`.
     is_first: bool,
+    /// A call is taken.
+    may_come: bool,
     part: usize,
     at: At,
     /// Where the part began.
@@ -141,6 +143,7 @@ impl Scan {
         let mut scan = Self {
             plan: Arc::clone(plan),
             is_first: true,
+            may_come: true,
             part: 0,
             at: At::Text(0),
             from: 0,
@@ -162,11 +165,12 @@ impl Scan {
         if self.is_first { &self.plan.first } else { &self.plan.next }
     }
 
-    /// What may follow a complete call, if anything of the syntax can.
-    pub fn between(self) -> Option<Self> {
-        let may = !self.plan.close.is_empty() || !self.plan.next.is_empty();
+    /// What may follow a complete call, if anything of the syntax can: the end of the section, and another call where one `may_come`.
+    pub fn between(self, may_come: bool) -> Option<Self> {
+        let may = !self.plan.close.is_empty() || may_come && !self.plan.next.is_empty();
         may.then(|| Self {
             is_first: false,
+            may_come,
             at: At::Between(String::new()),
             part: 0,
             from: 0,
@@ -240,7 +244,9 @@ impl Scan {
                         let came = scan.came().strip_suffix(c).unwrap_or_default().to_string();
                         self.pass(begun);
                         match self.parts().get(self.part) {
-                            Some(Part::Text(text)) if text.starts_with(&came) => self.at = At::Text(came.len()),
+                            Some(Part::Text(text)) if text.starts_with(&came) => {
+                                self.at = At::Text(came.len())
+                            }
                             _ => return failed,
                         }
                         continue;
@@ -283,7 +289,7 @@ impl Scan {
             return Some(Step::More);
         }
         came.push(c);
-        let (first, close) = (self.plan.next.first(), self.plan.close.as_str());
+        let (first, close) = (self.plan.next.first().filter(|_| self.may_come), self.plan.close.as_str());
         let next = match first {
             Some(Part::Text(text)) => text.as_str(),
             _ => "",
@@ -327,7 +333,9 @@ impl Scan {
         let json = |from: usize, to: usize| from + held[from..].find('{').unwrap_or(0)..to;
         match (&self.at, &self.given) {
             (At::Json(Some(_)), _) => Some((held[self.name.clone()].into(), json(self.from, held.len()))),
-            (_, Some((At::Json(_), span))) => Some((held[self.name.clone()].into(), json(span.start, span.end))),
+            (_, Some((At::Json(_), span))) => {
+                Some((held[self.name.clone()].into(), json(span.start, span.end)))
+            }
             (At::Object(scan), _) | (_, Some((At::Object(scan), _))) => scan.begun(held),
             _ => None,
         }

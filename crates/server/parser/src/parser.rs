@@ -267,7 +267,8 @@ impl Parser {
     /// What begins a section of calls here, in a syntax that was read off a template.
     fn trigger(&self) -> Option<&str> {
         let plan = self.plan.as_ref()?;
-        let here = !plan.at_start() || !self.in_reasoning() && !self.content && !self.started && self.calls == 0;
+        let here =
+            !plan.at_start() || !self.in_reasoning() && !self.content && !self.started && self.calls == 0;
         (here && self.call.is_none() && self.takes_calls()).then_some(plan.trigger())
     }
 
@@ -570,7 +571,7 @@ impl Parser {
         self.lead = false;
         self.started = false;
         self.call = match self.call.take() {
-            Some(Call::Native(scan)) if self.takes_calls() => scan.between().map(Call::Native),
+            Some(Call::Native(scan)) => scan.between(self.takes_calls()).map(Call::Native),
             _ => None,
         };
         self.again.push((self.held.split_off(end), 0));

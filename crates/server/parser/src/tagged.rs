@@ -131,6 +131,8 @@ impl TaggedScan {
         let before = &middle[middle.trim_end().len()..];
         let behind = &close[..close.len() - close.trim_start().len()];
         let value = value.strip_prefix(before).unwrap_or(value);
-        value.strip_suffix(behind).unwrap_or(value)
+        let value = value.strip_suffix(behind).unwrap_or(value);
+        // XML's way to write what is like tags: MiniCPM5.
+        value.strip_prefix("<![CDATA[").and_then(|v| v.strip_suffix("]]>")).unwrap_or(value)
     }
 }

@@ -6,6 +6,8 @@ use crate::json::Progress;
 
 /// Gemma's quotation mark.
 const QUOTE: &str = "<|\"|>";
+/// What stands behind a text in quotation marks: models write marks of the same kind in texts, too.
+const ENDS: [char; 5] = [',', ')', ']', '}', ':'];
 /// Containers within containers.
 const DEPTH_MAX: usize = 64;
 
@@ -16,6 +18,8 @@ pub struct Scan {
     /// The quotation mark that ends the text, in one.
     quote: Option<char>,
     escaped: bool,
+    /// The quotation mark that may have ended a text: it did, unless more than a separator follows.
+    ended: Option<char>,
     depth: usize,
     /// The last characters, for Gemma's quotation marks.
     last: String,
@@ -23,7 +27,7 @@ pub struct Scan {
 
 impl Scan {
     pub fn new(gemma: bool) -> Self {
-        Self { gemma, quote: None, escaped: false, depth: 0, last: String::new() }
+        Self { gemma, quote: None, escaped: false, ended: None, depth: 0, last: String::new() }
     }
 
     pub fn step(&mut self, c: char) -> Progress {
@@ -47,10 +51,18 @@ impl Scan {
             match c {
                 _ if self.escaped => self.escaped = false,
                 '\\' => self.escaped = true,
-                c if c == quote => self.quote = None,
+                c if c == quote => (self.quote, self.ended) = (None, Some(c)),
                 _ => {}
             }
             return Progress::More;
+        }
+        if let Some(quote) = self.ended.filter(|_| !c.is_whitespace()) {
+            self.ended = None;
+            if !ENDS.contains(&c) {
+                self.quote = Some(quote); // an apostrophe within a text
+                self.escaped = c == '\\';
+                return Progress::More;
+            }
         }
         match c {
             '\'' | '"' if !self.gemma => self.quote = Some(c),
@@ -198,7 +210,7 @@ impl Reader<'_> {
                         other => out.extend(['\\', other]),
                     }
                 }
-                c if c == quote => {
+                c if c == quote && ends_text(&self.rest[at + c.len_utf8()..]) => {
                     self.rest = &self.rest[at + c.len_utf8()..];
                     return Some(out);
                 }
@@ -207,6 +219,18 @@ impl Reader<'_> {
         }
         None
     }
+}
+
+/// Whether a quotation mark with this behind it ends its text.
+fn ends_text(rest: &str) -> bool {
+    rest.trim_start().chars().next().is_none_or(|c| ENDS.contains(&c))
+}
+
+/// A value that is written as in Python; `None` if it is none.
+pub fn python_value(text: &str) -> Option<Value> {
+    let mut reader = Reader { rest: text, gemma: false };
+    let value = reader.value(0)?;
+    reader.rest.trim().is_empty().then_some(value)
 }
 
 #[cfg(test)]
@@ -218,10 +242,14 @@ mod tests {
         let python = |text| object(text, false);
         let json = |text: &str| Some(text.to_string());
         assert_eq!(python("city='A', n=-1.5, deep=True"), json(r#"{"city":"A","n":-1.5,"deep":true}"#));
-        assert_eq!(python(r#"a=["x", 'y\'s', None], b={'k': {"l": []}}"#), json(r#"{"a":["x","y's",null],"b":{"k":{"l":[]}}}"#));
+        assert_eq!(
+            python(r#"a=["x", 'y\'s', None], b={'k': {"l": []}}"#),
+            json(r#"{"a":["x","y's",null],"b":{"k":{"l":[]}}}"#)
+        );
         assert_eq!(python(""), json("{}"));
         assert_eq!(python("f(x)"), None);
         assert_eq!(python("'positional'"), None);
+        assert_eq!(python("a='it's \"so\"', b=['x','y']"), json(r#"{"a":"it's \"so\"","b":["x","y"]}"#));
         let gemma = |text| object(text, true);
         assert_eq!(
             gemma(r#"city:<|"|>it's {x}<|"|>,deep:true,paths:[<|"|>a<|"|>,1],o:{k:<|"|>v<|"|>}"#),

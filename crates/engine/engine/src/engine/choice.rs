@@ -102,7 +102,8 @@ impl Choice {
             masked,
             first_token: None,
             sampler,
-            detokenizer: detokenizer(Arc::clone(&rules.tokenizer), request.control_tokens),
+            detokenizer: detokenizer(Arc::clone(&rules.tokenizer), request.control_tokens)
+                .showing(request.shown_tokens.clone()),
             tokenizer: Arc::clone(&rules.tokenizer),
             stop: StopStrings::new(request.stop.clone())?,
             stop_token_ids: request.stop_token_ids.clone(),

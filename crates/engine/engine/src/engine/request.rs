@@ -40,6 +40,8 @@ pub struct Request {
     pub continues: bool,
     /// Whether control tokens appear in the text.
     pub control_tokens: ControlTokens,
+    /// Control tokens that appear in any case: those that the model's calls are written with.
+    pub shown_tokens: Vec<u32>,
     /// Log-probabilities of the prompt's tokens, and of so many likeliest rivals. The prompt is then computed in full.
     pub prompt_logprobs: Option<usize>,
     /// Return a pooled hidden state of the prompt; nothing is generated.
@@ -75,6 +77,7 @@ impl Default for Request {
             n: 1,
             continues: false,
             control_tokens: ControlTokens::Hide,
+            shown_tokens: Vec::new(),
             prompt_logprobs: None,
             pooling: None,
             constraint: None,

@@ -47,21 +47,40 @@ impl Chat {
             messages.push(message);
         }
         if offered {
-            describe(&mut messages, &self.tools);
+            describe(&mut messages, &self.tools, HERMES, "comes between <tool_response> tags");
         }
         let what = "is described in the instructions, in Hermes' syntax: the model's chat template has no syntax of calls that is known";
         let chat = Self { messages, tools: Vec::new(), ..self.clone() };
         (Cow::Owned(chat), Some(Warning::new("tools", what)))
     }
+
+    /// This conversation with its tools described in the first instructions: `example` is a call as the model writes it. Calls and
+    /// tools' answers stay as they are.
+    pub fn with_described_tools(&self, example: &str) -> (Cow<'_, Self>, Option<Warning>) {
+        if self.tools.is_empty() {
+            return (Cow::Borrowed(self), None);
+        }
+        let mut chat = Self { tools: Vec::new(), ..self.clone() };
+        if self.tool_choice == ToolChoice::None {
+            return (Cow::Owned(chat), None);
+        }
+        describe(&mut chat.messages, &self.tools, example, "comes in the next turn");
+        let what = "is described in the instructions: the model's chat template knows calls and shows the model no tools";
+        (Cow::Owned(chat), Some(Warning::new("tools", what)))
+    }
 }
+
+/// A call in Hermes' syntax.
+const HERMES: &str =
+    "<tool_call>\n{\"name\": \"tool's name\", \"arguments\": {\"argument's name\": \"value\"}}\n</tool_call>";
 
 /// The texts of a message; images were replaced or refused before.
 fn text_of(message: &Message) -> String {
     message.content.iter().filter_map(Part::as_text).collect()
 }
 
-/// Adds the tools to the first instructions.
-fn describe(messages: &mut Vec<Message>, tools: &[Tool]) {
+/// Adds the tools to the first instructions, with a call as an example, and how their answers come.
+fn describe(messages: &mut Vec<Message>, tools: &[Tool], example: &str, answers: &str) {
     let mut text = String::from("You can call these tools. Each is described by a JSON object:\n<tools>\n");
     for tool in tools {
         let mut function = json!({"name": tool.name});
@@ -72,11 +91,10 @@ fn describe(messages: &mut Vec<Message>, tools: &[Tool]) {
         text.push_str(&function.to_string());
         text.push('\n');
     }
-    text.push_str(
-        "</tools>\nTo call a tool, write a JSON object with its name and its arguments between tags, and nothing after it:\n\
-         <tool_call>\n{\"name\": \"tool's name\", \"arguments\": {\"argument's name\": \"value\"}}\n</tool_call>\n\
-         What the tool returned comes between <tool_response> tags. Answer without a call if no tool helps.",
-    );
+    text.push_str(&format!(
+        "</tools>\nTo call a tool, write its name and its arguments in this form, and nothing after it:\n{example}\n\
+         What the tool returned {answers}. Answer without a call if no tool helps."
+    ));
     match messages.first_mut().filter(|m| matches!(m.role, Role::System | Role::Developer)) {
         Some(first) => first.content.push(Part::text(format!("\n\n{text}"))),
         None => messages.insert(0, Message::text(Role::System, text)),

@@ -13,7 +13,17 @@ pub(super) fn write(
     tool: &Tool,
     given: Option<&Arguments<'_>>,
 ) -> Result<(), Error> {
-    let prepared = match given {
+    let prepared = arguments(given)?;
+    rules.warnings.extend(prepared.warnings.iter().cloned());
+    let head = format!("{{\"name\": {}, \"arguments\": ", Value::from(tool.name.as_str()));
+    let body = format!("{}{}{}close", lark::literal(&head), lark::json(&prepared), lark::literal("}\n"));
+    rules.rule(&format!("call{i}"), &body);
+    Ok(())
+}
+
+/// The schema of a tool's arguments as an object.
+pub(super) fn arguments(given: Option<&Arguments<'_>>) -> Result<Prepared, Error> {
+    Ok(match given {
         None => Prepared { schema: json!({ "type": "object" }), warnings: Vec::new(), open: true },
         Some(a) if a.schema.is_null() => Prepared { schema: nothing(), warnings: Vec::new(), open: false },
         Some(a) => {
@@ -24,10 +34,5 @@ pub(super) fn write(
             }
             prepared
         }
-    };
-    rules.warnings.extend(prepared.warnings.iter().cloned());
-    let head = format!("{{\"name\": {}, \"arguments\": ", Value::from(tool.name.as_str()));
-    let body = format!("{}{}{}close", lark::literal(&head), lark::json(&prepared), lark::literal("}\n"));
-    rules.rule(&format!("call{i}"), &body);
-    Ok(())
+    })
 }

@@ -2,6 +2,7 @@
 
 mod bare;
 mod hermes;
+mod native;
 mod xml;
 
 use std::collections::HashSet;
@@ -14,7 +15,7 @@ use crate::schema::Policy;
 use crate::{Error, Tool, ToolMode, ToolSyntax, Vocabulary, lark};
 
 /// The tag that begins a call: a token of its own in the models that know calls.
-pub const CALL_OPEN: &str = "<tool_call>";
+const CALL_OPEN: &str = "<tool_call>";
 const CALL_CLOSE: &str = "</tool_call>";
 
 /// Characters of a tool's name that errors show.
@@ -22,7 +23,7 @@ const NAME_SHOWN_MAX: usize = 60;
 
 /// What is asked of the tools.
 pub struct Calls<'a> {
-    pub syntax: ToolSyntax,
+    pub syntax: &'a ToolSyntax,
     pub tools: &'a [Tool],
     pub mode: &'a ToolMode,
     pub parallel: bool,
@@ -58,20 +59,27 @@ impl Calls<'_> {
                     .push(format!("{}: is too complex; its arguments are not enforced", subject(tool)));
             }
             match self.syntax {
+                ToolSyntax::Native(syntax) => {
+                    native::write(&mut rules, vocabulary, syntax, i, tool, given.as_ref())?;
+                }
                 ToolSyntax::Hermes => hermes::write(&mut rules, i, tool, given.as_ref())?,
                 ToolSyntax::Qwen3Coder => xml::write(&mut rules, i, tool, given.as_ref())?,
             }
             calls.push(format!("call{i}"));
         }
+        let several = self.parallel && !matches!(self.mode, ToolMode::Named(_));
+        if let ToolSyntax::Native(syntax) = self.syntax {
+            native::section(&mut rules, vocabulary, syntax, &calls, several);
+            return Ok(rules);
+        }
         let tag = |name| vocabulary.special(name).map_or_else(|| lark::literal(name), lark::token);
         let open = tag(CALL_OPEN);
         let opened = match self.syntax {
-            ToolSyntax::Hermes => lark::literal("\n"),
+            ToolSyntax::Hermes | ToolSyntax::Native(_) => lark::literal("\n"),
             ToolSyntax::Qwen3Coder => lark::literal("\n<function="),
         };
         rules.rule("one", &format!("{open}{opened}({})", calls.join(" | ")));
         rules.rule("close", &tag(CALL_CLOSE));
-        let several = self.parallel && !matches!(self.mode, ToolMode::Named(_));
         rules.rule("body", if several { "one (\"\\n\" one)*" } else { "one" });
         Ok(rules)
     }
@@ -90,7 +98,7 @@ impl Calls<'_> {
                     tool.name.len()
                 )));
             }
-            if self.syntax == ToolSyntax::Qwen3Coder && !bare::is_name(&tool.name) {
+            if *self.syntax != ToolSyntax::Hermes && !bare::is_name(&tool.name) {
                 return Err(Error::Tools(format!(
                     "the name '{name}' cannot be written in a tag: it has <, > or a new line"
                 )));

@@ -2,11 +2,67 @@
 
 use crate::support::{bytes, compile, ids_of, matcher, takes, text_of, walk};
 use octet_grammar::{Error, GrammarSpec, Tool, ToolMode, ToolSyntax};
-use octet_parser as parser;
+use octet_parser::{self as parser, Arguments, CallSyntax, JsonType, Keys, Piece, Tagged};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const SYNTAXES: [ToolSyntax; 2] = [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes];
+/// The syntaxes that are built in, and some in the forms that are read off templates.
+fn syntaxes() -> Vec<ToolSyntax> {
+    [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes]
+        .into_iter()
+        .chain(native().map(|s| ToolSyntax::Native(s.into())))
+        .collect()
+}
+
+/// A list of objects, names between tags, arguments between tags, and tags that say which arguments are strings.
+fn native() -> impl Iterator<Item = CallSyntax> {
+    let text = |t: &str| Piece::Text(t.into());
+    let json = || Piece::Arguments(Arguments::Json);
+    let keys = Keys { name: "name".into(), arguments: "parameters".into() };
+    let object = vec![
+        text("{\"id\": \""),
+        Piece::Id,
+        text("\", \"name\": \""),
+        Piece::Name,
+        text("\", \"parameters\": "),
+        json(),
+        text("}"),
+    ];
+    let list = CallSyntax {
+        open: vec![text("<CALLS>[")],
+        call: object,
+        separator: Some(vec![text(", ")]),
+        close: vec![text("]</CALLS>")],
+        object: Some(keys),
+    };
+    let named = CallSyntax {
+        open: vec![text("<|calls|><|call|>functions.")],
+        call: vec![Piece::Name, text(":"), Piece::Number(0), text("<|args|>"), json(), text("<|end|>")],
+        separator: Some(vec![text("<|call|>functions.")]),
+        close: vec![text("<|calls_end|>")],
+        object: None,
+    };
+    let tagged = |text_middle: &str, other: &str| {
+        let others = [JsonType::Number, JsonType::Boolean, JsonType::Null, JsonType::Array, JsonType::Object];
+        let arguments = Tagged {
+            open: "\n<arg name=\"".into(),
+            text: text_middle.into(),
+            others: others.map(|t| (t, other.to_string())).into(),
+            close: "</arg>".into(),
+        };
+        let call =
+            vec![Piece::Name, text("\">"), Piece::Arguments(Arguments::Tagged(arguments)), text("\n</call>")];
+        let open = vec![text("<call name=\"")];
+        CallSyntax {
+            separator: Some(vec![text("\n<call name=\"")]),
+            open,
+            call,
+            close: Vec::new(),
+            object: None,
+        }
+    };
+    [list, named, tagged("\">", "\">"), tagged("\" string=\"true\">", "\" string=\"false\">")].into_iter()
+}
 
 fn tool(name: &str, parameters: Value) -> Tool {
     Tool { name: name.into(), parameters, strict: false }
@@ -39,15 +95,16 @@ fn tools() -> Vec<Tool> {
     ]
 }
 
-fn spec(syntax: ToolSyntax, mode: ToolMode, parallel: bool) -> GrammarSpec {
-    GrammarSpec::ToolCalls { syntax, tools: tools(), mode, parallel }
+fn spec(syntax: &ToolSyntax, mode: ToolMode, parallel: bool) -> GrammarSpec {
+    GrammarSpec::ToolCalls { syntax: syntax.clone(), tools: tools(), mode, parallel }
 }
 
 /// The message that an answer is.
-fn read(syntax: ToolSyntax, thinking: bool, text: &str) -> parser::Message {
+fn read(syntax: &ToolSyntax, thinking: bool, text: &str) -> parser::Message {
     let tools = match syntax {
         ToolSyntax::Qwen3Coder => parser::ToolSyntax::Qwen3Coder,
         ToolSyntax::Hermes => parser::ToolSyntax::Hermes,
+        ToolSyntax::Native(syntax) => parser::ToolSyntax::Native(syntax.clone()),
     };
     let format = parser::Format { reasoning: true, tools };
     let known = self::tools().into_iter().map(|t| parser::Tool { name: t.name, parameters: t.parameters });
@@ -56,7 +113,7 @@ fn read(syntax: ToolSyntax, thinking: bool, text: &str) -> parser::Message {
 }
 
 /// Asserts that the answer is nothing but calls, and these are valid.
-fn assert_calls(syntax: ToolSyntax, text: &str) -> Vec<parser::ToolCall> {
+fn assert_calls(syntax: &ToolSyntax, text: &str) -> Vec<parser::ToolCall> {
     let message = read(syntax, false, text);
     assert_eq!((message.content.as_str(), message.reasoning.as_str()), ("", ""), "{text}");
     assert!(!message.tool_calls.is_empty(), "{text}");
@@ -81,7 +138,7 @@ fn assert_calls(syntax: ToolSyntax, text: &str) -> Vec<parser::ToolCall> {
 #[test]
 fn required_calls_are_calls() {
     let vocabulary = bytes();
-    for syntax in SYNTAXES {
+    for syntax in &syntaxes() {
         let (mut most, mut names) = (0, std::collections::HashSet::new());
         let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Required, true));
         for seed in 1..=80u64 {
@@ -102,7 +159,7 @@ fn required_calls_are_calls() {
 #[test]
 fn a_named_tool_is_called_once() {
     let vocabulary = bytes();
-    for syntax in SYNTAXES {
+    for syntax in &syntaxes() {
         let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Named("edit-file".into()), true));
         for seed in 1..=40u64 {
             let text = text_of(&walk(&grammar, seed, 120));
@@ -120,7 +177,7 @@ const HERMES: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\
 
 #[test]
 fn calls_as_templates_write_them_are_taken() {
-    for (syntax, call) in [(ToolSyntax::Qwen3Coder, CALL), (ToolSyntax::Hermes, HERMES)] {
+    for (syntax, call) in [(&ToolSyntax::Qwen3Coder, CALL), (&ToolSyntax::Hermes, HERMES)] {
         let grammar = matcher(&bytes(), spec(syntax, ToolMode::Required, true));
         assert!(takes(&grammar, &ids_of(call)), "{call}");
         assert!(takes(&grammar, &ids_of(&format!("{call}\n{call}"))), "{call}");
@@ -137,7 +194,7 @@ fn calls_as_templates_write_them_are_taken() {
         }
     }
     // Required parameters, each once, in any order; tags in values are not escaped, so they are refused.
-    let grammar = matcher(&bytes(), spec(ToolSyntax::Qwen3Coder, ToolMode::Required, true));
+    let grammar = matcher(&bytes(), spec(&ToolSyntax::Qwen3Coder, ToolMode::Required, true));
     let city = "<parameter=city>\nSão <b>Paulo\n</parameter>\n";
     for wrong in [
         CALL.replace(city, ""),
@@ -151,7 +208,7 @@ fn calls_as_templates_write_them_are_taken() {
 
 #[test]
 fn with_auto_text_is_free_and_calls_are_not() {
-    for (syntax, call) in [(ToolSyntax::Qwen3Coder, CALL), (ToolSyntax::Hermes, HERMES)] {
+    for (syntax, call) in [(&ToolSyntax::Qwen3Coder, CALL), (&ToolSyntax::Hermes, HERMES)] {
         let grammar = matcher(&bytes(), spec(syntax, ToolMode::Auto, true));
         for text in
             ["", "Hello.", "a </think> b", &format!("Let me see.\n\n{call}"), &format!("{call}\n{call}")]
@@ -166,7 +223,7 @@ fn with_auto_text_is_free_and_calls_are_not() {
 
 #[test]
 fn thoughts_come_before_calls() {
-    for (syntax, call) in [(ToolSyntax::Qwen3Coder, CALL), (ToolSyntax::Hermes, HERMES)] {
+    for (syntax, call) in [(&ToolSyntax::Qwen3Coder, CALL), (&ToolSyntax::Hermes, HERMES)] {
         let grammar = compile(&bytes(), spec(syntax, ToolMode::Required, true), true).unwrap().matcher();
         for lead in ["Well…\n</think>\n\n", "</think>\n\n", "</think>", "A call in the thoughts ends them:\n"]
         {
@@ -185,10 +242,15 @@ fn thoughts_come_before_calls() {
 fn what_can_not_be_enforced_is_said() {
     let vocabulary = bytes();
     let odd = json!({"type": "object", "properties": {"a": {"type": "string", "not": {"const": "x"}}}, "required": ["a"], "additionalProperties": false});
-    for syntax in SYNTAXES {
+    for syntax in &syntaxes() {
         let with = |strict| {
             let tools = vec![Tool { name: "f".into(), parameters: odd.clone(), strict }];
-            let spec = GrammarSpec::ToolCalls { syntax, tools, mode: ToolMode::Required, parallel: false };
+            let spec = GrammarSpec::ToolCalls {
+                syntax: syntax.clone(),
+                tools,
+                mode: ToolMode::Required,
+                parallel: false,
+            };
             compile(&vocabulary, spec, false)
         };
         let warnings = with(false).unwrap().warnings().join("\n");
@@ -204,7 +266,12 @@ fn what_can_not_be_enforced_is_said() {
             (vec![tool("", Value::Null)], "0 bytes"),
             (vec![tool("a", json!({"type": "array"}))], "type object"),
         ] {
-            let spec = GrammarSpec::ToolCalls { syntax, tools, mode: ToolMode::Required, parallel: false };
+            let spec = GrammarSpec::ToolCalls {
+                syntax: syntax.clone(),
+                tools,
+                mode: ToolMode::Required,
+                parallel: false,
+            };
             let said = compile(&vocabulary, spec, false).unwrap_err().to_string();
             assert!(said.contains(part), "{said}");
         }
@@ -224,9 +291,9 @@ proptest! {
     ) {
         let city = pieces.concat();
         let text = CALL.replace("São <b>Paulo", &city);
-        let grammar = matcher(&bytes(), spec(ToolSyntax::Qwen3Coder, ToolMode::Required, false));
+        let grammar = matcher(&bytes(), spec(&ToolSyntax::Qwen3Coder, ToolMode::Required, false));
         if takes(&grammar, &ids_of(&text)) {
-            let calls = assert_calls(ToolSyntax::Qwen3Coder, &text);
+            let calls = assert_calls(&ToolSyntax::Qwen3Coder, &text);
             let arguments: Value = serde_json::from_str(&calls[0].arguments).unwrap();
             prop_assert_eq!(calls.len(), 1);
             prop_assert_eq!(arguments["city"].as_str(), Some(city.as_str()), "{}", text);

@@ -42,7 +42,14 @@ pub(super) fn named_in(template: &str) -> Option<CallSyntax> {
     if has("<|tool_calls_section_begin|>") {
         // Kimi K2, where its template changes lists.
         let arguments = Piece::Arguments(Arguments::Json);
-        let call = vec![Piece::Name, text(":"), Piece::Number(0), text("<|tool_call_argument_begin|>"), arguments, text("<|tool_call_end|>")];
+        let call = vec![
+            Piece::Name,
+            text(":"),
+            Piece::Number(0),
+            text("<|tool_call_argument_begin|>"),
+            arguments,
+            text("<|tool_call_end|>"),
+        ];
         return Some(CallSyntax {
             open: vec![text("<|tool_calls_section_begin|><|tool_call_begin|>functions.")],
             call,
@@ -52,9 +59,4 @@ pub(super) fn named_in(template: &str) -> Option<CallSyntax> {
         });
     }
     None
-}
-
-/// A derived syntax, with what its template shows wrongly put right.
-pub(super) fn amended(_template: &str, syntax: CallSyntax) -> CallSyntax {
-    syntax
 }

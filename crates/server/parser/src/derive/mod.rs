@@ -82,8 +82,7 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
                 if ids == Ids::Any && !prober.takes_long_ids() {
                     history.ids = Ids::Short;
                 }
-                let calls = Some(known::amended(source, calls));
-                return Derived { calls, tools, history };
+                return Derived { calls: Some(calls), tools, history };
             }
         }
     }
@@ -107,9 +106,7 @@ fn tools() -> Vec<Value> {
     let text = json!({"type": "string", "description": "-"});
     let properties = json!({KEYS[0]: text, KEYS[1]: {"type": "integer", "description": "-"}});
     let parameters = json!({"type": "object", "properties": properties, "required": []});
-    let tool = |name: &&str| {
-        json!({"type": "function", "function": {"name": name, "description": "-", "parameters": parameters}})
-    };
+    let tool = |name: &&str| json!({"type": "function", "function": {"name": name, "description": "-", "parameters": parameters}});
     NAMES.iter().map(tool).collect()
 }
 

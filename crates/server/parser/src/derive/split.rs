@@ -84,7 +84,8 @@ fn span_of(text: &str, arguments: &Arguments) -> Option<Span> {
     Some(match arguments {
         Arguments::Json => return json_at(text, |v| *v == argument(VALUE)),
         Arguments::Tagged(tagged) => {
-            let open = if text[..key?].ends_with(&tagged.open) { &tagged.open } else { tagged.open.trim_start() };
+            let open =
+                if text[..key?].ends_with(&tagged.open) { &tagged.open } else { tagged.open.trim_start() };
             key? - open.len()..value(key?)? + tagged.close.len()
         }
         Arguments::Python => key?..value(key?)? + 1,

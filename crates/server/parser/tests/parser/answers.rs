@@ -56,7 +56,10 @@ fn every_beginning_of_an_answer_is_an_answer() {
             for pieces in
                 [&text.split_inclusive('\n').collect::<Vec<_>>(), &text.split_inclusive('<').collect()]
             {
-                let got = feed(parser(a.syntax.clone(), a.in_reasoning, Options::default()), pieces.iter().copied());
+                let got = feed(
+                    parser(a.syntax.clone(), a.in_reasoning, Options::default()),
+                    pieces.iter().copied(),
+                );
                 assert_eq!(got, want, "{} ({:?}) as {pieces:?}", a.name, a.syntax);
             }
             // Half a call is text to the last letter.

@@ -9,13 +9,14 @@ use octet_engine::scheduler::Handle;
 use octet_engine::template::ChatTemplate;
 use octet_engine::tokenizer::{Special, TokenKind, Tokenizer};
 use octet_grammar::{Constraint, Grammar, Matcher, Token, Vocabulary};
-use octet_parser::Format;
+use octet_parser::{Format, ToolSyntax};
 use octet_weights::Metadata;
 use serde_json::{Map, Value};
 
 use super::heads::Heads;
 use super::roles::roles;
 use super::spec::{BoxError, ModelSpec};
+use super::tools::Tools;
 
 /// The tag that ends reasoning.
 pub const THINK_END: &str = "</think>";
@@ -48,8 +49,10 @@ pub struct Loaded {
     pub template: Result<ChatTemplate, String>,
     /// How its answers are read.
     pub format: Format,
-    /// Its template has no syntax of calls that is known: tools are described in the instructions.
-    pub generic_tools: bool,
+    /// How tools reach it.
+    pub tools: Tools,
+    /// Control tokens of its calls, which are part of answers' texts.
+    pub call_tokens: Vec<u32>,
     /// Which roles its template takes.
     pub roles: Roles,
     /// Variables of the template, where a request does not set them.
@@ -101,16 +104,28 @@ impl Loaded {
                 tracing::warn!("{}: --chat-template-kwargs: '{name}' {why}", spec.name);
             }
         }
-        let source = template.as_ref().ok().map(ChatTemplate::source);
-        let (format, generic_tools) = spec.format(source);
+        let asked = spec.tool_syntax.as_ref();
+        let (tools, format) = match &template {
+            Ok(template) => Tools::of(template, tokenizer, &spec.template_kwargs, asked),
+            Err(_) => {
+                (Tools::default(), Format { reasoning: false, tools: asked.cloned().unwrap_or_default() })
+            }
+        };
+        let call_tokens = match &format.tools {
+            ToolSyntax::Native(syntax) => {
+                syntax.tags().into_iter().filter_map(|tag| tokenizer.special_id(tag)).collect()
+            }
+            ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => Vec::new(),
+        };
         Ok(Self {
             rerank_template,
             predict: spec.predict,
-            format,
-            generic_tools,
+            tools,
+            call_tokens,
             roles: template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs)),
             think_end: tokenizer.special_id(THINK_END),
-            call_begin: tokenizer.special_id("<tool_call>"),
+            call_begin: tokenizer.special_id(format.tools.trigger()),
+            format,
             template,
             template_kwargs: spec.template_kwargs.clone(),
             load_time: began.elapsed(),

@@ -7,6 +7,7 @@ mod names;
 mod registry;
 mod roles;
 mod spec;
+mod tools;
 
 pub use loaded::{Loaded, THINK_END};
 pub use memory::{FreeMemory, Memory};

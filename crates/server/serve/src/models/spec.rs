@@ -74,22 +74,6 @@ impl ModelSpec {
             keep_alive: None,
         }
     }
-
-    /// How the model's answers are read.
-    ///
-    /// With it comes whether tools are described in the instructions, because the template has no syntax of calls that is known: then
-    /// calls are read in Hermes' syntax.
-    pub(crate) fn format(&self, template: Option<&str>) -> (Format, bool) {
-        let mut format = template.map(Format::detect).unwrap_or_default();
-        let is_generic = template.is_some() && self.tool_syntax.is_none() && format.tools == ToolSyntax::None;
-        if is_generic {
-            format.tools = ToolSyntax::Hermes;
-        }
-        if let Some(tools) = self.tool_syntax {
-            format.tools = tools;
-        }
-        (format, is_generic)
-    }
 }
 
 /// What is known of a model without loading it.
@@ -114,7 +98,9 @@ impl Card {
         let text = |key: &str| file.metadata.opt_str(key).map(|s| s.map(str::to_string));
         let template =
             spec.chat_template.clone().map_or_else(|| text("tokenizer.chat_template"), |t| Ok(Some(t)))?;
-        let (format, _) = spec.format(template.as_deref());
+        let reasons = template.as_deref().is_some_and(|t| Format::detect(t).reasoning);
+        // Templates that know no tools get a generic form.
+        let calls = template.is_some() || spec.tool_syntax.is_some();
         let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;
         let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();
         Ok(Self {
@@ -137,8 +123,8 @@ impl Card {
                 embedding_length: u32::try_from(config.hidden).unwrap_or(u32::MAX),
                 abilities: Abilities {
                     completion: true,
-                    tools: format.tools != ToolSyntax::None,
-                    thinking: format.reasoning,
+                    tools: calls && spec.tool_syntax != Some(ToolSyntax::None),
+                    thinking: reasons,
                     embedding: true,
                 },
                 template,

@@ -6,13 +6,14 @@ use octet_engine::tokenizer::Tokenizer;
 use octet_parser::{Delta, Parser};
 use uuid::Uuid;
 
-use super::plan::{CALL_END, Reader};
+use super::plan::Reader;
 
 /// One answer.
 pub struct Choice {
     index: u32,
     parser: Option<Parser>,
-    single_call: bool,
+    /// See [`Reader::single_call`].
+    single_call: Option<(String, String)>,
     calls: u32,
     /// Log-probabilities of tokens whose text is not out yet.
     waiting: Vec<TokenLogprob>,
@@ -30,11 +31,11 @@ pub struct Choice {
 impl Choice {
     /// An answer that has not begun.
     pub fn new(index: u32, reader: Option<&Reader>, logprobs: bool, tokens: bool) -> Self {
-        let parser = reader.map(|r| Parser::new(r.format, r.start, r.tools.clone(), r.options));
+        let parser = reader.map(|r| Parser::new(r.format.clone(), r.start, r.tools.clone(), r.options));
         Self {
             index,
             parser,
-            single_call: reader.is_some_and(|r| r.single_call),
+            single_call: reader.and_then(|r| r.single_call.clone()),
             calls: 0,
             waiting: Vec::new(),
             logprobs,
@@ -105,11 +106,16 @@ impl Choice {
                 self.waiting.clear();
                 out.push(Event::Reasoning { choice, text: text.into() });
             }
-            Delta::ToolCall(call) => {
+            Delta::Call { name, .. } => {
                 self.waiting.clear();
                 let id = format!("call_{}", Uuid::new_v4().simple());
-                out.extend(Event::tool_call(choice, self.calls, &id, &call.name, &call.arguments));
+                out.push(Event::ToolCallStart { choice, index: self.calls, id, name: name.into() });
                 self.calls += 1;
+            }
+            Delta::Arguments(text) => {
+                self.waiting.clear();
+                let index = self.calls.saturating_sub(1);
+                out.push(Event::ToolCallArguments { choice, index, text: text.into() });
             }
         }
     }
@@ -126,9 +132,9 @@ impl Choice {
         if self.last.is_some_and(|id| finish == Finish::StopToken || tokenizer.eos_ids().contains(&id)) {
             self.waiting.pop();
         }
-        let ours = self.single_call && stop.as_deref() == Some(CALL_END);
-        if ours {
-            self.text(CALL_END, out);
+        let ours = self.single_call.take().filter(|(ours, _)| stop.as_ref() == Some(ours));
+        if let Some((_, end)) = &ours {
+            self.text(end, out);
         }
         if let Some(parser) = self.parser.take() {
             parser.finish(&mut |delta| self.delta(delta, out));
@@ -136,7 +142,7 @@ impl Choice {
         let reason = match finish {
             Finish::Length => FinishReason::Length,
             _ if self.calls > 0 => FinishReason::ToolCalls,
-            Finish::StopString if !ours => FinishReason::StopSequence(stop.unwrap_or_default()),
+            Finish::StopString if ours.is_none() => FinishReason::StopSequence(stop.unwrap_or_default()),
             Finish::StopString | Finish::EndOfText | Finish::StopToken | Finish::Cancelled => {
                 FinishReason::Stop
             }

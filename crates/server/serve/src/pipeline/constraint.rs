@@ -96,9 +96,10 @@ fn tool_calls(
     if chat.tools.is_empty() || chat.tool_choice == ToolChoice::None {
         return Ok(None);
     }
-    let syntax = match model.format.tools {
+    let syntax = match &model.format.tools {
         octet_parser::ToolSyntax::Qwen3Coder => ToolSyntax::Qwen3Coder,
         octet_parser::ToolSyntax::Hermes => ToolSyntax::Hermes,
+        octet_parser::ToolSyntax::Native(syntax) => ToolSyntax::Native(Arc::clone(syntax)),
         octet_parser::ToolSyntax::None => {
             return Err(unable(
                 "tools",

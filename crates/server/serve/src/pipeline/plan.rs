@@ -46,12 +46,9 @@ pub struct Reader {
     pub tools: Arc<[Tool]>,
     /// Where reasoning goes, and how many calls there may be.
     pub options: Options,
-    /// The answer ends with its first call: the tag that ends it is a stop text of ours.
-    pub single_call: bool,
+    /// Where the answer ends with its first call: the stop text of ours that ends it, and what of that belongs to the call.
+    pub single_call: Option<(String, String)>,
 }
-
-/// Ends the only call of an answer.
-pub const CALL_END: &str = "</tool_call>";
 
 /// What the model is made to say where it has thought for as long as it may.
 const THOUGHT_ENOUGH: &str = "\n\nThat is as long as I can think about it. I answer now.\n</think>\n\n";
@@ -214,10 +211,10 @@ fn plan_chat(
     let tools: Arc<[Tool]> = if calls { chat.tools.iter().map(tool).collect() } else { Arc::new([]) };
     let parallel = chat.parallel_tool_calls.unwrap_or(true);
     let reader = Reader {
-        format: model.format,
+        format: model.format.clone(),
         start: Start { in_reasoning: rendered.in_reasoning },
         options: Options { reasoning: defaults.reasoning, parallel_tool_calls: parallel },
-        single_call: !tools.is_empty() && !parallel,
+        single_call: model.format.tools.end_of_one().filter(|_| !tools.is_empty() && !parallel),
         tools,
     };
     let prompt_tokens = rendered.tokens.len();
@@ -230,8 +227,9 @@ fn plan_chat(
     out.snapshot_before = model.call_begin.into_iter().collect();
     out.snapshot_after = model.think_end.into_iter().collect();
     out.continues = chat.continue_final;
-    if reader.single_call {
-        out.stop.push(CALL_END.into());
+    out.stop.extend(reader.single_call.iter().map(|(stop, _)| stop.clone()));
+    if !reader.tools.is_empty() {
+        out.shown_tokens.clone_from(&model.call_tokens);
     }
     let (requests, reader) = (vec![out], Some(reader));
     Ok(Plan { requests, echo: Vec::new(), prompt_tokens, reader, unenforced, form, applied: None })

@@ -1,7 +1,6 @@
 //! From a conversation to the tokens of its prompt, and the places in it that are worth a snapshot. Called by `plan`, on a
 //! thread that may take its time.
 
-use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 
 use octet_api::core::{Chat, ContentForm, Effort, Infill, Prompt, PromptPart};
@@ -145,11 +144,11 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
         let checked = template.check_variable(name);
         checked.map_err(|why| ApiError::invalid(param.clone(), format!("'{param}' {why}")))?;
     }
-    let (chat, generic) =
-        if model.generic_tools { chat.with_generic_tools() } else { (Cow::Borrowed(chat), None) };
+    let (chat, described) = model.tools.describe(chat);
     let chat = &*chat;
     let mut from = chat.template(ContentForm::Parts, model.roles)?;
-    from.warnings.extend(generic);
+    from.warnings.extend(described);
+    model.tools.shape(&mut from);
     let mut variables = model.template_kwargs.clone();
     variables.extend(from.variables);
     let input = ChatInput {

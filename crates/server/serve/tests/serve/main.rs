@@ -14,6 +14,7 @@ mod generic_tools;
 mod limits;
 mod llama;
 mod models;
+mod native_tools;
 mod ollama;
 mod openai;
 mod operations;

@@ -1,0 +1,263 @@
+//! How a loaded model calls tools: in its chat template's own way, found by rendering, or in a generic one. Made when a model is
+//! loaded; used before a prompt is rendered.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use octet_api::Warning;
+use octet_api::core::{Chat, TemplateChat};
+use octet_engine::template::{ChatInput, ChatTemplate};
+use octet_engine::tokenizer::Tokenizer;
+use octet_parser::{Derived, Format, History, Ids, ToolSyntax, ToolsVariable, derive};
+use serde_json::{Map, Value};
+
+/// How tools reach the model, and how earlier calls do.
+#[derive(Debug, Default)]
+pub struct Tools {
+    shown: Shown,
+    history: History,
+    syntax: ToolSyntax,
+}
+
+/// How tools reach the model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Shown {
+    /// By its template, through this variable.
+    Template(ToolsVariable),
+    /// The instructions describe them; calls are the template's.
+    Described,
+    /// The instructions describe them, and calls are text, in Hermes' syntax.
+    #[default]
+    Generic,
+}
+
+impl Tools {
+    /// Reads it off a template; and how answers to it are read. `asked` is the syntax that the server's user names.
+    pub fn of(
+        template: &ChatTemplate,
+        tokenizer: &Tokenizer,
+        variables: &Map<String, Value>,
+        asked: Option<&ToolSyntax>,
+    ) -> (Self, Format) {
+        let render = |messages: &[Value], variable: ToolsVariable, tools: &[Value]| {
+            let mut input = ChatInput {
+                messages: messages.to_vec(),
+                variables: variables.clone(),
+                ..ChatInput::default()
+            };
+            give_tools(&mut input.variables, &mut input.tools, variable, tools.to_vec());
+            template.render(&input).ok().map(|prompt| prompt.text)
+        };
+        let stops: Vec<&str> =
+            tokenizer.eos_ids().iter().filter_map(|&id| tokenizer.token_text(id)).collect();
+        let derived = derive(template.source(), &render, &stops);
+        let mut format = Format::derived(template.source(), &derived);
+        let shown = match asked {
+            Some(asked) => {
+                format.tools = asked.clone();
+                Shown::Template(derived.tools.unwrap_or(ToolsVariable::Tools))
+            }
+            None => shown(&format.tools, &derived),
+        };
+        if shown == Shown::Generic {
+            format.tools = ToolSyntax::Hermes;
+        }
+        (Self { shown, history: derived.history, syntax: format.tools.clone() }, format)
+    }
+
+    /// The conversation as the template takes its tools, and what to tell the client about it.
+    pub fn describe<'a>(&self, chat: &'a Chat) -> (Cow<'a, Chat>, Option<Warning>) {
+        match self.shown {
+            Shown::Template(_) => (Cow::Borrowed(chat), None),
+            Shown::Described => {
+                let arguments = Map::from_iter([("argument's name".to_string(), Value::from("value"))]);
+                chat.with_described_tools(&self.syntax.write(&[("tool's name".into(), arguments)]))
+            }
+            Shown::Generic => chat.with_generic_tools(),
+        }
+    }
+
+    /// Brings tools and earlier calls into the form that the template takes.
+    pub fn shape(&self, from: &mut TemplateChat) {
+        if let (Shown::Template(variable), Some(tools)) = (self.shown, from.tools.take()) {
+            give_tools(&mut from.variables, &mut from.tools, variable, tools);
+        }
+        if self.shown == Shown::Generic || !from.messages.iter().any(|m| m.get("tool_calls").is_some()) {
+            return;
+        }
+        if self.history.as_text {
+            from.messages.iter_mut().for_each(|m| self.write_out(m));
+            return;
+        }
+        if self.history.single {
+            from.messages = one_by_one(std::mem::take(&mut from.messages));
+        }
+        self.rename(&mut from.messages);
+    }
+
+    /// Gives calls the ids that the template takes, and messages without a text the content that it does.
+    fn rename(&self, messages: &mut [Value]) {
+        let mut ids: HashMap<String, String> = HashMap::new();
+        let mut number = 0;
+        for message in messages {
+            let empty = matches!(&message["content"], Value::String(text) if text.is_empty());
+            if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+                for call in calls {
+                    let old = call["id"].as_str().unwrap_or_default().to_string();
+                    let new = match self.history.ids {
+                        Ids::Any => old.clone(),
+                        Ids::Short if is_short(&old) => old.clone(),
+                        Ids::Short => shortened(&old),
+                        Ids::Numbered => {
+                            let name = call["function"]["name"].as_str().unwrap_or_default();
+                            format!("functions.{name}:{number}")
+                        }
+                    };
+                    number += 1;
+                    call["id"] = new.as_str().into();
+                    ids.insert(old, new);
+                }
+                if self.history.null_content && empty {
+                    message["content"] = Value::Null;
+                }
+            }
+            let answered = message.get("tool_call_id").and_then(Value::as_str);
+            if let Some(new) = answered.and_then(|id| ids.get(id)) {
+                message["tool_call_id"] = new.as_str().into();
+            }
+        }
+    }
+
+    /// Writes a message's calls into its text.
+    fn write_out(&self, message: &mut Value) {
+        let Some(Value::Array(calls)) = message.as_object_mut().and_then(|m| m.remove("tool_calls")) else {
+            return;
+        };
+        let given = |call: &Value| {
+            let function = &call["function"];
+            let arguments = function["arguments"].as_object().cloned().unwrap_or_default();
+            (function["name"].as_str().unwrap_or_default().to_string(), arguments)
+        };
+        let written = self.syntax.write(&calls.iter().map(given).collect::<Vec<_>>());
+        message["content"] = match &message["content"] {
+            Value::String(text) if !text.is_empty() => format!("{text}\n{written}").into(),
+            Value::Array(parts) => {
+                let mut parts = parts.clone();
+                parts.push(serde_json::json!({"type": "text", "text": format!("\n{written}")}));
+                parts.into()
+            }
+            _ => written.into(),
+        };
+    }
+}
+
+/// How tools reach a model that calls in this syntax.
+fn shown(syntax: &ToolSyntax, derived: &Derived) -> Shown {
+    match (derived.tools, syntax) {
+        (_, ToolSyntax::None) => Shown::Generic,
+        (Some(variable), _) => Shown::Template(variable),
+        (None, _) if derived.calls.is_some() => Shown::Described,
+        (None, _) => Shown::Generic,
+    }
+}
+
+/// Gives tools to a template by the variable that it reads.
+fn give_tools(
+    variables: &mut Map<String, Value>,
+    given: &mut Option<Vec<Value>>,
+    variable: ToolsVariable,
+    tools: Vec<Value>,
+) {
+    match variable {
+        _ if tools.is_empty() => {}
+        ToolsVariable::Tools => *given = Some(tools),
+        ToolsVariable::XmlTools => {
+            variables.insert("xml_tools".into(), tools.into());
+        }
+    }
+}
+
+/// Messages with one call each: those with several become several, each with the answer to its call behind it.
+fn one_by_one(messages: Vec<Value>) -> Vec<Value> {
+    let mut out: Vec<Value> = Vec::with_capacity(messages.len());
+    for mut message in messages {
+        let answered = message.get("tool_call_id").and_then(Value::as_str);
+        let of = answered.and_then(|id| out.iter().rposition(|m| m["tool_calls"][0]["id"] == id));
+        if let Some(at) = of {
+            let next =
+                out[at + 1..].iter().position(|m| m["role"] != "tool").map_or(out.len(), |n| at + 1 + n);
+            out.insert(next, message);
+            continue;
+        }
+        let calls = message.get("tool_calls").and_then(Value::as_array).cloned().unwrap_or_default();
+        for call in calls.iter().take(calls.len().saturating_sub(1)) {
+            let mut one = message.clone();
+            one["tool_calls"] = vec![call.clone()].into();
+            out.push(one);
+            message["content"] = "".into();
+            if let Some(m) = message.as_object_mut() {
+                m.remove("reasoning_content");
+            }
+        }
+        if let Some(last) = calls.last() {
+            message["tool_calls"] = vec![last.clone()].into();
+        }
+        out.push(message);
+    }
+    out
+}
+
+fn is_short(id: &str) -> bool {
+    id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric())
+}
+
+/// Nine letters and digits that depend on the id alone, so that a prompt begins the same at the next turn.
+fn shortened(id: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    format!("{:09x}", hasher.finish() >> 28)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn call(id: &str) -> Value {
+        json!({"type": "function", "id": id, "function": {"name": "f", "arguments": {}}})
+    }
+
+    #[test]
+    fn several_calls_become_several_messages() {
+        let answer = |id: &str| json!({"role": "tool", "content": id, "tool_call_id": id});
+        let asked = json!({"role": "user", "content": "?"});
+        let both = json!({"role": "assistant", "content": "So.", "tool_calls": [call("a"), call("b")]});
+        let messages = one_by_one(vec![asked.clone(), both, answer("a"), answer("b"), asked]);
+        let ids: Vec<&Value> = messages.iter().map(|m| &m["tool_calls"][0]["id"]).collect();
+        assert_eq!(ids, [&Value::Null, &"a".into(), &Value::Null, &"b".into(), &Value::Null, &Value::Null]);
+        let contents: Vec<&str> = messages.iter().map(|m| m["content"].as_str().unwrap()).collect();
+        assert_eq!(contents, ["?", "So.", "a", "", "b", "?"]);
+    }
+
+    #[test]
+    fn ids_take_the_template_s_form() {
+        let with = |ids: Ids| Tools { history: History { ids, ..History::default() }, ..Tools::default() };
+        let messages = || {
+            let called = json!({"role": "assistant", "content": "", "tool_calls": [call("call_77"), call("abcdefgh1")]});
+            vec![called, json!({"role": "tool", "content": "", "tool_call_id": "call_77"})]
+        };
+        let mut short = messages();
+        with(Ids::Short).rename(&mut short);
+        let id = short[0]["tool_calls"][0]["id"].as_str().unwrap();
+        assert!(is_short(id));
+        assert_eq!(
+            (short[1]["tool_call_id"].as_str(), &short[0]["tool_calls"][1]["id"]),
+            (Some(id), &json!("abcdefgh1"))
+        );
+        let mut numbered = messages();
+        with(Ids::Numbered).rename(&mut numbered);
+        assert_eq!(numbered[0]["tool_calls"][1]["id"], "functions.f:1");
+        assert_eq!(numbered[1]["tool_call_id"], "functions.f:0");
+    }
+}

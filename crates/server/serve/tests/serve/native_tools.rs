@@ -1,0 +1,124 @@
+//! Tools with models whose chat templates have a syntax of calls of their own: it is read off the template, enforced, read back, and earlier
+//! calls go through the template again. The templates are ours, each in the form of a family.
+
+use serde_json::{Value, json};
+
+use crate::common::{Fixture, chat, model, tool, with};
+use octet_serve::{ModelSpec, Options};
+
+/// ChatML, with tools as a list of JSON objects, and calls as `calls` writes those of `message.tool_calls`.
+fn template(calls: &str) -> String {
+    format!(
+        "{{% if tools %}}<|im_start|>system\n{{{{ tools | tojson }}}}<|im_end|>\n{{% endif %}}\
+         {{% for message in messages %}}<|im_start|>{{{{ message.role }}}}\n{{{{ message.content }}}}\
+         {{% if message.tool_calls %}}{calls}{{% endif %}}<|im_end|>\n{{% endfor %}}\
+         {{% if add_generation_prompt %}}<|im_start|>assistant\n{{% endif %}}"
+    )
+}
+
+/// The name of a family, how its templates write calls, whether an answer has several, and how a call with these arguments begins.
+const FAMILIES: [(&str, &str, bool, &str); 6] = [
+    (
+        "Mistral",
+        "{% for c in message.tool_calls %}{% if c.id|length != 9 %}{{ raise_exception('ids have 9 characters') }}{% endif %}\
+         [TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}",
+        true,
+        "[TOOL_CALLS]set_light[CALL_ID]",
+    ),
+    (
+        "Llama 3",
+        "{% if message.tool_calls|length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}\
+         {% set f = message.tool_calls[0].function %}{\"name\": \"{{ f.name }}\", \"parameters\": {{ f.arguments | tojson }}}",
+        false,
+        "{\"name\": \"set_light\", \"parameters\": {",
+    ),
+    (
+        "Nemotron",
+        "<TOOLCALL>[{% for c in message.tool_calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": \
+         {{ c.function.arguments | tojson }}}{% if not loop.last %}, {% endif %}{% endfor %}]</TOOLCALL>",
+        true,
+        "<TOOLCALL>[{\"name\": \"set_light\", \"arguments\": {",
+    ),
+    (
+        "GLM",
+        "{% for c in message.tool_calls %}\n<tool_call>{{ c.function.name }}\n{% for k, v in c.function.arguments.items() %}\
+         <arg_key>{{ k }}</arg_key>\n<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>{% endfor %}",
+        true,
+        "<tool_call>set_light\n<arg_key>",
+    ),
+    (
+        "DeepSeek",
+        "<|calls_begin|>{% for c in message.tool_calls %}<|call_begin|>{{ c.function.name }}<|call_sep|>\
+         {{ c.function.arguments | tojson }}<|call_end|>{% endfor %}<|calls_end|>",
+        true,
+        "<|calls_begin|><|call_begin|>set_light<|call_sep|>{",
+    ),
+    (
+        "Kimi K2",
+        "<|section_begin|>{% for c in message.tool_calls %}<|call_begin|>{{ c.id }}<|args|>{{ c.function.arguments | tojson }}\
+         <|call_end|>{% endfor %}<|section_end|>",
+        true,
+        "<|section_begin|><|call_begin|>functions.set_light:0<|args|>{",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_family_calls_in_its_own_syntax() {
+    let spec = |(name, calls, ..): &(&str, &str, bool, &str)| ModelSpec {
+        chat_template: Some(template(calls)),
+        ..model(name)
+    };
+    for family in &FAMILIES {
+        let f = Fixture::with(Options::new(vec![spec(family)])).await;
+        let (name, _, several, begins) = *family;
+        let mut base = chat("Light!");
+        base.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
+        base["model"] = name.into();
+        let forced = json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 400, "parallel_tool_calls": false});
+        let asked = with(&base, forced);
+        let response = f.send("/v1/chat/completions", &asked).await;
+        assert_eq!(response.headers().get("x-octet-warning"), None, "{name}");
+        let answer: Value = response.json().await.unwrap();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{name}: {answer}");
+        let call = &choice["message"]["tool_calls"][0];
+        assert_eq!(call["function"]["name"], "set_light");
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert!(arguments["on"].is_boolean() && arguments["room"].is_string(), "{name}: {arguments}");
+
+        // the same call streamed, and through Anthropic's dialect
+        let streamed =
+            f.events("/v1/chat/completions", &with(&asked, json!({"stream": true, "seed": 5}))).await;
+        let pieces = streamed.iter().map(|(_, e)| &e["choices"][0]["delta"]["tool_calls"][0]["function"]);
+        let text: String = pieces.filter_map(|f| f["arguments"].as_str()).collect();
+        let whole: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
+        assert!(whole["on"].is_boolean(), "{name}: {whole}");
+        let anthropic = json!({"model": name, "max_tokens": 400, "messages": base["messages"], "tool_choice": {"type": "any"},
+            "tools": [{"name": "set_light", "input_schema": tool()["function"]["parameters"]}]});
+        let answer = f.ok("/v1/messages", &anthropic).await;
+        assert_eq!(answer["content"][0]["type"], "tool_use", "{name}: {answer}");
+        assert_eq!(answer["stop_reason"], "tool_use", "{name}: {answer}");
+
+        // two calls and their answers go through the template as it takes them
+        let called = |id: &str| json!({"id": id, "type": "function", "function": {"name": "set_light", "arguments": "{\"room\": \"A\", \"on\": true}"}});
+        let mut messages = base["messages"].as_array().unwrap().clone();
+        messages.push(json!({"role": "assistant", "content": "", "tool_calls": [called("call_first_of_two"), called("call_second")]}));
+        for id in ["call_first_of_two", "call_second"] {
+            messages.push(json!({"role": "tool", "tool_call_id": id, "content": format!("result of {id}")}));
+        }
+        let body = json!({"model": name, "messages": messages, "tools": [tool()]});
+        let prompt = f.ok("/apply-template", &body).await;
+        let prompt = prompt["prompt"].as_str().unwrap();
+        assert!(prompt.contains(begins), "{name}: {prompt}");
+        assert_eq!(
+            prompt.matches("<|im_start|>assistant").count(),
+            if several { 2 } else { 3 },
+            "{name}: {prompt}"
+        );
+        let results: Vec<usize> = ["result of call_first_of_two", "result of call_second"]
+            .iter()
+            .filter_map(|r| prompt.find(r))
+            .collect();
+        assert!(results.len() == 2 && results.is_sorted(), "{name}: {prompt}");
+    }
+}
