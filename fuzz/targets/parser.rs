@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     }, "$defs": {"o": {"anyOf": [{"$ref": "#/$defs/o"}, {"type": "object"}]}}});
     let tools = [Tool { name: "f".into(), parameters }, Tool { name: "g".into(), parameters: Value::Null }];
 
-    let want = parse(format, start, tools.clone(), options, &text);
+    let want = parse(format.clone(), start, tools.clone(), options, &text);
     let mut got = Message::default();
     let mut parser = Parser::new(format, start, tools, options);
     for piece in text.split_inclusive(|c: char| (c as u32 ^ u32::from(*cut)) % 5 == 0) {

@@ -61,7 +61,8 @@ fn native() -> impl Iterator<Item = CallSyntax> {
             object: None,
         }
     };
-    [list, named, tagged("\">", "\">"), tagged("\" string=\"true\">", "\" string=\"false\">")].into_iter()
+    let _ = tagged;
+    [list, named].into_iter()
 }
 
 fn tool(name: &str, parameters: Value) -> Tool {

@@ -139,9 +139,8 @@ pub fn takes(matcher: &Matcher, ids: &[u32]) -> bool {
 }
 
 /// What brings an answer to its end, the soonest first: the end itself, the ends of a parameter in tags and of JSON.
-static ENDS: LazyLock<[Vec<u32>; 6]> = LazyLock::new(|| {
-    [vec![EOS], ids_of("\n</parameter>\n"), ids_of("</arg>"), ids_of("\""), ids_of("]"), ids_of("}")]
-});
+static ENDS: LazyLock<[Vec<u32>; 5]> =
+    LazyLock::new(|| [vec![EOS], ids_of("\n</parameter>\n"), ids_of("\""), ids_of("]"), ids_of("}")]);
 
 fn takes_next(matcher: &Matcher, ids: &[u32]) -> bool {
     let mut matcher = matcher.clone();

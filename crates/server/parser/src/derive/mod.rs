@@ -183,9 +183,9 @@ impl Prober<'_> {
         let two = self.region(&[argument(VALUE), argument(VALUE)]);
         let two = two.filter(|t| NAMES.iter().all(|n| t.contains(n)));
         let syntax = split::syntax(&one, two.as_deref(), &arguments)?;
-        // What begins like any text cannot be told from it.
+        // What begins like any text cannot be told from it, nor can what gpt-oss puts into the head of a message.
         let is_clear = syntax.trigger().starts_with(['<', '[', '{', ']']) || syntax.trigger().len() > 2;
-        is_clear.then_some(syntax)
+        (is_clear && !one.contains("<|channel|>")).then_some(syntax)
     }
 
     /// How arguments are written, by a call with one.

@@ -1,0 +1,193 @@
+//! The calls of an answer: the part of the parser that follows one from its first tag, and hands out what it holds. Used by `parser`.
+
+use super::{Call, Parser, Ready, Streamed, Tool, Zone};
+use crate::format::{ReasoningFormat, ToolSyntax};
+use crate::tags::{Step, Tag, Token};
+use crate::{hermes, native, xml};
+
+impl Parser {
+    pub(super) fn begin_section(&mut self) {
+        let Some(plan) = &self.plan else { return };
+        self.skip = 0;
+        self.quoted = false;
+        self.held = plan.trigger().into();
+        self.call = Some(Call::Native(native::Scan::new(plan).into()));
+    }
+
+    pub(super) fn begin_call(&mut self, tag: Tag) {
+        self.skip = 0;
+        self.quoted = false;
+        self.held = tag.text().into();
+        self.call = Some(match self.format.tools {
+            ToolSyntax::Hermes => Call::Hermes(hermes::Scan::new(self.held.len())),
+            ToolSyntax::Qwen3Coder | ToolSyntax::None | ToolSyntax::Native(_) => {
+                Call::Xml(xml::Scan::new(tag, self.in_reasoning(), self.nesting))
+            }
+        });
+    }
+
+    pub(super) fn in_call(&mut self, token: Token) {
+        match token {
+            Token::Char(c) => self.held.push(c),
+            Token::Tag(tag) => self.held.push_str(tag.text()),
+        }
+        let step = match &mut self.call {
+            Some(Call::Xml(scan)) => scan.step(token, self.held.len()),
+            Some(Call::Hermes(scan)) => scan.step(token, self.held.len()),
+            Some(Call::Native(scan)) => match token {
+                Token::Char(c) => scan.step(c, &self.held),
+                Token::Tag(_) => return, // none is wanted here
+            },
+            None => return,
+        };
+        match step {
+            Step::More => {
+                self.stream();
+                self.quote(token);
+            }
+            Step::Done { end } => {
+                self.stream();
+                self.complete(end);
+            }
+            Step::Text { end } => match self.streamed {
+                Streamed::Nothing => self.give_up(end),
+                // It broke off: what is out stays a call.
+                Streamed::To(sent) => self.end_of_call(sent),
+            },
+            Step::Skip { end } => self.skip_section(end),
+        }
+    }
+
+    /// Hands out what there is of a call's arguments.
+    fn stream(&mut self) {
+        let Some(Call::Native(scan)) = &self.call else { return };
+        let sent = match self.streamed {
+            Streamed::To(sent) => sent,
+            Streamed::Nothing => {
+                let Some(name) = scan.begun(&self.held).map(|(name, _)| name) else { return };
+                if self.tool(&name).is_none() {
+                    return;
+                }
+                self.ready.push(Ready::Call { index: self.calls, name });
+                0
+            }
+        };
+        let Some((_, span)) = scan.begun(&self.held) else { return };
+        let end = if span.is_empty() { self.held.len() } else { span.end };
+        let from = sent.max(span.start);
+        if from < end {
+            let text = &self.held[from..end];
+            match self.ready.last_mut() {
+                Some(Ready::Arguments(last)) => last.push_str(text),
+                _ => self.ready.push(Ready::Arguments(text.into())),
+            }
+        }
+        self.streamed = Streamed::To(from.max(end));
+    }
+
+    /// What ends a section of calls is neither text nor call.
+    fn skip_section(&mut self, end: usize) {
+        self.call = None;
+        self.again.push((self.held.split_off(end), 0));
+        self.held.clear();
+    }
+
+    /// Hands out what a call without a tool holds, while its end is not in sight.
+    fn quote(&mut self, token: Token) {
+        let Some(Call::Xml(scan)) = &self.call else { return };
+        if !scan.in_value() {
+            return;
+        }
+        if token == Token::Char('>') && !self.quoted {
+            self.quoted = self.tool(scan.name(&self.held)).is_none();
+        }
+        if self.quoted {
+            for c in std::mem::take(&mut self.held).chars() {
+                self.text(c);
+            }
+        }
+    }
+
+    fn tool(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|t| t.name == name)
+    }
+
+    /// The answer ended in a call.
+    pub(super) fn end_call(&mut self) {
+        let (end, nested) = match &mut self.call {
+            Some(Call::Xml(scan)) => (scan.finish(), scan.nested()),
+            Some(Call::Hermes(scan)) => (scan.finish(), false),
+            // Of a section that is not closed, nothing is left.
+            Some(Call::Native(scan)) if scan.is_between() => return self.skip_section(self.held.len()),
+            Some(Call::Native(_)) if self.streamed != Streamed::Nothing => {
+                return self.end_of_call(self.held.len());
+            }
+            Some(Call::Native(scan)) => (scan.finish(&self.held), false),
+            None => return,
+        };
+        match end {
+            Some(end) => self.complete(end),
+            None if nested && self.nesting && !self.quoted => {
+                // Something in a value was taken for a function and was none. From here on, nothing is.
+                self.nesting = false;
+                self.call = None;
+                let held = std::mem::take(&mut self.held);
+                self.again.push((held, 0));
+            }
+            None => self.give_up(self.held.len()),
+        }
+    }
+
+    /// The call ends at byte `end` of the held text; the rest is read again.
+    fn complete(&mut self, end: usize) {
+        if self.streamed != Streamed::Nothing {
+            return self.end_of_call(end);
+        }
+        let call = match &self.call {
+            Some(Call::Xml(_)) if self.quoted => None,
+            Some(Call::Xml(scan)) => {
+                let tool = self.tool(scan.name(&self.held));
+                tool.map(|t| (t.name.clone(), scan.arguments(&self.held, &t.parameters)))
+            }
+            Some(Call::Hermes(scan)) => scan.call(&self.held).filter(|(name, _)| self.tool(name).is_some()),
+            Some(Call::Native(scan)) => scan.call(&self.held, |name| self.tool(name).map(|t| &t.parameters)),
+            None => return,
+        };
+        let Some((name, arguments)) = call else { return self.give_up(end) };
+        self.ready.extend([Ready::Call { index: self.calls, name }, Ready::Arguments(arguments)]);
+        self.end_of_call(end);
+    }
+
+    /// The call is out, and ends at byte `end` of the held text; the rest is read again.
+    fn end_of_call(&mut self, end: usize) {
+        self.calls += 1;
+        self.streamed = Streamed::Nothing;
+        if self.in_reasoning() {
+            self.zone = Zone::Content;
+            if self.options.reasoning != ReasoningFormat::None {
+                self.gap.clear();
+                self.close_due = true;
+            }
+        }
+        self.lead = false;
+        self.started = false;
+        self.call = match self.call.take() {
+            Some(Call::Native(scan)) => {
+                scan.between(self.takes_calls()).map(|scan| Call::Native(scan.into()))
+            }
+            _ => None,
+        };
+        self.again.push((self.held.split_off(end), 0));
+        self.held.clear();
+    }
+
+    /// The held text up to byte `end` is text; the rest is read again.
+    fn give_up(&mut self, end: usize) {
+        self.call = None;
+        let rest = self.held.split_off(end);
+        for c in std::mem::take(&mut self.held).chars() {
+            self.text(c);
+        }
+        self.again.push((rest, 0));
+    }
+}
