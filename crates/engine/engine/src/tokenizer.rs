@@ -401,7 +401,11 @@ fn end_ids(metadata: &Metadata, vocab: &Vocab, added: &[Added]) -> Result<Vec<u3
     for &id in metadata.opt_ints(key)?.unwrap_or_default() {
         push(key, id)?;
     }
-    for a in added.iter().filter(|a| a.control && END_NAMES.contains(&a.text.as_str())) {
+    // gpt-oss ends each message of an answer with `<|end|>`, and the answer with one of the other two.
+    let has = |name: &str| added.iter().any(|a| a.control && a.text == name);
+    let ends_messages = has("<|return|>") && has("<|call|>");
+    let is_end = |text: &str| END_NAMES.contains(&text) && !(ends_messages && text == "<|end|>");
+    for a in added.iter().filter(|a| a.control && is_end(&a.text)) {
         push("tokenizer", a.id.into())?;
     }
     Ok(out)

@@ -13,7 +13,7 @@ use crate::limits::{CHOICE_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, COMPILIN
 use crate::matcher::{Free, Matcher, NOTHING};
 use crate::schema::{self, Policy};
 use crate::tools::Calls;
-use crate::{Constraint, Error, GrammarSpec, ToolMode, Vocabulary, lark, regex};
+use crate::{Constraint, Error, GrammarSpec, ToolMode, ToolSyntax, Vocabulary, lark, regex};
 
 /// A compiled constraint: makes a [`Matcher`] for each answer. Can be kept and used for many requests.
 pub struct Grammar {
@@ -165,6 +165,10 @@ fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>
     let GrammarSpec::ToolCalls { mode, syntax, .. } = &constraint.spec else {
         return Ok(end.map(|end| Free { end: Some(end), call: None, may_end: false }));
     };
+    // Its grammar is of whole answers.
+    if *syntax == ToolSyntax::Harmony {
+        return Ok(None);
+    }
     let begin = syntax.begin();
     let call = vocabulary.special(begin);
     if *mode == ToolMode::Auto {

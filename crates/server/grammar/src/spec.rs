@@ -71,6 +71,8 @@ pub enum ToolSyntax {
     Hermes,
     /// As a chat template writes them.
     Native(Arc<CallSyntax>),
+    /// gpt-oss' messages in channels, of which some are calls.
+    Harmony,
 }
 
 impl ToolSyntax {
@@ -79,6 +81,7 @@ impl ToolSyntax {
         match self {
             Self::Native(syntax) => syntax.trigger(),
             Self::Qwen3Coder | Self::Hermes => "<tool_call>",
+            Self::Harmony => "<|channel|>",
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::derive::Derived;
+use crate::derive::known::is_harmony;
 use crate::syntax::{Arguments, CallSyntax, Piece};
 
 /// A name that is none of ours.
@@ -30,6 +31,8 @@ pub enum ToolSyntax {
     Hermes,
     /// As the model's own chat template writes them.
     Native(Arc<CallSyntax>),
+    /// gpt-oss' messages in channels, of which some are calls. Reasoning is told by its channel.
+    Harmony,
 }
 
 impl From<CallSyntax> for ToolSyntax {
@@ -62,6 +65,7 @@ impl ToolSyntax {
             Self::None => "",
             Self::Qwen3Coder | Self::Hermes => "<tool_call>",
             Self::Native(syntax) => syntax.trigger(),
+            Self::Harmony => "<|channel|>",
         }
     }
 
@@ -76,6 +80,10 @@ impl ToolSyntax {
                 let each: String = each.collect();
                 format!("<tool_call>\n<function={name}>\n{each}</function>\n</tool_call>")
             }
+            Self::Harmony => format!(
+                "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{}<|call|>",
+                Value::from(arguments.clone())
+            ),
             Self::None | Self::Hermes | Self::Native(_) => {
                 let call = json!({"name": name, "arguments": arguments});
                 format!("<tool_call>\n{call}\n</tool_call>")
@@ -94,7 +102,8 @@ impl ToolSyntax {
             _ => String::new(),
         };
         match self {
-            Self::None => None,
+            // gpt-oss ends its answer with a call.
+            Self::None | Self::Harmony => None,
             Self::Qwen3Coder | Self::Hermes => Some(("</tool_call>".into(), "</tool_call>".into())),
             Self::Native(syntax) => {
                 let at = syntax.call.iter().position(|p| matches!(p, Piece::Arguments(_)))?;
@@ -118,10 +127,11 @@ impl FromStr for ToolSyntax {
             "none" => Ok(Self::None),
             "qwen3_coder" | "qwen3_xml" => Ok(Self::Qwen3Coder),
             "hermes" => Ok(Self::Hermes),
+            "openai" | "harmony" => Ok(Self::Harmony),
             _ => Err(UnknownName {
                 what: "tool call parser",
                 name: name.into(),
-                names: "qwen3_coder (also qwen3_xml), hermes, none",
+                names: "qwen3_coder (also qwen3_xml), hermes, openai (also harmony), none",
             }),
         }
     }
@@ -187,6 +197,9 @@ impl Format {
     /// Of a template that was read by rendering it: the syntax that it writes calls in, or that whose tags it names.
     pub fn derived(template: &str, derived: &Derived) -> Self {
         let detected = Self::detect(template);
+        if is_harmony(template) {
+            return Self { reasoning: true, tools: ToolSyntax::Harmony };
+        }
         match &derived.calls {
             Some(calls) => Self { tools: calls.clone().into(), ..detected },
             None => detected,

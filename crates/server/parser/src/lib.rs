@@ -38,6 +38,7 @@
 mod coerce;
 mod derive;
 mod format;
+mod harmony;
 mod hermes;
 mod json;
 mod message;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::format::{Format, ReasoningFormat, ToolSyntax};
 use crate::message::{Delta, Message};
 use crate::tags::{Found, Tag, Tags, Token};
-use crate::{hermes, native, xml};
+use crate::{harmony, hermes, native, xml};
 
 /// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,6 +99,10 @@ pub struct Parser {
     options: Options,
     /// How calls are followed in a syntax that was read off a template.
     plan: Option<Arc<native::Plan>>,
+    /// Follows answers that are messages in channels.
+    harmony: Option<harmony::Reader>,
+    /// Such a message is a call's arguments.
+    in_harmony_call: bool,
 
     zone: Zone,
     /// Nothing but white space has come: `<think>` may.
@@ -137,11 +141,14 @@ impl Parser {
     pub fn new(format: Format, start: Start, tools: impl Into<Arc<[Tool]>>, options: Options) -> Self {
         let plan = match &format.tools {
             ToolSyntax::Native(syntax) => Some(Arc::new(native::Plan::new(syntax))),
-            ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => None,
+            ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes | ToolSyntax::Harmony => None,
         };
+        let harmony = (format.tools == ToolSyntax::Harmony).then(harmony::Reader::default);
         let mut parser = Self {
             format,
             plan,
+            harmony,
+            in_harmony_call: false,
             tools: tools.into(),
             options,
             zone: Zone::Content,
@@ -175,6 +182,11 @@ impl Parser {
 
     /// Takes a piece, and hands out what is certain.
     pub fn push(&mut self, text: &str, emit: &mut impl FnMut(Delta<'_>)) {
+        if let Some(mut reader) = self.harmony.take() {
+            text.chars().for_each(|c| reader.step(c, &mut |event| self.message(event)));
+            self.harmony = Some(reader);
+            return self.hand_out(emit);
+        }
         for c in text.chars() {
             self.char(c);
             self.read_again();
@@ -184,6 +196,10 @@ impl Parser {
 
     /// The answer is over: hands out the rest.
     pub fn finish(mut self, emit: &mut impl FnMut(Delta<'_>)) {
+        if let Some(mut reader) = self.harmony.take() {
+            reader.finish(&mut |event| self.message(event));
+            return self.hand_out(emit);
+        }
         loop {
             if !self.part.is_empty() {
                 let part = std::mem::take(&mut self.part);
@@ -210,6 +226,39 @@ impl Parser {
                 Ready::Call { index, name } => emit(Delta::Call { index, name: &name }),
                 Ready::Arguments(text) => emit(Delta::Arguments(&text)),
             }
+        }
+    }
+
+    /// Takes what came of an answer that is messages in channels.
+    fn message(&mut self, event: harmony::Event<'_>) {
+        use harmony::{Event, Kind};
+        let raw = self.options.reasoning == ReasoningFormat::None;
+        match event {
+            Event::Begin(Kind::Call(name), _) if self.takes_calls() && self.tool(&name).is_some() => {
+                self.zone = Zone::Content;
+                self.in_harmony_call = true;
+                self.ready.push(Ready::Call { index: self.calls, name });
+                self.calls += 1;
+            }
+            Event::Begin(kind, head) => {
+                self.zone = if kind == Kind::Reasoning { Zone::Reasoning } else { Zone::Content };
+                if raw {
+                    head.chars().chain(harmony::MESSAGE.chars()).for_each(|c| self.emit(c));
+                }
+            }
+            Event::Char(c) if self.in_harmony_call => match self.ready.last_mut() {
+                Some(Ready::Arguments(text)) => text.push(c),
+                _ => self.ready.push(Ready::Arguments(c.into())),
+            },
+            Event::Char(c) => self.emit(c),
+            Event::End(tag) => {
+                if raw && !self.in_harmony_call {
+                    tag.chars().for_each(|c| self.emit(c));
+                }
+                self.in_harmony_call = false;
+                self.zone = Zone::Content;
+            }
+            Event::Stray(text) => text.chars().for_each(|c| self.emit(c)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Grammars of tool calls. Called by `compile`.
 
 mod bare;
+mod harmony;
 mod hermes;
 mod native;
 mod xml;
@@ -62,6 +63,7 @@ impl Calls<'_> {
                 ToolSyntax::Native(syntax) => {
                     native::write(&mut rules, vocabulary, syntax, i, tool, given.as_ref())?;
                 }
+                ToolSyntax::Harmony => harmony::write(&mut rules, vocabulary, i, tool, given.as_ref())?,
                 ToolSyntax::Hermes => hermes::write(&mut rules, i, tool, given.as_ref())?,
                 ToolSyntax::Qwen3Coder => xml::write(&mut rules, i, tool, given.as_ref())?,
             }
@@ -72,10 +74,14 @@ impl Calls<'_> {
             native::section(&mut rules, vocabulary, syntax, &calls, several);
             return Ok(rules);
         }
+        if *self.syntax == ToolSyntax::Harmony {
+            harmony::answer(&mut rules, vocabulary, &calls, *self.mode == ToolMode::Auto);
+            return Ok(rules);
+        }
         let tag = |name| vocabulary.special(name).map_or_else(|| lark::literal(name), lark::token);
         let open = tag(CALL_OPEN);
         let opened = match self.syntax {
-            ToolSyntax::Hermes | ToolSyntax::Native(_) => lark::literal("\n"),
+            ToolSyntax::Hermes | ToolSyntax::Native(_) | ToolSyntax::Harmony => lark::literal("\n"),
             ToolSyntax::Qwen3Coder => lark::literal("\n<function="),
         };
         rules.rule("one", &format!("{open}{opened}({})", calls.join(" | ")));

@@ -8,7 +8,7 @@ use crate::schema::pointer_segment;
 use crate::{Error, Tool, Vocabulary, lark};
 
 /// Text of the syntax, with its tags as the tokens that they are.
-fn text(vocabulary: &Vocabulary, text: &str) -> String {
+pub(super) fn text(vocabulary: &Vocabulary, text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     let special = |t: &str| Some((t.len(), vocabulary.special(t)?));
@@ -29,6 +29,18 @@ fn text(vocabulary: &Vocabulary, text: &str) -> String {
         out.push_str(&lark::literal(rest));
     }
     out
+}
+
+/// Any text up to this tag, and the tag.
+pub(super) fn any_text(rules: &mut Rules, vocabulary: &Vocabulary, tag: &str) -> String {
+    if let Some(id) = vocabulary.special(tag) {
+        return format!("/(?s:.*)/ {}", lark::token(id));
+    }
+    let rule = format!("any_text[suffix={}]", lark::literal(tag).trim_end());
+    if !rules.text.lines().any(|line| line.starts_with(&rule)) {
+        rules.rule(&rule, "/(?s:.*)/");
+    }
+    "any_text ".into()
 }
 
 fn piece(vocabulary: &Vocabulary, piece: &Piece) -> String {
@@ -110,16 +122,7 @@ fn parameters(
     let close = tagged.close.trim();
     let behind = &tagged.close[tagged.close.find(close).unwrap_or(0) + close.len()..];
     let behind = if behind.is_empty() { String::new() } else { lark::literal(behind) };
-    // Any text, up to and with the closing tag.
-    let any = match vocabulary.special(close) {
-        Some(id) => format!("/(?s:.*)/ {}", lark::token(id)),
-        None => {
-            if !rules.text.contains("\nany_text[") && !rules.text.starts_with("any_text[") {
-                rules.rule(&format!("any_text[suffix={}]", lark::literal(close).trim_end()), "/(?s:.*)/");
-            }
-            "any_text ".into()
-        }
-    };
+    let any = any_text(rules, vocabulary, close);
     let Some(arguments) = given.filter(|a| a.schema.is_object()) else { return Ok(String::new()) };
     let whole = arguments.prepare(arguments.schema, &arguments.path, true)?;
     rules.warnings.extend(whole.warnings);

@@ -1,6 +1,6 @@
 //! Calls of tools: whatever a grammar lets through, the parser of answers reads as calls of these tools with valid arguments.
 
-use crate::support::{bytes, compile, ids_of, matcher, takes, text_of, walk};
+use crate::support::{bytes, compile, ids_of, matcher, takes, text_of, walk_to};
 use octet_grammar::{Error, GrammarSpec, Tool, ToolMode, ToolSyntax};
 use octet_parser::{self as parser, Arguments, CallSyntax, JsonType, Keys, Piece, Tagged};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// The syntaxes that are built in, and some in the forms that are read off templates.
 fn syntaxes() -> Vec<ToolSyntax> {
-    [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes]
+    [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes, ToolSyntax::Harmony]
         .into_iter()
         .chain(native().map(|s| ToolSyntax::Native(s.into())))
         .collect()
@@ -100,11 +100,21 @@ fn spec(syntax: &ToolSyntax, mode: ToolMode, parallel: bool) -> GrammarSpec {
     GrammarSpec::ToolCalls { syntax: syntax.clone(), tools: tools(), mode, parallel }
 }
 
+/// What ends a text that has no quotation marks. No text of JSON holds it, for it has a new line.
+fn text_end(syntax: &ToolSyntax) -> &'static str {
+    match syntax {
+        ToolSyntax::Harmony => "\n<|end|>",
+        ToolSyntax::Native(_) => "\n</arg>",
+        ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => "\n</parameter>\n",
+    }
+}
+
 /// The message that an answer is.
 fn read(syntax: &ToolSyntax, thinking: bool, text: &str) -> parser::Message {
     let tools = match syntax {
         ToolSyntax::Qwen3Coder => parser::ToolSyntax::Qwen3Coder,
         ToolSyntax::Hermes => parser::ToolSyntax::Hermes,
+        ToolSyntax::Harmony => parser::ToolSyntax::Harmony,
         ToolSyntax::Native(syntax) => parser::ToolSyntax::Native(syntax.clone()),
     };
     let format = parser::Format { reasoning: true, tools };
@@ -116,7 +126,8 @@ fn read(syntax: &ToolSyntax, thinking: bool, text: &str) -> parser::Message {
 /// Asserts that the answer is nothing but calls, and these are valid.
 fn assert_calls(syntax: &ToolSyntax, text: &str) -> Vec<parser::ToolCall> {
     let message = read(syntax, false, text);
-    assert_eq!((message.content.as_str(), message.reasoning.as_str()), ("", ""), "{text}");
+    let thinks = *syntax == ToolSyntax::Harmony;
+    assert!(message.content.is_empty() && (thinks || message.reasoning.is_empty()), "{text}");
     assert!(!message.tool_calls.is_empty(), "{text}");
     for call in &message.tool_calls {
         let tool = tools().into_iter().find(|t| t.name == call.name).unwrap();
@@ -143,15 +154,18 @@ fn required_calls_are_calls() {
         let (mut most, mut names) = (0, std::collections::HashSet::new());
         let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Required, true));
         for seed in 1..=80u64 {
-            let text = text_of(&walk(&grammar, seed, 150));
+            let text = text_of(&walk_to(&grammar, seed, 150, text_end(syntax)));
             let calls = assert_calls(syntax, &text);
             most = most.max(calls.len());
             names.extend(calls.into_iter().map(|c| c.name));
         }
-        assert!(most > 1 && names.len() == tools().len(), "{syntax:?}: {most} {names:?}");
+        assert!(
+            (most > 1 || *syntax == ToolSyntax::Harmony) && names.len() == tools().len(),
+            "{syntax:?}: {most} {names:?}"
+        );
         let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Required, false));
         for seed in 1..=20u64 {
-            let text = text_of(&walk(&grammar, seed, 100));
+            let text = text_of(&walk_to(&grammar, seed, 100, text_end(syntax)));
             assert_eq!(assert_calls(syntax, &text).len(), 1, "{text}");
         }
     }
@@ -163,7 +177,7 @@ fn a_named_tool_is_called_once() {
     for syntax in &syntaxes() {
         let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Named("edit-file".into()), true));
         for seed in 1..=40u64 {
-            let text = text_of(&walk(&grammar, seed, 120));
+            let text = text_of(&walk_to(&grammar, seed, 120, text_end(syntax)));
             let calls = assert_calls(syntax, &text);
             assert_eq!((calls.len(), calls[0].name.as_str()), (1, "edit-file"), "{text}");
         }

@@ -3,7 +3,7 @@
 
 #![allow(dead_code)] // each test uses a part of it
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use octet_grammar::{Constraint, Grammar, GrammarSpec, Matcher, TimeLimits, Token, Vocabulary};
@@ -138,9 +138,10 @@ pub fn takes(matcher: &Matcher, ids: &[u32]) -> bool {
     matcher.may_end().unwrap()
 }
 
-/// What brings an answer to its end, the soonest first: the end itself, the ends of a parameter in tags and of JSON.
-static ENDS: LazyLock<[Vec<u32>; 5]> =
-    LazyLock::new(|| [vec![EOS], ids_of("\n</parameter>\n"), ids_of("\""), ids_of("]"), ids_of("}")]);
+/// What brings an answer to its end, the soonest first: the end itself, the end of a text in tags, the ends of JSON.
+fn ends(text_end: &str) -> [Vec<u32>; 5] {
+    [vec![EOS], ids_of(text_end), ids_of("\""), ids_of("]"), ids_of("}")]
+}
 
 fn takes_next(matcher: &Matcher, ids: &[u32]) -> bool {
     let mut matcher = matcher.clone();
@@ -148,7 +149,13 @@ fn takes_next(matcher: &Matcher, ids: &[u32]) -> bool {
 }
 
 /// Draws an answer from what is allowed, by `seed` (not 0); after `hurry` tokens in the way that ends it soonest.
-pub fn walk(matcher: &Matcher, mut seed: u64, hurry: usize) -> Vec<u32> {
+pub fn walk(matcher: &Matcher, seed: u64, hurry: usize) -> Vec<u32> {
+    walk_to(matcher, seed, hurry, "\n</parameter>\n")
+}
+
+/// The same, where texts in tags end with this.
+pub fn walk_to(matcher: &Matcher, mut seed: u64, hurry: usize, text_end: &str) -> Vec<u32> {
+    let ends = ends(text_end);
     let mut matcher = matcher.clone();
     let (mut bits, mut ids) = (vec![0u32; 9], Vec::new());
     seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -162,7 +169,7 @@ pub fn walk(matcher: &Matcher, mut seed: u64, hurry: usize) -> Vec<u32> {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        if let Some(end) = ENDS.iter().find(|end| ids.len() > hurry && takes_next(&matcher, end)) {
+        if let Some(end) = ends.iter().find(|end| ids.len() > hurry && takes_next(&matcher, end)) {
             if **end == [EOS] {
                 return ids;
             }

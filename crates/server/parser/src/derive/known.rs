@@ -29,6 +29,11 @@ fn python(open: &str, close: &str) -> CallSyntax {
     }
 }
 
+/// Whether a text has the tags of gpt-oss' messages.
+pub(crate) fn is_harmony(text: &str) -> bool {
+    ["<|channel|>", "<|message|>", "<|call|>"].iter().all(|tag| text.contains(tag))
+}
+
 /// Of families whose templates name the tags of calls and write no calls, or write them by means that are not allowed here.
 pub(super) fn named_in(template: &str) -> Option<CallSyntax> {
     let has = |text: &str| template.contains(text);

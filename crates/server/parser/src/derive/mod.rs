@@ -5,7 +5,7 @@
 //! (`Prober::region`). In it the made-up names, ids and values are found again, and what stands around them is the syntax (`split`).
 //! What no rendering shows is in the table of `known`.
 
-mod known;
+pub(crate) mod known;
 mod split;
 
 use serde_json::{Value, json};
@@ -43,6 +43,8 @@ pub struct History {
     pub null_content: bool,
     /// A message has one call at most.
     pub single: bool,
+    /// The key that it reads reasoning from, where that is not `reasoning_content`.
+    pub reasoning: Option<&'static str>,
 }
 
 /// The form of the ids that a template takes.
@@ -82,11 +84,15 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
                 if ids == Ids::Any && !prober.takes_long_ids() {
                     history.ids = Ids::Short;
                 }
+                history.reasoning = prober.reasoning();
                 return Derived { calls: Some(calls), tools, history };
             }
         }
     }
-    let history = History { as_text: true, ..History::default() };
+    prober.history = History::default();
+    let is_harmony = known::is_harmony(source);
+    let reasoning = prober.reasoning();
+    let history = History { as_text: !is_harmony, single: is_harmony, reasoning, ..History::default() };
     Derived { calls: known::named_in(source), tools, history }
 }
 
@@ -150,6 +156,19 @@ impl Prober<'_> {
         self.prompt(self.answer(&[argument(VALUE)], long)).is_some()
     }
 
+    /// The key of a message's reasoning, where the template reads another than the common one.
+    fn reasoning(&self) -> Option<&'static str> {
+        let shows = |key: &&str| {
+            let mut answer = self.answer(&[argument(VALUE)], IDS);
+            answer[*key] = TEXT.into();
+            self.prompt(answer).is_some_and(|p| p.contains(TEXT))
+        };
+        ["reasoning_content", "thinking", "reasoning"]
+            .into_iter()
+            .find(shows)
+            .filter(|k| *k != "reasoning_content")
+    }
+
     /// What the model writes to make these calls, white space around it left out.
     fn region(&self, calls: &[Value]) -> Option<String> {
         let text = self.prompt(json!({"role": "assistant", "content": TEXT}))?;
@@ -176,6 +195,9 @@ impl Prober<'_> {
 
     fn calls(&self) -> Option<CallSyntax> {
         let one = self.region(&[argument(VALUE)])?;
+        if known::is_harmony(&one) {
+            return None; // its calls are messages of their own
+        }
         if !one.contains(NAMES[0]) || !one.contains(VALUE) {
             return None;
         }
@@ -183,9 +205,9 @@ impl Prober<'_> {
         let two = self.region(&[argument(VALUE), argument(VALUE)]);
         let two = two.filter(|t| NAMES.iter().all(|n| t.contains(n)));
         let syntax = split::syntax(&one, two.as_deref(), &arguments)?;
-        // What begins like any text cannot be told from it, nor can what gpt-oss puts into the head of a message.
+        // What begins like any text cannot be told from it.
         let is_clear = syntax.trigger().starts_with(['<', '[', '{', ']']) || syntax.trigger().len() > 2;
-        (is_clear && !one.contains("<|channel|>")).then_some(syntax)
+        is_clear.then_some(syntax)
     }
 
     /// How arguments are written, by a call with one.

@@ -20,7 +20,7 @@ impl Parser {
         self.held = tag.text().into();
         self.call = Some(match self.format.tools {
             ToolSyntax::Hermes => Call::Hermes(hermes::Scan::new(self.held.len())),
-            ToolSyntax::Qwen3Coder | ToolSyntax::None | ToolSyntax::Native(_) => {
+            ToolSyntax::Qwen3Coder | ToolSyntax::None | ToolSyntax::Native(_) | ToolSyntax::Harmony => {
                 Call::Xml(xml::Scan::new(tag, self.in_reasoning(), self.nesting))
             }
         });
@@ -108,7 +108,7 @@ impl Parser {
         }
     }
 
-    fn tool(&self, name: &str) -> Option<&Tool> {
+    pub(super) fn tool(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|t| t.name == name)
     }
 

@@ -49,7 +49,8 @@ fn cuts_do_not_matter() {
 
 #[test]
 fn every_beginning_of_an_answer_is_an_answer() {
-    for a in ANSWERS {
+    // Of messages in channels a head alone is nothing.
+    for a in ANSWERS.iter().filter(|a| a.syntax != ToolSyntax::Harmony) {
         for (end, _) in a.text.char_indices() {
             let text = &a.text[..end];
             let want = feed(parser(a.syntax.clone(), a.in_reasoning, Options::default()), [text]);

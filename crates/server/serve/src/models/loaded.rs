@@ -115,6 +115,10 @@ impl Loaded {
             ToolSyntax::Native(syntax) => {
                 syntax.tags().into_iter().filter_map(|tag| tokenizer.special_id(tag)).collect()
             }
+            ToolSyntax::Harmony => ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"]
+                .iter()
+                .filter_map(|tag| tokenizer.special_id(tag))
+                .collect(),
             ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => Vec::new(),
         };
         Ok(Self {

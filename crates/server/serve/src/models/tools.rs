@@ -83,6 +83,9 @@ impl Tools {
         if let (Shown::Template(variable), Some(tools)) = (self.shown, from.tools.take()) {
             give_tools(&mut from.variables, &mut from.tools, variable, tools);
         }
+        if let Some(key) = self.history.reasoning {
+            from.messages.iter_mut().for_each(|m| rename_reasoning(m, key));
+        }
         if self.shown == Shown::Generic || !from.messages.iter().any(|m| m.get("tool_calls").is_some()) {
             return;
         }
@@ -149,6 +152,18 @@ impl Tools {
             }
             _ => written.into(),
         };
+    }
+}
+
+/// Gives a message's reasoning the key that the template reads. Where a message has calls and says something, that is its reasoning to
+/// gpt-oss' template, which refuses both.
+fn rename_reasoning(message: &mut Value, key: &str) {
+    let says = message["content"].as_str().is_some_and(|text| !text.is_empty());
+    let Some(members) = message.as_object_mut() else { return };
+    if let Some(text) = members.remove("reasoning_content")
+        && !(says && members.contains_key("tool_calls"))
+    {
+        members.insert(key.into(), text);
     }
 }
 

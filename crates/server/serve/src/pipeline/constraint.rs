@@ -99,6 +99,7 @@ fn tool_calls(
     let syntax = match &model.format.tools {
         octet_parser::ToolSyntax::Qwen3Coder => ToolSyntax::Qwen3Coder,
         octet_parser::ToolSyntax::Hermes => ToolSyntax::Hermes,
+        octet_parser::ToolSyntax::Harmony => ToolSyntax::Harmony,
         octet_parser::ToolSyntax::Native(syntax) => ToolSyntax::Native(Arc::clone(syntax)),
         octet_parser::ToolSyntax::None => {
             return Err(unable(

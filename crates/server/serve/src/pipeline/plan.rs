@@ -9,7 +9,7 @@ use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::ControlTokens;
 use octet_engine::engine::{Pooling, Request, ThinkingBudget};
 use octet_engine::tokenizer::Special;
-use octet_parser::{Format, Options, ReasoningFormat, Start, Tool};
+use octet_parser::{Format, Options, ReasoningFormat, Start, Tool, ToolSyntax};
 use serde_json::Value;
 
 use super::constraint::{Form, constraint};
@@ -228,7 +228,8 @@ fn plan_chat(
     out.snapshot_after = model.think_end.into_iter().collect();
     out.continues = chat.continue_final;
     out.stop.extend(reader.single_call.iter().map(|(stop, _)| stop.clone()));
-    if !reader.tools.is_empty() {
+    // In channels reasoning is told by control tokens as well.
+    if !reader.tools.is_empty() || model.format.tools == ToolSyntax::Harmony {
         out.shown_tokens.clone_from(&model.call_tokens);
     }
     let (requests, reader) = (vec![out], Some(reader));

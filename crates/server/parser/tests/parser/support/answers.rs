@@ -1,6 +1,6 @@
 //! Answers as models write them, right and wrong, and what they mean.
 
-use octet_parser::ToolSyntax::{self, Hermes, None, Qwen3Coder};
+use octet_parser::ToolSyntax::{self, Harmony, Hermes, None, Qwen3Coder};
 
 /// An answer.
 pub struct Answer {
@@ -273,6 +273,41 @@ pub const ANSWERS: &[Answer] = &[
         reasoning: "",
         content: "Now you know.",
         calls: &[("now", "{}")],
+    },
+    // Messages in channels.
+    Answer {
+        name: "thinks, then answers",
+        syntax: Harmony,
+        in_reasoning: false,
+        text: "<|channel|>analysis<|message|>It is 4 < 5.<|end|><|start|>assistant<|channel|>final<|message|>4.\n",
+        reasoning: "It is 4 < 5.",
+        content: "4.\n",
+        calls: &[],
+    },
+    Answer {
+        name: "thinks, says what it does, and calls",
+        syntax: Harmony,
+        in_reasoning: false,
+        text: "<|channel|>analysis<|message|>Need it.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>",
+        reasoning: "Need it.",
+        content: "I look.",
+        calls: PARIS,
+    },
+    calls(
+        "a call as the template writes it",
+        Harmony,
+        " to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"Paris\"}",
+        PARIS,
+    ),
+    plain("no message at all", Harmony, "Hello <b>"),
+    Answer {
+        name: "a call of an unknown tool is text",
+        syntax: Harmony,
+        in_reasoning: false,
+        text: "<|channel|>commentary to=functions.nope json<|message|>{}<|call|>",
+        reasoning: "",
+        content: "{}",
+        calls: &[],
     },
     // Calls inside the reasoning.
     Answer {

@@ -1,0 +1,41 @@
+//! Answers of gpt-oss, whose messages stand in channels: thoughts, then a call or the answer. Called by `tools`.
+
+use super::native::{any_text, text};
+use super::{Arguments, Rules, hermes};
+use crate::{Error, Tool, Vocabulary, lark};
+
+/// Writes rule `body`: an answer that calls one of `calls`, or says something where it `may_speak`.
+pub(super) fn answer(rules: &mut Rules, vocabulary: &Vocabulary, calls: &[String], may_speak: bool) {
+    let thought = format!(
+        "{}{}{}",
+        text(vocabulary, "<|channel|>analysis<|message|>"),
+        any_text(rules, vocabulary, "<|end|>"),
+        text(vocabulary, "<|start|>assistant")
+    );
+    rules.rule("thought", &thought);
+    let mut all = calls.to_vec();
+    if may_speak {
+        all.push(format!("{}/(?s:.*)/", text(vocabulary, "<|channel|>final<|message|>")));
+    }
+    rules.rule("body", &format!("thought? ({})", all.join(" | ")));
+}
+
+/// Writes rule `call{i}`. `<|call|>` ends the answer by itself.
+pub(super) fn write(
+    rules: &mut Rules,
+    vocabulary: &Vocabulary,
+    i: usize,
+    tool: &Tool,
+    given: Option<&Arguments<'_>>,
+) -> Result<(), Error> {
+    let prepared = hermes::arguments(given)?;
+    rules.warnings.extend(prepared.warnings.iter().cloned());
+    // As the model writes it, and as its template does.
+    let heads = [
+        format!("<|channel|>commentary to=functions.{} <|constrain|>json<|message|>", tool.name),
+        format!(" to=functions.{}<|channel|>commentary json<|message|>", tool.name),
+    ];
+    let heads = heads.map(|h| text(vocabulary, &h));
+    rules.rule(&format!("call{i}"), &format!("({}) {}", heads.join("| "), lark::json(&prepared)));
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Answers of gpt-oss: messages, each with a head that names its channel or the tool that it calls. Used by `parser`.
+//!
+//! `<|channel|>analysis<|message|>` begins reasoning, `<|channel|>final<|message|>` the answer; `to=functions.NAME` anywhere in a head makes its
+//! message the arguments of a call. `<|end|>` ends a message, `<|start|>assistant` begins the next one. (OpenAI's "harmony" format.)
+
+/// What a message is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// What the model thinks.
+    Reasoning,
+    /// Part of the answer.
+    Content,
+    /// The arguments of a call of this function.
+    Call(String),
+}
+
+/// What came.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A message begins, behind this head.
+    Begin(Kind, &'a str),
+    /// More of the message.
+    Char(char),
+    /// The message is over, by this tag.
+    End(&'a str),
+    /// What was taken for a head and has no message.
+    Stray(&'a str),
+}
+
+/// The tag that ends a head.
+pub const MESSAGE: &str = "<|message|>";
+/// The tags that end a message.
+const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
+/// Longest head, in bytes: what is longer is none.
+const HEAD_BYTES_MAX: usize = 512;
+
+/// Follows an answer by characters.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Behind a head.
+    in_message: bool,
+    head: String,
+    /// The beginning of a tag.
+    part: String,
+}
+
+impl Reader {
+    /// Takes the next character.
+    pub fn step(&mut self, c: char, emit: &mut impl FnMut(Event<'_>)) {
+        self.part.push(c);
+        while let Some(first) = self.part.chars().next() {
+            let tags: &[&str] = if self.in_message { &ENDS } else { &[MESSAGE] };
+            match tags.iter().find(|t| t.starts_with(&self.part)) {
+                Some(tag) if **tag == self.part => {
+                    self.part.clear();
+                    return self.tag(tag, emit);
+                }
+                Some(_) => return,
+                None => {}
+            }
+            self.part.drain(..first.len_utf8());
+            if self.in_message {
+                emit(Event::Char(first));
+                continue;
+            }
+            self.head.push(first);
+            if self.head.len() > HEAD_BYTES_MAX {
+                emit(Event::Stray(&std::mem::take(&mut self.head)));
+                self.in_message = true;
+            }
+        }
+    }
+
+    /// The answer is over.
+    pub fn finish(&mut self, emit: &mut impl FnMut(Event<'_>)) {
+        let part = std::mem::take(&mut self.part);
+        if self.in_message {
+            part.chars().for_each(|c| emit(Event::Char(c)));
+        } else {
+            let head = std::mem::take(&mut self.head) + &part;
+            // Between messages nothing stands but the next one's head.
+            if !head.contains("<|") && head.trim() != "assistant" {
+                emit(Event::Stray(&head));
+            }
+        }
+    }
+
+    fn tag(&mut self, tag: &str, emit: &mut impl FnMut(Event<'_>)) {
+        if self.in_message {
+            emit(Event::End(tag));
+            self.head.clear();
+        } else {
+            let head = std::mem::take(&mut self.head);
+            emit(Event::Begin(kind(&head), &head));
+        }
+        self.in_message = !self.in_message;
+    }
+}
+
+/// What the message with this head is.
+fn kind(head: &str) -> Kind {
+    let words = || head.split(|c: char| c.is_whitespace() || c == '<').filter(|w| !w.is_empty());
+    if let Some(name) = words().find_map(|w| w.strip_prefix("to=functions.")) {
+        return Kind::Call(name.into());
+    }
+    let channel = head.split_once("<|channel|>").map(|(_, rest)| rest.trim_start());
+    if channel.is_some_and(|c| c.starts_with("analysis")) { Kind::Reasoning } else { Kind::Content }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_say_what_messages_are() {
+        let call = Kind::Call("get_weather".into());
+        for (head, want) in [
+            ("<|channel|>analysis", Kind::Reasoning),
+            ("<|start|>assistant<|channel|>final", Kind::Content),
+            ("<|channel|>commentary", Kind::Content),
+            ("<|channel|>commentary to=functions.get_weather <|constrain|>json", call.clone()),
+            ("<|channel|>analysis to=functions.get_weather code", call.clone()),
+            (" to=functions.get_weather<|channel|>commentary json", call),
+            ("", Kind::Content),
+        ] {
+            assert_eq!(kind(head), want, "{head}");
+        }
+    }
+}
