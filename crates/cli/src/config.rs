@@ -133,7 +133,7 @@ fn is_text(first: &str) -> bool {
 }
 
 /// How a model is loaded to generate.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct EngineArgs {
     /// Tokens of context. Default: all that the model was made for, at most 16384.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = positive, help_heading = "Memory")]
@@ -172,7 +172,7 @@ impl EngineArgs {
 }
 
 /// Which kernels run, on which processors.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Processor")]
 pub struct KernelArgs {
     /// Instruction set. Default: the widest that this processor has.
@@ -215,7 +215,7 @@ impl From<IsaArg> for Isa {
 }
 
 /// Types of the keys and values.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Memory")]
 pub struct KvArgs {
     /// Type of the keys and values in the cache; q8_0 takes about half of what f16 takes. Also -ctk for the keys and -ctv
@@ -229,7 +229,7 @@ pub struct KvArgs {
 }
 
 /// Whether a model that seems too large is loaded.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Memory")]
 pub struct MemoryArgs {
     /// Load the model even where it seems larger than the free memory.

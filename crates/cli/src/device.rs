@@ -21,7 +21,7 @@ pub struct DevicesArgs {
 }
 
 /// Where a model runs.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub struct DeviceFlags {
     /// Device to run on: cpu, or vulkan:N as `octet devices` numbers them.

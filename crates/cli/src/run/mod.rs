@@ -31,6 +31,7 @@ Examples:
   octet run model.gguf                                   a chat; /help lists what it can do
   octet run model.gguf -f notes.txt 'Summarise this.'
   git diff | octet run model.gguf 'Write a commit message.'
+  octet run --web                                        a chat in the browser
   octet run ./Qwen3.6-35B-A3B/ --no-think --temp 0 -n 200 'Name three rivers.'
   octet run model.gguf --raw 'Once upon a time'          continues the text, without the chat template
 
@@ -57,6 +58,9 @@ pub struct RunArgs {
     /// Continue the text as it is, without the chat template; control tokens in it count.
     #[arg(long, help_heading = "Prompt", conflicts_with_all = ["system", "chat_template", "chat_template_kwargs", "no_think"])]
     raw: bool,
+    /// Chat in the browser: serve the model at http://127.0.0.1:8080 and open the page there. `octet serve` has more options.
+    #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs"])]
+    web: bool,
     /// Chat even if there is a prompt, or if standard input is no terminal.
     #[arg(short, long, conflicts_with_all = ["json", "raw"])]
     interactive: bool,
@@ -84,6 +88,13 @@ pub struct RunArgs {
 pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     args.sampling.check()?;
     let (name, text) = args.model.name_and_text(&args.prompt, settings)?;
+    if args.web {
+        if text.is_some() {
+            return Err(Usage("--web takes no prompt; type it in the page".into()).into());
+        }
+        crate::serve::page(name, &args.engine, settings)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut chat = args.chat.conversation(args.messages.as_deref())?;
     let source = Source {
         given: text.is_some() || !args.file.is_empty(),

@@ -34,6 +34,10 @@ pub struct ServerArgs {
     /// Let web pages of this origin (scheme, host and port) use the server; * is all. May be given several times.
     #[arg(long, value_name = "ORIGIN", value_parser = origin, help_heading = "Server")]
     pub cors_origin: Vec<String>,
+    /// Let the chat page at / call this other server (scheme, host and port): HTTP tools and MCP servers of its user. May be given several times.
+    /// Default: it calls this server only.
+    #[arg(long, value_name = "ORIGIN", value_parser = page_origin, help_heading = "Server")]
+    pub page_connect: Vec<String>,
     /// Refuse fields of requests that are unknown or have no effect. Default: accept them, and name them in the header x-octet-warning and in the log.
     #[arg(long, help_heading = "Server")]
     pub strict: bool,
@@ -220,6 +224,15 @@ fn origin(text: &str) -> Result<String, String> {
     let default_port =
         matches!((scheme, host.rsplit_once(':')), ("http", Some((_, "80"))) | ("https", Some((_, "443"))));
     if is_scheme && is_host && !default_port { Ok(text.into()) } else { Err(wrong()) }
+}
+
+/// An origin that a Content-Security-Policy may name.
+fn page_origin(text: &str) -> Result<String, String> {
+    let is_http = text.starts_with("http://") || text.starts_with("https://");
+    if is_http && !text.contains([';', '*']) {
+        return origin(text);
+    }
+    Err(format!("expected the scheme, host and port of a server, like http://127.0.0.1:9000; got '{text}'"))
 }
 
 /// A size whose plain numbers are MiB: llama.cpp's `--cache-ram`.

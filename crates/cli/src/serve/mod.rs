@@ -7,6 +7,7 @@ mod log;
 pub mod routes;
 mod sampling;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,6 +103,16 @@ pub fn serving_runtime() -> std::io::Result<tokio::runtime::Runtime> {
 const BLOCKING_THREADS: usize = 16;
 
 pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
+    serve(args, settings, false)
+}
+
+/// `octet run --web`: serves one model to this machine, and shows the page.
+pub fn page(model: String, engine: &EngineArgs, settings: &Settings) -> anyhow::Result<()> {
+    let args = ServeArgs { positional: vec![model], engine: engine.clone(), ..ServeArgs::plain()? };
+    serve(&args, settings, true)
+}
+
+fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Result<()> {
     log::start(args.verbose, settings)?;
     if let Some(dir) = &args.server.cache_disk {
         check_folder(dir)?;
@@ -135,6 +146,10 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
         }
         let address = server.address()?;
         note!("\nlistening at http://{address}    OpenAI: /v1    Anthropic, Ollama: /    chat: / in a browser");
+        // Without a terminal nobody waits for a browser.
+        if show_page && std::io::stderr().is_terminal() && let Err(e) = open::that_detached(format!("http://{address}/")) {
+            note!("no browser can be opened ({e}); open the address yourself");
+        }
         let open = gateway.map_or(server.app().options.keys.is_empty(), |g| g.is_open());
         if open && !address.ip().is_loopback() {
             note!(
@@ -190,6 +205,7 @@ pub fn options(args: &ServeArgs, keys: Keys) -> Options {
         load_queue: s.load_queue,
         keys,
         cors_origins: s.cors_origin.clone(),
+        page_connect: s.page_connect.clone(),
         body_bytes_max: usize::try_from(s.max_body).unwrap_or(usize::MAX),
         timeout: s.timeout(),
         reasoning: s.reasoning_format,

@@ -8,7 +8,7 @@ use octet_api::core::ModelInfo;
 use octet_parser::ReasoningFormat;
 
 use crate::gateway::{Caller, Gateway, Routes};
-use crate::http::Kept;
+use crate::http::{Kept, Streams};
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::{Keys, Metrics};
 use crate::pipeline::{Apart, unknown, unnamed};
@@ -28,6 +28,8 @@ pub struct Options {
     pub keys: Keys,
     /// Web pages that may use the server from a browser, by origin; `*` is all.
     pub cors_origins: Vec<String>,
+    /// Other servers that the page may call, by origin: where its user's tools are.
+    pub page_connect: Vec<String>,
     /// It listens to its own machine only. ([`crate::Server::bind`] knows.)
     pub local: bool,
     /// Longest body of a request; all requests may take eight times as much together until their prompts are tokens.
@@ -55,6 +57,7 @@ impl Options {
             load_queue: 64,
             keys: Keys::default(),
             cors_origins: Vec::new(),
+            page_connect: Vec::new(),
             local: true,
             body_bytes_max: 32 << 20,
             timeout: Some(Duration::from_secs(3600)),
@@ -77,6 +80,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Responses that clients asked to keep.
     pub kept: Kept,
+    /// Streams that outlive their connection.
+    pub streams: Streams,
     /// What requests may take together until their prompts are tokens.
     pub room: Room,
     /// Does what takes a processor for a while.
@@ -104,6 +109,7 @@ impl App {
             models,
             metrics: Metrics::default(),
             kept: Kept::default(),
+            streams: Streams::default(),
             room,
             apart,
             warnings,

@@ -12,10 +12,12 @@ mod litellm;
 mod llama;
 mod ollama;
 mod openai;
+mod page;
 mod reply;
 mod responses;
 mod routed;
 mod status;
+mod streams;
 mod tokens;
 mod turn;
 
@@ -39,6 +41,7 @@ pub use error::Dialect;
 use error::METHOD_NOT_ALLOWED;
 pub use kept::Kept;
 pub use reply::header_text;
+pub use streams::Streams;
 
 /// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.
 const OPEN: &[&str] =
@@ -96,7 +99,9 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/props", get(status::props))
         .route("/experts", get(status::experts))
         .route("/openapi.json", get(status::openapi))
-        .route("/", get(status::page))
+        .route("/streams/{id}", get(streams::get).delete(streams::stop))
+        .route("/page/{*path}", get(page::file))
+        .route("/", get(page::document))
         .merge(litellm::routes())
         .method_not_allowed_fallback(wrong_method);
     // Paths of other programs lead to the same endpoints; only what is nowhere else is looked up among them.
@@ -169,7 +174,7 @@ async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
         let what = "this web page may not use the server; --cors-origin names those that may";
         return Dialect::of(path).error(&ApiError::new(ErrorKind::Permission, what), Some(&trace(&request)));
     }
-    if OPEN.contains(&path) {
+    if OPEN.contains(&path) || path.starts_with(page::FOLDER) {
         return next.run(request).await;
     }
     if let Some(gateway) = app.gateway() {

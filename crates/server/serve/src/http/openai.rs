@@ -13,7 +13,7 @@ use octet_router::Dialect as Wire;
 use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
 use super::reply::{Asked, Form, SSE, answer};
-use super::{Dialect, body, routed};
+use super::{Dialect, body, routed, streams};
 use crate::app::App;
 use crate::pipeline::embed;
 use crate::warnings::{messages, tell};
@@ -38,7 +38,12 @@ const COMPLETIONS: Form = Form {
 /// `POST /v1/chat/completions`
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        answer(c, Asked { dialect: Wire::OpenAiChat, parse: chat::parse, form: CHAT }).await
+        let stream = streams::Named::of(&c)?;
+        let response = answer(c, Asked { dialect: Wire::OpenAiChat, parse: chat::parse, form: CHAT }).await?;
+        match stream {
+            Some(stream) => stream.keep(response),
+            None => Ok(response),
+        }
     })
     .await
 }

@@ -1,11 +1,11 @@
-//! How the server is: health, readiness, metrics, properties, its description, its page.
+//! How the server is: health, readiness, metrics, properties, its description.
 
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
-use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use octet_api::{ApiError, ErrorKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,10 +20,6 @@ use crate::pipeline::described;
 
 /// The description of all endpoints.
 pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
-/// A chat in one page.
-const PAGE: &str = include_str!("../../assets/index.html");
-/// What the page cannot say itself: that it may not be shown within another. The rest of its policy stands in it.
-const PAGE_POLICY: &str = "frame-ancestors 'none'";
 
 /// `GET /health`: the process is there.
 pub async fn health() -> Response {
@@ -160,13 +156,4 @@ fn expert_usage(app: &App, index: usize) -> Value {
 /// `GET /openapi.json`
 pub async fn openapi() -> Response {
     json_response(200, OPENAPI)
-}
-
-/// `GET /`
-pub async fn page() -> Response {
-    let mut out = Response::new(PAGE.into());
-    let headers = out.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
-    out
 }

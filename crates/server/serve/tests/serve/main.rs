@@ -18,5 +18,6 @@ mod native_tools;
 mod ollama;
 mod openai;
 mod operations;
+mod page;
 mod prefix;
 mod refusals;

@@ -1,0 +1,140 @@
+//! The page: a chat for the browser. Its files are built from `web/` and lie in `assets/page/`; `/` is its document, `/page/` has the rest.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Write;
+use std::sync::{Arc, OnceLock};
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hyper::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HeaderName, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{HeaderMap, StatusCode};
+use octet_api::{ApiError, ErrorKind, shortened};
+
+use super::Dialect;
+use super::call::trace;
+use super::error::named;
+use crate::app::App;
+
+/// Path, content type and bytes of each file.
+type Source = (&'static str, &'static str, &'static [u8]);
+
+/// Written by the page's build.
+const SOURCES: &[Source] = include!("../../assets/page/files.in");
+/// Where files other than the document are.
+pub const FOLDER: &str = "/page/";
+const DOCUMENT: &str = "index.html";
+/// What the page may do: run and load its own files, and talk to this server. `{}` stands for further servers that its user's tools
+/// may call (`--page-connect`). Only the named makers of HTML may make it, and they clean it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data: blob:; \
+    connect-src 'self'{}; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+    require-trusted-types-for 'script'; trusted-types dompurify octet";
+
+/// A file as it is sent.
+struct File {
+    kind: &'static str,
+    plain: &'static [u8],
+    etag: HeaderValue,
+    /// Compressed when the first asks for it.
+    gzip: OnceLock<bytes::Bytes>,
+}
+
+impl File {
+    fn new((_, kind, plain): &Source) -> Self {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(plain);
+        let etag = HeaderValue::from_str(&format!("\"{:016x}\"", hasher.finish()));
+        Self { kind, plain, etag: etag.expect("hexadecimal digits"), gzip: OnceLock::new() }
+    }
+
+    fn gzip(&self) -> bytes::Bytes {
+        let compressed = || {
+            let mut out = GzEncoder::new(Vec::new(), Compression::best());
+            // Writing to memory does not fail; if it did, the file would be sent as it is.
+            let done = out.write_all(self.plain).and_then(|()| out.finish());
+            bytes::Bytes::from(done.unwrap_or_default())
+        };
+        self.gzip.get_or_init(compressed).clone()
+    }
+
+    fn response(&self, asked: &HeaderMap) -> Response {
+        let has =
+            |name, what: &str| asked.get_all(name).iter().any(|v| v.to_str().is_ok_and(|v| v.contains(what)));
+        let etag = self.etag.to_str().unwrap_or_default();
+        let mut response = Response::new(Body::empty());
+        if has(IF_NONE_MATCH, etag) {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        } else {
+            // Fonts are compressed already.
+            let gzip = (has(ACCEPT_ENCODING, "gzip") && !self.kind.starts_with("font/"))
+                .then(|| self.gzip())
+                .filter(|b| !b.is_empty());
+            if gzip.is_some() {
+                response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+            *response.body_mut() = gzip.map_or_else(|| Body::from(self.plain), Body::from);
+        }
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
+        headers.insert(ETAG, self.etag.clone());
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        // Asked again each time, which costs little: a new Octet has new files of the same names.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        let opener = HeaderName::from_static("cross-origin-opener-policy");
+        headers.insert(opener, HeaderValue::from_static("same-origin"));
+        response
+    }
+}
+
+fn files() -> &'static HashMap<&'static str, File> {
+    static FILES: OnceLock<HashMap<&'static str, File>> = OnceLock::new();
+    FILES.get_or_init(|| SOURCES.iter().map(|source| (source.0, File::new(source))).collect())
+}
+
+/// `GET /`
+pub async fn document(State(app): State<Arc<App>>, request: Request) -> Response {
+    let mut response = files()[DOCUMENT].response(request.headers());
+    let further: String = app.options.page_connect.iter().map(|origin| format!(" {origin}")).collect();
+    if let Ok(policy) = HeaderValue::from_str(&POLICY.replace("{}", &further)) {
+        response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}
+
+/// `GET /page/{path}`
+pub async fn file(path: Result<Path<String>, PathRejection>, request: Request) -> Response {
+    let found = named(path).and_then(|path| {
+        files().get(&*path).ok_or_else(|| {
+            let what = format!("the page has no file '{}'; reload it", shortened(&path));
+            ApiError::new(ErrorKind::NotFound, what)
+        })
+    });
+    match found {
+        Ok(file) => file.response(request.headers()),
+        Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_loads_files_that_are_there() {
+        let document = std::str::from_utf8(files()[DOCUMENT].plain).expect("UTF-8");
+        let named = document.split("./page/").skip(1).filter_map(|rest| rest.split('"').next());
+        let named: Vec<&str> = named.collect();
+        assert!(named.len() >= 2, "a script and a style: {named:?}");
+        assert!(named.iter().all(|name| files().contains_key(name)), "{named:?}");
+        assert!(!document.contains("<style") && !document.contains(" style="), "the policy forbids it");
+    }
+}

@@ -1,0 +1,102 @@
+//! The page's files, and streams that outlive their connection.
+
+use std::time::Duration;
+
+use crate::common::{Fixture, chat, endless, read, roomy, with};
+use octet_serve::{Keys, Options};
+use reqwest::Response;
+use serde_json::json;
+
+const CHAT: &str = "/v1/chat/completions";
+const NAME: &str = "x-octet-stream";
+const STREAM: &str = "2b0a3f2e-1111-4222-8333-444455556666";
+
+async fn get(f: &Fixture, path: &str, headers: &[(&str, &str)]) -> Response {
+    let request = reqwest::Client::new().get(f.url(path));
+    headers.iter().fold(request, |r, (name, value)| r.header(*name, *value)).send().await.expect("an answer")
+}
+
+fn header<'a>(r: &'a Response, name: &str) -> &'a str {
+    r.headers().get(name).map_or("", |v| v.to_str().expect("text"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_comes_with_its_policy_and_loads_without_a_key() {
+    let page_connect = vec!["http://127.0.0.1:9000".into()];
+    let keys = Keys::new(["secret".into()]);
+    let f = Fixture::with(Options { keys, page_connect, ..Options::new(vec![roomy()]) }).await;
+    let page = get(&f, "/", &[]).await;
+    assert_eq!((page.status().as_u16(), header(&page, "content-type")), (200, "text/html; charset=utf-8"));
+    let policy = header(&page, "content-security-policy").to_string();
+    for part in [
+        "default-src 'none'",
+        "script-src 'self';",
+        "style-src 'self';",
+        "connect-src 'self' http://127.0.0.1:9000;",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    ] {
+        assert!(policy.contains(part), "{part} in {policy}");
+    }
+    assert!(!policy.contains("unsafe") && !policy.contains('{'), "{policy}");
+    let script = get(&f, "/page/app.js", &[]).await;
+    assert_eq!(header(&script, "content-type"), "text/javascript; charset=utf-8");
+    assert_eq!(header(&script, "x-content-type-options"), "nosniff");
+    let etag = header(&script, "etag").to_string();
+    let plain = script.bytes().await.unwrap();
+    let again = get(&f, "/page/app.js", &[("if-none-match", &etag)]).await;
+    assert_eq!((again.status().as_u16(), again.bytes().await.unwrap().len()), (304, 0));
+    let packed = get(&f, "/page/app.js", &[("accept-encoding", "gzip, br")]).await;
+    assert_eq!((header(&packed, "content-encoding"), header(&packed, "vary")), ("gzip", "accept-encoding"));
+    let packed = packed.bytes().await.unwrap();
+    assert!(packed.starts_with(&[0x1f, 0x8b]) && packed.len() * 2 < plain.len());
+    assert_eq!(get(&f, "/page/none.js", &[]).await.status(), 404);
+    assert_eq!(get(&f, "/page/../Cargo.toml", &[]).await.status(), 401);
+}
+
+/// The events of a stream, without what differs: nothing, for it is the same stream.
+async fn named(f: &Fixture, body: &serde_json::Value) -> Response {
+    f.request(CHAT, body).header(NAME, STREAM).send().await.expect("an answer")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_stream_is_read_again_after_its_connection_broke() {
+    let f = Fixture::with(Options::new(vec![roomy()])).await;
+    let long = with(&chat("Hello"), json!({"max_tokens": 300, "ignore_eos": true, "stream": true}));
+    let mut first = named(&f, &long).await;
+    let begin = first.chunk().await.unwrap().expect("a first piece");
+    drop(first);
+    let path = format!("/streams/{STREAM}");
+    let again = get(&f, &path, &[]).await;
+    assert_eq!((again.status().as_u16(), header(&again, "content-type")), (200, "text/event-stream"));
+    let all = again.bytes().await.unwrap();
+    assert!(all.starts_with(&begin) && all.ends_with(b"data: [DONE]\n\n"));
+    // It is over, and still there, for several.
+    assert_eq!(get(&f, &path, &[]).await.bytes().await.unwrap(), all);
+    let stats = f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    assert_eq!(stats.cancelled, 0);
+    assert_eq!(get(&f, "/streams/0000000000000000", &[]).await.status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_stream_is_stopped_by_name_and_keeps_what_came() {
+    let f = Fixture::with(Options::new(vec![roomy()])).await;
+    let mut running = named(&f, &endless()).await;
+    let begin = running.chunk().await.unwrap().expect("a first piece");
+    let taken = named(&f, &endless()).await;
+    assert_eq!(taken.status(), 400);
+    let path = format!("/streams/{STREAM}");
+    let stopped = reqwest::Client::new().delete(f.url(&path)).send().await.unwrap();
+    assert_eq!(read(stopped).await, (200, json!({"id": STREAM, "stopped": true})));
+    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    f.until("nobody runs", || stats().running == 0 && f.app.models.busy() == 0).await;
+    let kept = tokio::time::timeout(Duration::from_secs(60), get(&f, &path, &[]).await.bytes()).await;
+    assert!(kept.expect("it has ended").unwrap().starts_with(&begin));
+    for name in ["short", "with a space and enough", "../../../../../../etc"] {
+        let refused = f.request(CHAT, &endless()).header(NAME, name).send().await.unwrap();
+        assert_eq!(refused.status(), 400, "{name}");
+    }
+    // What is no stream is not kept.
+    let whole = named(&f, &with(&chat("x"), json!({"max_tokens": 2}))).await;
+    assert_eq!(whole.status(), 200);
+}

@@ -1,0 +1,80 @@
+// Samples of /metrics over the last hour, while the page is open.
+import { signal } from "@preact/signals";
+import { call } from "./api.ts";
+
+export interface Sample {
+  at: number;
+  values: Record<string, number>;
+}
+
+const PERIOD_MS = 2000;
+const HOUR_MS = 3_600_000;
+export const samples = signal<Sample[]>([]);
+export const failed = signal(false);
+
+/** Sums of an OpenMetrics text by name, over all labels but histograms' buckets. */
+export function parse(text: string, model: string): Record<string, number> {
+  const out: Record<string, number> = {};
+  for (const row of text.split("\n")) {
+    const m = /^([\w:]+)(?:\{(.*)\})? (\S+)/.exec(row);
+    if (!m || m[1]!.endsWith("_bucket")) continue;
+    const name = /model_name="([^"]*)"/.exec(m[2] ?? "")?.[1];
+    if (name !== undefined && model && name !== model) continue;
+    const value = Number(m[3]);
+    if (Number.isFinite(value)) out[m[1]!] = (out[m[1]!] ?? 0) + value;
+  }
+  return out;
+}
+
+let timer = 0;
+let modelNow = "";
+
+async function sample() {
+  const begun = modelNow;
+  try {
+    const values = parse(await (await call("metrics")).text(), begun);
+    if (begun !== modelNow) return;
+    const at = Date.now();
+    samples.value = [...samples.peek().filter(s => s.at > at - HOUR_MS), { at, values }];
+    failed.value = false;
+  } catch {
+    failed.value = true;
+  }
+}
+
+/** Begins to take samples, and goes on until the page is left; another model begins anew. */
+export function watch(model: string) {
+  if (model !== modelNow) samples.value = [];
+  modelNow = model;
+  if (timer) return;
+  void sample();
+  timer = window.setInterval(() => void sample(), PERIOD_MS);
+}
+
+export interface Point {
+  at: number;
+  value: number;
+}
+
+/** A value over time. */
+export const gauge = (all: Sample[], name: string): Point[] =>
+  all.flatMap(s => (s.values[name] === undefined ? [] : [{ at: s.at, value: s.values[name] }]));
+
+/** How much a counter grows in a second. */
+export function rate(all: Sample[], name: string): Point[] {
+  return ratio(all, name, null);
+}
+
+/** How much a counter grows for each step of another; `null` is a second. */
+export function ratio(all: Sample[], name: string, per: string | null): Point[] {
+  const out: Point[] = [];
+  for (let i = 1; i < all.length; i++) {
+    const [a, b] = [all[i - 1]!, all[i]!];
+    const grown = (b.values[name] ?? 0) - (a.values[name] ?? 0);
+    const base = per === null ? (b.at - a.at) / 1000 : (b.values[per] ?? 0) - (a.values[per] ?? 0);
+    // A server that was started anew counts from 0.
+    if (grown >= 0 && base > 0) out.push({ at: b.at, value: grown / base });
+    else if (base === 0) out.push({ at: b.at, value: 0 });
+  }
+  return out;
+}

@@ -1,0 +1,78 @@
+// The page: conversations to the left, messages in the middle, a panel to the right.
+import { useEffect } from "preact/hooks";
+import { isRunning, stopAll } from "../answer.ts";
+import { language, t } from "../i18n.ts";
+import * as state from "../state.ts";
+import { Composer, focusComposer } from "./composer.tsx";
+import { Experts } from "./experts.tsx";
+import { Header } from "./header.tsx";
+import { Icon } from "./icons.tsx";
+import { Messages } from "./messages.tsx";
+import { Performance } from "./performance.tsx";
+import { Playground } from "./playground.tsx";
+import { focusSearch, Sidebar } from "./sidebar.tsx";
+import { SettingsPanel } from "./settings.tsx";
+
+const PANELS = { settings: SettingsPanel, experts: Experts, performance: Performance, api: Playground } as const;
+
+function onKey(e: KeyboardEvent) {
+  const ctrl = e.ctrlKey || e.metaKey;
+  if (e.key === "Escape") {
+    if (document.querySelector("dialog[open]") || e.defaultPrevented) return;
+    if (isRunning()) stopAll();
+    else if (state.panel.value) closePanel();
+    else if (state.menu.value) state.menu.value = false;
+  } else if (ctrl && e.key.toLowerCase() === "k") {
+    e.preventDefault();
+    focusSearch();
+  } else if (ctrl && e.shiftKey && e.key.toLowerCase() === "o") {
+    e.preventDefault();
+    void state.open(null).then(focusComposer);
+  } else if (ctrl && e.key === ",") {
+    e.preventDefault();
+    state.panel.value = state.panel.value === "settings" ? "" : "settings";
+  }
+}
+
+function closePanel() {
+  const name = state.panel.peek();
+  state.panel.value = "";
+  document.getElementById(`open-${name}`)?.focus();
+}
+
+export function App() {
+  const name = state.panel.value;
+  useEffect(() => {
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+  useEffect(() => {
+    document.documentElement.lang = language.value;
+  }, [language.value]);
+  useEffect(() => {
+    document.title = state.chat.value?.title ? `${state.chat.value.title} · Octet` : "Octet";
+  }, [state.chat.value?.title]);
+  const Panel = name ? PANELS[name] : null;
+  return (
+    <div class={`page${name ? " with-panel" : ""}${state.menu.value ? " with-menu" : ""}`}>
+      <a class="hidden skip" href="#prompt" onClick={e => { e.preventDefault(); focusComposer(); }}>{t("skip")}</a>
+      <Sidebar />
+      {state.menu.value && <div class="shade" onClick={() => (state.menu.value = false)} />}
+      <main>
+        <Header />
+        <Messages />
+        <Composer />
+      </main>
+      {Panel && name && (
+        <aside aria-labelledby="panel-title">
+          <div class="panel-head">
+            <h2 id="panel-title">{t(`panel.${name}`)}</h2>
+            <button type="button" class="bare" onClick={closePanel} aria-label={t("close")}><Icon name="close" /></button>
+          </div>
+          <Panel />
+        </aside>
+      )}
+      <p class="hidden" role="status">{state.announced.value}</p>
+    </div>
+  );
+}

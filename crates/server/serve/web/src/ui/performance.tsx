@@ -1,0 +1,59 @@
+// The performance panel: throughput, queue, cache and steps of the last hour, from /metrics.
+import { useEffect } from "preact/hooks";
+import { number, t, type Key } from "../i18n.ts";
+import { failed, gauge, rate, ratio, samples, watch, type Point } from "../metrics.ts";
+import * as state from "../state.ts";
+
+const [W, H] = [320, 64];
+const HOUR_MS = 3_600_000;
+
+function Chart({ name, points, unit, digits = 0 }: { name: Key; points: Point[]; unit: string; digits?: number }) {
+  if (!points.length) return null;
+  const [first, last] = [points[0]!, points.at(-1)!];
+  const most = Math.max(...points.map(p => p.value), 1e-9);
+  const span = Math.min(HOUR_MS, Math.max(60_000, last.at - first.at));
+  const x = (p: Point) => W - ((last.at - p.at) / span) * W;
+  const y = (p: Point) => H - 1 - (p.value / most) * (H - 4);
+  const line = points.map(p => `${x(p).toFixed(1)},${y(p).toFixed(1)}`).join(" ");
+  const now = `${number(last.value, digits)} ${unit}`.trim();
+  const peak = `${number(most < 1e-6 ? 0 : most, digits)} ${unit}`.trim();
+  return (
+    <figure class="chart" data-metric={name}>
+      <figcaption><span>{t(name)}</span><strong>{now}</strong></figcaption>
+      <svg viewBox={`0 0 ${W} ${H}`} preserveAspectRatio="none" role="img" aria-label={t("performance.alt", { name: t(name), now, peak })}>
+        <polyline points={line} />
+      </svg>
+      <p class="small dim axis"><span>{t("performance.ago", { n: number(Math.round(span / 60_000)) })}</span><span>{t("performance.peak", { n: peak })}</span></p>
+    </figure>
+  );
+}
+
+const scaled = (points: Point[], by: number) => points.map(p => ({ ...p, value: p.value * by }));
+
+export function Performance() {
+  const model = state.isLocal.value ? (state.model.value?.id ?? "") : "";
+  useEffect(() => watch(model), [model]);
+  const all = samples.value;
+  const has = (name: string) => (all.at(-1)?.values[name] ?? 0) > 0;
+  return (
+    <div class="panel-body">
+      {failed.value && <p class="bad">{t("performance.failed")}</p>}
+      {all.length < 2 && !failed.value && <p class="dim">{t("performance.wait")}</p>}
+      {all.length >= 2 && (
+        <div class="charts">
+          <Chart name="performance.generated" points={rate(all, "vllm:generation_tokens_total")} unit={t("performance.perSecond")} digits={1} />
+          <Chart name="performance.prompt" points={rate(all, "octet:prompt_tokens_computed_total")} unit={t("performance.perSecond")} digits={1} />
+          <Chart name="performance.running" points={gauge(all, "vllm:num_requests_running")} unit="" />
+          <Chart name="performance.waiting" points={gauge(all, "vllm:num_requests_waiting")} unit="" />
+          <Chart name="performance.kv" points={scaled(gauge(all, "vllm:kv_cache_usage_perc"), 100)} unit="%" digits={1} />
+          <Chart name="performance.hits" points={scaled(ratio(all, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"), 100)} unit="%" digits={1} />
+          <Chart name="performance.snapshots" points={scaled(gauge(all, "octet:snapshot_bytes"), 2 ** -20)} unit="MiB" digits={1} />
+          {has("octet:cache_disk_bytes") && <Chart name="performance.disk" points={scaled(gauge(all, "octet:cache_disk_bytes"), 2 ** -20)} unit="MiB" digits={1} />}
+          <Chart name="performance.step" points={scaled(ratio(all, "octet:step_seconds", "octet:steps"), 1000)} unit="ms" digits={2} />
+          <Chart name="performance.batch" points={ratio(all, "vllm:generation_tokens_total", "octet:steps")} unit="" digits={2} />
+        </div>
+      )}
+      <p class="small dim">{t("performance.note")} <a href="metrics">metrics</a></p>
+    </div>
+  );
+}

@@ -1,0 +1,106 @@
+// Builds the page into ../assets: index.html, and page/ with the rest, whose list the server includes. Names have no hashes: the server
+// sends an ETag, and a change is a change of one file.
+import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { defineConfig, type Plugin } from "vite";
+
+const TYPES: Record<string, string> = {
+  js: "text/javascript; charset=utf-8",
+  mjs: "text/javascript; charset=utf-8",
+  css: "text/css; charset=utf-8",
+  woff2: "font/woff2",
+  txt: "text/plain; charset=utf-8",
+};
+
+/** Writes `page/licences.txt`: the licence of each package that is part of the page. */
+function licences(): Plugin {
+  const folders = new Set<string>();
+  let out = "";
+  return {
+    name: "licences",
+    configResolved(config) {
+      out = config.build.outDir;
+    },
+    generateBundle(_, bundle) {
+      const modules = Object.values(bundle).flatMap(file => (file.type === "chunk" ? file.moduleIds : file.originalFileNames));
+      for (const id of modules) {
+        const folder = /^\0?(?:.*\/)?(node_modules\/(?:@[^/]+\/)?[^/]+)\//.exec(id.replaceAll("\\", "/"))?.[1];
+        if (folder) folders.add(folder);
+      }
+    },
+    writeBundle() {
+      const parts = [...folders].sort().map(folder => {
+        const { name, version, license } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8")) as Record<string, string>;
+        const file = ["LICENSE", "LICENSE.md", "LICENSE.txt", "license"].map(f => join(folder, f)).find(existsSync);
+        const text = file ? readFileSync(file, "utf8").trim() : `Licence: ${license}`;
+        return `${name} ${version}\n${"=".repeat(name!.length + version!.length + 1)}\n\n${text}\n`;
+      });
+      writeFileSync(join(out, "page/licences.txt"), `The page contains parts of these packages.\n\n${parts.join("\n\n")}`);
+    },
+  };
+}
+
+/** Writes `page/files.in`: path, content type and bytes of each file, as Rust. */
+function list(): Plugin {
+  let out = "";
+  return {
+    name: "list",
+    configResolved(config) {
+      out = config.build.outDir;
+    },
+    buildStart() {
+      rmSync(join(out, "page"), { recursive: true, force: true });
+    },
+    closeBundle() {
+      const names = readdirSync(join(out, "page")).filter(name => name !== "files.in").sort();
+      const line = (path: string, type: string, file: string) => `    ("${path}", "${type}", include_bytes!("${file}")),\n`;
+      const lines = names.map(name => {
+        const type = TYPES[name.split(".").pop() ?? ""];
+        if (!type) throw new Error(`which content type has ${name}?`);
+        return line(name, type, name);
+      });
+      lines.unshift(line("index.html", "text/html; charset=utf-8", "../index.html"));
+      writeFileSync(join(out, "page/files.in"), `&[\n${lines.join("")}]\n`);
+    },
+  };
+}
+
+/** KaTeX names three forms of each font; every browser that runs the page reads the first. */
+function woff2Only(): Plugin {
+  return {
+    name: "woff2-only",
+    enforce: "pre",
+    transform(code, id) {
+      if (!id.endsWith("katex.min.css")) return null;
+      return code.replace(/,url\([^)]*\.woff\) format\("woff"\),url\([^)]*\.ttf\) format\("truetype"\)/g, "");
+    },
+  };
+}
+
+const server = process.env.OCTET ?? "http://127.0.0.1:8080";
+
+export default defineConfig({
+  base: "./",
+  plugins: [woff2Only(), licences(), list()],
+  server: {
+    proxy: Object.fromEntries(["v1", "api", "ready", "props", "experts", "metrics", "streams", "openapi.json"].map(path => [`/${path}`, { target: server, changeOrigin: true, headers: { origin: server } }])),
+  },
+  build: {
+    outDir: process.env.OUT ?? "../assets",
+    emptyOutDir: false,
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    target: "es2023",
+    // These have light-dark(), which would else be replaced by something that no switch can change.
+    cssTarget: ["chrome123", "firefox120", "safari17.5"],
+    reportCompressedSize: false,
+    chunkSizeWarningLimit: 2000,
+    rolldownOptions: {
+      output: {
+        entryFileNames: "page/app.js",
+        chunkFileNames: "page/[name].js",
+        assetFileNames: "page/[name][extname]",
+      },
+    },
+  },
+});

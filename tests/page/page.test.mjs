@@ -1,0 +1,449 @@
+// The page in a browser, against the real server with the model inside. Called by run.py.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import test, { after, before } from "node:test";
+import { answered, AxeBuilder, fresh, launch, long, saying, send, setExtra, start, toolServer } from "./setup.mjs";
+
+let octet, url, browser, tools, mcp, mcpUrl;
+
+before(async () => {
+  tools = await toolServer();
+  const port = 20000 + Math.floor(Math.random() * 20000);
+  const everything = join(process.env.PACKAGES, "@modelcontextprotocol/server-everything/dist/index.js");
+  mcp = (await start(process.execPath, [everything, "streamableHttp"], /listening on port/i, { PORT: String(port) })).child;
+  mcpUrl = `http://127.0.0.1:${port}`;
+  const started = await start(process.env.OCTET, ["serve", "--port", "0", "--page-connect", tools.url, "--page-connect", mcpUrl], /listening at (http:\S+)\s/);
+  octet = started.child;
+  url = started.match[1];
+  browser = await launch();
+});
+
+after(async () => {
+  await browser?.close();
+  for (const child of [octet, mcp]) {
+    child?.removeAllListeners("exit");
+    child?.kill("SIGKILL");
+  }
+  tools?.server.closeAllConnections();
+  tools?.server.close();
+});
+
+/** A test with a page of its own; at its end nothing may have gone wrong in it. */
+function on(name, options, work) {
+  test(name, { timeout: 120_000 }, async t => {
+    const { context, page, problems } = await fresh(browser, url, { allowed: [tools.url, mcpUrl], ...options });
+    try {
+      await work(page, t);
+      assert.deepEqual(problems, []);
+    } catch (e) {
+      if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, "failed.png") });
+      throw e;
+    } finally {
+      await context.close();
+    }
+  });
+}
+
+const texts = (page, selector) => page.locator(selector).allInnerTexts();
+
+on("an answer streams, with its figures, and is kept", {}, async page => {
+  await send(page, "Tell me a story about a fox.");
+  await answered(page);
+  const stats = await page.innerText(".stats");
+  assert.match(stats, /\d+ tokens · [\d,.]+ tokens\/s · first token after .* · prompt \d+ tokens, \d+ from cache/);
+  const text = await page.innerText("article.assistant .md");
+  assert.ok(text.length > 50, text);
+  assert.match(await page.innerText(".think summary"), /Reasoned for/);
+  await page.reload();
+  await page.waitForSelector('article.assistant[data-state="done"]');
+  assert.equal(await page.innerText("article.assistant .md"), text);
+  assert.equal(await page.innerText(".stats"), stats);
+});
+
+on("Stop keeps what came, with figures, and Continue goes on", { settings: long(3500) }, async page => {
+  await send(page, "Tell me a story about a bear.");
+  await page.waitForSelector("article.assistant .md p");
+  await page.press("#prompt", "Escape");
+  await answered(page, "stopped");
+  const before = await page.innerText("article.assistant .md");
+  const stats = await page.innerText(".stats");
+  assert.match(stats, /\d+ tokens · .*stopped/);
+  assert.ok(Number(/([\d,]+) tokens/.exec(stats)[1].replace(",", "")) < 3500, stats);
+  await page.waitForFunction(async () => (await (await fetch("metrics")).text()).includes('num_requests_running{model_name="fox"} 0'));
+  await setExtra(page, '{"max_tokens": 20, "ignore_eos": true}');
+  await page.click("text=Continue");
+  await answered(page);
+  const after = await page.innerText("article.assistant .md");
+  assert.ok(after.startsWith(before.slice(0, 40)) && after.length > before.length, `${before} -> ${after}`);
+});
+
+on("a reload in mid-answer loses nothing", { settings: long(3000) }, async page => {
+  await send(page, "Tell me a story about a wolf.");
+  await page.waitForSelector("article.assistant .md p");
+  assert.equal(await page.getAttribute("article.assistant", "data-state"), "running");
+  const begun = (await page.innerText("article.assistant .md")).slice(0, 60);
+  await page.reload();
+  await answered(page);
+  assert.match(await page.innerText(".stats"), /3,000 tokens/);
+  const text = await page.innerText("article.assistant .md");
+  assert.ok(text.startsWith(begun.slice(0, 30)), `${begun} -> ${text.slice(0, 100)}`);
+});
+
+on("what came stays when the server has forgotten the stream", { settings: long(3500) }, async page => {
+  await page.route("**/streams/**", route => route.fulfill({ status: 404, body: "{}" }));
+  await send(page, "Tell me a story about a hare.");
+  await page.waitForSelector("article.assistant .md p");
+  await page.waitForFunction(() => new Promise(resolve => {
+    // Until a part is in the database.
+    indexedDB.open("octet").onsuccess = e => {
+      const all = e.target.result.transaction("messages").objectStore("messages").getAll();
+      all.onsuccess = () => resolve(all.result.some(m => m.role === "assistant" && m.text.length > 60));
+    };
+  }));
+  await page.reload();
+  await answered(page, "cut");
+  assert.ok((await page.innerText("article.assistant .md")).length > 20);
+  assert.ok(await page.isVisible("text=Continue"));
+});
+
+on("a long prompt shows how far it is read", { settings: { sampling: { max_tokens: 5 } } }, async page => {
+  const words = Array.from({ length: 2500 }, (_, i) => `fox${i % 7}`).join(" ");
+  const seen = page.waitForSelector("progress", { timeout: 60_000 });
+  await page.setInputFiles("#files", { name: "words.txt", mimeType: "text/plain", buffer: Buffer.from(words.slice(0, 9000)) });
+  await page.waitForSelector(".files li");
+  await send(page, "Summarise it.");
+  await seen;
+  await answered(page);
+});
+
+on("an answer in another conversation is taken up too", { settings: long(2500) }, async page => {
+  await send(page, "Tell me a story about a mole.");
+  await page.waitForSelector("article.assistant .md p");
+  await page.click("#new");
+  await page.waitForSelector("#side .dot");
+  await page.reload();
+  await page.waitForFunction(() => !document.querySelector("#side .dot"), null, { timeout: 60_000 });
+  await page.click("#side .open");
+  await answered(page);
+  assert.match(await page.innerText(".stats"), /2,500 tokens/);
+});
+
+on("an edit and a new answer are further versions", { settings: { sampling: { max_tokens: 40 } } }, async page => {
+  await send(page, "What is the capital of France?");
+  await answered(page);
+  await page.click("text=Regenerate");
+  await page.waitForSelector("text=2/2");
+  await answered(page);
+  await page.click('article.user button:has-text("Edit")');
+  await page.fill(".edit textarea", "What is the capital of Italy?");
+  await page.press(".edit textarea", "Control+Enter");
+  await page.waitForFunction(() => document.querySelector("article.user .body")?.textContent.includes("Italy"));
+  await answered(page);
+  await page.click('article.user [aria-label="Previous version"]');
+  assert.match(await page.innerText("article.user .body"), /France/);
+  // The branch below is as it was left.
+  assert.match(await page.innerText("article.assistant .versions"), /2\/2/);
+  await page.click('article.assistant [aria-label="Previous version"]');
+  assert.match(await page.innerText("article.assistant .versions"), /1\/2/);
+  await page.reload();
+  await page.waitForSelector("article.user");
+  assert.match(await page.innerText("article.user .versions"), /1\/2/);
+});
+
+const RICH = "# Title\n\n| a | b |\n|:-:|--:|\n| 1 | 2 |\n\n```rust\nfn main() { println!(\"hi\"); }\n```\n\nInline $x^2$ and\n\n$$\\frac{1}{2}$$\n\nHTML: <img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script> [a](javascript:window.hacked=3) ![p](https://example.com/p.png) <b>bold</b>\n\n```html\n<script>window.hacked=4</script>\n```";
+
+on("Markdown, code, tables and maths are drawn, and what the model writes stays text", { settings: saying(RICH) }, async page => {
+  await send(page, "Write it.");
+  await answered(page);
+  assert.equal(await page.innerText("article.assistant h1"), "Title");
+  assert.deepEqual(await texts(page, "article.assistant td"), ["1", "2"]);
+  await page.waitForSelector("code .hljs-keyword");
+  assert.equal(await page.innerText("code .hljs-keyword"), "fn");
+  await page.waitForSelector(".katex .mfrac");
+  const all = await page.innerText("article.assistant .md");
+  assert.ok(all.includes('<img src=x onerror="window.hacked=1"><script>window.hacked=2</script>') && all.includes("<b>bold</b>"), all);
+  assert.equal(await page.evaluate(() => window.hacked), undefined);
+  assert.equal(await page.locator("article.assistant :is(img, script, b, iframe)").count(), 0);
+  assert.equal(await page.locator('article.assistant a[href^="javascript"]').count(), 0);
+  await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+  await page.click(".code .copy >> nth=0");
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), 'fn main() { println!("hi"); }\n');
+});
+
+test("the policy of the page stops scripts and other hosts", async () => {
+  const { context, page } = await fresh(browser, url);
+  const done = await page.evaluate(async () => {
+    const out = {};
+    const violation = new Promise(resolve => addEventListener("securitypolicyviolation", e => e.effectiveDirective === "connect-src" && resolve(e.blockedURI)));
+    try {
+      document.createElement("script").textContent = "window.hacked = 1";
+    } catch (e) {
+      out.script = e.name;
+    }
+    try {
+      document.body.innerHTML = "<img src=x onerror=alert(1)>";
+    } catch (e) {
+      out.html = e.name;
+    }
+    out.fetch = await fetch("http://127.0.0.1:9/").then(() => "", e => e.name);
+    out.blocked = await violation;
+    return out;
+  });
+  assert.deepEqual(done, { script: "TypeError", html: "TypeError", fetch: "TypeError", blocked: "http://127.0.0.1:9/" });
+  await context.close();
+});
+
+on("files are attached: code, PDF, and images are refused with the reason", { settings: { sampling: { max_tokens: 10 } } }, async page => {
+  const other = await page.context().newPage();
+  await other.setContent("<h1>Invoice 4711</h1><p>of a hedgehog</p>");
+  const pdf = await other.pdf();
+  await other.close();
+  await page.setInputFiles("#files", [
+    { name: "main.py", mimeType: "text/x-python", buffer: Buffer.from("print('```')\n") },
+    { name: "bill.pdf", mimeType: "application/pdf", buffer: pdf },
+    { name: "photo.png", mimeType: "image/png", buffer: Buffer.from("\x89PNG\0", "latin1") },
+  ]);
+  await page.waitForSelector('.files li:has-text("bill.pdf")');
+  assert.match(await page.innerText("#note"), /photo\.png cannot be attached: no model of this server reads images/);
+  const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), send(page, "What is it?")]);
+  const { content } = JSON.parse(request.postData()).messages.at(-1);
+  assert.ok(content.startsWith("main.py:\n````\nprint('```')\n\n````\n\nbill.pdf:\n```\nInvoice 4711"), content);
+  assert.ok(content.includes("of a hedgehog") && content.endsWith("What is it?"), content);
+  await answered(page);
+  assert.deepEqual((await texts(page, "article .file summary")).map(t => t.split(" ")[0]), ["main.py", "bill.pdf"]);
+});
+
+const weather = { id: "w", kind: "http", enabled: true, auto: false, name: "get_weather", description: "The weather of a city", method: "POST", headers: "x-key: 1",
+  schema: '{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],"additionalProperties":false}' };
+const mustCall = '{"tool_choice": "required", "max_tokens": 400, "chat_template_kwargs": {"enable_thinking": false}}';
+
+test("a tool of the user's own is called over HTTP, and its result goes back", { timeout: 120_000 }, async () => {
+  const settings = { extra: mustCall, tools: [{ ...weather, url: `${tools.url}/weather` }] };
+  const { context, page, problems } = await fresh(browser, url, { allowed: [tools.url], settings });
+  await send(page, "What is the weather in Paris?");
+  await page.waitForSelector(".call");
+  assert.equal(await page.innerText(".call h4"), "get_weather");
+  const args = JSON.parse(await page.innerText(".call pre"));
+  assert.equal(typeof args.city, "string");
+  await setExtra(page, '{"max_tokens": 30}');
+  const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), page.click('.call button:has-text("Run")')]);
+  await page.waitForSelector(".call .result");
+  assert.match(await page.innerText(".call .result"), /"weather": "sunny"/);
+  assert.deepEqual(tools.asked.map(a => [a.path, JSON.parse(a.body), a.key]), [["/weather", args, "1"]]);
+  const sent = JSON.parse(request.postData()).messages;
+  assert.equal(sent.at(-1).role, "tool");
+  assert.equal(sent.at(-1).tool_call_id, sent.at(-2).tool_calls[0].id);
+  await page.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);
+  await answered(page);
+  assert.deepEqual(problems, []);
+  await context.close();
+});
+
+test("a tool of another MCP server is called", { timeout: 120_000 }, async () => {
+  const tool = { id: "m", kind: "mcp", enabled: true, auto: true, name: "everything", description: "", schema: "", method: "POST", headers: "", url: `${mcpUrl}/mcp` };
+  const extra = '{"tool_choice": {"type": "function", "function": {"name": "echo"}}, "max_tokens": 200, "chat_template_kwargs": {"enable_thinking": false}}';
+  const { context, page } = await fresh(browser, url, { allowed: [mcpUrl], settings: { extra, tools: [{ ...tool, auto: false }] } });
+  await send(page, "Echo a word.");
+  await page.waitForSelector(".call", { timeout: 60_000 });
+  assert.equal(await page.innerText(".call h4"), "echo");
+  await setExtra(page, '{"max_tokens": 10}');
+  await page.click('.call button:has-text("Run")');
+  await page.waitForSelector(".call .result");
+  assert.match(await page.innerText(".call .result"), /^Echo: /);
+  await context.close();
+});
+
+on("structured output follows the schema", { settings: { schemaOn: true, schema: '{"type":"object","properties":{"n":{"enum":[7]}},"required":["n"],"additionalProperties":false}', thinking: "off" } }, async page => {
+  await send(page, "Describe a fox as JSON.");
+  await answered(page);
+  assert.deepEqual(JSON.parse(await page.innerText("article.assistant .md")), { n: 7 });
+});
+
+on("a reply of reasoning alone says so", { settings: { sampling: { max_tokens: 5 }, thinking: "on" } }, async page => {
+  await send(page, "Tell me a story about a fox.");
+  await answered(page);
+  assert.match(await page.innerText("article.assistant"), /The model reasoned and gave no answer/);
+  await page.click(".think summary");
+  await page.waitForSelector(".think .md p");
+});
+
+on("the heat map is what /experts counts", {}, async page => {
+  await page.click("#open-experts");
+  const read = () => page.evaluate(async () => (await fetch("experts?model=fox")).json());
+  await page.waitForSelector("aside");
+  const was = await read();
+  await send(page, "Tell me a story about an owl.");
+  await answered(page);
+  await page.waitForFunction(() => [...document.querySelectorAll("aside select option")].some(o => o.textContent.includes("owl")));
+  const now = await read();
+  await page.selectOption('aside select >> nth=0', { label: 'Answer to “Tell me a story about an owl.”' });
+  await page.click("aside details summary");
+  const shown = (await texts(page, "td.raw")).map(row => row.split(" ").map(Number));
+  const expected = now.layers.map((l, i) => l.counts.map((n, e) => n - was.layers[i].counts[e]));
+  assert.deepEqual(shown, expected);
+  assert.ok(expected.flat().some(n => n > 0));
+  // The picture says the same: the busiest expert of each layer is the darkest, an unused one is empty.
+  const alpha = await page.evaluate(() => {
+    const canvas = document.querySelector("aside canvas");
+    const rows = document.querySelectorAll("td.raw").length;
+    const columns = document.querySelector("td.raw").textContent.split(" ").length;
+    const context = canvas.getContext("2d");
+    const [w, h] = [canvas.width / columns, canvas.height / rows];
+    return Array.from({ length: rows }, (_, y) => Array.from({ length: columns }, (_, x) => context.getImageData(Math.floor((x + 0.4) * w), Math.floor((y + 0.4) * h), 1, 1).data[3]));
+  });
+  expected.forEach((row, y) => {
+    const most = Math.max(...row, 1);
+    row.forEach((n, x) => {
+      const wanted = n === 0 ? 0 : 255 * (0.08 + 0.92 * (n / most));
+      assert.ok(Math.abs(alpha[y][x] - wanted) < 3, `layer ${y}, expert ${x}: ${alpha[y][x]} for ${n} of ${most}`);
+    });
+  });
+});
+
+on("performance and API show figures and a request that works", { settings: { sampling: { max_tokens: 20 }, thinking: "off" } }, async page => {
+  await page.click("#open-performance");
+  await send(page, "Hello");
+  await answered(page);
+  await page.waitForSelector('.chart[data-metric="performance.generated"]', { timeout: 30_000 });
+  assert.ok((await page.locator(".chart").count()) >= 8);
+  await page.click("#open-api");
+  assert.match(await page.innerText("aside .code pre"), /^curl --no-buffer http:\/\/127\.0\.0\.1:\d+\/v1\/chat\/completions/);
+  await page.click("aside [role=radio]:has-text('Python')");
+  assert.match(await page.innerText("aside .code pre"), /from openai import OpenAI/);
+  await page.fill("#api-body", '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}');
+  await page.click('aside button:has-text("Send")');
+  await page.waitForFunction(() => document.querySelector("#api-answer")?.value.includes("chat.completion"));
+});
+
+on("models are unloaded and loaded", {}, async page => {
+  await page.click("#open-settings");
+  await page.click('aside button:has-text("Unload")');
+  await page.waitForSelector('aside button:text-is("Load")');
+  await page.click('aside button:text-is("Load")');
+  await page.waitForSelector('aside button:has-text("Unload")');
+});
+
+on("conversations are searched, renamed, exported, deleted and imported", { settings: { sampling: { max_tokens: 8 }, thinking: "off" } }, async page => {
+  await send(page, "First about hedgehogs");
+  await answered(page);
+  await page.click("#new");
+  await send(page, "Second about owls");
+  await answered(page);
+  await page.press("#prompt", "Control+k");
+  await page.keyboard.type("hedgehog");
+  await page.waitForFunction(() => document.querySelectorAll("#side li").length === 1);
+  await page.fill("#search", "");
+  await page.waitForFunction(() => document.querySelectorAll("#side li").length === 2);
+  await page.click('[aria-label="Rename Second about owls"]');
+  await page.keyboard.type("Owls & co");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector('#side .open:has-text("Owls & co")');
+  const [file] = await Promise.all([page.waitForEvent("download"), page.click("#export")]);
+  const exported = readFileSync(await file.path(), "utf8");
+  assert.equal(JSON.parse(exported).messages.length, 4);
+  await page.hover('#side li:has-text("Owls")');
+  await page.click('[aria-label="Delete Owls & co"]');
+  await page.click("dialog .danger");
+  await page.waitForFunction(() => document.querySelectorAll("#side li").length === 1);
+  const [chooser] = await Promise.all([page.waitForEvent("filechooser"), page.click("#import")]);
+  await chooser.setFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from(exported.replaceAll("Second about owls", "<img src=x onerror=window.hacked=1>")) });
+  await page.waitForFunction(() => document.querySelectorAll("#side li").length === 3);
+  await page.click('#side .open:has-text("Owls & co")');
+  await page.waitForSelector("article.assistant");
+  assert.equal(await page.innerText("article.user .body"), "<img src=x onerror=window.hacked=1>");
+  assert.equal(await page.evaluate(() => window.hacked), undefined);
+});
+
+on("what the page before this one kept is taken over", {}, async page => {
+  const old = { id: "ab", title: "Old", updated: 5, messages: [{ role: "user", content: "Question" }, { role: "assistant", content: "Reply", reasoning: "Hm" }] };
+  await page.evaluate(chat => localStorage.setItem("octet.chat.ab", JSON.stringify(chat)), old);
+  await page.reload();
+  await page.click('#side .open:has-text("Old")');
+  assert.equal(await page.innerText("article.assistant .md"), "Reply");
+  assert.equal(await page.evaluate(() => localStorage.getItem("octet.chat.ab")), null);
+});
+
+on("German, dark, and by keyboard alone", { options: { locale: "de-DE", colorScheme: "light" }, settings: { sampling: { max_tokens: 8 } } }, async page => {
+  assert.equal(await page.innerText("#new"), "Neue Unterhaltung");
+  assert.equal(await page.getAttribute("html", "lang"), "de");
+  await page.waitForFunction(() => document.activeElement?.id === "prompt");
+  await page.keyboard.type("Hello");
+  await page.keyboard.press("Enter");
+  await answered(page);
+  await page.keyboard.press("Control+,");
+  await page.selectOption("#theme", "dark");
+  const back = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  assert.equal(back, "rgb(23, 24, 27)");
+  await page.selectOption("#language", "en");
+  assert.equal(await page.innerText("#new"), "New conversation");
+});
+
+for (const colorScheme of ["light", "dark"]) {
+  on(`axe finds nothing serious (${colorScheme})`, { options: { colorScheme }, settings: saying(RICH) }, async page => {
+    await send(page, "Write it.");
+    await answered(page);
+    await page.waitForSelector(".katex");
+    for (const panel of ["experts", "performance", "api", "settings"]) {
+      await page.click(`#open-${panel}`);
+      if (panel === "performance") await page.waitForSelector(".chart", { timeout: 30_000 });
+      const { violations } = await new AxeBuilder({ page }).withTags(["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]).analyze();
+      const serious = violations.filter(v => v.impact === "serious" || v.impact === "critical");
+      assert.deepEqual(serious.map(v => `${panel}: ${v.id} ${v.nodes.map(n => n.target).slice(0, 3)}`), []);
+    }
+  });
+}
+
+const phone = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true, deviceScaleFactor: 2 };
+on("a phone: nothing sticks out, the header is small, panels and list open and close", { options: phone }, async page => {
+  await send(page, "Tell me a story about a fox.");
+  await answered(page);
+  const sizes = await page.evaluate(() => ({ wide: document.documentElement.scrollWidth, header: document.querySelector("header").offsetHeight, log: document.querySelector("#log").offsetHeight, all: innerHeight }));
+  assert.ok(sizes.wide <= 390, `${sizes.wide} wide`);
+  assert.ok(sizes.header <= sizes.all / 14, `a header of ${sizes.header}`);
+  assert.ok(sizes.log >= sizes.all * 0.8, `messages of ${sizes.log}`);
+  await page.tap(".menu-button");
+  await page.tap("#side .open");
+  await page.waitForFunction(() => !document.querySelector(".with-menu"));
+  await page.tap("#open-experts");
+  await page.waitForSelector("aside");
+  assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390);
+  await page.tap("aside .panel-head button");
+  await page.waitForSelector("aside", { state: "detached" });
+});
+
+on("the first load is small and soon ready", {}, async page => {
+  const client = await page.context().newCDPSession(page);
+  await client.send("Network.enable");
+  await client.send("Network.setCacheDisabled", { cacheDisabled: true });
+  let bytes = 0;
+  client.on("Network.loadingFinished", e => (bytes += e.encodedDataLength));
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector("#model")?.value);
+  assert.ok(bytes > 10_000 && bytes < 400 * 1024, `${bytes} bytes`);
+  console.log(`first load: ${bytes} bytes`);
+});
+
+test("pictures for the documentation", { skip: !process.env.SHOTS }, async () => {
+  const shot = (page, name) => page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) });
+  const light = await fresh(browser, url, { options: { colorScheme: "light", viewport: { width: 1200, height: 750 } } });
+  await light.page.click("#open-experts");
+  await send(light.page, "Tell me a story about a fox.");
+  await answered(light.page);
+  await light.page.waitForTimeout(300);
+  await shot(light.page, "page");
+  await light.context.close();
+  const dark = await fresh(browser, url, { options: { colorScheme: "dark", viewport: { width: 1200, height: 750 } }, settings: saying(RICH.split("HTML:")[0].trim()) });
+  await dark.page.click("#open-performance");
+  await send(dark.page, "Show me some Markdown.");
+  await answered(dark.page);
+  await dark.page.waitForSelector(".katex");
+  await dark.page.waitForSelector(".chart", { timeout: 30_000 });
+  await shot(dark.page, "page-dark");
+  await dark.context.close();
+  const small = await fresh(browser, url, { options: { ...phone, colorScheme: "light", deviceScaleFactor: 1 } });
+  await send(small.page, "Tell me a story about a fox.");
+  await answered(small.page);
+  await shot(small.page, "page-phone");
+  await small.context.close();
+});

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Tests the page in Debian's Chromium against the real server with the model inside, and that its built files are what its sources say.
+
+    cargo build -p octet
+    tests/page/run.py [--octet target/debug/octet] [--folder DIR] [--shots DIR] [--only PATTERN]
+
+Chromium must be installed (`apt-get install chromium`); Node comes from PyPI, Playwright, axe and an MCP server from npm, at pinned versions,
+into `--folder` (default: target/agents). `--shots` also takes the pictures of docs/.
+"""
+
+import argparse
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "agents"))
+
+from harness import ROOT, Failure, Installed, run_quietly
+
+WEB = ROOT / "crates/server/serve/web"
+ASSETS = ROOT / "crates/server/serve/assets"
+PACKAGES = [
+    "playwright-core@1.65.1",
+    "@axe-core/playwright@4.14.0",
+    "@modelcontextprotocol/server-everything@2026.8.31",
+]
+HERE = Path(__file__).resolve().parent
+
+
+def differences(a, b):
+    """Names of files that are not the same in both folders."""
+    compared = filecmp.dircmp(a, b)
+    _, wrong, failed = filecmp.cmpfiles(a, b, compared.common_files, shallow=False)
+    return sorted(compared.left_only + compared.right_only + wrong + failed)
+
+
+def build(node, folder):
+    """Builds the page from its sources elsewhere, and compares."""
+    env = os.environ | {"PATH": f"{node}:{os.environ['PATH']}", "OUT": str(folder / "assets")}
+    run_quietly([node / "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=WEB, env=env)
+    run_quietly([node / "npm", "run", "build"], cwd=WEB, env=env)
+    run_quietly([node / "npm", "test"], cwd=WEB, env=env)
+    different = differences(folder / "assets/page", ASSETS / "page")
+    if (folder / "assets/index.html").read_bytes() != (ASSETS / "index.html").read_bytes():
+        different.append("index.html")
+    if different:
+        raise Failure(f"{ASSETS.relative_to(ROOT)} is not what {WEB.relative_to(ROOT)} builds: {', '.join(different)}; run 'npm run build' there")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--octet", default=ROOT / "target/debug/octet", type=Path)
+    parser.add_argument("--folder", default=ROOT / "target/agents", type=Path)
+    parser.add_argument("--shots", type=Path)
+    parser.add_argument("--only")
+    args = parser.parse_args()
+    chromium = shutil.which("chromium")
+    if not chromium:
+        sys.exit("there is no chromium; on Debian: apt-get install chromium")
+    if not args.octet.exists():
+        sys.exit(f"{args.octet} is missing; run: cargo build -p octet")
+    installed = Installed(args.folder)
+    node = installed.node()
+    with tempfile.TemporaryDirectory() as temporary:
+        build(node, Path(temporary))
+        packages = installed.npm("page", PACKAGES).parent
+        env = os.environ | {
+            "PATH": f"{node}:{os.environ['PATH']}",
+            "OCTET": str(args.octet.resolve()),
+            "CHROMIUM": chromium,
+            "PACKAGES": str(packages.resolve()),
+            "SHOTS": str(args.shots.resolve()) if args.shots else "",
+        }
+        only = ["--test-name-pattern", args.only] if args.only else []
+        tests = [node / "node", "--test", "--test-concurrency=1", "--test-reporter=spec", "--test-force-exit", *only, HERE / "page.test.mjs"]
+        sys.exit(subprocess.run(tests, env=env, cwd=temporary).returncode)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as e:
+        sys.exit(f"failed: {e}")
