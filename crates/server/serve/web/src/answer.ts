@@ -63,7 +63,7 @@ async function follow(run: Run, response: Response) {
   const draft: Message = { ...run.message.peek() };
   const running: Running = { ...run.running.peek() };
   let drawn = 0;
-  let saved = performance.now();
+  let saved = 0;
   let over = false;
   const show = () => {
     drawn = 0;
@@ -189,6 +189,11 @@ export function resume(messages: Message[]) {
 }
 
 state.opened.push(resume);
+
+// Begun before the page is left, a write is usually finished.
+addEventListener("pagehide", () => {
+  for (const run of all.values()) store.putMessage(run.message.peek()).catch(() => {});
+});
 
 export function stop(id: string) {
   const run = all.get(id);
