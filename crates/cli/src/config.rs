@@ -201,6 +201,8 @@ pub enum IsaArg {
     AvxVnni,
     #[value(alias = "avx512-vnni")]
     Avx512,
+    Neon,
+    NeonI8mm,
 }
 
 impl From<IsaArg> for Isa {
@@ -210,6 +212,8 @@ impl From<IsaArg> for Isa {
             IsaArg::Avx2 => Self::Avx2,
             IsaArg::AvxVnni => Self::AvxVnni,
             IsaArg::Avx512 => Self::Avx512Vnni,
+            IsaArg::Neon => Self::Neon,
+            IsaArg::NeonI8mm => Self::NeonI8mm,
         }
     }
 }

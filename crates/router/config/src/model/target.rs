@@ -143,7 +143,7 @@ pub struct EngineSettings {
     pub cache_type_v: Option<String>,
     /// `threads`.
     pub threads: Option<usize>,
-    /// `isa`: `portable`, `avx2`, `avx-vnni`, `avx512`.
+    /// `isa`: `portable`, `avx2`, `avx-vnni`, `avx512`, `neon`, `neon-i8mm`.
     pub isa: Option<String>,
     /// `no_pin`.
     pub no_pin: Option<bool>,

@@ -14,6 +14,8 @@ const ISAS: &[(&str, &str)] = &[
     ("avx-vnni", "avx-vnni"),
     ("avx512", "avx512"),
     ("avx512-vnni", "avx512"),
+    ("neon", "neon"),
+    ("neon-i8mm", "neon-i8mm"),
 ];
 const REASONING: &[(&str, &str)] = &[("deepseek", "deepseek"), ("hidden", "hidden"), ("none", "none")];
 const TOOLS: &[(&str, &str)] = &[("qwen3_coder", "qwen3_coder"), ("hermes", "hermes"), ("none", "none")];

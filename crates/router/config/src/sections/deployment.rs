@@ -104,7 +104,11 @@ pub static PARAMS: Section = Section {
         key("cache_type_k", KV, "the same of the keys alone"),
         key("cache_type_v", KV, "the same of the values alone"),
         key("threads", Kind::Count, "threads"),
-        key("isa", Kind::OneOf(&["portable", "avx2", "avx-vnni", "avx512"]), "instruction set"),
+        key(
+            "isa",
+            Kind::OneOf(&["portable", "avx2", "avx-vnni", "avx512", "neon", "neon-i8mm"]),
+            "instruction set",
+        ),
         key("no_pin", Kind::Bool, "let the system move threads between processors"),
         key("exact", Kind::Bool, "f32 weights and activations"),
         key("no_memory_check", Kind::Bool, "load it even where it seems larger than the free memory"),

@@ -11,11 +11,16 @@ pub enum Isa {
     AvxVnni,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI (Ice Lake, Zen 4).
     Avx512Vnni,
+    /// ARM with NEON and dot products (Cortex-A76, Raspberry Pi 5, Graviton 2, Apple M1).
+    Neon,
+    /// The same with 8-bit matrix products (Neoverse V1, Graviton 3, Apple M2).
+    NeonI8mm,
 }
 
 impl Isa {
     /// All of them, the plainest first.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni];
+    pub const ALL: [Self; 6] =
+        [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni, Self::Neon, Self::NeonI8mm];
 
     /// The widest one that this machine runs.
     pub fn detect() -> Self {
@@ -43,8 +48,13 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::AvxVnni | Self::Avx512Vnni => false,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mm => Self::Neon.available() && std::arch::is_aarch64_feature_detected!("i8mm"),
+            // Another architecture's.
+            #[allow(unreachable_patterns)]
+            _ => false,
         }
     }
 
@@ -55,6 +65,8 @@ impl Isa {
             Self::Avx2 => "avx2",
             Self::AvxVnni => "avx-vnni",
             Self::Avx512Vnni => "avx512-vnni",
+            Self::Neon => "neon",
+            Self::NeonI8mm => "neon-i8mm",
         }
     }
 }

@@ -67,7 +67,9 @@ unsafe fn one<S: Lanes, K: Quant>(call: &Call<'_>, token: *const ActBlock, scale
 /// Several tokens: 32 columns of weights stay in registers while the tokens go by.
 #[inline(always)]
 unsafe fn many<S: Lanes, K: Quant>(call: &Call<'_>, tile: &[u32], out: *mut f32, scales: &mut Scales) {
-    let mut tokens = [std::ptr::null::<ActBlock>(); TILE];
+    // Where there is an odd one, the last meets the weights twice, and its second result is not used.
+    let last = tile.last().map_or(std::ptr::null(), |&t| call.acts.block_ptr(t as usize));
+    let mut tokens = [last; TILE];
     for (p, &t) in tokens.iter_mut().zip(tile) {
         *p = call.acts.block_ptr(t as usize);
     }
@@ -86,10 +88,21 @@ unsafe fn many<S: Lanes, K: Quant>(call: &Call<'_>, tile: &[u32], out: *mut f32,
                     let w = block.weights::<S>(i, r, prefetch);
                     let rows = Rows::<S>::new::<K>(scales, i, r);
                     let mut sums = sums.0.as_mut_ptr().add(r);
-                    for token in &tokens[..tile.len()] {
-                        let sum = add::<S, K>(S::floats(sums), &w, &rows, &*token.byte_add(offset));
-                        S::store(sums, sum);
-                        sums = sums.add(ROWS);
+                    if S::PAIRS {
+                        for pair in tokens[..tile.len().next_multiple_of(2)].as_chunks::<2>().0 {
+                            let a = pair.map(|token| &*token.byte_add(offset));
+                            let dots = Dot::<S>::of_two::<K>(&w, a);
+                            for i in 0..2 {
+                                S::store(sums, scaled::<S, K>(S::floats(sums), &dots[i], &rows, a[i]));
+                                sums = sums.add(ROWS);
+                            }
+                        }
+                    } else {
+                        for token in &tokens[..tile.len()] {
+                            let sum = add::<S, K>(S::floats(sums), &w, &rows, &*token.byte_add(offset));
+                            S::store(sums, sum);
+                            sums = sums.add(ROWS);
+                        }
                     }
                     r += S::ROWS;
                 }
@@ -184,7 +197,36 @@ impl<S: Lanes> Rows<S> {
     }
 }
 
-/// Adds the products of one sub-block to the sums of some rows: the one place where the order of operations is set.
+/// The integer products of one sub-block and one token: those of each half of the columns, or twice those of all.
+struct Dot<S: Lanes>([S::Ints; 2]);
+
+// SAFETY comments: `S` is available.
+impl<S: Lanes> Dot<S> {
+    #[inline(always)]
+    unsafe fn of<K: Quant>(w: &[S::Bytes; 8], a: &ActBlock) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            if K::HALVES {
+                Self(S::dot_halves(K::BITS, K::OFFSET, w, a))
+            } else {
+                Self([S::dot(K::BITS, K::OFFSET, w, a); 2])
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn of_two<K: Quant>(w: &[S::Bytes; 8], a: [&ActBlock; 2]) -> [Self; 2] {
+        // SAFETY: see above.
+        unsafe {
+            if K::HALVES {
+                S::dot_halves_pair(K::BITS, K::OFFSET, w, a).map(Self)
+            } else {
+                S::dot_pair(K::BITS, K::OFFSET, w, a).map(|dot| Self([dot; 2]))
+            }
+        }
+    }
+}
+
+/// Adds the products of one sub-block to the sums of some rows.
 #[inline(always)]
 unsafe fn add<S: Lanes, K: Quant>(
     sum: S::Floats,
@@ -193,13 +235,22 @@ unsafe fn add<S: Lanes, K: Quant>(
     a: &ActBlock,
 ) -> S::Floats {
     // SAFETY: `S` is available.
+    unsafe { scaled::<S, K>(sum, &Dot::of::<K>(w, a), rows, a) }
+}
+
+/// The same, with the integer products at hand: the one place where the order of operations is set.
+#[inline(always)]
+unsafe fn scaled<S: Lanes, K: Quant>(
+    sum: S::Floats,
+    dot: &Dot<S>,
+    rows: &Rows<S>,
+    a: &ActBlock,
+) -> S::Floats {
+    // SAFETY: `S` is available.
     unsafe {
-        let dot = if K::HALVES {
-            let [low, high] = S::dot_halves(K::BITS, K::OFFSET, w, a);
-            S::mul_add(S::to_floats(high), rows.scale[1], S::mul(S::to_floats(low), rows.scale[0]))
-        } else {
-            S::mul(S::to_floats(S::dot(K::BITS, K::OFFSET, w, a)), rows.scale[0])
-        };
+        let [low, high] = dot.0;
+        let low = S::mul(S::to_floats(low), rows.scale[0]);
+        let dot = if K::HALVES { S::mul_add(S::to_floats(high), rows.scale[1], low) } else { low };
         let mut sum = S::mul_add(dot, S::splat(a.d), sum);
         if K::MIN && K::HALVES {
             let [low, high] = a.neg_sums.map(|n| (n / -128) as f32 * a.d);

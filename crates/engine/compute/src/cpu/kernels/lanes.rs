@@ -1,5 +1,5 @@
 //! What the kernels ask of an instruction set: a vector with four bytes, one i32 or one f32 of each of `ROWS` rows.
-//! Implemented by `portable`, `avx2`, `avx_vnni` and `avx512`; used by the generic kernels in `ints` and `floats`.
+//! Implemented by `portable`, `avx2`, `avx_vnni`, `avx512` and `neon`; used by the generic kernels in `ints` and `floats`.
 //!
 //! Every method is `inline(always)`: it has no target feature of its own and takes that of the entry point it ends up in.
 //!
@@ -18,6 +18,8 @@ pub(super) trait Lanes: Copy + 'static {
     const PREFETCH_DISTANCE: usize;
     /// What [`Lanes::signed`] adds to signed weights: 0 or 128.
     const SIGNED_OFFSET: i32;
+    /// True where two tokens at once take fewer instructions than one after the other.
+    const PAIRS: bool = false;
     /// Four unsigned or signed bytes of each row.
     type Bytes: Copy;
     /// An i32 of each row.
@@ -45,6 +47,23 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: &ActBlock) -> Self::Ints;
     /// The same for the first and for the second half of the columns.
     unsafe fn dot_halves(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: &ActBlock) -> [Self::Ints; 2];
+    /// [`Lanes::dot`] of two tokens.
+    #[inline(always)]
+    unsafe fn dot_pair(bits: u32, offset: i32, w: &[Self::Bytes; 8], a: [&ActBlock; 2]) -> [Self::Ints; 2] {
+        // SAFETY: the same contract.
+        unsafe { [Self::dot(bits, offset, w, a[0]), Self::dot(bits, offset, w, a[1])] }
+    }
+    /// [`Lanes::dot_halves`] of two tokens.
+    #[inline(always)]
+    unsafe fn dot_halves_pair(
+        bits: u32,
+        offset: i32,
+        w: &[Self::Bytes; 8],
+        a: [&ActBlock; 2],
+    ) -> [[Self::Ints; 2]; 2] {
+        // SAFETY: the same contract.
+        unsafe { [Self::dot_halves(bits, offset, w, a[0]), Self::dot_halves(bits, offset, w, a[1])] }
+    }
 
     /// To f32.
     unsafe fn to_floats(i: Self::Ints) -> Self::Floats;

@@ -17,6 +17,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 #[cfg(test)]
 mod tests;
@@ -103,6 +105,11 @@ entry_points!(
     "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
 );
 
+#[cfg(target_arch = "aarch64")]
+entry_points!(neon_entry, crate::cpu::kernels::neon::Neon<false>, floats 4 x 3, "neon,dotprod");
+#[cfg(target_arch = "aarch64")]
+entry_points!(neon_i8mm_entry, crate::cpu::kernels::neon::Neon<true>, floats 4 x 3, "neon,dotprod,i8mm");
+
 impl Kernels {
     /// The kernels of the widest instruction set that this machine runs.
     pub fn detect() -> Self {
@@ -124,8 +131,13 @@ impl Kernels {
             Isa::AvxVnni => Some(avx_vnni_entry::kernels(isa)),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Some(avx512_entry::kernels(isa)),
-            #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => None,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Some(neon_entry::kernels(isa)),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => Some(neon_i8mm_entry::kernels(isa)),
+            // Another architecture's, and so not available.
+            #[allow(unreachable_patterns)]
+            _ => None,
         }
     }
 

@@ -97,6 +97,8 @@ macro_rules! kernels {
                         // SAFETY: likewise.
                         #[cfg(target_arch = "x86_64")]
                         Isa::Avx2 | Isa::AvxVnni => unsafe { avx2::$name($($arg),*) },
+                        #[cfg(target_arch = "aarch64")]
+                        Isa::Neon | Isa::NeonI8mm => $path(simd::Neon, $($arg),*),
                         _ => $path(simd::Portable, $($arg),*),
                     }
                 }
@@ -111,6 +113,8 @@ macro_rules! kernels {
                             Isa::Avx512Vnni => avx512::$uname($($uarg),*),
                             #[cfg(target_arch = "x86_64")]
                             Isa::Avx2 | Isa::AvxVnni => avx2::$uname($($uarg),*),
+                            #[cfg(target_arch = "aarch64")]
+                            Isa::Neon | Isa::NeonI8mm => $upath(simd::Neon, $($uarg),*),
                             _ => $upath(simd::Portable, $($uarg),*),
                         }
                     }

@@ -223,7 +223,9 @@ fn exp_softplus_on(isa: Isa, x: &[f32]) -> Vec<(f32, f32)> {
         // SAFETY: likewise.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => exp_softplus(unsafe { crate::cpu::vector::simd::Avx512::new() }, x),
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonI8mm => exp_softplus(crate::cpu::vector::simd::Neon, x),
+        #[allow(unreachable_patterns)]
         _ => unreachable!("not available here"),
     }
 }
