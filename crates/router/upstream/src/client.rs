@@ -12,19 +12,22 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client as Pool, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use octet_api::{ApiError, anthropic, gemini, ollama, openai};
-use octet_config::Provider;
+use octet_api::{ApiError, anthropic, bedrock, gemini, ollama, openai};
+use octet_config::{Auth, Provider};
 use rustls::ClientConfig;
 use rustls_platform_verifier::BuilderVerifierExt;
 
+use crate::auth;
 use crate::body::{Body, Clock, chain};
 use crate::connect::Connector;
 use crate::encoding::Encoding;
-use crate::endpoint::{Endpoint, Operation};
+use crate::endpoint::{Endpoint, Operation, Timeouts};
 use crate::failure::{Failure, FailureKind, retry_after};
 
 /// Most headers of an answer. Providers behind several proxies send more than hyper's 100.
 const HEADERS_MAX: usize = 256;
+/// Most time for an access token.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest error that is read.
 const ERROR_BYTES_MAX: u64 = 1 << 20;
 
@@ -141,7 +144,8 @@ impl Client {
             return Err(redirected(status, &head.headers));
         }
         let body = Body::new(incoming, clock, ERROR_BYTES_MAX).decoded(encoding).whole().await;
-        let error = read_error(endpoint.provider(), status.as_u16(), &body.unwrap_or_default());
+        let name = head.headers.get("x-amzn-errortype").and_then(|v| v.to_str().ok());
+        let error = read_error(endpoint.provider(), status.as_u16(), name, &body.unwrap_or_default());
         let mut failure = Failure::said(error, Some(status.as_u16()));
         failure.retry_after = retry_after(&head.headers, SystemTime::now()).or(failure.retry_after);
         Err(failure)
@@ -163,10 +167,19 @@ impl Client {
             }
         }
         let method = if body.is_some() { Method::POST } else { Method::GET };
-        let mut request = Request::new(Full::new(body.unwrap_or_default()));
+        let body = body.unwrap_or_default();
+        let mut request = Request::new(Full::new(body.clone()));
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
+        match endpoint.auth() {
+            Auth::Key => {}
+            Auth::Aws(aws) => auth::sign(&mut request, &body, aws, SystemTime::now())?,
+            Auth::Google(account) => {
+                let value = endpoint.token().header(account, |request| self.fetch(request)).await?;
+                request.headers_mut().insert(auth::TOKEN_HEADER, value);
+            }
+        }
         // The pool itself takes another connection where one turns out to be closed before the first byte is written to it. What
         // has been written may have been looked at, and is not sent again here: that is the router's to decide, and to count.
         let result = if endpoint.is_tls() {
@@ -174,7 +187,42 @@ impl Client {
         } else {
             self.shared.plain.request(request).await
         };
-        result.map_err(|e| not_sent(&e, endpoint))
+        result.map_err(|e| not_sent(&e, endpoint.host()))
+    }
+
+    /// Sends a request that is none of an endpoint's, and reads its answer.
+    async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
+        let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
+        let sending = async {
+            let result = if request.uri().scheme() == Some(&http::uri::Scheme::HTTPS) {
+                self.tls()?.request(request).await
+            } else {
+                self.shared.plain.request(request).await
+            };
+            let (head, incoming) = result.map_err(|e| not_sent(&e, &host))?.into_parts();
+            let clock = Clock::start(Timeouts::default(), false);
+            let body = Body::new(incoming, clock, ERROR_BYTES_MAX).whole().await?;
+            Ok((head.status, body))
+        };
+        let answer = tokio::time::timeout(FETCH_TIMEOUT, sending).await;
+        let late = |_| {
+            Failure::new(
+                FailureKind::Timeout,
+                format!("{host} gave no access token within {FETCH_TIMEOUT:?}"),
+            )
+        };
+        let (status, body) = answer.map_err(late)??;
+        if status.is_success() {
+            return Ok(body);
+        }
+        // `error` and `error_description` (RFC 6749) hold no secret.
+        let value: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        let said = ["error_description", "error"].iter().find_map(|key| value[*key].as_str()).unwrap_or("");
+        let said: String = said.chars().take(200).collect();
+        Err(Failure::new(
+            FailureKind::Authentication,
+            format!("{host} gives no access token ({status}): {said}"),
+        ))
     }
 }
 
@@ -243,8 +291,7 @@ fn hyper_error(e: &Error) -> Option<&hyper::Error> {
     std::error::Error::source(e).and_then(|s| s.downcast_ref())
 }
 
-fn not_sent(e: &Error, endpoint: &Endpoint) -> Failure {
-    let host = endpoint.host();
+fn not_sent(e: &Error, host: &str) -> Failure {
     if e.is_connect() {
         return Failure::new(FailureKind::Connect, format!("no connection to {host}: {}", chain(e)));
     }
@@ -268,13 +315,21 @@ fn redirected(status: StatusCode, headers: &HeaderMap) -> Failure {
 }
 
 /// A provider's error.
-fn read_error(provider: Provider, status: u16, body: &[u8]) -> ApiError {
+fn read_error(provider: Provider, status: u16, name: Option<&str>, body: &[u8]) -> ApiError {
     match provider {
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => {
             openai::error::parse(status, body)
         }
         Provider::Anthropic => anthropic::error::parse(status, body),
-        Provider::Gemini => gemini::error::parse(status, body),
+        Provider::Gemini | Provider::Vertex => gemini::error::parse(status, body),
+        Provider::Bedrock | Provider::BedrockAnthropic => bedrock::error::parse(status, name, body),
+        // What comes from the model's makers is in their words, and what comes from the cloud in its own.
+        Provider::VertexAnthropic if is_anthropic(body) => anthropic::error::parse(status, body),
+        Provider::VertexAnthropic => gemini::error::parse(status, body),
         Provider::Ollama => ollama::error::parse(status, body),
     }
+}
+
+fn is_anthropic(error: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Value>(error).is_ok_and(|e| e["type"] == "error")
 }

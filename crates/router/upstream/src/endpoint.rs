@@ -7,9 +7,10 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AG
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use octet_config::{Provider, Remote, header};
+use octet_config::{Auth, Provider, Remote, header};
 use serde_json::{Map, Value};
 
+use crate::auth::Token;
 use crate::failure::Failure;
 use crate::overlay::Overlay;
 
@@ -115,6 +116,8 @@ struct Shared {
     /// `Settings::params` and `Edits::set` for requests in no dialect.
     defaults: Overlay,
     forced: Overlay,
+    /// An access token, where requests carry one.
+    token: Token,
 }
 
 /// What is called.
@@ -123,6 +126,14 @@ pub(crate) enum Operation {
     Dialect(Dialect),
     /// Gemini's, whole or as a stream.
     GenerateContent {
+        stream: bool,
+    },
+    /// Bedrock's, whole or as a stream.
+    Converse {
+        stream: bool,
+    },
+    /// Anthropic's messages at somebody who hosts them, whole or as a stream.
+    Hosted {
         stream: bool,
     },
     /// Gemini's embeddings.
@@ -165,7 +176,8 @@ impl Endpoint {
         let path = path.unwrap_or_default();
         let defaults = Overlay::new(&settings.params);
         let forced = Overlay::new(&remote.changes.edits.set);
-        let shared = Shared { settings, scheme, authority, path, headers, defaults, forced };
+        let token = Token::default();
+        let shared = Shared { settings, scheme, authority, path, headers, defaults, forced, token };
         Ok(Self { shared: Arc::new(shared), model })
     }
 
@@ -213,13 +225,32 @@ impl Endpoint {
             Provider::OpenAi => {
                 matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiResponses | OpenAiEmbeddings)
             }
-            Provider::OpenAiCompatible | Provider::AzureOpenAi => {
+            Provider::OpenAiCompatible => {
                 matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiEmbeddings)
+                    || (dialect == OpenAiResponses && self.shared.settings.remote.responses)
+            }
+            Provider::AzureOpenAi => {
+                matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiEmbeddings)
+                    || (dialect == OpenAiResponses && self.azure_v1())
             }
             Provider::Anthropic => matches!(dialect, AnthropicMessages | AnthropicCountTokens),
             Provider::Ollama => matches!(dialect, OllamaChat | OllamaGenerate | OllamaEmbed),
-            Provider::Gemini => false,
+            Provider::Gemini
+            | Provider::Bedrock
+            | Provider::BedrockAnthropic
+            | Provider::Vertex
+            | Provider::VertexAnthropic => false,
         }
+    }
+
+    /// How requests are authenticated.
+    pub(crate) fn auth(&self) -> &Auth {
+        &self.shared.settings.remote.auth
+    }
+
+    /// The access token.
+    pub(crate) fn token(&self) -> &Token {
+        &self.shared.token
     }
 
     pub(crate) fn defaults(&self) -> &Overlay {
@@ -292,6 +323,41 @@ impl Endpoint {
                     _ => format!("{base}/models/{model}:generateContent"),
                 }
             }
+            Provider::Bedrock | Provider::BedrockAnthropic => {
+                let model = path_segment(&self.model);
+                match operation {
+                    // Nothing is there, which a server that is well says.
+                    Operation::Models | Operation::Probe => format!("{base}/"),
+                    Operation::Hosted { stream: true } => {
+                        format!("{base}/model/{model}/invoke-with-response-stream")
+                    }
+                    Operation::Hosted { .. } => format!("{base}/model/{model}/invoke"),
+                    Operation::Converse { stream: true } => format!("{base}/model/{model}/converse-stream"),
+                    _ => format!("{base}/model/{model}/converse"),
+                }
+            }
+            Provider::Vertex => {
+                let model = path_segment(&self.model);
+                let base = format!("{base}/publishers/google/models");
+                match operation {
+                    Operation::Models => base,
+                    Operation::Probe => format!("{base}/{model}"),
+                    Operation::GenerateContent { stream: true } => {
+                        format!("{base}/{model}:streamGenerateContent?alt=sse")
+                    }
+                    _ => format!("{base}/{model}:generateContent"),
+                }
+            }
+            Provider::VertexAnthropic => {
+                let model = path_segment(&self.model);
+                let base = format!("{base}/publishers/anthropic/models");
+                match operation {
+                    Operation::Models => base,
+                    Operation::Probe => format!("{base}/{model}"),
+                    Operation::Hosted { stream: true } => format!("{base}/{model}:streamRawPredict"),
+                    _ => format!("{base}/{model}:rawPredict"),
+                }
+            }
             Provider::Ollama => {
                 let base = base.trim_end_matches("/api");
                 let rest = match operation {
@@ -346,7 +412,7 @@ fn openai_path(operation: Operation) -> &'static str {
 }
 
 /// A name as one step of a path: everything that means something there is escaped.
-fn path_segment(name: &str) -> String {
+pub(crate) fn path_segment(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for b in name.bytes() {
         match b {

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use octet_api::anthropic::messages::{self, MessageReader};
+use octet_api::bedrock::{self, ConverseReader, InvokedReader};
 use octet_api::core::{Event, GenerateRequest, Input};
 use octet_api::dialect::{Body, StreamReader};
 use octet_api::gemini::{self, ContentReader};
@@ -46,8 +47,10 @@ impl Client {
 fn reader(provider: Provider) -> Box<dyn StreamReader> {
     match provider {
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => Box::new(ChunkReader::new()),
-        Provider::Anthropic => Box::new(MessageReader::new()),
-        Provider::Gemini => Box::new(ContentReader::new()),
+        Provider::Anthropic | Provider::VertexAnthropic => Box::new(MessageReader::new()),
+        Provider::Gemini | Provider::Vertex => Box::new(ContentReader::new()),
+        Provider::Bedrock => Box::new(ConverseReader::new()),
+        Provider::BedrockAnthropic => Box::new(InvokedReader::new()),
         Provider::Ollama => Box::new(LineReader::new()),
     }
 }
@@ -55,8 +58,11 @@ fn reader(provider: Provider) -> Box<dyn StreamReader> {
 fn events(provider: Provider, body: &[u8]) -> Result<Vec<Event>, ApiError> {
     match provider {
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => chat::events(body),
-        Provider::Anthropic => messages::events(body),
-        Provider::Gemini => gemini::events(body),
+        Provider::Anthropic | Provider::BedrockAnthropic | Provider::VertexAnthropic => {
+            messages::events(body)
+        }
+        Provider::Gemini | Provider::Vertex => gemini::events(body),
+        Provider::Bedrock => bedrock::events(body),
         Provider::Ollama => ollama::chat::events(body),
     }
 }
@@ -120,12 +126,23 @@ fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Bod
         Provider::OpenAi | Provider::AzureOpenAi => {
             (Operation::Dialect(Dialect::OpenAiChat), chat::body(r, model, Flavor::OpenAi)?)
         }
-        Provider::Anthropic => {
-            let max_tokens = endpoint.settings().max_tokens;
-            let provider = messages::Provider { max_tokens, adaptive: adaptive(model) };
-            (Operation::Dialect(Dialect::AnthropicMessages), messages::body(r, model, provider)?)
+        Provider::Anthropic => (Operation::Dialect(Dialect::AnthropicMessages), messages(endpoint, r)?),
+        Provider::BedrockAnthropic => {
+            let mut body = messages(endpoint, r)?;
+            // Both stand in the address.
+            body.json.shift_remove("model");
+            body.json.shift_remove("stream");
+            body.json.insert("anthropic_version".into(), BEDROCK_VERSION.into());
+            (Operation::Hosted { stream: r.stream }, body)
         }
-        Provider::Gemini => {
+        Provider::VertexAnthropic => {
+            let mut body = messages(endpoint, r)?;
+            body.json.shift_remove("model");
+            body.json.insert("anthropic_version".into(), VERTEX_VERSION.into());
+            (Operation::Hosted { stream: r.stream }, body)
+        }
+        Provider::Bedrock => (Operation::Converse { stream: r.stream }, bedrock::body(r)?),
+        Provider::Gemini | Provider::Vertex => {
             let provider =
                 gemini::Provider { levels: version(model, "gemini-").is_some_and(|v| v >= (3, 0)) };
             (Operation::GenerateContent { stream: r.stream }, gemini::body(r, provider)?)
@@ -133,6 +150,17 @@ fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Bod
         Provider::Ollama => (Operation::Dialect(Dialect::OllamaChat), ollama::chat::body(r, model)?),
     })
 }
+
+/// Anthropic's messages.
+fn messages(endpoint: &Endpoint, r: &GenerateRequest) -> Result<Body, ApiError> {
+    let model = endpoint.model();
+    let max_tokens = endpoint.settings().max_tokens;
+    messages::body(r, model, messages::Provider { max_tokens, adaptive: adaptive(model) })
+}
+
+/// Versions of Anthropic's messages as Bedrock and Vertex AI name them.
+const BEDROCK_VERSION: &str = "bedrock-2023-05-31";
+const VERTEX_VERSION: &str = "vertex-2023-10-16";
 
 /// Whether one of Anthropic's models decides itself how much it thinks: from 4.6 on.
 fn adaptive(model: &str) -> bool {

@@ -10,6 +10,7 @@
 //!
 //! Keys stand in headers alone: no error, log or `Debug` shows one, and no redirect is followed with one.
 
+mod auth;
 mod body;
 mod client;
 mod connect;

@@ -41,7 +41,10 @@ impl Client {
                 operation = Operation::BatchEmbed;
                 gemini::embed::body(request, model)
             }
-            Provider::Anthropic => Err(ApiError::invalid("model", "Anthropic has no embeddings")),
+            other => {
+                let what = format!("embeddings of {} are not supported", other.name());
+                Err(ApiError::invalid("model", what))
+            }
         };
         let mut body = body.map_err(|e| Failure::said(e, None))?;
         let settings = endpoint.settings();

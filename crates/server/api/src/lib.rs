@@ -43,6 +43,7 @@
 //! puts it before the request that names it.
 
 pub mod anthropic;
+pub mod bedrock;
 pub mod core;
 pub mod dialect;
 mod error;

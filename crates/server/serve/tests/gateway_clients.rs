@@ -4,8 +4,9 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::Fixture;
 use common::providers::{
@@ -168,4 +169,72 @@ async fn client_libraries_hear_the_same_of_all_kinds_of_providers() {
         check_call(&who, turns[1]);
         assert_eq!(most(turns[2]), Some(1), "{who}: {}", turns[2].body);
     }
+}
+
+/// Amazon's library checks the signature and the shape of what Bedrock is asked, Google's the statement that Vertex AI's token is asked with.
+#[tokio::test(flavor = "multi_thread")]
+async fn libraries_of_the_clouds_accept_what_they_are_asked() {
+    let packages = ["botocore==1.44.5", "google-auth==2.43.0", "cryptography==46.0.3", "requests"];
+    let found = tokio::task::spawn_blocking(move || python("clouds", &packages)).await;
+    let Some(python) = found.expect("pip ran") else { return };
+    let dir = tempfile::tempdir().expect("a folder");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clouds.py");
+    let mut clouds = Command::new(python)
+        .arg(script)
+        .arg(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 can be run");
+    let mut port = String::new();
+    BufReader::new(clouds.stdout.take().expect("its output")).read_line(&mut port).expect("a port");
+    let base = format!("http://127.0.0.1:{}", port.trim());
+    let keys = "aws_access_key_id: AKIDEXAMPLE, aws_secret_access_key: wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY, \
+                aws_region_name: eu-central-1";
+    let (claude, nova) =
+        ("bedrock/anthropic.claude-3-5-haiku-20241022-v1:0", "bedrock/eu.amazon.nova-lite-v1:0");
+    let vertex = dir.path().join("vertex.json");
+    let f = Fixture::routed(&format!(
+        "model_list:
+- {{model_name: invoked, litellm_params: {{model: '{claude}', aws_bedrock_runtime_endpoint: '{base}', {keys}}}}}
+- {{model_name: conversed, litellm_params: {{model: '{nova}', aws_bedrock_runtime_endpoint: '{base}', {keys}}}}}
+- {{model_name: gemini, litellm_params: {{model: vertex_ai/gemini-2.5-flash, api_base: '{base}', vertex_credentials: '{}'}}}}
+router_settings: {{num_retries: 0}}
+",
+        vertex.display()
+    ))
+    .await;
+    let function = json!({"name": "weather", "description": "Tells it.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}});
+    let call = json!({"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\":\"Oslo\"}"}});
+    let picture = "data:image/png;base64,iVBORw0KGgo=";
+    for (model, stream, said) in [
+        ("invoked", false, "Hello from Bedrock"),
+        ("conversed", false, "Hello from Bedrock"),
+        ("conversed", true, "Hello from Bedrock"),
+        ("gemini", false, "Hello from Vertex"),
+    ] {
+        let body = json!({"model": model, "stream": stream, "max_tokens": 64, "temperature": 0.5, "stop": ["END"],
+            "tools": [{"type": "function", "function": function}], "tool_choice": "required",
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": picture}}]},
+                {"role": "assistant", "content": null, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "9 °C"}]});
+        if stream {
+            let text = f.send("/v1/chat/completions", &body).await.text().await.expect("a stream");
+            assert!(
+                text.contains("Hello from ") && text.contains("\"Bedrock\"") && text.contains("[DONE]"),
+                "{text}"
+            );
+            continue;
+        }
+        let answer = f.ok("/v1/chat/completions", &body).await;
+        assert_eq!(answer["choices"][0]["message"]["content"], said, "{answer}");
+        assert_eq!(
+            (&answer["usage"]["prompt_tokens"], &answer["usage"]["completion_tokens"]),
+            (&json!(9), &json!(3))
+        );
+    }
+    drop(clouds.stdin.take());
+    assert!(clouds.wait().expect("it ends").success());
 }

@@ -18,7 +18,10 @@ pub use keys::{KeyDefaults, KeysSettings};
 pub use process::{PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings};
 pub use router::{Alias, ErrorCounts, Fallback, RouterSettings, SessionKey, Sticky, Strategy};
 pub use server::{HealthChecks, ServerSettings};
-pub use target::{Changes, Edits, EngineSettings, KeepAlive, Local, ProcessTarget, Provider, Remote, Target};
+pub use target::{
+    Auth, Aws, Changes, Edits, EngineSettings, Google, KeepAlive, Local, ProcessTarget, Provider, Remote,
+    Target,
+};
 pub use wildcard::GroupName;
 
 use std::path::PathBuf;

@@ -52,8 +52,69 @@ pub struct Remote {
     pub extra_headers: Vec<(String, Secret)>,
     /// `continues`: it goes on with an assistant's message that it is given, in vLLM's way.
     pub continues: bool,
+    /// It has OpenAI's `/responses`. (OpenAI itself does, whatever this says.)
+    pub responses: bool,
+    /// How its requests are authenticated.
+    pub auth: Auth,
     /// How requests are changed on their way.
     pub changes: Changes,
+}
+
+/// How requests to a server are authenticated.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Auth {
+    /// By [`Remote::api_key`], if there is one.
+    #[default]
+    Key,
+    /// Each request is signed: AWS Signature Version 4.
+    Aws(Aws),
+    /// By an access token that is fetched and kept until it expires.
+    Google(Google),
+}
+
+/// What signs requests to AWS.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Aws {
+    /// `us-east-1`.
+    pub region: String,
+    /// Names the key.
+    pub access_key_id: Secret,
+    /// The key.
+    pub secret_access_key: Secret,
+    /// Belongs to temporary keys.
+    pub session_token: Option<Secret>,
+}
+
+/// Whose access token is sent to Google Cloud.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Google {
+    /// A service account: a signed statement is exchanged for a token.
+    Service {
+        /// `client_email`.
+        email: String,
+        /// `private_key`: PEM, PKCS #8.
+        private_key: Secret,
+        /// `private_key_id`.
+        key_id: Option<String>,
+        /// Where tokens are given.
+        token_uri: String,
+    },
+    /// A user, as `gcloud auth application-default login` leaves it.
+    User {
+        /// `client_id`.
+        client_id: String,
+        /// `client_secret`.
+        client_secret: Secret,
+        /// `refresh_token`.
+        refresh_token: Secret,
+        /// Where tokens are given.
+        token_uri: String,
+    },
+    /// The machine's own account, which a virtual machine of Google's asks its host for.
+    Machine {
+        /// The address of the metadata server.
+        base: String,
+    },
 }
 
 /// The API of a server.
@@ -71,6 +132,14 @@ pub enum Provider {
     AzureOpenAi,
     /// Ollama's own API (`/api/chat`).
     Ollama,
+    /// Amazon Bedrock's `Converse`, for any of its models.
+    Bedrock,
+    /// Anthropic's models at Bedrock: its messages by `InvokeModel`.
+    BedrockAnthropic,
+    /// Gemini at Google Cloud's Vertex AI.
+    Vertex,
+    /// Anthropic's models at Vertex AI: its messages by `rawPredict`.
+    VertexAnthropic,
 }
 
 impl Provider {
@@ -83,6 +152,8 @@ impl Provider {
             Self::Gemini => "gemini",
             Self::AzureOpenAi => "azure",
             Self::Ollama => "ollama",
+            Self::Bedrock | Self::BedrockAnthropic => "bedrock",
+            Self::Vertex | Self::VertexAnthropic => "vertex_ai",
         }
     }
 }

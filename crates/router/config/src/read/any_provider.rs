@@ -1,6 +1,7 @@
 //! An entry whose model is `*`: whatever a client asks for, at the provider that the name says. Called by `deployments`.
 
-use super::providers::{INFERRED, KNOWN, known};
+use super::provider_table::KNOWN;
+use super::providers::{INFERRED, known};
 use crate::reader::Reader;
 use crate::yaml::{Node, Value};
 

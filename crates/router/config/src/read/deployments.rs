@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde_json::{Map, Value as Json, json};
 
 use super::any_provider::{self, Entries};
-use super::{Credential, engine, info, providers};
+use super::{Credential, engine, info, remote};
 use crate::fields::Fields;
 use crate::keys::Kind;
 use crate::problem::quoted;
@@ -14,8 +14,8 @@ use crate::reader::{Reader, folder};
 use crate::sections::{MODEL, MODEL_INFO, PARAMS, SAMPLING};
 use crate::yaml::{Node, Value};
 use crate::{
-    Changes, Deployment, Edits, GroupName, Local, ModelInfo, Process, ProcessTarget, Provider, Remote,
-    Secret, Shadow, Skipped, Target, header,
+    Changes, Deployment, Edits, GroupName, Local, ModelInfo, Process, ProcessTarget, Provider, Shadow,
+    Skipped, Target,
 };
 
 /// What holds for all entries, and what they may name.
@@ -28,8 +28,6 @@ pub(crate) struct Defaults<'a> {
 
 /// llama-swap's: requests at once of a process that does not say.
 const PROCESS_REQUESTS: u32 = 10;
-/// A stable version of Azure's API, where neither the file nor AZURE_API_VERSION says one.
-const AZURE_API_VERSION: &str = "2024-10-21";
 
 /// Reads all entries, and adds one for each process.
 pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Vec<Skipped>) {
@@ -227,7 +225,7 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
         return found
             .map(|process| Target::Process(ProcessTarget { continues, ..process_target(process, changes) }));
     }
-    remote(params, &model, changes, defaults).map(Target::Remote)
+    remote::read(params, &model, changes, defaults).map(Target::Remote)
 }
 
 /// Whether the entry's answers are to be made up.
@@ -253,83 +251,8 @@ fn ignore_remote(params: &Fields) {
     }
 }
 
-fn remote(params: &Fields, model: &str, mut changes: Changes, defaults: &Defaults) -> Option<Remote> {
-    let reader = params.reader;
-    let span = params.get("model").map_or(params.span, |n| &n.span);
-    let stated = params.name("custom_llm_provider");
-    let (known, model) = match providers::split(model, stated.as_deref()) {
-        Ok(found) => found,
-        Err(providers::Unknown::Mistyped(why)) => {
-            reader.wrong(span, format!("litellm_params.model: {why}"));
-            return None;
-        }
-        Err(providers::Unknown::NotSpoken(why)) => {
-            reader.unfit(span, why);
-            return None;
-        }
-    };
-    let credential = credential(params, defaults);
-    let own_base = params.name("api_base").or_else(|| credential?.api_base.clone());
-    // A key that a variable holds for a provider is not sent to some other address.
-    let elsewhere = own_base.is_some() && known.base.is_some();
-    let base = own_base
-        .or_else(|| known.base_variables.iter().find_map(|v| reader.variable(v)))
-        .or_else(|| known.base.map(String::from));
-    let Some(base) = base else {
-        let variable = known.base_variables.first().map_or(String::new(), |v| format!(" (or set {v})"));
-        reader.unfit(
-            span,
-            format!("{}/{model} needs an api_base: where its API begins{variable}", known.prefix),
-        );
-        return None;
-    };
-    let api_base = address(params, &base)?;
-    let own_key = params.secret("api_key").or_else(|| credential?.api_key.clone());
-    let given = params.has("api_key") || credential.is_some_and(|c| c.api_key.is_some());
-    let api_key = if given || elsewhere {
-        own_key
-    } else {
-        let found = known.key_variables.iter().find_map(|v| Some((v, reader.variable(v)?)));
-        let found = found.and_then(|(variable, key)| {
-            let key = Secret::new(&key)?;
-            let what = format!("the environment variable {variable}");
-            reader.sendable(params.span, &what, key.expose()).then_some(key)
-        });
-        if let (None, Some(first), true) = (
-            &found,
-            known.key_variables.first(),
-            known.base.is_some() || known.provider == Provider::AzureOpenAi,
-        ) {
-            reader.lacks(params.span, first);
-        }
-        found
-    };
-    let provider = match known.provider {
-        Provider::OpenAi if !api_base.starts_with("https://api.openai.com/") => Provider::OpenAiCompatible,
-        provider => provider,
-    };
-    let api_version = params.header("api_version").or_else(|| credential?.api_version.clone());
-    let azure = || reader.variable("AZURE_API_VERSION").unwrap_or_else(|| AZURE_API_VERSION.into());
-    provider_params(params, provider, &mut changes);
-    Some(Remote {
-        provider,
-        model: model.to_string(),
-        api_base,
-        api_key,
-        organization: params.header("organization").or_else(|| credential?.organization.clone()),
-        api_version: if provider == Provider::AzureOpenAi {
-            Some(api_version.unwrap_or_else(azure))
-        } else {
-            api_version
-        },
-        extra_headers: headers(params),
-        continues: continues(params, provider, known.continues(), &changes),
-        changes,
-    })
-}
-
 /// Parameters that some providers alone have a place for.
-fn provider_params(params: &Fields, provider: Provider, changes: &mut Changes) {
+pub(super) fn provider_params(params: &Fields, provider: Provider, changes: &mut Changes) {
     let reader = params.reader;
     engine::ignore(params, provider);
     if provider == Provider::Ollama {
@@ -356,7 +279,7 @@ fn provider_params(params: &Fields, provider: Provider, changes: &mut Changes) {
 
 /// Whether a server goes on with a message. Where the configuration changes the fields that ask for it, it is not asked: it would
 /// begin anew, in the middle of an answer.
-fn continues(params: &Fields, provider: Provider, usual: bool, changes: &Changes) -> bool {
+pub(super) fn continues(params: &Fields, provider: Provider, usual: bool, changes: &Changes) -> bool {
     let said = params.bool("continues");
     if said == Some(true) && provider != Provider::OpenAiCompatible {
         let span = params.get("continues").map_or(params.span, |n| &n.span);
@@ -370,70 +293,6 @@ fn continues(params: &Fields, provider: Provider, usual: bool, changes: &Changes
     let mut changed =
         edits.drop.iter().chain(edits.set.keys()).chain(changes.extra_body.keys()).chain(renamed);
     said.unwrap_or(usual) && !changed.any(asks)
-}
-
-fn credential<'a>(params: &Fields, defaults: &Defaults<'a>) -> Option<&'a Credential> {
-    let name = params.name("litellm_credential_name")?;
-    let found = defaults.credentials.iter().find(|c| c.name == name);
-    if found.is_none() {
-        let near = crate::problem::nearest(&name, defaults.credentials.iter().map(|c| c.name.as_str()));
-        let near = near.map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
-        let span = params.get("litellm_credential_name").map_or(params.span, |n| &n.span);
-        params.reader.wrong(span, format!("credential_list has no entry {}{near}", quoted(&name)));
-    }
-    found
-}
-
-/// An address without a slash at its end.
-fn address(params: &Fields, base: &str) -> Option<String> {
-    let span = params.get("api_base").map_or(params.span, |n| &n.span);
-    let wrong = |why: &str| {
-        params.reader.wrong(span, format!("api_base {why}: write an address like http://127.0.0.1:8000/v1"));
-        None
-    };
-    match url::Url::parse(base) {
-        Ok(url) if !matches!(url.scheme(), "http" | "https") => {
-            wrong("begins with neither http:// nor https://")
-        }
-        // Not quoted: it holds a password.
-        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            wrong("holds a password, which belongs in api_key")
-        }
-        Ok(url) if url.query().is_some() || url.fragment().is_some() => wrong("has a '?' or '#' in it"),
-        Ok(url) => Some(url.as_str().trim_end_matches('/').to_string()),
-        // A placeholder, as a rule.
-        Err(e) => {
-            params.reader.unfit(
-                span,
-                format!("api_base is no address ({e}): write one like http://127.0.0.1:8000/v1"),
-            );
-            None
-        }
-    }
-}
-
-fn headers(params: &Fields) -> Vec<(String, Secret)> {
-    let mut out = Vec::new();
-    for entry in params.map("extra_headers").unwrap_or_default() {
-        if let Some(why) = header::wrong_name(&entry.key) {
-            params.reader.wrong(&entry.span, format!("extra_headers: {} {why}", quoted(&entry.key)));
-            continue;
-        }
-        let value = match &entry.node.value {
-            Value::Text(t) => {
-                let what = format!("the value of {}", quoted(&entry.key));
-                params.reader.secret(&entry.node.span, &what, t)
-            }
-            Value::Int(i) => Secret::new(&i.to_string()),
-            Value::Bool(b) => Secret::new(&b.to_string()),
-            _ => {
-                params.wrong("extra_headers", &entry.node, "a text");
-                None
-            }
-        };
-        out.extend(value.map(|value| (entry.key.clone(), value)));
-    }
-    out
 }
 
 fn changes(params: &Fields, defaults: &Defaults) -> Changes {
@@ -522,7 +381,16 @@ fn made_id(group: &GroupName, node: &Node) -> String {
             Value::Text(t) => t.hash(hasher),
             Value::List(items) => items.iter().for_each(|i| add(i, hasher)),
             Value::Map(entries) => {
-                let secret = |key: &str| matches!(key, "api_key" | "extra_headers" | "headers");
+                let secret = |key: &str| {
+                    matches!(
+                        key,
+                        "api_key"
+                            | "extra_headers"
+                            | "headers"
+                            | "vertex_credentials"
+                            | "vertex_ai_credentials"
+                    ) || matches!(key, "aws_access_key_id" | "aws_secret_access_key" | "aws_session_token")
+                };
                 for entry in entries.iter().filter(|e| !secret(&e.key)) {
                     entry.key.hash(hasher);
                     add(&entry.node, hasher);

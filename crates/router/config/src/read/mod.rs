@@ -4,11 +4,14 @@ mod any_provider;
 mod check;
 mod deployments;
 mod engine;
+mod hosted;
 mod info;
 mod ours;
 mod processes;
+mod provider_table;
 mod providers;
 mod proxy;
+mod remote;
 mod router;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
-//! Which provider a model's name means, where its API is and what its key is called. Facts about others; used by `deployments`.
+//! Which provider a model's name means. Used by `deployments`.
 
+use super::provider_table::{KNOWN, OTHERS};
 use crate::Provider;
 use crate::problem::mistyped;
 
@@ -15,6 +16,21 @@ pub(crate) struct Known {
     pub base_variables: &'static [&'static str],
     /// Variables that may hold the key. The first is named where none is set.
     pub key_variables: &'static [&'static str],
+    /// What is peculiar to it.
+    pub quirks: &'static [Quirk],
+}
+
+/// What is peculiar to a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quirk {
+    /// It knows `max_tokens` and not `max_completion_tokens`, its newer name.
+    MaxTokens,
+    /// It has OpenAI's `/responses`.
+    SpeaksResponses,
+    /// Its key goes into this header, too.
+    KeyHeader(&'static str),
+    /// `together/meta-llama/Llama` is `meta-llama/Llama:together` there: who serves it stands behind the model.
+    RouterSuffix,
 }
 
 impl Known {
@@ -22,140 +38,11 @@ impl Known {
     pub fn continues(&self) -> bool {
         matches!(self.prefix, "hosted_vllm" | "vllm" | "sglang")
     }
+
+    pub fn has(&self, quirk: Quirk) -> bool {
+        self.quirks.contains(&quirk)
+    }
 }
-
-use Provider::{Anthropic, AzureOpenAi, Gemini, Ollama, OpenAi, OpenAiCompatible as Compatible};
-
-const fn cloud(prefix: &'static str, base: &'static str, key_variables: &'static [&'static str]) -> Known {
-    Known { prefix, provider: Compatible, base: Some(base), base_variables: &[], key_variables }
-}
-
-const fn own(
-    prefix: &'static str,
-    base_variables: &'static [&'static str],
-    key_variables: &'static [&'static str],
-) -> Known {
-    Known { prefix, provider: Compatible, base: None, base_variables, key_variables }
-}
-
-/// All that are known.
-pub(crate) const KNOWN: &[Known] = &[
-    Known {
-        prefix: "openai",
-        provider: OpenAi,
-        base: Some(OPENAI),
-        base_variables: &["OPENAI_BASE_URL", "OPENAI_API_BASE"],
-        key_variables: &["OPENAI_API_KEY"],
-    },
-    Known {
-        prefix: "anthropic",
-        provider: Anthropic,
-        base: Some("https://api.anthropic.com"),
-        base_variables: &["ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"],
-        key_variables: &["ANTHROPIC_API_KEY"],
-    },
-    Known {
-        prefix: "gemini",
-        provider: Gemini,
-        base: Some("https://generativelanguage.googleapis.com/v1beta"),
-        base_variables: &["GEMINI_API_BASE"],
-        key_variables: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
-    },
-    Known {
-        prefix: "azure",
-        provider: AzureOpenAi,
-        base: None,
-        base_variables: &["AZURE_API_BASE"],
-        key_variables: &["AZURE_API_KEY", "AZURE_OPENAI_API_KEY"],
-    },
-    Known {
-        prefix: "ollama",
-        provider: Ollama,
-        base: Some("http://127.0.0.1:11434"),
-        base_variables: &["OLLAMA_API_BASE"],
-        key_variables: &[],
-    },
-    Known {
-        prefix: "ollama_chat",
-        provider: Ollama,
-        base: Some("http://127.0.0.1:11434"),
-        base_variables: &["OLLAMA_API_BASE"],
-        key_variables: &[],
-    },
-    own("hosted_vllm", &["HOSTED_VLLM_API_BASE"], &["HOSTED_VLLM_API_KEY"]),
-    own("vllm", &["HOSTED_VLLM_API_BASE"], &["HOSTED_VLLM_API_KEY"]),
-    own("openai_like", &["OPENAI_LIKE_API_BASE"], &["OPENAI_LIKE_API_KEY"]),
-    own("custom_openai", &[], &[]),
-    own("openai_compatible", &[], &[]),
-    own("sglang", &[], &[]),
-    own("llama_cpp", &[], &[]),
-    own("llamafile", &["LLAMAFILE_API_BASE"], &["LLAMAFILE_API_KEY"]),
-    own("lm_studio", &["LM_STUDIO_API_BASE"], &["LM_STUDIO_API_KEY"]),
-    own("litellm_proxy", &["LITELLM_PROXY_API_BASE"], &["LITELLM_PROXY_API_KEY"]),
-    own("xinference", &["XINFERENCE_API_BASE"], &["XINFERENCE_API_KEY"]),
-    own("docker_model_runner", &["DOCKER_MODEL_RUNNER_API_BASE"], &[]),
-    cloud("groq", "https://api.groq.com/openai/v1", &["GROQ_API_KEY"]),
-    cloud("mistral", "https://api.mistral.ai/v1", &["MISTRAL_API_KEY"]),
-    cloud("deepseek", "https://api.deepseek.com/v1", &["DEEPSEEK_API_KEY"]),
-    cloud("openrouter", "https://openrouter.ai/api/v1", &["OPENROUTER_API_KEY"]),
-    cloud(
-        "together_ai",
-        "https://api.together.xyz/v1",
-        &["TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_API_KEY"],
-    ),
-    cloud(
-        "fireworks_ai",
-        "https://api.fireworks.ai/inference/v1",
-        &["FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY"],
-    ),
-    cloud("xai", "https://api.x.ai/v1", &["XAI_API_KEY"]),
-    cloud("perplexity", "https://api.perplexity.ai", &["PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"]),
-    cloud("nvidia_nim", "https://integrate.api.nvidia.com/v1", &["NVIDIA_NIM_API_KEY"]),
-    cloud("cerebras", "https://api.cerebras.ai/v1", &["CEREBRAS_API_KEY"]),
-    cloud("sambanova", "https://api.sambanova.ai/v1", &["SAMBANOVA_API_KEY"]),
-    cloud("deepinfra", "https://api.deepinfra.com/v1/openai", &["DEEPINFRA_API_KEY"]),
-    cloud("moonshot", "https://api.moonshot.ai/v1", &["MOONSHOT_API_KEY"]),
-    cloud("dashscope", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", &["DASHSCOPE_API_KEY"]),
-    cloud("novita", "https://api.novita.ai/v3/openai", &["NOVITA_API_KEY"]),
-    cloud("hyperbolic", "https://api.hyperbolic.xyz/v1", &["HYPERBOLIC_API_KEY"]),
-    cloud("nebius", "https://api.studio.nebius.ai/v1", &["NEBIUS_API_KEY"]),
-    cloud("zai", "https://api.z.ai/api/paas/v4", &["ZAI_API_KEY"]),
-];
-
-/// Where OpenAI itself is.
-pub(crate) const OPENAI: &str = "https://api.openai.com/v1";
-
-/// Providers of LiteLLM's that have an API of their own, which is not spoken here.
-const OTHERS: &[&str] = &[
-    "bedrock",
-    "bedrock_converse",
-    "sagemaker",
-    "sagemaker_chat",
-    "vertex_ai",
-    "vertex_ai_beta",
-    "cohere",
-    "cohere_chat",
-    "huggingface",
-    "replicate",
-    "watsonx",
-    "databricks",
-    "azure_ai",
-    "cloudflare",
-    "predibase",
-    "triton",
-    "snowflake",
-    "github_copilot",
-    "voyage",
-    "ai21",
-    "nlp_cloud",
-    "aleph_alpha",
-    "baseten",
-    "oci",
-    "petals",
-    "clarifai",
-    "gradient_ai",
-    "text-completion-openai",
-];
 
 /// The provider of this name.
 pub(crate) fn known(prefix: &str) -> Option<&'static Known> {

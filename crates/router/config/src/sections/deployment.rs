@@ -32,6 +32,23 @@ pub static PARAMS: Section = Section {
         key("api_key", Kind::Secret, "the key; without one the provider's variable counts").guard(),
         key("api_version", Kind::Text, "Azure's"),
         key("organization", Kind::Text, "OpenAI's"),
+        key("aws_access_key_id", Kind::Secret, "of Bedrock; without it AWS_ACCESS_KEY_ID, then the profile")
+            .guard(),
+        key("aws_secret_access_key", Kind::Secret, "of Bedrock").guard(),
+        key("aws_session_token", Kind::Secret, "of Bedrock, for temporary keys").guard(),
+        key("aws_region_name", Kind::Text, "of Bedrock; without it AWS_REGION"),
+        key("aws_profile_name", Kind::Text, "of Bedrock: a profile in ~/.aws/credentials"),
+        key("aws_bedrock_runtime_endpoint", Kind::Text, "of Bedrock: where its API begins").guard(),
+        key("aws_role_name", Kind::Text, "roles are not assumed here: the entry is left out").guard(),
+        key("aws_web_identity_token", Kind::Text, "roles are not assumed here: the entry is left out")
+            .guard(),
+        key("vertex_project", Kind::Text, "of Vertex AI; without it the credentials' own")
+            .or(&["vertex_ai_project"]),
+        key("vertex_location", Kind::Text, "of Vertex AI; us-central1 without it")
+            .or(&["vertex_ai_location"]),
+        key("vertex_credentials", Kind::Any, "of Vertex AI: a key file of a service account, or its JSON")
+            .guard()
+            .or(&["vertex_ai_credentials"]),
         key("custom_llm_provider", Kind::Text, "the provider, where model does not begin with it"),
         key("litellm_credential_name", Kind::Text, "an entry of credential_list"),
         key("weight", Kind::Number, "share of the group's requests"),
@@ -209,22 +226,8 @@ pub static PARAMS: Section = Section {
         ),
         (
             &[
-                "aws_access_key_id",
-                "aws_secret_access_key",
-                "aws_session_token",
-                "aws_region_name",
-                "aws_role_name",
                 "aws_session_name",
-                "aws_profile_name",
-                "aws_web_identity_token",
-                "aws_bedrock_runtime_endpoint",
                 "aws_sts_endpoint",
-                "vertex_project",
-                "vertex_location",
-                "vertex_credentials",
-                "vertex_ai_project",
-                "vertex_ai_location",
-                "vertex_ai_credentials",
                 "watsonx_region_name",
                 "region_name",
                 "aws_external_id",
@@ -232,7 +235,7 @@ pub static PARAMS: Section = Section {
                 "aws_bedrock_project_id",
                 "bedrock_tags",
             ],
-            "Bedrock, Vertex AI and watsonx sign requests in ways of their own: their entries are left out",
+            "it does nothing here",
         ),
         (
             &[
@@ -428,7 +431,7 @@ pub static CREDENTIAL_VALUES: Section = Section {
             "vertex_location",
             "vertex_credentials",
         ],
-        "Bedrock and Vertex AI are not supported: their entries are left out",
+        "of the clouds' keys only litellm_params' own and the environment's are read: write them there",
     )],
     refused: &[],
     open: false,

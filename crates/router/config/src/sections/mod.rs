@@ -79,7 +79,10 @@ pub static ROOT: Section = Section {
             "this service of LiteLLM's proxy is not offered here",
         ),
         (&["classifier_plugin"], "Python is not run here; cascades have rules (docs/routing.md)"),
-        (&["default_vertex_config"], "Vertex AI is not supported: its entries are left out"),
+        (
+            &["default_vertex_config"],
+            "write vertex_project, vertex_location and vertex_credentials in the entry, or set VERTEXAI_PROJECT",
+        ),
         (&["callback_settings"], "there are no callbacks here; /metrics has the figures"),
         (
             &["worker_registry", "proxy_batch_write_at"],

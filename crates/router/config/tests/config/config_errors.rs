@@ -227,7 +227,8 @@ fn targets_are_checked() {
     refused_params("{model: qwen}", "'qwen' says no provider: write openai/qwen, octet/NAME");
     refused_params("{model: '*'}", "write model_name: '*' too");
     refused_params("{model: olama/qwen}", "did you mean 'ollama'?");
-    refused_params("{model: bedrock/claude}", "has an API of its own");
+    refused_params("{model: bedrock/claude}", "needs aws_region_name");
+    refused_params("{model: replicate/x}", "has an API of its own");
     refused_params("{model: hosted_vllm/q}", "needs an api_base");
     refused_params("{model: hosted_vllm/q, api_base: 'localhost:8000'}", "api_base begins with neither");
     refused_params(
@@ -240,7 +241,7 @@ fn targets_are_checked() {
     refused_params("{model: octet/q, kv_cache_dtype: q4_0}", "it is one of f16, f32, q8_0");
     refused_params("{model: octet/q, ctx_size: 1, num_ctx: 2}", "keep one of them");
     refused_params("{model: ollama/q, mock_response: hi}", "answers are never made up");
-    noted_params("{model: ollama/q, aws_region_name: x}", "sign requests in ways of their own");
+    noted_params("{model: ollama/q, aws_region_name: x}", "is for models at Bedrock");
     refused_params("{model: ollama/q, extra_headers: {'a b': c}}", "'a b' is no name of a header");
     refused_params(
         "{model: ollama/q, extra_headers: {a: \"x\\r\\nEvil: 1\"}}",

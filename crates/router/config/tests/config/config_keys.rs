@@ -132,7 +132,7 @@ fn params() -> Vec<Row> {
         param("reasoning_effort", "{effort: high, summary: auto}", Noted("effort alone is sent")),
         param("web_search_options", "{search_context_size: low}", Done(|c| json!(remote(c).changes.extra_body), json!({"web_search_options": {"search_context_size": "low"}}))),
         param("mock_response", "hi", Noted("answers are never made up")),
-        param("aws_region_name", "us-east-1", Noted("sign requests in ways of their own")),
+        param("aws_region_name", "us-east-1", Noted("is for models at Bedrock")),
         param("auto_router_config", "x", Noted("write a cascade instead")),
         Row {
             key: "litellm_credential_name",

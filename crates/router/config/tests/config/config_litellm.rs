@@ -438,7 +438,7 @@ router_settings: {fallbacks: [{a: [b, f]}]}
     let skipped: Vec<&str> = config.skipped.iter().map(|s| s.group.as_str()).collect();
     assert_eq!((config.deployments.len(), &skipped[..]), (1, &["b", "c", "d", "e", "f"][..]));
     for (skipped, reason) in config.skipped.iter().zip([
-        "has an API of its own",
+        "bedrock needs aws_access_key_id",
         "there is no provider 'nobody' here",
         "needs an api_base",
         "answers are never made up",

@@ -7,4 +7,5 @@ mod config_full;
 mod config_import;
 mod config_keys;
 mod config_litellm;
+mod config_providers;
 mod config_tree;

@@ -2,6 +2,7 @@
 
 mod common;
 mod upstream_answers;
+mod upstream_clouds;
 mod upstream_faults;
 mod upstream_forward;
 mod upstream_requests;

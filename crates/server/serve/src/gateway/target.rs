@@ -264,6 +264,8 @@ impl Started {
             api_version: None,
             extra_headers: Vec::new(),
             continues: self.target.continues,
+            responses: false,
+            auth: octet_config::Auth::Key,
             changes: self.target.changes.clone(),
         };
         let far = Far::new(&self.client, remote, self.params.clone(), self.max_tokens)

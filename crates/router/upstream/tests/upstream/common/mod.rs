@@ -193,6 +193,8 @@ pub fn remote(provider: Provider, base: &str) -> Remote {
         api_version: None,
         extra_headers: Vec::new(),
         continues: false,
+        responses: false,
+        auth: octet_config::Auth::Key,
         changes: Changes::default(),
     }
 }

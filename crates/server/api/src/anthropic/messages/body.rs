@@ -9,7 +9,7 @@ use crate::core::{
     ResponseFormat, Role, Tool, ToolCall, ToolChoice,
 };
 use crate::dialect::Body;
-use crate::gemini::SIGNED;
+use crate::{bedrock, gemini};
 
 /// Least budget of thinking that Anthropic takes.
 const BUDGET_TOKENS_MIN: u32 = 1024;
@@ -299,7 +299,8 @@ fn assistant(m: &Message) -> Result<Vec<Value>, ApiError> {
 
 /// Whether a proof is Anthropic's, and not another provider's that it would refuse.
 fn is_own(signature: &str) -> bool {
-    signature != UNSIGNED && !signature.starts_with(SIGNED)
+    signature != UNSIGNED
+        && ![gemini::SIGNED, bedrock::SIGNED].iter().any(|others| signature.starts_with(others))
 }
 
 fn tool_use(call: &ToolCall) -> Value {

@@ -10,6 +10,7 @@ mod stream;
 mod usage;
 
 pub use body::{Provider, body};
+pub(crate) use reader::Translator;
 pub use reader::{MessageReader, events};
 pub use request::parse;
 pub(super) use request::parse_to_count;

@@ -1,0 +1,218 @@
+//! A deployment on another server: its address, its key and what is peculiar to its provider. Called by `deployments`.
+
+use super::deployments::{Defaults, continues, provider_params};
+use super::providers::{self, Known, Quirk};
+use super::{Credential, hosted};
+use crate::fields::Fields;
+use crate::problem::quoted;
+use crate::reader::Reader;
+use crate::yaml::Value;
+use crate::{Changes, Provider, Remote, Secret, header};
+
+/// A stable version of Azure's API, where neither the file nor AZURE_API_VERSION says one.
+const AZURE_API_VERSION: &str = "2024-10-21";
+
+/// Reads it; `None` where something is wrong, or why it is left out is said.
+pub(crate) fn read(
+    params: &Fields,
+    model: &str,
+    mut changes: Changes,
+    defaults: &Defaults,
+) -> Option<Remote> {
+    let reader = params.reader;
+    let span = params.get("model").map_or(params.span, |n| &n.span);
+    let stated = params.name("custom_llm_provider");
+    let (known, model) = match providers::split(model, stated.as_deref()) {
+        Ok(found) => found,
+        Err(providers::Unknown::Mistyped(why)) => {
+            reader.wrong(span, format!("litellm_params.model: {why}"));
+            return None;
+        }
+        Err(providers::Unknown::NotSpoken(why)) => {
+            reader.unfit(span, why);
+            return None;
+        }
+    };
+    let credential = credential(params, defaults);
+    let route = match hosted::route(params, known.provider, known.prefix, model) {
+        Ok(route) => route,
+        Err(why) => {
+            reader.unfit(span, why);
+            return None;
+        }
+    };
+    let own_base = params.name("api_base").or_else(|| credential?.api_base.clone()).or(route.base);
+    // A key that a variable holds for a provider is not sent to some other address.
+    let elsewhere = own_base.is_some() && known.base.is_some();
+    let base = own_base
+        .or_else(|| known.base_variables.iter().find_map(|v| reader.variable(v)))
+        .or_else(|| filled(reader, params, known.base?, route.region.as_deref()));
+    let Some(base) = base else {
+        let variable = known.base_variables.first().map_or(String::new(), |v| format!(" (or set {v})"));
+        reader.unfit(
+            span,
+            format!("{}/{model} needs an api_base: where its API begins{variable}", known.prefix),
+        );
+        return None;
+    };
+    let api_base = format!("{}{}", address(params, &base)?, route.path);
+    let own_key = params.secret("api_key").or_else(|| credential?.api_key.clone());
+    let given = params.has("api_key") || credential.is_some_and(|c| c.api_key.is_some());
+    let api_key = if given || elsewhere {
+        own_key
+    } else {
+        let found = known.key_variables.iter().find_map(|v| Some((v, reader.variable(v)?)));
+        let found = found.and_then(|(variable, key)| {
+            let key = Secret::new(&key)?;
+            let what = format!("the environment variable {variable}");
+            reader.sendable(params.span, &what, key.expose()).then_some(key)
+        });
+        if let (None, Some(first), true) = (
+            &found,
+            known.key_variables.first(),
+            known.provider != Provider::Bedrock
+                && (known.base.is_some() || known.provider == Provider::AzureOpenAi),
+        ) {
+            reader.lacks(params.span, first);
+        }
+        found
+    };
+    let provider = match route.provider {
+        Provider::OpenAi if !api_base.starts_with("https://api.openai.com/") => Provider::OpenAiCompatible,
+        provider => provider,
+    };
+    let auth = match hosted::auth(params, provider, route.region, api_key.is_some()) {
+        Ok(auth) => auth,
+        Err(why) => {
+            reader.unfit(span, why);
+            return None;
+        }
+    };
+    let mut extra_headers = headers(params);
+    let model = quirks(known, &route.model, api_key.as_ref(), &mut changes, &mut extra_headers);
+    let api_version = params.header("api_version").or_else(|| credential?.api_version.clone());
+    let azure = || reader.variable("AZURE_API_VERSION").unwrap_or_else(|| AZURE_API_VERSION.into());
+    provider_params(params, provider, &mut changes);
+    Some(Remote {
+        provider,
+        model,
+        api_base,
+        api_key,
+        organization: params.header("organization").or_else(|| credential?.organization.clone()),
+        api_version: if provider == Provider::AzureOpenAi {
+            Some(api_version.unwrap_or_else(azure))
+        } else {
+            api_version
+        },
+        extra_headers,
+        auth,
+        responses: known.has(Quirk::SpeaksResponses) && !elsewhere,
+        continues: continues(params, provider, known.continues(), &changes),
+        changes,
+    })
+}
+
+/// An address with the region and variables in it. `None` where one is not set, which is said then.
+fn filled(reader: &Reader, params: &Fields, base: &str, region: Option<&str>) -> Option<String> {
+    let (Some(start), Some(end)) = (base.find('{'), base.find('}')) else { return Some(base.into()) };
+    let name = &base[start + 1..end];
+    let value = if name == "REGION" { region.map(String::from) } else { reader.variable(name) };
+    let Some(value) = value else {
+        reader.lacks(params.span, name);
+        return None;
+    };
+    Some(format!("{}{value}{}", &base[..start], &base[end + 1..]))
+}
+
+/// What is peculiar to a provider: gives the model's name there.
+fn quirks(
+    known: &Known,
+    model: &str,
+    key: Option<&Secret>,
+    changes: &mut Changes,
+    headers: &mut Vec<(String, Secret)>,
+) -> String {
+    let mut model = model.to_string();
+    for quirk in known.quirks {
+        match *quirk {
+            Quirk::MaxTokens => {
+                let rename = &mut changes.edits.rename;
+                if !rename.iter().any(|(from, _)| from == "max_completion_tokens") {
+                    rename.push(("max_completion_tokens".into(), "max_tokens".into()));
+                }
+            }
+            Quirk::KeyHeader(name) => headers.extend(key.map(|key| (name.to_string(), key.clone()))),
+            Quirk::RouterSuffix => {
+                if let Some((server, rest)) = model.split_once('/').filter(|(_, rest)| rest.contains('/')) {
+                    model = format!("{rest}:{server}");
+                }
+            }
+            Quirk::SpeaksResponses => {}
+        }
+    }
+    model
+}
+
+fn credential<'a>(params: &Fields, defaults: &Defaults<'a>) -> Option<&'a Credential> {
+    let name = params.name("litellm_credential_name")?;
+    let found = defaults.credentials.iter().find(|c| c.name == name);
+    if found.is_none() {
+        let near = crate::problem::nearest(&name, defaults.credentials.iter().map(|c| c.name.as_str()));
+        let near = near.map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+        let span = params.get("litellm_credential_name").map_or(params.span, |n| &n.span);
+        params.reader.wrong(span, format!("credential_list has no entry {}{near}", quoted(&name)));
+    }
+    found
+}
+
+/// An address without a slash at its end.
+fn address(params: &Fields, base: &str) -> Option<String> {
+    let span = params.get("api_base").map_or(params.span, |n| &n.span);
+    let wrong = |why: &str| {
+        params.reader.wrong(span, format!("api_base {why}: write an address like http://127.0.0.1:8000/v1"));
+        None
+    };
+    match url::Url::parse(base) {
+        Ok(url) if !matches!(url.scheme(), "http" | "https") => {
+            wrong("begins with neither http:// nor https://")
+        }
+        // Not quoted: it holds a password.
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            wrong("holds a password, which belongs in api_key")
+        }
+        Ok(url) if url.query().is_some() || url.fragment().is_some() => wrong("has a '?' or '#' in it"),
+        Ok(url) => Some(url.as_str().trim_end_matches('/').to_string()),
+        // A placeholder, as a rule.
+        Err(e) => {
+            params.reader.unfit(
+                span,
+                format!("api_base is no address ({e}): write one like http://127.0.0.1:8000/v1"),
+            );
+            None
+        }
+    }
+}
+
+fn headers(params: &Fields) -> Vec<(String, Secret)> {
+    let mut out = Vec::new();
+    for entry in params.map("extra_headers").unwrap_or_default() {
+        if let Some(why) = header::wrong_name(&entry.key) {
+            params.reader.wrong(&entry.span, format!("extra_headers: {} {why}", quoted(&entry.key)));
+            continue;
+        }
+        let value = match &entry.node.value {
+            Value::Text(t) => {
+                let what = format!("the value of {}", quoted(&entry.key));
+                params.reader.secret(&entry.node.span, &what, t)
+            }
+            Value::Int(i) => Secret::new(&i.to_string()),
+            Value::Bool(b) => Secret::new(&b.to_string()),
+            _ => {
+                params.wrong("extra_headers", &entry.node, "a text");
+                None
+            }
+        };
+        out.extend(value.map(|value| (entry.key.clone(), value)));
+    }
+    out
+}

@@ -1,0 +1,194 @@
+//! Providers: which address, key and API a model's name stands for, and what is peculiar.
+
+use std::collections::HashMap;
+
+use octet_config::*;
+
+/// Reads an entry; variables are those that are given, besides `..._API_KEY`.
+fn entry(params: &str, variables: &[(&str, &str)]) -> Result<Remote, String> {
+    let own: HashMap<String, String> =
+        variables.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+    let env = move |name: &str| {
+        own.get(name).cloned().or_else(|| (name.ends_with("_API_KEY")).then(|| format!("key-of-{name}")))
+    };
+    let text = format!("model_list: [{{model_name: m, litellm_params: {params}}}]");
+    let config = Config::parse("config.yaml", &text, &Disk(env)).map_err(|e| e.to_string())?;
+    match config.deployments.first().map(|d| d.target.clone()) {
+        Some(Target::Remote(remote)) => Ok(remote),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+#[test]
+fn compatible_providers_have_their_address_and_key() {
+    for (model, base, name, variable) in [
+        ("cohere/command-a", "https://api.cohere.ai/compatibility/v1", "command-a", "COHERE_API_KEY"),
+        ("mistral/mistral-large", "https://api.mistral.ai/v1", "mistral-large", "MISTRAL_API_KEY"),
+        ("groq/llama-3.3-70b", "https://api.groq.com/openai/v1", "llama-3.3-70b", "GROQ_API_KEY"),
+        ("github/gpt-4o", "https://models.github.ai/inference", "gpt-4o", "GITHUB_API_KEY"),
+        ("veniceai/x", "https://api.venice.ai/api/v1", "x", "VENICE_AI_API_KEY"),
+        (
+            "huggingface/together/org/model",
+            "https://router.huggingface.co/v1",
+            "org/model:together",
+            "HUGGINGFACE_API_KEY",
+        ),
+        ("huggingface/org/model", "https://router.huggingface.co/v1", "org/model", "HUGGINGFACE_API_KEY"),
+    ] {
+        let r = entry(&format!("{{model: {model}}}"), &[]).unwrap_or_else(|e| panic!("{model}: {e}"));
+        let key = r.api_key.as_ref().map(Secret::expose);
+        assert_eq!(
+            (r.api_base.as_str(), r.model.as_str(), key),
+            (base, name, Some(&*format!("key-of-{variable}")))
+        );
+        assert_eq!((r.provider, &r.auth), (Provider::OpenAiCompatible, &Auth::Key));
+    }
+}
+
+#[test]
+fn variables_stand_in_addresses() {
+    let account = [("CLOUDFLARE_ACCOUNT_ID", "abc")];
+    let r = entry("{model: 'cloudflare/@cf/meta/llama-3'}", &account).expect("an entry");
+    assert_eq!(r.api_base, "https://api.cloudflare.com/client/v4/accounts/abc/ai/v1");
+    assert_eq!(r.model, "@cf/meta/llama-3");
+    let e = entry("{model: cloudflare/x}", &[]).unwrap_err();
+    assert!(e.contains("CLOUDFLARE_ACCOUNT_ID is not set"), "{e}");
+}
+
+#[test]
+fn what_is_peculiar_is_done() {
+    let r = entry("{model: mistral/x}", &[]).expect("an entry");
+    assert_eq!(r.changes.edits.rename, [("max_completion_tokens".to_string(), "max_tokens".to_string())]);
+    let r = entry("{model: sarvam/x}", &[]).expect("an entry");
+    assert_eq!(r.extra_headers[0].0, "api-subscription-key");
+    assert_eq!(r.extra_headers[0].1.expose(), "key-of-SARVAM_API_KEY");
+    assert!(entry("{model: xai/grok-4}", &[]).expect("an entry").responses);
+    // Elsewhere may be anybody.
+    assert!(!entry("{model: xai/grok-4, api_base: 'http://h/v1'}", &[]).expect("an entry").responses);
+}
+
+const KEYS: &str = "aws_access_key_id: AKID, aws_secret_access_key: s";
+
+#[test]
+fn models_at_bedrock_have_a_region_and_an_api() {
+    use Provider::{Bedrock, BedrockAnthropic};
+    let claude = "anthropic.claude-3-5-haiku-20241022-v1:0";
+    let profile = "arn:aws:bedrock:eu-west-1:1:application-inference-profile/abc";
+    for (model, more, provider, name, region) in [
+        (claude, ", aws_region_name: us-east-1", BedrockAnthropic, claude, "us-east-1"),
+        (
+            "converse/us.anthropic.claude-x",
+            ", aws_region_name: us-east-1",
+            Bedrock,
+            "us.anthropic.claude-x",
+            "us-east-1",
+        ),
+        ("eu-west-3/amazon.nova-lite-v1:0", "", Bedrock, "amazon.nova-lite-v1:0", "eu-west-3"),
+        ("amazon.nova-lite-v1:0", "", Bedrock, "amazon.nova-lite-v1:0", "ap-south-1"),
+        (&format!("invoke/{profile}"), "", BedrockAnthropic, profile, "eu-west-1"),
+    ] {
+        let params = format!("{{model: 'bedrock/{model}', {KEYS}{more}}}");
+        let r = entry(&params, &[("AWS_REGION", "ap-south-1")]).unwrap_or_else(|e| panic!("{model}: {e}"));
+        assert_eq!((r.provider, r.model.as_str()), (provider, name));
+        assert_eq!(r.api_base, format!("https://bedrock-runtime.{region}.amazonaws.com"));
+        let Auth::Aws(aws) = &r.auth else { panic!("{:?}", r.auth) };
+        assert_eq!((aws.region.as_str(), aws.access_key_id.expose()), (region, "AKID"));
+    }
+    let base = format!(
+        "{{model: bedrock/m, aws_region_name: x-y-1, aws_bedrock_runtime_endpoint: 'http://h:1', {KEYS}}}"
+    );
+    assert_eq!(entry(&base, &[]).expect("an entry").api_base, "http://h:1");
+    for (params, variables, why) in [
+        (format!("{{model: bedrock/m, {KEYS}}}"), &[][..], "needs aws_region_name"),
+        (
+            format!("{{model: bedrock/invoke/amazon.x, {KEYS}, aws_region_name: r}}"),
+            &[],
+            "bedrock/converse/amazon.x",
+        ),
+        (format!("{{model: bedrock/agent/x, {KEYS}}}"), &[], "'bedrock/agent/' is not supported"),
+        ("{model: bedrock/m, aws_region_name: a/b}".into(), &[], "aws_region_name is no region"),
+        ("{model: bedrock/m, aws_region_name: r, aws_role_name: x}".into(), &[], "roles are not assumed"),
+        ("{model: bedrock/m, aws_region_name: r, aws_access_key_id: x}".into(), &[], "are both needed"),
+        ("{model: bedrock/m, aws_region_name: r}".into(), &[], "bedrock needs aws_access_key_id"),
+    ] {
+        let e = entry(&params, variables).unwrap_err();
+        assert!(e.contains(why), "{params}: {e}");
+    }
+}
+
+#[test]
+fn keys_of_aws_come_from_the_environment_or_a_profile() {
+    let of = |r: Remote| match r.auth {
+        Auth::Aws(aws) => {
+            (aws.access_key_id.expose().to_string(), aws.session_token.map(|t| t.expose().to_string()))
+        }
+        other => panic!("{other:?}"),
+    };
+    let params = "{model: bedrock/m, aws_region_name: r-s-1}";
+    let variables = [("AWS_ACCESS_KEY_ID", "A"), ("AWS_SECRET_ACCESS_KEY", "S"), ("AWS_SESSION_TOKEN", "T")];
+    assert_eq!(of(entry(params, &variables).expect("an entry")), ("A".into(), Some("T".into())));
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("credentials");
+    std::fs::write(&file, "[default]\naws_access_key_id=D\naws_secret_access_key=S\n[two]\naws_access_key_id=W\naws_secret_access_key=S\n").expect("written");
+    let variables = [("AWS_SHARED_CREDENTIALS_FILE", file.to_str().expect("a path"))];
+    assert_eq!(of(entry(params, &variables).expect("an entry")).0, "D");
+    let two = "{model: bedrock/m, aws_region_name: r-s-1, aws_profile_name: two}";
+    assert_eq!(of(entry(two, &variables).expect("an entry")).0, "W");
+    let r = entry(params, &[("AWS_BEARER_TOKEN_BEDROCK", "B")]).expect("an entry");
+    assert_eq!((r.auth, r.api_key.as_ref().map(Secret::expose)), (Auth::Key, Some("B")));
+}
+
+#[test]
+fn models_at_vertex_have_a_project_and_an_account() {
+    let key = r#"{"type": "service_account", "project_id": "own", "client_email": "a@b", "private_key": "-----BEGIN", "token_uri": "http://t/"}"#;
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("key.json");
+    std::fs::write(&file, key).expect("written");
+    let path = file.to_str().expect("a path");
+    let by_variable = [("GOOGLE_APPLICATION_CREDENTIALS", path)];
+    for (params, base, provider) in [
+        (
+            format!(
+                "{{model: vertex_ai/gemini-2.5-pro, vertex_project: p, vertex_location: europe-west4, vertex_credentials: '{path}'}}"
+            ),
+            "https://europe-west4-aiplatform.googleapis.com/v1/projects/p/locations/europe-west4",
+            Provider::Vertex,
+        ),
+        (
+            format!(
+                "{{model: vertex_ai/claude-sonnet-4-5@20250929, vertex_location: global, vertex_credentials: {key}}}"
+            ),
+            "https://aiplatform.googleapis.com/v1/projects/own/locations/global",
+            Provider::VertexAnthropic,
+        ),
+        (
+            "{model: vertex_ai/gemini-2.5-pro, api_base: 'http://h:1'}".into(),
+            "http://h:1/v1/projects/own/locations/us-central1",
+            Provider::Vertex,
+        ),
+    ] {
+        let r = entry(&params, &by_variable).unwrap_or_else(|e| panic!("{params}: {e}"));
+        assert_eq!((r.api_base.as_str(), r.provider), (base, provider));
+        let Auth::Google(Google::Service { email, token_uri, .. }) = &r.auth else { panic!("{:?}", r.auth) };
+        assert_eq!((email.as_str(), token_uri.as_str()), ("a@b", "http://t/"));
+        assert!(!format!("{r:?}").contains("BEGIN"), "the key is not printed");
+    }
+    let r = entry("{model: vertex_ai/gemini-2.5-pro, vertex_project: p}", &[]).expect("an entry");
+    assert_eq!(r.auth, Auth::Google(Google::Machine { base: "http://metadata.google.internal".into() }));
+    for (params, why) in [
+        ("{model: vertex_ai/gemini-2.5-pro}", "needs vertex_project"),
+        ("{model: vertex_ai/llama-4, vertex_project: p}", "neither a gemini model nor a claude one"),
+        ("{model: vertex_ai/gemini-x, vertex_project: a/b}", "vertex_project is no name"),
+        (
+            "{model: vertex_ai/gemini-x, vertex_project: p, vertex_credentials: {type: external_account}}",
+            "are not supported",
+        ),
+        (
+            "{model: vertex_ai/gemini-x, vertex_project: p, vertex_credentials: /nowhere/key.json}",
+            "vertex_credentials: /nowhere",
+        ),
+    ] {
+        let e = entry(params, &[]).unwrap_err();
+        assert!(e.contains(why), "{params}: {e}");
+    }
+}
