@@ -39,6 +39,10 @@ CONFIG = """model_list:
   - {{model_name: pair, litellm_params: {{model: openai/limited, api_base: "{base}", api_key: k}}}}
   - {{model_name: pair, litellm_params: {{model: openai/ok, api_base: "{base}", api_key: k}}}}
   - {{model_name: twice, litellm_params: {{model: openai/once, api_base: "{base}", api_key: k, rpm: 2}}}}
+  - model_name: bedrock
+    litellm_params:
+      {{model: bedrock/converse/nova, aws_access_key_id: AKID, aws_secret_access_key: s, aws_region_name: us-east-1, aws_bedrock_runtime_endpoint: "{root}"}}
+  - {{model_name: keyless, litellm_params: {{model: groq/m, api_key: os.environ/NOT_SET_ANYWHERE}}}}
   - {{model_name: "any/*", litellm_params: {{model: "openai/*", api_base: "{base}", api_key: k}}}}
 router_settings:
   num_retries: 2
@@ -73,6 +77,12 @@ class Mock(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path.endswith("/converse"):
+            signed = (self.headers["authorization"] or "").startswith("AWS4-HMAC-SHA256 Credential=AKID/")
+            Mock.asked["nova, signed" if signed else "nova, not signed"] += 1
+            message = {"role": "assistant", "content": [{"text": "Hi"}]}
+            usage = {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}
+            return self.answer(200, {"output": {"message": message}, "stopReason": "end_turn", "usage": usage, "metrics": {"latencyMs": 1}})
         model = body["model"]
         Mock.asked[model] += 1
         Mock.bodies[model] = body
@@ -215,6 +225,8 @@ CASES = [
     ("`timeout: 1` and a provider that takes 6 s, `num_retries: 2`", case_slow),
     ("three requests at `rpm: 2`", case_limit),
     ("a stream that is cut after one piece", case_cut),
+    ("a model of Bedrock (`converse`)", lambda p: shows("nova, signed")(p, "bedrock")),
+    ("a model whose key is not set", lambda p: plain(*p.ask("keyless"))),
     ("an unknown model", lambda p: plain(*p.ask("nobody"))),
     ("a wrong key", lambda p: plain(*p.ask("ok", key="sk-wrong"))),
     ("`/chat/completions` without `/v1`", lambda p: plain(*p.ask("ok", path="/chat/completions"))),
@@ -264,7 +276,8 @@ def main():
     threading.Thread(target=mock.serve_forever, daemon=True).start()
     folder = pathlib.Path(tempfile.mkdtemp())
     config = folder / "config.yaml"
-    config.write_text(CONFIG.format(base=f"http://127.0.0.1:{mock.server_port}/v1", key=KEY))
+    root = f"http://127.0.0.1:{mock.server_port}"
+    config.write_text(CONFIG.format(base=f"{root}/v1", root=root, key=KEY))
     columns = []
     for name, program in [("LiteLLM", args.litellm), ("Octet", args.octet)]:
         if program is None:

@@ -88,8 +88,8 @@ fn soonest<T>(group: &Group<T>, name: &str, now: Instant) -> Option<Instant> {
 
 /// A group has no deployments: all were left out.
 pub fn left_out<T>(group: &Group<T>) -> Failure {
-    let what = format!("nobody can answer for '{}': {}", group.name, group.skipped.join("; "));
-    Failure::new(FailureKind::Server, what)
+    let what = format!("the model '{}' is left out: {}", group.name, group.skipped.join("; "));
+    Failure::new(FailureKind::NotFound, what)
 }
 
 /// None of a group can be asked.

@@ -238,3 +238,27 @@ router_settings: {{num_retries: 0}}
     drop(clouds.stdin.take());
     assert!(clouds.wait().expect("it ends").success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn litellms_client_manages_keys() {
+    let packages = ["litellm==1.106.2", "requests"];
+    let found = tokio::task::spawn_blocking(move || python("litellm", &packages)).await;
+    let Some(python) = found.expect("pip ran") else { return };
+    let up = Upstream::saying("Hi").await;
+    let dir = tempfile::tempdir().expect("a folder");
+    let f = Fixture::routed(&format!(
+        "model_list:
+- {{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: '{base}/v1', input_cost_per_token: 0.01, output_cost_per_token: 0.1}}}}
+- {{model_name: other, litellm_params: {{model: hosted_vllm/y, api_base: '{base}/v1'}}}}
+general_settings: {{master_key: sk-master}}
+keys: {{database: '{}'}}
+",
+        dir.path().join("keys.db").display(),
+        base = up.base,
+    ))
+    .await;
+    let url = f.url("");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/litellm_keys.py");
+    let asking = tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).arg(url)));
+    asking.await.expect("the client is content");
+}

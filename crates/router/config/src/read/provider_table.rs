@@ -310,6 +310,13 @@ pub(crate) const KNOWN: &[Known] = &[
     cloud("prism", "https://api.prisminference.com/v1", &["PRISM_API_BASE"], &["PRISM_API_KEY"], RESPONSES),
     cloud("publicai", "https://api.publicai.co/v1", &["PUBLICAI_API_BASE"], &["PUBLICAI_API_KEY"], MAX),
     cloud(
+        "qwen_ai_platform",
+        "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        &["QWEN_AI_PLATFORM_API_BASE"],
+        &["QWEN_AI_PLATFORM_API_KEY", "DASHSCOPE_API_KEY"],
+        MAX,
+    ),
+    cloud(
         "qwencloud",
         "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
         &["QWENCLOUD_API_BASE"],

@@ -192,3 +192,27 @@ fn models_at_vertex_have_a_project_and_an_account() {
         assert!(e.contains(why), "{params}: {e}");
     }
 }
+
+/// The names of OpenAI-compatible providers that LiteLLM 1.106 knows.
+const LITELLMS: &str = "abliteration ai21 ai21_chat aihubmix aiml amazon_nova anyscale apertis assemblyai azure_ai baseten \
+    cerebras charity_engine chatgpt chutes clarifai cloudflare codestral cognition cohere cohere_chat \
+    cometapi compactifai cortecs crusoe darkbloom dashscope databricks deepinfra deepseek \
+    docker_model_runner edenai empiriolabs empower featherless_ai fireworks_ai friendliai galadriel \
+    github github_copilot gmi gradient_ai groq helicone hosted_vllm huggingface hyperbolic inception \
+    jina_ai lambda_ai lemonade libertai litellm_proxy llamafile llamagate lm_studio meta meta_llama \
+    minimax mistral modelscope moonshot morph nano-gpt nebius neosantara novita nscale nvidia_nim \
+    openrouter ovhcloud parasail perplexity pinstripes poe prism publicai qwen_ai_platform qwencloud \
+    ragflow reka sail sambanova sarvam scaleway scx-ai synthetic tencent tensormesh together_ai v0 \
+    veniceai vercel_ai_gateway volcengine voyage wandb xai xiaomi_mimo xinference zai";
+/// Those of them that want a login in place of a key.
+const NOT_HERE: [&str; 2] = ["chatgpt", "github_copilot"];
+
+#[test]
+fn every_compatible_provider_of_litellms_is_known() {
+    let account = [("CLOUDFLARE_ACCOUNT_ID", "abc")];
+    for name in LITELLMS.split(' ') {
+        let read = entry(&format!("{{model: {name}/m}}"), &account);
+        let read = read.or_else(|_| entry(&format!("{{model: {name}/m, api_base: 'http://h/v1'}}"), &[]));
+        assert_eq!(read.is_ok(), !NOT_HERE.contains(&name), "{name}: {read:?}");
+    }
+}

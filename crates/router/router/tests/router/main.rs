@@ -8,3 +8,4 @@ mod router_dispatch;
 mod router_faults;
 mod router_sockets;
 mod router_wildcards;
+mod router_wishes;

@@ -123,6 +123,11 @@ impl Gateway {
         self.store.is_some()
     }
 
+    /// Virtual keys and what they spent.
+    pub fn store(&self) -> Option<&Arc<octet_keys::Store>> {
+        self.store.as_ref()
+    }
+
     /// Who a request comes from, if that is somebody who may come in.
     pub fn admit(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let current = self.current();

@@ -11,7 +11,7 @@ use axum::body::Bytes;
 use octet_api::anthropic::{count_tokens, messages};
 use octet_api::core::{Completion, EmbedRequest, GenerateRequest, Input};
 use octet_api::ollama::{self, Call};
-use octet_api::openai::{chat, completions, embeddings};
+use octet_api::openai::{chat, completions, embeddings, responses};
 use octet_api::{ApiError, ErrorKind};
 use octet_router::{Dialect, Original, Wishes};
 use serde::Deserialize;
@@ -154,6 +154,14 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
     (!out.model.is_empty()).then_some(Peeked { request: out, own, body: left })
 }
 
+/// What of a body is the router's, and the body without that.
+pub fn split(body: Bytes, dialect: Dialect) -> (Own, Bytes) {
+    match peek(&body, dialect) {
+        Some(Peeked { own, body: Some(left), .. }) => (own, left),
+        _ => (Own::default(), body),
+    }
+}
+
 /// A request of which no more than this is known.
 pub fn shallow(model: String) -> GenerateRequest {
     GenerateRequest::new(model, Input::Completion(Completion::default()))
@@ -176,6 +184,16 @@ pub fn request(original: &Original) -> Result<GenerateRequest, ApiError> {
         Dialect::OpenAiChat => chat::parse(body),
         Dialect::OpenAiCompletions => completions::parse(body),
         Dialect::AnthropicMessages => messages::parse(body),
+        Dialect::OpenAiResponses => {
+            let parsed = responses::parse(body)?;
+            match parsed.previous_response_id {
+                None => Ok(parsed),
+                Some(_) => Err(ApiError::invalid(
+                    "previous_response_id",
+                    "the response before this one is kept by a provider that does not answer now",
+                )),
+            }
+        }
         Dialect::OllamaChat => of_ollama(ollama::chat::parse(body)?),
         Dialect::OllamaGenerate => of_ollama(ollama::generate::parse(body)?),
         other => Err(ApiError::new(ErrorKind::Internal, format!("{other:?} is not for text"))),

@@ -3,6 +3,7 @@
 //! From the outside in: the access line and the request's name; the end of connections whose requests were not read to their
 //! end; CORS; keys; the endpoint.
 
+mod admin;
 mod anthropic;
 mod body;
 mod call;
@@ -103,6 +104,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/page/{*path}", get(page::file))
         .route("/", get(page::document))
         .merge(litellm::routes())
+        .merge(admin::routes())
         .method_not_allowed_fallback(wrong_method);
     // Paths of other programs lead to the same endpoints; only what is nowhere else is looked up among them.
     let known = router.clone().fallback(nowhere).with_state(Arc::clone(&app));

@@ -16,7 +16,7 @@ use super::openai::keep_nothing;
 use super::reply::{Form, NDJSON, generate};
 use super::routed;
 use crate::app::App;
-use crate::gateway::read::Own;
+use crate::gateway::read::{Own, split};
 use crate::gateway::{Asker, Caller};
 use crate::pipeline::{acquire_at, embed};
 use crate::warnings::{messages, tell};
@@ -56,13 +56,13 @@ async fn answer(
     form: Form,
 ) -> Result<Response, ApiError> {
     let (bytes, mut share) = c.body.into_parts();
+    let (own, bytes) = if c.app.gateway().is_some() { split(bytes, wire) } else { (Own::default(), bytes) };
     let parsed = match body::parse_bytes(&c.app.room, &mut share, bytes.clone(), parse).await? {
         Asked::Generate(parsed) => *parsed,
         Asked::Load(load) => return load_model(&c.app, &c.caller, &load, wire == Wire::OllamaChat).await,
     };
     if let Some(gateway) = c.app.gateway().cloned() {
-        let asker =
-            Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own: Own::default() };
+        let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
         return routed::parsed(&c.app, &gateway, asker, parsed, Some((wire, bytes)), form).await;
     }
     drop(bytes);

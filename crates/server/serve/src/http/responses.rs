@@ -8,6 +8,7 @@ use axum::response::Response;
 use octet_api::core::{Answer, GenerateRequest};
 use octet_api::openai::responses::{self, ResponseWriter};
 use octet_api::{ApiError, ErrorKind, shortened};
+use octet_router::Dialect as Wire;
 
 use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
@@ -15,8 +16,8 @@ use super::reply::{Form, SSE, generate};
 use super::routed;
 use super::{Dialect, body};
 use crate::app::App;
-use crate::gateway::Asker;
-use crate::gateway::read::Own;
+use crate::gateway::read::{Own, split};
+use crate::gateway::{Asker, Caller, Gateway};
 
 const FORM: Form = Form {
     writer: |r| Box::new(ResponseWriter::new(r)),
@@ -35,7 +36,16 @@ fn keep(app: &App, owner: Option<&Arc<str>>, request: &GenerateRequest, answer: 
 /// `POST /v1/responses`
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let (mut parsed, mut share) = body::parse(c.body, responses::parse).await?;
+        let (mut bytes, mut share) = c.body.into_parts();
+        let mut own = Own::default();
+        if let Some(gateway) = c.app.gateway().cloned() {
+            (own, bytes) = split(bytes, Wire::OpenAiResponses);
+            if passes(&c.app, &gateway, &c.caller, &bytes) {
+                let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
+                return routed::passing(&c.app, &gateway, asker, Wire::OpenAiResponses, bytes, FORM).await;
+            }
+        }
+        let mut parsed = body::parse_bytes(&c.app.room, &mut share, bytes, responses::parse).await?;
         if let Some(id) = &parsed.previous_response_id {
             let Some(kept) = c.app.kept.get(id, &c.caller) else {
                 let what = format!(
@@ -49,13 +59,26 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
             c.app.room.take_kept(&mut share, kept.bytes)?;
         }
         if let Some(gateway) = c.app.gateway().cloned() {
-            let asker =
-                Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own: Own::default() };
+            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
             return routed::parsed(&c.app, &gateway, asker, parsed, None, FORM).await;
         }
         generate(c.app, c.trace, &c.headers, (parsed, share), FORM).await
     })
     .await
+}
+
+/// Whether a provider that has responses itself gets a request as it is, and keeps what there is to keep. What goes on with a response
+/// that is kept here is answered from here.
+fn passes(app: &App, gateway: &Gateway, caller: &Caller, body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Asked {
+        model: String,
+        #[serde(default)]
+        previous_response_id: Option<String>,
+    }
+    let Ok(asked) = serde_json::from_slice::<Asked>(body) else { return false };
+    let kept_here = asked.previous_response_id.is_some_and(|id| app.kept.get(&id, caller).is_some());
+    !kept_here && gateway.passes(gateway.name(&asked.model), Wire::OpenAiResponses)
 }
 
 fn missing(id: &str) -> ApiError {

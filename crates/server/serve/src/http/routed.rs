@@ -47,6 +47,21 @@ pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Resp
     parsed(&app, gateway, asker, request, Some((dialect, bytes)), form).await
 }
 
+/// A request for text that is handed on as it is, if the model's providers speak its dialect.
+pub async fn passing(
+    app: &Arc<App>,
+    gateway: &Arc<Gateway>,
+    asker: Asker<'_>,
+    dialect: Wire,
+    body: Bytes,
+    form: Form,
+) -> Result<Response, ApiError> {
+    let Some(read::Peeked { request, .. }) = read::peek(&body, dialect) else {
+        return Err(ApiError::invalid("model", "'model' is missing"));
+    };
+    parsed(app, gateway, asker, request, Some((dialect, body)), form).await
+}
+
 /// A request for text that has been read. `original` is it as it came, where it may go on as that.
 pub async fn parsed(
     app: &Arc<App>,

@@ -177,3 +177,92 @@ router_settings: {{num_retries: 2}}
         (&json!("u"), None)
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_left_out_is_none() {
+    let up = Upstream::start(script).await;
+    let f = Fixture::routed(&file(&up.base, "router_settings: {num_retries: 0}\n")).await;
+    let (status, said) = f.post("/v1/chat/completions", &ask(Some("gone"))).await;
+    assert_eq!(status, 404, "{said}");
+    let message = said["error"]["message"].as_str().expect("words");
+    assert!(
+        message.contains("'gone' is left out") && message.contains("GROQ_API_KEY is not set"),
+        "{message}"
+    );
+    let (_, list) = f.get("/v1/models").await;
+    assert!(!list.to_string().contains("gone"), "{list}");
+    // Others may stand in for it all the same.
+    let settings = "router_settings: {num_retries: 0, fallbacks: [{gone: [gpt-4o]}]}\n";
+    let f = Fixture::routed(&file(&up.base, settings)).await;
+    let answer = f.ok("/v1/chat/completions", &ask(Some("gone"))).await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "Hi");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_the_routers_is_taken_out_of_every_dialect() {
+    let up = Upstream::start(|seen| match seen.path.as_str() {
+        "/api/chat" if seen.body["model"] == "theirs" => {
+            answer("500 Internal Server Error", &json!({"error": "down"}))
+        }
+        "/v1/chat/completions" if seen.body["model"] == "theirs" => {
+            answer("500 Internal Server Error", &json!({"error": {"message": "down"}}))
+        }
+        _ => says(seen, "Hi"),
+    })
+    .await;
+    let f = Fixture::routed(&format!(
+        "model_list:
+- {{model_name: o, litellm_params: {{model: ollama/theirs, api_base: '{base}'}}}}
+- {{model_name: r, litellm_params: {{model: hosted_vllm/theirs, api_base: '{base}/v1'}}}}
+- {{model_name: well, litellm_params: {{model: hosted_vllm/well, api_base: '{base}/v1'}}}}
+router_settings: {{num_retries: 3, disable_cooldowns: true}}
+",
+        base = up.base
+    ))
+    .await;
+    let own = json!({"num_retries": 0, "fallbacks": ["well"], "timeout": 30, "tags": ["a"], "cache": {"no-cache": true}});
+    let messages = ask(None)["messages"].clone();
+    for (path, body, at) in [
+        ("/api/chat", json!({"model": "o", "messages": messages, "stream": false}), "/message/content"),
+        ("/v1/responses", json!({"model": "r", "input": "Hello"}), "/output/0/content/0/text"),
+    ] {
+        let before = up.seen().len();
+        let mut body = body;
+        body.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+        let answer = f.ok(path, &body).await;
+        assert_eq!(answer.pointer(at), Some(&json!("Hi")), "{path}: {answer}");
+        let seen = &up.seen()[before..];
+        assert_eq!(seen.len(), 2, "{path}: once each");
+        for seen in seen {
+            let names = own.as_object().expect("an object").keys();
+            let sent: Vec<&String> = names.filter(|name| seen.body.get(name).is_some()).collect();
+            assert!(sent.is_empty(), "{path}: {sent:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_pass_through_where_the_provider_has_them() {
+    let whole = json!({"id": "resp_theirs", "object": "response", "created_at": 1, "status": "completed", "model": "theirs",
+        "output": [{"type": "message", "id": "m", "role": "assistant", "status": "completed",
+            "content": [{"type": "output_text", "text": "Hi", "annotations": [], "of_theirs": 1}]}],
+        "usage": {"input_tokens": 3, "output_tokens": 1, "total_tokens": 4}});
+    let up = Upstream::start(move |seen| match seen.path.split('?').next() {
+        Some("/openai/v1/responses") => answer("200 OK", &whole),
+        _ => says(seen, "Hi"),
+    })
+    .await;
+    let f = Fixture::routed(&format!(
+        "model_list: [{{model_name: m, litellm_params: {{model: azure/theirs, api_base: '{}', api_version: v1, api_key: k}}}}]",
+        up.base
+    ))
+    .await;
+    let body = json!({"model": "m", "input": "Hello", "previous_response_id": "resp_before", "of_theirs": true, "num_retries": 0});
+    let answer = f.ok("/v1/responses", &body).await;
+    assert_eq!(
+        (&answer["id"], &answer["output"][0]["content"][0]["of_theirs"]),
+        (&json!("resp_theirs"), &json!(1))
+    );
+    let sent = json!({"model": "theirs", "input": "Hello", "previous_response_id": "resp_before", "of_theirs": true});
+    assert_eq!(up.last().body, sent);
+}

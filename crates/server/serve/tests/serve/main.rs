@@ -5,6 +5,7 @@ mod common;
 
 mod anthropic;
 mod description;
+mod gateway_admin;
 mod gateway_keys;
 mod gateway_litellm;
 mod gateway_matrix;

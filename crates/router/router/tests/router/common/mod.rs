@@ -304,6 +304,8 @@ pub fn deployment(group: &str, id: &str) -> config::Deployment {
             api_version: None,
             extra_headers: Vec::new(),
             continues: false,
+            responses: false,
+            auth: config::Auth::Key,
             changes: config::Changes::default(),
         }),
         weight: None,

@@ -1,0 +1,92 @@
+//! What a request may wish for itself: a shorter time, fewer or more attempts, other fallbacks.
+
+use std::time::Duration;
+
+use crate::common::*;
+use octet_api::ErrorKind;
+use octet_router::{FailureKind, Wishes};
+use tokio::time::Instant;
+
+#[tokio::test(start_paused = true)]
+async fn the_shorter_time_counts() {
+    for (own, of_all, seconds) in [(Some(2), 600, 2), (Some(60), 3, 3), (None, 5, 5)] {
+        let mut c = config(&[("m", "a")]);
+        c.router.timeout = Duration::from_secs(of_all);
+        let (router, world) = router(&c);
+        world.script("a", [vec![Do::Wait(3_600_000), started("a")]]);
+        let mut wished = call("m");
+        wished.timeout = own.map(Duration::from_secs);
+        let began = Instant::now();
+        let error = read(&all(&mut router.send(wished)).await).unwrap_err();
+        assert_eq!(
+            (error.kind, began.elapsed().as_secs()),
+            (ErrorKind::Timeout, seconds),
+            "{own:?} of {of_all}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_and_fallbacks_share_the_wished_time() {
+    let mut c = config(&[("m", "a"), ("n", "b")]);
+    c.router.num_retries = 100;
+    c.router.fallbacks = vec![fallback("m", &["n"])];
+    let (router, world) = router(&c);
+    world.script("a", [vec![Do::Wait(900), fail(FailureKind::Server)]]);
+    world.script("b", [vec![Do::Wait(900), fail(FailureKind::Server)]]);
+    let mut wished = call("m");
+    wished.timeout = Some(Duration::from_secs(4));
+    let began = Instant::now();
+    read(&all(&mut router.send(wished)).await).unwrap_err();
+    assert_eq!(began.elapsed().as_secs(), 4);
+    assert!((2..=4).contains(&world.who().len()), "{:?}", world.who());
+}
+
+/// What goes on with a broken answer has what is left of the request's time to begin, and not all of it again.
+#[tokio::test(start_paused = true)]
+async fn a_continuation_does_not_start_the_clock_again() {
+    let mut c = config(&[("m", "a"), ("m", "b"), ("m", "c")]);
+    for (d, order) in c.deployments.iter_mut().zip(1..) {
+        d.order = Some(order);
+    }
+    c.router.num_retries = 0;
+    let (router, world) = router(&c);
+    for who in ["b", "c"] {
+        world.nature(who, Nature { continues: true, ..Nature::default() });
+    }
+    world.script("a", [vec![started("a"), text("One "), Do::Wait(4000), fail(FailureKind::Protocol)]]);
+    world.script(
+        "b",
+        [vec![Do::Wait(3000), started("b"), text("two "), Do::Wait(1000), fail(FailureKind::Protocol)]],
+    );
+    world.script("c", [vec![Do::Wait(3_600_000), started("c")]]);
+    let mut wished = call("m");
+    wished.timeout = Some(Duration::from_secs(10));
+    let began = Instant::now();
+    let events = all(&mut router.send(wished)).await;
+    assert_eq!((said(&events).as_str(), read(&events).is_err()), ("One two ", true));
+    assert_eq!(began.elapsed().as_secs(), 10);
+    assert_eq!(world.who(), ["a", "b", "c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wished_attempts_and_fallbacks_beat_the_configuration() {
+    let mut c = config(&[("m", "a"), ("n", "b"), ("o", "c")]);
+    c.router.num_retries = 2;
+    c.router.fallbacks = vec![fallback("m", &["n"])];
+    c.router.disable_cooldowns = true;
+    for (wishes, asked) in [
+        (Wishes::default(), &["a", "a", "a", "b"][..]),
+        (Wishes { retries: Some(0), fallbacks: None }, &["a", "b"]),
+        (Wishes { retries: Some(1), fallbacks: Some(vec!["o".into()]) }, &["a", "a", "c"]),
+        (Wishes { retries: Some(0), fallbacks: Some(Vec::new()) }, &["a"]),
+    ] {
+        let (router, world) = router(&c);
+        world.script("a", [vec![fail(FailureKind::Server)]]);
+        let mut wished = call("m");
+        wished.wishes = wishes.clone();
+        let answer = read(&all(&mut router.send(wished)).await);
+        assert_eq!(world.who(), asked, "{wishes:?}");
+        assert_eq!(answer.is_ok(), asked.len() > 1);
+    }
+}
