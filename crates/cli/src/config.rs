@@ -60,6 +60,7 @@ pub enum Command {
     Plan(crate::plan::PlanArgs),
     Experts(Box<crate::experts::ExpertsArgs>),
     Devices(crate::device::DevicesArgs),
+    Doctor(crate::doctor::DoctorArgs),
     Synth(crate::synth::SynthArgs),
     Pull(crate::library::PullArgs),
     List(crate::library::ListArgs),
@@ -165,7 +166,6 @@ impl EngineArgs {
             kv: self.kv.kv(),
             batch_tokens: self.batch_size.map_or(self.ubatch_size, |b| b.min(self.ubatch_size)),
             cpu: self.kernels.options(self.threads),
-            device: self.device.device(),
             ..Options::default()
         }
     }

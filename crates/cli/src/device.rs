@@ -4,7 +4,12 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::Args;
-use octet_engine::models::Device;
+use octet_engine::engine::Options;
+use octet_engine::models::{Device, Limits};
+use octet_engine::report::{Group, Memory, Report};
+
+use crate::stderr::note;
+use crate::units::size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,8 +29,9 @@ pub struct DevicesArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub struct DeviceFlags {
-    /// Device to run on: cpu, or vulkan:N as `octet devices` numbers them.
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    /// Device to run on: cpu, vulkan:N as `octet devices` numbers them, or auto: a graphics card that has room for the model, else the
+    /// processor.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceName,
     /// Use at most this much of the graphics device's memory, in GiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib)]
@@ -35,6 +41,8 @@ pub struct DeviceFlags {
 /// A device as it is typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceName {
+    /// A graphics card that has room, else the processor.
+    Auto,
     /// The processor.
     Cpu,
     /// A graphics device by its number.
@@ -47,12 +55,13 @@ impl FromStr for DeviceName {
     fn from_str(s: &str) -> Result<Self, String> {
         let number = |n: &str| n.parse().ok().map(Self::Vulkan);
         match s.split_once(':') {
+            None if s == "auto" => Some(Self::Auto),
             None if s == "cpu" => Some(Self::Cpu),
             None if s == "vulkan" => Some(Self::Vulkan(0)),
             Some(("vulkan", n)) => number(n),
             _ => None,
         }
-        .ok_or_else(|| "expected cpu, or vulkan:N with a number from `octet devices`".into())
+        .ok_or_else(|| "expected auto, cpu, or vulkan:N with a number from `octet devices`".into())
     }
 }
 
@@ -67,25 +76,216 @@ pub fn gib(s: &str) -> Result<u64, String> {
     }
 }
 
-impl DeviceFlags {
-    /// The device that the flags name; `None` is the processor.
-    pub fn device(&self) -> Option<Device> {
-        match self.device {
-            DeviceName::Cpu => None,
-            DeviceName::Vulkan(index) => Some(vulkan(index, self.gpu_memory)),
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Vulkan(index) => write!(f, "vulkan:{index}"),
         }
     }
 }
 
+impl DeviceName {
+    /// The device itself, for a model within these limits; `None` is the processor.
+    pub fn device(
+        self,
+        gpu_memory: Option<u64>,
+        report: &Report,
+        limits: &Limits,
+        exact: bool,
+    ) -> Option<Device> {
+        match self {
+            Self::Cpu => None,
+            Self::Vulkan(index) => {
+                let free = card(index).map_or(u64::MAX, |(_, free)| free);
+                let room = gpu_memory.unwrap_or(u64::MAX).min(free);
+                // if not even the rest fits, loading says so with the sizes
+                let slots = if exact { None } else { expert_slots(report, limits, room).unwrap_or(None) };
+                Some(vulkan(index, Settings { gpu_memory, exact, slots }))
+            }
+            // f32 throughout takes too much room
+            Self::Auto if exact => None,
+            Self::Auto => auto(gpu_memory, report, limits),
+        }
+    }
+}
+
+/// How a graphics device is opened.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(feature = "vulkan"), allow(dead_code))]
+struct Settings {
+    /// Most bytes of its memory to use.
+    gpu_memory: Option<u64>,
+    exact: bool,
+    /// Experts of each layer in its memory; `None` is all.
+    slots: Option<usize>,
+}
+
+impl DeviceFlags {
+    /// Fills in the device that the flags name for a model that is opened with `options`.
+    pub fn choose(&self, options: &mut Options, report: &Report) -> Result<()> {
+        let limits = options.limits(report.config.context_length, report.state_bytes())?;
+        options.device = self.device.device(self.gpu_memory, report, &limits, options.cpu.exact);
+        Ok(())
+    }
+}
+
+/// What a model takes of a device's memory, about: the embedding table and snapshots stay in the machine's.
+pub fn bill(report: &Report, limits: &Limits) -> Memory {
+    let cpu = report.memory(&Limits { snapshots: 0, ..limits.clone() }, false);
+    let groups = report.groups.iter().filter(|g| match g.group {
+        Group::Other => false,
+        Group::Mtp => limits.mtp,
+        Group::Embedding => report.tied,
+        _ => true,
+    });
+    let weights = groups.flat_map(|g| &g.types).map(|t| device_bytes(t.ty, t.bytes)).sum();
+    // steps keep their rows twice, as f32 and as bytes, and attention has a buffer of its own
+    Memory { weights, activations: 2 * cpu.activations + (64 << 20), ..cpu }
+}
+
+/// How many experts of each layer a device with `room` bytes keeps in its memory, all of them lying in the machine's: `None` where all fit
+/// as they are. Fails with the bytes that are needed where no more than the rest of the model, or not even that, fits.
+fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Option<usize>, u64> {
+    let all = bill(report, limits).total();
+    if all <= room {
+        return Ok(None);
+    }
+    let experts = report
+        .group(Group::RoutedExperts)
+        .map_or(0, |g| g.types.iter().map(|t| device_bytes(t.ty, t.bytes)).sum::<u64>());
+    let rest = all.saturating_sub(experts);
+    let moe = report.config.moe.filter(|_| experts > 0 && room > rest).ok_or(all)?;
+    let slots = (u128::from(room - rest) * moe.experts as u128 / u128::from(experts)) as usize;
+    // those of one token at least
+    if slots < moe.top_k { Err(all) } else { Ok(Some(slots)) }
+}
+
+/// A graphics card that nobody named: the first with memory of its own, or else one that shares the machine's, if `bytes` fit and it
+/// passes the self-test. Never one in software.
 #[cfg(feature = "vulkan")]
-fn vulkan(index: usize, memory_bytes_max: Option<u64>) -> Device {
-    Device::new(&format!("vulkan:{index}"), move || {
-        octet_vulkan::Vulkan::new(&octet_vulkan::VulkanOptions { index, memory_bytes_max })
-    })
+fn auto(gpu_memory: Option<u64>, report: &Report, limits: &Limits) -> Option<Device> {
+    use octet_vulkan::DeviceKind;
+    // no loader, no driver, no card: the processor, as `octet devices` explains
+    let cards = octet_vulkan::devices().ok()?;
+    let of = |kind| cards.iter().find(|c| c.kind == kind && c.missing.is_empty());
+    let card = of(DeviceKind::Discrete).or_else(|| of(DeviceKind::Integrated))?;
+    let (index, room) = (card.index, gpu_memory.map_or(card.free_bytes, |m| m.min(card.free_bytes)));
+    let slots = match expert_slots(report, limits, room) {
+        Ok(slots) => slots,
+        Err(bytes) => {
+            note!(
+                "note: the model takes about {} on vulkan:{index} ({}), which has {} free: it runs on the processor",
+                size(bytes),
+                card.name,
+                size(room)
+            );
+            return None;
+        }
+    };
+    match octet_vulkan::Vulkan::new(&octet_vulkan::VulkanOptions { index, ..Default::default() })
+        .and_then(|mut device| device.self_test())
+    {
+        Ok(checks) if checks.iter().all(octet_compute::selftest::Check::passed) => {
+            Some(vulkan(index, Settings { gpu_memory, exact: false, slots }))
+        }
+        Ok(_) => {
+            note!(
+                "warning: vulkan:{index} ({}) computes wrong results, see `octet doctor`: the model runs on the processor",
+                card.name
+            );
+            None
+        }
+        Err(e) => {
+            note!(
+                "warning: vulkan:{index} ({}) cannot be used: {e}: the model runs on the processor",
+                card.name
+            );
+            None
+        }
+    }
 }
 
 #[cfg(not(feature = "vulkan"))]
-fn vulkan(index: usize, _: Option<u64>) -> Device {
+fn auto(_: Option<u64>, _: &Report, _: &Limits) -> Option<Device> {
+    None
+}
+
+/// Bytes on a device of weights that take `bytes` in a file.
+#[cfg(feature = "vulkan")]
+fn device_bytes(ty: octet_weights::GgmlType, bytes: u64) -> u64 {
+    octet_vulkan::device_bytes(ty, bytes / ty.block_bytes() as u64 * ty.block_len() as u64)
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn device_bytes(_: octet_weights::GgmlType, bytes: u64) -> u64 {
+    bytes
+}
+
+/// The bill of a model on each of these devices, for people: what it takes, and whether there is room.
+pub fn bills(devices: &[DeviceName], report: &Report, limits: &Limits) -> Result<String> {
+    let mut out = String::new();
+    for name in devices {
+        let (memory, room, what) = match name {
+            DeviceName::Auto => continue,
+            DeviceName::Cpu => {
+                (report.memory(limits, false), crate::memory::available(), "the processor".to_string())
+            }
+            DeviceName::Vulkan(index) => {
+                let (name, free) = card(*index)?;
+                (bill(report, limits), Some(free), name)
+            }
+        };
+        let fits = room.map_or(String::new(), |room| {
+            let verdict = if memory.total() <= room { "fits" } else { "does not fit" };
+            format!("; {} free: it {verdict}", size(room))
+        });
+        out += &format!(
+            "{name} ({what})\n  {} of weights, {} of KV cache, {} of states, {} of activations\n  {} together{fits}\n",
+            size(memory.weights),
+            size(memory.kv),
+            size(memory.states),
+            size(memory.activations),
+            size(memory.total()),
+        );
+    }
+    Ok(out)
+}
+
+/// Name and free bytes of a graphics device.
+#[cfg(feature = "vulkan")]
+fn card(index: usize) -> Result<(String, u64)> {
+    let all = octet_vulkan::devices()?;
+    let card = all
+        .get(index)
+        .ok_or_else(|| anyhow::anyhow!("there is no device vulkan:{index} (see `octet devices`)"))?;
+    Ok((card.name.clone(), card.free_bytes))
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn card(_: usize) -> Result<(String, u64)> {
+    anyhow::bail!("this build has no support for graphics devices")
+}
+
+#[cfg(feature = "vulkan")]
+fn vulkan(index: usize, s: Settings) -> Device {
+    if let Some(slots) = s.slots {
+        note!(
+            "note: the experts lie in the machine's memory; vulkan:{index} keeps the {slots} of each layer that were used last"
+        );
+    }
+    let options = octet_vulkan::VulkanOptions {
+        index,
+        memory_bytes_max: s.gpu_memory,
+        exact: s.exact,
+        expert_slots: s.slots,
+    };
+    Device::new(&format!("vulkan:{index}"), move || octet_vulkan::Vulkan::new(&options))
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn vulkan(index: usize, _: Settings) -> Device {
     Device::new(&format!("vulkan:{index}"), || {
         Err::<octet_compute::cpu::Cpu, _>(octet_compute::Error(
             "this build has no support for graphics devices; build it with the feature 'vulkan', or use --device cpu".into(),
@@ -109,7 +309,7 @@ pub fn list(args: &DevicesArgs) -> Result<()> {
     writeln!(out, "cpu       {}", cpu.describe())?;
     for card in &cards {
         let text = |key: &str| card[key].as_str().unwrap_or_default().to_string();
-        let memory = crate::units::size(card["memory_bytes"].as_u64().unwrap_or(0));
+        let memory = size(card["memory_bytes"].as_u64().unwrap_or(0));
         writeln!(
             out,
             "{:<9} {} ({}), {memory}, Vulkan {}, {}",
@@ -146,6 +346,7 @@ fn cards() -> (Vec<serde_json::Value>, Option<String>) {
             "driver": d.driver,
             "api": d.api,
             "memory_bytes": d.memory_bytes,
+            "free_bytes": d.free_bytes,
             "integer_dot": d.integer_dot,
             "subgroup": d.subgroup,
             "missing": d.missing,
@@ -165,7 +366,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn experts_that_do_not_fit_get_slots() {
+        let report = Report::new(&octet_synth::tiny("qwen35moe", octet_synth::Mix::Q4KM).unwrap()).unwrap();
+        let limits = Limits::single(1000);
+        let all = bill(&report, &limits).total();
+        let experts = report.group(Group::RoutedExperts).unwrap().types.iter();
+        let experts: u64 = experts.map(|t| device_bytes(t.ty, t.bytes)).sum();
+        assert_eq!(expert_slots(&report, &limits, all), Ok(None));
+        // 8 experts, of which a token takes 3
+        assert_eq!(expert_slots(&report, &limits, all - 1), Ok(Some(7)));
+        assert_eq!(expert_slots(&report, &limits, all - experts / 2), Ok(Some(4)));
+        assert_eq!(expert_slots(&report, &limits, all - experts * 6 / 8), Err(all));
+        assert_eq!(expert_slots(&report, &limits, 1000), Err(all));
+        let dense = Report::new(&octet_synth::tiny("llama", octet_synth::Mix::Q4KM).unwrap()).unwrap();
+        assert!(expert_slots(&dense, &limits, 1000).is_err());
+    }
+
+    #[test]
     fn devices_are_named_as_they_are_listed() {
+        assert_eq!("auto".parse(), Ok(DeviceName::Auto));
         assert_eq!("cpu".parse(), Ok(DeviceName::Cpu));
         assert_eq!("vulkan".parse(), Ok(DeviceName::Vulkan(0)));
         assert_eq!("vulkan:2".parse(), Ok(DeviceName::Vulkan(2)));

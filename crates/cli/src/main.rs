@@ -8,6 +8,7 @@ mod completions;
 mod config;
 mod config_cmd;
 mod device;
+mod doctor;
 mod experts;
 mod inside;
 mod keys;
@@ -60,6 +61,7 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Plan(args) => plan::run(&args)?,
         Command::Experts(args) => experts::run(&args, settings)?,
         Command::Devices(args) => device::list(&args)?,
+        Command::Doctor(args) => doctor::run(&args)?,
         Command::Synth(args) => synth::run(&args)?,
         Command::Pull(args) => library::pull(&args, settings)?,
         Command::List(args) => library::list(&args, settings)?,

@@ -80,8 +80,8 @@ pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Mo
 
 /// Loads a model to generate with it, if it fits.
 pub fn load(model: &octet_weights::Model, args: &EngineArgs) -> anyhow::Result<Engine> {
-    let options = args.options();
-    check(model, args, std::slice::from_ref(&options))?;
+    let mut options = args.options();
+    check(model, args, std::slice::from_mut(&mut options))?;
     let bar = Bar::bytes("loading");
     Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)
 }
@@ -90,7 +90,7 @@ pub fn load(model: &octet_weights::Model, args: &EngineArgs) -> anyhow::Result<E
 pub fn load_to_score(
     model: &octet_weights::Model,
     args: &EngineArgs,
-    variants: &[Options],
+    variants: &mut [Options],
 ) -> anyhow::Result<Vec<Scorer>> {
     check(model, args, variants)?;
     let bar = Bar::bytes("loading");
@@ -98,16 +98,21 @@ pub fn load_to_score(
     Ok(variants.iter().map(&mut open).collect::<Result<_, _>>()?)
 }
 
-/// Fails where what is to be loaded does not fit.
-fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &[Options]) -> anyhow::Result<()> {
+/// Chooses the devices, and fails where what is to be loaded does not fit.
+fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Options]) -> anyhow::Result<()> {
     let report = Report::new(model)?;
     let made_for = report.config.context_length;
     let context = variants.first().map_or(0, |options| options.context_for(made_for));
     if context > made_for {
         note!("note: the model was made for {made_for} tokens of context; {context} may be too much for it");
     }
+    for options in &mut *variants {
+        args.device.choose(options, &report)?;
+    }
+    // a device has room or says so itself
+    let variants = variants.iter().filter(|o| o.device.is_none());
     let load = |o: &Options| Ok((o.limits(made_for, report.state_bytes())?, o.cpu.exact));
-    let loads = variants.iter().map(load).collect::<anyhow::Result<Vec<_>>>()?;
+    let loads = variants.map(load).collect::<anyhow::Result<Vec<_>>>()?;
     if !args.memory.no_memory_check {
         crate::memory::check(&report, &loads, context, "a smaller --ctx-size")?;
     }

@@ -70,7 +70,7 @@ pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
     if args.kl_divergence {
         variants.push(exact);
     }
-    let mut models = crate::model::load_to_score(&model, &args.engine, &variants)?;
+    let mut models = crate::model::load_to_score(&model, &args.engine, &mut variants)?;
     let windows = Windows::new(&tokens, tokenizer.bos(), models[0].context())?;
     anyhow::ensure!(windows.predicted() > 0, "{}: too short to predict anything", args.file.display());
     anyhow::ensure!(

@@ -8,11 +8,13 @@ use octet_engine::report::{Memory, Report, TypeShare};
 use serde_json::{Value, json};
 
 use crate::config::{KvArgs, ModelArgs, Settings, positive};
+use crate::device::{DeviceName, bill, bills};
 
 const EXAMPLES: &str = "\
 Examples:
   octet show model.gguf
   octet show qwen3.6:35b-a3b -c 32768      with the memory for a context of 32768 tokens
+  octet show model.gguf --device cpu,vulkan:0   the memory that it takes on each
   octet show model.gguf --json | jq .active_parameters";
 
 /// Shows what a model is made of: layers, parameters, quantisation, bytes read per token, memory.
@@ -26,6 +28,9 @@ pub struct ShowArgs {
     ctx_size: Option<usize>,
     #[command(flatten)]
     kv: KvArgs,
+    /// Show what the model takes on these devices too: cpu, vulkan:N as `octet devices` numbers them.
+    #[arg(long, value_name = "DEVICE,..", value_delimiter = ',')]
+    device: Vec<DeviceName>,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -42,9 +47,16 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     report.check_kv(limits.kv)?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{:#}", as_json(&report, &limits, context))?;
+        let mut json = as_json(&report, &limits, context);
+        if !args.device.is_empty() {
+            json["devices"] = args.device.iter().map(|d| device_json(*d, &report, &limits)).collect();
+        }
+        writeln!(out, "{json:#}")?;
     } else {
         write!(out, "{}", report.text(&limits))?;
+        if !args.device.is_empty() {
+            write!(out, "\n{}", bills(&args.device, &report, &limits)?)?;
+        }
     }
     Ok(())
 }
@@ -112,6 +124,22 @@ fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
             "min_p": r.sampling.min_p,
             "repetition_penalty": r.sampling.repetition_penalty,
         },
+    })
+}
+
+/// What the model takes on one device.
+fn device_json(device: DeviceName, report: &Report, limits: &Limits) -> Value {
+    let m = match device {
+        DeviceName::Vulkan(_) => bill(report, limits),
+        _ => report.memory(limits, false),
+    };
+    json!({
+        "name": device.to_string(),
+        "weights": m.weights,
+        "kv_cache": m.kv,
+        "states": m.states,
+        "activations": m.activations,
+        "total": m.total(),
     })
 }
 

@@ -12,7 +12,20 @@ const BAR_COLUMNS: usize = 20;
 
 pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool) -> io::Result<()> {
     let r = &subject.report;
-    writeln!(out, "\n{}, prefetch distance {} KiB", subject.backend, subject.prefetch >> 10)?;
+    writeln!(out)?;
+    let mut devices: Vec<&str> = Vec::new();
+    for row in rows {
+        if devices.contains(&row.device.as_str()) {
+            continue;
+        }
+        devices.push(&row.device);
+        match subject.prefetch {
+            Some(bytes) if row.backend == "CPU" => {
+                writeln!(out, "{}, prefetch distance {} KiB", row.device, bytes >> 10)?;
+            }
+            _ => writeln!(out, "{}", row.device)?,
+        }
+    }
     writeln!(out, "weights read per token: {} of {}", size(r.bytes_per_token), size(r.bytes))?;
     for row in rows.iter().filter(|r| r.is_generation()) {
         if let Some(line) = reached(row, rows) {
@@ -27,6 +40,9 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
             if let Some(p) = &row.outcome.profile {
                 verbs(out, &label(row, rows), p, row)?;
             }
+            if let Some((barriers, kernels)) = row.stages {
+                writeln!(out, "\n{}: {barriers} barriers and {kernels} kernels a step", label(row, rows))?;
+            }
         }
     }
     Ok(())
@@ -35,7 +51,12 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
 /// The test's name, with what tells it from others of the same name.
 fn label(row: &Row, rows: &[Row]) -> String {
     let mut name = row.outcome.test.name();
-    if rows.iter().any(|r| r.threads != row.threads) {
+    // `CPU`, `vulkan:0`
+    let device = |r: &Row| r.device.split(' ').next().unwrap_or_default().to_string();
+    if rows.iter().any(|r| device(r) != device(row)) {
+        name += &format!(" on {}", device(row));
+    }
+    if rows.iter().any(|r| r.backend == row.backend && r.threads != row.threads) {
         name += &format!(", {}", count(row.threads, "thread"));
     }
     if rows.iter().any(|r| r.ubatch != row.ubatch) {

@@ -76,7 +76,7 @@ impl Printer {
             "| {name:width$} | {:>10} | {:>10} | {:10} | {:>7} | {:>15} | {:>20} |",
             size(r.bytes),
             parameters(r.parameters),
-            "CPU",
+            row.backend,
             row.threads,
             row.outcome.test.name(),
             format!("{mean:.2} ± {sd:.2}"),
@@ -117,8 +117,8 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
         "model_size": r.bytes,
         "model_n_params": r.parameters,
         "model_n_params_active": r.active_parameters,
-        "backends": "CPU",
-        "device": subject.backend,
+        "backends": row.backend,
+        "device": row.device,
         "n_threads": row.threads,
         "n_ubatch": row.ubatch,
         "type_k": row.kv.keys.to_string(),
@@ -135,6 +135,8 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
         "weight_bytes_per_token": r.bytes_per_token,
         "bytes_per_second": row.achieved().map(|b| b as u64),
         "memory_bytes_per_second": row.bandwidth.map(|b| b as u64),
+        "barriers_per_step": row.stages.map(|s| s.0),
+        "kernels_per_step": row.stages.map(|s| s.1),
         "logits_hash": hash(o),
     });
     let Value::Object(mut fields) = fields else { unreachable!("json! of braces is an object") };

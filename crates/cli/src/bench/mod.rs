@@ -17,6 +17,7 @@ use octet_synth::Shape;
 
 use crate::Usage;
 use crate::config::{KernelArgs, KvArgs, MemoryArgs, ModelArgs, Settings, count, positive};
+use crate::device::{DeviceName, gib};
 use crate::progress::Bar;
 use crate::stderr::note;
 use crate::synth::MadeArgs;
@@ -27,6 +28,7 @@ Examples:
   octet bench model.gguf -p 512,2048 -n 128 -d 0,4096       prompts, and both on top of 4096 tokens
   octet bench model.gguf -p 512 -n 64 -np 1,4,8             how much more do several sequences get together?
   octet bench model.gguf -t 1,2,4 -o csv                    which number of threads is best?
+  octet bench model.gguf --device cpu,vulkan:0              what does the graphics card bring?
   octet bench model.gguf -p 0 -n 64 --profile               where does the time of a token go?
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    how fast would it run here?
   octet bench --kernels                                     which types of weights are fast on this processor?
@@ -111,6 +113,18 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Tests")]
     no_warmup: bool,
 
+    /// Devices to measure on, one after the other: cpu, vulkan:N as `octet devices` numbers them, or auto as in `octet run`.
+    #[arg(
+        long,
+        value_name = "DEVICE,..",
+        value_delimiter = ',',
+        default_value = "auto",
+        help_heading = "Device"
+    )]
+    device: Vec<DeviceName>,
+    /// Use at most this much of the graphics device's memory, in GiB. Default: all that is free.
+    #[arg(long, value_name = "GIB", value_parser = gib, help_heading = "Device")]
+    gpu_memory: Option<u64>,
     /// Numbers of threads. Default: one for each physical core.
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = positive, help_heading = "Processor")]
     threads: Vec<usize>,
@@ -155,6 +169,11 @@ const BUSY: f64 = 0.9;
 /// One row: a test under one setting.
 struct Row {
     outcome: Outcome,
+    /// What ran it: `CPU`, `Vulkan`, and at greater length.
+    backend: &'static str,
+    device: String,
+    /// Barriers and kernels of its last step, where steps are recorded.
+    stages: Option<(u32, u32)>,
     threads: usize,
     ubatch: usize,
     kv: KvTypes,
@@ -179,9 +198,8 @@ impl Row {
 struct Subject {
     name: String,
     report: Report,
-    backend: String,
-    /// Distance of the kernels' software prefetch, in bytes.
-    prefetch: usize,
+    /// Distance of the processor's software prefetch, in bytes, where the processor was measured.
+    prefetch: Option<usize>,
 }
 
 pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
@@ -217,7 +235,7 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
     };
     let report = Report::new(&model)?;
     let name = report.name.clone().unwrap_or_else(|| report.origin.clone());
-    let mut subject = Subject { name, report, backend: String::new(), prefetch: 0 };
+    let mut subject = Subject { name, report, prefetch: None };
     let threads: Vec<Option<usize>> = match &args.threads[..] {
         [] => vec![None],
         some => some.iter().copied().map(Some).collect(),
@@ -225,10 +243,12 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
     let mut printer = format::Printer::new(args.output);
     let mut rows = Vec::new();
     let mut out = std::io::stdout().lock();
-    for (&threads, &ubatch) in threads.iter().flat_map(|t| args.ubatch_size.iter().map(move |u| (t, u))) {
-        let mut new = measure(args, &model, &mut subject, &tests, threads, ubatch)?;
-        printer.rows(&mut out, &subject, &new)?;
-        rows.append(&mut new);
+    for &device in &args.device {
+        for (&threads, &ubatch) in threads.iter().flat_map(|t| args.ubatch_size.iter().map(move |u| (t, u))) {
+            let mut new = measure(args, &model, &mut subject, &tests, device, threads, ubatch)?;
+            printer.rows(&mut out, &subject, &new)?;
+            rows.append(&mut new);
+        }
     }
     printer.end(&mut out)?;
     if args.output == Output::Md {
@@ -258,6 +278,7 @@ fn measure(
     model: &octet_weights::Model,
     subject: &mut Subject,
     tests: &[Test],
+    device: DeviceName,
     threads: Option<usize>,
     ubatch: usize,
 ) -> anyhow::Result<Vec<Row>> {
@@ -265,20 +286,32 @@ fn measure(
     let kv = args.kv.kv();
     let mut limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
     tests.iter().for_each(|t| t.make_room(&mut limits));
-    if !args.memory.no_memory_check {
+    let device = device.device(args.gpu_memory, &subject.report, &limits, args.kernels.exact);
+    if device.is_none() && !args.memory.no_memory_check {
         let load = (limits.clone(), args.kernels.exact);
         crate::memory::check(&subject.report, &[load], context, "smaller -p, -n or -d")?;
     }
-    let mut cpu = Cpu::new(&args.kernels.options(threads))?;
-    subject.prefetch = cpu.prefetch_distance();
-    let bandwidth = match args.no_bandwidth {
-        true => None,
-        false => Some(best(&mut cpu.measure_bandwidth(BANDWIDTH_PASSES)?)),
+    let loading = if args.synthetic.is_some() { "making weights" } else { "loading" };
+    let (mut loaded, backend, bandwidth) = match device {
+        None => {
+            let mut cpu = Cpu::new(&args.kernels.options(threads))?;
+            subject.prefetch = Some(cpu.prefetch_distance());
+            // before the weights take the memory
+            let bandwidth =
+                (!args.no_bandwidth).then(|| cpu.measure_bandwidth(BANDWIDTH_PASSES)).transpose()?;
+            let bar = Bar::bytes(loading);
+            (models::load(model, cpu, limits, &mut |done, all| bar.update(done, all))?, "CPU", bandwidth)
+        }
+        Some(device) => {
+            let bar = Bar::bytes(loading);
+            let mut loaded = device.load(model, limits, &mut |done, all| bar.update(done, all))?;
+            let measure = |l: &mut dyn models::Model| l.backend().measure_bandwidth(BANDWIDTH_PASSES);
+            let bandwidth = (!args.no_bandwidth).then(|| measure(&mut *loaded)).transpose()?;
+            (loaded, "Vulkan", bandwidth)
+        }
     };
-    let bar = Bar::bytes(if args.synthetic.is_some() { "making weights" } else { "loading" });
-    let mut loaded = models::load(model, cpu, limits, &mut |done, all| bar.update(done, all))?;
-    drop(bar);
-    subject.backend = loaded.backend().describe();
+    let bandwidth = bandwidth.map(|mut passes| best(&mut passes));
+    let device = loaded.backend().describe();
     let threads = loaded.backend().threads();
     let mut bar = Bar::steps("");
     let runs = args.repetitions + usize::from(!args.no_warmup);
@@ -290,7 +323,8 @@ fn measure(
             done += 1;
             bar.update(done, (tests.len() * runs) as u64);
         })?;
-        rows.push(Row { outcome, threads, ubatch, kv, bandwidth });
+        let stages = loaded.backend().stages();
+        rows.push(Row { outcome, backend, device: device.clone(), stages, threads, ubatch, kv, bandwidth });
     }
     Ok(rows)
 }

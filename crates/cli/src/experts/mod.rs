@@ -78,7 +78,7 @@ pub fn run(args: &ExpertsArgs, settings: &Settings) -> anyhow::Result<()> {
         })
         .collect::<anyhow::Result<_>>()?;
     let options = Options { score_tokens: AT_ONCE, ..args.engine.options() };
-    let mut scorer = crate::model::load_to_score(&model, &args.engine, &[options])?.remove(0);
+    let mut scorer = crate::model::load_to_score(&model, &args.engine, &mut [options])?.remove(0);
     ensure!(scorer.experts().is_some(), "{}: the model has no experts", model.origin);
     let domains = read(&mut scorer, &texts)?;
     if let Some(path) = &args.svg {

@@ -20,6 +20,7 @@ use crate::chat::{ChatArgs, Conversation, read, read_from};
 use crate::config::{EngineArgs, ModelArgs, Settings};
 use crate::sampling::{SamplingArgs, recommended};
 use crate::stderr::note;
+use crate::units::size;
 use interrupt::Interrupt;
 use print::{Printer, Reasoning};
 use session::Session;
@@ -190,12 +191,27 @@ impl Source {
 }
 
 fn open(args: &RunArgs, model: &octet_weights::Model, chat: Conversation) -> anyhow::Result<Session> {
-    let engine = crate::model::load(model, &args.engine)?;
+    let mut engine = crate::model::load(model, &args.engine)?;
+    // where a program reads standard error, only what it did not have to expect
+    if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
+        note!("{}", place(model, &mut engine));
+    }
     let template = (!args.raw).then(|| args.chat.template(model, engine.tokenizer())).transpose()?;
     let mut request = args.sampling.request(&recommended(&model.metadata)?);
     request.sampling.logprobs = args.logprobs;
     request.continues = args.raw;
     Ok(Session { engine, template, chat, system: args.chat.system.clone(), request })
+}
+
+/// Where a model runs, and what it takes there: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.
+fn place(model: &octet_weights::Model, engine: &mut octet_engine::engine::Engine) -> String {
+    let context = engine.context();
+    let (device, own) = (engine.backend().describe(), engine.backend().memory_bytes());
+    let takes = match own {
+        Some(bytes) => format!("{} of its memory", size(bytes)),
+        None => format!("{} of weights", size(model.size_bytes())),
+    };
+    format!("{} on {device}: {takes}, context of {context} tokens", model.origin)
 }
 
 fn show(args: &RunArgs) -> Reasoning {

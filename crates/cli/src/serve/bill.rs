@@ -71,14 +71,18 @@ impl Bill {
 
     /// The bill, for people.
     pub fn text(&self, name: &str, report: &Report) -> String {
-        let m = report.memory(&self.limits, self.options.cpu.exact);
+        let m = match &self.options.device {
+            None => report.memory(&self.limits, self.options.cpu.exact),
+            Some(_) => crate::device::bill(report, &self.limits),
+        };
         let slot = report.state_bytes();
         let kv_tokens = (self.limits.pages - 1) * PAGE_TOKENS;
         let at_once = self.limits.slots.min(kv_tokens / self.context.max(1)).max(1);
         let mut out = format!(
-            "{name}: {} with {} parameters\n  weights      {:>12}\n  KV cache     {:>12}  {kv_tokens} tokens in {}\n",
+            "{name}: {} with {} parameters on {}\n  weights      {:>12}\n  KV cache     {:>12}  {kv_tokens} tokens in {}\n",
             report.config.architecture.name,
             parameters(report.parameters),
+            self.options.device.as_ref().map_or("the processor", |d| d.name()),
             size(m.weights),
             size(m.kv),
             self.limits.kv,

@@ -18,6 +18,7 @@ use super::ServeArgs;
 use super::bill::Bill;
 use crate::chat::TEXT_BYTES_MAX;
 use crate::config::{IsaArg, KvArg, Settings};
+use crate::device::DeviceFlags;
 use crate::model::{Place, locate, open};
 use crate::sampling::server_defaults;
 use crate::stderr::note;
@@ -29,6 +30,7 @@ const SCORE_TOKENS: usize = 32;
 #[derive(Debug, Clone)]
 pub struct Load {
     engine: EngineOptions,
+    device: DeviceFlags,
     queue: usize,
     disk_bytes: u64,
     /// The source of the template that is to be used.
@@ -56,6 +58,7 @@ impl Load {
                 sampling: s.sampling.defaults()?,
                 ..args.engine.options()
             },
+            device: args.engine.device.clone(),
             queue: s.max_queue,
             disk_bytes: s.cache_disk_size,
             chat_template: s.template()?,
@@ -145,7 +148,8 @@ impl Load {
         if !bill.fits(&report) {
             bill = Bill::new(&report, &engine, least(free, self.memory_limit))?;
         }
-        if self.check {
+        self.device.choose(&mut bill.options, &report)?;
+        if self.check && bill.options.device.is_none() {
             bill.check(&report)?;
         }
         note!("{}", bill.text(name, &report));

@@ -213,3 +213,55 @@ fn a_model_goes_to_a_file() {
         assert!(std::fs::symlink_metadata(place.path("socket")).unwrap().file_type().is_socket());
     }
 }
+
+#[test]
+fn doctor_checks_the_processor() {
+    let place = Place::new();
+    let text = place.octet(&["doctor", "--device", "cpu", "--no-bandwidth"]).ok().stdout;
+    assert!(text.contains("16 of 16 checks are right"), "{text}");
+    let json = place.octet(&["doctor", "--device", "cpu", "--no-bandwidth", "--json"]).ok().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["device"], &json[0]["passed"]), (&"cpu".into(), &true.into()));
+    assert!(json[0]["checks"].as_array().unwrap().iter().any(|c| c["name"] == "moe"));
+    place.octet(&["doctor", "--device", "vulkan:99"]).fails(1, &["vulkan"]);
+}
+
+/// What a graphics device changes in each command.
+#[test]
+fn a_graphics_device_by_its_name() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let device = format!("vulkan:{index}");
+    let place = Place::with_model("qwen35moe", "q4_k_m");
+    let doctor = place.octet(&["doctor", "--device", &device]).ok().stdout;
+    assert!(doctor.contains("23 of 23 checks are right") && doctor.contains("GB/s"), "{doctor}");
+    // a driver that gets one kernel wrong
+    let wrong = place.octet(&["doctor", "--device", &device, "--no-bandwidth", "--break-kernel", "gdn"]);
+    assert!(wrong.stdout.contains("gdn: wrong"), "{}", wrong.stdout);
+    wrong.fails(1, &[&device, "wrong results"]);
+
+    let run = |device: &str| {
+        let args = ["run", "model.gguf", "--raw", "t1 t2", "-n", "8", "--temp", "0", "--device", device];
+        place.octet(&args).ok()
+    };
+    let (own, card) = (run("cpu"), run(&device));
+    assert!(card.stderr.contains(&format!("on {device} (")), "{}", card.stderr);
+    assert_eq!(own.stdout, card.stdout, "greedy text");
+    assert_eq!(
+        (run("auto").stderr, own.stderr),
+        (String::new(), String::new()),
+        "a device in software is never chosen"
+    );
+
+    let both = format!("cpu,{device}");
+    let show = place.octet(&["show", "model.gguf", "--device", &both]).ok().stdout;
+    assert!(show.contains(&format!("{device} (")) && show.contains("fits"), "{show}");
+    let json = place.octet(&["show", "model.gguf", "--device", &both, "--json"]).ok().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["devices"][1]["name"], *device);
+
+    let rows = bench(&place, &["-o", "jsonl", "--device", &both]).stdout;
+    let rows: Vec<Value> = rows.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let backends: Vec<&Value> = rows.iter().map(|r| &r["backends"]).collect();
+    assert_eq!(backends, ["CPU", "CPU", "Vulkan", "Vulkan"]);
+    assert!(rows[0]["barriers_per_step"].is_null() && rows[3]["barriers_per_step"].as_u64().unwrap() > 10);
+}

@@ -17,6 +17,14 @@ pub trait Inspect {
     fn take_profile(&mut self) -> Option<Profile>;
     /// Bytes per second that it reads from its memory, in each of `runs` runs.
     fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error>;
+    /// Bytes in use of a memory of its own; `None` where it shares the machine's.
+    fn memory_bytes(&self) -> Option<u64> {
+        None
+    }
+    /// Barriers and kernels of the last step, where steps are recorded.
+    fn stages(&self) -> Option<(u32, u32)> {
+        None
+    }
 }
 
 impl Inspect for Reference {

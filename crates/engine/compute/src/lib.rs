@@ -6,6 +6,7 @@ pub mod cpu;
 mod experts;
 pub mod inspect;
 pub mod reference;
+pub mod selftest;
 
 pub use backend::{Backend, Error};
 pub use batch::Batch;

@@ -17,13 +17,15 @@ layout(binding = 5, std430) readonly buffer Block { uint block[]; };
 layout(binding = 6, std430) writeonly buffer Keys { uint keys[]; };
 layout(binding = 7, std430) writeonly buffer Values { uint values[]; };
 layout(binding = 8, std430) readonly buffer Angles { vec2 angles[]; };  // (sine, cosine) [n, pairs], scaled
+layout(binding = 9, std430) readonly buffer Factors { float factors[]; };  // of queries [n], then of keys [n]: norms over all heads
 
 layout(push_constant) uniform Push {
     uint heads, kv_heads, dim, stride, pairs;
-    uint has_norm;
+    uint norm;    // 0: none, 1: of each head, 2: of all heads together
     float eps;
     uint places;  // in the block: page * 64 + row of each token
     uint angles_at;
+    uint tokens;
 } p;
 
 shared float head[512];
@@ -66,7 +68,13 @@ void main() {
     for (uint i = me; i < p.dim; i += 64u) { head[i] = is_query ? q[from + i] : is_key ? k[from + i] : v[from + i]; }
     barrier();
     if (is_query || is_key) {
-        if (p.has_norm == 1u) {
+        float scale = 1.0;
+        uint weight = 0u;
+        if (p.norm == 2u) {
+            scale = factors[(is_query ? 0u : p.tokens) + t];
+            weight = own * p.dim;
+        }
+        if (p.norm == 1u) {
             precise float sum = 0.0;
             for (uint i = me; i < p.dim; i += 64u) { sum = sum + head[i] * head[i]; }
             sums[me] = sum;
@@ -76,9 +84,11 @@ void main() {
                 barrier();
             }
             precise float mean = sums[0] / float(p.dim) + p.eps;
-            float scale = 1.0 / sqrt(mean);
+            scale = 1.0 / sqrt(mean);
+        }
+        if (p.norm != 0u) {
             for (uint i = me; i < p.dim; i += 64u) {
-                precise float y = (head[i] * scale) * (is_query ? q_norm[i] : k_norm[i]);
+                precise float y = (head[i] * scale) * (is_query ? q_norm[weight + i] : k_norm[weight + i]);
                 head[i] = y;
             }
             barrier();

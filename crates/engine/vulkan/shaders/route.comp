@@ -12,8 +12,10 @@ layout(binding = 3, std430) readonly buffer X { float x[]; };              // no
 layout(binding = 4, std430) readonly buffer SharedRouter { float w[]; };
 layout(binding = 5, std430) writeonly buffer Gate { float gate[]; };       // [n]
 layout(binding = 6, std430) buffer Counts { uint counts[]; };              // [layers, experts]
+layout(binding = 7, std430) writeonly buffer Tiles { uint tiles[]; };     // of a single token: group.comp has nothing to do
+layout(binding = 8, std430) writeonly buffer Pairs { uint pairs[]; };
 
-layout(push_constant) uniform Push { uint experts, top_k, hidden, has_shared, counts_at, normalise; } p;
+layout(push_constant) uniform Push { uint experts, top_k, hidden, has_shared, counts_at, normalise, alone; } p;
 
 const uint MAX_EXPERTS = 1024u, MAX_TOP_K = 32u;
 shared uint key[MAX_EXPERTS];  // logits in an order that integers compare; 0: taken
@@ -57,6 +59,7 @@ void main() {
         barrier();
     }
     if (me == 0u) {
+        if (p.alone == 1u) { tiles[0] = p.top_k; }
         precise float sum = 0.0;
         for (uint k = 0u; k < p.top_k; k++) {
             picked[k] = exp(picked[k] - max_);
@@ -71,6 +74,12 @@ void main() {
             for (uint j = 0u; j < p.top_k; j++) { rank += ids[j] < ids[k] ? 1u : 0u; }
             chosen[t * p.top_k + rank] = ids[k];
             share[t * p.top_k + rank] = picked[k] / sum;
+            if (p.alone == 1u) {
+                tiles[1u + 3u * rank] = ids[k];
+                tiles[2u + 3u * rank] = rank;
+                tiles[3u + 3u * rank] = 1u;
+                pairs[rank] = rank;
+            }
             atomicAdd(counts[p.counts_at + ids[k]], 1u);
         }
     }

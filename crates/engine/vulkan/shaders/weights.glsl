@@ -5,10 +5,38 @@
 const uint F32 = 0u, F16 = 1u, BF16 = 2u, Q8_0 = 3u, I8 = 4u, Q4_K = 5u, Q5_K = 6u, Q6_K = 7u;
 
 layout(constant_id = 0) const uint TYPE = 3u;
+layout(constant_id = 2) const uint EXPERTS = 0u;  // 1: tiles of experts; 2: the same, and some experts lie in the host's memory
 
 layout(binding = 0, std430) readonly buffer Quants { uvec4 quants[]; };
 layout(binding = 1, std430) readonly buffer High { uint high[]; };
 layout(binding = 2, std430) readonly buffer Scales { uint scales[]; };
+#if defined(TWO_MATRICES)
+layout(binding = 3, std430) readonly buffer Quants2 { uvec4 quants2[]; };
+layout(binding = 4, std430) readonly buffer High2 { uint high2[]; };
+layout(binding = 5, std430) readonly buffer Scales2 { uint scales2[]; };
+
+// Whether the second matrix is read.
+bool second = false;
+
+uvec4 quant_at(uint i) { return second ? quants2[i] : quants[i]; }
+uint high_at(uint i) { return second ? high2[i] : high[i]; }
+uint scale_at(uint i) { return second ? scales2[i] : scales[i]; }
+#elif defined(RESIDENT)
+uvec4 quant_at(uint i) { return quants[i]; }
+uint high_at(uint i) { return high[i]; }
+uint scale_at(uint i) { return scales[i]; }
+#else
+layout(binding = 9, std430) readonly buffer HostQuants { uvec4 host_quants[]; };
+layout(binding = 10, std430) readonly buffer HostHigh { uint host_high[]; };
+layout(binding = 11, std430) readonly buffer HostScales { uint host_scales[]; };
+
+// Whether this workgroup's expert has no slot in the device's memory.
+bool in_host = false;
+
+uvec4 quant_at(uint i) { return EXPERTS == 2u && in_host ? host_quants[i] : quants[i]; }
+uint high_at(uint i) { return EXPERTS == 2u && in_host ? host_high[i] : high[i]; }
+uint scale_at(uint i) { return EXPERTS == 2u && in_host ? host_scales[i] : scales[i]; }
+#endif
 
 // Spreads 4 bits to the lowest bits of 4 bytes.
 uint spread(uint bits) { return ((bits & 15u) * 0x00204081u) & 0x01010101u; }
@@ -30,20 +58,20 @@ Block load_block(uint at, uint row, uint block, uint blocks) {
     Block b;
     b.m = 0.0;
     if (TYPE == Q8_0 || TYPE == I8) {
-        uvec4 lo = quants[2u * at], hi = quants[2u * at + 1u];
+        uvec4 lo = quant_at(2u * at), hi = quant_at(2u * at + 1u);
         b.q[0] = lo.x; b.q[1] = lo.y; b.q[2] = lo.z; b.q[3] = lo.w;
         b.q[4] = hi.x; b.q[5] = hi.y; b.q[6] = hi.z; b.q[7] = hi.w;
         uint index = row * blocks + block;
         if (TYPE == Q8_0) {
-            b.d0 = half_at(scales[index >> 1], (index & 1u) == 1u);
+            b.d0 = half_at(scale_at(index >> 1), (index & 1u) == 1u);
         } else {
-            b.d0 = uintBitsToFloat(scales[2u * index]);
-            b.m = uintBitsToFloat(scales[2u * index + 1u]);
+            b.d0 = uintBitsToFloat(scale_at(2u * index));
+            b.m = uintBitsToFloat(scale_at(2u * index + 1u));
         }
         b.d1 = b.d0;
         return b;
     }
-    uvec4 n = quants[at];
+    uvec4 n = quant_at(at);
     uint superblocks = blocks >> 3, sub = block & 7u, index = row * superblocks + (block >> 3);
     [[unroll]] for (uint w = 0u; w < 4u; w++) {
         b.q[w] = n[w] & 0x0f0f0f0fu;
@@ -51,23 +79,23 @@ Block load_block(uint at, uint row, uint block, uint blocks) {
     }
     if (TYPE == Q6_K) {
         [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            uint two = high[2u * at + h];
+            uint two = high_at(2u * at + h);
             [[unroll]] for (uint w = 0u; w < 4u; w++) {
                 uint q = b.q[4u * h + w] | (((two >> (2u * w)) & 0x03030303u) << 4);
                 b.q[4u * h + w] = ((q | 0x80808080u) - 0x20202020u) ^ 0x80808080u;  // minus 32, byte by byte
             }
         }
-        uint base = 5u * index, pair = scales[base + (sub >> 1)] >> (16u * (sub & 1u));
-        float d = half_at(scales[base + 4u], false);
+        uint base = 5u * index, pair = scale_at(base + (sub >> 1)) >> (16u * (sub & 1u));
+        float d = half_at(scale_at(base + 4u), false);
         b.d0 = d * float(bitfieldExtract(int(pair), 0, 8));
         b.d1 = d * float(bitfieldExtract(int(pair), 8, 8));
         return b;
     }
     if (TYPE == Q5_K) {
-        uint bits = high[at];
+        uint bits = high_at(at);
         [[unroll]] for (uint w = 0u; w < 8u; w++) { b.q[w] |= spread(bits >> (4u * w)) << 4; }
     }
-    uvec4 s = uvec4(scales[4u * index], scales[4u * index + 1u], scales[4u * index + 2u], scales[4u * index + 3u]);
+    uvec4 s = uvec4(scale_at(4u * index), scale_at(4u * index + 1u), scale_at(4u * index + 2u), scale_at(4u * index + 3u));
     uvec2 sm = scale_min(s, sub);
     vec2 d = unpackHalf2x16(s.x);
     b.d0 = d.x * float(sm.x);
@@ -96,8 +124,8 @@ float block_term(Block b, uvec4 x0, uvec4 x1, float dx, float sum) {
 
 // One weight of a float type.
 float float_weight(uint row, uint col, uint cols) {
-    if (TYPE == F32) { return uintBitsToFloat(scales[row * cols + col]); }
-    uint stride = (cols + 1u) >> 1, word = scales[row * stride + (col >> 1)];
+    if (TYPE == F32) { return uintBitsToFloat(scale_at(row * cols + col)); }
+    uint stride = (cols + 1u) >> 1, word = scale_at(row * stride + (col >> 1));
     if (TYPE == F16) { return half_at(word, (col & 1u) == 1u); }
     return uintBitsToFloat((col & 1u) == 1u ? (word & 0xffff0000u) : (word << 16));
 }

@@ -12,6 +12,7 @@ use octet_weights::Matrix;
 
 use crate::block::Block;
 use crate::device::{Device, DeviceInfo};
+use crate::experts::Paged;
 use crate::memory::{Buffer, Memory, Place};
 use crate::record::Recorder;
 use crate::steps::{Step, StepKey};
@@ -26,6 +27,11 @@ pub struct VulkanOptions {
     pub index: usize,
     /// Most bytes of its memory to use; all that is free if `None`.
     pub memory_bytes_max: Option<u64>,
+    /// Computes with f32 weights and activations: exact, large and slow.
+    pub exact: bool,
+    /// Keeps the experts in the host's memory, and this many of each layer in the device's too: those that were used last. `None` keeps all in
+    /// the device's.
+    pub expert_slots: Option<usize>,
 }
 
 /// f32 values on the device.
@@ -45,6 +51,8 @@ pub struct Weight {
     pub(crate) high: Arc<Buffer>,
     pub(crate) scales: Arc<Buffer>,
     pub(crate) bias: Option<Arc<Buffer>>,
+    /// Experts in the host's memory; the planes above are slots then.
+    pub(crate) paged: Option<Paged>,
 }
 
 /// An embedding table. It stays where it is; the host reads rows of it.
@@ -88,6 +96,8 @@ pub struct Vulkan {
     pub(crate) prologue: Vec<Prologue>,
     /// Rows of embeddings in the block that this step has used.
     pub(crate) rows_used: usize,
+    /// The buffer whose rows lie in the scratch memory in 8 bits, too: what attention and Gated DeltaNet computed last.
+    pub(crate) prepared: Option<Arc<Buffer>>,
     /// Inside `step`, the batch is in the block.
     pub(crate) in_step: bool,
     /// The step's commands were run in parts, because something was read in between.
@@ -99,6 +109,9 @@ pub struct Vulkan {
     pub(crate) embed_cols: usize,
     /// Widest row of a projection's input.
     pub(crate) cols_max: usize,
+    /// Weights are unpacked to f32.
+    pub(crate) exact: bool,
+    pub(crate) expert_slots: Option<usize>,
     /// Barriers and kernels of the last step.
     pub(crate) last_step: (u32, u32),
     pub(crate) device: Arc<Device>,
@@ -128,12 +141,15 @@ impl Vulkan {
             block: None,
             prologue: Vec::new(),
             rows_used: 0,
+            prepared: None,
             in_step: false,
             is_split: false,
             steps: VecDeque::new(),
             fault: None,
             embed_cols: 1,
             cols_max: 1,
+            exact: options.exact,
+            expert_slots: options.expert_slots,
             last_step: (0, 0),
             device,
         })
@@ -151,7 +167,8 @@ impl Vulkan {
 
     /// What decides its results to the last bit: the kernels and the driver that compiles them.
     pub fn numerics(&self) -> String {
-        format!("vulkan 1, {}, {}", self.device.info.name, self.device.info.driver)
+        let exact = if self.exact { ", f32" } else { "" };
+        format!("vulkan 2, {}, {}{exact}", self.device.info.name, self.device.info.driver)
     }
 
     /// Bytes of the device's memory in use.
@@ -159,7 +176,7 @@ impl Vulkan {
         self.memory.used_bytes()
     }
 
-    /// Barriers and kernels of the last step that was recorded.
+    /// Barriers and kernels of the last step.
     pub fn last_step(&self) -> (u32, u32) {
         self.last_step
     }
@@ -168,6 +185,12 @@ impl Vulkan {
     #[doc(hidden)]
     pub fn skip_barrier(&mut self, index: Option<u32>) {
         self.recorder.skip_barrier = index;
+    }
+
+    /// Makes one kernel compute something wrong, for the test that the self-test notices: the file's name of it.
+    #[doc(hidden)]
+    pub fn break_kernel(&mut self, name: &str) {
+        self.recorder.break_kernel = Some(name.into());
     }
 
     /// Behaves as if the device were lost after this many more submissions, for tests.
@@ -186,12 +209,18 @@ impl Vulkan {
         }
     }
 
-    fn pack(&mut self, all: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
+    pub(crate) fn pack(&mut self, all: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
         let first = all.first().ok_or_else(|| Error("a stack of no experts".into()))?;
-        let (ty, rows, cols) = (DeviceType::of(first.ty), first.rows, first.cols);
+        let (rows, cols) = (first.rows, first.cols);
+        let ty = match DeviceType::of(first.ty) {
+            _ if self.exact => DeviceType::F32,
+            // two scales share a word, and an expert begins with a word
+            DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => DeviceType::I8,
+            ty => ty,
+        };
         let mut planes = weights::Planes::default();
         for m in all {
-            let mut one = weights::pack(m);
+            let mut one = weights::pack(m, ty);
             planes.quants.append(&mut one.quants);
             planes.high.append(&mut one.high);
             planes.scales.append(&mut one.scales);
@@ -209,6 +238,7 @@ impl Vulkan {
             high: self.words(&planes.high)?,
             scales: self.words(&planes.scales)?,
             bias,
+            paged: None,
         })
     }
 
@@ -241,8 +271,14 @@ impl Inspect for Vulkan {
     fn take_profile(&mut self) -> Option<Profile> {
         None
     }
-    fn measure_bandwidth(&mut self, _: usize) -> Result<Vec<f64>, Error> {
-        Err(Error("the bandwidth of a graphics device is not measured yet; use --no-bandwidth".into()))
+    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
+        self.bandwidth(runs)
+    }
+    fn memory_bytes(&self) -> Option<u64> {
+        Some(Vulkan::memory_bytes(self))
+    }
+    fn stages(&self) -> Option<(u32, u32)> {
+        Some(self.last_step())
     }
 }
 
@@ -264,7 +300,11 @@ impl Backend for Vulkan {
         self.pack(std::slice::from_ref(m), bias)
     }
     fn experts(&mut self, m: &[Matrix]) -> Result<Weight, Error> {
-        self.pack(m, None)
+        match self.expert_slots {
+            // with a slot for each, none would ever be read from the host's memory
+            Some(slots) if slots < m.len() => self.paged_experts(m, slots),
+            _ => self.pack(m, None),
+        }
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Embedding, Error> {
         self.embed_cols = self.embed_cols.max(m.cols);
@@ -312,6 +352,7 @@ impl Backend for Vulkan {
         let tables = shape.pages * shape.slots.max(1);
         self.block = Some(Block::new(&self.memory, step.tokens, tables, pairs, self.embed_cols)?);
         self.scratch = Some(Scratch::new(&self.memory, &step, self.cols_max, shape.layers.len())?);
+        self.slot_tables(&step, shape.layers.len())?;
         Ok(Cache { layers, kv: shape.kv })
     }
 
@@ -526,11 +567,11 @@ impl Backend for Vulkan {
     }
 
     fn mlp(&mut self, n: usize, m: &Mlp<Self>, h: &mut Buf) {
-        self.guard(|be| be.dense(n, m, h));
+        self.guard(|be| be.dense(n, m, h).and_then(|()| be.end_of_layer(n)));
     }
 
     fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, _: &ExpertCounts, h: &mut Buf) {
-        self.guard(|be| be.mixture(n, m, layer, h));
+        self.guard(|be| be.mixture(n, m, layer, h).and_then(|()| be.end_of_layer(n)));
     }
 
     fn logits(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, head: &Weight, out: &mut Buf) {

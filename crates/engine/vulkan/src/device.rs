@@ -45,6 +45,8 @@ pub struct DeviceInfo {
     pub api: String,
     /// Bytes of its largest memory.
     pub memory_bytes: u64,
+    /// Bytes of that memory that a model may take: what the driver says is free, less a reserve for all others.
+    pub free_bytes: u64,
     /// Kernels multiply four bytes with one instruction.
     pub integer_dot: bool,
     /// Invocations that run side by side.
@@ -128,6 +130,9 @@ impl Instance {
         {
             missing.push("workgroups of 256 invocations with 16 KiB of shared memory".to_string());
         }
+        if p.limits.max_per_stage_descriptor_storage_buffers < 13 {
+            missing.push("kernels that read 13 buffers".to_string());
+        }
         if self.queue_family(device).is_none() {
             missing.push("a compute queue".to_string());
         }
@@ -148,9 +153,30 @@ impl Instance {
                 vk::api_version_patch(api)
             ),
             memory_bytes: local.map(|h| h.size).max().unwrap_or(0),
+            free_bytes: self.free_bytes(device),
             integer_dot: self.has_integer_dot(device),
             subgroup: subgroup.subgroup_size,
             missing,
+        }
+    }
+
+    /// Budget less usage less half a GiB, where the driver keeps count (`VK_EXT_memory_budget`); else the heap less 1 GiB.
+    fn free_bytes(&self, device: vk::PhysicalDevice) -> u64 {
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let counts = self.has_extension(device, ash::ext::memory_budget::NAME);
+        let mut memory = vk::PhysicalDeviceMemoryProperties2::default();
+        if counts {
+            memory = memory.push_next(&mut budget);
+        }
+        // SAFETY: the device belongs to this instance, and the chained structure outlives the call.
+        unsafe { self.instance.get_physical_device_memory_properties2(device, &mut memory) };
+        let heaps = memory.memory_properties;
+        let local = heaps.memory_heaps_as_slice().iter().enumerate();
+        let local = local.filter(|(_, h)| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+        let Some((i, heap)) = local.max_by_key(|(_, h)| h.size) else { return 0 };
+        match counts {
+            true => budget.heap_budget[i].saturating_sub(budget.heap_usage[i]).saturating_sub(512 << 20),
+            false => heap.size.saturating_sub(1 << 30),
         }
     }
 
@@ -198,7 +224,8 @@ pub(crate) struct Device {
     /// Longest buffer that a kernel can see, in bytes.
     pub(crate) buffer_bytes_max: u64,
     pub(crate) info: DeviceInfo,
-    _instance: Instance,
+    physical: vk::PhysicalDevice,
+    instance: Instance,
 }
 
 impl Drop for Device {
@@ -209,6 +236,11 @@ impl Drop for Device {
 }
 
 impl Device {
+    /// Bytes of its own memory that may be allocated now.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.instance.free_bytes(self.physical)
+    }
+
     /// Opens the device with this number.
     pub(crate) fn open(index: usize) -> Result<Arc<Self>, Error> {
         let instance = Instance::new()?;
@@ -257,7 +289,8 @@ impl Device {
                 memory,
                 buffer_bytes_max: u64::from(limits.max_storage_buffer_range),
                 info,
-                _instance: instance,
+                physical,
+                instance,
             }))
         }
     }

@@ -33,25 +33,35 @@ macro_rules! kernels {
 
 kernels! {
     /// Projections; constants: type of the weights, tokens of a workgroup, whether experts are chosen by tiles.
-    Linear, "linear", 9;
+    Linear, "linear", 13;
     /// Norm, SwiGLU or neither, then 8-bit quantisation; constants: mode, whether to quantise, whether to write f32.
     Norm, "norm", 6;
     /// The router's choice of experts.
-    Route, "route", 7;
+    Route, "route", 9;
     /// Pairs of tokens and experts by expert.
     Group, "group", 3;
+    /// Slots in the device's memory for the experts of a step.
+    Resolve, "resolve", 3;
+    /// Copies experts to their slots.
+    Fill, "fill", 7;
+    /// Gate and up projections of a SwiGLU block, and its quantisation; constants: as `Linear`.
+    GateUp, "gate_up", 12;
+    /// Last projection of a few tokens' experts, and their sum; constants: type of the weights.
+    Down, "down", 10;
     /// Sums a token's experts.
     Combine, "combine", 5;
     /// Rotation, and storing keys and values; constants: types of keys and values, pairing.
-    Rope, "rope", 9;
+    Rope, "rope", 10;
     /// Attention over one chunk; constants: types of keys and values, parts of a head.
     Attend, "attend", 5;
     /// Adds the chunks of attention up.
-    Merge, "merge", 4;
+    Merge, "merge", 6;
     /// Convolution and delta rule; constants: rows of the state per thread, order of the heads.
     Gdn, "gdn", 10;
     /// The gated norm after it.
-    GdnOut, "gdn_out", 3;
+    GdnOut, "gdn_out", 5;
     /// The states of the convolution.
     ConvState, "conv_state", 3;
+    /// Reads memory.
+    Bandwidth, "bandwidth", 2;
 }

@@ -5,10 +5,13 @@
 pub mod backend;
 mod block;
 pub mod device;
+mod experts;
+mod floors;
 mod kernel;
 mod memory;
 mod pipeline;
 mod record;
+mod selftest;
 mod steps;
 mod transfer;
 mod verbs;
@@ -16,3 +19,4 @@ mod weights;
 
 pub use backend::{Vulkan, VulkanOptions};
 pub use device::{DeviceInfo, DeviceKind, devices};
+pub use weights::device_bytes;

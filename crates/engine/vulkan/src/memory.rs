@@ -10,6 +10,9 @@ use crate::device::Device;
 /// Small buffers share allocations of this size: drivers allow a few thousand allocations.
 const BLOCK_BYTES: u64 = 32 << 20;
 
+/// Allocations above this are compared with the driver's budget first.
+const LARGE_BYTES: u64 = 1 << 20;
+
 /// One allocation. Freed when its last buffer is dropped.
 struct Allocation {
     device: Arc<Device>,
@@ -194,6 +197,11 @@ impl Memory {
         if place == Place::Device && self.limit_bytes.is_some_and(|limit| *used + bytes > limit) {
             drop(used);
             return Err(short("--gpu-memory".into()));
+        }
+        // some drivers spill to the host's memory instead of failing
+        if place == Place::Device && bytes > LARGE_BYTES && bytes > self.device.free_bytes() {
+            drop(used);
+            return Err(short("the driver's budget".into()));
         }
         let info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(index);
         // SAFETY: the device is alive; the memory is freed by `Allocation`.

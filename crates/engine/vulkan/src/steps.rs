@@ -8,6 +8,7 @@ use octet_weights::Matrix;
 use crate::backend::{Prologue, Vulkan};
 use crate::block::Block;
 use crate::record::Recording;
+use crate::verbs::Scratch;
 
 /// Recordings that are kept.
 const RECORDINGS_MAX: usize = 32;
@@ -62,6 +63,10 @@ impl Vulkan {
         self.block_mut()?.fill(batch)
     }
 
+    pub(crate) fn scratch(&self) -> Result<&Scratch, Error> {
+        self.scratch.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))
+    }
+
     pub(crate) fn block(&self) -> Result<&Block, Error> {
         self.block.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))
     }
@@ -73,6 +78,15 @@ impl Vulkan {
     /// Before the host writes into the block outside of a step: nothing may wait to read it.
     pub(crate) fn before_host_write(&mut self) -> Result<(), Error> {
         if self.in_step { Ok(()) } else { self.recorder.flush() }
+    }
+
+    /// Submits what was recorded of a long step: drivers reset a device that computes for seconds without a pause.
+    pub(crate) fn end_of_layer(&mut self, tokens: usize) -> Result<(), Error> {
+        if self.in_step && tokens > REPLAY_TOKENS_MAX {
+            self.is_split = true;
+            self.recorder.flush()?;
+        }
+        Ok(())
     }
 
     /// Does a prologue's work for these tokens and positions.
@@ -97,6 +111,7 @@ impl Vulkan {
         }
         self.prologue.clear();
         self.rows_used = 0;
+        self.prepared = None;
         (self.in_step, self.is_split) = (true, false);
         body(self);
         self.in_step = false;
@@ -131,6 +146,7 @@ impl Vulkan {
         for p in &step.prologue {
             done = done.and_then(|()| self.prepare(p, batch));
         }
+        self.last_step = (step.recording.barriers, step.recording.dispatches);
         let done = done.and_then(|()| self.recorder.run(&step.recording));
         self.steps.push_back(step);
         done

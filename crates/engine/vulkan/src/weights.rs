@@ -44,6 +44,20 @@ impl DeviceType {
     }
 }
 
+/// Bytes that `values` weights of a file's type take on a device.
+pub fn device_bytes(ty: GgmlType, values: u64) -> u64 {
+    let per_256 = match DeviceType::of(ty) {
+        DeviceType::F32 => 1024,
+        DeviceType::F16 | DeviceType::Bf16 => 512,
+        DeviceType::Q8_0 => 272,
+        DeviceType::I8 => 320,
+        DeviceType::Q4_K => 144,
+        DeviceType::Q5_K => 176,
+        DeviceType::Q6_K => 212,
+    };
+    values.div_ceil(256).saturating_mul(per_256)
+}
+
 /// The planes of one matrix as words.
 #[derive(Default)]
 pub(crate) struct Planes {
@@ -64,9 +78,8 @@ fn f16_bits(b: &[u8]) -> u32 {
     u32::from(u16::from_le_bytes([b[0], b[1]]))
 }
 
-/// Packs a matrix. Rows of quantised types are whole blocks of 32.
-pub(crate) fn pack(m: &Matrix) -> Planes {
-    let ty = DeviceType::of(m.ty);
+/// Packs a matrix as its own type or as f32. Rows of quantised types are whole blocks of 32.
+pub(crate) fn pack(m: &Matrix, ty: DeviceType) -> Planes {
     let mut planes = Planes::default();
     if ty.is_float() {
         pack_floats(m, ty, &mut planes);
@@ -97,6 +110,9 @@ pub(crate) fn pack(m: &Matrix) -> Planes {
                 _ => nibbles(&values, quants, high),
             }
             match scale {
+                Scale::Half(bits) if ty == DeviceType::I8 => {
+                    planes.scales.extend([half::f16::from_bits(bits as u16).to_f32().to_bits(), 0]);
+                }
                 Scale::Half(bits) => {
                     let index = r * blocks + block;
                     planes.scales.resize(index / 2 + 1, 0);
@@ -128,7 +144,7 @@ fn pack_floats(m: &Matrix, ty: DeviceType, planes: &mut Planes) {
 }
 
 /// Scales of a block of 32.
-enum Scale {
+pub(crate) enum Scale {
     /// One f16.
     Half(u32),
     /// Words of its own.
@@ -138,7 +154,7 @@ enum Scale {
 }
 
 /// The 32 values of a block as bytes, without their high offset, and its scales.
-fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale) {
+pub(crate) fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale) {
     let mut v = [0u8; 32];
     let of = |bytes: usize| &row[block * bytes..][..bytes];
     let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();

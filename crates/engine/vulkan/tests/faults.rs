@@ -9,7 +9,7 @@ use octet_compute::batch::Batch;
 use octet_vulkan::{Vulkan, VulkanOptions};
 
 fn options() -> Option<VulkanOptions> {
-    Some(VulkanOptions { index: octet_testkit::vulkan_device()?, memory_bytes_max: None })
+    Some(VulkanOptions { index: octet_testkit::vulkan_device()?, ..VulkanOptions::default() })
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn a_device_that_does_not_exist_is_named() {
         return;
     }
     let error =
-        Vulkan::new(&VulkanOptions { index: 99, memory_bytes_max: None }).err().expect("no such device");
+        Vulkan::new(&VulkanOptions { index: 99, ..VulkanOptions::default() }).err().expect("no such device");
     assert!(error.to_string().contains("vulkan:99"), "{error}");
 }
 
@@ -48,4 +48,29 @@ fn a_lost_device_ends_the_step_with_an_error_and_not_the_process() {
         be.be.step(Pass::Other, &batch, |_| {}).is_err(),
         "what failed in between is told by the next step"
     );
+}
+
+#[test]
+fn the_self_test_passes_and_names_what_is_wrong() {
+    let Some(options) = options() else { return };
+    let open = || Vulkan::new(&options).expect("the device opens");
+    let checks = open().self_test().expect("the device works");
+    let wrong: Vec<String> = checks.iter().filter(|c| !c.passed()).map(ToString::to_string).collect();
+    assert!(checks.len() >= 23 && wrong.is_empty(), "{wrong:?}");
+    // a driver that gets one kernel wrong
+    for (kernel, verb) in [
+        ("linear", "linear Q4_K, to the bit"),
+        ("attend", "attend"),
+        ("gdn", "gdn"),
+        ("rope", "attend"), /* its last workgroups store values */
+        ("route", "moe"),
+        ("combine", "moe"),
+    ] {
+        let mut device = open();
+        device.break_kernel(kernel);
+        let checks = device.self_test().expect("it is wrong, not lost");
+        let wrong: Vec<&str> = checks.iter().filter(|c| !c.passed()).map(|c| c.name.as_str()).collect();
+        assert!(wrong.contains(&verb), "without the last workgroup of {kernel}: {wrong:?}");
+        assert!(kernel == "linear" || wrong.len() <= 2, "{kernel} alone is wrong: {wrong:?}");
+    }
 }

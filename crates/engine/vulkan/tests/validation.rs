@@ -10,31 +10,49 @@ use layers::*;
 use octet_compute::backend::KvType;
 use octet_compute::batch::Batch;
 use octet_vulkan::{Vulkan, VulkanOptions};
+use octet_weights::GgmlType;
 
 /// Says which barrier the pass leaves out.
 const SKIP: &str = "OCTET_TEST_SKIP_BARRIER";
+/// Says how many slots experts have.
+const SLOTS: &str = "OCTET_TEST_EXPERT_SLOTS";
 
 /// What the other test runs in a process of its own; without it, one more pass.
 #[test]
 fn a_pass_through_every_verb() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    let mut device =
-        Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("the device opens");
+    let expert_slots = std::env::var(SLOTS).ok().map(|n| n.parse().expect("a number"));
+    let mut device = Vulkan::new(&VulkanOptions { index, expert_slots, ..VulkanOptions::default() })
+        .expect("the device opens");
+    // norms over all heads in the one, gated queries in the other
+    let whole_norm = expert_slots.is_none();
+    let shape = Shape {
+        head_dim: 32,
+        gdn_dim: 32,
+        ty: GgmlType::Q4_K,
+        kv: KvType::F16.into(),
+        whole_norm,
+        gated: !whole_norm,
+        ..plain_shape()
+    };
     device.skip_barrier(std::env::var(SKIP).ok().map(|n| n.parse().expect("a number")));
-    let mut be = layers(device, &Shape { head_dim: 32, kv: KvType::F16.into(), ..plain_shape() });
+    let mut be = layers(device, &shape);
     let mut batch = Batch::default();
     batch.push(&tokens(0, 9), 0, 0, &pages(0), 9);
     be.step(&batch);
     println!("barriers: {}", be.be.last_step().0);
 }
 
-fn messages(layers: &str, skip: Option<u32>) -> (String, u32) {
+fn messages(layers: &str, skip: Option<u32>, slots: Option<u32>) -> (String, u32) {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new(program);
     child
         .args(["--exact", "a_pass_through_every_verb", "--nocapture"])
         .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
         .env("VK_LAYER_ENABLES", layers);
+    if let Some(slots) = slots {
+        child.env(SLOTS, slots.to_string());
+    }
     if let Some(skip) = skip {
         child.env(SKIP, skip.to_string());
     }
@@ -60,13 +78,19 @@ fn validation_finds_nothing_and_notices_a_missing_barrier() {
         return;
     }
     let sync = "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT";
-    let (text, barriers) = messages(sync, None);
+    let (text, _) = messages(sync, None, None);
+    assert!(!complains(&text), "{text}");
+    // two slots for four experts: those two stages more
+    let (text, barriers) = messages(sync, None, Some(2));
     assert!(!complains(&text), "{text}");
     assert!(barriers > 10, "a pass has stages: {text}");
-    let unnoticed: Vec<u32> = (1..=barriers).filter(|i| !complains(&messages(sync, Some(*i)).0)).collect();
+    let unnoticed: Vec<u32> =
+        (1..=barriers).filter(|i| !complains(&messages(sync, Some(*i), Some(2)).0)).collect();
     // the pass ends with `norm` and `logits`, which read the same rows and write others: the barrier between them separates nothing
     assert_eq!(unnoticed, [barriers - 1], "of {barriers} barriers");
     let bounds = "VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT";
-    let (text, _) = messages(bounds, None);
-    assert!(!complains(&text), "{text}");
+    for slots in [None, Some(2)] {
+        let (text, _) = messages(bounds, None, slots);
+        assert!(!complains(&text), "{text}");
+    }
 }

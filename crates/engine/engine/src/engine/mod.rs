@@ -377,6 +377,10 @@ impl Engine {
     pub fn context(&self) -> usize {
         self.rules.context
     }
+    /// What runs the model.
+    pub fn backend(&mut self) -> &mut dyn models::Inspect {
+        self.model.backend()
+    }
     /// The model itself.
     pub(crate) fn model(&mut self) -> &mut dyn Model {
         &mut *self.model

@@ -49,27 +49,37 @@ impl Vulkan {
         if !known {
             self.prologue.push(prologue);
         }
-        if a.qk_norm.as_ref().is_some_and(|(q, _)| q.len != a.head_dim) {
-            let what =
-                "norms over all heads together (OLMoE) are not supported on this device; use --device cpu";
-            return Err(Error(what.into()));
-        }
         let dummy = self.dummy.clone();
         let (q_norm, k_norm) = a.qk_norm.as_ref().map_or((&dummy, &dummy), |(q, k)| (&q.buffer, &k.buffer));
         let block = self.block()?;
         let (words, angles, places) = (block.words.clone(), block.angles.clone(), block.places);
+        let factors = self.scratch()?.factors.clone();
         let stride = if a.gated { 2 * a.head_dim } else { a.head_dim };
-        let buffers = [&q.buffer, &k.buffer, &v.buffer, q_norm, k_norm, &words, keys, values, &angles];
+        let norm = match &a.qk_norm {
+            None => 0,
+            Some((q, _)) if q.len == a.head_dim => 1,
+            // over all heads together (OLMoE): their factors first
+            Some(_) => {
+                self.recorder.barrier();
+                self.norm_factors(batch.len(), a.heads * a.head_dim, &q.buffer, a.eps, 0)?;
+                self.recorder.barrier();
+                self.norm_factors(batch.len(), a.kv_heads * a.head_dim, &k.buffer, a.eps, batch.len())?;
+                2
+            }
+        };
+        let buffers =
+            [&q.buffer, &k.buffer, &v.buffer, q_norm, k_norm, &words, keys, values, &angles, &factors];
         let push = [
             a.heads as u32,
             a.kv_heads as u32,
             a.head_dim as u32,
             stride as u32,
             (a.rope_dims / 2) as u32,
-            a.qk_norm.is_some().into(),
+            norm,
             a.eps.to_bits(),
             places,
             0,
+            batch.len() as u32,
         ];
         let adjacent = u32::from(a.rope_pairing == RopePairing::Adjacent);
         let constants = [number(cache.kv.keys), number(cache.kv.values), adjacent];
@@ -91,12 +101,12 @@ impl Vulkan {
             unreachable!("layer {layer} has no keys and values")
         };
         self.use_batch(batch)?;
-        let scratch = self.scratch.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))?;
-        let partial = scratch.partial.clone();
+        let partial = self.scratch()?.partial.clone();
         let block = self.block()?;
         let (words, positions, tables, pages) =
             (block.words.clone(), block.positions, block.tables, block.pages);
         let chunks = chunks(batch);
+        let (rows, quantise) = (self.input()?, a.head_dim.is_multiple_of(32));
         let stride = if a.gated { 2 * a.head_dim } else { a.head_dim } as u32;
         let (heads, dim) = (a.heads as u32, a.head_dim as u32);
         let token_bytes = 4 * (a.heads * chunks * (a.head_dim + 2)) as u64;
@@ -125,9 +135,10 @@ impl Vulkan {
             self.recorder.dispatch(Kernel::Attend, constants, &buffers, &push, [chunks as u32, heads, n])?;
             self.recorder.barrier();
             let push = [heads, dim, stride, first as u32, chunks as u32, positions, a.gated.into()];
-            let buffers = [&partial, &q.buffer, &words, &out.buffer];
-            self.recorder.dispatch(Kernel::Merge, [0; 3], &buffers, &push, [heads, n, 1])?;
+            let buffers = [&partial, &q.buffer, &words, &out.buffer, &rows.quants, &rows.scales];
+            self.recorder.dispatch(Kernel::Merge, [quantise.into(), 0, 0], &buffers, &push, [heads, n, 1])?;
         }
+        self.prepared = quantise.then(|| out.buffer.clone());
         Ok(())
     }
 }

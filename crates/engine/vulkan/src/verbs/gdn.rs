@@ -64,8 +64,11 @@ impl Vulkan {
         let groups = [channels.div_ceil(64), n_spans, 1];
         self.recorder.dispatch(Kernel::ConvState, [0; 3], &buffers, &[channels, rows, spans], groups)?;
         let push = [g.v_heads as u32, g.v_dim as u32, g.eps.to_bits()];
-        let buffers = [&out.buffer, &z.buffer, &g.norm.buffer];
+        let (rows, quantise) = (self.input()?, g.v_dim.is_multiple_of(32) && g.v_dim <= 512);
+        let buffers = [&out.buffer, &z.buffer, &g.norm.buffer, &rows.quants, &rows.scales];
         let groups = [g.v_heads as u32, batch.len() as u32, 1];
-        self.recorder.dispatch(Kernel::GdnOut, [0; 3], &buffers, &push, groups)
+        self.recorder.dispatch(Kernel::GdnOut, [quantise.into(), 0, 0], &buffers, &push, groups)?;
+        self.prepared = quantise.then(|| out.buffer.clone());
+        Ok(())
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Experts<'a> {
     pub(crate) pairs_per_row: u32,
     /// Most tiles that there may be.
     pub(crate) tiles_max: usize,
+    /// Where the layer's table of slots starts, if its experts lie in the host's memory.
+    pub(crate) slots_at: Option<u32>,
 }
 
 /// Tokens of a workgroup for `n` tokens.
@@ -69,6 +71,21 @@ impl Vulkan {
         self.recorder.dispatch(Kernel::Norm, constants, &buffers, &push, [n as u32, 1, 1])
     }
 
+    /// Starts the kernel that writes what the norm of each of `n` rows multiplies it by, to `factors[at..]`.
+    pub(crate) fn norm_factors(
+        &mut self,
+        n: usize,
+        cols: usize,
+        x: &Arc<Buffer>,
+        eps: f32,
+        at: usize,
+    ) -> Result<(), Error> {
+        let (dummy, factors, rows) = (self.dummy.clone(), self.scratch()?.factors.clone(), self.input()?);
+        let buffers = [x, &dummy, &dummy, &rows.quants, &rows.scales, &factors];
+        let push = [cols as u32, 0, at as u32, eps.to_bits()];
+        self.recorder.dispatch(Kernel::Norm, [3, 0, 0], &buffers, &push, [n as u32, 1, 1])
+    }
+
     /// Starts a projection of prepared rows: `out[t] (+)= w . x[t]`.
     pub(crate) fn project(
         &mut self,
@@ -83,6 +100,8 @@ impl Vulkan {
         let input = if w.ty.is_float() { &x.floats } else { &x.quants };
         let tokens = tile(n);
         let (tiles, pairs) = experts.map_or((&dummy, &dummy), |e| (e.tiles, e.pairs));
+        let host = w.paged.as_ref();
+        let slots = self.scratch.as_ref().map_or_else(|| dummy.clone(), |s| s.slots.clone());
         let buffers = [
             &w.quants,
             &w.high,
@@ -93,6 +112,10 @@ impl Vulkan {
             out,
             tiles,
             pairs,
+            host.map_or(&dummy, |p| &p.quants),
+            host.map_or(&dummy, |p| &p.high),
+            host.map_or(&dummy, |p| &p.scales),
+            host.map_or(&dummy, |_| &slots),
         ];
         let push = [
             w.rows as u32,
@@ -103,9 +126,11 @@ impl Vulkan {
             w.bias.is_some().into(),
             add.into(),
             experts.map_or(1, |e| e.pairs_per_row),
+            experts.and_then(|e| e.slots_at).unwrap_or(0),
         ];
         let columns = experts.map_or(n.div_ceil(tokens as usize), |e| e.tiles_max) as u32;
-        let constants = [w.ty as u32, tokens, experts.is_some().into()];
+        let kind = experts.map_or(0, |_| 1 + u32::from(host.is_some()));
+        let constants = [w.ty as u32, tokens, kind];
         let groups = [w.rows.div_ceil(8) as u32, columns, 1];
         self.recorder.dispatch(Kernel::Linear, constants, &buffers, &push, groups)
     }
@@ -116,8 +141,7 @@ impl Vulkan {
     }
 
     pub(crate) fn input(&self) -> Result<Rows, Error> {
-        let scratch = self.scratch.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))?;
-        Ok(scratch.input.clone())
+        Ok(self.scratch()?.input.clone())
     }
 
     pub(crate) fn embed_rows(&mut self, table: &Embedding, tokens: &[u32], out: &Buf) -> Result<(), Error> {
@@ -155,9 +179,10 @@ impl Vulkan {
 
     pub(crate) fn project_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &Buf) -> Result<(), Error> {
         let mut input = self.input()?;
+        let prepared = self.prepared.take().is_some_and(|p| Arc::ptr_eq(&p, &x.buffer));
         if w.ty.is_float() {
             input.floats = x.buffer.clone();
-        } else {
+        } else if !prepared {
             self.recorder.barrier();
             self.prepare_rows(n, w.cols, &x.buffer, Before::Nothing, None, [true, false], &input)?;
         }
@@ -173,12 +198,58 @@ impl Vulkan {
         self.recorder.barrier();
         self.prepare_rows(n, m.gate.cols, &h.buffer, before, None, Self::forms(&[&m.gate, &m.up]), &input)?;
         self.recorder.barrier();
-        self.project(n, &input, &m.gate, &gate, false, None)?;
-        self.project(n, &input, &m.up, &up, false, None)?;
-        self.recorder.barrier();
-        self.prepare_rows(n, m.down.cols, &gate, Before::Swiglu(&up), None, Self::forms(&[&m.down]), &inner)?;
+        if Self::can_fuse(&m.gate, &m.up, &m.down) {
+            self.gate_up(n, &input, &m.gate, &m.up, &inner, None)?;
+        } else {
+            self.project(n, &input, &m.gate, &gate, false, None)?;
+            self.project(n, &input, &m.up, &up, false, None)?;
+            self.recorder.barrier();
+            let forms = Self::forms(&[&m.down]);
+            self.prepare_rows(n, m.down.cols, &gate, Before::Swiglu(&up), None, forms, &inner)?;
+        }
         self.recorder.barrier();
         self.project(n, &inner, &m.down, &h.buffer, true, None)
+    }
+
+    /// Whether gate, up and the quantisation of their product are one kernel.
+    pub(crate) fn can_fuse(gate: &Weight, up: &Weight, down: &Weight) -> bool {
+        let plain = |w: &Weight| !w.ty.is_float() && w.bias.is_none() && w.paged.is_none();
+        gate.ty == up.ty && plain(gate) && plain(up) && !down.ty.is_float() && gate.rows.is_multiple_of(32)
+    }
+
+    /// Starts the kernel that makes quantised rows `silu(gate . x) * (up . x)`.
+    pub(crate) fn gate_up(
+        &mut self,
+        n: usize,
+        x: &Rows,
+        gate: &Weight,
+        up: &Weight,
+        to: &Rows,
+        experts: Option<&Experts<'_>>,
+    ) -> Result<(), Error> {
+        let dummy = self.dummy.clone();
+        let tokens = tile(n);
+        let (tiles, pairs) = experts.map_or((&dummy, &dummy), |e| (e.tiles, e.pairs));
+        let buffers = [
+            &gate.quants,
+            &gate.high,
+            &gate.scales,
+            &up.quants,
+            &up.high,
+            &up.scales,
+            &x.quants,
+            &x.scales,
+            &to.quants,
+            &to.scales,
+            tiles,
+            pairs,
+        ];
+        let divide = experts.map_or(1, |e| e.pairs_per_row);
+        let push = [gate.rows as u32, gate.cols as u32, n as u32, divide];
+        let columns = experts.map_or(n.div_ceil(tokens as usize), |e| e.tiles_max) as u32;
+        let constants = [gate.ty as u32, tokens, experts.is_some().into()];
+        let groups = [(gate.rows / 32) as u32, columns, 1];
+        self.recorder.dispatch(Kernel::GateUp, constants, &buffers, &push, groups)
     }
 
     pub(crate) fn head(

@@ -56,6 +56,11 @@ pub(crate) struct Scratch {
     pub(crate) pairs: Arc<Buffer>,
     /// Tokens that went to each expert of each layer since they were read.
     pub(crate) counts: Arc<Buffer>,
+    /// Slots of experts: [`crate::experts`] has the layout; and those that a step fills.
+    pub(crate) slots: Arc<Buffer>,
+    pub(crate) fills: Arc<Buffer>,
+    /// Factors of norms over all heads together, of queries `[tokens]` and of keys `[tokens]`.
+    pub(crate) factors: Arc<Buffer>,
     /// Chunks of attention before they are added up.
     pub(crate) partial: Arc<Buffer>,
 }
@@ -71,6 +76,7 @@ impl Scratch {
         let floats = |len: usize| memory.buffer(4 * len as u64, Place::Device);
         let counts = memory.buffer(4 * (layers * step.experts) as u64, Place::Host)?;
         counts.write(0, &vec![0; counts.bytes as usize]);
+        let counts_dummy = floats(1)?; // `slot_tables` has better ones where experts are paged
         let partial = if step.heads == 0 { 16 } else { PARTIAL_BYTES };
         Ok(Self {
             input: Rows::new(memory, t, cols)?,
@@ -89,6 +95,9 @@ impl Scratch {
             tiles: floats(1 + 3 * (pairs + 1))?,
             pairs: floats(pairs)?,
             counts,
+            slots: counts_dummy.clone(),
+            fills: counts_dummy,
+            factors: floats(2 * t)?,
             partial: memory.buffer(partial, Place::Device)?,
         })
     }

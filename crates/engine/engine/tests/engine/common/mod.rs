@@ -22,6 +22,8 @@ pub enum On {
     Cpu(Isa),
     /// The Vulkan backend on the device of this number.
     Vulkan(usize),
+    /// The same with f32 weights and activations.
+    ExactVulkan(usize),
 }
 
 /// Every backend that computes with full-precision weights and activations on this machine.
@@ -59,8 +61,9 @@ pub fn load(file: &octet_weights::Model, on: On, limits: Limits) -> Box<dyn Mode
         On::Reference => models::load(file, Reference, limits, &mut |_, _| {}),
         On::Exact(isa) => models::load(file, cpu(isa, true), limits, &mut |_, _| {}),
         On::Cpu(isa) => models::load(file, cpu(isa, false), limits, &mut |_, _| {}),
-        On::Vulkan(index) => {
-            let options = VulkanOptions { index, ..VulkanOptions::default() };
+        On::Vulkan(index) | On::ExactVulkan(index) => {
+            let exact = matches!(on, On::ExactVulkan(_));
+            let options = VulkanOptions { index, exact, ..VulkanOptions::default() };
             let device = Vulkan::new(&options).expect("a device that this machine has");
             models::load(file, device, limits, &mut |_, _| {})
         }

@@ -1,0 +1,343 @@
+//! A self-test for users: every verb of a backend on fixed inputs, against the scalar oracle, and against itself with the tokens cut
+//! into other steps. Called by `octet doctor`, and before a graphics device is used that nobody named.
+
+use octet_weights::{GgmlType, Matrix, quant};
+
+use crate::backend::*;
+use crate::reference::Reference;
+use crate::{Batch, Error, ExpertCounts};
+
+/// What one verb was found to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// The verb, and the type of its weights where several are checked.
+    pub name: String,
+    /// Size of its difference from the oracle, in units of the result's size.
+    pub difference: f32,
+    /// Largest difference that is right.
+    pub limit: f32,
+    /// Each token has the same bits in every batch.
+    pub is_stable: bool,
+}
+
+impl Check {
+    /// Whether the verb is right.
+    pub fn passed(&self) -> bool {
+        self.difference <= self.limit && self.is_stable
+    }
+}
+
+impl std::fmt::Display for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.difference <= self.limit, self.is_stable) {
+            (true, true) => write!(f, "{}: right", self.name),
+            (true, false) => write!(f, "{}: wrong: a token's result depends on its batch", self.name),
+            (false, _) => write!(
+                f,
+                "{}: wrong: off by {:.2e} of the result's size; {:.0e} is allowed",
+                self.name, self.difference, self.limit
+            ),
+        }
+    }
+}
+
+/// Tokens that are computed. With 11 the kernels for 1, 2, 4 and 8 tokens run, and one that is not full.
+const TOKENS: usize = 11;
+/// How they are cut into steps; the first is compared with the oracle, the others with the first.
+const CUTS: [&[usize]; 3] = [&[TOKENS], &[2, 4, 5], &[1; TOKENS]];
+const HIDDEN: usize = 256;
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const HEAD_DIM: usize = 64;
+const EPS: f32 = 1e-6;
+
+/// Types of weights that are checked in projections.
+const TYPES: [GgmlType; 7] = [
+    GgmlType::F32,
+    GgmlType::F16,
+    GgmlType::BF16,
+    GgmlType::Q8_0,
+    GgmlType::Q4_K,
+    GgmlType::Q5_K,
+    GgmlType::Q6_K,
+];
+
+/// Largest relative difference of verbs whose arithmetic is f32, and of those whose activations are 8-bit.
+const LIMIT_F32: f32 = 2e-4;
+const LIMIT_I8: f32 = 0.03;
+/// Keys and values are kept as f16: one may round to another neighbour.
+const LIMIT_F16: f32 = 2e-3;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 40) as f32 / (1u64 << 24) as f32 - 0.5) * 2.0
+    }
+    fn vec(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+    fn near_one(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| 1.0 + 0.2 * self.next()).collect()
+    }
+    /// Rows of length 1 or so.
+    fn matrix(&mut self, ty: GgmlType, rows: usize, cols: usize) -> Matrix {
+        let mut data = vec![0; rows * cols / ty.block_len() * ty.block_bytes()];
+        quant::random_blocks(ty, &mut self.0, 1.0 / (cols as f32).sqrt(), &mut data);
+        Matrix { ty, rows, cols, data: data.into() }
+    }
+}
+
+/// Weights of one of each verb in a backend.
+struct Parts<B: Backend> {
+    norm: B::Buf,
+    projections: Vec<B::Weight>,
+    attention: Attention<B>,
+    gdn: Gdn<B>,
+    mlp: Mlp<B>,
+    moe: Moe<B>,
+    embedding: B::Embedding,
+    cache: B::Cache,
+    counts: ExpertCounts,
+}
+
+const GDN_HEADS: [usize; 2] = [2, 4];
+const GDN_DIM: usize = 64;
+const CHANNELS: usize = (2 * GDN_HEADS[0] + GDN_HEADS[1]) * GDN_DIM;
+const VOCAB: usize = 75;
+const EXPERTS: usize = 8;
+
+fn parts<B: Backend>(be: &mut B) -> Result<Parts<B>, Error> {
+    let r = &mut Random(7);
+    let frequencies: Vec<f32> = (0..HEAD_DIM / 4).map(|j| 0.3f32.powi(j as i32)).collect();
+    let decays: Vec<f32> = r.vec(GDN_HEADS[1]).iter().map(|x| -1.0 - 0.9 * x).collect();
+    let cache = CacheShape {
+        layers: vec![
+            LayerCache::Kv { kv_heads: KV_HEADS, head_dim: HEAD_DIM },
+            LayerCache::Gdn {
+                conv_rows: 3,
+                channels: CHANNELS,
+                v_heads: GDN_HEADS[1],
+                k_dim: GDN_DIM,
+                v_dim: GDN_DIM,
+            },
+        ],
+        pages: 2,
+        slots: 1,
+        kv: KvType::F16.into(),
+    };
+    let step = StepShape {
+        tokens: TOKENS,
+        outputs: TOKENS,
+        heads: HEADS,
+        intermediate: HIDDEN,
+        experts: EXPERTS,
+        top_k: 3,
+        expert_intermediate: HIDDEN,
+    };
+    let square = |be: &mut B, r: &mut Random, ty| be.weight(&r.matrix(ty, HIDDEN, HIDDEN), None);
+    let experts = |be: &mut B, r: &mut Random, ty| {
+        let all: Vec<Matrix> = (0..EXPERTS).map(|_| r.matrix(ty, HIDDEN, HIDDEN)).collect();
+        be.experts(&all)
+    };
+    let q4 = GgmlType::Q4_K;
+    Ok(Parts {
+        norm: be.vector(&r.near_one(HIDDEN))?,
+        projections: TYPES
+            .iter()
+            .map(|ty| {
+                let bias = r.vec(HIDDEN);
+                be.weight(&r.matrix(*ty, HIDDEN, HIDDEN), Some(&bias))
+            })
+            .collect::<Result<_, _>>()?,
+        attention: Attention {
+            heads: HEADS,
+            kv_heads: KV_HEADS,
+            head_dim: HEAD_DIM,
+            gated: true,
+            qk_norm: Some((be.vector(&r.near_one(HEAD_DIM))?, be.vector(&r.near_one(HEAD_DIM))?)),
+            eps: EPS,
+            rope_dims: HEAD_DIM / 2,
+            rope_pairing: RopePairing::Half,
+            inv_freq: be.vector(&frequencies)?,
+            rope_scale: 1.0,
+        },
+        gdn: Gdn {
+            k_heads: GDN_HEADS[0],
+            v_heads: GDN_HEADS[1],
+            k_dim: GDN_DIM,
+            v_dim: GDN_DIM,
+            conv_kernel: 4,
+            order: HeadOrder::Tiled,
+            conv: be.vector(&r.vec(4 * CHANNELS))?,
+            dt_bias: be.vector(&r.vec(GDN_HEADS[1]))?,
+            a: be.vector(&decays)?,
+            norm: be.vector(&r.near_one(GDN_DIM))?,
+            eps: EPS,
+        },
+        mlp: Mlp {
+            norm: be.vector(&r.near_one(HIDDEN))?,
+            eps: EPS,
+            gate: square(be, r, q4)?,
+            up: square(be, r, q4)?,
+            down: square(be, r, GgmlType::Q6_K)?,
+        },
+        moe: Moe {
+            norm: be.vector(&r.near_one(HIDDEN))?,
+            eps: EPS,
+            router: be.weight(&r.matrix(GgmlType::F32, EXPERTS, HIDDEN), None)?,
+            gate: experts(be, r, q4)?,
+            up: experts(be, r, q4)?,
+            down: experts(be, r, GgmlType::Q6_K)?,
+            shared: Some(SharedExpert {
+                router: be.vector(&r.vec(HIDDEN))?,
+                gate: square(be, r, q4)?,
+                up: square(be, r, q4)?,
+                down: square(be, r, GgmlType::Q6_K)?,
+            }),
+            experts: EXPERTS,
+            top_k: 3,
+            norm_top_k: true,
+        },
+        embedding: be.embedding(&r.matrix(GgmlType::F32, VOCAB, HIDDEN))?,
+        cache: be.cache(&cache, step)?,
+        counts: ExpertCounts::new(2, EXPERTS),
+    })
+}
+
+/// Results of one verb: its name, its limit, and the rows of all tokens.
+struct Output {
+    name: String,
+    limit: f32,
+    values: Vec<f32>,
+}
+
+/// Runs every verb on its own inputs, the tokens in steps of these sizes.
+fn outputs<B: Backend>(be: &mut B, p: &mut Parts<B>, cut: &[usize]) -> Result<Vec<Output>, Error> {
+    let mut all: Vec<Output> = Vec::new();
+    be.reset_slot(&mut p.cache, 0);
+    let mut past = 0;
+    for &n in cut {
+        let tokens: Vec<u32> = (past..past + n).map(|i| (i * 31 % VOCAB) as u32).collect();
+        let mut batch = Batch::default();
+        batch.push(&tokens, past, 0, &[1], n);
+        // the same numbers for a token, whatever the cut
+        let input = |be: &mut B, width: usize, seed: u64| -> Result<B::Buf, Error> {
+            let rows = (past..past + n).flat_map(|t| Random(seed * 1000 + t as u64 + 1).vec(width));
+            be.vector(&rows.collect::<Vec<f32>>())
+        };
+        let mut index = 0;
+        let mut keep = |be: &mut B, name: &str, limit: f32, out: &B::Buf, width: usize| {
+            let mut values = vec![0.0; n * width];
+            be.read(out, &mut values);
+            match all.get_mut(index) {
+                Some(output) => output.values.extend(values),
+                None => all.push(Output { name: name.into(), limit, values }),
+            }
+            index += 1;
+        };
+        let mut h = be.buf(n * HIDDEN)?;
+        be.embed(&p.embedding, &tokens, &mut h);
+        keep(be, "embed", 0.0, &h, HIDDEN);
+        let x = input(be, HIDDEN, 1)?;
+        be.norm(n, &x, &p.norm, EPS, &mut h);
+        keep(be, "norm", LIMIT_F32, &h, HIDDEN);
+        for (ty, w) in TYPES.iter().zip(&p.projections) {
+            let limit = if ty.block_len() == 1 { LIMIT_F32 } else { LIMIT_I8 };
+            be.norm_linear(n, &x, &p.norm, EPS, [w], [&mut h]);
+            keep(be, &format!("norm_linear {ty}"), limit, &h, HIDDEN);
+        }
+        let mut h = input(be, HIDDEN, 2)?;
+        be.linear_add(n, &x, &p.projections[4], &mut h);
+        keep(be, "linear_add", LIMIT_I8, &h, HIDDEN);
+
+        let (q_width, kv_width) = (2 * HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+        let (mut q, mut k) = (input(be, q_width, 3)?, input(be, kv_width, 4)?);
+        let v = input(be, kv_width, 5)?;
+        be.rope_store(&batch, &p.attention, 0, &mut p.cache, &mut q, &mut k, &v);
+        keep(be, "rope_store", LIMIT_F32, &q, q_width);
+        let mut out = be.buf(n * HEADS * HEAD_DIM)?;
+        be.attend(&batch, &p.attention, 0, &p.cache, &q, &mut out);
+        keep(be, "attend", LIMIT_F16, &out, HEADS * HEAD_DIM);
+
+        let values = GDN_HEADS[1] * GDN_DIM;
+        let widths = [(CHANNELS, 6), (values, 7), (GDN_HEADS[1], 8), (GDN_HEADS[1], 9)];
+        let [qkv, z, b, alpha] = widths.map(|(w, s)| input(be, w, s));
+        let mut out = be.buf(n * values)?;
+        be.gdn(&batch, &p.gdn, 1, &mut p.cache, &qkv?, &z?, &b?, &alpha?, &mut out);
+        keep(be, "gdn", LIMIT_F32, &out, values);
+
+        let mut h = input(be, HIDDEN, 10)?;
+        be.mlp(n, &p.mlp, &mut h);
+        keep(be, "mlp", LIMIT_I8, &h, HIDDEN);
+        let mut h = input(be, HIDDEN, 11)?;
+        be.moe(n, &p.moe, 1, &p.counts, &mut h);
+        keep(be, "moe", LIMIT_I8, &h, HIDDEN);
+        be.logits(&batch, &x, &p.norm, EPS, &p.projections[3], &mut h);
+        keep(be, "logits", LIMIT_I8, &h, HIDDEN);
+        past += n;
+    }
+    // what failed on the device is told by a step
+    be.step(Pass::Other, &Batch::default(), |_| {})?;
+    Ok(all)
+}
+
+/// Size of the difference in units of the size of `b`; infinite where something is not a number.
+fn relative(a: &[f32], b: &[f32]) -> f32 {
+    let square = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x) * f64::from(x)).sum::<f64>();
+    let d = (square(&mut a.iter().zip(b).map(|(x, y)| x - y)) / square(&mut b.iter().copied())).sqrt();
+    if d.is_nan() { f32::INFINITY } else { d as f32 }
+}
+
+/// Checks every verb of `be`.
+///
+/// # Errors
+/// When the backend has no room, or its device fails.
+pub fn verbs<B: Backend>(be: &mut B) -> Result<Vec<Check>, Error> {
+    let mut oracle = Reference;
+    let mut p = parts(&mut oracle)?;
+    let want = outputs(&mut oracle, &mut p, CUTS[0])?;
+    let mut p = parts(be)?;
+    let whole = outputs(be, &mut p, CUTS[0])?;
+    let mut stable = vec![true; whole.len()];
+    for cut in &CUTS[1..] {
+        for (is_stable, (a, b)) in stable.iter_mut().zip(outputs(be, &mut p, cut)?.iter().zip(&whole)) {
+            *is_stable &= a.values.iter().map(|x| x.to_bits()).eq(b.values.iter().map(|x| x.to_bits()));
+        }
+    }
+    let checks = whole.into_iter().zip(want).zip(stable).map(|((got, want), is_stable)| Check {
+        difference: relative(&got.values, &want.values),
+        name: got.name,
+        limit: got.limit,
+        is_stable,
+    });
+    Ok(checks.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{Cpu, CpuOptions};
+
+    #[test]
+    fn the_processor_passes() {
+        let options = CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() };
+        let checks = verbs(&mut Cpu::new(&options).expect("a processor")).expect("memory");
+        assert!(checks.len() >= 16 && checks.iter().all(Check::passed), "{checks:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let check = |difference, is_stable| Check { name: "moe".into(), difference, limit: 0.1, is_stable };
+        assert!(check(0.1, true).passed());
+        for (wrong, word) in [
+            (check(0.2, true), "off by"),
+            (check(0.0, false), "batch"),
+            (check(f32::INFINITY, true), "off by"),
+        ] {
+            assert!(!wrong.passed() && wrong.to_string().contains(word) && wrong.to_string().contains("moe"));
+        }
+        assert_eq!(relative(&[f32::NAN], &[1.0]), f32::INFINITY);
+    }
+}

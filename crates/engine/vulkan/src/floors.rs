@@ -1,0 +1,75 @@
+//! What a device gives at best, measured: the bandwidth of its memory, and what a stage costs that does nothing. Called by `octet doctor`
+//! and `octet bench`.
+
+use std::time::Instant;
+
+use octet_compute::Error;
+
+use crate::backend::Vulkan;
+use crate::kernel::Kernel;
+use crate::memory::Place;
+
+/// Bytes that are read at most: far more than any cache holds.
+const BYTES_MAX: u64 = 1 << 30;
+/// Words that a thread reads: `bandwidth.comp`.
+const WORDS_PER_THREAD: u64 = 64;
+/// Threads of a workgroup there.
+const THREADS: u64 = 256;
+/// Stages of the recording that tells what one costs.
+const STAGES: u32 = 256;
+
+impl Vulkan {
+    /// Bytes per second that kernels read from the device's memory, in each of `runs` runs.
+    pub(crate) fn bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
+        let of = (self.device.buffer_bytes_max / 2).min(BYTES_MAX).min(self.device.free_bytes() / 2);
+        let each = 4 * WORDS_PER_THREAD * THREADS;
+        // at most 65,535 workgroups, which every device takes
+        let groups = (of / each).clamp(1, 65_535);
+        let (from, sink) = (self.zeroed(groups * each)?, self.memory.buffer(4 * groups, Place::Device)?);
+        let mut rates = Vec::with_capacity(runs);
+        for run in 0..=runs {
+            self.recorder.flush()?;
+            self.recorder.dispatch(Kernel::Bandwidth, [0; 3], &[&from, &sink], &[], [groups as u32, 1, 1])?;
+            let recording = self.recorder.finish()?.ok_or_else(|| Error("nothing was recorded".into()))?;
+            let start = Instant::now();
+            let done = self.recorder.run(&recording);
+            let seconds = start.elapsed().as_secs_f64();
+            self.recorder.recycle(recording);
+            done?;
+            // the first run compiles
+            if run > 0 {
+                rates.push((groups * each) as f64 / seconds);
+            }
+        }
+        Ok(rates)
+    }
+
+    /// Seconds of a stage that does nothing: one workgroup and a barrier, in a recording of many.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn stage_seconds(&mut self) -> Result<f64, Error> {
+        let (from, sink) =
+            (self.zeroed(4 * WORDS_PER_THREAD * THREADS)?, self.memory.buffer(4, Place::Device)?);
+        let (mut least_one, mut least_many) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..4 {
+            let mut run = |stages: u32| -> Result<f64, Error> {
+                self.recorder.flush()?;
+                for _ in 0..stages {
+                    self.recorder.dispatch(Kernel::Bandwidth, [0; 3], &[&from, &sink], &[], [1, 1, 1])?;
+                    self.recorder.barrier();
+                }
+                let recording =
+                    self.recorder.finish()?.ok_or_else(|| Error("nothing was recorded".into()))?;
+                let start = Instant::now();
+                let done = self.recorder.run(&recording);
+                let seconds = start.elapsed().as_secs_f64();
+                self.recorder.recycle(recording);
+                done.map(|()| seconds)
+            };
+            (least_one, least_many) = (least_one.min(run(1)?), least_many.min(run(1 + STAGES)?));
+        }
+        // less what a submission costs
+        Ok((least_many - least_one).max(0.0) / f64::from(STAGES))
+    }
+}

@@ -1,0 +1,152 @@
+//! The kernel that most of the time goes to, checked to the bit against plain code: products of quantised rows are integers and a few f32
+//! operations in one order, which every device that keeps Vulkan's rules computes alike. Called by `octet doctor`.
+
+use octet_compute::Error;
+use octet_compute::selftest::Check;
+use octet_weights::{GgmlType, Matrix, quant};
+
+use crate::backend::{Vulkan, Weight};
+use crate::memory::Place;
+use crate::verbs::Rows;
+use crate::weights::DeviceType;
+
+/// Rows, columns and tokens: 2304 columns are 72 blocks, 9 of each lane; tokens fill one tile of 8 and part of another.
+const ROWS: usize = 40;
+const COLS: usize = 2304;
+const TOKENS: [usize; 5] = [1, 2, 4, 8, 11];
+
+/// Types that have a kernel of their own.
+const TYPES: [GgmlType; 7] = [
+    GgmlType::Q8_0,
+    GgmlType::Q4_0,
+    GgmlType::Q4_1,
+    GgmlType::Q5_1,
+    GgmlType::Q4_K,
+    GgmlType::Q5_K,
+    GgmlType::Q6_K,
+];
+
+/// Quantised activations: bytes, and the scale and the sum of each block of 32.
+struct Activations {
+    quants: Vec<i8>,
+    scales: Vec<[f32; 2]>,
+}
+
+impl Activations {
+    fn new(tokens: usize) -> Self {
+        let mut state = 1u32;
+        let mut next = || {
+            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+            state >> 8
+        };
+        let quants: Vec<i8> = (0..tokens * COLS).map(|_| (next() % 255) as i16 as i8).collect();
+        let sums = quants.chunks(32).map(|b| b.iter().map(|q| f32::from(*q)).sum());
+        let scales = sums.map(|sum| [1e-3 + next() as f32 * 1e-9, sum]).collect();
+        Self { quants, scales }
+    }
+}
+
+/// Scales of the two halves of a block of 32, its minimum, and its integers: what `load_block` of `weights.glsl` reads.
+fn block(m: &Matrix, row: usize, block: usize) -> ([f32; 2], f32, [i32; 32]) {
+    let (values, scale) = crate::weights::unpack(m.ty, m.row(row), block);
+    let half = |bits: u32| half::f16::from_bits(bits as u16).to_f32();
+    let byte = |word: u32, i: usize| (word >> (8 * (i % 4))) as u8;
+    use crate::weights::Scale;
+    match scale {
+        Scale::Half(bits) => ([half(bits); 2], 0.0, values.map(|v| i32::from(v as i8))),
+        Scale::Words([d, m]) => {
+            ([f32::from_bits(d); 2], f32::from_bits(m), values.map(|v| i32::from(v as i8)))
+        }
+        Scale::Superblock(words) if m.ty == GgmlType::Q6_K => {
+            let d = half(words[4]);
+            let scales = [0, 1].map(|h| {
+                let i = 2 * (block % 8) + h;
+                d * f32::from(byte(words[i / 4], i) as i8)
+            });
+            (scales, 0.0, values.map(|v| i32::from(v) - 32))
+        }
+        Scale::Superblock(words) => {
+            // 6-bit scales and minimums as ggml packs them into 12 bytes
+            let (j, at) = (block % 8, |i: usize| byte(words[1 + i / 4], i));
+            let (scale, min) = if j < 4 {
+                (at(j) & 63, at(4 + j) & 63)
+            } else {
+                ((at(4 + j) & 15) | (at(j - 4) >> 6) << 4, (at(4 + j) >> 4) | (at(j) >> 6) << 4)
+            };
+            let (d, m) = (half(words[0] & 0xffff), half(words[0] >> 16));
+            ([d * f32::from(scale); 2], m * f32::from(min), values.map(i32::from))
+        }
+    }
+}
+
+/// `w . x` of one row and token: in 8 stripes of blocks, each summed in order, then one after the other.
+fn product(m: &Matrix, row: usize, x: &Activations, token: usize) -> f32 {
+    let ty = DeviceType::of(m.ty);
+    let blocks = COLS / 32;
+    let steps = blocks.div_ceil(8);
+    let stripe = |lane: usize| {
+        let mut acc = 0.0f32;
+        for b in (lane * steps..(lane + 1) * steps).take_while(|b| *b < blocks) {
+            let (d, min, w) = block(m, row, b);
+            let at = token * blocks + b;
+            let [dx, sum] = x.scales[at];
+            let q = &x.quants[32 * at..][..32];
+            let dot = |r: std::ops::Range<usize>| r.map(|i| w[i] * i32::from(q[i])).sum::<i32>();
+            let (low, high) = (dot(0..16), dot(16..32));
+            let mut term = match ty {
+                DeviceType::Q6_K => (d[0] * dx) * low as f32 + (d[1] * dx) * high as f32,
+                _ => (d[0] * dx) * (low + high) as f32,
+            };
+            if matches!(ty, DeviceType::Q4_K | DeviceType::Q5_K | DeviceType::I8) {
+                term -= (min * dx) * sum;
+            }
+            acc += term;
+        }
+        acc
+    };
+    (1..8).fold(stripe(0), |sum, lane| sum + stripe(lane))
+}
+
+impl Vulkan {
+    /// Checks every verb against the scalar oracle, and the projections of quantised weights to the bit.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn self_test(&mut self) -> Result<Vec<Check>, Error> {
+        let mut checks = Vec::new();
+        let x = Activations::new(TOKENS[TOKENS.len() - 1]);
+        for ty in TYPES {
+            checks.push(self.check_product(ty, &x)?);
+        }
+        checks.extend(octet_compute::selftest::verbs(self)?);
+        Ok(checks)
+    }
+
+    fn check_product(&mut self, ty: GgmlType, x: &Activations) -> Result<Check, Error> {
+        let mut data = vec![0; ROWS * COLS / ty.block_len() * ty.block_bytes()];
+        quant::random_blocks(ty, &mut 5, 0.02, &mut data);
+        let m = Matrix { ty, rows: ROWS, cols: COLS, data: data.into() };
+        use octet_compute::backend::Backend;
+        let w: Weight = self.weight(&m, None)?;
+        let words: Vec<u32> =
+            x.quants.chunks(4).map(|q| u32::from_le_bytes([0, 1, 2, 3].map(|i| q[i] as u8))).collect();
+        let scales: Vec<f32> = x.scales.iter().flatten().copied().collect();
+        let rows =
+            Rows { quants: self.words(&words)?, scales: self.floats(&scales)?, floats: self.dummy.clone() };
+        let out = self.memory.buffer(4 * (TOKENS[TOKENS.len() - 1] * ROWS) as u64, Place::Device)?;
+        let (mut wrong, mut all) = (0, 0);
+        for n in TOKENS {
+            self.recorder.barrier();
+            self.project(n, &rows, &w, &out, false, None)?;
+            let mut bytes = vec![0; 4 * n * ROWS];
+            self.download(&out, 0, &mut bytes)?;
+            for (i, got) in bytes.as_chunks::<4>().0.iter().enumerate() {
+                all += 1;
+                wrong +=
+                    usize::from(u32::from_le_bytes(*got) != product(&m, i % ROWS, x, i / ROWS).to_bits());
+            }
+        }
+        let difference = wrong as f32 / all as f32;
+        Ok(Check { name: format!("linear {ty}, to the bit"), difference, limit: 0.0, is_stable: true })
+    }
+}
