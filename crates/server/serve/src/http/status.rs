@@ -7,6 +7,7 @@ use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use octet_api::{ApiError, ErrorKind};
+use octet_router::health::Status;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,9 +22,29 @@ use crate::pipeline::described;
 /// The description of all endpoints.
 pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
 
-/// `GET /health`: the process is there.
-pub async fn health() -> Response {
-    json_response(200, json!({"status": "ok"}).to_string())
+/// `GET /health`: the process is there. Who brings the server's own key is also told how all deployments are, in the shape of LiteLLM's
+/// proxy; none is asked for it.
+pub async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
+    let mut out = json!({"status": "ok"});
+    let path = request.uri().path();
+    if let Some(gateway) = app.gateway().filter(|g| !g.is_open())
+        && matches!(gateway.admit(path, request.headers()), Ok(Caller::Trusted))
+    {
+        let all = gateway.router().status();
+        let (well, ill): (Vec<_>, Vec<_>) = all.iter().partition(|s| s.cooling_s == 0.0);
+        let told = |s: &&Status| {
+            let mut one = json!({"model": s.model, "model_name": s.group, "model_id": s.deployment});
+            if s.cooling_s > 0.0 {
+                one["error"] = format!("{}, for {:.1} s", s.state, s.cooling_s).into();
+            }
+            one
+        };
+        out["healthy_count"] = well.len().into();
+        out["unhealthy_count"] = ill.len().into();
+        out["healthy_endpoints"] = well.iter().map(told).collect();
+        out["unhealthy_endpoints"] = ill.iter().map(told).collect();
+    }
+    json_response(200, out.to_string())
 }
 
 /// `GET /ready`: requests are taken. 503 while it shuts down, and where the only model cannot be loaded.

@@ -266,3 +266,45 @@ async fn responses_pass_through_where_the_provider_has_them() {
     let sent = json!({"model": "theirs", "input": "Hello", "previous_response_id": "resp_before", "of_theirs": true});
     assert_eq!(up.last().body, sent);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_own_key_is_told_how_deployments_are() {
+    let up = Upstream::start(|seen| match seen.body["model"].as_str() {
+        Some("other") => answer("401 Unauthorized", &json!({"error": {"message": "no"}})),
+        _ => says(seen, "Hi"),
+    })
+    .await;
+    let f = Fixture::routed(&format!(
+        "model_list:
+- {{model_name: m, litellm_params: {{model: hosted_vllm/theirs, api_base: '{0}/v1', order: 2}}, model_info: {{id: good}}}}
+- {{model_name: m, litellm_params: {{model: hosted_vllm/other, api_base: '{0}/v1', order: 1, cooldown_time: 600}}, model_info: {{id: bad}}}}
+general_settings: {{master_key: sk-1234}}
+",
+        up.base
+    ))
+    .await;
+    assert_eq!(f.get("/health").await, (200, json!({"status": "ok"})), "others are told nothing");
+    let health = || async {
+        read(f.client.get(f.url("/health")).bearer_auth("sk-1234").send().await.expect("an answer")).await.1
+    };
+    let all = health().await;
+    assert_eq!((&all["healthy_count"], &all["unhealthy_count"]), (&json!(2), &json!(0)), "{all}");
+    let asked = f
+        .request("/v1/chat/completions", &ask(Some("m")))
+        .bearer_auth("sk-1234")
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(read(asked).await.0, 200);
+    let all = health().await;
+    assert_eq!(
+        all["healthy_endpoints"],
+        json!([{"model": "theirs", "model_name": "m", "model_id": "good"}]),
+        "{all}"
+    );
+    assert_eq!(all["unhealthy_endpoints"][0]["model_id"], "bad", "{all}");
+    assert!(
+        all["unhealthy_endpoints"][0]["error"].as_str().expect("words").starts_with("cooling, for "),
+        "{all}"
+    );
+}
