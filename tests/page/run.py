@@ -40,10 +40,11 @@ def differences(a, b):
 
 def build(node, folder):
     """Builds the page from its sources elsewhere, and compares."""
+    web = folder / "web"
+    shutil.copytree(WEB, web, ignore=shutil.ignore_patterns("node_modules"))
     env = os.environ | {"PATH": f"{node}:{os.environ['PATH']}", "OUT": str(folder / "assets")}
-    run_quietly([node / "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=WEB, env=env)
-    run_quietly([node / "npm", "run", "build"], cwd=WEB, env=env)
-    run_quietly([node / "npm", "test"], cwd=WEB, env=env)
+    for command in (["ci", "--no-audit", "--no-fund", "--ignore-scripts"], ["run", "build"], ["test"]):
+        run_quietly([node / "npm", *command], cwd=web, env=env)
     different = differences(folder / "assets/page", ASSETS / "page")
     if (folder / "assets/index.html").read_bytes() != (ASSETS / "index.html").read_bytes():
         different.append("index.html")

@@ -59,9 +59,12 @@ pub struct RunArgs {
     /// Continue the text as it is, without the chat template; control tokens in it count.
     #[arg(long, help_heading = "Prompt", conflicts_with_all = ["system", "chat_template", "chat_template_kwargs", "no_think"])]
     raw: bool,
-    /// Chat in the browser: serve the model at http://127.0.0.1:8080 and open the page there. `octet serve` has more options.
+    /// Chat in the browser: serve the model to this machine and open the page. `octet serve` has more options.
     #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs"])]
     web: bool,
+    /// With --web: port of the page; 0 picks a free port. The browser keeps conversations by port.
+    #[arg(long, value_name = "N", default_value_t = 8080, requires = "web")]
+    port: u16,
     /// Chat even if there is a prompt, or if standard input is no terminal.
     #[arg(short, long, conflicts_with_all = ["json", "raw"])]
     interactive: bool,
@@ -93,7 +96,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         if text.is_some() {
             return Err(Usage("--web takes no prompt; type it in the page".into()).into());
         }
-        crate::serve::page(name, &args.engine, settings)?;
+        crate::serve::page(name, args.port, &args.engine, settings)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut chat = args.chat.conversation(args.messages.as_deref())?;

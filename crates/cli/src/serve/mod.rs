@@ -107,8 +107,9 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// `octet run --web`: serves one model to this machine, and shows the page.
-pub fn page(model: String, engine: &EngineArgs, settings: &Settings) -> anyhow::Result<()> {
-    let args = ServeArgs { positional: vec![model], engine: engine.clone(), ..ServeArgs::plain()? };
+pub fn page(model: String, port: u16, engine: &EngineArgs, settings: &Settings) -> anyhow::Result<()> {
+    let mut args = ServeArgs { positional: vec![model], engine: engine.clone(), ..ServeArgs::plain()? };
+    args.server.port = port;
     serve(&args, settings, true)
 }
 

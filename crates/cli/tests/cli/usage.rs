@@ -37,6 +37,9 @@ fn bad_flags_are_refused_by_name() {
     place.octet(&["bench", "m.gguf", "-t", "0"]).fails(2, &["--threads", "above 0"]);
     place.octet(&["shwo", "m.gguf"]).fails(2, &["shwo", "show"]);
     place.octet(&["show", "a.gguf", "-m", "b.gguf"]).fails(2, &["two models", "a.gguf", "b.gguf"]);
+    place.octet(&["run", "--web", "--temp", "0"]).fails(2, &["--web", "cannot be used with", "--temp"]);
+    place.octet(&["run", "--web", "Tell me a story."]).fails(2, &["--web takes no prompt"]);
+    place.octet(&["run", "--port", "0"]).fails(2, &["--web"]);
 }
 
 #[test]

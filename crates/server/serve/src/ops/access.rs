@@ -75,6 +75,9 @@ impl Line {
     }
 }
 
+/// Asked again and again by monitors and the page: their lines would hide the others, and are only written with `--verbose`.
+const WATCHING: &[&str] = &["/health", "/v1/health", "/ready", "/metrics", "/props", "/experts"];
+
 /// What nginx calls a client that went away.
 const CLIENT_GONE: u16 = 499;
 
@@ -85,7 +88,11 @@ impl Drop for Line {
         let ms = self.trace.began.elapsed().as_millis();
         let (id, method, path) = (&*self.trace.id, &self.method, &self.path);
         if f.prompt == 0 && f.route.is_none() {
-            tracing::info!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}");
+            if status < 400 && (WATCHING.contains(&&**path) || path.starts_with("/page/")) {
+                tracing::debug!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}");
+            } else {
+                tracing::info!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}");
+            }
             return;
         }
         let ttft = f.ttft.map_or(String::new(), |t| format!(" ttft={} ms", t.as_millis()));

@@ -11,13 +11,15 @@ export const total = signal<Experts | null>(null);
 
 const PERIOD_MS = 100;
 
-interface Counting {
+export interface Counting {
   model: string;
   before: Promise<Experts | null>;
   over: boolean;
 }
 
 let active: Counting | null = null;
+
+export const isCounting = () => active !== null;
 
 const read = (model: string) => json<Experts>(`experts?model=${encodeURIComponent(model)}`).catch(() => null);
 

@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { isRunning } from "../answer.ts";
-import { entropyOf, live, refreshTotal, summary, total } from "../experts.ts";
+import { beginCounting, endCounting, entropyOf, isCounting, live, refreshTotal, summary, total, type Counting } from "../experts.ts";
 import { number, t } from "../i18n.ts";
 import * as state from "../state.ts";
 import type { ExpertCounts } from "../types.ts";
@@ -121,8 +121,19 @@ function countsOf(choice: string): ExpertCounts | null {
 
 export function Experts() {
   useEffect(() => void refreshTotal(), [state.model.value?.id]);
+  const running = isRunning();
+  const late = useRef<Counting | null>(null);
+  // Opened while an answer runs: the rest of it is counted.
+  useEffect(() => {
+    if (running && !isCounting()) {
+      late.current = beginCounting();
+    } else if (!running && late.current) {
+      void endCounting(late.current);
+      late.current = null;
+    }
+  }, [running]);
   const answers = counted();
-  const names: Record<string, string> = { live: isRunning() ? t("experts.live") : t("experts.last"), total: t("experts.total") };
+  const names: Record<string, string> = { live: running ? t("experts.live") : t("experts.last"), total: t("experts.total") };
   for (const a of answers) names[a.id] = a.label;
   const options = Object.entries(names).map(([id, label]) => <option key={id} value={id}>{label}</option>);
   if (!state.isLocal.value) return <p class="panel-body dim">{t("experts.remote")}</p>;
