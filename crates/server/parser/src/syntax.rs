@@ -105,6 +105,17 @@ impl JsonType {
     }
 }
 
+impl Arguments {
+    /// A value as it is written within arguments of this form.
+    pub fn value(&self, value: &Value) -> String {
+        match self {
+            Self::Json | Self::Tagged(_) => value.to_string(),
+            Self::Python => python(value),
+            Self::Gemma => gemma(value),
+        }
+    }
+}
+
 impl Tagged {
     /// What stands between a key and a value of this type; `None` is a string.
     pub fn middle(&self, of: Option<JsonType>) -> &str {

@@ -1,69 +1,105 @@
 //! Text between tags, which has no escapes: what it may hold, so that its end is found again. Used by `xml`.
 
-use crate::lark;
-
-/// Tags of a call that a value may not hold: whoever reads the call would take them for its own.
-const TAGS: &[&str] = &["</parameter>", "</function>", "<function="];
+use crate::{Vocabulary, lark};
 
 /// Whether a name can stand in a tag.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['<', '>', '\n'])
 }
 
-/// Whether a value can be written and read back.
-pub fn is_value(text: &str) -> bool {
-    !TAGS.iter().any(|t| text.contains(t))
+/// How values that are bare text are written in one syntax.
+pub struct Bare {
+    /// Tags that a value may not hold, for whoever reads the call would take them for its own; the one that ends it first.
+    tags: Vec<String>,
+    /// What stands behind the tag that ends a value.
+    behind: String,
+    /// What stands behind a value, in Lark.
+    end: String,
+    /// The tag that ends a value, where it is a token of its own: no text holds it then.
+    token: Option<u32>,
 }
 
-/// Rules for any text up to and with the end of its parameter: rule `text` (shared by all parameters that take any text).
-///
-/// It is cut at each `<`, as `PLAIN ANGLE* TEXT_END`. One regex for all of it, with the tags subtracted, would say the same;
-/// but only of a plain repetition can llguidance tell at once that it takes most of the vocabulary, and cuts keep it plain.
-pub fn rules() -> String {
-    let prefixes: Vec<&str> = {
-        let mut all: Vec<&str> = TAGS.iter().flat_map(|t| (1..t.len()).map(|n| &t[..n])).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    };
-    // A beginning of a tag, then a character with which it is none. Before another `<` any beginnings may stand.
-    let angles: Vec<String> = prefixes
-        .iter()
-        .map(|p| {
-            let next: String = TAGS
-                .iter()
-                .filter_map(|t| t.strip_prefix(p)?.chars().next())
-                .map(|c| regex_syntax::escape(&c.to_string()))
-                .collect();
-            format!("{}[^{next}<]", regex_syntax::escape(p))
-        })
-        .collect();
-    let begun: Vec<String> = prefixes.iter().map(|p| regex_syntax::escape(p)).collect();
-    let begun = format!("(?:{})*", begun.join("|"));
-    let regex = |r: String| format!("/{}/", r.replace('/', "\\/"));
-    format!(
-        "text: PLAIN? ANGLE* TEXT_END\nPLAIN: /[^<]+/\nANGLE: {}\nTEXT_END: {}\n",
-        regex(format!("{begun}(?:{})[^<]*", angles.join("|"))),
-        regex(format!("{begun}{}\\n", regex_syntax::escape(TAGS[0]))),
-    )
-}
+impl Bare {
+    /// Of Qwen3-Coder's syntax.
+    pub fn qwen() -> Self {
+        let tags = ["</parameter>", "</function>", "<function="].map(String::from).into();
+        Self { tags, behind: "\n".into(), end: lark::literal("\n</parameter>\n"), token: None }
+    }
 
-/// A terminal for text that each of these regexes matches as a whole, up to and with the end of its parameter.
-pub fn limited(regexes: &[String]) -> String {
-    let tags: Vec<String> = TAGS.iter().map(|t| regex_syntax::escape(t).replace('/', "\\/")).collect();
-    let all: Vec<String> = regexes.iter().map(|r| format!("/{r}/")).collect();
-    format!("({} & ~/(?s:.*)({})(?s:.*)/) {}", all.join(" & "), tags.join("|"), end())
-}
+    /// Where `close` stands behind a value, of which `end` is the Lark; `None` where it holds no tag that could be told.
+    pub fn closed_by(vocabulary: &Vocabulary, close: &str, end: String) -> Option<Self> {
+        let tag = close.trim();
+        let behind = close.trim_start().strip_prefix(tag)?.to_string();
+        let is_clear = tag.starts_with('<') && tag.matches('<').count() == 1;
+        is_clear.then(|| Self { tags: vec![tag.into()], behind, end, token: vocabulary.special(tag) })
+    }
 
-/// One of these values, up to and with the end of its parameter.
-pub fn choice(values: &[String]) -> String {
-    let values: Vec<String> = values.iter().map(|v| lark::literal(v)).collect();
-    format!("({}) {}", values.join("| "), end())
-}
+    /// Whether a value can be written and read back.
+    pub fn is_value(&self, text: &str) -> bool {
+        !self.tags.iter().any(|t| text.contains(t))
+    }
 
-/// The end of a parameter.
-pub fn end() -> String {
-    lark::literal("\n</parameter>\n")
+    /// Rules for any text up to and with the end of its parameter: rule `text` (shared by all parameters that take any text).
+    ///
+    /// It is cut at each `<`, as `PLAIN ANGLE* TEXT_END`. One regex for all of it, with the tags subtracted, would say the same;
+    /// but only of a plain repetition can llguidance tell at once that it takes most of the vocabulary, and cuts keep it plain.
+    pub fn rules(&self) -> String {
+        if let Some(id) = self.token {
+            return format!("text: /(?s:.*)/ {}{}\n", lark::token(id), self.literal_behind());
+        }
+        let prefixes: Vec<&str> = {
+            let mut all: Vec<&str> =
+                self.tags.iter().flat_map(|t| (1..t.len()).filter_map(|n| t.get(..n))).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        };
+        // A beginning of a tag, then a character with which it is none. Before another `<` any beginnings may stand.
+        let angles: Vec<String> = prefixes
+            .iter()
+            .map(|p| {
+                let next: String = self
+                    .tags
+                    .iter()
+                    .filter_map(|t| t.strip_prefix(p)?.chars().next())
+                    .map(|c| regex_syntax::escape(&c.to_string()))
+                    .collect();
+                format!("{}[^{next}<]", regex_syntax::escape(p))
+            })
+            .collect();
+        let begun: Vec<String> = prefixes.iter().map(|p| regex_syntax::escape(p)).collect();
+        let begun = format!("(?:{})*", begun.join("|"));
+        let regex = |r: String| format!("/{}/", r.replace('/', "\\/"));
+        let end = format!("{}{}", self.tags[0], self.behind);
+        format!(
+            "text: PLAIN? ANGLE* TEXT_END\nPLAIN: /[^<]+/\nANGLE: {}\nTEXT_END: {}\n",
+            regex(format!("{begun}(?:{})[^<]*", angles.join("|"))),
+            regex(format!("{begun}{}", regex_syntax::escape(&end).replace('\n', "\\n"))),
+        )
+    }
+
+    fn literal_behind(&self) -> String {
+        if self.behind.is_empty() { String::new() } else { lark::literal(&self.behind) }
+    }
+
+    /// A terminal for text that each of these regexes matches as a whole, which holds no tag.
+    pub fn limited(&self, regexes: &[String]) -> String {
+        let tags: Vec<String> =
+            self.tags.iter().map(|t| regex_syntax::escape(t).replace('/', "\\/")).collect();
+        let all: Vec<String> = regexes.iter().map(|r| format!("/{r}/")).collect();
+        format!("{} & ~/(?s:.*)({})(?s:.*)/", all.join(" & "), tags.join("|"))
+    }
+
+    /// One of these values, up to and with the end of its parameter.
+    pub fn choice(&self, values: &[String]) -> String {
+        let values: Vec<String> = values.iter().map(|v| lark::literal(v)).collect();
+        format!("({}) {}", values.join("| "), self.end)
+    }
+
+    /// The end of a parameter.
+    pub fn end(&self) -> &str {
+        &self.end
+    }
 }
 
 #[cfg(test)]
@@ -72,7 +108,7 @@ mod tests {
 
     /// The rule `text` as one regex.
     fn text() -> regex::Regex {
-        let rules = rules();
+        let rules = Bare::qwen().rules();
         let terminal = |name: &str| {
             let line = rules.lines().find_map(|l| l.strip_prefix(&format!("{name}: "))).unwrap();
             line[1..line.len() - 1].to_string()
@@ -104,7 +140,7 @@ mod tests {
                     let value = format!("{a}{b}{c}");
                     let fits = text.is_match(&format!("{value}</parameter>\n"));
                     // What the end completes is a tag, too.
-                    assert_eq!(fits, is_value(&value), "{value:?}");
+                    assert_eq!(fits, Bare::qwen().is_value(&value), "{value:?}");
                     seen[usize::from(fits)] += 1;
                 }
             }

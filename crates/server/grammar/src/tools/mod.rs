@@ -3,6 +3,7 @@
 mod bare;
 mod harmony;
 mod hermes;
+mod literal;
 mod native;
 mod xml;
 

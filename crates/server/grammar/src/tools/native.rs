@@ -1,10 +1,10 @@
 //! Calls in a syntax that was read off a chat template. Called by `tools`.
 
-use octet_parser::{CallSyntax, JsonType, Piece, Tagged, tags};
+use octet_parser::{Arguments as Form, CallSyntax, JsonType, Piece, Tagged, tags};
 use serde_json::Value;
 
-use super::{Arguments, Rules, hermes, subject};
-use crate::schema::pointer_segment;
+use super::bare::Bare;
+use super::{Arguments, Rules, hermes, literal, xml};
 use crate::{Error, Tool, Vocabulary, lark};
 
 /// Text of the syntax, with its tags as the tokens that they are.
@@ -83,74 +83,45 @@ pub(super) fn write(
     tool: &Tool,
     given: Option<&Arguments<'_>>,
 ) -> Result<(), Error> {
+    let at = syntax.call.iter().position(|p| matches!(p, Piece::Arguments(_))).unwrap_or(syntax.call.len());
     let mut out = String::new();
-    for p in &syntax.call {
+    for p in &syntax.call[..at] {
         out.push_str(&match p {
             // Within an object it is a text of JSON: between its quotation marks nothing else changes.
             Piece::Name if syntax.object.is_some() => {
                 lark::literal(Value::from(tool.name.as_str()).to_string().trim_matches('"'))
             }
             Piece::Name => lark::literal(&tool.name),
-            Piece::Arguments(octet_parser::Arguments::Json) => {
-                let prepared = hermes::arguments(given)?;
-                rules.warnings.extend(prepared.warnings.iter().cloned());
-                lark::json(&prepared)
-            }
-            Piece::Arguments(octet_parser::Arguments::Tagged(tagged)) => {
-                parameters(rules, vocabulary, tagged, i, given)?
-            }
-            Piece::Arguments(octet_parser::Arguments::Python | octet_parser::Arguments::Gemma) => {
-                let what = "are not enforced in this model's syntax";
-                rules.warnings.push(format!("{}: {what}", subject(tool)));
-                "/[^)}]*/ ".into()
-            }
             other => piece(vocabulary, other),
         });
     }
+    let end = pieces(vocabulary, syntax.call.get(at + 1..).unwrap_or_default());
+    out.push_str(&match syntax.call.get(at) {
+        Some(Piece::Arguments(Form::Tagged(tagged))) => {
+            xml::list(rules, i, given, &form(vocabulary, tagged)?, &end)?
+        }
+        Some(Piece::Arguments(form @ (Form::Python | Form::Gemma))) => {
+            literal::members(rules, vocabulary, form, i, given, &end)?
+        }
+        _ => {
+            let prepared = hermes::arguments(given)?;
+            rules.warnings.extend(prepared.warnings.iter().cloned());
+            format!("{}{end}", lark::json(&prepared))
+        }
+    });
     rules.rule(&format!("call{i}"), &out);
     Ok(())
 }
 
-/// The parameters that the schema lists, in its order.
-fn parameters(
-    rules: &mut Rules,
-    vocabulary: &Vocabulary,
-    tagged: &Tagged,
-    i: usize,
-    given: Option<&Arguments<'_>>,
-) -> Result<String, Error> {
-    let close = tagged.close.trim();
-    let behind = &tagged.close[tagged.close.find(close).unwrap_or(0) + close.len()..];
-    let behind = if behind.is_empty() { String::new() } else { lark::literal(behind) };
-    let any = any_text(rules, vocabulary, close);
-    let Some(arguments) = given.filter(|a| a.schema.is_object()) else { return Ok(String::new()) };
-    let whole = arguments.prepare(arguments.schema, &arguments.path, true)?;
-    rules.warnings.extend(whole.warnings);
-    let required: Vec<&str> =
-        arguments.schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let mut out = String::new();
-    for (j, (name, schema)) in arguments.schema["properties"].as_object().into_iter().flatten().enumerate() {
-        let path = format!("{}/properties/{}", arguments.path, pointer_segment(name));
-        let of = schema["type"].as_str().and_then(JsonType::named);
-        let choices: Option<Vec<&str>> =
-            schema["enum"].as_array().and_then(|all| all.iter().map(Value::as_str).collect());
-        let end = text(vocabulary, &tagged.close);
-        let value = match (of, choices) {
-            (Some(_), _) => format!("{}{end}", lark::json(&arguments.prepare(schema, &path, false)?)),
-            (None, Some(choices)) => {
-                let choices: Vec<String> = choices.into_iter().map(lark::literal).collect();
-                format!("({}) {end}", choices.join("| "))
-            }
-            (None, None) => format!("{any}{behind}"),
-        };
-        let head = text(vocabulary, &format!("{}{name}{}", tagged.open, tagged.middle(of)));
-        let rule = format!("parameter{i}_{j}");
-        rules.rule(&rule, &format!("{head}{value}"));
-        out.push_str(&if required.contains(&name.as_str()) {
-            format!("{rule} ")
-        } else {
-            format!("[{rule}] ")
-        });
-    }
-    Ok(out)
+/// How the parameters of a tool are written between these tags.
+fn form(vocabulary: &Vocabulary, tagged: &Tagged) -> Result<xml::Form, Error> {
+    let bare = Bare::closed_by(vocabulary, &tagged.close, text(vocabulary, &tagged.close));
+    let close = tagged.close.escape_debug();
+    Ok(xml::Form {
+        open: text(vocabulary, &tagged.open),
+        text: text(vocabulary, &tagged.text),
+        other: text(vocabulary, tagged.middle(Some(JsonType::Number))),
+        bare: bare
+            .ok_or_else(|| Error::Tools(format!("what ends a value, '{close}', cannot be enforced")))?,
+    })
 }

@@ -1,11 +1,13 @@
-//! Calls as tags around bare text: Qwen3-Coder's syntax. Called by `tools`.
+//! Calls as tags around bare text: Qwen3-Coder's syntax, and those of its kind that are read off templates. Called by `tools` and
+//! `native`.
 //!
 //! Parameters come in any order, each at most once, the required ones all: a rule with one bit of state for each. A string is
 //! written as it is, all else as JSON.
 
 use serde_json::{Map, Value};
 
-use super::{Arguments, Rules, bare};
+use super::bare::{self, Bare};
+use super::{Arguments, Rules};
 use crate::schema::{Policy, Prepared, Types, pointer_segment, types};
 use crate::{Error, Tool, lark, regex};
 
@@ -16,71 +18,100 @@ const ORDERLESS_MAX: usize = 60;
 struct Parameter {
     name: String,
     required: bool,
-    /// Name of the rule for its value, with the end of the parameter.
+    /// What stands behind its name, in Lark: its value, with the end of the parameter.
     rule: String,
 }
 
-/// Writes rule `call{i}`: what stands behind `<function=`, up to the closing tag.
+/// How parameters are written.
+pub(super) struct Form {
+    /// Before a parameter's name, in Lark.
+    pub open: String,
+    /// Between the name and a string, in Lark.
+    pub text: String,
+    /// Between the name and any other value, in Lark.
+    pub other: String,
+    /// The values.
+    pub bare: Bare,
+}
+
+/// Writes rule `call{i}` of Qwen3-Coder's syntax: what stands behind `<function=`, up to the closing tag.
 pub(super) fn write(
     rules: &mut Rules,
     i: usize,
     tool: &Tool,
     given: Option<&Arguments<'_>>,
 ) -> Result<(), Error> {
+    let between = lark::literal(">\n");
+    let form = Form {
+        open: lark::literal("<parameter="),
+        text: between.clone(),
+        other: between,
+        bare: Bare::qwen(),
+    };
+    let end = format!("{}close", lark::literal("</function>\n"));
+    let list = list(rules, i, given, &form, &end)?;
+    rules.rule(&format!("call{i}"), &format!("{}{list}", lark::literal(&format!("{}>\n", tool.name))));
+    Ok(())
+}
+
+/// Writes the rules of a tool's parameters with `end` behind them, and gives what refers to them.
+pub(super) fn list(
+    rules: &mut Rules,
+    i: usize,
+    given: Option<&Arguments<'_>>,
+    form: &Form,
+    end: &str,
+) -> Result<String, Error> {
     let (parameters, others) = match given {
         None => (Vec::new(), true),
-        Some(arguments) => parameters(rules, i, arguments)?,
+        Some(arguments) => parameters(rules, i, arguments, form)?,
     };
     if !rules.text.contains("\ntext: ") && !rules.text.starts_with("text: ") {
-        rules.text.push_str(&bare::rules());
+        rules.text.push_str(&form.bare.rules());
     }
     let list = format!("list{i}");
-    let end = format!("{}close", lark::literal("</function>\n"));
-    let other = others.then(|| other(rules, i, &parameters));
+    let other = others.then(|| other(rules, i, &parameters, form));
     if parameters.len() > ORDERLESS_MAX {
         let mut body = String::new();
         for p in &parameters {
-            let one = one(p);
+            let one = one(p, form);
             body.push_str(&if p.required { format!("{one} ") } else { format!("[{one}] ") });
         }
         let other = other.map_or(String::new(), |o| format!("({o})* "));
         rules.rule(&list, &format!("{body}{other}{end}"));
-        rules.rule(&format!("call{i}"), &format!("{}{list}", lark::literal(&format!("{}>\n", tool.name))));
-        return Ok(());
+        return Ok(list);
     }
     // Required ones have the lowest bits, so that one condition covers them.
     let mut order: Vec<&Parameter> = parameters.iter().collect();
     order.sort_by_key(|p| !p.required);
     let required = order.iter().filter(|p| p.required).count();
     let mut alternatives = vec![match required {
-        0 => end,
+        0 => end.to_string(),
         n => format!("{end} %if is_ones([0:{n}])"),
     }];
     for (bit, p) in order.iter().enumerate() {
-        alternatives.push(format!("{} {list}::set_bit({bit}) %if bit_clear({bit})", one(p)));
+        alternatives.push(format!("{} {list}::set_bit({bit}) %if bit_clear({bit})", one(p, form)));
     }
     let state = !order.is_empty();
     if let Some(other) = other {
         alternatives.push(format!("{other} {list}{}", if state { "::_" } else { "" }));
     }
     rules.rule(&format!("{list}{}", if state { "::_" } else { "" }), &alternatives.join("\n    | "));
-    let start = if state { format!("{list}::0x0") } else { list };
-    rules.rule(&format!("call{i}"), &format!("{}{start}", lark::literal(&format!("{}>\n", tool.name))));
-    Ok(())
+    Ok(if state { format!("{list}::0x0") } else { list })
 }
 
 /// A parameter, from its tag to its end.
-fn one(p: &Parameter) -> String {
-    format!("{}{}", lark::literal(&format!("<parameter={}>\n", p.name)), p.rule)
+fn one(p: &Parameter, form: &Form) -> String {
+    format!("{}{}{}", form.open, lark::literal(&p.name), p.rule)
 }
 
 /// A parameter of any other name, with any value.
-fn other(rules: &mut Rules, i: usize, listed: &[Parameter]) -> String {
+fn other(rules: &mut Rules, i: usize, listed: &[Parameter], form: &Form) -> String {
     let name = format!("OTHER{i}");
     let listed: Vec<String> = listed.iter().map(|p| lark::literal(&p.name)).collect();
     let not = if listed.is_empty() { String::new() } else { format!(" & ~({})", listed.join("| ")) };
     rules.rule(&name, &format!("/[^<>\\n]{{1,256}}/{not}"));
-    format!("{}{name} {}text", lark::literal("<parameter="), lark::literal(">\n"))
+    format!("{}{name} {}text", form.open, form.text)
 }
 
 /// The parameters that a schema lists, their values' rules written; and whether it takes others.
@@ -88,6 +119,7 @@ fn parameters(
     rules: &mut Rules,
     i: usize,
     arguments: &Arguments<'_>,
+    form: &Form,
 ) -> Result<(Vec<Parameter>, bool), Error> {
     let Value::Object(schema) = arguments.schema else { return Ok((Vec::new(), false)) };
     // The whole is prepared for its checks: of sizes, of what is not supported.
@@ -120,7 +152,7 @@ fn parameters(
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let mut out = Vec::new();
-    for (j, (name, value)) in properties.iter().enumerate() {
+    for (j, (name, schema)) in properties.iter().enumerate() {
         let path = format!("{}/properties/{}", arguments.path, pointer_segment(name));
         let is_required = required.contains(&name.as_str());
         if !bare::is_name(name) {
@@ -129,8 +161,8 @@ fn parameters(
             continue;
         }
         // Its own findings were reported with the whole.
-        let prepared = arguments.prepare(value, &path, false)?;
-        let rule = self::value(rules, &format!("value{i}_{j}"), &prepared, arguments, &path)?;
+        let prepared = arguments.prepare(schema, &path, false)?;
+        let rule = value(rules, &format!("value{i}_{j}"), &prepared, (arguments, &path), form)?;
         match rule {
             Some(rule) => out.push(Parameter { name: name.clone(), required: is_required, rule }),
             None if is_required => {
@@ -143,7 +175,7 @@ fn parameters(
     for name in required {
         if !properties.contains_key(name) {
             if others && bare::is_name(name) {
-                out.push(Parameter { name: name.into(), required: true, rule: "text".into() });
+                out.push(Parameter { name: name.into(), required: true, rule: format!("{}text", form.text) });
             } else {
                 let what = format!("'{}' is required and not listed in 'properties'", name.escape_debug());
                 problem(rules, arguments, &arguments.path, what)?;
@@ -154,7 +186,12 @@ fn parameters(
 }
 
 /// Something that this syntax cannot enforce.
-fn problem(rules: &mut Rules, arguments: &Arguments<'_>, path: &str, what: String) -> Result<(), Error> {
+pub(super) fn problem(
+    rules: &mut Rules,
+    arguments: &Arguments<'_>,
+    path: &str,
+    what: String,
+) -> Result<(), Error> {
     let error = Error::Schema { subject: arguments.subject.clone(), path: path.into(), what };
     if arguments.policy != Policy::Relax {
         return Err(error);
@@ -176,13 +213,13 @@ struct Split {
     json: Vec<Value>,
 }
 
-/// Writes the rule for a value and gives its name; `None` where no value is valid.
+/// Writes the rule for a value and gives what refers to it; `None` where no value is valid.
 fn value(
     rules: &mut Rules,
     name: &str,
     prepared: &Prepared,
-    arguments: &Arguments<'_>,
-    path: &str,
+    (arguments, path): (&Arguments<'_>, &str),
+    form: &Form,
 ) -> Result<Option<String>, Error> {
     let no_definitions = Map::new();
     let definitions = prepared.schema.get("$defs").and_then(Value::as_object).unwrap_or(&no_definitions);
@@ -191,22 +228,22 @@ fn value(
     if let Value::Object(s) = &mut schema {
         s.remove("$defs");
     }
-    let mut cutter = Cutter { definitions, out: &mut split, dropped: Vec::new() };
+    let mut cutter = Cutter { definitions, bare: &form.bare, out: &mut split, dropped: Vec::new() };
     cutter.cut(&schema, 8);
     for what in cutter.dropped {
         problem(rules, arguments, path, what)?;
     }
     let mut alternatives = Vec::new();
     if split.text {
-        alternatives.push("text".to_string());
+        alternatives.push(format!("{}text", form.text));
     } else {
         for (n, regexes) in split.limited.iter().enumerate() {
             let terminal = format!("{}_{n}", name.to_uppercase());
-            rules.rule(&terminal, &bare::limited(regexes));
-            alternatives.push(terminal);
+            rules.rule(&terminal, &form.bare.limited(regexes));
+            alternatives.push(format!("{}{terminal} {}", form.text, form.bare.end()));
         }
         if !split.choice.is_empty() {
-            alternatives.push(bare::choice(&split.choice));
+            alternatives.push(format!("{}{}", form.text, form.bare.choice(&split.choice)));
         }
     }
     if !split.json.is_empty() {
@@ -220,7 +257,7 @@ fn value(
             s.insert("$defs".into(), Value::Object(definitions.clone()));
         }
         let json = Prepared { schema, warnings: Vec::new(), open: prepared.open };
-        alternatives.push(format!("{}{}", lark::json(&json), bare::end()));
+        alternatives.push(format!("{}{}{}", form.other, lark::json(&json), form.bare.end()));
     }
     if alternatives.len() == 1 && split.text {
         return Ok(alternatives.pop());
@@ -234,6 +271,7 @@ fn value(
 
 /// Takes a schema apart.
 struct Cutter<'a> {
+    bare: &'a Bare,
     definitions: &'a Map<String, Value>,
     out: &'a mut Split,
     /// What gets lost.
@@ -294,7 +332,7 @@ impl Cutter<'_> {
         let mut others = Vec::new();
         for value in constant.or(listed).unwrap_or_default() {
             match value {
-                Value::String(s) if bare::is_value(s) => self.out.choice.push(s.clone()),
+                Value::String(s) if self.bare.is_value(s) => self.out.choice.push(s.clone()),
                 Value::String(s) => self
                     .dropped
                     .push(format!("the value '{}' holds a tag of this model's calls", s.escape_debug())),

@@ -139,8 +139,14 @@ pub fn takes(matcher: &Matcher, ids: &[u32]) -> bool {
 }
 
 /// What brings an answer to its end, the soonest first: the end itself, the end of a text in tags, the ends of JSON.
-fn ends(text_end: &str) -> [Vec<u32>; 5] {
-    [vec![EOS], ids_of(text_end), ids_of("\""), ids_of("]"), ids_of("}")]
+fn ends(text_end: &str) -> [Vec<u32>; 6] {
+    [vec![EOS], ids_of(text_end), ids_of("\""), ids_of("'"), ids_of("]"), ids_of("}")]
+}
+
+/// Whether it may come next. The end of a text that may come twice is part of a text.
+fn is_end(matcher: &Matcher, end: &[u32]) -> bool {
+    let is_bracket = end == ids_of("]") || end == ids_of("}") || end == [EOS];
+    takes_next(matcher, end) && (is_bracket || !takes_next(matcher, &end.repeat(2)))
 }
 
 fn takes_next(matcher: &Matcher, ids: &[u32]) -> bool {
@@ -169,7 +175,7 @@ pub fn walk_to(matcher: &Matcher, mut seed: u64, hurry: usize, text_end: &str) -
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        if let Some(end) = ends.iter().find(|end| ids.len() > hurry && takes_next(&matcher, end)) {
+        if let Some(end) = ends.iter().find(|end| ids.len() > hurry && is_end(&matcher, end)) {
             if **end == [EOS] {
                 return ids;
             }

@@ -1,0 +1,220 @@
+//! Arguments that are written as in a call in Python, or as Gemma does: rules by the schema of a tool's parameters. Called by `native`.
+//!
+//! Members come in the schema's order. What a schema says about a value beyond its type and its members is not enforced, which is said,
+//! or refused where the tool is strict.
+
+use octet_parser::Arguments as Form;
+use serde_json::{Map, Value};
+
+use super::native::{any_text, text};
+use super::{Arguments, Rules, xml};
+use crate::schema::pointer_segment;
+use crate::{Error, Vocabulary, lark};
+
+/// Schemas within schemas; deeper values are any.
+const DEPTH_MAX: usize = 16;
+/// What is enforced of a schema, and what says nothing about values.
+const ENFORCED: &[&str] = &[
+    "type",
+    "enum",
+    "const",
+    "anyOf",
+    "oneOf",
+    "$ref",
+    "$defs",
+    "items",
+    "properties",
+    "required",
+    "additionalProperties",
+    "title",
+    "description",
+    "default",
+    "examples",
+];
+
+/// Writes the rules of a tool's arguments with `end` behind them, and gives what refers to them.
+pub(super) fn members(
+    rules: &mut Rules,
+    vocabulary: &Vocabulary,
+    form: &Form,
+    i: usize,
+    given: Option<&Arguments<'_>>,
+    end: &str,
+) -> Result<String, Error> {
+    let mut writer =
+        Writer { rules, vocabulary, form, given, prefix: format!("literal{i}"), count: 0, defs: Map::new() };
+    writer.any();
+    let Some(arguments) = given else {
+        return Ok(format!("(member (comma member)*)? {end}"));
+    };
+    let prepared = arguments.prepare(arguments.schema, &arguments.path, true)?;
+    writer.rules.warnings.extend(prepared.warnings.iter().cloned());
+    writer.defs = prepared.schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
+    writer.object(&prepared.schema, &arguments.path, end, true, 0)
+}
+
+struct Writer<'a> {
+    rules: &'a mut Rules,
+    vocabulary: &'a Vocabulary,
+    form: &'a Form,
+    given: Option<&'a Arguments<'a>>,
+    prefix: String,
+    count: usize,
+    defs: Map<String, Value>,
+}
+
+impl Writer<'_> {
+    /// Writes the rules of any value, once for all tools.
+    fn any(&mut self) {
+        if self.rules.text.contains("\nany_value: ") || self.rules.text.starts_with("any_value: ") {
+            return;
+        }
+        let string = match self.form {
+            Form::Gemma => {
+                let mark = "<|\"|>";
+                format!("{}{}", self.token(mark), any_text(self.rules, self.vocabulary, mark))
+            }
+            _ => r#"/"([^"\\\x00-\x1f]|\\["\\nt])*"|'([^'\\\x00-\x1f]|\\['\\nt])*'/"#.into(),
+        };
+        let (comma, colon, key) = match self.form {
+            Form::Gemma => (",", ":", "/[a-zA-Z_][a-zA-Z0-9_]*/"),
+            _ => (", ", ": ", "string"),
+        };
+        let sign = if *self.form == Form::Gemma { ":" } else { "=" };
+        let words = ["true", "false", "null"].map(|w| lark::literal(&self.word(w)));
+        for (name, body) in [
+            ("string", string.as_str()),
+            ("integer", "/-?(0|[1-9][0-9]{0,17})/"),
+            ("number", "/-?(0|[1-9][0-9]{0,17})(\\.[0-9]{1,17})?/"),
+            ("boolean", &format!("{}| {}", words[0], words[1])),
+            ("null", &words[2]),
+            ("comma", &lark::literal(comma)),
+            ("colon", &lark::literal(colon)),
+            ("key", key),
+            ("array", r#""[" (any_value (comma any_value)*)? "]""#),
+            ("object", r#""{" (pair (comma pair)*)? "}""#),
+            ("pair", "key colon any_value"),
+            ("member", &format!("/[a-zA-Z_][a-zA-Z0-9_]*/ {}any_value", lark::literal(sign))),
+            ("any_value", "string | number | boolean | null | array | object"),
+        ] {
+            self.rules.rule(name, body);
+        }
+    }
+
+    /// A mark of the syntax, which may be a token of its own.
+    fn token(&self, mark: &str) -> String {
+        self.vocabulary.special(mark).map_or_else(|| lark::literal(mark), lark::token)
+    }
+
+    /// A word of JSON as it is written here.
+    fn word(&self, word: &str) -> String {
+        match (self.form, word) {
+            (Form::Python, "true") => "True".into(),
+            (Form::Python, "false") => "False".into(),
+            (Form::Python, "null") => "None".into(),
+            _ => word.into(),
+        }
+    }
+
+    fn name(&mut self) -> String {
+        self.count += 1;
+        format!("{}_{}", self.prefix, self.count)
+    }
+
+    /// What of a schema is not enforced.
+    fn check(&mut self, schema: &Map<String, Value>, path: &str) -> Result<(), Error> {
+        let Some(arguments) = self.given else { return Ok(()) };
+        for key in schema.keys().filter(|k| !ENFORCED.contains(&k.as_str())) {
+            let what = format!("'{}' is not supported in this model's syntax", key.escape_debug());
+            xml::problem(self.rules, arguments, path, what)?;
+        }
+        Ok(())
+    }
+
+    /// What a schema takes, in Lark.
+    fn value(&mut self, schema: &Value, path: &str, depth: usize) -> Result<String, Error> {
+        let Value::Object(s) = schema else { return Ok("any_value".into()) };
+        if depth > DEPTH_MAX {
+            return Ok("any_value".into());
+        }
+        self.check(s, path)?;
+        let target = s.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix("#/$defs/"));
+        if let Some(target) = target.and_then(|name| self.defs.get(name)).cloned() {
+            return self.value(&target, path, depth + 1);
+        }
+        let listed = s.get("enum").and_then(Value::as_array).cloned();
+        if let Some(values) = listed.or_else(|| s.get("const").map(|v| vec![v.clone()])) {
+            let all: Vec<String> =
+                values.iter().map(|v| text(self.vocabulary, &self.form.value(v))).collect();
+            return Ok(format!("({})", all.join("| ")));
+        }
+        if let Some(any) = s.get("anyOf").or(s.get("oneOf")).and_then(Value::as_array) {
+            let all: Result<Vec<String>, Error> =
+                any.iter().map(|v| self.value(v, path, depth + 1)).collect();
+            return Ok(format!("({})", all?.join(" | ")));
+        }
+        let types: Vec<&str> = match s.get("type") {
+            Some(Value::String(one)) => vec![one],
+            Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
+            _ if s.contains_key("properties") => vec!["object"],
+            _ => return Ok("any_value".into()),
+        };
+        let mut all = Vec::new();
+        for of in types {
+            all.push(match of {
+                "array" => {
+                    let item = match s.get("items") {
+                        Some(items) => self.value(items, path, depth + 1)?,
+                        None => "any_value".into(),
+                    };
+                    format!("\"[\" ({item} (comma {item})*)? \"]\"")
+                }
+                "object" if s.contains_key("properties") => {
+                    let body = self.object(schema, path, "\"}\"", false, depth + 1)?;
+                    format!("\"{{\" {body}")
+                }
+                other => other.to_string(),
+            });
+        }
+        Ok(format!("({})", all.join(" | ")))
+    }
+
+    /// The members of an object in their order, with `end` behind them.
+    fn object(
+        &mut self,
+        schema: &Value,
+        path: &str,
+        end: &str,
+        is_call: bool,
+        depth: usize,
+    ) -> Result<String, Error> {
+        if let Value::Object(s) = schema {
+            self.check(s, path)?;
+        }
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let mut members = Vec::new();
+        for (key, of) in schema["properties"].as_object().into_iter().flatten() {
+            let value = self.value(of, &format!("{path}/properties/{}", pointer_segment(key)), depth + 1)?;
+            let head = match (self.form, is_call) {
+                (Form::Gemma, _) => format!("{key}:"),
+                (_, true) => format!("{key}="),
+                (_, false) => format!("{}: ", Value::from(key.as_str())),
+            };
+            members.push((format!("{}{value}", lark::literal(&head)), required.contains(&key.as_str())));
+        }
+        // From the last to the first: what may follow where nothing has come yet, and where something has.
+        let mut follow = [end.to_string(), end.to_string()];
+        for (member, is_required) in members.iter().rev() {
+            let names = [self.name(), self.name()];
+            let [first, later] = &follow;
+            for (name, comma, skipped) in [(&names[0], "", first), (&names[1], "comma ", later)] {
+                let or = if *is_required { String::new() } else { format!(" | {skipped}") };
+                self.rules.rule(name, &format!("{comma}{member} {later}{or}"));
+            }
+            follow = names;
+        }
+        let [first, _] = follow;
+        Ok(first)
+    }
+}
