@@ -165,12 +165,13 @@ fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>
     let GrammarSpec::ToolCalls { mode, syntax, .. } = &constraint.spec else {
         return Ok(end.map(|end| Free { end: Some(end), call: None, may_end: false }));
     };
-    // Its grammar is of whole answers.
-    if *syntax == ToolSyntax::Harmony {
-        return Ok(None);
-    }
     let begin = syntax.begin();
     let call = vocabulary.special(begin);
+    if matches!(syntax, ToolSyntax::Harmony { .. })
+        || syntax.is_told_by_place(vocabulary) && *mode == ToolMode::Auto
+    {
+        return Ok(None); // the grammar is of whole answers
+    }
     if *mode == ToolMode::Auto {
         let Some(call) = call else {
             return Err(Error::Tools(format!(

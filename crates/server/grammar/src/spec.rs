@@ -5,6 +5,8 @@ use std::sync::Arc;
 use octet_parser::CallSyntax;
 use serde_json::Value;
 
+use crate::Vocabulary;
+
 /// A constraint on an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Constraint {
@@ -72,16 +74,27 @@ pub enum ToolSyntax {
     /// As a chat template writes them.
     Native(Arc<CallSyntax>),
     /// gpt-oss' messages in channels, of which some are calls.
-    Harmony,
+    Harmony {
+        /// One with thoughts may come first.
+        may_think: bool,
+    },
 }
 
 impl ToolSyntax {
+    /// Whether calls are told from text by standing at the answer's beginning, and not by a token.
+    pub(crate) fn is_told_by_place(&self, vocabulary: &Vocabulary) -> bool {
+        match self {
+            Self::Native(syntax) => syntax.at_start() && vocabulary.special(syntax.trigger()).is_none(),
+            Self::Qwen3Coder | Self::Hermes | Self::Harmony { .. } => false,
+        }
+    }
+
     /// What begins a call: a token of its own in the models that know calls.
     pub(crate) fn begin(&self) -> &str {
         match self {
             Self::Native(syntax) => syntax.trigger(),
             Self::Qwen3Coder | Self::Hermes => "<tool_call>",
-            Self::Harmony => "<|channel|>",
+            Self::Harmony { .. } => "<|channel|>",
         }
     }
 }

@@ -6,9 +6,10 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
+use common::families::{FAMILIES, source};
 use common::python::{ANTHROPIC, OLLAMA, OPENAI, python, run};
 use common::{Fixture, model};
-use octet_serve::Options;
+use octet_serve::{ModelSpec, Options};
 
 /// Runs a script for a library, in the environment of that name.
 async fn runs(
@@ -32,6 +33,22 @@ async fn runs(
 
 async fn speaks(library: &'static str, packages: &'static [&'static str]) {
     runs("clients.py", library, library, packages).await;
+}
+
+/// Calls in the syntaxes of families, through OpenAI's and Anthropic's own libraries.
+#[tokio::test(flavor = "multi_thread")]
+async fn native_tools() {
+    let packages = &[OPENAI, ANTHROPIC, OLLAMA];
+    let python = tokio::task::spawn_blocking(|| python("fields", packages)).await.expect("pip ran");
+    let Some(python) = python else { return };
+    let spec = |family| ModelSpec { chat_template: Some(source(family)), ..model(family.0) };
+    let f = Fixture::with(Options::new(FAMILIES.iter().map(spec).collect())).await;
+    let url = f.url("");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native_tools.py");
+    let names = FAMILIES.map(|(name, ..)| name);
+    let asked =
+        tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).arg(&url).args(names)));
+    asked.await.expect("the clients are content");
 }
 
 /// Every field that these libraries have, each in a body of its own.

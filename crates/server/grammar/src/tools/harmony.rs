@@ -4,8 +4,14 @@ use super::native::{any_text, text};
 use super::{Arguments, Rules, hermes};
 use crate::{Error, Tool, Vocabulary, lark};
 
-/// Writes rule `body`: an answer that calls one of `calls`, or says something where it `may_speak`.
-pub(super) fn answer(rules: &mut Rules, vocabulary: &Vocabulary, calls: &[String], may_speak: bool) {
+/// Writes rule `body`: an answer that calls one of `calls`, behind thoughts where it `may_think`, or says something where it `may_speak`.
+pub(super) fn answer(
+    rules: &mut Rules,
+    vocabulary: &Vocabulary,
+    calls: &[String],
+    may_think: bool,
+    may_speak: bool,
+) {
     let thought = format!(
         "{}{}{}",
         text(vocabulary, "<|channel|>analysis<|message|>"),
@@ -17,7 +23,8 @@ pub(super) fn answer(rules: &mut Rules, vocabulary: &Vocabulary, calls: &[String
     if may_speak {
         all.push(format!("{}/(?s:.*)/", text(vocabulary, "<|channel|>final<|message|>")));
     }
-    rules.rule("body", &format!("thought? ({})", all.join(" | ")));
+    let thought = if may_think { "thought? " } else { "" };
+    rules.rule("body", &format!("{thought}({})", all.join(" | ")));
 }
 
 /// Writes rule `call{i}`. `<|call|>` ends the answer by itself.

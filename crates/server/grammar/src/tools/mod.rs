@@ -64,7 +64,9 @@ impl Calls<'_> {
                 ToolSyntax::Native(syntax) => {
                     native::write(&mut rules, vocabulary, syntax, i, tool, given.as_ref())?;
                 }
-                ToolSyntax::Harmony => harmony::write(&mut rules, vocabulary, i, tool, given.as_ref())?,
+                ToolSyntax::Harmony { .. } => {
+                    harmony::write(&mut rules, vocabulary, i, tool, given.as_ref())?
+                }
                 ToolSyntax::Hermes => hermes::write(&mut rules, i, tool, given.as_ref())?,
                 ToolSyntax::Qwen3Coder => xml::write(&mut rules, i, tool, given.as_ref())?,
             }
@@ -73,16 +75,19 @@ impl Calls<'_> {
         let several = self.parallel && !matches!(self.mode, ToolMode::Named(_));
         if let ToolSyntax::Native(syntax) = self.syntax {
             native::section(&mut rules, vocabulary, syntax, &calls, several);
+            if *self.mode == ToolMode::Auto && self.syntax.is_told_by_place(vocabulary) {
+                native::or_text(&mut rules, syntax);
+            }
             return Ok(rules);
         }
-        if *self.syntax == ToolSyntax::Harmony {
-            harmony::answer(&mut rules, vocabulary, &calls, *self.mode == ToolMode::Auto);
+        if let ToolSyntax::Harmony { may_think } = self.syntax {
+            harmony::answer(&mut rules, vocabulary, &calls, *may_think, *self.mode == ToolMode::Auto);
             return Ok(rules);
         }
         let tag = |name| vocabulary.special(name).map_or_else(|| lark::literal(name), lark::token);
         let open = tag(CALL_OPEN);
         let opened = match self.syntax {
-            ToolSyntax::Hermes | ToolSyntax::Native(_) | ToolSyntax::Harmony => lark::literal("\n"),
+            ToolSyntax::Hermes | ToolSyntax::Native(_) | ToolSyntax::Harmony { .. } => lark::literal("\n"),
             ToolSyntax::Qwen3Coder => lark::literal("\n<function="),
         };
         rules.rule("one", &format!("{open}{opened}({})", calls.join(" | ")));

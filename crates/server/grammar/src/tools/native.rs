@@ -71,7 +71,17 @@ pub(super) fn section(
     };
     rules.rule("one", &calls.join(" | "));
     let (open, close) = (pieces(vocabulary, &syntax.open), pieces(vocabulary, &syntax.close));
-    rules.rule("body", &format!("{open}one {more}{close}"));
+    rules.rule("section", &format!("{open}one {more}{close}"));
+    rules.rule("body", "section");
+}
+
+/// Lets the answer be text, which does not begin as calls do: those are told by their place.
+pub(super) fn or_text(rules: &mut Rules, syntax: &CallSyntax) {
+    let first: String =
+        syntax.trigger().chars().take(1).map(|c| regex_syntax::escape(&c.to_string())).collect();
+    let body = rules.text.rfind("body: section").unwrap_or(rules.text.len());
+    rules.text.truncate(body);
+    rules.rule("body", &format!("section | /\\s*[^\\s{first}](?s:.*)/ | \"\""));
 }
 
 /// Writes rule `call{i}`.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// The syntaxes that are built in, and some in the forms that are read off templates.
 fn syntaxes() -> Vec<ToolSyntax> {
-    [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes, ToolSyntax::Harmony]
+    [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes, ToolSyntax::Harmony { may_think: true }]
         .into_iter()
         .chain(native().map(|s| ToolSyntax::Native(s.into())))
         .collect()
@@ -117,7 +117,7 @@ fn spec(syntax: &ToolSyntax, mode: ToolMode, parallel: bool) -> GrammarSpec {
 /// What ends a text that has no quotation marks. No text of JSON holds it, for it has a new line.
 fn text_end(syntax: &ToolSyntax) -> &'static str {
     match syntax {
-        ToolSyntax::Harmony => "\n<|end|>",
+        ToolSyntax::Harmony { .. } => "\n<|end|>",
         ToolSyntax::Native(native) if native.trigger() == "<|call>" => "\n<|\"|>",
         ToolSyntax::Native(_) => "\n</arg>",
         ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => "\n</parameter>\n",
@@ -129,7 +129,7 @@ fn read(syntax: &ToolSyntax, thinking: bool, text: &str) -> parser::Message {
     let tools = match syntax {
         ToolSyntax::Qwen3Coder => parser::ToolSyntax::Qwen3Coder,
         ToolSyntax::Hermes => parser::ToolSyntax::Hermes,
-        ToolSyntax::Harmony => parser::ToolSyntax::Harmony,
+        ToolSyntax::Harmony { .. } => parser::ToolSyntax::Harmony,
         ToolSyntax::Native(syntax) => parser::ToolSyntax::Native(syntax.clone()),
     };
     let format = parser::Format { reasoning: true, tools };
@@ -157,7 +157,7 @@ fn enforced(syntax: &ToolSyntax, mut schema: Value) -> Value {
 /// Asserts that the answer is nothing but calls, and these are valid.
 fn assert_calls(syntax: &ToolSyntax, text: &str) -> Vec<parser::ToolCall> {
     let message = read(syntax, false, text);
-    let thinks = *syntax == ToolSyntax::Harmony;
+    let thinks = matches!(syntax, ToolSyntax::Harmony { .. });
     assert!(message.content.is_empty() && (thinks || message.reasoning.is_empty()), "{text}");
     assert!(!message.tool_calls.is_empty(), "{text}");
     for call in &message.tool_calls {
@@ -192,7 +192,7 @@ fn required_calls_are_calls() {
             names.extend(calls.into_iter().map(|c| c.name));
         }
         assert!(
-            (most > 1 || *syntax == ToolSyntax::Harmony) && names.len() == tools().len(),
+            (most > 1 || matches!(syntax, ToolSyntax::Harmony { .. })) && names.len() == tools().len(),
             "{syntax:?}: {most} {names:?}"
         );
         let grammar = matcher(&vocabulary, spec(syntax, ToolMode::Required, false));

@@ -37,7 +37,14 @@ pub(crate) fn is_harmony(text: &str) -> bool {
 /// Of families whose templates name the tags of calls and write no calls, or write them by means that are not allowed here.
 pub(super) fn named_in(template: &str) -> Option<CallSyntax> {
     let has = |text: &str| template.contains(text);
-    if has("<|tool_call_start|>") || has("<|tool_list_start|>") {
+    if has("xml_tools") && has("<tool_call>") {
+        // SmolLM3: Hermes' syntax.
+        let mut hermes = list("<tool_call>\n", "");
+        (hermes.open, hermes.close) = (vec![text("<tool_call>\n")], vec![text("\n</tool_call>")]);
+        hermes.separator = Some(vec![text("\n</tool_call>\n<tool_call>\n")]);
+        return Some(hermes);
+    }
+    if has("<|tool_call_start|>") || has("<|tool_list_start|>") || has("List of tools: [") {
         return Some(python("<|tool_call_start|>", "<|tool_call_end|>")); // LFM2
     }
     if has("<|tool_call|>") {

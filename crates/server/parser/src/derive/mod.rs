@@ -242,3 +242,33 @@ impl Prober<'_> {
         Some(Arguments::Tagged(Tagged { open, text, others, close }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Format, ToolSyntax};
+
+    #[test]
+    fn tools_may_reach_the_prompt_by_another_variable() {
+        let source = "{{ xml_tools }} call as <tool_call>{...}</tool_call>";
+        let render = |messages: &[Value], variable: ToolsVariable, tools: &[Value]| {
+            let shown =
+                if variable == ToolsVariable::XmlTools { json!(tools).to_string() } else { String::new() };
+            let texts = messages.iter().map(|m| m["content"].as_str().unwrap_or_default());
+            Some(shown + &texts.collect::<Vec<_>>().join("\n"))
+        };
+        let derived = derive(source, &render, &[]);
+        assert_eq!(derived.tools, Some(ToolsVariable::XmlTools));
+        assert!(derived.history.as_text);
+        assert_eq!(Format::derived(source, &derived).tools, ToolSyntax::Hermes);
+    }
+
+    #[test]
+    fn a_template_without_calls_has_no_syntax() {
+        let render = |messages: &[Value], _: ToolsVariable, _: &[Value]| {
+            messages[0]["content"].as_str().map(String::from)
+        };
+        assert_eq!(derive("{{ messages[0].content }}", &render, &[]).calls, None);
+        assert_eq!(derive("", &|_, _, _| None, &[]).tools, None);
+    }
+}

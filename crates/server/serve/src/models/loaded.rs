@@ -140,6 +140,16 @@ impl Loaded {
         })
     }
 
+    /// Whether a call is told from text as it begins.
+    pub fn tells_calls(&self) -> bool {
+        let by_place = match &self.format.tools {
+            ToolSyntax::Native(syntax) => syntax.at_start(),
+            ToolSyntax::Harmony => true,
+            ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => false,
+        };
+        by_place || self.call_begin.is_some()
+    }
+
     /// Its tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.handle.rules().tokenizer

@@ -36,12 +36,12 @@ pub fn constraint(
     in_reasoning: bool,
 ) -> Result<Form, ApiError> {
     let (format, field) = (response_format(&request.response_format), &*request.response_format_field);
+    let mut unenforced = Vec::new();
     let tools = match request.chat() {
-        Some(chat) => tool_calls(model, name, chat, format.is_some())?,
+        Some(chat) => tool_calls(model, name, chat, format.is_some(), &mut unenforced)?,
         None => None,
     };
     let reasoning_end = in_reasoning.then(|| THINK_END.to_string());
-    let mut unenforced = Vec::new();
     let mut matcher = |spec: GrammarSpec, param: &str| -> Result<Matcher, ApiError> {
         let constraint = Constraint { spec, reasoning_end: reasoning_end.clone() };
         let (matcher, warnings) = model.matcher(&constraint).map_err(|e| refused(param, &e))?;
@@ -61,7 +61,7 @@ pub fn constraint(
     let tools = tools.map(|t| matcher(t, "tools")).transpose()?;
     let matchers: Vec<Matcher> = format.into_iter().chain(tools).collect();
     if matchers.is_empty() {
-        return Ok(Form::default());
+        return Ok(Form { unenforced, ..Form::default() });
     }
     let follow = Alternatives {
         matchers,
@@ -92,6 +92,7 @@ fn tool_calls(
     name: &str,
     chat: &Chat,
     formatted: bool,
+    unenforced: &mut Vec<String>,
 ) -> Result<Option<GrammarSpec>, ApiError> {
     if chat.tools.is_empty() || chat.tool_choice == ToolChoice::None {
         return Ok(None);
@@ -99,7 +100,9 @@ fn tool_calls(
     let syntax = match &model.format.tools {
         octet_parser::ToolSyntax::Qwen3Coder => ToolSyntax::Qwen3Coder,
         octet_parser::ToolSyntax::Hermes => ToolSyntax::Hermes,
-        octet_parser::ToolSyntax::Harmony => ToolSyntax::Harmony,
+        octet_parser::ToolSyntax::Harmony => {
+            ToolSyntax::Harmony { may_think: chat.reasoning.enabled != Some(false) }
+        }
         octet_parser::ToolSyntax::Native(syntax) => ToolSyntax::Native(Arc::clone(syntax)),
         octet_parser::ToolSyntax::None => {
             return Err(unable(
@@ -114,6 +117,14 @@ fn tool_calls(
         ToolChoice::Named(name) => ToolMode::Named(name.clone()),
         ToolChoice::Required => ToolMode::Required,
         ToolChoice::Auto if formatted => ToolMode::Required,
+        // Calls among text are told by the token that they begin with.
+        ToolChoice::Auto if strict && !model.tells_calls() => {
+            unenforced.push(
+                "'strict': the model has no token that begins calls, so calls among text are not enforced"
+                    .into(),
+            );
+            return Ok(None);
+        }
         // The model is free, unless a call of its own accord has to be valid to the letter.
         ToolChoice::Auto if strict => ToolMode::Auto,
         ToolChoice::Auto | ToolChoice::None => return Ok(None),

@@ -1,6 +1,7 @@
 //! A server over a tiny model with random weights, and a client that asks it. Used by all tests here.
 #![allow(dead_code)] // each test binary takes what it needs
 
+pub mod families;
 pub mod providers;
 pub mod python;
 pub mod upstream;

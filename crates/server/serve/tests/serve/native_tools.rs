@@ -3,92 +3,23 @@
 
 use serde_json::{Value, json};
 
+use crate::common::families::{FAMILIES, source};
 use crate::common::{Fixture, chat, model, tool, with};
 use octet_serve::{ModelSpec, Options};
 
-/// ChatML, with tools as a list of JSON objects, and calls as `calls` writes those of `message.tool_calls`.
-fn template(calls: &str) -> String {
-    format!(
-        "{{% if tools %}}<|im_start|>system\n{{{{ tools | tojson }}}}<|im_end|>\n{{% endif %}}\
-         {{% for message in messages %}}<|im_start|>{{{{ message.role }}}}\n{{{{ message.content }}}}\
-         {{% if message.tool_calls %}}{calls}{{% endif %}}<|im_end|>\n{{% endfor %}}\
-         {{% if add_generation_prompt %}}<|im_start|>assistant\n{{% endif %}}"
-    )
-}
-
-/// Messages in channels.
-const HARMONY: &str = "{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}{% for m in messages %}\
-    {% if m.tool_calls %}{% if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}\
-    <|start|>assistant to=functions.{{ m.tool_calls[0].function.name }}<|channel|>commentary json<|message|>\
-    {{ m.tool_calls[0].function.arguments | tojson }}<|call|>\
-    {% else %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}<|end|>{% endif %}\
-    {% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}";
-
-/// The name of a family, how its templates write calls, whether an answer has several, and how a call with these arguments begins.
-const FAMILIES: [(&str, &str, bool, &str); 7] = [
-    (
-        "gpt-oss",
-        HARMONY,
-        false,
-        "<|start|>assistant to=functions.set_light<|channel|>commentary json<|message|>{",
-    ),
-    (
-        "Mistral",
-        "{% for c in message.tool_calls %}{% if c.id|length != 9 %}{{ raise_exception('ids have 9 characters') }}{% endif %}\
-         [TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}",
-        true,
-        "[TOOL_CALLS]set_light[CALL_ID]",
-    ),
-    (
-        "Llama 3",
-        "{% if message.tool_calls|length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}\
-         {% set f = message.tool_calls[0].function %}{\"name\": \"{{ f.name }}\", \"parameters\": {{ f.arguments | tojson }}}",
-        false,
-        "{\"name\": \"set_light\", \"parameters\": {",
-    ),
-    (
-        "Nemotron",
-        "<TOOLCALL>[{% for c in message.tool_calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": \
-         {{ c.function.arguments | tojson }}}{% if not loop.last %}, {% endif %}{% endfor %}]</TOOLCALL>",
-        true,
-        "<TOOLCALL>[{\"name\": \"set_light\", \"arguments\": {",
-    ),
-    (
-        "GLM",
-        "{% for c in message.tool_calls %}\n<tool_call>{{ c.function.name }}\n{% for k, v in c.function.arguments.items() %}\
-         <arg_key>{{ k }}</arg_key>\n<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>{% endfor %}",
-        true,
-        "<tool_call>set_light\n<arg_key>",
-    ),
-    (
-        "DeepSeek",
-        "<|calls_begin|>{% for c in message.tool_calls %}<|call_begin|>{{ c.function.name }}<|call_sep|>\
-         {{ c.function.arguments | tojson }}<|call_end|>{% endfor %}<|calls_end|>",
-        true,
-        "<|calls_begin|><|call_begin|>set_light<|call_sep|>{",
-    ),
-    (
-        "Kimi K2",
-        "<|section_begin|>{% for c in message.tool_calls %}<|call_begin|>{{ c.id }}<|args|>{{ c.function.arguments | tojson }}\
-         <|call_end|>{% endfor %}<|section_end|>",
-        true,
-        "<|section_begin|><|call_begin|>functions.set_light:0<|args|>{",
-    ),
-];
-
 #[tokio::test(flavor = "multi_thread")]
 async fn each_family_calls_in_its_own_syntax() {
-    let spec = |(name, calls, ..): &(&str, &str, bool, &str)| ModelSpec {
-        chat_template: Some(if *name == "gpt-oss" { calls.to_string() } else { template(calls) }),
-        ..model(name)
-    };
     for family in &FAMILIES {
-        let f = Fixture::with(Options::new(vec![spec(family)])).await;
+        let f = Fixture::with(Options::new(vec![ModelSpec {
+            chat_template: Some(source(family)),
+            ..model(family.0)
+        }]))
+        .await;
         let (name, _, several, begins) = *family;
         let mut base = chat("Light!");
         base.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
         base["model"] = name.into();
-        let forced = json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 400, "parallel_tool_calls": false});
+        let forced = json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 400, "parallel_tool_calls": false, "reasoning_effort": "none"});
         let asked = with(&base, forced);
         let response = f.send("/v1/chat/completions", &asked).await;
         assert_eq!(response.headers().get("x-octet-warning"), None, "{name}");
@@ -107,7 +38,7 @@ async fn each_family_calls_in_its_own_syntax() {
         let text: String = pieces.filter_map(|f| f["arguments"].as_str()).collect();
         let whole: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
         assert!(whole["on"].is_boolean(), "{name}: {whole}");
-        let anthropic = json!({"model": name, "max_tokens": 400, "messages": base["messages"], "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+        let anthropic = json!({"model": name, "max_tokens": 400, "thinking": {"type": "disabled"}, "messages": base["messages"], "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
             "tools": [{"name": "set_light", "input_schema": tool()["function"]["parameters"]}]});
         let answer = f.ok("/v1/messages", &anthropic).await;
         assert_eq!(answer["content"][0]["type"], "tool_use", "{name}: {answer}");
