@@ -156,12 +156,20 @@ pub struct EngineArgs {
     pub kernels: KernelArgs,
     #[command(flatten)]
     pub device: crate::device::DeviceFlags,
+    #[command(flatten)]
+    speculation: crate::speculation::SpeculationFlags,
 }
 
 impl EngineArgs {
-    /// The engine's options.
-    pub fn options(&self) -> Options {
+    /// The engine's options. Opens the draft model, where one is named.
+    pub fn options(&self, settings: &Settings) -> anyhow::Result<Options> {
+        Ok(Options { speculation: self.speculation.options(settings)?, ..self.plain_options() })
+    }
+
+    /// The same for one token a step.
+    pub fn plain_options(&self) -> Options {
         Options {
+            speculation: octet_engine::engine::speculation::Options::off(),
             context: self.ctx_size,
             kv: self.kv.kv(),
             batch_tokens: self.batch_size.map_or(self.ubatch_size, |b| b.min(self.ubatch_size)),
@@ -481,10 +489,11 @@ fn spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 /// llama.cpp's flags with one dash and several letters, which clap does not know, in our spelling.
 fn spelling(arg: &str) -> String {
-    const SPELLINGS: [(&str, &str); 7] = [
+    const SPELLINGS: [(&str, &str); 8] = [
         ("-ctk", "--cache-type-k"),
         ("-ctv", "--cache-type-v"),
         ("-ub", "--ubatch-size"),
+        ("-md", "--model-draft"),
         ("-np", "--parallel"),
         ("-hf", "--hf"),
         ("-hfr", "--hf"),

@@ -23,6 +23,7 @@ mod run;
 mod sampling;
 mod serve;
 mod show;
+mod speculation;
 mod stderr;
 mod synth;
 mod template;

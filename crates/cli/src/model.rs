@@ -79,8 +79,8 @@ pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Mo
 }
 
 /// Loads a model to generate with it, if it fits.
-pub fn load(model: &octet_weights::Model, args: &EngineArgs) -> anyhow::Result<Engine> {
-    let mut options = args.options();
+pub fn load(model: &octet_weights::Model, args: &EngineArgs, settings: &Settings) -> anyhow::Result<Engine> {
+    let mut options = args.options(settings)?;
     check(model, args, std::slice::from_mut(&mut options))?;
     let bar = Bar::bytes("loading");
     Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)

@@ -56,7 +56,7 @@ pub struct PerplexityArgs {
 const AT_ONCE: usize = 32;
 
 pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
-    let options = Options { score_tokens: AT_ONCE, ..args.engine.options() };
+    let options = Options { score_tokens: AT_ONCE, ..args.engine.plain_options() };
     let exact = reference(&options);
     if args.kl_divergence && options.cpu.exact && options.kv == exact.kv {
         let what = "--kl-divergence compares with --exact: leave --exact out, or quantise keys and values (-ctk, -ctv)";

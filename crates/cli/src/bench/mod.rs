@@ -1,5 +1,6 @@
 //! `octet bench`: how fast a model is here, in llama-bench's terms, and how near that is to what the memory gives.
 
+mod answers;
 mod endpoint;
 mod footer;
 mod format;
@@ -31,6 +32,7 @@ Examples:
   octet bench model.gguf --device cpu,vulkan:0              what does the graphics card bring?
   octet bench model.gguf -p 0 -n 64 --profile               where does the time of a token go?
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    how fast would it run here?
+  octet bench model.gguf --speculative auto -f prompts.jsonl    what do guesses bring on these prompts?
   octet bench --kernels                                     which types of weights are fast on this processor?
   octet bench --url http://127.0.0.1:8080/v1                how fast does a server answer?
   octet bench --url http://127.0.0.1:8080/v1 --url http://127.0.0.1:9090/v1 -p 2048 --concurrency 1,4
@@ -42,6 +44,9 @@ memory bandwidth was reached, the limit of generation.
 
 --kernels measures the matrix kernels without a model, for each type and instruction set: GB/s of
 weights in the cache, which is the kernel's own limit, and in memory, next to a plain read of memory.
+
+With --speculative or -f, answers are generated with guesses and without, in turn, and must be the same.
+-f is a file with a JSON object a line: {\"messages\": [..]} or {\"prompt\": \"..\"}, and maybe a \"name\".
 
 With --url a server is measured over HTTP, as its clients see it: time to the first token (TTFT), time
 per output token after it (TPOT), time between pieces of the stream (ITL), and throughput. Tokens are
@@ -109,6 +114,11 @@ pub struct BenchArgs {
     /// Measure the matrix kernels of all types and instruction sets, without a model.
     #[arg(long = "kernels", help_heading = "Tests", conflicts_with_all = ["positional", "flag", "hf", "synthetic"])]
     only_kernels: bool,
+    /// Answer the prompts of this file, with guesses and without (JSON lines; - is standard input).
+    #[arg(short = 'f', long = "prompts", value_name = "FILE", help_heading = "Tests")]
+    prompts: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    speculation: crate::speculation::SpeculationFlags,
     /// No run before those that count.
     #[arg(long, help_heading = "Tests")]
     no_warmup: bool,
@@ -233,6 +243,22 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
         Some(shape) => args.made.make(shape)?,
         None => crate::model::open(&args.model.name(settings)?, settings)?,
     };
+    if args.prompts.is_some() || args.speculation.is_given() {
+        let work = answers::Work {
+            file: args.prompts.as_deref(),
+            speculation: args.speculation.options(settings)?,
+            n_prompt: &args.n_prompt,
+            n_gen: args.n_gen.iter().copied().max().unwrap_or(0).max(2),
+            repetitions: args.repetitions,
+            warmup: !args.no_warmup,
+            threads: args.threads.first().copied(),
+            kernels: &args.kernels,
+            kv: &args.kv,
+            memory: &args.memory,
+            output: args.output,
+        };
+        return answers::run(&work, &model);
+    }
     let report = Report::new(&model)?;
     let name = report.name.clone().unwrap_or_else(|| report.origin.clone());
     let mut subject = Subject { name, report, prefetch: None };

@@ -77,7 +77,7 @@ pub fn run(args: &ExpertsArgs, settings: &Settings) -> anyhow::Result<()> {
             Ok((domain, tokens.with_context(|| format!("{}: line {}", args.prompts.display(), i + 1))?))
         })
         .collect::<anyhow::Result<_>>()?;
-    let options = Options { score_tokens: AT_ONCE, ..args.engine.options() };
+    let options = Options { score_tokens: AT_ONCE, ..args.engine.plain_options() };
     let mut scorer = crate::model::load_to_score(&model, &args.engine, &mut [options])?.remove(0);
     ensure!(scorer.experts().is_some(), "{}: the model has no experts", model.origin);
     let domains = read(&mut scorer, &texts)?;

@@ -48,6 +48,10 @@ pub fn write(session: &Session, reply: &Reply, shown: bool) -> anyhow::Result<()
             "predicted_per_second": rate(predicted_n.saturating_sub(1), a.generate_time),
         },
     });
+    if a.drafted > 0 {
+        out["timings"]["draft_n"] = a.drafted.into();
+        out["timings"]["draft_n_accepted"] = a.accepted.into();
+    }
     if session.request.sampling.logprobs.is_some() {
         out["logprobs"] = json!({"content": logprobs.collect::<Value>()});
     }

@@ -136,7 +136,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     if let (Task::Answer { .. }, Some(text)) = (task, &prompt) {
         chat.say("user", text);
     }
-    let mut session = open(args, &model, chat)?;
+    let mut session = open(args, &model, chat, settings)?;
     drop(model); // its weights are packed; what stays mapped is held by the engine
     match task {
         Task::Answer { .. } => once(args, &mut session, &interrupt),
@@ -193,8 +193,13 @@ impl Source {
     }
 }
 
-fn open(args: &RunArgs, model: &octet_weights::Model, chat: Conversation) -> anyhow::Result<Session> {
-    let mut engine = crate::model::load(model, &args.engine)?;
+fn open(
+    args: &RunArgs,
+    model: &octet_weights::Model,
+    chat: Conversation,
+    settings: &Settings,
+) -> anyhow::Result<Session> {
+    let mut engine = crate::model::load(model, &args.engine, settings)?;
     // where a program reads standard error, only what it did not have to expect
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
         note!("{}", place(model, &mut engine));

@@ -54,8 +54,16 @@ impl Reply {
             0 => String::new(),
             n => format!(", {n} of them cached"),
         };
+        let guessed = match a.drafted {
+            0 => String::new(),
+            drafted => format!(
+                ", {:.2} a step, {:.0}% of guesses taken",
+                a.tokens.len() as f64 / (a.tokens.len() - a.accepted).max(1) as f64,
+                100.0 * a.accepted as f64 / drafted as f64
+            ),
+        };
         format!(
-            "{} tokens{rate}; prompt of {} tokens{cached}, first token after {:.2} s",
+            "{} tokens{rate}{guessed}; prompt of {} tokens{cached}, first token after {:.2} s",
             a.tokens.len(),
             a.prompt_tokens,
             a.prompt_time.as_secs_f64(),

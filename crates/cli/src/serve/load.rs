@@ -46,7 +46,7 @@ pub struct Load {
 
 impl Load {
     /// As the flags say.
-    pub fn of(args: &ServeArgs) -> anyhow::Result<Self> {
+    pub fn of(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Self> {
         let s = &args.server;
         Ok(Self {
             engine: EngineOptions {
@@ -56,7 +56,7 @@ impl Load {
                 snapshot_memory: s.cache_ram,
                 disk: s.cache_disk.clone().map(|dir| DiskOptions { dir, bytes: s.cache_disk_size }),
                 sampling: s.sampling.defaults()?,
-                ..args.engine.options()
+                ..args.engine.options(settings)?
             },
             device: args.engine.device.clone(),
             queue: s.max_queue,

@@ -288,7 +288,7 @@ fn model(
         Some(at) => names.swap(0, at),
         None => names.insert(0, default_name(model)?),
     }
-    let mut load = Load::of(args)?;
+    let mut load = Load::of(args, settings)?;
     if !first {
         load.chat_template = None;
     }

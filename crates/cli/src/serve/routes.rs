@@ -97,7 +97,8 @@ fn locals(config: &Config) -> impl Iterator<Item = &octet_config::Local> {
 /// The router of `config`, and how it is made again.
 pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings) -> anyhow::Result<Routes> {
     let memory = args.server.memory_limit.or(config.server.memory_limit);
-    let (load, settings, file) = (Load::of(args)?.limited(memory), settings.clone(), file.to_path_buf());
+    let (load, settings, file) =
+        (Load::of(args, settings)?.limited(memory), settings.clone(), file.to_path_buf());
     let models: BTreeSet<&str> = locals(&config).map(|l| l.model.as_str()).collect();
     let of = models.len();
     let local = move |name: &str, local: &octet_config::Local| -> Result<_, BoxError> {

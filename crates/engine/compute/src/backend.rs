@@ -277,6 +277,16 @@ impl LayerCache {
     }
 }
 
+impl LayerCache {
+    /// Bytes of the inputs of one guess (Gated DeltaNet layers; 0 for others): rows of `qkv`, `b` and `alpha`.
+    pub fn guess_bytes(self) -> usize {
+        match self {
+            Self::Kv { .. } => 0,
+            Self::Gdn { channels, v_heads, .. } => 4 * (channels + 2 * v_heads),
+        }
+    }
+}
+
 /// Size of a model's cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheShape {
@@ -286,6 +296,8 @@ pub struct CacheShape {
     pub pages: usize,
     /// State slots: one for each running sequence.
     pub slots: usize,
+    /// Most guesses of a span ([`crate::batch::Span::guesses`]).
+    pub guesses: usize,
     /// Types of keys and values.
     pub kv: KvTypes,
 }
@@ -372,7 +384,7 @@ pub trait Backend: Send + Sized + 'static {
     fn borrow<'a>(&'a self, buf: &'a Self::Buf) -> Option<&'a [f32]>;
     /// Makes slot `slot` the state of an empty sequence.
     fn reset_slot(&mut self, cache: &mut Self::Cache, slot: usize);
-    /// Copies the state `from` one slot `to` another.
+    /// Copies the state `from` one slot `to` another; kept inputs of guesses stay behind.
     fn copy_slot(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
     /// Copies page `from` to page `to`, in all layers.
     fn copy_page(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
@@ -441,7 +453,9 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buf,
     );
 
-    /// Convolution, delta rule and gated norm of a Gated DeltaNet layer; advances the state of each span's slot.
+    /// Convolution, delta rule and gated norm of a Gated DeltaNet layer; advances the state of each span's slot: by the kept inputs
+    /// of [`crate::batch::Span::redo`], then by its tokens up to its guesses. Computes the guesses' outputs too, and keeps their
+    /// inputs (rows of `qkv`, `b`, `alpha`) for a later step. A span without tokens only redoes.
     /// `qkv` is `[n, channels]` (q heads | k heads | v heads), `z` `[n, v_heads, v_dim]`, `b` and `alpha`
     /// `[n, v_heads]`, `out` `[n, v_heads, v_dim]`. With `y = silu(conv(qkv))`, per value head:
     /// `q, k = l2norm(y_q) * k_dim^-0.5, l2norm(y_k)`; `S *= exp(a * softplus(alpha + dt_bias))`;
@@ -481,6 +495,10 @@ pub trait Backend: Send + Sized + 'static {
         head: &Self::Weight,
         out: &mut Self::Buf,
     );
+
+    /// `out[i] = rms_norm(h[outputs[i]], norm, eps)`, `[outputs, hidden]`. Called within a step with the step's batch, or outside of
+    /// one with any.
+    fn norm_outputs(&mut self, batch: &Batch, h: &Self::Buf, norm: &Self::Buf, eps: f32, out: &mut Self::Buf);
 
     /// `out[t] = rms_norm(h[t], norm, eps)`: the hidden state after the last norm (embeddings, MTP, traces).
     fn norm(&mut self, n: usize, h: &Self::Buf, norm: &Self::Buf, eps: f32, out: &mut Self::Buf);

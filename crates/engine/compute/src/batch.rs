@@ -18,6 +18,28 @@ pub struct Span {
     /// Where the sequence's page numbers start in [`Batch::pages`]. Page `p` holds positions
     /// `p * PAGE_TOKENS ..` and the table covers `past + len` positions.
     pub pages: usize,
+    /// So many of the last tokens are guesses. The slot's state becomes that before them, and their inputs are kept, in case
+    /// that they turn out to be right; see [`Redo`].
+    pub guesses: usize,
+    /// Guesses of the slot's last step that were right, and that its state does not have yet.
+    pub redo: Redo,
+}
+
+impl Span {
+    /// Tokens that a recurrent layer takes in: those to redo, and its own.
+    pub fn recurrent_len(&self) -> usize {
+        self.redo.len + self.len
+    }
+}
+
+/// Some of the guesses of a slot's last step, which a recurrent layer takes in from their kept inputs before anything else. Then no
+/// state has to go back, and one that is read and written for a step anyway takes them in on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Redo {
+    /// The first of them, counted among the guesses of that step.
+    pub first: usize,
+    /// How many.
+    pub len: usize,
 }
 
 /// One step's input. Its vectors keep their capacity from step to step: filling it allocates nothing.
@@ -121,12 +143,49 @@ impl Batch {
             self.written.push(page);
         }
         let start = self.tokens.len();
-        self.spans.push(Span { start, len: tokens.len(), past, slot, pages: self.pages.len() });
+        let pages_start = self.pages.len();
+        let redo = Redo::default();
+        self.spans.push(Span { start, len: tokens.len(), past, slot, pages: pages_start, guesses: 0, redo });
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((past..end).map(|p| p as u32));
         self.pages.extend_from_slice(pages);
         let end = start + tokens.len();
         self.outputs.extend((end - outputs.min(tokens.len())..end).map(|i| i as u32));
+    }
+
+    /// Says that the last `guesses` tokens of the span that was added last are guesses, and what of its slot's last step is to be
+    /// taken in first.
+    ///
+    /// # Panics
+    /// Where all of its tokens would be guesses.
+    pub fn speculate(&mut self, guesses: usize, redo: Redo) {
+        let span = self.spans.last_mut().expect("a span was added");
+        assert!(guesses < span.len, "{guesses} guesses among {} tokens", span.len);
+        (span.guesses, span.redo) = (guesses, redo);
+    }
+
+    /// Adds a span without tokens: recurrent layers bring the state of `slot` up to the guesses of its last step that were right.
+    ///
+    /// # Panics
+    /// Where another span has this slot.
+    pub fn push_redo(&mut self, slot: usize, redo: Redo) {
+        assert!(self.first_token(slot).is_none(), "slot {slot} is another sequence's in this batch");
+        let (start, pages) = (self.tokens.len(), self.pages.len());
+        self.spans.push(Span { start, len: 0, past: 0, slot, pages, guesses: 0, redo });
+    }
+
+    /// Adds a row of an earlier step to the outputs: for [`crate::Backend::norm_outputs`], of a batch without tokens.
+    pub fn push_row(&mut self, row: usize) {
+        self.outputs.push(row as u32);
+    }
+
+    /// True where [`Batch::push`] would take `len` tokens of such a sequence.
+    pub fn fits(&self, past: usize, len: usize, slot: usize, pages: &[u32]) -> bool {
+        let end = past + len;
+        len > 0
+            && pages.len() * PAGE_TOKENS >= end
+            && self.first_token(slot).is_none()
+            && !pages[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)].iter().any(|p| self.written.contains(p))
     }
 
     /// Page number that holds `position` of `span`, and the row within the page.

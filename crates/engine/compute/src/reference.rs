@@ -4,7 +4,7 @@ use octet_weights::{Matrix, quant};
 
 use crate::ExpertCounts;
 use crate::backend::*;
-use crate::batch::{Batch, PAGE_TOKENS, Span};
+use crate::batch::{Batch, PAGE_TOKENS};
 
 /// Runs every verb on one thread in f32, with weights dequantised at load.
 #[derive(Debug, Default)]
@@ -39,8 +39,9 @@ impl Dense {
 enum LayerStore {
     /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]`, as read back from their types.
     Kv { kv_heads: usize, head_dim: usize, keys: Vec<f32>, values: Vec<f32>, ty: KvTypes },
-    /// Convolution inputs `[slots, conv_rows * channels]` and states `[slots, v_heads * k_dim * v_dim]`.
-    Gdn { conv: Vec<f32>, conv_len: usize, state: Vec<f32>, state_len: usize },
+    /// Convolution inputs `[slots, conv_rows * channels]` and states `[slots, v_heads * k_dim * v_dim]`, and of each slot its guesses'
+    /// rows of `qkv`, `b` and `alpha`.
+    Gdn { conv: Vec<f32>, conv_len: usize, state: Vec<f32>, state_len: usize, kept: Vec<[Vec<f32>; 3]> },
 }
 
 /// All layers' caches.
@@ -116,9 +117,9 @@ fn decode(ty: KvType, row: &[u8], out: &mut [f32]) {
 }
 
 impl Reference {
-    /// Convolution, delta rule and gated norm of one span; see [`Backend::gdn`].
-    fn gdn_span(
-        span: &Span,
+    /// Convolution, delta rule and gated norm of some tokens of one sequence; see [`Backend::gdn`].
+    fn gdn_tokens(
+        tokens: std::ops::Range<usize>,
         g: &Gdn<Self>,
         conv: &mut [f32],
         state: &mut [f32],
@@ -126,7 +127,7 @@ impl Reference {
         out: &mut [f32],
     ) {
         let (c, taps, value_len) = (g.channels(), g.conv_kernel, g.v_heads * g.v_dim);
-        for t in span.start..span.start + span.len {
+        for t in tokens {
             // the window of the convolution: the carried inputs, then this token's
             let mut window = conv.to_vec();
             window.extend_from_slice(&qkv[t * c..(t + 1) * c]);
@@ -207,6 +208,7 @@ impl Backend for Reference {
                     conv_len,
                     state: vec![0.0; shape.slots * state_len],
                     state_len,
+                    kept: vec![Default::default(); shape.slots],
                 }
             }
         };
@@ -221,7 +223,7 @@ impl Backend for Reference {
     }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {
+            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
                 conv[slot * *conv_len..][..*conv_len].fill(0.0);
                 state[slot * *state_len..][..*state_len].fill(0.0);
             }
@@ -229,7 +231,7 @@ impl Backend for Reference {
     }
     fn copy_slot(&mut self, cache: &mut Cache, from: usize, to: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {
+            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
                 conv.copy_within(from * *conv_len..(from + 1) * *conv_len, to * *conv_len);
                 state.copy_within(from * *state_len..(from + 1) * *state_len, to * *state_len);
             }
@@ -247,7 +249,7 @@ impl Backend for Reference {
     fn save_slot(&mut self, cache: &Cache, slot: usize, out: &mut [u8]) {
         let mut out = out.chunks_exact_mut(4);
         for l in &cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {
+            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
                 let conv = &conv[slot * conv_len..][..*conv_len];
                 for (x, o) in conv.iter().chain(&state[slot * state_len..][..*state_len]).zip(&mut out) {
                     o.copy_from_slice(&x.to_le_bytes());
@@ -258,7 +260,7 @@ impl Backend for Reference {
     fn load_slot(&mut self, cache: &mut Cache, slot: usize, data: &[u8]) {
         let mut data = data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {
+            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
                 let conv = &mut conv[slot * *conv_len..][..*conv_len];
                 for (x, d) in
                     conv.iter_mut().chain(&mut state[slot * *state_len..][..*state_len]).zip(&mut data)
@@ -421,13 +423,29 @@ impl Backend for Reference {
         alpha: &Vec<f32>,
         out: &mut Vec<f32>,
     ) {
-        let LayerStore::Gdn { conv, conv_len, state, state_len } = &mut cache.layers[layer] else {
+        let LayerStore::Gdn { conv, conv_len, state, state_len, kept } = &mut cache.layers[layer] else {
             unreachable!("layer {layer} has no recurrent state")
         };
+        let (c, heads) = (g.channels(), g.v_heads);
         for span in batch.spans() {
             let conv = &mut conv[span.slot * *conv_len..][..*conv_len];
             let state = &mut state[span.slot * *state_len..][..*state_len];
-            Self::gdn_span(span, g, conv, state, [qkv, z, b, alpha], out);
+            let kept = &mut kept[span.slot];
+            // guesses that were right, whose outputs are known
+            let redo = span.redo.first..span.redo.first + span.redo.len;
+            let mut unused = vec![0.0; redo.end * heads * g.v_dim];
+            let rows = [&kept[0][..], &unused.clone(), &kept[1], &kept[2]];
+            Self::gdn_tokens(redo, g, conv, state, rows, &mut unused);
+            // tokens that are certain, then guesses on a copy of the state
+            let (end, inputs) = (span.start + span.len, [&qkv[..], z, b, alpha]);
+            let certain = end - span.guesses;
+            Self::gdn_tokens(span.start..certain, g, conv, state, inputs, out);
+            let (mut conv, mut state) = (conv.to_vec(), state.to_vec());
+            Self::gdn_tokens(certain..end, g, &mut conv, &mut state, inputs, out);
+            if span.len > 0 {
+                let rows = |x: &[f32], width: usize| x[certain * width..end * width].to_vec();
+                *kept = [rows(qkv, c), rows(b, heads), rows(alpha, heads)];
+            }
         }
     }
 
@@ -476,6 +494,14 @@ impl Backend for Reference {
         for (i, &t) in batch.outputs().iter().enumerate() {
             let x = rms_norm(&h[t as usize * head.cols..][..head.cols], norm, eps);
             out[i * head.rows..(i + 1) * head.rows].copy_from_slice(&head.apply(&x));
+        }
+    }
+
+    fn norm_outputs(&mut self, batch: &Batch, h: &Vec<f32>, norm: &Vec<f32>, eps: f32, out: &mut Vec<f32>) {
+        let hidden = norm.len();
+        for (i, &t) in batch.outputs().iter().enumerate() {
+            let y = rms_norm(&h[t as usize * hidden..][..hidden], norm, eps);
+            out[i * hidden..(i + 1) * hidden].copy_from_slice(&y);
         }
     }
 

@@ -125,6 +125,7 @@ fn parts<B: Backend>(be: &mut B) -> Result<Parts<B>, Error> {
         ],
         pages: 2,
         slots: 1,
+        guesses: 0,
         kv: KvType::F16.into(),
     };
     let step = StepShape {

@@ -39,7 +39,7 @@ fn heads_that_are_no_whole_blocks_are_refused() {
         (96, q8_0, None),
     ] {
         let layers = vec![LayerCache::Kv { kv_heads: 1, head_dim }];
-        let shape = CacheShape { layers, pages: 2, slots: 1, kv };
+        let shape = CacheShape { layers, pages: 2, slots: 1, guesses: 0, kv };
         let options =
             CpuOptions { threads: Some(1), pin: false, isa: Some(Isa::Portable), ..CpuOptions::default() };
         let cpu = Cpu::new(&options).expect("every machine runs plain code");

@@ -99,6 +99,23 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn guesses_leave_no_trace(
+        shape in shapes(),
+        n in 2..60usize,
+        certain in 1..30usize,
+        accepted in prop::collection::vec(0..4usize, 1..6),
+    ) {
+        goes_back(&mut layers(Reference, &shape), n, certain, &accepted);
+        for isa in isas() {
+            goes_back(&mut layers(cpu(isa, 2, false), &shape), n, certain, &accepted);
+        }
+    }
+}
+
 /// To the token, whatever the batch: the counts are the choices of the oracle's router.
 #[test]
 fn experts_are_counted_as_the_router_chooses() {

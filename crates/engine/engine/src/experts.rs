@@ -27,8 +27,9 @@ impl ExpertUsage {
     /// What was counted; `None` for a dense model.
     pub(crate) fn read(config: &Config, counts: &ExpertCounts) -> Option<Self> {
         let moe = config.moe?;
-        let layers =
-            counts.layers().enumerate().map(|(layer, tokens)| LayerUsage { layer, tokens }).collect();
+        // without the block for multi-token prediction, which only guesses
+        let layers = counts.layers().take(config.layers);
+        let layers = layers.enumerate().map(|(layer, tokens)| LayerUsage { layer, tokens }).collect();
         Some(Self { per_token: moe.top_k, layers })
     }
 

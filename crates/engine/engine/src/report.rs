@@ -201,11 +201,14 @@ impl Report {
         let per_slot: u64 = caches().map(|l| l.slot_bytes() as u64).sum();
         let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
         let tokens = times(4 * activation_row(c), limits.batch_tokens);
+        // inputs of guesses, beside the states
+        let kept: u64 = self.caches.iter().map(|l| l.guess_bytes() as u64).sum();
+        let kept = kept.saturating_mul((limits.slots * limits.guesses) as u64);
         Memory {
             weights,
             kv: per_page.saturating_mul(limits.pages as u64),
             states: per_slot.saturating_mul((limits.slots as u64).saturating_add(limits.snapshots as u64)),
-            activations: tokens.saturating_add(times(8 * c.vocab, limits.batch_outputs)),
+            activations: tokens.saturating_add(kept).saturating_add(times(8 * c.vocab, limits.batch_outputs)),
         }
     }
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use octet_compute::Batch;
 use octet_compute::backend::KvType;
-use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::batch::{PAGE_TOKENS, Redo};
 use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_engine::cache::Pool;
-use octet_engine::models::{self, Limits};
+use octet_engine::models::{self, Guess, Limits, Rows};
 
 struct Counting;
 
@@ -73,7 +73,14 @@ fn decode() {
         let context = 20 * PAGE_TOKENS;
         let cpu =
             Cpu::new(&CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() }).expect("a CPU");
-        let limits = Limits { kv: types[i % 2].into(), slots: 4, ..Limits::single(context) };
+        let limits = Limits {
+            kv: types[i % 2].into(),
+            slots: 4,
+            batch_outputs: 4,
+            guesses: 3,
+            mtp: true,
+            ..Limits::single(context)
+        };
         let mut model = models::load(&file, cpu, limits, &mut |_, _| {}).expect("a tiny model loads");
         let mut pool = Pool::new(&*model);
         let mut seq = pool.sequence(&mut *model, context).expect("room");
@@ -95,5 +102,32 @@ fn decode() {
             step(1); // across the border of a page
         }
         assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{architecture}");
+
+        // with guesses, of which one is right, and those of the model's own block
+        let mut redo = Redo::default();
+        let (mut fill, mut draft) = (Rows::with_capacity(512, 4, 20), Rows::with_capacity(4, 4, 20));
+        let mut out = [Guess::default()];
+        let mut guess = || {
+            pool.reserve(&mut seq, 4).expect("room");
+            let past = seq.tokens.len();
+            seq.tokens.extend([1, 2, 3, 4]);
+            batch.clear();
+            batch.push(&seq.tokens[past..], past, seq.slot, &seq.pages, 4);
+            batch.speculate(3, redo);
+            model.step(&batch).expect("a CPU does not fail");
+            redo = Redo { first: 0, len: 1 };
+            seq.tokens.truncate(past + 2);
+            for (rows, n) in [(&mut fill, past..past + 1), (&mut draft, past + 1..past + 2)] {
+                rows.from.clear();
+                rows.batch.clear();
+                rows.from.push_row(n.start - past);
+                rows.batch.push(&[5], n.start, seq.slot, &seq.pages, 1);
+            }
+            model.draft(&fill, &draft, &mut out).expect("a CPU does not fail");
+        };
+        guess();
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        (0..30).for_each(|_| guess());
+        assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{architecture} with guesses");
     }
 }

@@ -1,21 +1,41 @@
 #version 450
-// Advances the states of the convolution: the last `kernel - 1` inputs of each span. A thread has one channel, and goes from the oldest row to the newest, so
-// that it reads each row before it writes it. Runs after gdn.comp.
+// Advances the states of the convolution: the last `kernel - 1` inputs before each span's guesses. Keeps the inputs of the guesses. A thread has one channel (or
+// beta or decay of one head), and goes from the oldest row to the newest, so that it reads each row before it writes it. Runs after gdn.comp.
 layout(local_size_x = 64) in;
 
 layout(binding = 0, std430) readonly buffer Qkv { float qkv[]; };
 layout(binding = 1, std430) buffer Conv { float conv[]; };
 layout(binding = 2, std430) readonly buffer Block { uint block[]; };
 
-layout(push_constant) uniform Push { uint channels, rows, spans; } p;
+layout(binding = 3, std430) readonly buffer Beta { float beta[]; };
+layout(binding = 4, std430) readonly buffer Alpha { float alpha[]; };
+layout(binding = 5, std430) buffer Kept { float kept[]; };
+
+layout(push_constant) uniform Push { uint channels, rows, spans, v_heads, kept_rows; } p;
 
 void main() {
     uint c = gl_WorkGroupID.x * 64u + gl_LocalInvocationID.x, span = gl_WorkGroupID.y;
-    if (c >= p.channels) { return; }
-    uint start = block[p.spans + 3u * span], len = block[p.spans + 3u * span + 1u], slot = block[p.spans + 3u * span + 2u];
-    for (uint r = 0u; r < p.rows; r++) {
-        uint at = r + len;
-        float x = at < p.rows ? conv[(slot * p.rows + at) * p.channels + c] : qkv[(start + at - p.rows) * p.channels + c];
-        conv[(slot * p.rows + r) * p.channels + c] = x;
+    uint width = p.channels + 2u * p.v_heads;
+    if (c >= width) { return; }
+    uint start = block[p.spans + 4u * span], len = block[p.spans + 4u * span + 1u], slot = block[p.spans + 4u * span + 2u];
+    uint guessed = block[p.spans + 4u * span + 3u], guesses = guessed & 255u, first = (guessed >> 8) & 255u, redo = guessed >> 16;
+    uint certain = len - guesses;
+    if (c < p.channels) {
+        for (uint r = 0u; r < p.rows; r++) {
+            uint at = r + redo + certain;  // in the window of carried rows, those to redo, then the span's tokens
+            float x;
+            if (at < p.rows) { x = conv[(slot * p.rows + at) * p.channels + c]; }
+            else if (at - p.rows < redo) { x = kept[(slot * p.kept_rows + first + at - p.rows) * width + c]; }
+            else { x = qkv[(start + at - p.rows - redo) * p.channels + c]; }
+            conv[(slot * p.rows + r) * p.channels + c] = x;
+        }
+    }
+    for (uint g = 0u; g < guesses; g++) {
+        uint t = start + certain + g, head = c - p.channels;
+        float x;
+        if (c < p.channels) { x = qkv[t * p.channels + c]; }
+        else if (head < p.v_heads) { x = beta[t * p.v_heads + head]; }
+        else { x = alpha[t * p.v_heads + head - p.v_heads]; }
+        kept[(slot * p.kept_rows + g) * width + c] = x;
     }
 }

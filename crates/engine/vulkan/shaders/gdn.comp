@@ -17,12 +17,14 @@ layout(binding = 6, std430) readonly buffer Conv { float conv[]; };
 layout(binding = 7, std430) buffer State { float state[]; };
 layout(binding = 8, std430) readonly buffer Block { uint block[]; };
 layout(binding = 9, std430) writeonly buffer Out { float y[]; };
+layout(binding = 10, std430) readonly buffer Kept { float kept[]; };  // inputs of each slot's guesses: [channels | v_heads | v_heads]
 
 layout(push_constant) uniform Push {
     uint k_heads, v_heads, k_dim, v_dim, channels, kernel;
-    uint spans;  // in the block: (start, len, slot) of each span
+    uint spans;  // in the block: (start, len, slot, guesses | first << 8 | redo << 16) of each span
     uint slices; // of 32 columns
     float scale; // k_dim^-0.5
+    uint kept_rows; // of a slot
 } p;
 
 shared float q[512];
@@ -31,13 +33,19 @@ shared float v[32];
 shared float partial[256];
 shared float sums[256];
 
-// Output of the convolution for channel `c` of the span's token `i`, through silu.
-float convolve(uint start, uint i, uint slot, uint c) {
+// Where the kept inputs of a slot's guess start.
+uint kept_at(uint slot, uint guess) { return (slot * p.kept_rows + guess) * (p.channels + 2u * p.v_heads); }
+
+// Output of the convolution for channel `c` of the span's token `i`, through silu. Before the span's own tokens come `redo` kept ones.
+float convolve(uint start, uint i, uint slot, uint first, uint redo, uint c) {
     uint rows = p.kernel - 1u;
     precise float sum = 0.0;
     for (uint j = 0u; j < p.kernel; j++) {
         uint at = i + j;  // in the window of carried rows, then the span's tokens
-        float x = at < rows ? conv[(slot * rows + at) * p.channels + c] : qkv[(start + at - rows) * p.channels + c];
+        float x;
+        if (at < rows) { x = conv[(slot * rows + at) * p.channels + c]; }
+        else if (at - rows < redo) { x = kept[kept_at(slot, first + at - rows) + c]; }
+        else { x = qkv[(start + at - rows - redo) * p.channels + c]; }
         sum = sum + taps[j * p.channels + c] * x;
     }
     return sum * sigmoid(sum);
@@ -61,7 +69,9 @@ float inverse_norm(float x, uint me) {
 void main() {
     uint span = gl_WorkGroupID.y, h = gl_WorkGroupID.x / p.slices, slice = gl_WorkGroupID.x % p.slices, me = gl_LocalInvocationID.x;
     uint column = slice * 32u + (me & 31u), stripe = me >> 5, first = stripe * ROWS;
-    uint start = block[p.spans + 3u * span], len = block[p.spans + 3u * span + 1u], slot = block[p.spans + 3u * span + 2u];
+    uint start = block[p.spans + 4u * span], len = block[p.spans + 4u * span + 1u], slot = block[p.spans + 4u * span + 2u];
+    uint guessed = block[p.spans + 4u * span + 3u], guesses = guessed & 255u, from = (guessed >> 8) & 255u, redo = guessed >> 16;
+    uint certain = redo + len - guesses;
     uint key_head = TILED == 1u ? h % p.k_heads : h / (p.v_heads / p.k_heads);
     bool inside = column < p.v_dim;
     uint base = (slot * p.v_heads + h) * p.k_dim * p.v_dim + column;
@@ -69,19 +79,20 @@ void main() {
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         s[r] = inside && first + r < p.k_dim ? state[base + (first + r) * p.v_dim] : 0.0;
     }
-    for (uint i = 0u; i < len; i++) {
-        uint t = start + i;
+    for (uint i = 0u; i < redo + len; i++) {
+        uint t = start + i - redo;  // meaningless for what is redone
+        uint again = kept_at(slot, from + i) + p.channels;  // for that alone
         precise float q2 = 0.0;
         precise float k2 = 0.0;
         for (uint c = me; c < p.k_dim; c += 256u) {
-            float qc = convolve(start, i, slot, key_head * p.k_dim + c);
-            float kc = convolve(start, i, slot, (p.k_heads + key_head) * p.k_dim + c);
+            float qc = convolve(start, i, slot, from, redo, key_head * p.k_dim + c);
+            float kc = convolve(start, i, slot, from, redo, (p.k_heads + key_head) * p.k_dim + c);
             q[c] = qc;
             k[c] = kc;
             q2 = q2 + qc * qc;
             k2 = k2 + kc * kc;
         }
-        if (me < 32u && inside) { v[me] = convolve(start, i, slot, 2u * p.k_heads * p.k_dim + h * p.v_dim + column); }
+        if (me < 32u && inside) { v[me] = convolve(start, i, slot, from, redo, 2u * p.k_heads * p.k_dim + h * p.v_dim + column); }
         float qn = inverse_norm(q2, me), kn = inverse_norm(k2, me);
         for (uint c = me; c < p.k_dim; c += 256u) {
             precise float qc = (q[c] * qn) * p.scale;
@@ -90,8 +101,8 @@ void main() {
             k[c] = kc;
         }
         barrier();
-        float beta = sigmoid(beta_in[t * p.v_heads + h]);
-        float decay = exp(a[h] * softplus(alpha[t * p.v_heads + h] + dt_bias[h]));
+        float beta = sigmoid(i < redo ? kept[again + h] : beta_in[t * p.v_heads + h]);
+        float decay = exp(a[h] * softplus((i < redo ? kept[again + p.v_heads + h] : alpha[t * p.v_heads + h]) + dt_bias[h]));
         precise float read = 0.0;
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             precise float kept = s[r] * decay;
@@ -114,14 +125,16 @@ void main() {
         }
         partial[me] = o;
         barrier();
-        if (me < 32u && inside) {
+        if (me < 32u && inside && i >= redo) {
             precise float all = partial[me];
             for (uint g = 1u; g < 8u; g++) { all = all + partial[32u * g + me]; }
             y[(t * p.v_heads + h) * p.v_dim + column] = all;
         }
         barrier();
-    }
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        if (inside && first + r < p.k_dim) { state[base + (first + r) * p.v_dim] = s[r]; }
+        if (i + 1u == certain) {  // guesses leave no trace
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                if (inside && first + r < p.k_dim) { state[base + (first + r) * p.v_dim] = s[r]; }
+            }
+        }
     }
 }

@@ -62,8 +62,21 @@ pub struct Embedding {
 
 /// Caches of one layer.
 pub(crate) enum LayerStore {
-    Kv { keys: Arc<Buffer>, values: Arc<Buffer>, heads: usize, dim: usize },
-    Gdn { conv: Arc<Buffer>, conv_bytes: u64, state: Arc<Buffer>, state_bytes: u64 },
+    Kv {
+        keys: Arc<Buffer>,
+        values: Arc<Buffer>,
+        heads: usize,
+        dim: usize,
+    },
+    /// `kept`: inputs of guesses `[slots, kept_rows, channels + 2 * v_heads]`.
+    Gdn {
+        conv: Arc<Buffer>,
+        conv_bytes: u64,
+        state: Arc<Buffer>,
+        state_bytes: u64,
+        kept: Arc<Buffer>,
+        kept_rows: u32,
+    },
 }
 
 /// Caches of all layers.
@@ -340,11 +353,17 @@ impl Backend for Vulkan {
                     }
                     let conv_bytes = (4 * conv_rows * channels) as u64;
                     let state_bytes = (4 * v_heads * k_dim * v_dim) as u64;
+                    if shape.guesses > 255 {
+                        return Err(Error(format!("{} guesses are more than 255", shape.guesses)));
+                    }
+                    let kept_bytes = (4 * shape.guesses * (channels + 2 * v_heads)) as u64;
                     LayerStore::Gdn {
                         conv: self.zeroed(shape.slots as u64 * conv_bytes)?,
                         conv_bytes,
                         state: self.zeroed(shape.slots as u64 * state_bytes)?,
                         state_bytes,
+                        kept: self.zeroed((shape.slots as u64 * kept_bytes).max(16))?,
+                        kept_rows: shape.guesses as u32,
                     }
                 }
             });
@@ -370,7 +389,7 @@ impl Backend for Vulkan {
         self.guard(|be| {
             be.recorder.barrier();
             for l in &cache.layers {
-                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes } = l {
+                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
                     be.recorder.clear(conv, slot as u64 * conv_bytes, *conv_bytes)?;
                     be.recorder.clear(state, slot as u64 * state_bytes, *state_bytes)?;
                 }
@@ -386,7 +405,7 @@ impl Backend for Vulkan {
         self.guard(|be| {
             be.recorder.barrier();
             for l in &cache.layers {
-                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes } = l {
+                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
                     for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
                         be.recorder.copy((b, from as u64 * n), (b, to as u64 * n), n)?;
                     }
@@ -416,7 +435,7 @@ impl Backend for Vulkan {
         self.guard(|be| {
             let mut rest = out;
             for l in &cache.layers {
-                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes } = l {
+                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
                     for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
                         let (now, later) = rest.split_at_mut(n as usize);
                         be.download(b, slot as u64 * n, now)?;
@@ -431,7 +450,7 @@ impl Backend for Vulkan {
         self.guard(|be| {
             let mut rest = data;
             for l in &cache.layers {
-                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes } = l {
+                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
                     for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
                         let (now, later) = rest.split_at(n as usize);
                         be.upload(b, slot as u64 * n, now)?;
@@ -576,6 +595,10 @@ impl Backend for Vulkan {
 
     fn logits(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, head: &Weight, out: &mut Buf) {
         self.guard(|be| be.head(batch, h, norm, eps, head, out));
+    }
+
+    fn norm_outputs(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {
+        self.guard(|be| be.norm_outputs(batch, h, norm, eps, out));
     }
 
     fn norm(&mut self, n: usize, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {

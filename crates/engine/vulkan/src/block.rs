@@ -21,7 +21,7 @@ pub(crate) struct Block {
     pub(crate) tables: u32,
     /// `page * 64 + row` of each token.
     pub(crate) places: u32,
-    /// `(start, len, slot)` of each span.
+    /// `(start, len, slot, guesses | redo.first << 8 | redo.len << 16)` of each span.
     pub(crate) spans: u32,
     /// Tokens whose logits are wanted.
     pub(crate) outputs: u32,
@@ -40,7 +40,7 @@ impl Block {
         cols: usize,
     ) -> Result<Self, Error> {
         let t = tokens as u32;
-        let len = 7 * tokens + pages;
+        let len = 8 * tokens + pages;
         Ok(Self {
             words: memory.buffer(4 * len as u64, Place::Host)?,
             angles: memory.buffer(8 * (tokens * pairs) as u64, Place::Host)?,
@@ -49,8 +49,8 @@ impl Block {
             tables: t,
             places: 2 * t,
             spans: 3 * t,
-            outputs: 6 * t,
-            pages: 7 * t,
+            outputs: 7 * t,
+            pages: 8 * t,
             staged: vec![0; len],
         })
     }
@@ -75,8 +75,9 @@ impl Block {
                 self.staged[at(self.tables, t)] = span.pages as u32;
                 self.staged[at(self.places, t)] = (page * PAGE_TOKENS + row) as u32;
             }
-            let words = [span.start as u32, span.len as u32, span.slot as u32];
-            self.staged[at(self.spans, 3 * s)..][..3].copy_from_slice(&words);
+            let guessed = span.guesses | span.redo.first << 8 | span.redo.len << 16;
+            let words = [span.start as u32, span.len as u32, span.slot as u32, guessed as u32];
+            self.staged[at(self.spans, 4 * s)..][..4].copy_from_slice(&words);
         }
         let outputs = self.outputs as usize;
         self.staged[outputs..][..batch.outputs().len()].copy_from_slice(batch.outputs());

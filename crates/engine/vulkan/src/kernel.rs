@@ -57,11 +57,11 @@ kernels! {
     /// Adds the chunks of attention up.
     Merge, "merge", 6;
     /// Convolution and delta rule; constants: rows of the state per thread, order of the heads.
-    Gdn, "gdn", 10;
+    Gdn, "gdn", 11;
     /// The gated norm after it.
     GdnOut, "gdn_out", 5;
-    /// The states of the convolution.
-    ConvState, "conv_state", 3;
+    /// The states of the convolution, and the inputs of guesses.
+    ConvState, "conv_state", 6;
     /// Reads memory.
     Bandwidth, "bandwidth", 2;
 }

@@ -106,7 +106,7 @@ impl Vulkan {
         body: impl FnOnce(&mut Self),
     ) -> Result<(), Error> {
         self.recorder.flush()?;
-        if !batch.is_empty() {
+        if !batch.spans().is_empty() {
             self.block_mut()?.fill(batch)?;
         }
         self.prologue.clear();

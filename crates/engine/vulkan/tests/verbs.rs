@@ -87,6 +87,22 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn guesses_leave_no_trace(
+        shape in shapes(),
+        n in 2..40usize,
+        certain in 1..20usize,
+        accepted in prop::collection::vec(0..4usize, 1..6),
+    ) {
+        let shape = Shape { whole_norm: false, ..shape }; // refused
+        let Some(be) = vulkan() else { return Ok(()) };
+        goes_back(&mut layers(be, &shape), n, certain, &accepted);
+    }
+}
+
 /// Every type of weight that a file may have, those without a kernel of their own too.
 #[test]
 fn every_type_of_weights_equals_the_oracle() {

@@ -61,7 +61,9 @@ impl Backend for Cpu {
                 let (conv_len, state_len) = (conv_rows * channels, v_heads * k_dim * v_dim);
                 let (conv, state) =
                     (Buf::zeroed(shape.slots * conv_len)?, Buf::zeroed(shape.slots * state_len)?);
-                Ok(LayerStore::Gdn { conv, conv_len, state, state_len })
+                let kept_rows = shape.guesses;
+                let kept = Buf::zeroed(shape.slots * shape.guesses * l.guess_bytes() / 4)?;
+                Ok(LayerStore::Gdn { conv, conv_len, state, state_len, kept, kept_rows })
             }
         };
         Ok(Cache { layers: shape.layers.iter().map(layer).collect::<Result<_, Error>>()?, kv: shape.kv })
@@ -75,7 +77,7 @@ impl Backend for Cpu {
     }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {
+            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
                 conv[slot * *conv_len..][..*conv_len].fill(0.0);
                 state[slot * *state_len..][..*state_len].fill(0.0);
             }
@@ -83,7 +85,7 @@ impl Backend for Cpu {
     }
     fn copy_slot(&mut self, cache: &mut Cache, from: usize, to: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {
+            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
                 conv.copy_within(from * *conv_len..(from + 1) * *conv_len, to * *conv_len);
                 state.copy_within(from * *state_len..(from + 1) * *state_len, to * *state_len);
             }
@@ -100,7 +102,7 @@ impl Backend for Cpu {
     }
     fn save_slot(&mut self, cache: &Cache, slot: usize, mut out: &mut [u8]) {
         for l in &cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {
+            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
                 for (buf, len) in [(conv, 4 * conv_len), (state, 4 * state_len)] {
                     let (now, rest) = out.split_at_mut(len);
                     now.copy_from_slice(&buf.0[slot * len..(slot + 1) * len]);
@@ -111,7 +113,7 @@ impl Backend for Cpu {
     }
     fn load_slot(&mut self, cache: &mut Cache, slot: usize, mut data: &[u8]) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len } = l {
+            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
                 for (buf, len) in [(conv, 4 * *conv_len), (state, 4 * *state_len)] {
                     let (now, rest) = data.split_at(len);
                     buf.0[slot * len..(slot + 1) * len].copy_from_slice(now);
@@ -295,6 +297,18 @@ impl Backend for Cpu {
             linear::multiply(w, kernels, [head], &view, tokens, own, |_, g, t, y| output.set(g, t, y));
         });
         self.profile.add(Verb::Logits, start, head.packed.size_bytes());
+    }
+
+    fn norm_outputs(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {
+        let (vector, len, rows) = (&self.vector, norm.len(), batch.outputs());
+        let out = Shards::new(out);
+        self.team.run(|w| {
+            for i in w.items(rows.len()) {
+                let from = rows[i] as usize * len;
+                // SAFETY: each row is one thread's.
+                vector.rms_norm(&h[from..from + len], norm, eps, unsafe { out.part(i * len, len) });
+            }
+        });
     }
 
     fn norm(&mut self, n: usize, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {

@@ -46,8 +46,8 @@ pub struct Weight {
 pub(super) enum LayerStore {
     /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` in their types, and the bytes of a page of each.
     Kv { keys: HugeVec, values: HugeVec, page: [usize; 2] },
-    /// See [`LayerCache::Gdn`].
-    Gdn { conv: Buf, conv_len: usize, state: Buf, state_len: usize },
+    /// See [`LayerCache::Gdn`]; and the inputs of each slot's guesses `[slots, kept_rows, channels + 2 * v_heads]`.
+    Gdn { conv: Buf, conv_len: usize, state: Buf, state_len: usize, kept: Buf, kept_rows: usize },
 }
 
 /// All layers' caches.

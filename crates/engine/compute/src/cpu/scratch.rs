@@ -93,6 +93,8 @@ pub(super) struct DeltaScratch {
     pub beta: Buf,
     /// `[tokens, v_heads]`
     pub decay: Buf,
+    /// Where each span's tokens start in the above, those to redo first.
+    pub starts: Vec<usize>,
 }
 
 impl DeltaScratch {
@@ -105,8 +107,10 @@ impl DeltaScratch {
                 heads = heads.max(v_heads);
             }
         }
+        let tokens = tokens + shape.slots * shape.guesses;
         let buf = |n: usize| Buf::zeroed(n * tokens);
         Ok(Self {
+            starts: Vec::with_capacity(shape.slots),
             q: buf(keys)?,
             k: buf(keys)?,
             kq: buf(heads)?,

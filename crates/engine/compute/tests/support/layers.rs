@@ -3,7 +3,7 @@
 
 use octet_compute::ExpertCounts;
 use octet_compute::backend::*;
-use octet_compute::batch::{Batch, PAGE_TOKENS};
+use octet_compute::batch::{Batch, PAGE_TOKENS, Redo};
 use octet_weights::{GgmlType, Matrix, quant};
 use proptest::prelude::*;
 
@@ -96,6 +96,7 @@ impl Shape {
 pub const VOCAB: usize = 75;
 pub const PAGES: usize = 24;
 pub const MAX_TOKENS: usize = 160;
+pub const GUESSES: usize = 5;
 
 pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
     let r = &mut Random(s.seed);
@@ -109,6 +110,7 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
         ],
         pages: PAGES,
         slots: 4,
+        guesses: GUESSES,
         kv: s.kv,
     };
     let step = StepShape {
@@ -295,6 +297,8 @@ impl<B: Backend> Layers<B> {
             keep(be, &h, n * hidden);
             be.norm(n, &h, norm, 1e-6, &mut normed);
             keep(be, &normed, n * hidden);
+            be.norm_outputs(batch, &h, norm, 1e-6, &mut normed);
+            keep(be, &normed, batch.outputs().len() * hidden);
             be.logits(batch, &h, norm, 1e-6, head, &mut logits);
             keep(be, &logits, batch.outputs().len() * VOCAB);
         };
@@ -308,6 +312,15 @@ impl<B: Backend> Layers<B> {
 
     pub fn logits(&mut self, batch: &Batch) -> Vec<f32> {
         self.run(batch).pop().expect("logits come last")
+    }
+
+    /// Brings the state of a slot up to guesses that were right.
+    pub fn redo(&mut self, slot: usize, redo: Redo) {
+        let mut none = || self.be.buf(1).expect("memory for a value");
+        let (qkv, z, b, alpha, mut out) = (none(), none(), none(), none(), none());
+        let mut batch = Batch::default();
+        batch.push_redo(slot, redo);
+        self.be.gdn(&batch, &self.gdn, 1, &mut self.cache, &qkv, &z, &b, &alpha, &mut out);
     }
 
     pub fn reset(&mut self) {
@@ -467,4 +480,58 @@ pub fn survives_saving<B: Backend>(mut m: Layers<B>) {
     m.be.load_page(&mut m.cache, 2, &saved[0]);
     m.be.load_page(&mut m.cache, 5, &saved[1]);
     assert_eq!(go_on(&mut m, tail, head.len(), 2, &[2, 5]), want);
+}
+
+/// Steps with guesses, right and wrong ones, give the same bits as the sequence alone: the logits of each token, and the state that
+/// is saved at the end. `accepted` says how many of each step's guesses are right, at most; a state is saved now and then in between.
+pub fn goes_back<B: Backend>(m: &mut Layers<B>, n: usize, certain: usize, accepted: &[usize]) {
+    let all = tokens(0, n);
+    let s = &m.shape;
+    let values = s.k_heads * s.repeat * s.gdn_dim;
+    let slot_bytes = 4 * (3 * (2 * s.k_heads * s.gdn_dim + values) + values * s.gdn_dim);
+    let mut batch = Batch::default();
+    batch.push(&all, 0, 0, &pages(0), n);
+    let whole = m.logits(&batch);
+    let mut want = vec![0; slot_bytes];
+    m.be.save_slot(&m.cache, 0, &mut want);
+    m.reset();
+
+    let (mut at, mut redo, mut step) = (0, Redo::default(), 0);
+    let check = |m: &mut Layers<B>, batch: &Batch, at: usize, right: usize| {
+        let got = m.logits(batch);
+        let mine = &got[got.len() - batch.spans().last().expect("it has one").len * VOCAB..];
+        assert!(
+            mine[..right * VOCAB] == whole[at * VOCAB..(at + right) * VOCAB],
+            "{right} tokens from {at} on"
+        );
+    };
+    while at < n {
+        // a prompt's part now and then, one token otherwise
+        let sure = if step % 3 == 0 { certain.min(n - at) } else { 1 };
+        let right = accepted[step % accepted.len()].min(n - at - sure);
+        let guesses = (right + step % 3).min(GUESSES);
+        let mut span = all[at..at + sure + right].to_vec();
+        span.extend((right..guesses).map(|i| all[(at + i + 7) % n] ^ 1).map(|t| t % VOCAB as u32));
+        let mut batch = Batch::default();
+        if step % 2 == 1 {
+            batch.push(&tokens(1, 3), 0, 1, &pages(1), 0);
+        }
+        batch.push(&span, at, 0, &pages(0), span.len());
+        batch.speculate(guesses, redo);
+        check(m, &batch, at, sure + right);
+        m.be.reset_slot(&mut m.cache, 1);
+        at += sure + right;
+        redo = Redo { first: 0, len: right };
+        if step % 4 == 3 && right > 0 {
+            // in two parts, as a state that is saved in between asks for
+            let half = right / 2;
+            m.redo(0, Redo { first: 0, len: half });
+            redo = Redo { first: half, len: right - half };
+        }
+        step += 1;
+    }
+    m.redo(0, redo);
+    let mut got = vec![0; slot_bytes];
+    m.be.save_slot(&m.cache, 0, &mut got);
+    assert!(got == want, "the state after {n} tokens");
 }

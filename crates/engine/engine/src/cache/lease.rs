@@ -1,10 +1,11 @@
 //! What a running sequence holds of the caches: how it gets it, grows it, shares it and gives it back.
 
-use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::batch::{PAGE_TOKENS, Redo};
 
 use super::tiers::Loading;
 use super::tree::NodeId;
 use super::{Cache, Found};
+use crate::Error;
 use crate::models::Model;
 
 /// A sequence's page table and state slot. Given back with [`Cache::release`].
@@ -16,6 +17,8 @@ pub struct Lease {
     pub slot: usize,
     /// Tokens whose keys, values and state are there.
     pub computed: usize,
+    /// The last of them that the state does not have yet: guesses that were right.
+    pub redo: Redo,
     /// Tokens at the last snapshot, or where the sequence resumed.
     pub kept: usize,
     /// Where its chain begins; `None` where nothing of it is to be kept.
@@ -30,6 +33,13 @@ impl Lease {
     /// True where both sequences would find the same things.
     pub fn shares_cache_with(&self, found: &Found) -> bool {
         self.root.is_some() && self.root == found.root
+    }
+
+    /// Brings the state up to what is computed.
+    pub(super) fn settle(&mut self, model: &mut dyn Model) -> Result<(), Error> {
+        model.redo(self.slot, self.redo)?;
+        self.redo = Redo { first: self.redo.first + self.redo.len, len: 0 };
+        Ok(())
     }
 
     /// True while it waits for what comes from disk.
@@ -61,6 +71,7 @@ impl Cache {
             pages,
             slot,
             computed: found.position,
+            redo: Redo::default(),
             kept: found.position,
             root: found.root,
             path,
@@ -120,6 +131,7 @@ impl Cache {
 
     /// A second sequence at the same point: shares all whole pages, and has its own copies of the rest.
     pub fn fork(&mut self, model: &mut dyn Model, lease: &Lease) -> Option<Lease> {
+        debug_assert!(lease.redo.len == 0, "answers branch off at the end of their prompt");
         let slot = self.pool.take_slot()?;
         let mut pages = Vec::with_capacity(lease.pages.capacity());
         let whole = lease.computed / PAGE_TOKENS;
@@ -145,6 +157,7 @@ impl Cache {
             pages,
             slot,
             computed: lease.computed,
+            redo: lease.redo,
             kept: lease.kept,
             root: lease.root,
             path: lease.path.clone(),

@@ -314,6 +314,9 @@ impl Cache {
             self.touch_snapshot(id);
             return;
         }
+        if lease.settle(model).is_err() {
+            return; // the device failed: the next step says so
+        }
         let mut state = self.spare.pop().unwrap_or_else(|| vec![0; self.slot_bytes]);
         model.save_slot(lease.slot, &mut state);
         self.stats.taken += 1;

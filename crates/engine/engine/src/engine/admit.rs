@@ -79,16 +79,8 @@ impl Engine {
         let Some(Waiting { job, choice }) = self.waiting.remove(i) else { return Admission::NoRoom };
         let found = Box::new(found);
         let loading = lease.is_loading();
-        self.running.push(Running {
-            job,
-            choice,
-            lease,
-            found: loading.then(|| Box::clone(&found)),
-            planned: 0,
-            row: 0,
-            rows: 0,
-            done: false,
-        });
+        let on_disk = loading.then(|| Box::clone(&found));
+        self.running.push(Running { found: on_disk, ..Running::new(job, choice, lease) });
         if !loading {
             self.begin(self.running.len() - 1, &found);
         }
@@ -234,12 +226,40 @@ impl Engine {
             }
         }));
         self.plan.share(budget);
+        self.share_guesses(budget);
+    }
+
+    /// Guesses get what is left of the step.
+    fn share_guesses(&mut self, budget: super::plan::Budget) {
+        let plan = &self.plan;
+        let scored = |(w, n): (&super::plan::Want, &usize)| if w.scored { *n } else { 0 };
+        let scored: usize = plan.wants.iter().zip(&plan.shares).map(scored).sum();
+        let mut left = (budget.tokens - plan.decodes - plan.prefills)
+            .min(budget.rows - scored.max(1))
+            .min(self.speculation.step_guesses);
+        let (mut tokens, mut brings) = (plan.decodes, plan.decodes as f64);
+        for (r, w) in self.running.iter_mut().zip(&plan.wants) {
+            let guesses = &mut r.choice.guesses;
+            r.guessed = 0;
+            if w.tokens == 1 && !r.lease.is_loading() {
+                let control = &self.speculation.control;
+                let (history, classes) = (&mut guesses.history, &guesses.classes);
+                r.guessed = control.choose(history, classes, left, &mut tokens, &mut brings);
+                left -= r.guessed;
+            }
+        }
     }
 
     fn make_room(&mut self, i: usize) -> bool {
         let r = &mut self.running[i];
-        r.planned = self.plan.shares[i];
+        r.planned = self.plan.shares[i] + r.guessed;
         let tokens = r.lease.computed + r.planned;
+        if self.cache.grow(&mut *self.model, &mut r.lease, tokens) {
+            return true;
+        }
+        // Nobody has to go for a guess.
+        r.planned -= r.guessed;
+        let tokens = tokens - std::mem::take(&mut r.guessed);
         self.cache.grow(&mut *self.model, &mut r.lease, tokens)
     }
 
@@ -249,6 +269,7 @@ impl Engine {
         self.stats.preemptions += 1;
         self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
         self.cache.release(r.lease);
+        r.choice.guesses.clear();
         self.waiting.push_front(Waiting { job: r.job, choice: r.choice });
     }
 
@@ -259,15 +280,24 @@ impl Engine {
                 continue;
             }
             let computed = r.lease.computed;
-            let end = computed + r.planned;
+            let end = computed + r.planned - r.guessed;
             let scored = self.jobs[r.job].prompt_logprobs.is_some() && computed < r.choice.prompt;
             let outputs = match scored {
                 true => r.planned,
-                false => usize::from(end == r.choice.tokens.len()),
+                false => usize::from(end == r.choice.tokens.len()) + r.guessed,
             };
             (r.row, r.rows) = (self.batch.outputs().len(), outputs);
-            let pages = &r.lease.pages[..end.div_ceil(PAGE_TOKENS)];
-            self.batch.push(&r.choice.tokens[computed..end], computed, r.lease.slot, pages, outputs);
+            (r.first, r.past) = (self.batch.len(), computed);
+            let pages = &r.lease.pages[..(end + r.guessed).div_ceil(PAGE_TOKENS)];
+            let mut tokens = &r.choice.tokens[computed..end];
+            if r.guessed > 0 {
+                self.guessed.clear();
+                self.guessed.extend_from_slice(tokens);
+                self.guessed.extend_from_slice(&r.choice.guesses.ids[..r.guessed]);
+                tokens = &self.guessed;
+            }
+            self.batch.push(tokens, computed, r.lease.slot, pages, outputs);
+            self.batch.speculate(r.guessed, r.lease.redo);
         }
     }
 }

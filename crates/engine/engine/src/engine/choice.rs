@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::event::{Event, Finish, TokenLogprob};
 use super::request::{Constraint, Request, Rules, ThinkingBudget};
+use super::speculation::Guesses;
 use crate::Error;
 use crate::detokenizer::Detokenizer;
 use crate::sampler::{Sampler, StopStrings};
@@ -41,6 +42,8 @@ pub struct Choice {
     /// When the first token came.
     pub first_token: Option<Instant>,
     pub sampler: Sampler,
+    /// What may come next.
+    pub guesses: Guesses,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     stop: StopStrings,
@@ -87,7 +90,8 @@ impl Choice {
             let ends = rules.tokenizer.eos_ids().iter().chain(&request.stop_token_ids);
             ends.for_each(|&id| clear(&mut endless, id));
         }
-        let mut tokens = Vec::with_capacity(request.prompt.len() + limit);
+        let tokens_max = request.prompt.len() + limit;
+        let mut tokens = Vec::with_capacity(tokens_max);
         tokens.extend_from_slice(&request.prompt);
         let detokenizer = if request.continues { Detokenizer::continuing } else { Detokenizer::new };
         Ok(Self {
@@ -102,6 +106,7 @@ impl Choice {
             masked,
             first_token: None,
             sampler,
+            guesses: Guesses::new(if limit > 1 { rules.guesses } else { 0 }, rules.looks_up, tokens_max),
             detokenizer: detokenizer(Arc::clone(&rules.tokenizer), request.control_tokens)
                 .showing(request.shown_tokens.clone()),
             tokenizer: Arc::clone(&rules.tokenizer),
@@ -226,6 +231,16 @@ impl Choice {
             self.thinking = None; // what is forced after it still comes
         } else if self.forced.is_empty() && self.generated() >= t.max_tokens {
             self.forced.extend(&t.end);
+        }
+    }
+
+    /// Adds tokens that have to come next, or are likely to: at most `most`.
+    pub fn forced_tokens(&mut self, most: usize, forced: &mut Vec<u32>) {
+        forced.extend(self.forced.iter().take(most));
+        if forced.is_empty()
+            && let Some(m) = &mut self.masked
+        {
+            m.forced(most, forced);
         }
     }
 

@@ -104,6 +104,10 @@ pub struct Timings {
     pub prompt: Duration,
     /// From the first token to the last.
     pub generation: Duration,
+    /// Guesses that were computed (speculative decoding).
+    pub drafted: usize,
+    /// Those of them that were right: so many tokens needed no step of their own.
+    pub accepted: usize,
 }
 
 /// Where events go. Called from the engine's thread, between steps: it must not wait.

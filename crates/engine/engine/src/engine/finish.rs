@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use octet_compute::batch::{PAGE_TOKENS, Redo};
+
 use super::event::{Event, Finish, Timings, TokenLogprob, Usage};
 use super::{Engine, Pooling, Running, Waiting};
 use crate::Error;
@@ -11,7 +13,13 @@ impl Engine {
     /// Takes note of what the step computed.
     pub(super) fn finish_step(&mut self) {
         // First of all of them, whatever becomes of their requests: the states have moved on.
-        self.running.iter_mut().for_each(|r| r.lease.computed += r.planned);
+        for r in &mut self.running {
+            if r.planned > 0 {
+                r.lease.computed += r.planned - r.guessed;
+                r.lease.redo = Redo::default();
+                r.fresh = r.planned;
+            }
+        }
         // Answers that branch off here are appended, and were not in the step.
         for i in 0..self.running.len() {
             if self.running[i].planned > 0
@@ -21,11 +29,14 @@ impl Engine {
                 self.fail(self.running[i].job, e);
             }
         }
+        // Those that are finished too: what a drafter keeps of them may be found again.
+        self.speculate();
         let mut i = 0;
         while i < self.running.len() {
             if self.running[i].done {
                 let r = self.running.remove(i);
                 self.cache.release(r.lease);
+                self.speculation.finished(&r.choice);
             } else {
                 i += 1;
             }
@@ -39,8 +50,8 @@ impl Engine {
 
     /// Sequence `i` has computed its share of the step.
     fn advance(&mut self, i: usize) -> Result<(), Error> {
-        let Running { lease, choice, planned, .. } = &self.running[i];
-        let (at, from) = (lease.computed, lease.computed - planned);
+        let Running { lease, choice, planned, guessed, .. } = &self.running[i];
+        let (at, from) = (lease.computed, lease.computed + guessed - planned);
         let (length, prompt) = (choice.tokens.len(), choice.prompt);
         let in_prompt = from < prompt;
         if in_prompt {
@@ -64,7 +75,39 @@ impl Engine {
             self.done(i, Finish::Length);
             return Ok(());
         }
-        self.next_token(i)
+        self.next_token(i, self.running[i].last_row())?;
+        self.judge_guesses(i)
+    }
+
+    /// Goes through the guesses of sequence `i`, whose token before them has just been chosen: as long as a guess is the token that was
+    /// chosen, the row of logits after it is as good as that of the next step.
+    fn judge_guesses(&mut self, i: usize) -> Result<(), Error> {
+        let guessed = self.running[i].guessed;
+        if guessed > 0 {
+            self.speculation.stats.drafts += 1;
+            self.speculation.stats.drafted += guessed as u64;
+            self.running[i].choice.guesses.drafted += guessed;
+        }
+        for place in 0..guessed {
+            let r = &mut self.running[i];
+            let row = r.last_row() + 1 + place;
+            // the answer is over, or nobody listens any more
+            if r.done || self.jobs[r.job].closed {
+                return Ok(());
+            }
+            let right = r.choice.tokens.last() == Some(&r.choice.guesses.ids[place]);
+            self.speculation.record(&mut r.choice.guesses, place, right);
+            if !right {
+                return Ok(());
+            }
+            r.lease.computed += 1;
+            r.lease.redo.len += 1;
+            if self.is_checkpoint(i) {
+                self.keep(i);
+            }
+            self.next_token(i, row)?;
+        }
+        Ok(())
     }
 
     /// Collects what is wanted of each token of the prompt.
@@ -152,23 +195,19 @@ impl Engine {
     /// Starts the other answers to the prompt that sequence `i` has just finished.
     fn branch_off(&mut self, i: usize) {
         let id = self.running[i].job;
-        let row = self.running[i].last_row();
+        let parent = &self.running[i];
+        let row = parent.last_row();
+        // What follows the last whole page is the follower's own.
+        let past = parent.past.max(parent.lease.computed / PAGE_TOKENS * PAGE_TOKENS);
+        let (first, fresh) = (parent.first + past - parent.past, parent.lease.computed - past);
         for mut choice in std::mem::take(&mut self.jobs[id].followers) {
             choice.begin();
             let choice = Box::new(choice);
             match self.cache.fork(&mut *self.model, &self.running[i].lease) {
                 Some(lease) => {
-                    self.running.push(Running {
-                        job: id,
-                        choice,
-                        lease,
-                        found: None,
-                        planned: 0,
-                        row,
-                        rows: 1,
-                        done: false,
-                    });
-                    if let Err(e) = self.next_token(self.running.len() - 1) {
+                    let r = Running::new(id, choice, lease);
+                    self.running.push(Running { row, rows: 1, first, past, fresh, ..r });
+                    if let Err(e) = self.next_token(self.running.len() - 1, row) {
                         self.fail(id, e);
                     }
                 }
@@ -177,8 +216,8 @@ impl Engine {
         }
     }
 
-    /// Chooses the next token of sequence `i`, whose logits are there.
-    fn next_token(&mut self, i: usize) -> Result<(), Error> {
+    /// Chooses the next token of sequence `i` from this row of logits.
+    fn next_token(&mut self, i: usize, row: usize) -> Result<(), Error> {
         let r = &mut self.running[i];
         let choice = &mut r.choice;
         if choice.wants_mask()
@@ -187,7 +226,7 @@ impl Engine {
             masked.compute().map_err(Error::Constraint)?;
         }
         let vocab = self.rules.vocab;
-        let row = r.last_row() * vocab;
+        let row = row * vocab;
         let (event, finish) = r.choice.next(&self.model.last_logits()[row..row + vocab])?;
         self.stats.generated_tokens += 1;
         let choice = &self.running[i].choice;
@@ -234,6 +273,8 @@ impl Engine {
                 queued: admitted - job.submitted,
                 prompt: first - admitted,
                 generation: now - first,
+                drafted: choice.guesses.drafted,
+                accepted: choice.guesses.accepted,
             },
         };
         self.tell(i, event);

@@ -84,6 +84,14 @@ impl Masked {
         Ok(())
     }
 
+    /// Adds tokens that are likely to come next, at most `most`. What goes wrong here shows when the next mask is computed.
+    pub fn forced(&mut self, most: usize, forced: &mut Vec<u32>) {
+        let Self { constraint, .. } = self;
+        if catch_unwind(AssertUnwindSafe(|| constraint.forced(most, forced))).is_err() {
+            forced.clear();
+        }
+    }
+
     /// The answer goes on with `id`.
     pub fn accept(&mut self, id: u32) -> Result<(), String> {
         self.fresh = false;

@@ -11,135 +11,38 @@ mod choice;
 mod event;
 mod finish;
 mod masks;
+mod options;
 mod plan;
 mod request;
 mod single;
+pub mod speculation;
+mod stats;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use octet_compute::Batch;
-use octet_compute::backend::{KvType, KvTypes};
 use octet_compute::batch::PAGE_TOKENS;
-use octet_compute::cpu::{Arbiter, CpuOptions};
 use slab::Slab;
 
 use crate::Error;
 use crate::cache::{Cache, Contents, Found, Lease, TOKENS_MIN, fingerprint};
 pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
 use crate::experts::ExpertUsage;
-use crate::models::{self, Device, Limits, Model, config::CONTEXT_MAX, loader::Progress};
-use crate::sampler::{SamplerParams, SamplingDefaults};
+use crate::models::{self, Model, loader::Progress};
+use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
 use choice::Choice;
 pub use event::{Event, EventSink, Finish, Miss, MissReport, Timings, TokenLogprob, Usage};
 use masks::MaskWorker;
+pub use options::{DEFAULT_CONTEXT, MIXED_TOKENS_MIN, Options, SNAPSHOTS_SINGLE};
 pub use request::{Constraint, Pooling, Prepared, Request, Rules, SubmitError, ThinkingBudget};
 pub use single::Answer;
+pub use stats::Stats;
 
-/// How a model is opened.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Most tokens of a sequence; `None` is what the model was made for, at most [`DEFAULT_CONTEXT`].
-    pub context: Option<usize>,
-    /// Tokens that the KV cache holds for all sequences and for what is kept of earlier ones; `None` is one context.
-    pub kv_tokens: Option<usize>,
-    /// Types of keys and values.
-    pub kv: KvTypes,
-    /// Sequences that run at once.
-    pub max_seqs: usize,
-    /// Most tokens of a step.
-    pub batch_tokens: usize,
-    /// How long a step may take while answers are being generated: prompts get smaller parts of a step until it does.
-    /// Never less than [`MIXED_TOKENS_MIN`] tokens, so a slow machine may take longer.
-    pub step_time_max: Duration,
-    /// Tokens of a prompt that are scored at once; each costs a row of logits.
-    pub score_tokens: usize,
-    /// Bytes for snapshots of recurrent states in memory; `None` is room for [`SNAPSHOTS_SINGLE`].
-    pub snapshot_memory: Option<u64>,
-    /// Keep cached pages and states on disk too.
-    pub disk: Option<DiskOptions>,
-    /// Sampling instead of what the model's files ask for, where a request does not say.
-    pub sampling: SamplingDefaults,
-    /// Threads and kernels of the processor.
-    pub cpu: CpuOptions,
-    /// Another device to run on; `None` is the processor.
-    pub device: Option<Device>,
-    /// Engines that share an arbiter compute one at a time.
-    pub arbiter: Arbiter,
-}
-
-/// Context of a model that was made for more, unless one is asked for.
-pub const DEFAULT_CONTEXT: usize = 16_384;
-/// Snapshots that one conversation needs: its last message, and the beginning and the end of the answer to it.
-pub const SNAPSHOTS_SINGLE: usize = 3;
 /// Pages that are copied out for the disk after a step.
 const PAGES_SAVED: usize = 8;
-/// Least tokens of a prompt in a step that has answers too.
-pub const MIXED_TOKENS_MIN: usize = 16;
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            context: None,
-            kv_tokens: None,
-            kv: KvType::F16.into(),
-            max_seqs: 1,
-            batch_tokens: 512,
-            step_time_max: Duration::from_millis(250),
-            score_tokens: 1,
-            snapshot_memory: None,
-            disk: None,
-            sampling: SamplingDefaults::default(),
-            cpu: CpuOptions::default(),
-            device: None,
-            arbiter: Arbiter::default(),
-        }
-    }
-}
-
-impl Options {
-    /// Where it runs.
-    pub fn device(&self) -> Device {
-        self.device.clone().unwrap_or_else(|| Device::cpu(self.cpu.clone(), self.arbiter.clone()))
-    }
-
-    /// Tokens of context for a model that was made for `made_for`.
-    pub fn context_for(&self, made_for: usize) -> usize {
-        self.context.unwrap_or(made_for.min(DEFAULT_CONTEXT))
-    }
-
-    /// What a model that was made for `made_for` tokens of context is loaded with, in the terms of
-    /// [`crate::report::Report::memory`]; `slot_bytes` is the size of its recurrent state. Fails for more than
-    /// [`CONTEXT_MAX`].
-    pub fn limits(&self, made_for: usize, slot_bytes: u64) -> Result<Limits, Error> {
-        let context = self.context_for(made_for);
-        let kv_tokens = self.kv_tokens.unwrap_or(context);
-        let longest = context.max(kv_tokens);
-        if longest > CONTEXT_MAX {
-            return Err(Error::ContextTooLong { context: longest, most: CONTEXT_MAX });
-        }
-        let snapshots = match (self.snapshot_memory, slot_bytes) {
-            (_, 0) => 0,
-            (None, _) => SNAPSHOTS_SINGLE,
-            (Some(bytes), slot) => (bytes / slot) as usize,
-        };
-        let slots = self.max_seqs.max(1);
-        let batch_tokens = self.batch_tokens.clamp(1, context.max(1)).max(slots);
-        Ok(Limits {
-            // One more: a sequence that resumes within a page has a copy of it.
-            pages: kv_tokens.div_ceil(PAGE_TOKENS) + 1,
-            slots,
-            snapshots,
-            batch_tokens,
-            // one row for each sequence, more for one that is scored
-            batch_outputs: slots - 1 + self.score_tokens.clamp(1, batch_tokens),
-            kv: self.kv,
-            mtp: false,
-        })
-    }
-}
 
 /// Name of a request within an engine; no other request ever has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -159,53 +62,6 @@ pub enum Step {
     Worked,
     /// There is nothing to do until a request comes.
     Idle,
-}
-
-/// Figures about an engine's work since it was opened, and its state now.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Stats {
-    /// Sequences that run, and that wait.
-    pub running: usize,
-    /// See `running`.
-    pub waiting: usize,
-    /// Pages, snapshots.
-    pub cache: CacheStats,
-    /// Tokens of prompts, cached ones included.
-    pub prompt_tokens: u64,
-    /// Those of requests that may use the cache, and those of them that were cached.
-    pub queried_tokens: u64,
-    /// See `queried_tokens`.
-    pub cached_tokens: u64,
-    /// Tokens of prompts that were computed.
-    pub computed_tokens: u64,
-    /// Tokens generated.
-    pub generated_tokens: u64,
-    /// Requests that were finished, cancelled, or failed.
-    pub finished: u64,
-    /// See `finished`.
-    pub cancelled: u64,
-    /// See `finished`.
-    pub failed: u64,
-    /// Sequences that were put back into the queue for want of pages.
-    pub preemptions: u64,
-    /// How long a sequence is on the model, the last ones counting most.
-    pub service_time: Duration,
-    /// Steps of the model, and the time that they took.
-    pub steps: u64,
-    /// See `steps`.
-    pub step_time: Duration,
-    /// The last step.
-    pub step_time_last: Duration,
-    /// The longest step that had an answer's token in it: nobody waited longer for the next word on the model's account.
-    pub decode_step_time_max: Duration,
-    /// Steps that had constrained answers, and the time that these took with their masks.
-    pub masked_steps: u64,
-    /// See `masked_steps`.
-    pub masked_step_time: Duration,
-    /// How long masks were computed, beside the steps' own work.
-    pub mask_time: Duration,
-    /// How long steps waited for masks when the logits were there: what constraints cost.
-    pub mask_wait_time: Duration,
 }
 
 /// A request, as long as one of its answers is not finished.
@@ -249,13 +105,36 @@ struct Running {
     /// Its first row of logits, and how many it has.
     row: usize,
     rows: usize,
+    /// Guesses of it in the step: the last of `planned`.
+    guessed: usize,
+    /// Row of the step's token at position `past`, its first one there; and how many tokens of it no drafter has looked at yet.
+    first: usize,
+    past: usize,
+    fresh: usize,
     done: bool,
 }
 
 impl Running {
-    /// The row of logits of its last token.
+    fn new(job: JobId, choice: Box<Choice>, lease: Lease) -> Self {
+        Self {
+            job,
+            choice,
+            past: lease.computed,
+            lease,
+            found: None,
+            planned: 0,
+            row: 0,
+            rows: 0,
+            guessed: 0,
+            first: 0,
+            fresh: 0,
+            done: false,
+        }
+    }
+
+    /// The row of logits of its last token that is certain.
     fn last_row(&self) -> usize {
-        self.row + self.rows.max(1) - 1
+        self.row + self.rows.max(1 + self.guessed) - 1 - self.guessed
     }
 }
 
@@ -273,6 +152,9 @@ pub struct Engine {
     waiting: VecDeque<Waiting>,
     batch: Batch,
     plan: plan::Plan,
+    speculation: speculation::Speculation,
+    /// A span's tokens with its guesses.
+    guessed: Vec<u32>,
     /// Most tokens of prompts in a step that has answers too; see [`Options::step_time_max`].
     mixed_tokens: usize,
     step_time_max: Duration,
@@ -322,11 +204,15 @@ impl Engine {
         let made_for = models::context_length(file)?;
         let disk = match (&options.disk, contents) {
             (Some(disk), Some(contents)) => {
-                let numerics = model.backend().numerics();
+                let mut numerics = model.backend().numerics();
+                if model.has_mtp() {
+                    numerics.push_str(", mtp"); // pages have its keys and values too
+                }
                 Some((disk, fingerprint(contents, &numerics, options.kv, hashed)?))
             }
             _ => None,
         };
+        let speculation = speculation::Speculation::new(&options.speculation, file, &*model, options)?;
         let slot_bytes = model.cache_shape().slot_bytes() as u64;
         let snapshot_memory = options.snapshot_memory.unwrap_or(SNAPSHOTS_SINGLE as u64 * slot_bytes);
         let cache = Cache::new(&*model, snapshot_memory, disk)?;
@@ -346,11 +232,15 @@ impl Engine {
                 context,
                 capacity: cache.pool().capacity() - PAGE_TOKENS,
                 max_seqs,
+                guesses: speculation.most(),
+                looks_up: speculation.looks_up(),
             }),
             plan: plan::Plan::with_capacity(max_seqs),
             running: Vec::with_capacity(max_seqs),
             mixed_tokens: model.limits().batch_tokens.min(4 * MIXED_TOKENS_MIN),
             step_time_max: options.step_time_max,
+            guessed: Vec::with_capacity(1 + speculation.most()),
+            speculation,
             model,
             cache,
             jobs: Slab::new(),
@@ -386,12 +276,18 @@ impl Engine {
         &mut *self.model
     }
 
+    /// Whether it guesses, as far as it was opened to; for measurements. Everything said with guesses must be the same without.
+    pub fn set_guessing(&mut self, on: bool) {
+        self.speculation.paused = !on;
+    }
+
     /// Figures as they are now.
     pub fn stats(&self) -> Stats {
         Stats {
             running: self.running.len(),
             waiting: self.waiting.len(),
             cache: self.cache.stats(),
+            speculation: self.speculation.stats,
             ..self.stats
         }
     }
@@ -510,6 +406,19 @@ impl Engine {
         self.cache.audit(self.running.iter().map(|r| &r.lease))
     }
 
+    /// Guesses what comes after this step.
+    fn speculate(&mut self) {
+        let start = Instant::now();
+        let Self { model, cache, running, jobs: _, speculation, .. } = self;
+        let mut work = speculation::Work { model: &mut **model, cache, running };
+        if let Err(e) = speculation.draft(&mut work) {
+            let what = e.to_string();
+            self.fail_all(|| Error::Device(what.clone()));
+            self.drop_closed();
+        }
+        self.stats.draft_time += start.elapsed();
+    }
+
     /// Tells the listener that it is over, and cancels what is left.
     fn fail(&mut self, id: JobId, error: Error) {
         if let Some(job) = self.jobs.get_mut(id)
@@ -565,6 +474,9 @@ impl Engine {
         let p = &self.plan;
         if p.decodes == 0 {
             return;
+        }
+        if p.prefills == 0 {
+            self.speculation.control.record_step(self.batch.len(), time);
         }
         self.stats.decode_step_time_max = self.stats.decode_step_time_max.max(time);
         if p.prefills == 0 {

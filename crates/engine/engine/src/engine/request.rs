@@ -123,6 +123,9 @@ pub trait Constraint: Send {
     fn accept(&mut self, id: u32) -> Result<(), String>;
     /// Nothing more may come: the answer ends here.
     fn is_finished(&self) -> bool;
+    /// Adds tokens to `forced` that are likely to come next, because little or nothing else is allowed: at most `most`. Only guesses:
+    /// the mask decides.
+    fn forced(&mut self, _most: usize, _forced: &mut Vec<u32>) {}
     /// The same constraint at the same point, for another answer to the same prompt.
     fn fork(&self) -> Box<dyn Constraint>;
 }
@@ -180,6 +183,10 @@ pub struct Rules {
     pub capacity: usize,
     /// Sequences that run at once.
     pub max_seqs: usize,
+    /// Most guesses of an answer in a step, and whether its text is searched for some.
+    pub(super) guesses: usize,
+    /// See `guesses`.
+    pub(super) looks_up: bool,
     /// Bit set of the ids that may be sampled.
     pub(super) sampleable: Vec<u32>,
 }

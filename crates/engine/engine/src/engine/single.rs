@@ -31,6 +31,10 @@ pub struct Answer {
     pub prompt_time: Duration,
     /// From there to the last one.
     pub generate_time: Duration,
+    /// Guesses that were computed, and those that were right ([`super::Timings`]).
+    pub drafted: usize,
+    /// See `drafted`.
+    pub accepted: usize,
 }
 
 impl From<SubmitError> for Error {
@@ -63,12 +67,20 @@ impl Engine {
             cached_tokens: 0,
             prompt_time: Duration::ZERO,
             generate_time: Duration::ZERO,
+            drafted: 0,
+            accepted: 0,
         };
         let start = Instant::now();
         let mut first = None;
+        let mut broken_off = false;
         self.drive(request, &mut |engine, id, event| {
+            // Of a step with several tokens those that follow are dropped.
+            if broken_off {
+                return;
+            }
             let mut go_on = |text: &str| {
                 if on_text(text).is_break() {
+                    broken_off = true;
                     engine.cancel(id);
                 }
             };
@@ -82,7 +94,10 @@ impl Engine {
                     answer.text.push_str(&text);
                     go_on(&text);
                 }
-                Some(Event::Done { finish, .. }) => answer.finish = finish,
+                Some(Event::Done { finish, timings, .. }) => {
+                    answer.finish = finish;
+                    (answer.drafted, answer.accepted) = (timings.drafted, timings.accepted);
+                }
                 Some(_) => {}
             }
         })?;

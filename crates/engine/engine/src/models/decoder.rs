@@ -50,6 +50,16 @@ pub struct Mtp<B: Backend> {
     pub layer: Layer<B>,
     /// Norm before the shared head.
     pub norm: B::Buf,
+    /// Its part of the head; `None` where the model's own head is small enough.
+    pub head: Option<DraftHead<B>>,
+}
+
+/// Some rows of a model's head.
+pub struct DraftHead<B: Backend> {
+    /// The rows.
+    pub weight: B::Weight,
+    /// Which token each is.
+    pub ids: Vec<u32>,
 }
 
 /// All weights of a model.
@@ -153,9 +163,9 @@ impl<B: Backend> Decoder<B> {
         self.layers.iter().chain(self.mtp.iter().map(|m| &m.layer))
     }
 
-    /// The cache for `pages` pages and `slots` running sequences.
-    pub fn cache_shape(&self, pages: usize, slots: usize, kv: KvTypes) -> CacheShape {
-        CacheShape { layers: self.all_layers().map(Layer::cache).collect(), pages, slots, kv }
+    /// The cache for `pages` pages and `slots` running sequences, of `guesses` guesses a step each.
+    pub fn cache_shape(&self, pages: usize, slots: usize, guesses: usize, kv: KvTypes) -> CacheShape {
+        CacheShape { layers: self.all_layers().map(Layer::cache).collect(), pages, slots, guesses, kv }
     }
 
     /// Counts for all layers, of `experts` each.
@@ -207,8 +217,18 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
-    /// The multi-token-prediction block: row `t` of `hidden` is the trunk's state of token `t` after the last norm,
-    /// `batch.tokens[t]` the token that follows it. `s.logits` then holds predictions of the token after that.
+    /// Brings the recurrent states of the slots of `batch`, which has no tokens, up to guesses that were right.
+    pub fn redo(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, batch: &Batch) {
+        for (i, layer) in self.layers.iter().enumerate() {
+            if let Mixer::Gdn { spec, .. } = &layer.mixer {
+                be.gdn(batch, spec, i, cache, &s.wide, &s.z, &s.beta, &s.alpha, &mut s.mixed);
+            }
+        }
+    }
+
+    /// The multi-token-prediction block: row `t` of `hidden` is the trunk's state of token `t` after the last norm (or the block's
+    /// own), `batch.tokens[t]` the token that follows it. `logits` then holds predictions of the token after that, for
+    /// `batch.outputs`: of all tokens, or of those of [`Mtp::head`] where `own_head`.
     /// `hidden` and `work` are `[n, hidden]`; `work` is left holding the block's own state after its last norm.
     pub fn forward_mtp(
         &self,
@@ -220,14 +240,48 @@ impl<B: Backend> Decoder<B> {
         batch: &Batch,
         hidden: &B::Buf,
         work: &mut B::Buf,
+        own_head: bool,
+    ) {
+        let n = batch.len();
+        self.mtp_input(mtp, be, s, batch, hidden, work);
+        mtp.layer.forward(be, s, cache, counts, self.layers.len(), self.eps, batch);
+        let head = mtp.head.as_ref().filter(|_| own_head).map_or(&self.head, |h| &h.weight);
+        be.logits(batch, &s.h, &mtp.norm, self.eps, head, &mut s.logits);
+        be.norm(n, &s.h, &mtp.norm, self.eps, work);
+    }
+
+    /// The same as far as the block's keys and values, which later tokens attend to: a fraction of its work.
+    pub fn fill_mtp(
+        &self,
+        mtp: &Mtp<B>,
+        be: &mut B,
+        s: &mut Scratch<B>,
+        cache: &mut B::Cache,
+        batch: &Batch,
+        hidden: &B::Buf,
+        work: &mut B::Buf,
+    ) {
+        self.mtp_input(mtp, be, s, batch, hidden, work);
+        if let Mixer::Attention { norm, k, v, spec, .. } = &mtp.layer.mixer {
+            be.norm_linear(batch.len(), &s.h, norm, self.eps, [k, v], [&mut s.k, &mut s.v]);
+            // The queries are of no meaning here, and nothing reads them.
+            be.rope_store(batch, spec, self.layers.len(), cache, &mut s.wide, &mut s.k, &s.v);
+        }
+    }
+
+    fn mtp_input(
+        &self,
+        mtp: &Mtp<B>,
+        be: &mut B,
+        s: &mut Scratch<B>,
+        batch: &Batch,
+        hidden: &B::Buf,
+        work: &mut B::Buf,
     ) {
         let n = batch.len();
         be.embed(&self.embedding, batch.tokens(), work);
         be.norm_linear(n, work, &mtp.embed_norm, self.eps, [&mtp.fc_embed], [&mut s.h]);
         be.norm(n, hidden, &mtp.hidden_norm, self.eps, work);
         be.linear_add(n, work, &mtp.fc_hidden, &mut s.h);
-        mtp.layer.forward(be, s, cache, counts, self.layers.len(), self.eps, batch);
-        be.logits(batch, &s.h, &mtp.norm, self.eps, &self.head, &mut s.logits);
-        be.norm(n, &s.h, &mtp.norm, self.eps, work);
     }
 }

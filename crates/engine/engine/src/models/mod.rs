@@ -6,16 +6,19 @@ pub mod decoder;
 mod device;
 mod keys;
 pub mod loader;
+pub(crate) mod mtp;
 pub mod rope;
 
 pub use architectures::{ARCHITECTURES, Architecture, QkNorm};
 pub use device::Device;
+pub use mtp::{Guess, Rows};
 
 use std::sync::Arc;
 
 use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, Pass, StepShape};
+use octet_compute::batch::{PAGE_TOKENS, Redo};
 pub use octet_compute::inspect::Inspect;
-use octet_compute::{Batch, ExpertCounts, batch::PAGE_TOKENS};
+use octet_compute::{Batch, ExpertCounts};
 
 use crate::Error;
 use config::Config;
@@ -36,6 +39,8 @@ pub struct Limits {
     pub batch_tokens: usize,
     /// Rows of logits of one step.
     pub batch_outputs: usize,
+    /// Guesses of one sequence in a step, at most.
+    pub guesses: usize,
     /// Types of keys and values.
     pub kv: KvTypes,
     /// Load the multi-token-prediction block, where the file has one.
@@ -51,6 +56,7 @@ impl Limits {
             snapshots: 0,
             batch_tokens: 512.min(context.max(1)),
             batch_outputs: 1,
+            guesses: 0,
             kv: KvType::F16.into(),
             mtp: false,
         }
@@ -88,6 +94,25 @@ pub trait Model: Send {
     /// Multi-token prediction: `hidden` holds the trunk's states after the final norm `[tokens, hidden]`, and
     /// `batch.tokens` the token after each. `None` when the block is not loaded.
     fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Result<Option<&[f32]>, Error>;
+    /// True where the multi-token-prediction block is loaded.
+    fn has_mtp(&self) -> bool {
+        false
+    }
+    /// The block's pass after a step: writes the keys and values of `fill`, and one guess for each sequence of `draft` into `out`, which
+    /// has one token each. Both name rows of the last step, and the tokens that follow these. Does nothing without the block. The last
+    /// step's logits and states are gone then.
+    fn draft(&mut self, _fill: &Rows, _draft: &Rows, _out: &mut [Guess]) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Guesses on: `batch` has the last guess of each of the first sequences of the last `draft` or `draft_more`.
+    fn draft_more(&mut self, _batch: &Batch, _out: &mut [Guess]) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Brings the state of `slot` up to guesses of its last step that were right. Needed before the slot is copied or saved; a step that
+    /// goes on with the sequence may do it on the way ([`Batch::speculate`]).
+    fn redo(&mut self, _slot: usize, _redo: Redo) -> Result<(), Error> {
+        Ok(())
+    }
     /// Makes a state slot that of an empty sequence.
     fn reset_slot(&mut self, slot: usize);
     /// Copies the state of a slot.
@@ -131,7 +156,7 @@ pub fn load<B: Backend + Inspect>(
         return Err(octet_compute::Error(what).into());
     }
     let decoder = Loader::new(model, &mut be, &config, progress).decoder(limits.mtp)?;
-    let shape = decoder.cache_shape(limits.pages, limits.slots, limits.kv);
+    let shape = decoder.cache_shape(limits.pages, limits.slots, limits.guesses, limits.kv);
     let step = StepShape {
         tokens: limits.batch_tokens,
         outputs: limits.batch_outputs,
@@ -143,8 +168,8 @@ pub fn load<B: Backend + Inspect>(
     };
     let cache = be.cache(&shape, step)?;
     let scratch = decoder.scratch(&mut be, limits.batch_tokens, limits.batch_outputs)?;
-    let mtp_state = match decoder.mtp {
-        Some(_) => Some(be.buf(limits.batch_tokens * config.hidden)?),
+    let mtp = match &decoder.mtp {
+        Some(block) => Some(mtp::State::new(&mut be, &limits, &config, block)?),
         None => None,
     };
     let counts = Arc::new(decoder.expert_counts(config.moe.map_or(0, |m| m.experts)));
@@ -157,7 +182,8 @@ pub fn load<B: Backend + Inspect>(
         cache,
         scratch,
         counts,
-        mtp_state,
+        mtp,
+        redo: Batch::with_capacity(0, 1, 0),
         normed: None,
         logits,
         states: Vec::new(),
@@ -176,8 +202,9 @@ struct Loaded<B: Backend> {
     cache: B::Cache,
     scratch: Scratch<B>,
     counts: Arc<ExpertCounts>,
-    /// The multi-token-prediction block's own state `[tokens, hidden]`, where it is loaded.
-    mtp_state: Option<B::Buf>,
+    /// What the multi-token-prediction block works on, where it is loaded.
+    mtp: Option<mtp::State<B>>,
+    redo: Batch,
     /// `[outputs, vocab]` of the last step, where the backend does not lend its own.
     logits: Vec<f32>,
     outputs: usize,
@@ -282,14 +309,59 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Result<Option<&[f32]>, Error> {
         self.check(batch);
-        let Self { be, decoder, cache, scratch, counts, mtp_state, .. } = self;
-        let (Some(mtp), Some(state)) = (&decoder.mtp, mtp_state) else { return Ok(None) };
+        let Self { be, decoder, cache, scratch, counts, mtp: state, .. } = self;
+        let (Some(mtp), Some(state)) = (&decoder.mtp, state) else { return Ok(None) };
         let hidden = be.vector(hidden)?;
         be.step(Pass::Other, batch, |be| {
-            decoder.forward_mtp(mtp, be, scratch, cache, counts, batch, &hidden, state);
+            let work = &mut state.work;
+            decoder.forward_mtp(mtp, be, scratch, cache, counts, batch, &hidden, work, false);
         })?;
         be.count_experts(counts);
         Ok(Some(self.read_logits(batch)))
+    }
+
+    fn has_mtp(&self) -> bool {
+        self.mtp.is_some()
+    }
+
+    fn draft(&mut self, fill: &Rows, draft: &Rows, out: &mut [Guess]) -> Result<(), Error> {
+        self.check(&fill.batch);
+        self.check(&draft.batch);
+        (self.outputs, self.tokens) = (0, 0);
+        let Self { be, decoder, cache, scratch, counts, mtp: state, .. } = self;
+        let (Some(mtp), Some(state)) = (&decoder.mtp, state) else { return Ok(()) };
+        // Both before either, which overwrites the trunk's states.
+        be.norm_outputs(&fill.from, &scratch.h, &decoder.norm, decoder.eps, &mut state.hidden);
+        be.norm_outputs(&draft.from, &scratch.h, &decoder.norm, decoder.eps, &mut state.own);
+        if !fill.batch.is_empty() {
+            let (batch, hidden, work) = (&fill.batch, &state.hidden, &mut state.work);
+            be.step(Pass::Other, batch, |be| {
+                decoder.fill_mtp(mtp, be, scratch, cache, batch, hidden, work);
+            })?;
+        }
+        if draft.batch.is_empty() {
+            return Ok(());
+        }
+        state.draft(decoder, mtp, be, scratch, cache, counts, &draft.batch, out)
+    }
+
+    fn draft_more(&mut self, batch: &Batch, out: &mut [Guess]) -> Result<(), Error> {
+        self.check(batch);
+        let Self { be, decoder, cache, scratch, counts, mtp: state, .. } = self;
+        match (&decoder.mtp, state) {
+            (Some(mtp), Some(state)) => state.draft(decoder, mtp, be, scratch, cache, counts, batch, out),
+            _ => Ok(()),
+        }
+    }
+
+    fn redo(&mut self, slot: usize, redo: Redo) -> Result<(), Error> {
+        if redo.len == 0 || self.shape.slot_bytes() == 0 {
+            return Ok(());
+        }
+        let Self { be, decoder, cache, scratch, redo: batch, .. } = self;
+        batch.clear();
+        batch.push_redo(slot, redo);
+        Ok(be.step(Pass::Other, batch, |be| decoder.redo(be, scratch, cache, batch))?)
     }
 
     fn reset_slot(&mut self, slot: usize) {

@@ -20,6 +20,7 @@ mod sampler;
 mod samplers;
 mod scheduler;
 mod smollm2;
+mod speculation;
 mod stages;
 mod synthetic;
 mod template_bounds;

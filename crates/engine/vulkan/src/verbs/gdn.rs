@@ -17,7 +17,7 @@ impl Vulkan {
         [qkv, z, beta, alpha]: [&Buf; 4],
         out: &Buf,
     ) -> Result<(), Error> {
-        let LayerStore::Gdn { conv, state, .. } = &cache.layers[layer] else {
+        let LayerStore::Gdn { conv, state, kept, kept_rows, .. } = &cache.layers[layer] else {
             unreachable!("layer {layer} has no recurrent state")
         };
         self.use_batch(batch)?;
@@ -36,6 +36,7 @@ impl Vulkan {
             spans,
             slices,
             (g.k_dim as f32).powf(-0.5).to_bits(),
+            *kept_rows,
         ];
         let tiled = u32::from(g.order == HeadOrder::Tiled);
         let constants = [g.k_dim.div_ceil(8) as u32, tiled, 0];
@@ -50,6 +51,7 @@ impl Vulkan {
             state,
             &words,
             &out.buffer,
+            kept,
         ];
         self.recorder.barrier();
         self.recorder.dispatch(
@@ -60,9 +62,15 @@ impl Vulkan {
             [g.v_heads as u32 * slices, n_spans, 1],
         )?;
         self.recorder.barrier();
-        let buffers = [&qkv.buffer, conv, &words];
-        let groups = [channels.div_ceil(64), n_spans, 1];
-        self.recorder.dispatch(Kernel::ConvState, [0; 3], &buffers, &[channels, rows, spans], groups)?;
+        let buffers = [&qkv.buffer, conv, &words, &beta.buffer, &alpha.buffer, kept];
+        let v_heads = g.v_heads as u32;
+        let groups = [(channels + 2 * v_heads).div_ceil(64), n_spans, 1];
+        let push = [channels, rows, spans, v_heads, *kept_rows];
+        self.recorder.dispatch(Kernel::ConvState, [0; 3], &buffers, &push, groups)?;
+        if batch.is_empty() {
+            self.prepared = None;
+            return Ok(()); // it only redoes
+        }
         let push = [g.v_heads as u32, g.v_dim as u32, g.eps.to_bits()];
         let (rows, quantise) = (self.input()?, g.v_dim.is_multiple_of(32) && g.v_dim <= 512);
         let buffers = [&out.buffer, &z.buffer, &g.norm.buffer, &rows.quants, &rows.scales];

@@ -271,6 +271,22 @@ impl Vulkan {
         self.project(n, &input, head, &out.buffer, false, None)
     }
 
+    pub(crate) fn norm_outputs(
+        &mut self,
+        batch: &Batch,
+        h: &Buf,
+        norm: &Buf,
+        eps: f32,
+        out: &Buf,
+    ) -> Result<(), Error> {
+        self.use_batch(batch)?;
+        let (mut to, outputs) = (self.input()?, self.block()?.outputs);
+        to.floats = out.buffer.clone();
+        let (n, before) = (batch.outputs().len(), Before::Norm(&norm.buffer, eps));
+        self.recorder.barrier();
+        self.prepare_rows(n, norm.len, &h.buffer, before, Some(outputs), [false, true], &to)
+    }
+
     pub(crate) fn norm_rows(
         &mut self,
         n: usize,

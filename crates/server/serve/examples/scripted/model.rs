@@ -76,7 +76,8 @@ impl Scripted {
         log: PathBuf,
     ) -> Result<Self, Error> {
         let config = Config::read(file)?;
-        let limits = options.limits(config.context_length, STATE_BYTES as u64)?;
+        // its states cannot leave guesses out
+        let limits = Limits { guesses: 0, ..options.limits(config.context_length, STATE_BYTES as u64)? };
         let tokenizer = Arc::new(Tokenizer::from_metadata(&file.metadata)?);
         let token = |text: &str| {
             tokenizer.special_id(text).ok_or_else(|| Error::Request(format!("the tokenizer has no {text}")))
@@ -88,6 +89,7 @@ impl Scripted {
             ],
             pages: limits.pages,
             slots: limits.slots,
+            guesses: 0,
             kv: KvType::F16.into(),
         };
         assert_eq!((shape.page_bytes(), shape.slot_bytes()), (PAGE_BYTES, STATE_BYTES));

@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry as Exposed;
 
 use super::experts::ExpertMetrics;
 use super::routes::RouteMetrics;
+use super::speculation::SpeculationMetrics;
 use crate::models::Registry;
 
 /// The model that something is counted for.
@@ -98,6 +99,7 @@ pub struct Metrics {
     mask_seconds: Share,
     mask_wait_seconds: Share,
     experts: ExpertMetrics,
+    speculation: SpeculationMetrics,
     /// What the router does.
     pub routes: RouteMetrics,
 }
@@ -181,6 +183,7 @@ impl Default for Metrics {
         let cache_config = Family::<CacheConfig, Gauge>::default();
         exposed.register("vllm:cache_config_info", "The cache's shape", cache_config.clone());
         let experts = ExpertMetrics::new(&mut exposed);
+        let speculation = SpeculationMetrics::new(&mut exposed);
         let routes = RouteMetrics::new(&mut exposed);
         Self {
             exposed,
@@ -223,6 +226,7 @@ impl Default for Metrics {
             mask_seconds,
             mask_wait_seconds,
             experts,
+            speculation,
             routes,
         }
     }
@@ -344,6 +348,7 @@ impl Metrics {
         ] {
             share.get_or_create(label).set(time.as_secs_f64());
         }
+        self.speculation.show(&label.model_name, &stats.speculation);
         if let Some(loaded) = loaded {
             let block = PAGE_TOKENS as u64;
             let config = CacheConfig {

@@ -6,6 +6,7 @@ mod keys;
 mod metrics;
 mod origin;
 mod routes;
+mod speculation;
 
 pub use access::{Trace, log};
 pub use experts::experts_json;

@@ -207,6 +207,13 @@ impl Follow for Alternatives {
         self.matchers.iter().all(Matcher::is_finished)
     }
 
+    fn forced(&mut self, most: usize, forced: &mut Vec<u32>) {
+        // Of several grammars that are still possible each may force something else.
+        if let [only] = &mut self.matchers[..] {
+            forced.extend(only.forced().into_iter().take(most));
+        }
+    }
+
     fn fork(&self) -> Box<dyn Follow> {
         Box::new(self.clone())
     }

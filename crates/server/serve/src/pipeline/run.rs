@@ -85,6 +85,8 @@ pub struct Run {
     deadline: Option<tokio::time::Instant>,
     usage: Usage,
     took: Took,
+    /// Guesses that were computed, and those that were right.
+    draft: Option<(u64, u64)>,
     last_token: Option<Instant>,
     /// When the first token came, and how many there are.
     first_token_at: Option<Instant>,
@@ -193,6 +195,7 @@ impl Run {
                 ..Usage::default()
             },
             took: Took::default(),
+            draft: None,
             last_token: None,
             admitted_at: None,
             first_token_at: None,
@@ -348,6 +351,11 @@ impl Run {
                 self.took.queued = self.took.queued.max(timings.queued);
                 self.took.prefill = self.took.prefill.max(timings.prompt);
                 self.took.decode = self.took.decode.max(timings.generation);
+                if timings.drafted > 0 {
+                    let (drafted, accepted) = self.draft.get_or_insert((0, 0));
+                    *drafted += timings.drafted as u64;
+                    *accepted += timings.accepted as u64;
+                }
                 if self.choices[prompt * self.n..(prompt + 1) * self.n].iter().all(|c| c.finish.is_some()) {
                     self.with_engine -= 1;
                 }
@@ -432,7 +440,7 @@ impl Run {
             predicted_ms: ms(self.took.decode),
             load_ms: ms(self.waited),
             total_ms: ms(total),
-            draft: None,
+            draft: self.draft,
         };
         self.took =
             Took { prompt_tokens: self.usage.prompt_tokens, cached_tokens: cached, total, ..self.took };

@@ -24,6 +24,8 @@ pub struct Conv {
     pub out_stride: usize,
     /// Tokens of the span.
     pub tokens: usize,
+    /// So many of the last ones leave no trace in the state.
+    pub guesses: usize,
     /// Channels of this item.
     pub channels: usize,
     /// Taps, 1 to [`MAX_CONV`].
@@ -49,13 +51,13 @@ impl Conv {
     }
 }
 
-/// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])`, and moves the state past the span.
+/// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])`, and moves the state past the span, up to its guesses.
 ///
 /// # Safety
 /// The pointers are valid for the shapes that [`Conv`] gives them; nobody else touches these channels of `state` and `out`.
 #[inline(always)]
 pub(super) unsafe fn conv_silu<S: Simd>(s: S, c: &Conv) {
-    assert!((1..=MAX_CONV).contains(&c.taps));
+    assert!((1..=MAX_CONV).contains(&c.taps) && c.guesses <= c.tokens);
     // SAFETY: the caller's.
     unsafe {
         // The usual number of taps as a constant, so that the compiler unrolls it.
@@ -65,7 +67,7 @@ pub(super) unsafe fn conv_silu<S: Simd>(s: S, c: &Conv) {
             convolve(s, c, c.taps)
         }
         for i in 0..c.taps - 1 {
-            std::ptr::copy(c.row(c.tokens + i), c.state.add(i * c.state_stride), c.channels);
+            std::ptr::copy(c.row(c.tokens - c.guesses + i), c.state.add(i * c.state_stride), c.channels);
         }
     }
 }

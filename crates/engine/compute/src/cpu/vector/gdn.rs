@@ -28,6 +28,7 @@ pub(super) fn gdn_keys<S: Simd>(s: S, k_dim: usize, q: &mut [f32], k: &mut [f32]
 }
 
 /// Some columns of a value head's state, and the tokens of one span. Strides are in values.
+#[derive(Clone, Copy)]
 pub struct GdnColumns {
     /// `[k_dim, columns]`: at the item's first column of the head's first row.
     pub state: *mut f32,
@@ -53,10 +54,41 @@ pub struct GdnColumns {
     pub v_stride: usize,
     /// Tokens of the span, at least 1.
     pub tokens: usize,
+    /// So many of the last ones leave no trace in the state; fewer than `tokens`.
+    pub guesses: usize,
     /// Rows of the state.
     pub k_dim: usize,
     /// Columns of this item.
     pub columns: usize,
+}
+
+impl GdnColumns {
+    /// Without the guesses.
+    fn certain(&self) -> Self {
+        Self { tokens: self.tokens - self.guesses, guesses: 0, ..*self }
+    }
+
+    /// The guesses alone.
+    ///
+    /// # Safety
+    /// The pointers are valid for the shapes that [`GdnColumns`] gives them.
+    unsafe fn guessed(&self) -> Self {
+        let first = self.tokens - self.guesses;
+        // SAFETY: `first < tokens`, so there is such a token in each of them.
+        unsafe {
+            Self {
+                q: self.q.add(first * self.qk_stride),
+                k: self.k.add(first * self.qk_stride),
+                kq: self.kq.add(first),
+                beta: self.beta.add(first * self.gate_stride),
+                decay: self.decay.add(first * self.gate_stride),
+                v: self.v.add(first * self.v_stride),
+                tokens: self.guesses,
+                guesses: 0,
+                ..*self
+            }
+        }
+    }
 }
 
 /// Columns of an item that make best use of the vectors while a span has more than a few tokens.
@@ -77,9 +109,9 @@ const GATHER_TOKENS: usize = 3;
 /// The pointers are valid for the shapes that [`GdnColumns`] gives them; nobody else touches these columns.
 #[inline(always)]
 pub(super) unsafe fn gdn_columns<S: Simd>(s: S, g: &GdnColumns, scratch: &mut [f32]) {
-    assert!(scratch.len() >= gdn_scratch_len(g.k_dim) && g.tokens > 0);
+    assert!(scratch.len() >= gdn_scratch_len(g.k_dim) && g.tokens > g.guesses);
     let scratch = aligned(scratch);
-    let gather = g.tokens >= GATHER_TOKENS;
+    let gather = g.tokens >= GATHER_TOKENS || g.guesses > 0;
     let mut at = 0;
     // SAFETY: each block lies within the item's columns.
     unsafe {
@@ -114,15 +146,18 @@ unsafe fn block<S: Simd, const W: usize>(s: S, g: &GdnColumns, at: usize, scratc
     unsafe {
         let home = g.state.add(at);
         let Some(scratch) = scratch else {
-            return recur::<S, W>(s, g, g.v.add(at), W * S::LANES, home, g.state_stride);
+            return recur::<S, W>(s, g, at, W * S::LANES, home, g.state_stride);
         };
         let (here, width) = (scratch.as_mut_ptr(), W * S::LANES);
         for i in 0..g.k_dim {
             std::ptr::copy_nonoverlapping(home.add(i * g.state_stride), here.add(i * width), width);
         }
-        recur::<S, W>(s, g, g.v.add(at), width, here, width);
+        recur::<S, W>(s, &g.certain(), at, width, here, width);
         for i in 0..g.k_dim {
             std::ptr::copy_nonoverlapping(here.add(i * width), home.add(i * g.state_stride), width);
+        }
+        if g.guesses > 0 {
+            recur::<S, W>(s, &g.guessed(), at, width, here, width);
         }
     }
 }
@@ -140,14 +175,17 @@ unsafe fn tail_block<S: Simd>(s: S, g: &GdnColumns, at: usize, scratch: &mut [f3
         for i in 0..g.k_dim {
             s.store(here.add(i * S::LANES), s.load_part(home.add(i * g.state_stride), n));
         }
-        recur::<S, 1>(s, g, g.v.add(at), n, here, S::LANES);
+        recur::<S, 1>(s, &g.certain(), at, n, here, S::LANES);
         for i in 0..g.k_dim {
             s.store_part(home.add(i * g.state_stride), n, s.load(here.add(i * S::LANES)));
+        }
+        if g.guesses > 0 {
+            recur::<S, 1>(s, &g.guessed(), at, n, here, S::LANES);
         }
     }
 }
 
-/// The recurrence over `W` vectors of columns, of which the first `n` columns exist in `v`.
+/// The recurrence over `W` vectors of columns from column `at` on, of which the first `n` columns exist in `v`.
 ///
 /// # Safety
 /// `state` has `k_dim` rows of `W` vectors, `stride` apart; `v` has `n` columns, and only `W == 1` allows fewer than `W`
@@ -156,13 +194,14 @@ unsafe fn tail_block<S: Simd>(s: S, g: &GdnColumns, at: usize, scratch: &mut [f3
 unsafe fn recur<S: Simd, const W: usize>(
     s: S,
     g: &GdnColumns,
-    v: *mut f32,
+    at: usize,
     n: usize,
     state: *mut f32,
     stride: usize,
 ) {
     // SAFETY: the caller's; t < tokens, i < k_dim.
     unsafe {
+        let v = g.v.add(at);
         let mut sk = [s.splat(0.0); W];
         let mut sq = [s.splat(0.0); W];
         for i in 0..g.k_dim {

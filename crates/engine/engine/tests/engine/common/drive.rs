@@ -40,6 +40,8 @@ pub fn options() -> engine::Options {
         batch_tokens: 64,
         // what is in a step must not depend on how busy the machine is
         step_time_max: Duration::from_secs(3600),
+        // nor on how fast it is; what guesses change is tested in `speculation`
+        speculation: engine::speculation::Options::off(),
         cpu,
         ..engine::Options::default()
     }

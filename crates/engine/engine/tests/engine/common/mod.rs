@@ -41,6 +41,7 @@ pub fn limits() -> Limits {
         snapshots: 0,
         batch_tokens: CONTEXT,
         batch_outputs: CONTEXT,
+        guesses: 4,
         kv: KvType::F32.into(),
         mtp: true,
     }

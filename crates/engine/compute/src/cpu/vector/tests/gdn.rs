@@ -24,12 +24,15 @@ impl ConvCase {
         Self { taps, channels, tokens, weights, input, state }
     }
 
-    /// Outputs and the state after spans of these lengths, each cut into items of `width` channels.
-    fn run(&self, k: VectorKernels, spans: &[usize], width: usize) -> (Vec<f32>, Vec<f32>) {
+    /// Outputs and the state after spans of these lengths, each cut into items of `width` channels. Each is run with guesses behind it
+    /// first, as many as there are tokens, at most `guesses`.
+    fn run(&self, k: VectorKernels, spans: &[usize], width: usize, guesses: usize) -> (Vec<f32>, Vec<f32>) {
         let n = self.channels;
         let (mut state, mut out) = (self.state.clone(), vec![f32::NAN; self.tokens * n]);
         let mut first = 0;
-        for &tokens in spans {
+        for &kept in spans {
+            let guesses = guesses.min(self.tokens - first - kept);
+            let tokens = kept + guesses;
             for c in (0..n).step_by(width) {
                 let item = Conv {
                     weights: self.weights[c..].as_ptr(),
@@ -41,13 +44,14 @@ impl ConvCase {
                     out: out[first * n + c..].as_mut_ptr(),
                     out_stride: n,
                     tokens,
+                    guesses,
                     channels: width.min(n - c),
                     taps: self.taps,
                 };
                 // SAFETY: rows are `n` apart in all of them, and the item's channels lie within a row.
                 unsafe { k.conv_silu(&item) };
             }
-            first += tokens;
+            first += kept;
         }
         (out, state)
     }
@@ -104,14 +108,26 @@ impl Recurrence {
         }
     }
 
-    /// Outputs and the state after spans of these lengths, each cut into items of `width` columns.
-    pub fn run(&self, k: VectorKernels, spans: &[usize], width: usize) -> (Vec<f32>, Vec<f32>) {
+    /// Outputs and the state after spans of these lengths, each cut into items of `width` columns. Each is run with guesses behind it,
+    /// as many as there are tokens, at most `guesses`: the spans that follow compute these again.
+    pub fn run(
+        &self,
+        k: VectorKernels,
+        spans: &[usize],
+        width: usize,
+        guesses: usize,
+    ) -> (Vec<f32>, Vec<f32>) {
         let (mut state, mut v) = (self.state.clone(), self.v.clone());
         let mut scratch = vec![f32::NAN; gdn_scratch_len(self.k_dim)];
         let kq: Vec<f32> =
             self.q.chunks(self.k_dim).zip(self.k.chunks(self.k_dim)).map(|(q, x)| k.dot(q, x)).collect();
         let mut first = 0;
-        for &tokens in spans {
+        for &kept in spans {
+            let guesses = guesses.min(self.tokens - first - kept);
+            let tokens = kept + guesses;
+            // what the guesses' outputs overwrite
+            let values = self.v[first * self.v_dim..(first + tokens) * self.v_dim].to_vec();
+            v[first * self.v_dim..][..values.len()].copy_from_slice(&values);
             for c in (0..self.v_dim).step_by(width) {
                 let item = GdnColumns {
                     state: state[c..].as_mut_ptr(),
@@ -126,13 +142,14 @@ impl Recurrence {
                     v: v[first * self.v_dim + c..].as_mut_ptr(),
                     v_stride: self.v_dim,
                     tokens,
+                    guesses,
                     k_dim: self.k_dim,
                     columns: width.min(self.v_dim - c),
                 };
                 // SAFETY: the strides are those of the vectors, and the item's columns lie within a row.
                 unsafe { k.gdn_columns(&item, &mut scratch) };
             }
-            first += tokens;
+            first += kept;
         }
         (v, state)
     }
@@ -170,16 +187,16 @@ fn cuts(n: usize, most: usize, seed: u64) -> Vec<usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn convolution(taps in 1usize..=8, channels in 1usize..120, tokens in 1usize..20, width in 1usize..70, seed: u64) {
+    fn convolution(taps in 1usize..=8, channels in 1usize..120, tokens in 1usize..20, width in 1usize..70, guesses in 0usize..5, seed: u64) {
         let c = ConvCase::new(taps, channels, tokens, seed);
         let (want, state) = c.oracle();
         for k in all() {
-            let whole = c.run(k, &[tokens], channels);
+            let whole = c.run(k, &[tokens], channels, 0);
             close("conv_silu", k.isa(), &whole.0, &want, 3e-6);
             prop_assert_eq!(&whole.1, &state);
-            prop_assert_eq!(&c.run(k, &cuts(tokens, 4, seed), channels), &whole);
+            prop_assert_eq!(&c.run(k, &cuts(tokens, 4, seed), channels, guesses), &whole);
             // Other widths put channels into other lanes, never into another order of operations.
-            prop_assert_eq!(&c.run(k, &[tokens], width), &whole);
+            prop_assert_eq!(&c.run(k, &[tokens], width, 0), &whole);
         }
     }
 
@@ -189,16 +206,17 @@ proptest! {
         v_dim in prop_oneof![Just(32usize), Just(128), 1usize..150],
         tokens in 1usize..24,
         width in 1usize..140,
+        guesses in 0usize..5,
         seed: u64,
     ) {
         let c = Recurrence::new(k_dim, v_dim, tokens, seed);
         let (want, state) = c.oracle();
         for k in all() {
-            let whole = c.run(k, &[tokens], v_dim);
+            let whole = c.run(k, &[tokens], v_dim, 0);
             close("gdn_columns", k.isa(), &whole.0, &want, 1e-5);
             close("state", k.isa(), &whole.1, &state, 1e-5);
             for most in [1, 2, 8] {
-                let cut = c.run(k, &cuts(tokens, most, seed), width);
+                let cut = c.run(k, &cuts(tokens, most, seed), width, guesses);
                 prop_assert!(bits(&cut.0) == bits(&whole.0) && bits(&cut.1) == bits(&whole.1));
             }
         }
@@ -233,11 +251,13 @@ fn recurrence_at_the_real_size() {
     let c = Recurrence::new(128, 128, 70, 3);
     let (want, state) = c.oracle();
     for k in all() {
-        let whole = c.run(k, &[70], 128);
+        let whole = c.run(k, &[70], 128, 0);
         close("gdn_columns", k.isa(), &whole.0, &want, 1e-5);
         close("state", k.isa(), &whole.1, &state, 1e-5);
-        for (spans, width) in [(vec![1; 70], 128), (vec![35, 1, 2, 32], 64)] {
-            let cut = c.run(k, &spans, width);
+        for (spans, width, guesses) in
+            [(vec![1; 70], 128, 0), (vec![35, 1, 2, 32], 64, 0), (vec![1; 70], 64, 1), (vec![2; 35], 64, 3)]
+        {
+            let cut = c.run(k, &spans, width, guesses);
             assert!(bits(&cut.0) == bits(&whole.0) && bits(&cut.1) == bits(&whole.1), "{spans:?}");
         }
     }

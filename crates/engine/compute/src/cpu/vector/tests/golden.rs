@@ -62,6 +62,7 @@ fn delta_net(k: VectorKernels, g: &Golden) -> Option<()> {
         out: y.as_mut_ptr(),
         out_stride: CHANNELS,
         tokens,
+        guesses: 0,
         channels: CHANNELS,
         taps: TAPS,
     };
@@ -99,7 +100,7 @@ fn delta_net(k: VectorKernels, g: &Golden) -> Option<()> {
             decay: columns(&decay, V_HEADS, h, 1),
             state: vec![0.0; DIM * DIM],
         };
-        let (out, state) = r.run(k, &[tokens], DIM);
+        let (out, state) = r.run(k, &[tokens], DIM, 0);
         near("core_out", &out, &columns(&core, V_HEADS * DIM, h * DIM, DIM), 1e-5);
         near("state_kv", &state, &last[h * DIM * DIM..][..DIM * DIM], 1e-5);
         let mut normed = vec![0.0; tokens * DIM];

@@ -1,0 +1,188 @@
+//! The flags of speculative decoding: ours, and the names that llama-server and vLLM have for them. Read by every command that generates.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::Args;
+use octet_engine::engine::speculation::{DRAFT_DEFAULT, DRAFT_MAX, Mode, Options};
+use serde_json::{Map, Value};
+
+use crate::Usage;
+use crate::chat::object;
+use crate::config::Settings;
+use crate::stderr::note;
+
+/// Several tokens a step.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Speculative decoding")]
+pub struct SpeculationFlags {
+    /// How to guess the next tokens, which makes answers faster and changes nothing in them: mtp (the model's own block for multi-token
+    /// prediction), lookup (what the text repeats), draft=MODEL (a smaller model with the same tokenizer), off, or auto (mtp where the
+    /// model has it, and lookup; only as far as it pays). Default: auto.
+    #[arg(long, visible_alias = "spec-type", value_name = "HOW")]
+    speculative: Option<How>,
+    /// Most tokens to guess in a step, 0 to 16. Default: 8.
+    #[arg(
+        long,
+        visible_aliases = ["draft", "draft-n", "num-speculative-tokens"],
+        value_name = "N",
+        value_parser = clap::value_parser!(u8).range(0..=DRAFT_MAX as i64)
+    )]
+    draft_max: Option<u8>,
+    /// The same as --speculative draft=MODEL. Also -md.
+    #[arg(long, visible_alias = "spec-draft-model", value_name = "MODEL", conflicts_with = "speculative")]
+    model_draft: Option<String>,
+    /// The same in vLLM's form: '{"method": "ngram", "num_speculative_tokens": 4}'.
+    #[arg(long, value_name = "JSON", value_parser = object, conflicts_with_all = ["speculative", "model_draft", "draft_max"])]
+    speculative_config: Option<Map<String, Value>>,
+    /// Guesses that are right with this chance, 0 to 1, once a prompt comes again: to measure, not to use.
+    #[arg(long, value_name = "P", hide = true, value_parser = chance)]
+    draft_oracle: Option<f64>,
+    /// llama-server's; how much is guessed follows from what it brings.
+    #[arg(long, hide = true, value_name = "N")]
+    draft_min: Option<u32>,
+    /// The same.
+    #[arg(long, hide = true, value_name = "P")]
+    draft_p_min: Option<f64>,
+}
+
+/// `--speculative` as it is typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum How {
+    Mode(Mode),
+    Draft(String),
+}
+
+impl FromStr for How {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        Ok(match s {
+            "auto" => Self::Mode(Mode::Auto),
+            "off" | "none" => Self::Mode(Mode::Off),
+            "mtp" | "draft-mtp" => Self::Mode(Mode::Mtp),
+            "lookup" | "ngram" | "ngram-simple" => Self::Mode(Mode::Lookup),
+            _ => match s.strip_prefix("draft=").filter(|m| !m.is_empty()) {
+                Some(model) => Self::Draft(model.into()),
+                None => return Err("expected auto, off, mtp, lookup or draft=MODEL".into()),
+            },
+        })
+    }
+}
+
+fn chance(s: &str) -> Result<f64, String> {
+    s.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(|| "expected a number from 0 to 1".into())
+}
+
+impl SpeculationFlags {
+    /// Whether one of them is given.
+    pub fn is_given(&self) -> bool {
+        let Self { speculative, draft_max, model_draft, speculative_config, draft_oracle, .. } = self;
+        let names = speculative.is_some() || model_draft.is_some() || speculative_config.is_some();
+        names || draft_max.is_some() || draft_oracle.is_some()
+    }
+
+    /// The engine's options. Opens the draft model, which is fetched if it is not here.
+    pub fn options(&self, settings: &Settings) -> anyhow::Result<Options> {
+        for (flag, given) in
+            [("draft-min", self.draft_min.is_some()), ("draft-p-min", self.draft_p_min.is_some())]
+        {
+            if given {
+                note!("note: --{flag} has no effect: Octet guesses as many tokens as pay, up to --draft-max");
+            }
+        }
+        let (how, most) = match (&self.speculative_config, &self.model_draft) {
+            (Some(config), _) => vllm(config)?,
+            (None, Some(model)) => (How::Draft(model.clone()), None),
+            (None, None) => (self.speculative.clone().unwrap_or(How::Mode(Mode::Auto)), None),
+        };
+        let draft_max = self.draft_max.map(usize::from).or(most).unwrap_or(DRAFT_DEFAULT);
+        let (mode, draft) = match how {
+            How::Mode(mode) => (mode, None),
+            How::Draft(name) => (Mode::Draft, Some(Arc::new(crate::model::open(&name, settings)?))),
+        };
+        Ok(Options { mode, draft_max, draft, oracle: self.draft_oracle, always: false })
+    }
+}
+
+/// vLLM's `--speculative-config`.
+fn vllm(config: &Map<String, Value>) -> Result<(How, Option<usize>), Usage> {
+    let wrong = |what: &str| Usage(format!("--speculative-config: {what}"));
+    let model = match config.get("model") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(model)) => Some(model.clone()),
+        Some(_) => return Err(wrong("\"model\" must be a text")),
+    };
+    let method = match config.get("method") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(method)) => Some(method.as_str()),
+        Some(_) => return Err(wrong("\"method\" must be a text")),
+    };
+    let how = match (method, model) {
+        (Some("ngram" | "suffix"), _) => How::Mode(Mode::Lookup),
+        // vLLM names the block by its model too: qwen3_next_mtp, deepseek_mtp
+        (Some(m), _) if m == "mtp" || m.ends_with("_mtp") => How::Mode(Mode::Mtp),
+        (None | Some("draft_model"), Some(model)) => How::Draft(model),
+        (None | Some("draft_model"), None) => {
+            return Err(wrong("\"model\" names the draft model; or give a \"method\""));
+        }
+        (Some(other), _) => {
+            return Err(wrong(&format!(
+                "the method \"{other}\" is not supported; expected mtp, ngram or draft_model"
+            )));
+        }
+    };
+    let most = match config.get("num_speculative_tokens") {
+        None | Some(Value::Null) => None,
+        Some(n) => {
+            let n = n
+                .as_u64()
+                .filter(|n| *n > 0)
+                .ok_or_else(|| wrong("\"num_speculative_tokens\" must be 1 or more"))?;
+            if n > DRAFT_MAX as u64 {
+                note!("note: --speculative-config: {DRAFT_MAX} tokens are guessed in a step at most");
+            }
+            Some(n.min(DRAFT_MAX as u64) as usize)
+        }
+    };
+    for key in config.keys() {
+        if !["model", "method", "num_speculative_tokens"].contains(&key.as_str()) {
+            note!("note: --speculative-config: \"{key}\" has no effect");
+        }
+    }
+    Ok((how, most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_have_the_names_of_others_too() {
+        assert_eq!("lookup".parse(), Ok(How::Mode(Mode::Lookup)));
+        assert_eq!("ngram".parse(), Ok(How::Mode(Mode::Lookup)));
+        assert_eq!("draft=a.gguf".parse(), Ok(How::Draft("a.gguf".into())));
+        assert!("draft=".parse::<How>().is_err() && "eagle".parse::<How>().is_err());
+    }
+
+    #[test]
+    fn vllms_configuration_is_understood() {
+        let read = |text: &str| vllm(&object(text).expect("an object")).map_err(|e| e.to_string());
+        let lookup = (How::Mode(Mode::Lookup), Some(4));
+        assert_eq!(
+            read(r#"{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5}"#),
+            Ok(lookup)
+        );
+        let mtp = (How::Mode(Mode::Mtp), Some(DRAFT_MAX));
+        assert_eq!(read(r#"{"method": "qwen3_next_mtp", "num_speculative_tokens": 99}"#), Ok(mtp));
+        assert_eq!(read(r#"{"model": "small.gguf"}"#), Ok((How::Draft("small.gguf".into()), None)));
+        for wrong in [
+            r#"{"method": "eagle3", "model": "x"}"#,
+            "{}",
+            r#"{"method": 3}"#,
+            r#"{"method": "mtp", "num_speculative_tokens": 0}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

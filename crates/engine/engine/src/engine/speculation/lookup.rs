@@ -1,0 +1,157 @@
+//! Guesses from the text itself: what followed the last time that the last tokens stood there. Code that is edited, documents that are
+//! quoted and lists repeat much of what is before them. A drafter of `speculation`, with a table of bounded size for each answer.
+
+use super::controller::{Class, Controller};
+use super::{Drafter, Work};
+use crate::Error;
+
+/// Tokens that must be the same.
+pub const NGRAM: usize = 3;
+/// Tokens that are compared to say how long the same part is.
+const COMPARED_MAX: usize = 32;
+/// Entries of a table, of 4 bytes each.
+const ENTRIES_MIN: usize = 1 << 10;
+const ENTRIES_MAX: usize = 1 << 16;
+
+/// Where each sequence of [`NGRAM`] tokens was seen last, by hash. Where two have one place, the later one has it.
+#[derive(Debug, Clone)]
+pub struct Lookup {
+    /// Position of the token that followed, or 0: no token follows at position 0.
+    table: Vec<u32>,
+    /// Positions that are entered.
+    entered: usize,
+}
+
+/// A place where the text was the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Position of the token that followed.
+    pub at: usize,
+    /// Tokens before it that are the same as the last ones, as far as they were compared.
+    pub len: usize,
+}
+
+fn hash(tokens: &[u32]) -> usize {
+    let mixed = tokens.iter().fold(0u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (mixed >> 32) as usize
+}
+
+impl Lookup {
+    /// For a text of up to `tokens` tokens.
+    pub fn new(tokens: usize) -> Self {
+        let entries = tokens.next_power_of_two().clamp(ENTRIES_MIN, ENTRIES_MAX);
+        Self { table: vec![0; entries], entered: NGRAM }
+    }
+
+    /// Enters what is new of `tokens`, and looks for their end.
+    pub fn find(&mut self, tokens: &[u32]) -> Option<Found> {
+        let mask = self.table.len() - 1;
+        for next in self.entered..tokens.len() {
+            self.table[hash(&tokens[next - NGRAM..next]) & mask] = next as u32;
+        }
+        self.entered = self.entered.max(tokens.len());
+        let last = &tokens[tokens.len().checked_sub(NGRAM)?..];
+        let at = self.table[hash(last) & mask] as usize;
+        if at < NGRAM || tokens[at - NGRAM..at] != *last {
+            return None;
+        }
+        let before = tokens[..at].iter().rev();
+        let len = before.zip(tokens.iter().rev()).take(COMPARED_MAX).take_while(|(a, b)| a == b).count();
+        Some(Found { at, len })
+    }
+}
+
+impl Found {
+    /// The `i`th token after the place: of `tokens`, or, past their end, of the guesses made so far, as a repetition goes on.
+    pub fn token(&self, tokens: &[u32], guesses: &[u32], i: usize) -> Option<u32> {
+        let at = self.at + i;
+        tokens.get(at).or_else(|| guesses.get(at - tokens.len())).copied()
+    }
+}
+
+/// Tokens that must be the same where another drafter could be asked instead.
+const LONG: usize = 8;
+
+/// The drafter: guesses where at least so many tokens are the same.
+pub(super) struct Repeated {
+    len_min: usize,
+}
+
+impl Repeated {
+    pub fn any() -> Self {
+        Self { len_min: NGRAM }
+    }
+
+    /// Where it is likely to be better than a drafting model, which costs more.
+    pub fn long() -> Self {
+        Self { len_min: LONG }
+    }
+}
+
+impl Drafter for Repeated {
+    fn draft(&mut self, work: &mut Work<'_>, _: &mut Controller) -> Result<(), Error> {
+        for r in work.running.iter_mut().filter(|r| r.choice.guesses.is_open()) {
+            let tokens = &r.choice.tokens;
+            let guesses = &mut r.choice.guesses;
+            let Some(lookup) = &mut guesses.lookup else { continue };
+            let Some(found) = lookup.find(tokens).filter(|f| f.len >= self.len_min) else { continue };
+            for i in 0..guesses.most {
+                let Some(id) = found.token(tokens, &guesses.ids, i) else { break };
+                // what is guessed on the way has the same before it, and more
+                guesses.push(id, Class::lookup(found.len + i));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_last_place_is_found() {
+        let mut lookup = Lookup::new(100);
+        let text = [1, 2, 3, 4, 9, 2, 3, 4, 5, 7, 2, 3, 4];
+        assert_eq!(lookup.find(&text[..4]), None);
+        assert_eq!(lookup.find(&text), Some(Found { at: 8, len: 3 }));
+        let found = lookup.find(&text).unwrap();
+        assert_eq!(
+            (0..3).map(|i| found.token(&text, &[], i)).collect::<Vec<_>>(),
+            [Some(5), Some(7), Some(2)]
+        );
+        assert_eq!(lookup.find(&[1, 2]), None);
+    }
+
+    #[test]
+    fn a_repetition_goes_on() {
+        let text: Vec<u32> = [5, 6].repeat(10);
+        let found = Lookup::new(10).find(&text).unwrap();
+        let mut guesses = Vec::new();
+        for i in 0..9 {
+            guesses.push(found.token(&text, &guesses, i).unwrap());
+        }
+        assert_eq!(guesses, [5, 6, 5, 6, 5, 6, 5, 6, 5]);
+    }
+
+    proptest! {
+        /// In steps or at once, it finds what a search of the whole text finds, unless another sequence took its place.
+        #[test]
+        fn what_is_found_is_there(text in prop::collection::vec(0u32..5, 0..400), step in 1usize..9) {
+            let mut lookup = Lookup::new(400);
+            let mut end = 0;
+            while end < text.len() {
+                end = (end + step).min(text.len());
+                let tokens = &text[..end];
+                let found = lookup.find(tokens);
+                let last = &tokens[end.saturating_sub(NGRAM)..];
+                let there = (NGRAM..end).rev().find(|&p| last.len() == NGRAM && tokens[p - NGRAM..p] == *last);
+                if let Some(f) = found {
+                    prop_assert_eq!(Some(f.at), there);
+                    prop_assert!(f.len >= NGRAM && tokens[f.at - f.len..f.at] == tokens[end - f.len..]);
+                }
+            }
+        }
+    }
+}

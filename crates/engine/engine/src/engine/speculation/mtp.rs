@@ -1,0 +1,157 @@
+//! Guesses of the model's own block for multi-token prediction. A drafter of `speculation`.
+//!
+//! The block is one layer of attention over `(state of token t, token t + 1)`, at position `t`; its keys and values lie in the pages of the
+//! others, and are shared and stored with them. After each step of the model those of the step's tokens are written, for prompts too: a
+//! fraction of the layer's work (`models::Model::draft`). The whole layer runs for the last token of an answer alone, and again with its
+//! own output for each further guess. What it wrote for guesses is overwritten as the sequence goes on.
+//!
+//! Where a sequence resumes from the cache, the block's entry of the last position before that was computed with the token that followed
+//! then; the state that it would need is gone. One entry of many is off, and costs a guess at most.
+
+use std::time::Instant;
+
+use octet_compute::batch::PAGE_TOKENS;
+
+use super::controller::{Class, Controller};
+use super::{Drafter, Work};
+use crate::Error;
+use crate::models::{Guess, Model, Rows};
+
+/// How likely a guess is thought to be before it is made.
+const TYPICAL: f32 = 0.8;
+
+pub(super) struct Block {
+    fill: Rows,
+    draft: Rows,
+    out: Vec<Guess>,
+    /// Answers that are drafted for, in the order of the batch.
+    order: Vec<usize>,
+}
+
+impl Block {
+    pub fn new(model: &dyn Model) -> Self {
+        let limits = model.limits();
+        let pages = limits.slots * limits.pages;
+        Self {
+            fill: Rows::with_capacity(limits.batch_tokens, limits.slots, pages),
+            draft: Rows::with_capacity(limits.slots, limits.slots, pages),
+            out: vec![Guess::default(); limits.slots],
+            order: Vec::with_capacity(limits.slots),
+        }
+    }
+
+    /// What is new since the last call: entries to write, and answers to draft for.
+    fn gather(&mut self, work: &mut Work<'_>, control: &Controller) {
+        for rows in [&mut self.fill, &mut self.draft] {
+            rows.from.clear();
+            rows.batch.clear();
+        }
+        self.order.clear();
+        let (others, room) = (work.others(), work.model.limits().batch_tokens);
+        for (i, r) in work.running.iter_mut().enumerate() {
+            let (lease, tokens) = (&r.lease, &r.choice.tokens);
+            if r.fresh == 0 || lease.is_loading() {
+                continue;
+            }
+            let row = |position: usize| r.first + position - r.past;
+            // Entries of which the token that follows is known.
+            let (past, mut end) = (r.past, lease.computed.min(tokens.len() - 1));
+            let last = lease.computed - 1;
+            let wanted = r.choice.guesses.is_open() && {
+                let history = &mut r.choice.guesses.history;
+                control.pays_to_draft(history, others, &[], Class::drafted(TYPICAL))
+                    || Controller::probes(history)
+            };
+            if wanted && self.draft.batch.fits(last, 1, lease.slot, &lease.pages) {
+                self.draft.from.push_row(row(last));
+                self.draft.batch.push(
+                    &tokens[last + 1..],
+                    last,
+                    lease.slot,
+                    pages(&lease.pages, last + 1),
+                    1,
+                );
+                self.order.push(i);
+                end = last;
+            }
+            let n = end.saturating_sub(past);
+            if self.fill.batch.fits(past, n, lease.slot, &lease.pages) && self.fill.batch.len() + n <= room {
+                (past..end).for_each(|p| self.fill.from.push_row(row(p)));
+                let tokens = &tokens[past + 1..end + 1];
+                self.fill.batch.push(tokens, past, lease.slot, pages(&lease.pages, end), 0);
+            }
+            r.fresh = 0;
+        }
+    }
+
+    /// Gives the guesses to their answers. Those that want no more are put aside: the batch of the next pass is a part of this one from
+    /// its beginning on. Returns how many it has.
+    fn hand_out(&mut self, work: &mut Work<'_>, control: &Controller) -> usize {
+        let others = work.others();
+        let mut more = 0;
+        for (place, (&i, guess)) in self.order.iter().zip(&self.out).enumerate() {
+            let guesses = &mut work.running[i].choice.guesses;
+            if guesses.most == guesses.ids.len() {
+                continue;
+            }
+            guesses.push(guess.id, Class::drafted(guess.chance));
+            let wants = guesses.ids.len() < guesses.most
+                && control.pays_to_draft(&guesses.history, others, &guesses.classes, Class::drafted(TYPICAL));
+            if wants {
+                more = place + 1;
+            } else {
+                guesses.most = guesses.ids.len();
+            }
+        }
+        more
+    }
+}
+
+/// The first of `pages`, for `tokens` tokens.
+fn pages(pages: &[u32], tokens: usize) -> &[u32] {
+    &pages[..tokens.div_ceil(PAGE_TOKENS)]
+}
+
+impl Drafter for Block {
+    fn draft(&mut self, work: &mut Work<'_>, control: &mut Controller) -> Result<(), Error> {
+        self.gather(work, control);
+        if self.fill.batch.is_empty() && self.draft.batch.is_empty() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        work.model.draft(&self.fill, &self.draft, &mut self.out)?;
+        if self.order.is_empty() {
+            return Ok(());
+        }
+        if self.fill.batch.len() < PAGE_TOKENS {
+            control.record_draft(start.elapsed());
+        }
+        let mut depth = 1;
+        loop {
+            let more = self.hand_out(work, control);
+            self.order.truncate(more);
+            self.draft.batch.clear();
+            for &i in &self.order {
+                let r = &mut work.running[i];
+                let at = r.lease.computed - 1 + depth;
+                let (Some(&id), true) =
+                    (r.choice.guesses.ids.last(), work.cache.grow(work.model, &mut r.lease, at + 1))
+                else {
+                    break;
+                };
+                if !self.draft.batch.fits(at, 1, r.lease.slot, &r.lease.pages) {
+                    break;
+                }
+                self.draft.batch.push(&[id], at, r.lease.slot, pages(&r.lease.pages, at + 1), 1);
+            }
+            self.order.truncate(self.draft.batch.len());
+            if self.order.is_empty() {
+                return Ok(());
+            }
+            let start = Instant::now();
+            work.model.draft_more(&self.draft.batch, &mut self.out)?;
+            control.record_draft(start.elapsed());
+            depth += 1;
+        }
+    }
+}

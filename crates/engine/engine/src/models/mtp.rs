@@ -1,0 +1,105 @@
+//! Drafting with the multi-token-prediction block: its buffers, and the choice of a guess from its logits. Called by `models`.
+
+use octet_compute::backend::{Backend, Pass};
+use octet_compute::{Batch, ExpertCounts};
+
+use super::Limits;
+use super::config::Config;
+use super::decoder::{Decoder, Mtp, Scratch};
+use crate::Error;
+
+/// A token that may come next.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Guess {
+    /// The token.
+    pub id: u32,
+    /// How likely the drafter holds it to be, 0 to 1.
+    pub chance: f32,
+}
+
+/// Rows of the last step, and the tokens that follow them: what the block of multi-token prediction works on.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// The rows, as outputs of a batch without tokens ([`Batch::push_row`]).
+    pub from: Batch,
+    /// For each the token that follows it, at the position of the row itself.
+    pub batch: Batch,
+}
+
+impl Rows {
+    /// With room for `tokens` tokens of `spans` sequences and `pages` pages.
+    pub fn with_capacity(tokens: usize, spans: usize, pages: usize) -> Self {
+        Self { from: Batch::with_capacity(tokens, 0, 0), batch: Batch::with_capacity(tokens, spans, pages) }
+    }
+}
+
+/// The block's buffers.
+pub(super) struct State<B: Backend> {
+    /// The trunk's states `[batch_tokens, hidden]`.
+    pub hidden: B::Buf,
+    /// `[batch_tokens, hidden]`
+    pub work: B::Buf,
+    /// The states that the next guesses follow from `[slots, hidden]`: the trunk's, then the block's own.
+    pub own: B::Buf,
+    /// `[slots, hidden]`
+    next: B::Buf,
+    /// Logits, where the backend does not lend its own `[slots, vocabulary of drafts]`.
+    logits: Vec<f32>,
+    vocab: usize,
+}
+
+impl<B: Backend> State<B> {
+    pub fn new(be: &mut B, limits: &Limits, config: &Config, mtp: &Mtp<B>) -> Result<Self, Error> {
+        let (tokens, slots) = (limits.batch_tokens * config.hidden, limits.slots * config.hidden);
+        Ok(Self {
+            hidden: be.buf(tokens)?,
+            work: be.buf(tokens)?,
+            own: be.buf(slots)?,
+            next: be.buf(slots)?,
+            logits: Vec::new(),
+            vocab: mtp.head.as_ref().map_or(config.vocab, |h| h.ids.len()),
+        })
+    }
+
+    /// One guess for each sequence of `batch`, from `own`, which then holds the states for the ones after.
+    pub fn draft(
+        &mut self,
+        decoder: &Decoder<B>,
+        mtp: &Mtp<B>,
+        be: &mut B,
+        scratch: &mut Scratch<B>,
+        cache: &mut B::Cache,
+        counts: &ExpertCounts,
+        batch: &Batch,
+        out: &mut [Guess],
+    ) -> Result<(), Error> {
+        let (own, next) = (&self.own, &mut self.next);
+        be.step(Pass::Other, batch, |be| {
+            decoder.forward_mtp(mtp, be, scratch, cache, counts, batch, own, next, true);
+        })?;
+        be.count_experts(counts);
+        std::mem::swap(&mut self.own, &mut self.next);
+        let n = batch.outputs().len() * self.vocab;
+        if be.borrow(&scratch.logits).is_none() {
+            self.logits.resize(n, 0.0);
+            be.read(&scratch.logits, &mut self.logits);
+        }
+        let logits = be.borrow(&scratch.logits).unwrap_or(&self.logits);
+        for (row, out) in logits[..n].chunks_exact(self.vocab).zip(out) {
+            *out = likeliest(row);
+            if let Some(head) = &mtp.head {
+                out.id = head.ids[out.id as usize];
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The likeliest token and its probability. Nothing of the answer depends on it, so logits that are no numbers do no harm.
+pub(crate) fn likeliest(logits: &[f32]) -> Guess {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let id = logits.iter().position(|x| *x == most).unwrap_or(0) as u32;
+    // What is far below adds nothing that matters here.
+    let sum: f32 = logits.iter().filter(|x| **x > most - 12.0).map(|x| (x - most).exp()).sum();
+    Guess { id, chance: if sum > 0.0 { 1.0 / sum } else { 0.0 } }
+}

@@ -1,0 +1,62 @@
+//! Metrics of speculative decoding, named as vLLM names them.
+
+use std::sync::atomic::Ordering;
+
+use octet_engine::engine::speculation::Stats;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry as Exposed;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Model {
+    model_name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Position {
+    model_name: String,
+    position: u64,
+}
+
+/// The metrics. A model that is loaded anew counts from 0, as if the server had been started anew.
+#[derive(Default)]
+pub struct SpeculationMetrics {
+    drafts: Family<Model, Counter>,
+    drafted: Family<Model, Counter>,
+    accepted: Family<Model, Counter>,
+    accepted_at: Family<Position, Counter>,
+}
+
+impl SpeculationMetrics {
+    /// Makes them part of what is exposed.
+    pub fn new(exposed: &mut Exposed) -> Self {
+        let new = Self::default();
+        let mut count = |name: &str, help: &str, family: &Family<Model, Counter>| {
+            exposed.register(name, help, family.clone());
+        };
+        count("vllm:spec_decode_num_drafts", "Steps of an answer that had guesses", &new.drafts);
+        count("vllm:spec_decode_num_draft_tokens", "Guesses that were computed", &new.drafted);
+        count("vllm:spec_decode_num_accepted_tokens", "Guesses that were right", &new.accepted);
+        exposed.register(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Guesses that were right, by their place in their step, from 0 on",
+            new.accepted_at.clone(),
+        );
+        new
+    }
+
+    /// Shows what a model has counted.
+    pub fn show(&self, model_name: &str, stats: &Stats) {
+        let model = Model { model_name: model_name.into() };
+        let set = |counter: &Counter, n: u64| counter.inner().store(n, Ordering::Relaxed);
+        set(&self.drafts.get_or_create(&model), stats.drafts);
+        set(&self.drafted.get_or_create(&model), stats.drafted);
+        set(&self.accepted.get_or_create(&model), stats.accepted);
+        let used = stats.accepted_at.iter().rposition(|n| *n > 0).map_or(0, |last| last + 1);
+        for (i, n) in stats.accepted_at[..used].iter().enumerate() {
+            let at = Position { model_name: model_name.into(), position: i as u64 };
+            set(&self.accepted_at.get_or_create(&at), *n);
+        }
+    }
+}
