@@ -2,7 +2,7 @@
 """How many instructions a kernel takes for a block of 32 rows by 256 columns, by emulation: no processor of the kind is needed, and no
 speed is claimed. Prints the table of docs/performance-notes.md.
 
-    cargo build --release -p octet-compute --example one_group                                      # and for aarch64: tests/arm.sh
+    cargo build --release -p octet-compute --example one_group        # and again with the variables that tests/arm.sh sets, for ARM
     benches/instructions.py target/release/examples/one_group avx2 TARGET/aarch64-unknown-linux-gnu/release/examples/one_group neon neon-i8mm
 
 Needs qemu-user and binutils. A program is built without position-independent code (RUSTFLAGS="-C relocation-model=static"), so that
