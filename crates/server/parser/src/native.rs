@@ -213,7 +213,9 @@ impl Scan {
     /// Takes the character that ends at the end of the held text.
     pub fn step(&mut self, c: char, held: &str) -> Step {
         let (begun, end) = (held.len() - c.len_utf8(), held.len());
-        let failed = Step::Text { end: self.opened };
+        // What breaks off within its arguments is text, all of it: reading it again for every tag in it would not be linear.
+        let in_arguments = matches!(self.at, At::Json(_) | At::Object(_) | At::Tagged(_) | At::Written(_));
+        let failed = Step::Text { end: if in_arguments { begun.max(self.opened) } else { self.opened } };
         // The character behind a word or arguments belongs to the next part.
         loop {
             let progress = match &mut self.at {
@@ -330,6 +332,9 @@ impl Scan {
 
     /// A call whose name and arguments have begun, where the arguments are JSON: the name, and where they lie so far.
     pub fn begun(&self, held: &str) -> Option<(String, Range<usize>)> {
+        if self.name.len() > NAME_BYTES_MAX {
+            return None;
+        }
         let json = |from: usize, to: usize| from + held[from..].find('{').unwrap_or(0)..to;
         match (&self.at, &self.given) {
             (At::Json(Some(_)), _) => Some((held[self.name.clone()].into(), json(self.from, held.len()))),
@@ -360,6 +365,9 @@ impl Scan {
         Some((name.into(), arguments))
     }
 }
+
+/// Longest name that arguments are handed out for as they come: of longer ones no tool has the name.
+pub const NAME_BYTES_MAX: usize = 1024;
 
 /// Characters of names and ids.
 fn is_word(c: char) -> bool {

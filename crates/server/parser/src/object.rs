@@ -7,6 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::json::{Awaits, Progress, Scanner};
+use crate::native::NAME_BYTES_MAX;
 use crate::syntax::Keys;
 
 /// Keys that models write in the place of those that their templates do.
@@ -98,8 +99,9 @@ impl ObjectScan {
 
     /// The function's name and where its arguments lie, once both have begun; their end is where they began while they go on.
     pub fn begun(&self, held: &str) -> Option<(String, Range<usize>)> {
-        let name = serde_json::from_str(&held[self.name.clone()?]).ok()?;
-        Some((name, self.arguments.clone()?))
+        let name = self.name.clone().filter(|name| name.len() <= NAME_BYTES_MAX)?;
+        let arguments = self.arguments.clone()?;
+        Some((serde_json::from_str(&held[name]).ok()?, arguments))
     }
 
     /// Name and arguments of a complete call; `None` if it has no such things.

@@ -477,6 +477,43 @@ mod tests {
         parser.steps as f64 / text.chars().count() as f64
     }
 
+    /// Names and JSON between tags, objects in a list, and an object alone.
+    fn native() -> [ToolSyntax; 3] {
+        use crate::syntax::{Arguments, CallSyntax, Keys, Piece};
+        let text = |t: &str| vec![Piece::Text(t.into())];
+        let json = || Piece::Arguments(Arguments::Json);
+        let keys = || Keys { name: "name".into(), arguments: "arguments".into() };
+        let mut object = text("{\"name\": \"");
+        object.extend([
+            Piece::Name,
+            Piece::Text("\", \"arguments\": ".into()),
+            json(),
+            Piece::Text("}".into()),
+        ]);
+        let named = CallSyntax {
+            open: text("<tool_call>"),
+            call: vec![Piece::Name, Piece::Text(">".into()), json(), Piece::Text("</tool_call>".into())],
+            separator: Some(text("<tool_call>")),
+            close: Vec::new(),
+            object: None,
+        };
+        let list = CallSyntax {
+            open: text("<tool_call>["),
+            call: object.clone(),
+            separator: Some(text(", ")),
+            close: text("]</tool_call>"),
+            object: Some(keys()),
+        };
+        let alone = CallSyntax {
+            open: Vec::new(),
+            call: object,
+            separator: None,
+            close: Vec::new(),
+            object: Some(keys()),
+        };
+        [named, list, alone].map(ToolSyntax::from)
+    }
+
     #[test]
     fn work_is_linear() {
         let begun = "<tool_call>\n<function=f>\n<parameter=a>\n";
@@ -507,11 +544,19 @@ mod tests {
             "<think>",
             "</think>",
             "<tool_call> </think>",
+            "<tool_call>g>{\"",
+            "<tool_call>f>{\"<tool_call>f>{",
+            "<tool_call>[{\"name\": \"g\", \"arguments\": {\"<tool_call>[{",
+            "{\"name\": \"f\", \"arguments\": {",
+            "<|channel|>analysis<|message|>",
+            "<|message|><|end|><|",
             "\n",
             " ",
         ] {
             let text = piece.repeat(20_000 / piece.len());
-            for syntax in [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes, ToolSyntax::None] {
+            let built_in =
+                [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes, ToolSyntax::None, ToolSyntax::Harmony];
+            for syntax in built_in.into_iter().chain(native()) {
                 for (in_reasoning, text) in
                     [(false, text.clone()), (true, text.clone()), (true, text.clone() + "</think>")]
                 {
