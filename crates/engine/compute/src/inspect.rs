@@ -21,6 +21,10 @@ pub trait Inspect {
     fn memory_bytes(&self) -> Option<u64> {
         None
     }
+    /// The device was lost: nothing will run on it any more.
+    fn is_lost(&self) -> bool {
+        false
+    }
     /// Barriers and kernels of the last step, where steps are recorded.
     fn stages(&self) -> Option<(u32, u32)> {
         None

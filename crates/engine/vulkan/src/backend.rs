@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use octet_compute::backend::*;
 use octet_compute::batch::{Batch, PAGE_TOKENS};
-use octet_compute::cpu::profile::Profile;
-use octet_compute::inspect::Inspect;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
 
@@ -268,30 +266,6 @@ pub(crate) fn device_row_bytes(ty: KvType, dim: usize) -> usize {
         KvType::F32 => 4 * dim,
         KvType::F16 => 2 * dim,
         KvType::Q8_0 => dim + dim / 8,
-    }
-}
-
-impl Inspect for Vulkan {
-    fn describe(&self) -> String {
-        Vulkan::describe(self)
-    }
-    fn numerics(&self) -> String {
-        Vulkan::numerics(self)
-    }
-    fn threads(&self) -> usize {
-        1
-    }
-    fn take_profile(&mut self) -> Option<Profile> {
-        None
-    }
-    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
-        self.bandwidth(runs)
-    }
-    fn memory_bytes(&self) -> Option<u64> {
-        Some(Vulkan::memory_bytes(self))
-    }
-    fn stages(&self) -> Option<(u32, u32)> {
-        Some(self.last_step())
     }
 }
 

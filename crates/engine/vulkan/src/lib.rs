@@ -7,6 +7,7 @@ mod block;
 pub mod device;
 mod experts;
 mod floors;
+mod inspect;
 mod kernel;
 mod memory;
 mod pipeline;

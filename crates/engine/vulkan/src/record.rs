@@ -52,6 +52,8 @@ pub(crate) struct Recorder {
     pub(crate) skip_barrier: Option<u32>,
     /// Starts the kernel of this name with one workgroup too few, as a wrong driver might: for tests.
     pub(crate) break_kernel: Option<String>,
+    /// A submission came back with a lost device, or not at all.
+    pub(crate) is_lost: bool,
     /// Submissions until one reports a lost device: for tests.
     pub(crate) lose_after: Option<u32>,
 }
@@ -105,6 +107,7 @@ impl Recorder {
             open: None,
             skip_barrier: None,
             break_kernel: None,
+            is_lost: false,
             lose_after: None,
         })
     }
@@ -346,6 +349,7 @@ impl Recorder {
     pub(crate) fn run(&mut self, recording: &Recording) -> Result<(), Error> {
         if let Some(left) = &mut self.lose_after {
             if *left == 0 {
+                self.is_lost = true;
                 return Err(failed("computing", vk::Result::ERROR_DEVICE_LOST));
             }
             *left -= 1;
@@ -355,12 +359,13 @@ impl Recorder {
         let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
         let fence = [self.fence];
         // SAFETY: the commands were ended; nothing runs, because every run waits for its end.
-        unsafe {
+        let done = unsafe {
             d.reset_fences(&fence)
                 .and_then(|()| d.queue_submit(self.device.queue, &submit, self.fence))
                 .and_then(|()| d.wait_for_fences(&fence, true, TIME_MAX_NS))
-                .map_err(|e| failed("computing", e))
-        }
+        };
+        self.is_lost |= matches!(done, Err(vk::Result::ERROR_DEVICE_LOST | vk::Result::TIMEOUT));
+        done.map_err(|e| failed("computing", e))
     }
 
     /// Gives a recording's command buffer back.

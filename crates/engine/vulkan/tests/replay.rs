@@ -43,3 +43,49 @@ fn replayed_steps_give_the_bits_of_recorded_ones_in_flat_memory() {
     assert_eq!(replayed, recorded);
     assert_eq!(memory[10], memory[299], "bytes on the device");
 }
+
+/// Bytes of this process in memory.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a Linux system");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the process has memory");
+    1024 * line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number")
+}
+
+/// Takes minutes: `cargo test -p octet-vulkan --test replay -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn a_hundred_thousand_replayed_steps_take_no_more_memory() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let device = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("the device opens");
+    let mut m = layers(device, &plain_shape());
+    let [mut h, mut logits] = [m.shape.hidden(), VOCAB].map(|len| m.be.buf(len).expect("room"));
+    let mut out = vec![0.0; VOCAB];
+    let mut first = Vec::new();
+    let mut before = (0, 0);
+    for i in 0..100_000 {
+        let mut batch = Batch::default();
+        batch.push(&[(i % VOCAB) as u32], i % 500, 0, &pages(0), 1);
+        let Layers { be, mlp, moe, norm, head, embedding, counts, .. } = &mut m;
+        be.step(Pass::Trunk, &batch, |be| {
+            be.embed(embedding, batch.tokens(), &mut h);
+            be.mlp(1, mlp, &mut h);
+            be.moe(1, moe, 1, counts, &mut h);
+            be.logits(&batch, &h, norm, 1e-6, head, &mut logits);
+        })
+        .expect("the step works");
+        be.read(&logits, &mut out);
+        be.count_experts(counts);
+        if i < VOCAB {
+            first.push(out.clone());
+        } else {
+            assert_eq!(out, first[i % VOCAB], "step {i}");
+        }
+        if i == 10_000 {
+            before = (m.be.memory_bytes(), resident_bytes());
+        }
+    }
+    let after = (m.be.memory_bytes(), resident_bytes());
+    println!("after 10,000 and 100,000 steps: {before:?}, {after:?} bytes on the device and of the process");
+    assert_eq!(before.0, after.0);
+    assert!(after.1 < before.1 + (4 << 20), "{before:?} and then {after:?}");
+}

@@ -160,6 +160,8 @@ pub struct Engine {
     step_time_max: Duration,
     masks: MaskWorker,
     stats: Stats,
+    /// The device is lost.
+    broken: bool,
 }
 
 impl Engine {
@@ -248,6 +250,7 @@ impl Engine {
             waiting: VecDeque::new(),
             masks: MaskWorker::default(),
             stats: Stats::default(),
+            broken: false,
         })
     }
 
@@ -266,6 +269,10 @@ impl Engine {
     /// Most tokens of a sequence.
     pub fn context(&self) -> usize {
         self.rules.context
+    }
+    /// Its device is lost: no request can be served any more. It has to be opened again.
+    pub fn is_broken(&self) -> bool {
+        self.broken
     }
     /// What runs the model.
     pub fn backend(&mut self) -> &mut dyn models::Inspect {
@@ -362,6 +369,7 @@ impl Engine {
         }
         if let Err(e) = computed {
             // the states of all that ran are undefined
+            self.broken = self.model.backend().is_lost();
             let what = e.to_string();
             self.fail_all(|| Error::Device(what.clone()));
             self.drop_closed();

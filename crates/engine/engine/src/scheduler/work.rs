@@ -80,6 +80,12 @@ fn run(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
             return;
         }
         let step = engine.step();
+        if engine.is_broken() {
+            // Whoever owns the model opens it again, on the device as it is then. Those who wait hear that it was stopped.
+            engine.stop();
+            shared.publish_at_rest(&engine.stats());
+            return;
+        }
         if step == Step::Worked {
             shared.publish(&engine.stats());
         } else {

@@ -3,6 +3,7 @@
 mod cache;
 mod common;
 mod detokenizer;
+mod device_loss;
 mod disk;
 mod disk_models;
 mod experts;

@@ -1,0 +1,34 @@
+//! What the backend tells about itself. Called by the engine and by `octet bench`.
+
+use octet_compute::Error;
+use octet_compute::cpu::profile::Profile;
+use octet_compute::inspect::Inspect;
+
+use crate::backend::Vulkan;
+
+impl Inspect for Vulkan {
+    fn describe(&self) -> String {
+        Vulkan::describe(self)
+    }
+    fn numerics(&self) -> String {
+        Vulkan::numerics(self)
+    }
+    fn threads(&self) -> usize {
+        1
+    }
+    fn take_profile(&mut self) -> Option<Profile> {
+        None
+    }
+    fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
+        self.bandwidth(runs)
+    }
+    fn memory_bytes(&self) -> Option<u64> {
+        Some(Vulkan::memory_bytes(self))
+    }
+    fn is_lost(&self) -> bool {
+        self.recorder.is_lost
+    }
+    fn stages(&self) -> Option<(u32, u32)> {
+        Some(self.last_step())
+    }
+}
