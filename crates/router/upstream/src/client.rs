@@ -168,13 +168,17 @@ impl Client {
         }
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let body = body.unwrap_or_default();
-        let mut request = Request::new(Full::new(body.clone()));
+        // To share the body costs an allocation, which is for requests that are signed.
+        let signed = matches!(endpoint.auth(), Auth::Aws(_)).then(|| body.clone());
+        let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
         match endpoint.auth() {
             Auth::Key => {}
-            Auth::Aws(aws) => auth::sign(&mut request, &body, aws, SystemTime::now())?,
+            Auth::Aws(aws) => {
+                auth::sign(&mut request, signed.as_deref().unwrap_or_default(), aws, SystemTime::now())?;
+            }
             Auth::Google(account) => {
                 let value = endpoint.token().header(account, |request| self.fetch(request)).await?;
                 request.headers_mut().insert(auth::TOKEN_HEADER, value);
