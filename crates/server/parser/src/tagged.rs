@@ -85,12 +85,12 @@ impl TaggedScan {
                 if key.len() > KEY_BYTES_MAX {
                     return Progress::Bad;
                 }
-                let text = self.tags.text.trim_end();
-                let others = self.tags.others.iter().map(|(_, t)| t.trim_end());
-                let longest = others.chain([text]).filter(|m| key.ends_with(m)).max_by_key(|m| m.len());
-                if let Some(middle) = longest {
+                let text = self.tags.text.as_str();
+                let others = self.tags.others.iter().map(|(_, t)| t.as_str());
+                let ends = others.chain([text]).filter_map(|middle| Some((before_end(key, middle)?, middle)));
+                if let Some((len, middle)) = ends.min_by_key(|(len, _)| *len) {
                     let is_text = self.tags.tells_strings().then_some(middle == text);
-                    self.at = At::Value { key: *from..end - middle.len(), from: end, is_text };
+                    self.at = At::Value { key: *from..*from + len, from: end, is_text };
                 }
             }
             At::Value { key, from, is_text } => {
@@ -134,5 +134,34 @@ impl TaggedScan {
         let value = value.strip_suffix(behind).unwrap_or(value);
         // XML's way to write what is like tags: MiniCPM5.
         value.strip_prefix("<![CDATA[").and_then(|v| v.strip_suffix("]]>")).unwrap_or(value)
+    }
+}
+
+/// How long `text` is without `tag` at its end, white space within which does not count; `None` where it does not end so.
+fn before_end(text: &str, tag: &str) -> Option<usize> {
+    let mut rest = text.char_indices().rev().filter(|(_, c)| !c.is_whitespace());
+    let mut len = None;
+    for c in tag.chars().rev().filter(|c| !c.is_whitespace()) {
+        let (at, d) = rest.next()?;
+        if c != d {
+            return None;
+        }
+        len = Some(at);
+    }
+    len.filter(|_| !text.ends_with(char::is_whitespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_end_a_key_whatever_white_space_is_in_them() {
+        let middle = "</arg_key>\n<arg_value>";
+        assert_eq!(before_end("city</arg_key><arg_value>", middle), Some(4));
+        assert_eq!(before_end("city</arg_key>\n\n<arg_value>", middle), Some(4));
+        assert_eq!(before_end("city</arg_key><arg_value", middle), None);
+        assert_eq!(before_end("city</arg_key><arg_value> ", middle), None);
+        assert_eq!(before_end("", ""), None);
     }
 }
