@@ -9,6 +9,9 @@ use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
 
 use crate::block::Block;
+pub use crate::cache::Cache;
+pub(crate) use crate::cache::LayerStore;
+use crate::cache::device_row_bytes;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
 use crate::memory::{Buffer, Memory, Place};
@@ -57,34 +60,6 @@ pub struct Weight {
 pub struct Embedding {
     pub(crate) table: Arc<Matrix>,
 }
-
-/// Caches of one layer.
-pub(crate) enum LayerStore {
-    Kv {
-        keys: Arc<Buffer>,
-        values: Arc<Buffer>,
-        heads: usize,
-        dim: usize,
-    },
-    /// `kept`: inputs of guesses `[slots, kept_rows, channels + 2 * v_heads]`.
-    Gdn {
-        conv: Arc<Buffer>,
-        conv_bytes: u64,
-        state: Arc<Buffer>,
-        state_bytes: u64,
-        kept: Arc<Buffer>,
-        kept_rows: u32,
-    },
-}
-
-/// Caches of all layers.
-pub struct Cache {
-    pub(crate) layers: Vec<LayerStore>,
-    pub(crate) kv: KvTypes,
-}
-
-/// Keys or values of a layer: the buffer, its type, rows of a page, and values of a row.
-type PagePart = (Arc<Buffer>, KvType, usize, usize);
 
 /// What the host does before a recorded step runs again.
 #[derive(Clone)]
@@ -252,21 +227,6 @@ impl Vulkan {
             paged: None,
         })
     }
-
-    fn page_parts(cache: &Cache, layer: &LayerStore) -> Option<[PagePart; 2]> {
-        let LayerStore::Kv { keys, values, heads, dim } = layer else { return None };
-        let rows = heads * PAGE_TOKENS;
-        Some([(keys.clone(), cache.kv.keys, rows, *dim), (values.clone(), cache.kv.values, rows, *dim)])
-    }
-}
-
-/// Bytes of a row of a head on the device.
-pub(crate) fn device_row_bytes(ty: KvType, dim: usize) -> usize {
-    match ty {
-        KvType::F32 => 4 * dim,
-        KvType::F16 => 2 * dim,
-        KvType::Q8_0 => dim + dim / 8,
-    }
 }
 
 impl Backend for Vulkan {
@@ -396,7 +356,7 @@ impl Backend for Vulkan {
         self.guard(|be| {
             be.recorder.barrier();
             for l in &cache.layers {
-                for (b, ty, rows, dim) in Self::page_parts(cache, l).into_iter().flatten() {
+                for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
                     let n = (rows * device_row_bytes(ty, dim)) as u64;
                     be.recorder.copy((&b, from as u64 * n), (&b, to as u64 * n), n)?;
                 }
@@ -439,7 +399,7 @@ impl Backend for Vulkan {
         self.guard(|be| {
             let mut rest = out;
             for l in &cache.layers {
-                for (b, ty, rows, dim) in Self::page_parts(cache, l).into_iter().flatten() {
+                for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
                     let (own, device) = (ty.row_bytes(dim), device_row_bytes(ty, dim));
                     let mut bytes = vec![0; rows * device];
                     be.download(&b, (page * rows * device) as u64, &mut bytes)?;
@@ -460,7 +420,7 @@ impl Backend for Vulkan {
         self.guard(|be| {
             let mut rest = data;
             for l in &cache.layers {
-                for (b, ty, rows, dim) in Self::page_parts(cache, l).into_iter().flatten() {
+                for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
                     let (own, device) = (ty.row_bytes(dim), device_row_bytes(ty, dim));
                     let mut bytes = vec![0; rows * device];
                     let (now, later) = rest.split_at(rows * own);

@@ -4,6 +4,7 @@
 
 pub mod backend;
 mod block;
+mod cache;
 pub mod device;
 mod experts;
 mod floors;
