@@ -18,7 +18,7 @@ use crate::stderr::note;
 pub struct SpeculationFlags {
     /// How to guess the next tokens, which makes answers faster and changes nothing in them: mtp (the model's own block for multi-token
     /// prediction), lookup (what the text repeats), draft=MODEL (a smaller model with the same tokenizer), off, or auto (mtp where the
-    /// model has it, and lookup; only as far as it pays). Default: auto.
+    /// model has it, and lookup; only as far as it pays). Default: lookup.
     #[arg(long, visible_alias = "spec-type", value_name = "HOW")]
     speculative: Option<How>,
     /// Most tokens to guess in a step, 0 to 16. Default: 8.
@@ -94,7 +94,7 @@ impl SpeculationFlags {
         let (how, most) = match (&self.speculative_config, &self.model_draft) {
             (Some(config), _) => vllm(config)?,
             (None, Some(model)) => (How::Draft(model.clone()), None),
-            (None, None) => (self.speculative.clone().unwrap_or(How::Mode(Mode::Auto)), None),
+            (None, None) => (self.speculative.clone().unwrap_or(How::Mode(Options::default().mode)), None),
         };
         let draft_max = self.draft_max.map(usize::from).or(most).unwrap_or(DRAFT_DEFAULT);
         let (mode, draft) = match how {

@@ -179,6 +179,7 @@ fn nothing_changes_with_guesses_of_any_quality() {
             assert!(rate >= 0.2 * oracle * oracle * oracle, "{what}: {rate}");
         }
         check(&file, architecture, always(Mode::Auto, None), &want);
+        check(&file, architecture, Speculation { mode: Mode::Auto, ..Speculation::default() }, &want);
         check(&file, architecture, Speculation::default(), &want);
     }
 }
@@ -200,7 +201,7 @@ fn the_trained_block_guesses_well() {
         ("one guess", Speculation { draft_max: 1, ..always(Mode::Mtp, None) }),
         ("four guesses", Speculation { draft_max: 4, ..always(Mode::Mtp, None) }),
         ("with lookup", always(Mode::Auto, None)),
-        ("as it pays", Speculation::default()),
+        ("as it pays", Speculation { mode: Mode::Auto, ..Speculation::default() }),
     ] {
         let mut engine = open(&file, speculation, |_| {});
         // with an empty cache, and from the cache

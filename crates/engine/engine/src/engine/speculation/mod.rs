@@ -65,7 +65,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::Auto, draft_max: DRAFT_DEFAULT, draft: None, always: false, oracle: None }
+        Self { mode: Mode::Lookup, draft_max: DRAFT_DEFAULT, draft: None, always: false, oracle: None }
     }
 }
 
