@@ -5,7 +5,7 @@ use octet_compute::ExpertCounts;
 use crate::models::config::Config;
 
 /// How often each expert was chosen since the model was loaded: by every token that was computed, of prompts and of
-/// answers; not by those that came from the cache. Read while a step runs, it may have the step in some layers already.
+/// answers, and of guesses that turned out wrong; not by those that came from the cache. Read while a step runs, it may have the step in some layers already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpertUsage {
     /// Experts that a token is given to in each layer.
