@@ -86,8 +86,9 @@ fn validation_finds_nothing_and_notices_a_missing_barrier() {
     assert!(barriers > 10, "a pass has stages: {text}");
     let unnoticed: Vec<u32> =
         (1..=barriers).filter(|i| !complains(&messages(sync, Some(*i), Some(2)).0)).collect();
-    // the pass ends with `norm` and `logits`, which read the same rows and write others: the barrier between them separates nothing
-    assert_eq!(unnoticed, [barriers - 1], "of {barriers} barriers");
+    // the pass ends with `norm`, `norm_outputs` and `logits`, which all begin by reading the same rows: the barriers between them order
+    // at most a write after a write, which the layers do not report
+    assert_eq!(unnoticed, [barriers - 2, barriers - 1], "of {barriers} barriers");
     let bounds = "VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT";
     for slots in [None, Some(2)] {
         let (text, _) = messages(bounds, None, slots);

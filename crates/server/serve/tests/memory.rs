@@ -6,8 +6,9 @@ use common::{Fixture, chat, model, read};
 use octet_serve::Options;
 
 const CHAT: &str = "/v1/chat/completions";
-/// What all of this may take together. (One of these bodies alone took 1.4 GB.)
-const MIB_MAX: u64 = 400;
+/// What all of this may take together: on a busy machine one body is still there when the next one comes. (One of these bodies alone took
+/// 1.4 GB.)
+const MIB_MAX: u64 = 600;
 
 /// The most memory that this process has had, in MiB; `None` where the system does not tell.
 fn peak_mib() -> Option<u64> {
