@@ -2,7 +2,7 @@
 //! position the model's own draw decides (`finish`). So text, probabilities and random numbers are those of a run without guesses, and
 //! a wrong guess costs time alone: `controller` sees to it that little is lost.
 //!
-//! A drafter is a [`Drafter`]: `forced` (what a grammar leaves no choice about), `lookup` (what the text repeats), `mtp` (the model's own
+//! A drafter is a `Drafter`: `forced` (what a grammar leaves no choice about), `lookup` (what the text repeats), `mtp` (the model's own
 //! block), `draft` (a small model). They are asked in this order, after each step, for the answers that have no guesses yet.
 
 pub mod controller;
