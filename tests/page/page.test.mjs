@@ -144,7 +144,7 @@ on("an edit and a new answer are further versions", { settings: { sampling: { ma
   await page.waitForFunction(() => document.querySelector("article.user .body")?.textContent.includes("Italy"));
   await answered(page);
   await page.click('article.user [aria-label="Previous version"]');
-  assert.match(await page.innerText("article.user .body"), /France/);
+  await page.waitForFunction(() => document.querySelector("article.user .body")?.textContent.includes("France"));
   // The branch below is as it was left.
   assert.match(await page.innerText("article.assistant .versions"), /2\/2/);
   await page.click('article.assistant [aria-label="Previous version"]');
