@@ -168,7 +168,7 @@ impl Kernels {
     }
 
     /// `out[i][r] = w[ROWS g + r] . acts[tokens[i]]` for the rows of group `group` of `w` (an index over all matrices of
-    /// `w`); rows past the matrix's last are 0. Reads the form of the activations that [`Kind::acts`] names.
+    /// `w`); rows past the matrix's last are 0. Reads the form of the activations that its kind names.
     ///
     /// `next` is the group that this thread reads after this one; `None`: the one that follows in memory. It is prefetched
     /// and does not change the result.
