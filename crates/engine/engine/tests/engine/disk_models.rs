@@ -85,7 +85,7 @@ fn check(model: &Path) {
         if read == 0 {
             break e;
         }
-        assert_eq!(read, size);
+        assert!(read <= size, "a shard that is old enough is remembered before the others");
         assert!(start.elapsed() < Duration::from_secs(60), "it is remembered");
         std::thread::sleep(Duration::from_millis(100));
     };
