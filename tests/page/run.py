@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "agents"))
 
 from harness import ROOT, Failure, Installed, run_quietly
 
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 WEB = ROOT / "crates/server/serve/web"
 ASSETS = ROOT / "crates/server/serve/assets"
 PACKAGES = [
@@ -54,8 +55,8 @@ def build(node, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--octet", default=ROOT / "target/debug/octet", type=Path)
-    parser.add_argument("--folder", default=ROOT / "target/agents", type=Path)
+    parser.add_argument("--octet", default=TARGET / "debug/octet", type=Path)
+    parser.add_argument("--folder", default=TARGET / "agents", type=Path)
     parser.add_argument("--shots", type=Path)
     parser.add_argument("--only")
     args = parser.parse_args()

@@ -10,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use octet_engine::engine::Options;
 use octet_engine::score::Scorer;
+use octet_engine::template::ChatTemplate;
 use octet_engine::tokenizer::{Special, Tokenizer};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,12 +69,14 @@ pub fn run(args: &ExpertsArgs, settings: &Settings) -> anyhow::Result<()> {
     let lines = lines(args)?;
     let model = crate::model::open(&args.model.name(settings)?, settings)?;
     let tokenizer = Tokenizer::from_metadata(&model.metadata)?;
+    let has_prompts = lines.iter().any(|line| line.prompt.is_some());
+    let template = has_prompts.then(|| args.chat.template(&model, &tokenizer)).transpose()?;
     let texts: Vec<(String, Vec<u32>)> = lines
         .into_iter()
         .enumerate()
         .map(|(i, line)| {
             let domain = line.domain.clone();
-            let tokens = tokens(args, &model, &tokenizer, line);
+            let tokens = tokens(args, template.as_ref(), &tokenizer, line);
             Ok((domain, tokens.with_context(|| format!("{}: line {}", args.prompts.display(), i + 1))?))
         })
         .collect::<anyhow::Result<_>>()?;
@@ -106,13 +109,12 @@ fn lines(args: &ExpertsArgs) -> anyhow::Result<Vec<Line>> {
 
 fn tokens(
     args: &ExpertsArgs,
-    model: &octet_weights::Model,
+    template: Option<&ChatTemplate>,
     tokenizer: &Tokenizer,
     line: Line,
 ) -> anyhow::Result<Vec<u32>> {
-    match (line.prompt, line.text) {
-        (Some(prompt), None) => {
-            let template = args.chat.template(model, tokenizer)?;
+    match (line.prompt.zip(template), line.text) {
+        (Some((prompt, template)), None) => {
             let mut chat: Conversation = args.chat.conversation(None)?;
             chat.say("user", &prompt);
             if let Some(answer) = &line.answer {

@@ -63,7 +63,7 @@ fn map(out: &mut String, domain: &Domain, top: usize, experts: usize) {
     }
 }
 
-/// Index of the colour for so many times the even share.
+/// Index of the colour for a share that is `times` the even one.
 fn level(times: f64) -> usize {
     let last = COLOURS.len() - 1;
     ((times / MOST * last as f64).round() as usize).min(last)

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::ApiError;
-use crate::core::Event;
+use crate::core::{Event, GenerateRequest};
 
 /// Writes the events of one answer as a client's stream. Nothing is sent: bytes are appended to `out`.
 pub trait StreamWriter: Send {
@@ -54,6 +54,23 @@ impl Body {
         if asked {
             self.dropped.push(name);
         }
+    }
+
+    /// Drops every sampling field but temperature, `top_p` and `top_k`, for providers that have no more.
+    pub(crate) fn drop_all_but_the_basics(&mut self, r: &GenerateRequest) {
+        let s = &r.sampling;
+        self.drop_if(s.min_p.is_some(), "min_p");
+        s.more.fields().into_iter().for_each(|(name, _)| self.drop_if(true, name));
+        self.drop_if(s.repetition_penalty.is_some(), "repetition_penalty");
+        self.drop_if(s.presence_penalty.is_some(), "presence_penalty");
+        self.drop_if(s.frequency_penalty.is_some(), "frequency_penalty");
+        self.drop_if(s.seed.is_some(), "seed");
+        self.drop_if(!s.logit_bias.is_empty(), "logit_bias");
+        self.drop_if(r.logprobs.is_some(), "logprobs");
+        self.drop_if(r.n > 1, "n");
+        self.drop_if(r.min_tokens.is_some(), "min_tokens");
+        self.drop_if(!r.stop_token_ids.is_empty(), "stop_token_ids");
+        self.drop_if(r.ignore_eos, "ignore_eos");
     }
 
     /// Sets a field that only some providers have.

@@ -37,18 +37,7 @@ fn config(b: &mut Body, r: &GenerateRequest, chat: &Chat) -> Map<String, Value> 
     c.set("topP", s.top_p);
     c.set("stopSequences", (!r.stop.is_empty()).then(|| r.stop.clone()));
     b.drop_if(s.top_k.is_some(), "top_k");
-    b.drop_if(s.min_p.is_some(), "min_p");
-    s.more.fields().into_iter().for_each(|(name, _)| b.drop_if(true, name));
-    b.drop_if(s.repetition_penalty.is_some(), "repetition_penalty");
-    b.drop_if(s.presence_penalty.is_some(), "presence_penalty");
-    b.drop_if(s.frequency_penalty.is_some(), "frequency_penalty");
-    b.drop_if(s.seed.is_some(), "seed");
-    b.drop_if(!s.logit_bias.is_empty(), "logit_bias");
-    b.drop_if(r.logprobs.is_some(), "logprobs");
-    b.drop_if(r.n > 1, "n");
-    b.drop_if(r.min_tokens.is_some(), "min_tokens");
-    b.drop_if(!r.stop_token_ids.is_empty(), "stop_token_ids");
-    b.drop_if(r.ignore_eos, "ignore_eos");
+    b.drop_all_but_the_basics(r);
     b.drop_if(r.response_format != ResponseFormat::Text, "response_format");
     b.drop_if(!chat.template_kwargs.is_empty(), "chat_template_kwargs");
     // Each family of models has fields of its own for it: they go into extra_body's additionalModelRequestFields.

@@ -1,29 +1,17 @@
 //! Texts to vectors. Called by the endpoints for embeddings.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use octet_api::core::{EmbedRequest, Embeddings, Prompt};
 use octet_api::{ApiError, ErrorKind};
-use octet_engine::engine::{Event, EventSink, Pooling, SubmitError};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use octet_engine::engine::{Event, Pooling, SubmitError};
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::plan::embedding;
-use super::run::{QUEUE_PAUSE, acquire_at, engine_error, submit_error, timeout};
+use super::run::{QUEUE_PAUSE, Sink, acquire_at, engine_error, submit_error, timeout};
 use crate::app::App;
 use crate::models::Lease;
 use crate::ops::Trace;
-
-struct Sink(UnboundedSender<Event>);
-
-impl EventSink for Sink {
-    fn send(&mut self, event: Event) -> ControlFlow<()> {
-        if self.0.send(event).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    }
-    fn is_closed(&self) -> bool {
-        self.0.is_closed()
-    }
-}
 
 /// The vectors of a request's texts by the model of that index, of length 1 unless `raw`.
 pub async fn embed(
@@ -89,12 +77,15 @@ async fn one(
     let submitted = app.apart.run(bytes, move |gone| {
         let ours = embedding(&model, &asked.inputs[i], pooling, asked.truncate, gone)?;
         let tokens = ours.prompt.len();
-        model.handle.submit_in(place, ours, Box::new(Sink(to))).map_err(|e| submit_error(&e))?;
+        model
+            .handle
+            .submit_in(place, ours, Box::new(Sink { prompt: 0, to }))
+            .map_err(|e| submit_error(&e))?;
         Ok(tokens)
     });
     let tokens = submitted.await?;
     let mut vector = None;
-    while let Some(event) = events.recv().await {
+    while let Some((_, event)) = events.recv().await {
         match event {
             Event::Embedding(v) => vector = Some(v),
             Event::Failed(e) => return Err(engine_error(&e)),

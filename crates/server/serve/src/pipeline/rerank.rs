@@ -1,21 +1,20 @@
 //! Documents by how well they answer a query, by a model that is trained to say "yes" or "no" to that (Qwen3-Reranker; Zhang et al.,
 //! arXiv:2506.05176): the score is the probability of "yes", where only these two may come. Called by the endpoints.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use octet_api::core::{Chat, Message, Part, Reasoning, Role};
 use octet_api::llama::rerank::{Ranking, RerankRequest};
 use octet_api::{ApiError, ErrorKind};
-use octet_engine::engine::{Constraint, Event, EventSink, Request, SubmitError};
+use octet_engine::engine::{Constraint, Event, Request, SubmitError};
 use octet_engine::sampler::SamplerParams;
 use octet_engine::tokenizer::Special;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use uuid::Uuid;
 
 use super::prompt::{self, Job, Purpose};
-use super::run::{QUEUE_PAUSE, acquire_at, engine_error, submit_error, timeout};
+use super::run::{QUEUE_PAUSE, Sink, acquire_at, engine_error, submit_error, timeout};
 use crate::app::App;
 use crate::models::{Lease, Loaded};
 use crate::ops::Trace;
@@ -47,17 +46,6 @@ impl Constraint for OneOf {
     }
     fn fork(&self) -> Box<dyn Constraint> {
         Box::new(self.clone())
-    }
-}
-
-struct Sink(UnboundedSender<Event>);
-
-impl EventSink for Sink {
-    fn send(&mut self, event: Event) -> ControlFlow<()> {
-        if self.0.send(event).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    }
-    fn is_closed(&self) -> bool {
-        self.0.is_closed()
     }
 }
 
@@ -120,12 +108,15 @@ async fn one(
             },
             ..Request::default()
         };
-        model.handle.submit_in(place, engine, Box::new(Sink(to))).map_err(|e| submit_error(&e))?;
+        model
+            .handle
+            .submit_in(place, engine, Box::new(Sink { prompt: 0, to }))
+            .map_err(|e| submit_error(&e))?;
         Ok((n, yes))
     });
     let (tokens, yes) = submitted.await?;
     let mut score = None;
-    while let Some(event) = events.recv().await {
+    while let Some((_, event)) = events.recv().await {
         match event {
             Event::Token { logprob: Some(l), .. } => {
                 let of_yes = l.top.iter().find(|(id, _)| *id == yes);

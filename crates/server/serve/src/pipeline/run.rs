@@ -22,10 +22,10 @@ use crate::ops::{Metrics, Model, Took, Trace};
 use crate::room::Share;
 use crate::warnings::messages;
 
-/// Hands events of the engine's thread on; there are never more than the answer has tokens.
-struct Sink {
-    prompt: usize,
-    to: UnboundedSender<(usize, engine::Event)>,
+/// Sends the engine's events, with the index of their prompt, to the task that reads them; there are never more than the answer has tokens.
+pub(super) struct Sink {
+    pub prompt: usize,
+    pub to: UnboundedSender<(usize, engine::Event)>,
 }
 
 impl EventSink for Sink {

@@ -65,18 +65,7 @@ fn sampling(b: &mut Body, request: &GenerateRequest, fixed: bool) {
     b.set("top_k", s.top_k.filter(|k| *k > 0 && !fixed));
     b.drop_if(fixed && s.top_p.is_some(), "top_p");
     b.set("top_p", s.top_p.filter(|_| !fixed));
-    b.drop_if(s.min_p.is_some(), "min_p");
-    s.more.fields().into_iter().for_each(|(name, _)| b.drop_if(true, name));
-    b.drop_if(s.repetition_penalty.is_some(), "repetition_penalty");
-    b.drop_if(s.presence_penalty.is_some(), "presence_penalty");
-    b.drop_if(s.frequency_penalty.is_some(), "frequency_penalty");
-    b.drop_if(s.seed.is_some(), "seed");
-    b.drop_if(!s.logit_bias.is_empty(), "logit_bias");
-    b.drop_if(request.logprobs.is_some(), "logprobs");
-    b.drop_if(request.n > 1, "n");
-    b.drop_if(request.min_tokens.is_some(), "min_tokens");
-    b.drop_if(!request.stop_token_ids.is_empty(), "stop_token_ids");
-    b.drop_if(request.ignore_eos, "ignore_eos");
+    b.drop_all_but_the_basics(request);
 }
 
 fn output_config(b: &mut Body, request: &GenerateRequest, efforts: bool) {
