@@ -20,7 +20,7 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// What an attempt goes by.
 #[derive(Debug)]
-pub struct Orders<'a, T> {
+pub struct AttemptParams<'a, T> {
     /// What to generate.
     pub request: &'a Arc<GenerateRequest>,
     /// The same as it came, if nothing of it was changed.
@@ -43,14 +43,14 @@ pub struct Orders<'a, T> {
 
 /// Why an attempt gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Miss {
+pub enum AttemptError {
     /// It failed.
     Failed(Failure),
     /// The model was not sure enough.
     Unsure,
 }
 
-impl From<Failure> for Miss {
+impl From<Failure> for AttemptError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
@@ -67,14 +67,14 @@ pub struct Took {
 
 /// An attempt that gave no answer.
 #[derive(Debug)]
-pub struct Missed {
+pub struct FailedAttempt {
     /// Why.
-    pub miss: Miss,
+    pub miss: AttemptError,
     /// What it took, where it had begun to answer.
     pub took: Option<Took>,
 }
 
-impl From<Failure> for Missed {
+impl From<Failure> for FailedAttempt {
     fn from(failure: Failure) -> Self {
         Self { miss: failure.into(), took: None }
     }
@@ -82,7 +82,7 @@ impl From<Failure> for Missed {
 
 /// An answer that has begun.
 #[derive(Debug)]
-pub struct Begun<E> {
+pub struct StartedAnswer<E> {
     /// What is still to come.
     pub events: E,
     /// What has come.
@@ -90,16 +90,16 @@ pub struct Begun<E> {
     /// Nothing more comes.
     pub ended: bool,
     /// What there was of it.
-    pub tally: Tally,
+    pub tally: AnswerProgress,
     /// When the first content came.
     pub first: Option<Instant>,
 }
 
 /// An answer that has begun, and whose it is.
 #[derive(Debug)]
-pub struct Opened<T: Target> {
+pub struct OpenAnswer<T: Target> {
     /// The answer.
-    pub begun: Begun<T::Events>,
+    pub begun: StartedAnswer<T::Events>,
     /// Who answers.
     pub deployment: Arc<Deployment<T>>,
     /// For whom.
@@ -112,7 +112,7 @@ pub struct Opened<T: Target> {
 
 /// What has come of an answer.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Tally {
+pub struct AnswerProgress {
     /// The highest choice of which something came, and one.
     begun: u32,
     finished: u32,
@@ -121,7 +121,7 @@ pub struct Tally {
     pub usage: Option<Usage>,
 }
 
-impl Tally {
+impl AnswerProgress {
     fn see(&mut self, event: &Event) {
         let choice = match event {
             Event::Started { usage, .. } => {
@@ -248,7 +248,10 @@ fn bytes(piece: &Piece) -> usize {
 ///
 /// # Errors
 /// Where nothing came, or nothing that is good enough.
-pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Begun<T::Events>, Missed> {
+pub async fn attempt<T: Target>(
+    target: &T,
+    orders: AttemptParams<'_, T>,
+) -> Result<StartedAnswer<T::Events>, FailedAttempt> {
     let ask = Ask {
         request: orders.request,
         name: orders.name,
@@ -259,11 +262,13 @@ pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Beg
     let mut events = timeout_at(orders.deadline, target.generate(ask)).await.map_err(|_| too_late())??;
     let mut seen = Seen::default();
     match hold(&mut events, &mut seen, orders).await {
-        Ok(ended) => Ok(Begun { events, held: seen.held, ended, tally: seen.tally, first: seen.first }),
+        Ok(ended) => {
+            Ok(StartedAnswer { events, held: seen.held, ended, tally: seen.tally, first: seen.first })
+        }
         Err(miss) => {
             let usage = seen.tally.usage.or_else(|| events.usage());
             let took = Took { usage, pieces: seen.pieces };
-            Err(Missed { miss, took: (usage.is_some() || took.pieces > 0).then_some(took) })
+            Err(FailedAttempt { miss, took: (usage.is_some() || took.pieces > 0).then_some(took) })
         }
     }
 }
@@ -272,9 +277,9 @@ pub async fn attempt<T: Target>(target: &T, orders: Orders<'_, T>) -> Result<Beg
 async fn hold<T: Target>(
     events: &mut T::Events,
     begun: &mut Seen,
-    orders: Orders<'_, T>,
-) -> Result<bool, Miss> {
-    let Orders { deadline, idle, whole, mut meter, .. } = orders;
+    orders: AttemptParams<'_, T>,
+) -> Result<bool, AttemptError> {
+    let AttemptParams { deadline, idle, whole, mut meter, .. } = orders;
     loop {
         let watching = meter.as_ref().is_some_and(|m| m.verdict() == Verdict::Watching);
         if !whole && !watching && begun.first.is_some() {
@@ -304,7 +309,7 @@ async fn hold<T: Target>(
                 };
                 begun.take(piece)?;
                 if unsure {
-                    return Err(Miss::Unsure);
+                    return Err(AttemptError::Unsure);
                 }
             }
         }
@@ -316,7 +321,7 @@ async fn hold<T: Target>(
 struct Seen {
     held: VecDeque<Piece>,
     bytes: usize,
-    tally: Tally,
+    tally: AnswerProgress,
     first: Option<Instant>,
     /// Pieces of the answer itself.
     pieces: u64,
@@ -346,7 +351,7 @@ pub fn too_late() -> Failure {
     )
 }
 
-impl<T: Target> Opened<T> {
+impl<T: Target> OpenAnswer<T> {
     /// What the answer took so far, as far as that is counted.
     pub fn usage(&self) -> Option<Usage> {
         self.begun.tally.usage.or_else(|| self.begun.events.usage())

@@ -7,7 +7,7 @@ use octet_api::core::GenerateRequest;
 use octet_config::{Cascade, Condition, Rule, Side};
 use tokio::time::Instant;
 
-use crate::attempt::{Miss, Opened};
+use crate::attempt::{AttemptError, OpenAnswer};
 use crate::dispatch::Job;
 use crate::failure::FailureKind;
 use crate::size::{Size, has_code, has_images, last_user_text, system_text};
@@ -67,7 +67,7 @@ impl<T: Target> Job<T> {
         &mut self,
         table: &Arc<Table<T>>,
         cascade: &Cascade,
-    ) -> Result<Opened<T>, Miss> {
+    ) -> Result<OpenAnswer<T>, AttemptError> {
         let (side, watch) = self.rule(table, cascade).await;
         if side == Side::Strong {
             return self.groups(table, &cascade.strong).await;
@@ -80,7 +80,7 @@ impl<T: Target> Job<T> {
         let result = self.group(table, group, name, false).await;
         self.watch = None;
         let measured = self.meter.take();
-        if let Some(meter) = measured.filter(|_| !matches!(result, Err(Miss::Failed(_)))) {
+        if let Some(meter) = measured.filter(|_| !matches!(result, Err(AttemptError::Failed(_)))) {
             self.trace.step(Step::Confidence {
                 tokens: meter.tokens(),
                 logprob: meter.mean_logprob(),
@@ -90,8 +90,8 @@ impl<T: Target> Job<T> {
         }
         let why = match &result {
             Ok(_) => return result,
-            Err(Miss::Unsure) => None,
-            Err(Miss::Failed(failure)) => {
+            Err(AttemptError::Unsure) => None,
+            Err(AttemptError::Failed(failure)) => {
                 if failure.kind == FailureKind::ContextWindow {
                     self.window_above = group.window_tokens();
                 }
@@ -102,7 +102,7 @@ impl<T: Target> Job<T> {
         let strong = self.groups(table, &cascade.strong).await;
         match (strong, why) {
             // An unsure answer is better than none.
-            (Err(Miss::Failed(failure)), None) if Instant::now() < self.deadline => {
+            (Err(AttemptError::Failed(failure)), None) if Instant::now() < self.deadline => {
                 self.fallback(&cascade.strong, &cascade.fast, failure.kind.name());
                 self.group(table, group, name, true).await
             }

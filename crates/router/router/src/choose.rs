@@ -5,11 +5,11 @@ use octet_config::Strategy;
 use serde::Serialize;
 
 use crate::hash;
-use crate::state::{Availability, Limits, Live, over_tokens};
+use crate::state::{Availability, DeploymentStatus, Limits, over_tokens};
 
 /// What does not change about a deployment while a configuration holds.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Terms {
+pub struct DeploymentSpec {
     /// Unique among all deployments.
     pub id: String,
     /// Lower ones are asked first; higher ones only where those cannot answer.
@@ -29,9 +29,9 @@ pub struct Terms {
 #[derive(Debug, Clone)]
 pub struct Candidate<'a> {
     /// What is fixed.
-    pub terms: &'a Terms,
+    pub terms: &'a DeploymentSpec,
     /// How it is.
-    pub live: Live,
+    pub live: DeploymentStatus,
     /// Requests at the target, others' included, where it tells.
     pub load: Option<u32>,
     /// Tokens of this prompt in its cache, where it tells.
@@ -39,12 +39,12 @@ pub struct Candidate<'a> {
     /// Tokens of this prompt, where it counted.
     pub prompt_tokens: Option<u64>,
     /// Why it is out of the question, as far as the caller knows.
-    pub out: Option<Unfit>,
+    pub out: Option<Ineligible>,
 }
 
 /// What the choice depends on besides.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Demand<'a> {
+pub struct Requirements<'a> {
     /// How to choose.
     pub strategy: Strategy,
     /// About as many tokens as the request takes, for limits.
@@ -68,7 +68,7 @@ pub struct Demand<'a> {
 /// Why a deployment cannot get the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
-pub enum Unfit {
+pub enum Ineligible {
     /// It is left alone after failures.
     Cooling {
         /// For so long.
@@ -106,7 +106,7 @@ pub enum Unfit {
     NotIdle,
 }
 
-impl Unfit {
+impl Ineligible {
     /// Whether waiting for a while may help.
     pub fn passes(self) -> bool {
         matches!(
@@ -152,10 +152,10 @@ pub struct Pick {
 /// Where none can: each one's reason, in the candidates' order.
 pub fn choose(
     candidates: &[Candidate<'_>],
-    demand: &Demand<'_>,
+    demand: &Requirements<'_>,
     rng: &mut fastrand::Rng,
-) -> Result<Pick, Vec<Unfit>> {
-    let reasons: Vec<Option<Unfit>> = candidates.iter().map(|c| unfit(c, demand)).collect();
+) -> Result<Pick, Vec<Ineligible>> {
+    let reasons: Vec<Option<Ineligible>> = candidates.iter().map(|c| unfit(c, demand)).collect();
     let fit = || (0..candidates.len()).filter(|i| reasons[*i].is_none());
     let Some(order) = fit().map(|i| candidates[i].terms.order).min() else {
         return Err(reasons.into_iter().flatten().collect());
@@ -196,7 +196,7 @@ pub fn choose(
 }
 
 /// Why this deployment cannot get the request, if so.
-pub fn unfit(c: &Candidate<'_>, demand: &Demand<'_>) -> Option<Unfit> {
+pub fn unfit(c: &Candidate<'_>, demand: &Requirements<'_>) -> Option<Ineligible> {
     if c.out.is_some() {
         return c.out;
     }
@@ -204,32 +204,33 @@ pub fn unfit(c: &Candidate<'_>, demand: &Demand<'_>) -> Option<Unfit> {
     if let Some(window) = c.terms.window_tokens {
         let tokens = c.prompt_tokens.unwrap_or(demand.tokens_min);
         if demand.check_context && tokens > window {
-            return Some(Unfit::ContextWindow { tokens, window });
+            return Some(Ineligible::ContextWindow { tokens, window });
         }
         if let Some(above) = demand.window_above.filter(|above| window <= *above) {
-            return Some(Unfit::ContextWindow { tokens: tokens.max(above), window });
+            return Some(Ineligible::ContextWindow { tokens: tokens.max(above), window });
         }
     }
     match c.live.available {
         Availability::Ready | Availability::Trial => {}
-        Availability::OnTrial => return Some(Unfit::OnTrial),
+        Availability::OnTrial => return Some(Ineligible::OnTrial),
         Availability::Cooling(time) => {
-            return Some(Unfit::Cooling { for_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) });
+            return Some(Ineligible::Cooling { for_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) });
         }
     }
     if let Some(limit) = limits.max_parallel.filter(|most| c.live.in_flight >= *most) {
-        return Some(Unfit::Parallel { limit });
+        return Some(Ineligible::Parallel { limit });
     }
     if let Some(limit) = limits.rpm.filter(|most| u64::from(c.live.requests) >= *most) {
-        return Some(Unfit::Rpm { limit });
+        return Some(Ineligible::Rpm { limit });
     }
     let tokens = c.prompt_tokens.unwrap_or(0).max(demand.tokens);
-    limits.tpm.filter(|most| over_tokens(c.live.tokens, tokens, *most)).map(|limit| Unfit::Tpm { limit })
+    limits.tpm.filter(|most| over_tokens(c.live.tokens, tokens, *most)).map(|limit| Ineligible::Tpm { limit })
 }
 
 /// The shares of a group's members.
 fn weights(all: &[&Candidate<'_>]) -> Vec<f64> {
-    let of = |get: &dyn Fn(&Terms) -> Option<f64>| all.iter().map(|c| get(c.terms)).collect::<Vec<_>>();
+    let of =
+        |get: &dyn Fn(&DeploymentSpec) -> Option<f64>| all.iter().map(|c| get(c.terms)).collect::<Vec<_>>();
     let given = of(&|t| t.weight);
     let mut out: Vec<f64> = if given.iter().any(Option::is_some) {
         given.into_iter().map(|w| w.unwrap_or(1.0)).collect()
@@ -300,7 +301,7 @@ const CACHED_MIN: u64 = 64;
 fn by_prefix(
     all: &[&Candidate<'_>],
     weights: &[f64],
-    demand: &Demand<'_>,
+    demand: &Requirements<'_>,
     rng: &mut fastrand::Rng,
 ) -> (usize, &'static str) {
     let sum: f64 = weights.iter().sum();

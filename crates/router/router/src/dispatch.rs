@@ -11,14 +11,14 @@ use octet_api::core::GenerateRequest;
 use octet_config::{Confidence, Side, Strategy};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::attempt::{Miss, Missed, Opened, Orders, attempt, too_late};
-use crate::choose::{Candidate, Demand, Pick, Unfit, choose, unfit};
+use crate::attempt::{AttemptError, AttemptParams, FailedAttempt, OpenAnswer, attempt, too_late};
+use crate::choose::{Candidate, Ineligible, Pick, Requirements, choose, unfit};
 use crate::confidence::Meter;
 use crate::failure::{Failure, FailureKind, is_of_the_request};
 use crate::reply::may_be_continued;
-use crate::round::{Next, Round};
+use crate::retry::{Next, RetryState};
 use crate::router::{Call, Router};
-use crate::shadow::Following;
+use crate::shadow::CopyGuard;
 use crate::size::{Size, prefix};
 use crate::state::Permit;
 use crate::table::{Deployment, Group, Resolved, Table};
@@ -30,7 +30,7 @@ use crate::turn::{Freed, Turn, left_out, nobody, wait_until};
 const TEMPLATE_TOKENS: u64 = 4096;
 
 /// A request that is answered, or not, and what is needed to go on if the answer breaks off.
-pub type Outcome<T> = (Box<Job<T>>, Result<Box<Opened<T>>, Failure>);
+pub type Outcome<T> = (Box<Job<T>>, Result<Box<OpenAnswer<T>>, Failure>);
 
 /// A request on its way.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct Job<T: Target> {
     /// A copy of a request, which has one try.
     is_shadow: bool,
     shadowed: bool,
-    pub(crate) following: Option<Following>,
+    pub(crate) following: Option<CopyGuard>,
     /// Where to begin, instead of the name that the client asked for.
     start: Option<String>,
     /// What the client has got, and from whom.
@@ -123,7 +123,7 @@ impl<T: Target> Job<T> {
         })
     }
 
-    async fn find(&mut self) -> Result<Opened<T>, Failure> {
+    async fn find(&mut self) -> Result<OpenAnswer<T>, Failure> {
         let table = Arc::clone(&self.table);
         let asked = self.start.clone().unwrap_or_else(|| self.call.request.model.clone());
         let found = match table.resolve(&asked) {
@@ -146,8 +146,10 @@ impl<T: Target> Job<T> {
             }
         };
         found.map_err(|miss| match miss {
-            Miss::Failed(failure) => failure,
-            Miss::Unsure => Failure::new(FailureKind::Server, "no model was sure enough of its answer"),
+            AttemptError::Failed(failure) => failure,
+            AttemptError::Unsure => {
+                Failure::new(FailureKind::Server, "no model was sure enough of its answer")
+            }
         })
     }
 
@@ -163,7 +165,7 @@ impl<T: Target> Job<T> {
         table: &Arc<Table<T>>,
         asked: &str,
         unknown: Failure,
-    ) -> Result<Opened<T>, Miss> {
+    ) -> Result<OpenAnswer<T>, AttemptError> {
         let mut to = table.policy.fallbacks.default.iter();
         let Some(first) = to.find(|to| self.call.may_use(to)) else { return Err(unknown.into()) };
         self.fallback(asked, first, "unknown_model");
@@ -175,7 +177,11 @@ impl<T: Target> Job<T> {
     }
 
     /// The group of this name, then those that it falls back to.
-    pub(crate) async fn groups(&mut self, table: &Arc<Table<T>>, first: &str) -> Result<Opened<T>, Miss> {
+    pub(crate) async fn groups(
+        &mut self,
+        table: &Arc<Table<T>>,
+        first: &str,
+    ) -> Result<OpenAnswer<T>, AttemptError> {
         let fallbacks = &table.policy.fallbacks;
         let mut left = if self.is_shadow { 0 } else { fallbacks.max };
         let mut known: HashSet<String> = HashSet::from([first.to_string()]);
@@ -208,7 +214,7 @@ impl<T: Target> Job<T> {
             let alone = left == 0
                 || queue.is_empty() && others.iter().all(|n| known.contains(n) || !self.call.may_use(n));
             let failure = match self.group(table, group, name, alone && !self.is_shadow).await {
-                Err(Miss::Failed(failure)) => failure,
+                Err(AttemptError::Failed(failure)) => failure,
                 done => return done,
             };
             if failure.kind == FailureKind::ContextWindow {
@@ -243,12 +249,12 @@ impl<T: Target> Job<T> {
         group: &Arc<Group<T>>,
         name: &str,
         alone: bool,
-    ) -> Result<Opened<T>, Miss> {
+    ) -> Result<OpenAnswer<T>, AttemptError> {
         if group.deployments.is_empty() {
             return Err(self.lost(group.name.as_str(), left_out(group)).into());
         }
         self.count_tokens(table, group).await;
-        let mut round = Round::new(group.deployments.len());
+        let mut round = RetryState::new(group.deployments.len());
         let mut turn = None;
         let mut freed = None;
         let mut told = false;
@@ -280,7 +286,7 @@ impl<T: Target> Job<T> {
                     round.asking(d.terms.order);
                     self.chose(table, group, d, pick.why);
                     match self.ask(table, group, d, name, permit).await {
-                        Err(Miss::Failed(failure)) => {
+                        Err(AttemptError::Failed(failure)) => {
                             let allowed =
                                 table.policy.retries.after(failure.kind, group.name.as_str(), d.retries);
                             let allowed = self.call.wishes.retries.unwrap_or(allowed);
@@ -378,9 +384,9 @@ impl<T: Target> Job<T> {
         table: &Table<T>,
         group: &Group<T>,
         name: &str,
-        round: &Round,
+        round: &RetryState,
         tell: bool,
-    ) -> Result<Pick, Vec<Unfit>> {
+    ) -> Result<Pick, Vec<Ineligible>> {
         let now = Instant::now();
         if group.strategy == Strategy::PrefixAffinity && self.prefix.is_none() {
             self.prefix = prefix(&self.call.request);
@@ -397,7 +403,7 @@ impl<T: Target> Job<T> {
                 out: self.out(round, i, d),
             });
         }
-        let demand = Demand {
+        let demand = Requirements {
             strategy: group.strategy,
             tokens: self.size.tokens(),
             tokens_min: if table.policy.check_context { self.size.tokens_min() } else { 0 },
@@ -416,20 +422,20 @@ impl<T: Target> Job<T> {
         choose(&all, &demand, &mut self.rng)
     }
 
-    fn out(&self, round: &Round, index: usize, d: &Deployment<T>) -> Option<Unfit> {
+    fn out(&self, round: &RetryState, index: usize, d: &Deployment<T>) -> Option<Ineligible> {
         if round.is_out(index, d.terms.order) {
-            return Some(Unfit::Tried);
+            return Some(Ineligible::Tried);
         }
         if let Some((sent, by)) = &self.broken {
             if by.iter().any(|id| id == d.id()) {
-                return Some(Unfit::Tried);
+                return Some(Ineligible::Tried);
             }
             if !d.target.continues(sent) {
-                return Some(Unfit::CannotContinue);
+                return Some(Ineligible::CannotContinue);
             }
         }
         // A copy goes nowhere where it could be in somebody's way.
-        (self.is_shadow && d.target.load().is_some_and(|n| n > 0)).then_some(Unfit::NotIdle)
+        (self.is_shadow && d.target.load().is_some_and(|n| n > 0)).then_some(Ineligible::NotIdle)
     }
 
     fn chose(&mut self, table: &Arc<Table<T>>, group: &Group<T>, d: &Deployment<T>, why: &str) {
@@ -455,7 +461,7 @@ impl<T: Target> Job<T> {
         d: &Arc<Deployment<T>>,
         name: &str,
         permit: Permit,
-    ) -> Result<Opened<T>, Miss> {
+    ) -> Result<OpenAnswer<T>, AttemptError> {
         let policy = &table.policy;
         let streams = self.request.stream && !self.is_shadow;
         let own = if streams { d.stream_timeout.or(policy.stream_timeout).or(d.timeout) } else { d.timeout };
@@ -464,7 +470,7 @@ impl<T: Target> Job<T> {
         let same = Arc::ptr_eq(&request, &self.call.request);
         let read = table.is_mended(group) && may_be_continued(&request);
         let original = self.call.original.clone().filter(|_| same && !read);
-        let orders = Orders {
+        let orders = AttemptParams {
             request: &request,
             original: original.as_deref(),
             resumed: self.broken.is_some(),
@@ -483,16 +489,18 @@ impl<T: Target> Job<T> {
                     permit.first_event(first);
                 }
                 let (deployment, group) = (Arc::clone(d), Arc::clone(group));
-                Ok(Opened { begun, deployment, group, name: name.to_string(), permit: Some(permit) })
+                Ok(OpenAnswer { begun, deployment, group, name: name.to_string(), permit: Some(permit) })
             }
-            Err(Missed { miss, took }) => {
+            Err(FailedAttempt { miss, took }) => {
                 if let Some(took) = took {
                     let (usage, pieces) = (took.usage, took.pieces);
                     self.trace.spent(Spent { deployment: d.id().into(), usage, pieces });
                 }
                 match &miss {
-                    Miss::Unsure => permit.answered(None, false, now),
-                    Miss::Failed(failure) => blame(&self.trace, table, group, (d, name), permit, failure),
+                    AttemptError::Unsure => permit.answered(None, false, now),
+                    AttemptError::Failed(failure) => {
+                        blame(&self.trace, table, group, (d, name), permit, failure)
+                    }
                 }
                 Err(miss)
             }

@@ -7,7 +7,7 @@ use octet_config::Side;
 use tokio::time::Instant;
 
 use crate::dispatch::Job;
-use crate::round::Round;
+use crate::retry::RetryState;
 use crate::table::Resolved;
 use crate::target::Target;
 use crate::trace::{Route, Step};
@@ -41,7 +41,8 @@ impl<T: Target> Job<T> {
                     self.count_tokens(&table, group).await;
                     let from = group.name.as_str();
                     let kind =
-                        match self.pick(&table, group, name, &Round::new(group.deployments.len()), true) {
+                        match self.pick(&table, group, name, &RetryState::new(group.deployments.len()), true)
+                        {
                             Ok(pick) => {
                                 self.trace.step(Step::Chose {
                                     group: from.into(),

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::router::Router;
-use crate::state::{Availability, Live, Reason};
+use crate::state::{Availability, DeploymentStatus, Reason};
 use crate::table::Table;
 use crate::target::Target;
 
@@ -96,7 +96,7 @@ impl<T: Target> Router<T> {
         let table = self.table();
         let now = Instant::now();
         let status = |(group, d): (&Arc<crate::table::Group<T>>, &Arc<crate::table::Deployment<T>>)| {
-            let live: Live = d.state.live(table.policy.latency_ttl, now);
+            let live: DeploymentStatus = d.state.live(table.policy.latency_ttl, now);
             let (state, cooling_s) = match live.available {
                 Availability::Ready => ("ready", 0.0),
                 Availability::Trial | Availability::OnTrial => ("trial", 0.0),

@@ -9,7 +9,7 @@
 //! | `table` | names to groups of deployments; immutable, swapped whole by [`Router::reload`] |
 //! | `state`, `window` | what is known of a deployment while it runs; survives a reload |
 //! | `choose`, `hash` | which deployment of a group: a pure function |
-//! | `policy`, `round` | retries, cooldown, fallbacks |
+//! | `policy`, `retry` | retries, cooldown, fallbacks |
 //! | `dispatch`, `attempt`, `reply` | a request on its way; one try; the answer on its way back |
 //! | `remote`, `resume` | a provider as a target; the rest of an answer that broke off elsewhere |
 //! | `cascade`, `confidence`, `calibrate` | a fast group and a strong one |
@@ -30,7 +30,7 @@ mod policy;
 mod remote;
 mod reply;
 mod resume;
-mod round;
+mod retry;
 mod router;
 mod shadow;
 mod size;

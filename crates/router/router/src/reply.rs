@@ -12,7 +12,7 @@ use octet_api::core::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use crate::attempt::{Opened, too_late};
+use crate::attempt::{OpenAnswer, too_late};
 use crate::dispatch::{Job, Outcome, blame};
 use crate::failure::Failure;
 use crate::target::{Events, Piece, Sent, Target};
@@ -45,7 +45,7 @@ enum Phase<T: Target> {
     /// Somebody is looked for.
     Deciding(Pin<Box<dyn Future<Output = Outcome<T>> + Send>>),
     /// Somebody answers.
-    Answering(Box<Opened<T>>),
+    Answering(Box<OpenAnswer<T>>),
     /// That was it.
     Over,
 }

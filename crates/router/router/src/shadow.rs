@@ -49,16 +49,16 @@ impl Default for Shadows {
 
 /// Ends a copy whose request was given up.
 #[derive(Debug)]
-pub struct Following(Option<AbortHandle>);
+pub struct CopyGuard(Option<AbortHandle>);
 
-impl Following {
+impl CopyGuard {
     /// The request is answered: the copy may take its time.
     pub fn let_go(&mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Following {
+impl Drop for CopyGuard {
     fn drop(&mut self) {
         if let Some(task) = self.0.take() {
             task.abort();
@@ -84,7 +84,7 @@ impl Shadows {
         table: &Arc<Table<T>>,
         shadow: &config::Shadow,
         call: &Call,
-    ) -> Option<Following> {
+    ) -> Option<CopyGuard> {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -105,6 +105,6 @@ impl Shadows {
             count.fetch_add(1, Ordering::Relaxed);
             drop(room);
         });
-        Some(Following(Some(task.abort_handle())))
+        Some(CopyGuard(Some(task.abort_handle())))
     }
 }

@@ -48,7 +48,7 @@ pub enum Availability {
 
 /// A deployment at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Live {
+pub struct DeploymentStatus {
     /// Whether it may be asked.
     pub available: Availability,
     /// Requests that are being answered.
@@ -146,21 +146,21 @@ impl State {
     }
 
     /// How it is now for one of its models.
-    pub fn live_for(&self, model: Option<&str>, latency_ttl: Duration, now: Instant) -> Live {
+    pub fn live_for(&self, model: Option<&str>, latency_ttl: Duration, now: Instant) -> DeploymentStatus {
         let live = self.live(latency_ttl, now);
         match self.model(model) {
             Some(state) if live.available == Availability::Ready => {
-                Live { available: state.lock().available(now), ..live }
+                DeploymentStatus { available: state.lock().available(now), ..live }
             }
             _ => live,
         }
     }
 
     /// How it is now. Speeds that were measured longer than `latency_ttl` ago do not count.
-    pub fn live(&self, latency_ttl: Duration, now: Instant) -> Live {
+    pub fn live(&self, latency_ttl: Duration, now: Instant) -> DeploymentStatus {
         let mut inner = self.lock();
         let counts = *inner.window.at(now);
-        Live {
+        DeploymentStatus {
             available: inner.available(now),
             in_flight: inner.in_flight,
             requests: counts.requests,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use octet_config as config;
 use octet_config::{Cascade, Config, GroupName, HealthChecks, Strategy};
 
-use crate::choose::Terms;
+use crate::choose::DeploymentSpec;
 use crate::failure::FailureKind;
 use crate::policy::Policy;
 use crate::state::{Limits, State, States};
@@ -20,7 +20,7 @@ use crate::trace::By;
 #[derive(Debug)]
 pub struct Deployment<T> {
     /// What the choice depends on.
-    pub terms: Terms,
+    pub terms: DeploymentSpec,
     /// Most time for an attempt. Instead of the policy's.
     pub timeout: Option<Duration>,
     /// Most time to the first event of a stream. Instead of the policy's.
@@ -45,7 +45,7 @@ impl<T: Target> Deployment<T> {
         let (input, output) = (d.info.input_cost_per_token, d.info.output_cost_per_token);
         let priced = input.or(output).map(|_| input.unwrap_or(0.0) + output.unwrap_or(0.0));
         Self {
-            terms: Terms {
+            terms: DeploymentSpec {
                 id: d.id.clone(),
                 order: d.order.unwrap_or(u32::MAX),
                 weight: d.weight,

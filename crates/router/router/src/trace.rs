@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use octet_api::core::Usage;
 use serde::Serialize;
 
-use crate::choose::Unfit;
+use crate::choose::Ineligible;
 
 /// Most steps that are kept; what comes then is counted.
 const STEPS_MAX: usize = 256;
@@ -91,7 +91,7 @@ pub enum Step {
         /// Its id.
         deployment: String,
         /// Why.
-        why: Unfit,
+        why: Ineligible,
     },
     /// A deployment was asked.
     Chose {

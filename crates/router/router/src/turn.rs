@@ -11,7 +11,7 @@ use tokio::sync::MutexGuard;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use crate::choose::Unfit;
+use crate::choose::Ineligible;
 use crate::failure::{Failure, FailureKind};
 use crate::table::{Deployment, Group};
 
@@ -65,16 +65,16 @@ impl<'a> Freed<'a> {
 pub fn wait_until<T>(
     group: &Group<T>,
     name: &str,
-    reasons: &[Unfit],
+    reasons: &[Ineligible],
     most: Instant,
     deadline: Instant,
     now: Instant,
 ) -> Option<Instant> {
     // Requests at work end some time, which nobody knows.
-    if reasons.iter().any(|r| matches!(r, Unfit::Parallel { .. })) {
+    if reasons.iter().any(|r| matches!(r, Ineligible::Parallel { .. })) {
         return Some(deadline);
     }
-    if reasons.iter().any(|r| matches!(r, Unfit::OnTrial)) {
+    if reasons.iter().any(|r| matches!(r, Ineligible::OnTrial)) {
         return (most > now).then_some(most);
     }
     let soonest = soonest(group, name, now).filter(|_| reasons.iter().any(|r| r.passes()))?;
@@ -93,15 +93,15 @@ pub fn left_out<T>(group: &Group<T>) -> Failure {
 }
 
 /// None of a group can be asked.
-pub fn nobody<T>(group: &Group<T>, name: &str, reasons: &[Unfit], now: Instant) -> Failure {
+pub fn nobody<T>(group: &Group<T>, name: &str, reasons: &[Ineligible], now: Instant) -> Failure {
     let each = group.deployments.iter().zip(reasons).map(|(d, r)| format!("{} ({})", d.terms.id, r.text()));
     let why = each.collect::<Vec<_>>().join(", ");
     let what = format!("nobody can answer for '{}' now: {why}", group.name);
-    let too_long = |r: &Unfit| matches!(r, Unfit::ContextWindow { .. });
+    let too_long = |r: &Ineligible| matches!(r, Ineligible::ContextWindow { .. });
     if !reasons.is_empty() && reasons.iter().all(too_long) {
         return Failure::new(FailureKind::ContextWindow, what);
     }
-    if reasons.contains(&Unfit::NotIdle) {
+    if reasons.contains(&Ineligible::NotIdle) {
         return Failure::new(FailureKind::Cancelled, what);
     }
     let retry_after = soonest(group, name, now).map(|t| t.saturating_duration_since(now));

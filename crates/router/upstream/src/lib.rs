@@ -22,8 +22,8 @@ mod failure;
 mod forward;
 mod generate;
 mod lists;
-mod ours;
 mod overlay;
+mod overrides;
 mod rewrite;
 mod watch;
 
@@ -33,4 +33,4 @@ pub use events::Events;
 pub use failure::{Failure, FailureKind};
 pub use forward::{Forward, Raw};
 pub use lists::Listed;
-pub use ours::Ours;
+pub use overrides::Overrides;

@@ -351,14 +351,14 @@ mod tests {
 
     #[test]
     fn counts_are_asked_for_where_the_client_did_not() {
-        for (options, ours) in [
+        for (options, overrides) in [
             (json!(null), true),
             (json!({"include_usage": false, "x": 1}), true),
             (json!({"include_usage": true}), false),
         ] {
             let body = json!({"n": 2, "stream_options": options}).to_string();
             let got = rewrite(&body, &Changes::default(), json!({}), true).unwrap();
-            assert_eq!((got.count_is_ours, got.n), (ours, 2));
+            assert_eq!((got.count_is_ours, got.n), (overrides, 2));
             let sent: Value = serde_json::from_slice(&got.json).unwrap();
             assert_eq!(sent["stream_options"]["include_usage"], true, "{options}");
             assert_eq!(sent["stream_options"].get("x"), options.get("x"));

@@ -8,11 +8,11 @@ use octet_api::core::ModelInfo;
 use octet_parser::ReasoningFormat;
 
 use crate::gateway::{Caller, Gateway, Routes};
-use crate::http::{Kept, Streams};
+use crate::http::{ResponseStore, Streams};
+use crate::memory_budget::MemoryBudget;
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::{Keys, Metrics};
-use crate::pipeline::{Apart, unknown, unnamed};
-use crate::room::Room;
+use crate::pipeline::{BlockingPool, unknown, unnamed};
 use crate::warnings::Warnings;
 
 /// How to serve.
@@ -79,13 +79,13 @@ pub struct App {
     /// What is measured.
     pub metrics: Metrics,
     /// Responses that clients asked to keep.
-    pub kept: Kept,
+    pub kept: ResponseStore,
     /// Streams that outlive their connection.
     pub streams: Streams,
     /// What requests may take together until their prompts are tokens.
-    pub room: Room,
+    pub memory_budget: MemoryBudget,
     /// Does what takes a processor for a while.
-    pub apart: Apart,
+    pub blocking_pool: BlockingPool,
     /// What becomes of warnings.
     pub warnings: Warnings,
     gateway: OnceLock<Arc<Gateway>>,
@@ -100,18 +100,18 @@ impl App {
         let specs = std::mem::take(&mut options.models);
         let routes = options.routes.take();
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
-        let room = Room::new(options.body_bytes_max);
-        let apart = Apart::new(options.prompts_at_once);
+        let memory_budget = MemoryBudget::new(options.body_bytes_max);
+        let blocking_pool = BlockingPool::new(options.prompts_at_once);
         let keys = options.keys.clone();
         let warnings = Warnings::new(options.strict);
         let app = Arc::new(Self {
             options,
             models,
             metrics: Metrics::default(),
-            kept: Kept::default(),
+            kept: ResponseStore::default(),
             streams: Streams::default(),
-            room,
-            apart,
+            memory_budget,
+            blocking_pool,
             warnings,
             gateway: OnceLock::new(),
         });

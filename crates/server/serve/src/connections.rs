@@ -324,7 +324,7 @@ impl Connected {
 }
 
 impl Service<Request<Incoming>> for Connected {
-    type Response = Response<Going>;
+    type Response = Response<TrackedBody>;
     type Error = std::convert::Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -338,24 +338,24 @@ impl Service<Request<Incoming>> for Connected {
         Box::pin(async move {
             let answer = answer.await?;
             activity.set(At::Answer);
-            Ok(answer.map(|inner| Going { inner, activity }))
+            Ok(answer.map(|inner| TrackedBody { inner, activity }))
         })
     }
 }
 
 /// An answer's body, which tells when it is over.
-pub struct Going {
+pub struct TrackedBody {
     inner: Body,
     activity: Arc<Activity>,
 }
 
-impl Drop for Going {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.activity.set(At::Idle(Instant::now()));
     }
 }
 
-impl HttpBody for Going {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -80,7 +80,7 @@ pub struct Scratch<B: Backend> {
     /// The residual stream `[n, hidden]`.
     pub h: B::Buf,
     /// `[n, heads, head_dim (* 2 when gated)]`, or the convolution's channels.
-    wide: B::Buf,
+    qkv: B::Buf,
     /// `[n, kv_heads, head_dim]`
     k: B::Buf,
     /// `[n, kv_heads, head_dim]`
@@ -92,7 +92,7 @@ pub struct Scratch<B: Backend> {
     /// `[n, v_heads]`
     alpha: B::Buf,
     /// The mixer's output before its projection.
-    mixed: B::Buf,
+    mixer_out: B::Buf,
     /// `[outputs, vocab]`
     pub logits: B::Buf,
 }
@@ -127,16 +127,16 @@ impl<B: Backend> Layer<B> {
         let n = batch.len();
         match &self.mixer {
             Mixer::Attention { norm, q, k, v, out, spec } => {
-                be.norm_linear(n, &s.h, norm, eps, [q, k, v], [&mut s.wide, &mut s.k, &mut s.v]);
-                be.rope_store(batch, spec, index, cache, &mut s.wide, &mut s.k, &s.v);
-                be.attend(batch, spec, index, cache, &s.wide, &mut s.mixed);
-                be.linear_add(n, &s.mixed, out, &mut s.h);
+                be.norm_linear(n, &s.h, norm, eps, [q, k, v], [&mut s.qkv, &mut s.k, &mut s.v]);
+                be.rope_store(batch, spec, index, cache, &mut s.qkv, &mut s.k, &s.v);
+                be.attend(batch, spec, index, cache, &s.qkv, &mut s.mixer_out);
+                be.linear_add(n, &s.mixer_out, out, &mut s.h);
             }
             Mixer::Gdn { norm, qkv, z, beta, alpha, out, spec } => {
-                let outs = [&mut s.wide, &mut s.z, &mut s.beta, &mut s.alpha];
+                let outs = [&mut s.qkv, &mut s.z, &mut s.beta, &mut s.alpha];
                 be.norm_linear(n, &s.h, norm, eps, [qkv, z, beta, alpha], outs);
-                be.gdn(batch, spec, index, cache, &s.wide, &s.z, &s.beta, &s.alpha, &mut s.mixed);
-                be.linear_add(n, &s.mixed, out, &mut s.h);
+                be.gdn(batch, spec, index, cache, &s.qkv, &s.z, &s.beta, &s.alpha, &mut s.mixer_out);
+                be.linear_add(n, &s.mixer_out, out, &mut s.h);
             }
         }
         match &self.feed_forward {
@@ -145,7 +145,7 @@ impl<B: Backend> Layer<B> {
         }
     }
 
-    /// Widths of `Scratch::{wide, k and v, z and mixed, beta and alpha}`.
+    /// Widths of `Scratch::{qkv, k and v, z and mixer_out, beta and alpha}`.
     fn widths(&self) -> [usize; 4] {
         match &self.mixer {
             Mixer::Attention { spec: a, .. } => {
@@ -181,16 +181,16 @@ impl<B: Backend> Decoder<B> {
                 *w = (*w).max(x);
             }
         }
-        let [wide, kv, mixed, heads] = width.map(|w| w * tokens);
+        let [qkv, kv, mixer_out, heads] = width.map(|w| w * tokens);
         Ok(Scratch {
             h: be.buf(tokens * self.hidden)?,
-            wide: be.buf(wide)?,
+            qkv: be.buf(qkv)?,
             k: be.buf(kv)?,
             v: be.buf(kv)?,
-            z: be.buf(mixed)?,
+            z: be.buf(mixer_out)?,
             beta: be.buf(heads)?,
             alpha: be.buf(heads)?,
-            mixed: be.buf(mixed)?,
+            mixer_out: be.buf(mixer_out)?,
             logits: be.buf(outputs * self.vocab)?,
         })
     }
@@ -221,7 +221,7 @@ impl<B: Backend> Decoder<B> {
     pub fn redo(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, batch: &Batch) {
         for (i, layer) in self.layers.iter().enumerate() {
             if let Mixer::Gdn { spec, .. } = &layer.mixer {
-                be.gdn(batch, spec, i, cache, &s.wide, &s.z, &s.beta, &s.alpha, &mut s.mixed);
+                be.gdn(batch, spec, i, cache, &s.qkv, &s.z, &s.beta, &s.alpha, &mut s.mixer_out);
             }
         }
     }
@@ -265,7 +265,7 @@ impl<B: Backend> Decoder<B> {
         if let Mixer::Attention { norm, k, v, spec, .. } = &mtp.layer.mixer {
             be.norm_linear(batch.len(), &s.h, norm, self.eps, [k, v], [&mut s.k, &mut s.v]);
             // The queries are of no meaning here, and nothing reads them.
-            be.rope_store(batch, spec, self.layers.len(), cache, &mut s.wide, &mut s.k, &s.v);
+            be.rope_store(batch, spec, self.layers.len(), cache, &mut s.qkv, &mut s.k, &s.v);
         }
     }
 

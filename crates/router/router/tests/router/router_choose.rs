@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use octet_config::Strategy;
-use octet_router::choose::{Candidate, Demand, Terms, Unfit, choose};
-use octet_router::state::{Availability, Limits, Live, States};
+use octet_router::choose::{Candidate, DeploymentSpec, Ineligible, Requirements, choose};
+use octet_router::state::{Availability, DeploymentStatus, Limits, States};
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 
-const IDLE: Live = Live {
+const IDLE: DeploymentStatus = DeploymentStatus {
     available: Availability::Ready,
     in_flight: 0,
     requests: 0,
@@ -19,16 +19,16 @@ const IDLE: Live = Live {
     per_token_s: None,
 };
 
-fn terms(id: &str) -> Terms {
-    Terms { id: id.into(), ..Terms::default() }
+fn terms(id: &str) -> DeploymentSpec {
+    DeploymentSpec { id: id.into(), ..DeploymentSpec::default() }
 }
 
-fn candidate(terms: &Terms) -> Candidate<'_> {
+fn candidate(terms: &DeploymentSpec) -> Candidate<'_> {
     Candidate { terms, live: IDLE, load: None, cached_tokens: None, prompt_tokens: None, out: None }
 }
 
-fn named(weights: &[f64]) -> Vec<Terms> {
-    let one = |(i, w): (usize, &f64)| Terms { weight: Some(*w), ..terms(&format!("d{i}")) };
+fn named(weights: &[f64]) -> Vec<DeploymentSpec> {
+    let one = |(i, w): (usize, &f64)| DeploymentSpec { weight: Some(*w), ..terms(&format!("d{i}")) };
     weights.iter().enumerate().map(one).collect()
 }
 
@@ -39,7 +39,7 @@ fn shares_follow_weights() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut got = [0u32; 3];
     for _ in 0..20_000 {
-        got[choose(&all, &Demand::default(), &mut rng).unwrap().index] += 1;
+        got[choose(&all, &Requirements::default(), &mut rng).unwrap().index] += 1;
     }
     // Five standard deviations of a binomial.
     assert!((f64::from(got[0]) - 18_000.0).abs() < 5.0 * (20_000.0f64 * 0.09).sqrt(), "{got:?}");
@@ -55,7 +55,7 @@ fn without_weights_limits_are_weights() {
     let mut rng = fastrand::Rng::with_seed(2);
     let mut first = 0;
     for _ in 0..10_000 {
-        first += usize::from(choose(&all, &Demand::default(), &mut rng).unwrap().index == 0);
+        first += usize::from(choose(&all, &Requirements::default(), &mut rng).unwrap().index == 0);
     }
     assert!((7200..7800).contains(&first), "{first}");
 }
@@ -73,7 +73,7 @@ proptest! {
         let mut got = vec![0.0; terms.len()];
         for session in 0..2000 {
             let session = format!("{seed}-{session}");
-            let demand = Demand { session: Some(&session), ..Demand::default() };
+            let demand = Requirements { session: Some(&session), ..Requirements::default() };
             let mut all: Vec<_> = terms.iter().map(candidate).collect();
             let before = choose(&all, &demand, &mut rng).unwrap().index;
             prop_assert_eq!(before, choose(&all, &demand, &mut rng).unwrap().index);
@@ -100,15 +100,15 @@ proptest! {
         ]),
         seed in any::<u64>(),
     ) {
-        let terms: Vec<Terms> =
-            orders.iter().enumerate().map(|(i, o)| Terms { order: o.0, ..terms(&format!("d{i}")) }).collect();
+        let terms: Vec<DeploymentSpec> =
+            orders.iter().enumerate().map(|(i, o)| DeploymentSpec { order: o.0, ..terms(&format!("d{i}")) }).collect();
         let mut all: Vec<_> = terms.iter().map(candidate).collect();
         for (c, (_, well)) in all.iter_mut().zip(&orders) {
             if !well {
                 c.live.available = Availability::OnTrial;
             }
         }
-        let demand = Demand { strategy, prefix: Some(seed), ..Demand::default() };
+        let demand = Requirements { strategy, prefix: Some(seed), ..Requirements::default() };
         let least = orders.iter().filter(|o| o.1).map(|o| o.0).min();
         match choose(&all, &demand, &mut fastrand::Rng::with_seed(seed)) {
             Ok(pick) => {
@@ -117,7 +117,7 @@ proptest! {
             }
             Err(reasons) => {
                 prop_assert_eq!(least, None);
-                prop_assert!(reasons.iter().all(|r| *r == Unfit::OnTrial));
+                prop_assert!(reasons.iter().all(|r| *r == Ineligible::OnTrial));
             }
         }
     }
@@ -164,7 +164,7 @@ fn strategies_look_at_what_they_are_named_after() {
     let mut pick = |strategy, stream, set: &dyn Fn(&mut [Candidate<'_>])| {
         let mut all: Vec<_> = names.iter().map(candidate).collect();
         set(&mut all);
-        let demand = Demand { strategy, stream, latency_buffer: 0.1, ..Demand::default() };
+        let demand = Requirements { strategy, stream, latency_buffer: 0.1, ..Requirements::default() };
         let mut got: Vec<&str> =
             (0..64).map(|_| &*names[choose(&all, &demand, &mut rng).unwrap().index].id).collect();
         got.sort_unstable();
@@ -205,12 +205,12 @@ fn the_cheapest_is_chosen_and_the_unpriced_last() {
     let mut all = [terms("a"), terms("b"), terms("c")];
     all[0].cost = Some(2e-6);
     all[2].cost = Some(0.0);
-    let demand = Demand { strategy: Strategy::CostBased, ..Demand::default() };
+    let demand = Requirements { strategy: Strategy::CostBased, ..Requirements::default() };
     let mut rng = fastrand::Rng::with_seed(4);
     for (left_out, expected) in [(None, 2), (Some(2), 0)] {
         let mut candidates: Vec<_> = all.iter().map(candidate).collect();
         if let Some(i) = left_out {
-            candidates[i].out = Some(Unfit::Tried);
+            candidates[i].out = Some(Ineligible::Tried);
         }
         assert_eq!(choose(&candidates, &demand, &mut rng).unwrap().index, expected);
     }
@@ -218,9 +218,10 @@ fn the_cheapest_is_chosen_and_the_unpriced_last() {
 
 #[test]
 fn prefixes_stay_together_until_it_is_too_much() {
-    let names: Vec<Terms> = (0..4).map(|i| terms(&format!("d{i}"))).collect();
+    let names: Vec<DeploymentSpec> = (0..4).map(|i| terms(&format!("d{i}"))).collect();
     let mut rng = fastrand::Rng::with_seed(5);
-    let demand = Demand { strategy: Strategy::PrefixAffinity, prefix: Some(42), ..Demand::default() };
+    let demand =
+        Requirements { strategy: Strategy::PrefixAffinity, prefix: Some(42), ..Requirements::default() };
     let mut load = [0u32; 4];
     let mut choose_with = |load: &[u32; 4], cached: Option<usize>| {
         let mut all: Vec<_> = names.iter().map(candidate).collect();
@@ -252,14 +253,14 @@ fn prompts_that_do_not_fit_go_elsewhere() {
     let mut pick = |tokens: Option<u64>, above: Option<u64>| {
         let mut candidates: Vec<_> = all.iter().map(candidate).collect();
         candidates.iter_mut().for_each(|c| c.prompt_tokens = tokens);
-        let demand = Demand { check_context: true, window_above: above, ..Demand::default() };
+        let demand = Requirements { check_context: true, window_above: above, ..Requirements::default() };
         choose(&candidates, &demand, &mut rng).map(|p| p.index)
     };
     for _ in 0..20 {
         assert_eq!(pick(Some(1001), None), Ok(1));
         assert_eq!(pick(None, Some(1000)), Ok(1), "a window that was too small is no fallback for itself");
     }
-    let window = |tokens, window| Unfit::ContextWindow { tokens, window };
+    let window = |tokens, window| Ineligible::ContextWindow { tokens, window };
     assert_eq!(pick(Some(9000), None), Err(vec![window(9000, 1000), window(9000, 8000)]));
 }
 

@@ -207,7 +207,7 @@ data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":
 }
 
 /// An answer with everything, as our server would give it.
-fn ours() -> Vec<Event> {
+fn overrides() -> Vec<Event> {
     let usage = Usage { prompt_tokens: 12, completion_tokens: 7, ..Usage::default() };
     let text = |text: &str| Event::Text { choice: 0, text: text.into() };
     let thought = |text: &str| Event::Reasoning { choice: 0, text: text.into() };
@@ -240,7 +240,7 @@ fn ours() -> Vec<Event> {
 
 #[tokio::test]
 async fn what_our_own_server_writes_is_read_back_the_same() {
-    let (r, events) = (request(true), ours());
+    let (r, events) = (request(true), overrides());
     let expected = Answer::from_events(&events);
     let stream = |mut writer: Box<dyn StreamWriter>| {
         let mut out = Vec::new();

@@ -2,7 +2,7 @@
 
 use octet_config::{Config, Target, printable};
 
-use super::doors::Current;
+use super::auth::Current;
 use super::target::endpoint;
 use crate::ops::Keys;
 

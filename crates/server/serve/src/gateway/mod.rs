@@ -6,17 +6,17 @@
 //! | `target` | who answers for a deployment |
 //! | `servers` | those that are started first |
 //! | `read` | how much of a body is read |
-//! | `doors` | who may come in, and what that costs whom |
+//! | `auth` | who may come in, and what that costs whom |
 //! | `model_info` | what is told of deployments |
-//! | `passage` | one request on its way through |
+//! | `routed_request` | one request on its way through |
 //! | `watch` | the file changes |
 //! | `check` | what of it would be refused |
 
+mod auth;
 mod check;
-mod doors;
 mod model_info;
-mod passage;
 pub mod read;
+mod routed_request;
 mod servers;
 mod target;
 mod watch;
@@ -39,12 +39,12 @@ use crate::app::App;
 use crate::models::{BoxError, ModelSpec, Registry};
 use crate::ops::Keys;
 use crate::pipeline::unknown;
+pub use auth::Caller;
+use auth::Current;
 pub use check::check;
-pub use doors::Caller;
-use doors::Current;
-pub use passage::{Asker, Passage};
+pub use routed_request::{RequestContext, RoutedRequest};
 use servers::Servers;
-use target::{Far, Here, Started, Target, ours};
+use target::{LocalTarget, OnDemandTarget, RemoteTarget, Target, ours};
 
 /// Reads the configuration again.
 pub type Reload = Arc<dyn Fn() -> Result<Config, String> + Send + Sync>;
@@ -283,7 +283,7 @@ impl Gateway {
         !by_content
             && !group.deployments.is_empty()
             && group.deployments.iter().all(|d| {
-                let speaks = matches!(&d.target, Target::Far(far) if far.speaks(dialect));
+                let speaks = matches!(&d.target, Target::RemoteTarget(far) if far.speaks(dialect));
                 speaks && d.shadow.is_none() && d.terms.limits.tpm.is_none()
             })
     }
@@ -305,7 +305,7 @@ impl Gateway {
         }
         let here = match table.resolve(&seen) {
             Resolved::Group { group, .. } => group.deployments.iter().find_map(|d| match &d.target {
-                Target::Here(here) => Some(here.index()),
+                Target::LocalTarget(here) => Some(here.index()),
                 _ => None,
             }),
             _ => None,
@@ -437,19 +437,30 @@ impl Maker<'_> {
     fn target(&self, d: &Deployment, used: &mut HashSet<usize>) -> Result<Target, BoxError> {
         Ok(match &d.target {
             octet_config::Target::Remote(remote) => {
-                let far = Far::new(self.client, remote.clone(), d.params.clone(), d.info.max_output_tokens);
-                Target::Far(far?)
+                let far = RemoteTarget::new(
+                    self.client,
+                    remote.clone(),
+                    d.params.clone(),
+                    d.info.max_output_tokens,
+                );
+                Target::RemoteTarget(far?)
             }
             octet_config::Target::Local(local) => {
                 let index = self.local(local)?;
                 used.insert(index);
                 let ours = ours(&local.model, &local.changes, &d.params);
-                Target::Here(Here::new(self.app, self.models, index, ours))
+                Target::LocalTarget(LocalTarget::new(self.app, self.models, index, ours))
             }
             octet_config::Target::Process(process) => {
                 let most = d.info.max_output_tokens;
                 let (process, params) = (process.clone(), d.params.clone());
-                Target::Started(Arc::new(Started::new(self.servers, self.client, process, params, most)))
+                Target::OnDemandTarget(Arc::new(OnDemandTarget::new(
+                    self.servers,
+                    self.client,
+                    process,
+                    params,
+                    most,
+                )))
             }
         })
     }

@@ -4,7 +4,7 @@ use octet_config::Mode;
 use octet_router::Resolved;
 use serde_json::{Map, Value, json};
 
-use super::doors::{About, Caller};
+use super::auth::{About, Caller};
 use super::{Current, Gateway};
 
 impl Gateway {

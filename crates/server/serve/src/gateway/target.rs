@@ -11,31 +11,31 @@ use octet_config::{Changes, ProcessTarget, Provider};
 use octet_router::{
     Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, Size, from_api,
 };
-use octet_upstream::{Client, Endpoint, Ours, Settings, Timeouts};
+use octet_upstream::{Client, Endpoint, Overrides, Settings, Timeouts};
 use serde_json::{Map, Value};
 
 use super::read;
 use super::servers::{Lease, Servers};
 use crate::app::App;
+use crate::memory_budget::MemoryPermit;
 use crate::models::Registry;
 use crate::ops::Trace;
 use crate::pipeline::{Job, Purpose, Run, acquire_at, chat_prompt, embed};
-use crate::room::Share;
 
 /// Who answers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// Another server.
-    Far(Far),
+    RemoteTarget(RemoteTarget),
     /// A model in this process.
-    Here(Here),
+    LocalTarget(LocalTarget),
     /// A server that is started on demand.
-    Started(Arc<Started>),
+    OnDemandTarget(Arc<OnDemandTarget>),
 }
 
 /// Another server's model.
 #[derive(Debug, Clone)]
-pub struct Far {
+pub struct RemoteTarget {
     client: Client,
     endpoint: Endpoint,
     remote: Remote,
@@ -57,7 +57,7 @@ pub fn endpoint(
 /// The router has the clocks: an endpoint's own would end long answers.
 const UNTIMED: Timeouts = Timeouts { whole: None, first_chunk: None, idle: None };
 
-impl Far {
+impl RemoteTarget {
     /// A model behind `client`. `max_tokens` where the provider demands a limit and nobody gives one.
     pub fn new(
         client: &Client,
@@ -94,7 +94,7 @@ impl Far {
             ask.request = &whole;
         }
         let answer = octet_router::Target::generate(&self.remote, ask).await?;
-        Ok(Answer::Far(Box::new(answer)))
+        Ok(Answer::RemoteTarget(Box::new(answer)))
     }
 
     /// Vectors that are asked for in another dialect.
@@ -109,16 +109,16 @@ impl Far {
 
 /// A model in this process.
 #[derive(Clone)]
-pub struct Here {
+pub struct LocalTarget {
     app: Weak<App>,
     models: Weak<Registry>,
     index: usize,
     name: Arc<str>,
     window_tokens: u64,
-    ours: Arc<Ours>,
+    ours: Arc<Overrides>,
 }
 
-impl std::fmt::Debug for Here {
+impl std::fmt::Debug for LocalTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Here").field("index", &self.index).field("name", &self.name).finish_non_exhaustive()
     }
@@ -128,16 +128,16 @@ fn ending() -> Failure {
     Failure::new(FailureKind::Server, "the server is shutting down")
 }
 
-/// The passage that a request belongs to has its share of the room. Here it tells only how long the request is.
-fn uncounted(request: &GenerateRequest) -> Share {
-    let mut share = Share::default();
+/// The `RoutedRequest` holds the request's memory permit. Here it tells only how long the request is.
+fn uncounted(request: &GenerateRequest) -> MemoryPermit {
+    let mut share = MemoryPermit::default();
     share.body_bytes = usize::try_from(Size::of(request).bytes).unwrap_or(usize::MAX);
     share
 }
 
-impl Here {
+impl LocalTarget {
     /// The model of that index, whose requests are changed by `ours`.
-    pub fn new(app: &Weak<App>, models: &Arc<Registry>, index: usize, ours: Ours) -> Self {
+    pub fn new(app: &Weak<App>, models: &Arc<Registry>, index: usize, ours: Overrides) -> Self {
         let info = models.info(index);
         Self {
             app: app.clone(),
@@ -190,7 +190,7 @@ impl Here {
         if !warnings.is_empty() {
             tracing::debug!(model = &*self.name, "{}", warnings.join("; "));
         }
-        Ok(Answer::Here(Box::new(run)))
+        Ok(Answer::LocalTarget(Box::new(run)))
     }
 
     async fn embed(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
@@ -211,7 +211,7 @@ impl Here {
     async fn tokens(&self, app: &Arc<App>, request: &Arc<GenerateRequest>) -> Result<u64, ApiError> {
         let lease = acquire_at(app, self.index, None, None).await?;
         let (model, request) = (Arc::clone(lease.model()), self.changed(request));
-        let counted = app.apart.run_unqueued(uncounted(&request), move |gone| match request.chat() {
+        let counted = app.blocking_pool.run_unqueued(uncounted(&request), move |gone| match request.chat() {
             Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
             None => Err(ApiError::new(ErrorKind::InvalidRequest, "these are no messages")),
         });
@@ -221,17 +221,17 @@ impl Here {
 
 /// A server that is started on demand.
 #[derive(Debug)]
-pub struct Started {
+pub struct OnDemandTarget {
     servers: Servers,
     client: Client,
     target: ProcessTarget,
     params: Map<String, Value>,
     max_tokens: Option<u64>,
     /// Where it listened the last time; a start may choose another port.
-    far: Mutex<Option<(String, Far)>>,
+    far: Mutex<Option<(String, RemoteTarget)>>,
 }
 
-impl Started {
+impl OnDemandTarget {
     /// A server of `servers`.
     pub fn new(
         servers: &Servers,
@@ -250,7 +250,7 @@ impl Started {
         }
     }
 
-    fn far(&self, base_url: &str) -> Result<Far, Failure> {
+    fn far(&self, base_url: &str) -> Result<RemoteTarget, Failure> {
         let mut known = self.far.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, far)) = known.as_ref().filter(|(base, _)| base == base_url) {
             return Ok(far.clone());
@@ -268,7 +268,7 @@ impl Started {
             auth: octet_config::Auth::Key,
             changes: self.target.changes.clone(),
         };
-        let far = Far::new(&self.client, remote, self.params.clone(), self.max_tokens)
+        let far = RemoteTarget::new(&self.client, remote, self.params.clone(), self.max_tokens)
             .map_err(|e| Failure::new(FailureKind::Server, e))?;
         *known = Some((base_url.to_string(), far.clone()));
         Ok(far)
@@ -278,7 +278,7 @@ impl Started {
         let lease = self.servers.lease(&self.target.process).await?;
         let far = self.far(lease.base_url())?;
         Ok(match far.generate(ask).await? {
-            Answer::Far(answer) => Answer::Started { answer, _lease: lease },
+            Answer::RemoteTarget(answer) => Answer::OnDemandTarget { answer, _lease: lease },
             other => other,
         })
     }
@@ -289,22 +289,22 @@ impl octet_router::Target for Target {
 
     async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
         match self {
-            Self::Far(far) => far.generate(ask).await,
-            Self::Here(here) => here.generate(ask).await,
-            Self::Started(started) => started.generate(ask).await,
+            Self::RemoteTarget(far) => far.generate(ask).await,
+            Self::LocalTarget(here) => here.generate(ask).await,
+            Self::OnDemandTarget(started) => started.generate(ask).await,
         }
     }
 
     fn model(&self) -> &str {
         match self {
-            Self::Far(far) => far.endpoint.model(),
-            Self::Here(here) => &here.name,
-            Self::Started(started) => &started.target.model,
+            Self::RemoteTarget(far) => far.endpoint.model(),
+            Self::LocalTarget(here) => &here.name,
+            Self::OnDemandTarget(started) => &started.target.model,
         }
     }
 
     async fn count_tokens(&self, request: &Arc<GenerateRequest>) -> Option<u64> {
-        let Self::Here(here) = self else { return None };
+        let Self::LocalTarget(here) = self else { return None };
         let app = here.app.upgrade()?;
         // A model is not loaded to count.
         app.models.loaded(here.index)?;
@@ -313,37 +313,37 @@ impl octet_router::Target for Target {
 
     fn window_tokens(&self) -> Option<u64> {
         match self {
-            Self::Here(here) => Some(here.window_tokens),
-            Self::Far(_) | Self::Started(_) => None,
+            Self::LocalTarget(here) => Some(here.window_tokens),
+            Self::RemoteTarget(_) | Self::OnDemandTarget(_) => None,
         }
     }
 
     fn tells_logprobs(&self) -> bool {
         match self {
-            Self::Far(far) => octet_router::Target::tells_logprobs(&far.remote),
-            Self::Here(_) | Self::Started(_) => true,
+            Self::RemoteTarget(far) => octet_router::Target::tells_logprobs(&far.remote),
+            Self::LocalTarget(_) | Self::OnDemandTarget(_) => true,
         }
     }
 
     fn continues(&self, sent: &Sent) -> bool {
         match self {
-            Self::Far(far) => octet_router::Target::continues(&far.remote, sent),
+            Self::RemoteTarget(far) => octet_router::Target::continues(&far.remote, sent),
             // Thoughts alone are not something to go on from: templates close them.
-            Self::Here(_) => !sent.text.is_empty(),
-            Self::Started(started) => started.target.continues && sent.is_begun(),
+            Self::LocalTarget(_) => !sent.text.is_empty(),
+            Self::OnDemandTarget(started) => started.target.continues && sent.is_begun(),
         }
     }
 
     fn mends(&self) -> bool {
         match self {
-            Self::Far(far) => octet_router::Target::mends(&far.remote),
-            Self::Here(_) => true,
-            Self::Started(started) => started.target.continues,
+            Self::RemoteTarget(far) => octet_router::Target::mends(&far.remote),
+            Self::LocalTarget(_) => true,
+            Self::OnDemandTarget(started) => started.target.continues,
         }
     }
 
     fn load(&self) -> Option<u32> {
-        let Self::Here(here) = self else { return None };
+        let Self::LocalTarget(here) = self else { return None };
         let models = here.models.upgrade()?;
         let stats = models.loaded(here.index).map(|l| l.handle.stats());
         let with_engine = stats.map_or(0, |s| s.running + s.waiting);
@@ -352,13 +352,13 @@ impl octet_router::Target for Target {
 
     async fn check(&self) -> Result<(), Failure> {
         match self {
-            Self::Far(far) => octet_router::Target::check(&far.remote).await,
-            Self::Here(here) => {
+            Self::RemoteTarget(far) => octet_router::Target::check(&far.remote).await,
+            Self::LocalTarget(here) => {
                 let failure = here.models.upgrade().and_then(|m| m.failure(here.index));
                 failure.map_or(Ok(()), |why| Err(Failure::new(FailureKind::Server, why)))
             }
             // It need not run, and is not started to be looked at.
-            Self::Started(_) => Ok(()),
+            Self::OnDemandTarget(_) => Ok(()),
         }
     }
 }
@@ -366,16 +366,16 @@ impl octet_router::Target for Target {
 /// A target's answer.
 pub enum Answer {
     /// Another server's.
-    Far(Box<<Remote as octet_router::Target>::Events>),
+    RemoteTarget(Box<<Remote as octet_router::Target>::Events>),
     /// The same of a server that was started for it, and is not ended while `_lease` is there.
-    Started {
+    OnDemandTarget {
         /// What it says.
         answer: Box<<Remote as octet_router::Target>::Events>,
         /// The place there.
         _lease: Lease,
     },
     /// A model's in this process.
-    Here(Box<Run>),
+    LocalTarget(Box<Run>),
     /// It is there already, in the client's dialect.
     Ready(Option<Bytes>, Option<Usage>),
 }
@@ -394,36 +394,36 @@ impl Answer {
 impl Events for Answer {
     async fn next(&mut self) -> Option<Result<Piece, Failure>> {
         match self {
-            Self::Far(answer) | Self::Started { answer, .. } => answer.next().await,
-            Self::Here(run) => run.next().await.map(|e| Ok(Piece::Event(e))),
+            Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.next().await,
+            Self::LocalTarget(run) => run.next().await.map(|e| Ok(Piece::Event(e))),
             Self::Ready(bytes, _) => bytes.take().map(|b| Ok(Piece::Raw(b))),
         }
     }
 
     fn try_next(&mut self) -> Option<Result<Piece, Failure>> {
         match self {
-            Self::Far(answer) | Self::Started { answer, .. } => answer.try_next(),
-            Self::Here(run) => run.try_next().map(|e| Ok(Piece::Event(e))),
+            Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.try_next(),
+            Self::LocalTarget(run) => run.try_next().map(|e| Ok(Piece::Event(e))),
             Self::Ready(bytes, _) => bytes.take().map(|b| Ok(Piece::Raw(b))),
         }
     }
 
     fn is_remote(&self) -> bool {
-        matches!(self, Self::Far(_) | Self::Started { .. })
+        matches!(self, Self::RemoteTarget(_) | Self::OnDemandTarget { .. })
     }
 
     fn usage(&self) -> Option<Usage> {
         match self {
-            Self::Far(answer) | Self::Started { answer, .. } => answer.usage(),
-            Self::Here(_) => None,
+            Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.usage(),
+            Self::LocalTarget(_) => None,
             Self::Ready(_, usage) => *usage,
         }
     }
 }
 
 /// Changes that a configuration makes in requests for a model of ours; what has no meaning there is told.
-pub fn ours(name: &str, changes: &Changes, params: &Map<String, Value>) -> Ours {
-    let ours = Ours::new(changes, params);
+pub fn ours(name: &str, changes: &Changes, params: &Map<String, Value>) -> Overrides {
+    let ours = Overrides::new(changes, params);
     let unknown: Vec<&str> = ours.unknown().collect();
     if !unknown.is_empty() {
         tracing::warn!(

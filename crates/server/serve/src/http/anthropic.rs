@@ -42,7 +42,7 @@ pub async fn count(State(app): State<Arc<App>>, request: Request) -> Response {
         let (parsed, share) = body::parse(c.body, count_tokens::parse).await?;
         let lease = acquire(&c.app, &parsed.model, None, None).await?;
         let model = Arc::clone(lease.model());
-        let counted = c.app.apart.run_unqueued(share, move |gone| match parsed.chat() {
+        let counted = c.app.blocking_pool.run_unqueued(share, move |gone| match parsed.chat() {
             Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
             None => Err(ApiError::new(ErrorKind::Internal, "these are no messages")),
         });

@@ -1,4 +1,4 @@
-//! Bodies of requests: read with limits for length and time, within the room that all of them have together, and only where
+//! Bodies of requests: read with limits for length and time, within one memory budget for all of them, and only where
 //! they say that they are JSON. Used by all endpoints that take one.
 
 use std::borrow::Cow;
@@ -20,8 +20,8 @@ use serde_json::value::RawValue;
 use super::error::UNSUPPORTED_MEDIA_TYPE;
 use super::litellm::{PathModel, with_model};
 use crate::connections::{Activity, BodyError};
-use crate::room::{Room, Share};
-use crate::watched::watched;
+use crate::memory_budget::{MemoryBudget, MemoryPermit};
+use crate::observed::observed;
 
 /// Browsers say with it where a request comes from.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -30,12 +30,12 @@ const RETRY_S: u64 = 1;
 /// Longer bodies are read where they hold nobody up.
 const PARSE_INLINE_MAX: usize = 256 << 10;
 
-/// A body that has come, with its share of the room.
+/// A body that has come, with its memory permit.
 #[derive(Debug)]
 pub struct Held {
     bytes: Vec<u8>,
-    share: Share,
-    room: Room,
+    share: MemoryPermit,
+    memory_budget: MemoryBudget,
 }
 
 impl Held {
@@ -45,8 +45,8 @@ impl Held {
             .is_ok_and(|o| o.contains_key(field))
     }
 
-    /// The bytes, and their share of the room: to be held for as long as they are.
-    pub fn into_parts(self) -> (Bytes, Share) {
+    /// The bytes and their memory permit, which must live as long as they do.
+    pub fn into_parts(self) -> (Bytes, MemoryPermit) {
         (self.bytes.into(), self.share)
     }
 
@@ -60,25 +60,30 @@ impl Held {
         if len > bytes_max {
             return Err(too_large(bytes_max));
         }
-        self.room.take_body(&mut self.share, len)?;
+        self.memory_budget.take_body(&mut self.share, len)?;
         self.bytes.extend_from_slice(data);
         Ok(())
     }
 }
 
 /// The body of a request.
-pub async fn read(request: Request, bytes_max: usize, room: &Room) -> Result<Held, ApiError> {
+pub async fn read(
+    request: Request,
+    bytes_max: usize,
+    memory_budget: &MemoryBudget,
+) -> Result<Held, ApiError> {
     let (head, body) = request.into_parts();
     check_type(&head.headers)?;
     let length = head.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|n| n > bytes_max as u64) {
         return Err(too_large(bytes_max));
     }
-    gather(body, bytes_max, room).await
+    gather(body, bytes_max, memory_budget).await
 }
 
-async fn gather(mut body: Body, bytes_max: usize, room: &Room) -> Result<Held, ApiError> {
-    let mut held = Held { bytes: Vec::new(), share: Share::default(), room: room.clone() };
+async fn gather(mut body: Body, bytes_max: usize, memory_budget: &MemoryBudget) -> Result<Held, ApiError> {
+    let mut held =
+        Held { bytes: Vec::new(), share: MemoryPermit::default(), memory_budget: memory_budget.clone() };
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let frame = frame.map_err(|e| broken(&e))?;
         // Trailers say nothing to us.
@@ -138,29 +143,29 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError { code: Some(UNSUPPORTED_MEDIA_TYPE.into()), ..error })
 }
 
-/// Reads a body by its dialect's rules. The share of the room that comes with it is for as long as what was read is kept.
+/// Reads a body by its dialect's rules. The memory permit that comes with it must live as long as what was read.
 pub async fn parse<T: Send + 'static>(
     body: Held,
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
-) -> Result<(T, Share), ApiError> {
-    let Held { bytes, mut share, room } = body;
-    Ok((parse_bytes(&room, &mut share, bytes.into(), with).await?, share))
+) -> Result<(T, MemoryPermit), ApiError> {
+    let Held { bytes, mut share, memory_budget } = body;
+    Ok((parse_bytes(&memory_budget, &mut share, bytes.into(), with).await?, share))
 }
 
-/// The same of bytes that are kept beside what is made of them, with their share of `room`.
+/// The same of bytes that are kept beside what is made of them, with their permit of `memory_budget`.
 pub async fn parse_bytes<T: Send + 'static>(
-    room: &Room,
-    share: &mut Share,
+    memory_budget: &MemoryBudget,
+    share: &mut MemoryPermit,
     bytes: Bytes,
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     if bytes.len() <= PARSE_INLINE_MAX {
-        room.take_values(share, &bytes)?;
+        memory_budget.take_values(share, &bytes)?;
         return with(&bytes);
     }
-    let (room, mut own) = (room.clone(), std::mem::take(share));
+    let (memory_budget, mut own) = (memory_budget.clone(), std::mem::take(share));
     let read = tokio::task::spawn_blocking(move || {
-        let parsed = room.take_values(&mut own, &bytes).and_then(|()| with(&bytes));
+        let parsed = memory_budget.take_values(&mut own, &bytes).and_then(|()| with(&bytes));
         (parsed, own)
     });
     let (parsed, own) = read.await.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
@@ -176,7 +181,8 @@ pub async fn part<F: Future<Output = Response>>(
     let connection = request.extensions().get::<Arc<Activity>>().cloned();
     let whole = Arc::new(AtomicBool::new(request.body().is_end_stream()));
     let came = Arc::clone(&whole);
-    let request = request.map(|inner| Body::new(watched(inner, move || came.store(true, Ordering::Relaxed))));
+    let request =
+        request.map(|inner| Body::new(observed(inner, move || came.store(true, Ordering::Relaxed))));
     let mut response = answer(request).await;
     if !whole.load(Ordering::Relaxed) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -40,7 +40,7 @@ where
     let caller = caller(&request);
     let headers = request.headers().clone();
     let model = request.extensions().get::<PathModel>().cloned();
-    let result = match body::read(request, app.options.body_bytes_max, &app.room).await {
+    let result = match body::read(request, app.options.body_bytes_max, &app.memory_budget).await {
         Ok(body) => {
             let body = if let Some(model) = &model { body.naming(model) } else { body };
             answer(Call { app, trace: trace.clone(), caller, headers, body }).await

@@ -20,7 +20,7 @@ use super::status::{Which, about};
 use super::tokens::permit;
 use super::{body, openai as openai_http, routed};
 use crate::app::App;
-use crate::gateway::Asker;
+use crate::gateway::RequestContext;
 use crate::gateway::read::Own;
 use crate::pipeline::{embed, rank};
 use crate::warnings::{messages, tell};
@@ -58,8 +58,13 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let (parsed, share) = body::parse(c.body, parse).await?;
     if let Some(gateway) = c.app.gateway().cloned() {
-        let asker =
-            Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own: Own::default() };
+        let asker = RequestContext {
+            trace: &c.trace,
+            caller: &c.caller,
+            headers: &c.headers,
+            share,
+            own: Own::default(),
+        };
         return routed::parsed(&c.app, &gateway, asker, parsed, None, COMPLETION).await;
     }
     generate(c.app, c.trace, &c.headers, (parsed, share), COMPLETION).await
@@ -83,8 +88,13 @@ async fn vectors(c: Call) -> Result<Response, ApiError> {
     if let Some(gateway) = c.app.gateway().cloned() {
         // In words that others have, too.
         let asked = Value::Object(openai::embeddings::body(&parsed, &parsed.model)).to_string().into_bytes();
-        let asker =
-            Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own: Own::default() };
+        let asker = RequestContext {
+            trace: &c.trace,
+            caller: &c.caller,
+            headers: &c.headers,
+            share,
+            own: Own::default(),
+        };
         let got = routed::bytes(&c.app, &gateway, asker, Wire::OpenAiEmbeddings, asked.into()).await?;
         return Ok(json_response(200, llama::vectors(&openai::embeddings::read(&got.0)?)));
     }

@@ -8,19 +8,19 @@ mod anthropic;
 mod body;
 mod call;
 mod error;
-mod kept;
 mod litellm;
 mod llama;
 mod ollama;
 mod openai;
 mod page;
 mod reply;
+mod response_store;
 mod responses;
 mod routed;
 mod status;
 mod streams;
 mod tokens;
-mod turn;
+mod yield_to_others;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ use crate::ops;
 use call::trace;
 pub use error::Dialect;
 use error::METHOD_NOT_ALLOWED;
-pub use kept::Kept;
 pub use reply::header_text;
+pub use response_store::ResponseStore;
 pub use streams::Streams;
 
 /// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.

@@ -17,7 +17,7 @@ use super::reply::{Form, NDJSON, generate};
 use super::routed;
 use crate::app::App;
 use crate::gateway::read::{Own, split};
-use crate::gateway::{Asker, Caller};
+use crate::gateway::{Caller, RequestContext};
 use crate::pipeline::{acquire_at, embed};
 use crate::warnings::{messages, tell};
 
@@ -57,12 +57,12 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let (bytes, mut share) = c.body.into_parts();
     let (own, bytes) = if c.app.gateway().is_some() { split(bytes, wire) } else { (Own::default(), bytes) };
-    let parsed = match body::parse_bytes(&c.app.room, &mut share, bytes.clone(), parse).await? {
+    let parsed = match body::parse_bytes(&c.app.memory_budget, &mut share, bytes.clone(), parse).await? {
         Asked::Generate(parsed) => *parsed,
         Asked::Load(load) => return load_model(&c.app, &c.caller, &load, wire == Wire::OllamaChat).await,
     };
     if let Some(gateway) = c.app.gateway().cloned() {
-        let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
+        let asker = RequestContext { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
         return routed::parsed(&c.app, &gateway, asker, parsed, Some((wire, bytes)), form).await;
     }
     drop(bytes);
@@ -119,8 +119,13 @@ pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Respons
             // The older endpoint asks for one vector, in its own words: the newer one is what others have.
             let newer = vectors::body(&parsed, &parsed.model)?;
             let body = serde_json::Value::Object(newer).to_string().into_bytes();
-            let asker =
-                Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own: Own::default() };
+            let asker = RequestContext {
+                trace: &c.trace,
+                caller: &c.caller,
+                headers: &c.headers,
+                share,
+                own: Own::default(),
+            };
             let got = routed::bytes(&c.app, &gateway, asker, Wire::OllamaEmbed, body.into()).await?;
             return Ok(json(200, vectors::response_old(&vectors::read(&got.0)?)));
         }

@@ -16,13 +16,13 @@ use octet_router::{Dialect as Wire, Piece};
 
 use super::call::Call;
 use super::error::json;
-use super::turn::others_turn;
+use super::yield_to_others::others_turn;
 use super::{body, routed};
 use crate::app::App;
-use crate::gateway::Passage;
+use crate::gateway::RoutedRequest;
+use crate::memory_budget::MemoryPermit;
 use crate::ops::Trace;
 use crate::pipeline::Run;
-use crate::room::Share;
 use crate::warnings::tell;
 
 /// A stream says that it is alive after so long without a token.
@@ -73,12 +73,12 @@ pub async fn answer(c: Call, asked: Asked) -> Result<Response, ApiError> {
     generate(c.app, c.trace, &c.headers, parsed, asked.form).await
 }
 
-/// Answers a request, which comes with its share of the room, by a model here.
+/// Answers a request, which comes with its memory permit, by a local model.
 pub async fn generate(
     app: Arc<App>,
     trace: Trace,
     headers: &HeaderMap,
-    asked: (GenerateRequest, Share),
+    asked: (GenerateRequest, MemoryPermit),
     form: Form,
 ) -> Result<Response, ApiError> {
     let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
@@ -122,7 +122,7 @@ pub enum Source {
     /// A model here.
     Run(Box<Run>),
     /// Whoever the router asks.
-    Passage(Box<Passage>),
+    RoutedRequest(Box<RoutedRequest>),
 }
 
 impl Source {
@@ -130,26 +130,26 @@ impl Source {
     fn owner(&self) -> Option<&Arc<str>> {
         match self {
             Self::Run(_) => None,
-            Self::Passage(passage) => passage.owner(),
+            Self::RoutedRequest(routed_request) => routed_request.owner(),
         }
     }
 
     async fn next(&mut self) -> Option<Piece> {
         match self {
             Self::Run(run) => run.next().await.map(Piece::Event),
-            Self::Passage(passage) => passage.next().await,
+            Self::RoutedRequest(routed_request) => routed_request.next().await,
         }
     }
 
     fn try_next(&mut self) -> Option<Piece> {
         match self {
             Self::Run(run) => run.try_next().map(Piece::Event),
-            Self::Passage(passage) => passage.try_next(),
+            Self::RoutedRequest(routed_request) => routed_request.try_next(),
         }
     }
 
     fn is_remote(&self) -> bool {
-        matches!(self, Self::Passage(passage) if passage.is_remote())
+        matches!(self, Self::RoutedRequest(routed_request) if routed_request.is_remote())
     }
 }
 

@@ -17,7 +17,7 @@ use super::routed;
 use super::{Dialect, body};
 use crate::app::App;
 use crate::gateway::read::{Own, split};
-use crate::gateway::{Asker, Caller, Gateway};
+use crate::gateway::{Caller, Gateway, RequestContext};
 
 const FORM: Form = Form {
     writer: |r| Box::new(ResponseWriter::new(r)),
@@ -41,11 +41,12 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
         if let Some(gateway) = c.app.gateway().cloned() {
             (own, bytes) = split(bytes, Wire::OpenAiResponses);
             if passes(&c.app, &gateway, &c.caller, &bytes) {
-                let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
+                let asker =
+                    RequestContext { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
                 return routed::passing(&c.app, &gateway, asker, Wire::OpenAiResponses, bytes, FORM).await;
             }
         }
-        let mut parsed = body::parse_bytes(&c.app.room, &mut share, bytes, responses::parse).await?;
+        let mut parsed = body::parse_bytes(&c.app.memory_budget, &mut share, bytes, responses::parse).await?;
         if let Some(id) = &parsed.previous_response_id {
             let Some(kept) = c.app.kept.get(id, &c.caller) else {
                 let what = format!(
@@ -56,10 +57,11 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
                 return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
             };
             responses::follow(&mut parsed, kept.conversation.clone());
-            c.app.room.take_kept(&mut share, kept.bytes)?;
+            c.app.memory_budget.take_kept(&mut share, kept.bytes)?;
         }
         if let Some(gateway) = c.app.gateway().cloned() {
-            let asker = Asker { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
+            let asker =
+                RequestContext { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
             return routed::parsed(&c.app, &gateway, asker, parsed, None, FORM).await;
         }
         generate(c.app, c.trace, &c.headers, (parsed, share), FORM).await

@@ -16,7 +16,7 @@ use super::error::json;
 use super::reply::{Asked, Form, KEEP_ALIVE, Source, header_text, stream, whole};
 use crate::app::App;
 use crate::gateway::read::{self, Own};
-use crate::gateway::{Asker, Caller, Gateway, Passage};
+use crate::gateway::{Caller, Gateway, RequestContext, RoutedRequest};
 use crate::warnings::{self, messages};
 
 /// Headers of answers: who answered, and how that was found.
@@ -38,12 +38,12 @@ pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Resp
     let request = match peeked {
         // What nobody here understands goes on as it is, and is not gone on with where it breaks off.
         Some(request) if request.stream && gateway.mends(&request.model) => {
-            body::parse_bytes(&app.room, &mut share, bytes.clone(), parse).await.unwrap_or(request)
+            body::parse_bytes(&app.memory_budget, &mut share, bytes.clone(), parse).await.unwrap_or(request)
         }
         Some(request) => request,
-        None => body::parse_bytes(&app.room, &mut share, bytes.clone(), parse).await?,
+        None => body::parse_bytes(&app.memory_budget, &mut share, bytes.clone(), parse).await?,
     };
-    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share, own };
+    let asker = RequestContext { trace: &trace, caller: &caller, headers: &headers, share, own };
     parsed(&app, gateway, asker, request, Some((dialect, bytes)), form).await
 }
 
@@ -51,7 +51,7 @@ pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Resp
 pub async fn passing(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: Asker<'_>,
+    asker: RequestContext<'_>,
     dialect: Wire,
     body: Bytes,
     form: Form,
@@ -66,19 +66,19 @@ pub async fn passing(
 pub async fn parsed(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: Asker<'_>,
+    asker: RequestContext<'_>,
     request: GenerateRequest,
     original: Option<(Wire, Bytes)>,
     form: Form,
 ) -> Result<Response, ApiError> {
-    let mut passage = enter(app, gateway, asker, request, original)?;
-    let request = Arc::clone(passage.request());
+    let mut routed_request = enter(app, gateway, asker, request, original)?;
+    let request = Arc::clone(routed_request.request());
     // A stream says that it is alive while nobody has answered yet; then its headers cannot say who did.
-    passage.decide(request.stream.then_some(KEEP_ALIVE)).await?;
-    let route = passage.route();
+    routed_request.decide(request.stream.then_some(KEEP_ALIVE)).await?;
+    let route = routed_request.route();
     // A provider may know what we do not.
-    let warnings = if passage.is_remote() { Vec::new() } else { request.warnings.clone() };
-    let source = Source::Passage(Box::new(passage));
+    let warnings = if routed_request.is_remote() { Vec::new() } else { request.warnings.clone() };
+    let source = Source::RoutedRequest(Box::new(routed_request));
     let mut response = if request.stream {
         stream(Arc::clone(app), source, request, form)
     } else {
@@ -93,7 +93,8 @@ pub async fn parsed(
 pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Response, ApiError> {
     let Call { app, trace, caller, headers, body } = c;
     let (body, share) = body.into_parts();
-    let asker = Asker { trace: &trace, caller: &caller, headers: &headers, share, own: Own::default() };
+    let asker =
+        RequestContext { trace: &trace, caller: &caller, headers: &headers, share, own: Own::default() };
     let (got, route) = bytes(&app, gateway, asker, dialect, body).await?;
     let mut response = json(200, got);
     tell(&mut response, route);
@@ -104,7 +105,7 @@ pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Res
 pub async fn bytes(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: Asker<'_>,
+    asker: RequestContext<'_>,
     dialect: Wire,
     body: Bytes,
 ) -> Result<(Bytes, Route), ApiError> {
@@ -115,12 +116,12 @@ pub async fn bytes(
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
     };
     let request = GenerateRequest { stream: false, ..request };
-    let (asker, body) = (Asker { own, ..asker }, left.unwrap_or(body));
-    let mut passage = enter(app, gateway, asker, request, Some((dialect, body)))?;
-    passage.decide(None).await?;
-    let route = passage.route();
+    let (asker, body) = (RequestContext { own, ..asker }, left.unwrap_or(body));
+    let mut routed_request = enter(app, gateway, asker, request, Some((dialect, body)))?;
+    routed_request.decide(None).await?;
+    let route = routed_request.route();
     let mut out = None;
-    while let Some(piece) = passage.next().await {
+    while let Some(piece) = routed_request.next().await {
         match piece {
             Piece::Raw(bytes) => out = Some(bytes),
             Piece::Event(octet_api::core::Event::Error(e)) => return Err(e),
@@ -137,10 +138,10 @@ type Route = (Option<String>, String);
 fn enter(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: Asker<'_>,
+    asker: RequestContext<'_>,
     request: GenerateRequest,
     original: Option<(Wire, Bytes)>,
-) -> Result<Passage, ApiError> {
+) -> Result<RoutedRequest, ApiError> {
     let model = match request.model.as_str() {
         "" => app.sole_name(asker.caller)?,
         name => gateway.name(name).to_string(),
@@ -149,7 +150,7 @@ fn enter(
     let keep_alive = request.keep_alive.filter(|_| matches!(asker.caller, Caller::Trusted));
     let request = Arc::new(GenerateRequest { model, keep_alive, ..request });
     let original = original.map(|(dialect, body)| Original { dialect, headers: asker.headers.clone(), body });
-    Passage::enter(app, gateway, asker, &request, original)
+    RoutedRequest::enter(app, gateway, asker, &request, original)
 }
 
 fn tell(response: &mut Response, (model, route): Route) {

@@ -47,13 +47,13 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
                 let model = Arc::clone(lease.model());
                 let chat = conversation(*asked)?;
                 let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens);
-                let counted = c.app.apart.run_unqueued(share, count);
+                let counted = c.app.blocking_pool.run_unqueued(share, count);
                 (lease, counted.await?, false)
             }
             Tokenize::Text(asked) => {
                 let lease = lease(&c.app, &c.caller, &asked.model).await?;
                 let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
-                let tokens = c.app.apart.run_unqueued(share, move |gone| {
+                let tokens = c.app.blocking_pool.run_unqueued(share, move |gone| {
                     let special = if asked.parse_special { Special::Parse } else { Special::Text };
                     let bos = loaded.tokenizer().bos().filter(|_| asked.add_special);
                     let mut ids: Vec<u32> = bos.into_iter().collect();
@@ -107,7 +107,7 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
         let model = Arc::clone(lease.model());
         let chat = conversation(asked)?;
         let render = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.text);
-        let text = c.app.apart.run_unqueued(share, render).await?;
+        let text = c.app.blocking_pool.run_unqueued(share, render).await?;
         Ok(json_response(200, json!({"prompt": text}).to_string()))
     })
     .await
@@ -122,7 +122,7 @@ pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Respon
         let model = Arc::clone(lease.model());
         let chat = conversation(asked)?;
         let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens.len());
-        let tokens = c.app.apart.run_unqueued(share, count).await?;
+        let tokens = c.app.blocking_pool.run_unqueued(share, count).await?;
         let out = json!({"object": "response.input_tokens", "input_tokens": tokens});
         Ok(json_response(200, out.to_string()))
     })

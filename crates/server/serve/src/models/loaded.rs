@@ -13,9 +13,9 @@ use octet_parser::{Format, ToolSyntax};
 use octet_weights::Metadata;
 use serde_json::{Map, Value};
 
-use super::heads::Heads;
 use super::roles::roles;
 use super::spec::{BoxError, ModelSpec};
+use super::tool_prefixes::ToolPrefixes;
 use super::tools::Tools;
 
 /// The tag that ends reasoning.
@@ -70,7 +70,7 @@ pub struct Loaded {
     vocabulary: OnceLock<Result<Arc<Vocabulary>, String>>,
     grammars: Mutex<Vec<(Constraint, Grammar)>>,
     /// Beginnings of prompts that have tools.
-    pub heads: Heads,
+    pub tool_prefixes: ToolPrefixes,
 }
 
 /// Compiled constraints that are kept for the next request with the same.
@@ -135,7 +135,7 @@ impl Loaded {
             load_time: began.elapsed(),
             vocabulary: OnceLock::new(),
             grammars: Mutex::new(Vec::new()),
-            heads: Heads::default(),
+            tool_prefixes: ToolPrefixes::default(),
             handle,
         })
     }

@@ -1,15 +1,15 @@
 //! The models that are served, and when each is in memory. Used by the pipeline and by `http`.
 
-mod heads;
 mod loaded;
 mod memory;
 mod names;
 mod registry;
 mod roles;
 mod spec;
+mod tool_prefixes;
 mod tools;
 
 pub use loaded::{Loaded, THINK_END};
 pub use memory::{FreeMemory, Memory};
 pub use registry::{AcquireError, Lease, Registry};
-pub use spec::{BoxError, Card, MakeEngine, ModelSpec, Open};
+pub use spec::{BoxError, MakeEngine, ModelCard, ModelSpec, Open};

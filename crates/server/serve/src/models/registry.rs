@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::loaded::{Loaded, Progress};
 use super::memory::Memory;
 use super::names::find;
-use super::spec::{BoxError, Card, ModelSpec};
+use super::spec::{BoxError, ModelCard, ModelSpec};
 
 /// Why there is no model for a request.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +80,7 @@ struct State {
 
 struct Entry {
     spec: ModelSpec,
-    card: Card,
+    card: ModelCard,
 }
 
 /// All models.
@@ -113,7 +113,7 @@ impl Lease {
         &self.loaded
     }
     /// What is known of it.
-    pub fn card(&self) -> &Card {
+    pub fn card(&self) -> &ModelCard {
         &self.entry.card
     }
 }
@@ -187,7 +187,7 @@ impl Registry {
 
     /// One more model; returns its index. Nothing is loaded.
     pub fn add(&self, spec: ModelSpec) -> Result<usize, BoxError> {
-        let card = Card::read(&spec)?;
+        let card = ModelCard::read(&spec)?;
         if let Some(limit) = self.memory.limit.filter(|limit| card.memory_bytes > *limit) {
             return Err(format!(
                 "the model '{}' takes {} and --memory-limit is {}; raise that, or give a smaller --ctx-size, --parallel, \
@@ -267,7 +267,7 @@ impl Registry {
     }
 
     /// What is known of a model without loading it.
-    pub fn card(&self, index: usize) -> Card {
+    pub fn card(&self, index: usize) -> ModelCard {
         self.entry(index).card.clone()
     }
 

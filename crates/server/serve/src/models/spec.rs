@@ -78,7 +78,7 @@ impl ModelSpec {
 
 /// What is known of a model without loading it.
 #[derive(Debug, Clone)]
-pub struct Card {
+pub struct ModelCard {
     /// As lists show it; `loaded` is `None`.
     pub info: ModelInfo,
     /// What it takes in memory when it is loaded, caches included.
@@ -87,7 +87,7 @@ pub struct Card {
     pub pooling: Pooling,
 }
 
-impl Card {
+impl ModelCard {
     /// Opens the model's file, and reads what it says about itself.
     pub(crate) fn read(spec: &ModelSpec) -> Result<Self, BoxError> {
         let file = (spec.open)()?;

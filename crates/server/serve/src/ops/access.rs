@@ -11,7 +11,7 @@ use http_body::Body as _;
 use hyper::header::HeaderValue;
 use octet_config::printable;
 
-use crate::watched::watched;
+use crate::observed::observed;
 
 /// What the pipeline knows of a request.
 #[derive(Debug, Clone, Default)]
@@ -131,5 +131,5 @@ pub async fn log<F: Future<Output = Response>>(
     if let Ok(id) = id {
         response.headers_mut().insert("x-request-id", id);
     }
-    response.map(|inner| Body::new(watched(inner, move || line.completed())))
+    response.map(|inner| Body::new(observed(inner, move || line.completed())))
 }

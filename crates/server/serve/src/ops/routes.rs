@@ -1,4 +1,4 @@
-//! What the router did, as metrics. Counted by `gateway::passage`, once a request.
+//! What the router did, as metrics. Counted by `gateway::routed_request`, once a request.
 
 use std::time::Duration;
 

@@ -74,7 +74,7 @@ async fn one(
         Prompt::Text(text) => text.len(),
         Prompt::Tokens(_) | Prompt::Mixed(_) => 0,
     };
-    let submitted = app.apart.run(bytes, move |gone| {
+    let submitted = app.blocking_pool.run(bytes, move |gone| {
         let ours = embedding(&model, &asked.inputs[i], pooling, asked.truncate, gone)?;
         let tokens = ours.prompt.len();
         model

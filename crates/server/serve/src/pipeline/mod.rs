@@ -1,7 +1,7 @@
 //! From a request in no dialect to the events of its answer. Called by `http`; knows the engine, and no dialect.
 
 mod answer;
-mod apart;
+mod blocking_pool;
 mod constraint;
 mod embed;
 mod plan;
@@ -10,7 +10,7 @@ mod rerank;
 mod run;
 mod sampling;
 
-pub use apart::Apart;
+pub use blocking_pool::BlockingPool;
 pub use embed::embed;
 pub use prompt::{Job, Purpose, chat as chat_prompt, text as text_tokens};
 pub use rerank::rank;

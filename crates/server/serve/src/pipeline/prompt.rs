@@ -10,7 +10,7 @@ use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
 use octet_engine::tokenizer::{Bounds, CHUNK_BYTES, EncodeError, Encoded, Special, Tokenizer};
 use serde_json::json;
 
-use super::apart::given_up;
+use super::blocking_pool::given_up;
 use crate::models::Loaded;
 
 /// The tokens of a prompt, and what the answer to it begins with.
@@ -245,7 +245,7 @@ fn end_of_tools(
         let tokens = model.tokenizer().encode_prompt(&other).ok()?;
         Some((other.text, tokens))
     };
-    Some(common(tokens, &model.heads.find(tools, text, render)?))
+    Some(common(tokens, &model.tool_prefixes.find(tools, text, render)?))
 }
 
 /// Length of the common beginning.
@@ -355,11 +355,11 @@ pub fn infill(
     }
     let rules = model.handle.rules();
     let answer = max_tokens.map_or(INFILL_ANSWER, |n| n as usize);
-    let room = rules.context.min(rules.capacity).saturating_sub(answer.saturating_add(8)).max(4);
-    let behind_max = (room / 4).max(room.saturating_sub(before.len()));
+    let memory_budget = rules.context.min(rules.capacity).saturating_sub(answer.saturating_add(8)).max(4);
+    let behind_max = (memory_budget / 4).max(memory_budget.saturating_sub(before.len()));
     behind.truncate(behind_max);
-    before.drain(..before.len().saturating_sub(room - behind.len()));
-    extra.drain(..extra.len().saturating_sub(room - behind.len() - before.len()));
+    before.drain(..before.len().saturating_sub(memory_budget - behind.len()));
+    extra.drain(..extra.len().saturating_sub(memory_budget - behind.len() - before.len()));
     let mut tokens: Vec<u32> = tokenizer.bos().into_iter().collect();
     tokens.extend(extra);
     if !infill.files.is_empty() {

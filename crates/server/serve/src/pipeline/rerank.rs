@@ -90,7 +90,7 @@ async fn one(
     let (model, asked) = (Arc::clone(lease.model()), Arc::clone(request));
     let (to, mut events) = unbounded_channel();
     let bytes = request.query.len() + request.documents[i].len();
-    let submitted = app.apart.run(bytes, move |gone| {
+    let submitted = app.blocking_pool.run(bytes, move |gone| {
         let yes = word(&model, "yes")?;
         let no = word(&model, "no")?;
         let tokens = tokens(&model, &asked, &asked.documents[i], gone)?;

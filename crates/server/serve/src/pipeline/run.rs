@@ -17,9 +17,9 @@ use uuid::Uuid;
 use super::answer::{Choice, prompt_logprobs};
 use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::app::App;
+use crate::memory_budget::MemoryPermit;
 use crate::models::{AcquireError, Lease};
 use crate::ops::{Metrics, Model, Took, Trace};
-use crate::room::Share;
 use crate::warnings::messages;
 
 /// Sends the engine's events, with the index of their prompt, to the task that reads them; there are never more than the answer has tokens.
@@ -54,7 +54,7 @@ pub struct Run {
     /// What is asked for. Its messages and prompts are only kept where the answer is to be stored.
     pub request: Arc<GenerateRequest>,
     /// For the messages that are kept.
-    _share: Share,
+    _share: MemoryPermit,
     to: UnboundedSender<(usize, engine::Event)>,
     events: UnboundedReceiver<(usize, engine::Event)>,
     /// The first prompt's place in the queue, until that is there.
@@ -107,7 +107,7 @@ impl Run {
         app: &Arc<App>,
         trace: &Trace,
         index: usize,
-        (request, share): (Arc<GenerateRequest>, Share),
+        (request, share): (Arc<GenerateRequest>, MemoryPermit),
         explain_miss: bool,
     ) -> Result<Self, ApiError> {
         let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
@@ -127,13 +127,13 @@ impl Run {
         let model = Arc::clone(lease.model());
         let planned = async {
             let (of, body_bytes) = (Arc::clone(&model), share.body_bytes);
-            let rendered = app.apart.run(body_bytes, move |gone| {
+            let rendered = app.blocking_pool.run(body_bytes, move |gone| {
                 let (mut request, mut share) = (request, share);
                 let rendered = render(&of, &request, gone)?;
                 // The router keeps it, and its share, for others that may be asked.
                 if let Some(ours) = Arc::get_mut(&mut request).filter(|r| !r.store) {
                     forget_input(ours);
-                    share = Share::default();
+                    share = MemoryPermit::default();
                 }
                 Ok((request, share, rendered))
             });

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::thread::JoinHandle;
 
 use super::super::key::Key;
+use super::faults::Kind;
 use super::index::{Item, Name};
-use super::trouble::Kind;
 use super::{file, make_dir};
 
 /// What the writing thread is to do, in this order.

@@ -5,12 +5,12 @@
 //! written and read on threads of their own; a file that cannot be read is a miss, and is deleted. Where files cannot be
 //! written that is said once, and tried again ever more seldom; a full disk lowers the budget.
 
+mod faults;
 mod file;
 mod index;
 mod io;
 #[cfg(test)]
 mod tests;
-mod trouble;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::key::Key;
 use crate::Error;
+use faults::{DiskFaults, Kind};
 use file::TEMPORARY;
 pub use index::Item;
 use index::{Index, Name, name_of};
 use io::{Part, Threads, Wanted, Writer};
-use trouble::{Kind, Trouble};
 
 /// Where cached pages and states are kept when memory has no room for them, and until the next start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct Disk {
     writing: HashMap<Name, u64>,
     writing_bytes: u64,
     threads: Threads,
-    trouble: Trouble,
+    faults: DiskFaults,
     pub stats: DiskStats,
 }
 
@@ -116,7 +116,7 @@ impl Disk {
             writing: HashMap::new(),
             writing_bytes: 0,
             threads,
-            trouble: Trouble::new(dir.clone()),
+            faults: DiskFaults::new(dir.clone()),
             stats: DiskStats::default(),
         };
         found.sort_by_key(|f| f.item.depth);
@@ -130,7 +130,7 @@ impl Disk {
         disk.shrink(0);
         if let Some(e) = full {
             disk.not_written(&e);
-            disk.trouble.try_again(); // there may be something to make way
+            disk.faults.try_again(); // there may be something to make way
         }
         Ok(disk)
     }
@@ -164,11 +164,11 @@ impl Disk {
     }
     /// True while nothing is written, since it failed a moment ago.
     pub fn holds_off(&self) -> bool {
-        self.trouble.holds_off(Instant::now())
+        self.faults.holds_off(Instant::now())
     }
     /// Tries to write although it failed a moment ago.
     pub fn try_again(&mut self) {
-        self.trouble.try_again();
+        self.faults.try_again();
     }
 
     /// Has a page written. Not without the one before it.
@@ -261,7 +261,7 @@ impl Disk {
         self.writing_bytes = self.writing_bytes.saturating_sub(bytes);
         match result {
             Ok(()) => {
-                self.trouble.wrote(Instant::now());
+                self.faults.wrote(Instant::now());
                 if self.index.insert(item, bytes) {
                     self.stats.writes += 1;
                     return;
@@ -282,7 +282,7 @@ impl Disk {
         if Kind::of(e) == Kind::Full {
             self.lowered = Some((self.index.bytes(), now));
         }
-        if let Some(what) = self.trouble.not_written(e, now) {
+        if let Some(what) = self.faults.not_written(e, now) {
             tracing::warn!("{what}");
         }
     }
@@ -337,7 +337,7 @@ impl Disk {
             }
             Err((name, e)) => {
                 self.stats.errors += 1;
-                if let Some(what) = self.trouble.not_read(&e) {
+                if let Some(what) = self.faults.not_read(&e) {
                     tracing::warn!("{what}");
                 }
                 let gone = self.index.remove(name);

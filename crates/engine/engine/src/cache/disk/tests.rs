@@ -17,7 +17,7 @@ const WAIT: Duration = Duration::from_secs(3600);
 
 fn open(dir: &Path, bytes: u64, writer: Writer) -> Result<Disk, Error> {
     let mut disk = Disk::open_with(&DiskOptions { dir: dir.into(), bytes }, 1000, STATE, writer)?;
-    disk.trouble.wait = WAIT;
+    disk.faults.wait = WAIT;
     Ok(disk)
 }
 
@@ -118,7 +118,7 @@ fn a_folder_that_fails_later_is_left_alone_for_a_while() {
     // the budget has nothing to do with it
     assert_eq!((disk.limit(), disk.has(&key(0)), disk.has(&key(1))), (1 << 30, true, false));
     // some time later
-    disk.trouble.until = disk.trouble.until.map(|until| until - WAIT);
+    disk.faults.until = disk.faults.until.map(|until| until - WAIT);
     assert!(store(&mut disk, 5), "it is tried again");
     assert!(disk.holds_off());
 }

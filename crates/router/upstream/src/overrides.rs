@@ -13,7 +13,7 @@ const THINKING: &str = "enable_thinking";
 
 /// A configuration's changes, made ready once.
 #[derive(Debug)]
-pub struct Ours {
+pub struct Overrides {
     dropped: Vec<String>,
     /// What beats the client.
     forced: Overlay,
@@ -24,7 +24,7 @@ pub struct Ours {
     is_nothing: bool,
 }
 
-impl Ours {
+impl Overrides {
     /// Reads `changes`, and `params` for requests that do not give them.
     pub fn new(changes: &Changes, params: &Map<String, Value>) -> Self {
         let mut forced = changes.edits.set.clone();
@@ -95,28 +95,28 @@ mod tests {
             extra_body: map(json!({"chat_template_kwargs": {"enable_thinking": false}, "top_k": 7})),
             ..Changes::default()
         };
-        let ours = Ours::new(&changes, &map(json!({"temperature": 0.5, "max_tokens": 9})));
+        let overrides = Overrides::new(&changes, &map(json!({"temperature": 0.5, "max_tokens": 9})));
         let mut r = GenerateRequest::new("m", Input::Chat(Chat::default()));
         r.sampling.temperature = Some(0.1);
         r.sampling.top_k = Some(1);
-        ours.apply(&mut r);
+        overrides.apply(&mut r);
         assert_eq!((r.sampling.temperature, r.sampling.top_k, r.max_tokens), (Some(0.1), Some(7), Some(9)));
         assert_eq!(r.chat().unwrap().reasoning.enabled, Some(false));
         assert_eq!(r.chat().unwrap().template_kwargs, map(json!({"enable_thinking": false})));
-        assert!(!ours.is_nothing() && ours.unknown().count() == 0);
+        assert!(!overrides.is_nothing() && overrides.unknown().count() == 0);
 
         let changes =
             Changes { chat_template_kwargs: map(json!({"enable_thinking": false})), ..Changes::default() };
-        let ours = Ours::new(&changes, &Map::new());
+        let overrides = Overrides::new(&changes, &Map::new());
         let mut r = GenerateRequest::new("m", Input::Chat(Chat::default()));
-        ours.apply(&mut r);
+        overrides.apply(&mut r);
         assert_eq!(r.chat().unwrap().reasoning.enabled, Some(false), "where the client does not say");
         let mut r = GenerateRequest::new("m", Input::Chat(Chat::default()));
         if let Input::Chat(chat) = &mut r.input {
             chat.reasoning.enabled = Some(true);
         }
-        ours.apply(&mut r);
+        overrides.apply(&mut r);
         assert_eq!(r.chat().unwrap().reasoning.enabled, Some(true));
-        assert!(Ours::new(&Changes::default(), &Map::new()).is_nothing());
+        assert!(Overrides::new(&Changes::default(), &Map::new()).is_nothing());
     }
 }

@@ -28,9 +28,9 @@ pub struct KeptResponse {
 
 /// All responses.
 #[derive(Debug, Default)]
-pub struct Kept(Mutex<VecDeque<Arc<KeptResponse>>>);
+pub struct ResponseStore(Mutex<VecDeque<Arc<KeptResponse>>>);
 
-impl Kept {
+impl ResponseStore {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<KeptResponse>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first() {
-        let kept = Kept::default();
+        let kept = ResponseStore::default();
         let put = |id: &str, bytes: usize| kept.put(id, None, Vec::new(), vec![0; bytes]);
         let get = |id: &str| kept.get(id, &Caller::Trusted);
         for i in 0..KEPT_MAX + 2 {

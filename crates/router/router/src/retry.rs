@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::choose::{Pick, Unfit};
+use crate::choose::{Ineligible, Pick};
 use crate::failure::{Failure, is_of_the_request, passes};
 use crate::policy::Policy;
 use crate::state::Availability;
@@ -25,7 +25,7 @@ enum Tried {
 
 /// Attempts within a group.
 #[derive(Debug)]
-pub struct Round {
+pub struct RetryState {
     tried: Vec<Tried>,
     /// The order that is being tried, and how often it was.
     level: Option<u32>,
@@ -48,12 +48,12 @@ pub enum Next {
     /// What is to be known has changed: choose again.
     Again,
     /// None can be asked, for these reasons.
-    Nobody(Vec<Unfit>),
+    Nobody(Vec<Ineligible>),
     /// It is no use.
     GiveUp,
 }
 
-impl Round {
+impl RetryState {
     /// Nothing is tried yet.
     pub fn new(deployments: usize) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Round {
     /// What to do with a choice.
     pub fn next<T>(
         &mut self,
-        choice: Result<Pick, Vec<Unfit>>,
+        choice: Result<Pick, Vec<Ineligible>>,
         (group, name): (&Group<T>, &str),
         policy: &Policy,
         may_wait: bool,

@@ -11,7 +11,7 @@ const HEADS_MAX: usize = 8;
 
 /// The last ones, the latest last.
 #[derive(Debug, Default)]
-pub struct Heads(Mutex<Vec<Head>>);
+pub struct ToolPrefixes(Mutex<Vec<Head>>);
 
 #[derive(Debug)]
 struct Head {
@@ -21,7 +21,7 @@ struct Head {
     tokens: Arc<[u32]>,
 }
 
-impl Heads {
+impl ToolPrefixes {
     /// The tokens of a prompt that has these tools, and begins like `text` up to their end; `make` makes such a prompt, as text and
     /// tokens, if there was none.
     pub fn find(
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_same_tools_are_made_once() {
-        let heads = Heads::default();
+        let tool_prefixes = ToolPrefixes::default();
         let made = std::cell::Cell::new(0);
         let ask = |tools: &str, text: &str| {
             let other = format!("{}é?", text.split('é').next().unwrap_or_default());
@@ -74,7 +74,7 @@ mod tests {
                 made.set(made.get() + 1);
                 Some((other, vec![made.get()]))
             };
-            heads.find(&[json!({"name": tools})], text, make).unwrap()[0]
+            tool_prefixes.find(&[json!({"name": tools})], text, make).unwrap()[0]
         };
         assert_eq!((ask("a", "tools a;éone"), ask("a", "tools a;étwo")), (1, 1));
         // other tools behind the same text, other text before the same tools
@@ -85,7 +85,7 @@ mod tests {
         }
         assert_eq!(ask("a", "tools a;éone"), 4 + HEADS_MAX as u32);
         // what cannot be made is not kept
-        assert!(heads.find(&[json!("c")], "x", || None).is_none());
-        assert!(heads.find(&[json!("c")], "x", || Some((String::new(), vec![7]))).is_some());
+        assert!(tool_prefixes.find(&[json!("c")], "x", || None).is_none());
+        assert!(tool_prefixes.find(&[json!("c")], "x", || Some((String::new(), vec![7]))).is_some());
     }
 }

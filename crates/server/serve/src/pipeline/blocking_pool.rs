@@ -1,4 +1,4 @@
-//! Work that takes a processor for a while: templates and tokenizers. Every endpoint that has such work gives it to [`Apart`],
+//! Work that takes a processor for a while: templates and tokenizers. Every endpoint that has such work gives it to [`BlockingPool`],
 //! so that all of it together leaves the models room to compute.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use octet_api::{ApiError, ErrorKind};
 use tokio::sync::Semaphore;
 
-use crate::room::Share;
+use crate::memory_budget::MemoryPermit;
 
 /// Requests that may wait for their turn without a place in a model's queue: those that only count.
 const WAITING_MAX: usize = 64;
@@ -17,7 +17,7 @@ const RETRY_S: u64 = 2;
 const SHORT_BYTES: usize = 64 << 10;
 
 /// Does such work, so much of it at once.
-pub struct Apart {
+pub struct BlockingPool {
     short: Lane,
     long: Lane,
     waiting: Semaphore,
@@ -39,7 +39,7 @@ impl Drop for Waits {
     }
 }
 
-impl Apart {
+impl BlockingPool {
     /// Does at most `at_once` at a time, and as much that is short.
     pub fn new(at_once: usize) -> Self {
         let lane = || Lane { turns: Arc::new(Semaphore::new(at_once.max(1))), counting: Semaphore::new(1) };
@@ -71,10 +71,10 @@ impl Apart {
         out
     }
 
-    /// The same for requests that have no such place, with their share of the room; refused where too many wait already.
+    /// The same for requests that have no such place, with their memory permit; refused where too many wait already.
     pub async fn run_unqueued<T: Send + 'static>(
         &self,
-        share: Share,
+        share: MemoryPermit,
         work: impl FnOnce(&AtomicBool) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let Ok(_waiting) = self.waiting.try_acquire() else {
@@ -111,14 +111,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::room::Room;
+    use crate::memory_budget::MemoryBudget;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn who_leaves_stops_the_work_and_makes_room() {
-        let apart = Arc::new(Apart::new(1));
+        let blocking_pool = Arc::new(BlockingPool::new(1));
         let (began, seen) = channel();
         let (ended, end) = channel();
-        let ours = Arc::clone(&apart);
+        let ours = Arc::clone(&blocking_pool);
         let client = tokio::spawn(async move {
             let work = move |gone: &AtomicBool| {
                 began.send(()).map_err(|e| internal(&e))?;
@@ -133,11 +133,15 @@ mod tests {
         // one at a time, and so many more may wait
         let mut others: Vec<_> = (0..WAITING_MAX + 5)
             .map(|_| {
-                let apart = Arc::clone(&apart);
-                tokio::spawn(async move { apart.run_unqueued(Share::default(), |_| Ok(())).await })
+                let blocking_pool = Arc::clone(&blocking_pool);
+                tokio::spawn(
+                    async move { blocking_pool.run_unqueued(MemoryPermit::default(), |_| Ok(())).await },
+                )
             })
             .collect();
-        while others.iter().filter(|o| o.is_finished()).count() < 5 || apart.waiting.available_permits() > 0 {
+        while others.iter().filter(|o| o.is_finished()).count() < 5
+            || blocking_pool.waiting.available_permits() > 0
+        {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         client.abort();
@@ -150,43 +154,43 @@ mod tests {
             }
         }
         assert_eq!(refused, 5);
-        assert_eq!(apart.run(0, |_| Ok(7)).await.unwrap(), 7);
+        assert_eq!(blocking_pool.run(0, |_| Ok(7)).await.unwrap(), 7);
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn prompts_stand_before_all_counts_but_one() {
         const LONG: usize = SHORT_BYTES;
-        let apart = Arc::new(Apart::new(1));
+        let blocking_pool = Arc::new(BlockingPool::new(1));
         let (done, order) = channel();
         let (open, door) = channel::<()>();
         let (began, seen) = channel();
         let first = {
-            let (apart, done) = (Arc::clone(&apart), done.clone());
+            let (blocking_pool, done) = (Arc::clone(&blocking_pool), done.clone());
             tokio::spawn(async move {
                 let work = move |_: &AtomicBool| {
                     began.send(()).map_err(|e| internal(&e))?;
                     door.recv().map_err(|e| internal(&e))?;
                     done.send("first").map_err(|e| internal(&e))
                 };
-                apart.run_unqueued(long_share(), work).await
+                blocking_pool.run_unqueued(long_share(), work).await
             })
         };
         tokio::task::spawn_blocking(move || seen.recv()).await.unwrap().unwrap();
         let counts: Vec<_> = (0..20)
             .map(|_| {
-                let (apart, done) = (Arc::clone(&apart), done.clone());
+                let (blocking_pool, done) = (Arc::clone(&blocking_pool), done.clone());
                 let work = move |_: &AtomicBool| done.send("count").map_err(|e| internal(&e));
-                tokio::spawn(async move { apart.run_unqueued(long_share(), work).await })
+                tokio::spawn(async move { blocking_pool.run_unqueued(long_share(), work).await })
             })
             .collect();
-        while apart.waiting.available_permits() > WAITING_MAX - 21 {
+        while blocking_pool.waiting.available_permits() > WAITING_MAX - 21 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // What is short waits for none of them, whatever it is for.
-        assert_eq!(apart.run(5, |_| Ok(1)).await.unwrap(), 1);
-        assert_eq!(apart.run_unqueued(Share::default(), |_| Ok(2)).await.unwrap(), 2);
+        assert_eq!(blocking_pool.run(5, |_| Ok(1)).await.unwrap(), 1);
+        assert_eq!(blocking_pool.run_unqueued(MemoryPermit::default(), |_| Ok(2)).await.unwrap(), 2);
         let work = move |_: &AtomicBool| done.send("prompt").map_err(|e| internal(&e));
-        let mut prompt = pin!(apart.run(LONG, work));
+        let mut prompt = pin!(blocking_pool.run(LONG, work));
         // Once it was polled it stands in the line.
         let is_pending = poll_fn(|cx| Poll::Ready(prompt.as_mut().poll(cx).is_pending())).await;
         assert!(is_pending);
@@ -198,9 +202,9 @@ mod tests {
         let order: Vec<&str> = order.iter().collect();
         assert!(order[..3].contains(&"prompt"), "{order:?}");
 
-        fn long_share() -> Share {
-            let mut share = Share::default();
-            Room::new(LONG).take_body(&mut share, LONG).unwrap();
+        fn long_share() -> MemoryPermit {
+            let mut share = MemoryPermit::default();
+            MemoryBudget::new(LONG).take_body(&mut share, LONG).unwrap();
             share
         }
     }

@@ -1,4 +1,4 @@
-//! The room that requests have together, from the first byte of their bodies until their prompts are tokens. Filled by `http`
+//! The memory that requests may take together, from the first byte of their bodies until their prompts are tokens. Filled by `http`
 //! as bodies come and are read; the pipeline gives it back.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Longest bodies that there may be room for at a time.
 const LONGEST_AT_ONCE: usize = 8;
-/// Of each request so much is not counted: who holds all the room with long ones does not keep short ones out. There are at most
+/// Of each request so much is not counted: who holds the whole budget with long ones does not keep short ones out. There are at most
 /// as many of these as connections.
 const UNCOUNTED_BYTES: usize = 256 << 10;
 /// What a JSON value takes in memory besides its text, about, and a key as well: up to 250 bytes while a body is read.
@@ -16,16 +16,16 @@ const VALUE_BYTES: usize = 192;
 /// When a request may come again for which there was no room.
 const RETRY_S: u64 = 2;
 
-/// The room.
+/// The budget.
 #[derive(Debug, Clone)]
-pub struct Room {
+pub struct MemoryBudget {
     bytes_max: usize,
     left: Arc<Semaphore>,
 }
 
 /// What one request has of it, given back when it is dropped.
 #[derive(Debug, Default)]
-pub struct Share {
+pub struct MemoryPermit {
     /// Bytes of its body, and of the conversation that it goes on with.
     pub body_bytes: usize,
     /// What it takes in memory, about.
@@ -33,7 +33,7 @@ pub struct Share {
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Room {
+impl MemoryBudget {
     /// Room for eight bodies of the greatest length.
     pub fn new(body_bytes_max: usize) -> Self {
         let bytes_max = body_bytes_max.saturating_mul(LONGEST_AT_ONCE).min(Semaphore::MAX_PERMITS);
@@ -41,13 +41,13 @@ impl Room {
     }
 
     /// Takes room for a body that is so long by now.
-    pub fn take_body(&self, share: &mut Share, bytes: usize) -> Result<(), ApiError> {
+    pub fn take_body(&self, share: &mut MemoryPermit, bytes: usize) -> Result<(), ApiError> {
         share.body_bytes = bytes;
         self.take(share, bytes)
     }
 
     /// Takes room for what is made of a body: many small values take many times their bytes.
-    pub fn take_values(&self, share: &mut Share, body: &[u8]) -> Result<(), ApiError> {
+    pub fn take_values(&self, share: &mut MemoryPermit, body: &[u8]) -> Result<(), ApiError> {
         let values = values(body);
         let bytes = body.len().saturating_add(values.saturating_mul(VALUE_BYTES));
         if bytes.saturating_sub(UNCOUNTED_BYTES) > self.bytes_max {
@@ -63,12 +63,12 @@ impl Room {
     }
 
     /// Takes room for a kept conversation that goes before a body.
-    pub fn take_kept(&self, share: &mut Share, bytes: usize) -> Result<(), ApiError> {
+    pub fn take_kept(&self, share: &mut MemoryPermit, bytes: usize) -> Result<(), ApiError> {
         share.body_bytes += bytes;
         self.take(share, share.bytes + bytes)
     }
 
-    fn take(&self, share: &mut Share, bytes: usize) -> Result<(), ApiError> {
+    fn take(&self, share: &mut MemoryPermit, bytes: usize) -> Result<(), ApiError> {
         let counted = share.bytes.saturating_sub(UNCOUNTED_BYTES);
         let more = bytes.saturating_sub(UNCOUNTED_BYTES).saturating_sub(counted);
         if more == 0 {
@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn small_values_take_more_than_their_bytes() {
-        let room = Room::new(1 << 20);
+        let room = MemoryBudget::new(1 << 20);
         let many = |n: usize| format!("[{}1]", "1,".repeat(n));
-        let mut share = Share::default();
+        let mut share = MemoryPermit::default();
         room.take_values(&mut share, many(20_000).as_bytes()).unwrap();
         assert_eq!(room.left.available_permits(), room.bytes_max + UNCOUNTED_BYTES - share.bytes);
         assert!(share.bytes > 3 << 20);
@@ -141,11 +141,11 @@ mod tests {
         assert_eq!(share.bytes, before);
         room.take_kept(&mut share, 1000).unwrap();
         assert_eq!((share.bytes, share.body_bytes), (before + 1000, 1000));
-        let full = room.take_values(&mut Share::default(), many(30_000).as_bytes()).unwrap_err();
+        let full = room.take_values(&mut MemoryPermit::default(), many(30_000).as_bytes()).unwrap_err();
         assert_eq!((full.kind, full.retry_after_s), (ErrorKind::Overloaded, Some(RETRY_S)));
         drop(share);
         assert_eq!(room.left.available_permits(), room.bytes_max);
-        let never = room.take_values(&mut Share::default(), many(60_000).as_bytes()).unwrap_err();
+        let never = room.take_values(&mut MemoryPermit::default(), many(60_000).as_bytes()).unwrap_err();
         assert!(
             never.kind == ErrorKind::TooLarge && never.message.contains("60002 keys and values"),
             "{never}"

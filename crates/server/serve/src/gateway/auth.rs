@@ -47,8 +47,8 @@ pub struct About {
 pub struct Current {
     /// The server's own keys.
     pub keys: Keys,
-    /// Room for requests at once.
-    pub room: Option<Arc<Semaphore>>,
+    /// Places for requests at once.
+    pub places: Option<Arc<Semaphore>>,
     /// By deployment.
     pub about: HashMap<String, About>,
     /// Whether keys may use deployments by the names of groups that these are in.
@@ -98,7 +98,7 @@ impl Current {
             has_access_groups: config.deployments.iter().any(|d| !d.info.access_groups.is_empty()),
             has_total: config.keys.max_budget.is_some(),
             guard_fallbacks: !config.keys.open_fallbacks,
-            room: config.server.max_parallel_requests.map(|n| Arc::new(Semaphore::new(n as usize))),
+            places: config.server.max_parallel_requests.map(|n| Arc::new(Semaphore::new(n as usize))),
             about,
             unlisted: unlisted.flat_map(|p| std::iter::once(&p.id).chain(&p.aliases)).cloned().collect(),
             headers,

@@ -10,34 +10,34 @@ use octet_api::{ApiError, ErrorKind};
 use octet_router::{Allowed, Call, Original, Piece, Reply, Route, Size, Step};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::doors::Bill;
+use super::auth::Bill;
 use super::read::Own;
 use super::target::Target;
 use super::{Caller, Gateway};
 use crate::app::App;
+use crate::memory_budget::MemoryPermit;
 use crate::ops::Trace;
 use crate::pipeline::draining;
-use crate::room::Share;
 
 /// When a request may come again for which there was no room.
 const RETRY_S: u64 = 1;
 
 /// Whose request it is.
-pub struct Asker<'a> {
+pub struct RequestContext<'a> {
     /// Its name and figures.
     pub trace: &'a Trace,
     /// Who asks.
     pub caller: &'a Caller,
     /// Its headers.
     pub headers: &'a hyper::HeaderMap,
-    /// What it takes of the room for requests.
-    pub share: Share,
+    /// The memory that it holds.
+    pub share: MemoryPermit,
     /// What it says to the router.
     pub own: Own,
 }
 
 /// A request on its way.
-pub struct Passage {
+pub struct RoutedRequest {
     app: Arc<App>,
     trace: Trace,
     request: Arc<GenerateRequest>,
@@ -54,9 +54,9 @@ pub struct Passage {
     began: bool,
     /// All of the answer came.
     ended: bool,
-    _room: Option<OwnedSemaphorePermit>,
+    _place: Option<OwnedSemaphorePermit>,
     /// The request is kept, so that somebody else can be asked.
-    _share: Share,
+    _share: MemoryPermit,
     _counted: Counted,
 }
 
@@ -83,24 +83,24 @@ impl Drop for Counted {
     }
 }
 
-impl Passage {
+impl RoutedRequest {
     /// Lets a request in. Nothing is sent before it is asked for an answer.
     pub fn enter(
         app: &Arc<App>,
         gateway: &Arc<Gateway>,
-        asker: Asker<'_>,
+        asker: RequestContext<'_>,
         request: &Arc<GenerateRequest>,
         original: Option<Original>,
     ) -> Result<Self, ApiError> {
-        let Asker { trace, caller, headers, share, own } = asker;
+        let RequestContext { trace, caller, headers, share, own } = asker;
         // Before it is asked whether the server ends: what is let in is seen by the end, and waited for.
         let counted = Counted::new(gateway);
         if app.models.is_draining() {
             return Err(draining());
         }
         let current = gateway.current();
-        let room = match &current.room {
-            Some(room) => Some(Arc::clone(room).try_acquire_owned().map_err(|_| {
+        let place = match &current.places {
+            Some(places) => Some(Arc::clone(places).try_acquire_owned().map_err(|_| {
                 let what =
                     "as many requests as may be are on their way (global_max_parallel_requests); try again";
                 ApiError { retry_after_s: Some(RETRY_S), ..ApiError::new(ErrorKind::RateLimit, what) }
@@ -139,7 +139,7 @@ impl Passage {
             decided: false,
             began: false,
             ended: false,
-            _room: room,
+            _place: place,
             _share: share,
             _counted: counted,
         })
@@ -250,7 +250,7 @@ fn at_work(route: &Route) -> Option<&str> {
     })?
 }
 
-impl Drop for Passage {
+impl Drop for RoutedRequest {
     fn drop(&mut self) {
         let usage = self.usage.or_else(|| self.reply.usage());
         let (error, took) = (self.error.take(), self.trace.began.elapsed());

@@ -6,17 +6,17 @@ use std::task::{Context, Poll};
 use http_body::{Body, Frame, SizeHint};
 
 /// `inner`, which calls `ended` behind its last frame: once or several times, and never where it is dropped before.
-pub fn watched<B: Body + Unpin, F: FnMut() + Unpin>(inner: B, ended: F) -> Watched<B, F> {
-    Watched { inner, ended }
+pub fn observed<B: Body + Unpin, F: FnMut() + Unpin>(inner: B, ended: F) -> ObservedBody<B, F> {
+    ObservedBody { inner, ended }
 }
 
-/// See [`watched`].
-pub struct Watched<B, F> {
+/// See [`observed`].
+pub struct ObservedBody<B, F> {
     inner: B,
     ended: F,
 }
 
-impl<B: Body + Unpin, F: FnMut() + Unpin> Body for Watched<B, F> {
+impl<B: Body + Unpin, F: FnMut() + Unpin> Body for ObservedBody<B, F> {
     type Data = B::Data;
     type Error = B::Error;
 

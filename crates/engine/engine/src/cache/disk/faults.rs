@@ -38,7 +38,7 @@ impl Kind {
 
 /// What has gone wrong so far.
 #[derive(Debug)]
-pub struct Trouble {
+pub struct DiskFaults {
     dir: PathBuf,
     /// What was said: whether of writing, and the kind.
     said: Vec<(bool, Kind)>,
@@ -46,7 +46,7 @@ pub struct Trouble {
     pub(super) until: Option<Instant>,
 }
 
-impl Trouble {
+impl DiskFaults {
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, said: Vec::new(), wait: WAIT_MIN, until: None }
     }
@@ -118,29 +118,29 @@ mod tests {
 
     #[test]
     fn each_kind_is_said_once_and_failures_are_retried_ever_later() {
-        let mut trouble = Trouble::new("/some/where".into());
+        let mut faults = DiskFaults::new("/some/where".into());
         let full = || io::Error::from(ErrorKind::StorageFull);
         let mut now = Instant::now();
-        assert!(!trouble.holds_off(now));
-        let said = trouble.not_written(&full(), now).expect("it is said");
+        assert!(!faults.holds_off(now));
+        let said = faults.not_written(&full(), now).expect("it is said");
         assert!(said.contains("/some/where") && said.contains("--cache-disk-size"), "{said}");
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
             // others of the same moment change nothing
-            assert_eq!(trouble.not_written(&full(), now), None);
-            assert!(trouble.holds_off(now + Duration::from_millis(seconds * 1000 - 1)));
+            assert_eq!(faults.not_written(&full(), now), None);
+            assert!(faults.holds_off(now + Duration::from_millis(seconds * 1000 - 1)));
             now += Duration::from_secs(seconds);
-            assert!(!trouble.holds_off(now), "{seconds}");
-            assert_eq!(trouble.not_written(&full(), now), None);
+            assert!(!faults.holds_off(now), "{seconds}");
+            assert_eq!(faults.not_written(&full(), now), None);
         }
-        trouble.wrote(now);
-        assert!(trouble.holds_off(now), "it was on its way");
+        faults.wrote(now);
+        assert!(faults.holds_off(now), "it was on its way");
         now += WAIT_MAX;
-        trouble.wrote(now);
-        assert!(trouble.not_written(&ErrorKind::ReadOnlyFilesystem.into(), now).is_some());
-        assert!(trouble.holds_off(now) && !trouble.holds_off(now + WAIT_MIN));
+        faults.wrote(now);
+        assert!(faults.not_written(&ErrorKind::ReadOnlyFilesystem.into(), now).is_some());
+        assert!(faults.holds_off(now) && !faults.holds_off(now + WAIT_MIN));
         // reading is another matter
-        assert!(trouble.not_read(&ErrorKind::UnexpectedEof.into()).is_some());
-        assert_eq!(trouble.not_read(&ErrorKind::InvalidData.into()), None);
-        assert_eq!(trouble.not_read(&ErrorKind::NotFound.into()), None);
+        assert!(faults.not_read(&ErrorKind::UnexpectedEof.into()).is_some());
+        assert_eq!(faults.not_read(&ErrorKind::InvalidData.into()), None);
+        assert_eq!(faults.not_read(&ErrorKind::NotFound.into()), None);
     }
 }
