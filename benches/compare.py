@@ -55,7 +55,7 @@ def parse():
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--engines", nargs="+", choices=[LLAMA, RTR], default=[LLAMA, RTR], help="peers to measure")
     p.add_argument("--machine", default=processor(), help="under which name the measurements are kept (default: %(default)s)")
-    p.add_argument("--add", action="store_true", help="add the rounds to those that were measured before")
+    p.add_argument("--add", action="store_true", help="add the rounds to those that were measured before; the kernels are not measured again")
     p.add_argument("--octet", default=ROOT / "target/release/octet", type=pathlib.Path)
     p.add_argument("--models", default=ROOT / "target/bench-models", type=pathlib.Path, help="where made-up models are kept")
     p.add_argument("--remove", action="store_true", help="remove each made-up model after it was measured")
@@ -220,7 +220,8 @@ def main():
     data = machines.get(args.machine, {"models": {}})
     if not args.report:
         data["machine"] = machine()
-        data["kernels"] = kernels(args)
+        if not args.add or "kernels" not in data:
+            data["kernels"] = kernels(args)
         for name in args.only:
             (measure_loads if args.loads else measure)(args, name, data)
         machines[args.machine] = data
