@@ -18,9 +18,10 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-pub fn run(args: &CompletionsArgs) -> anyhow::Result<()> {
+/// Prints them for `command`, the whole command line.
+pub fn run(args: &CompletionsArgs, mut command: clap::Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::config::command(), "octet", &mut script);
+    clap_complete::generate(args.shell, &mut command, "octet", &mut script);
     Ok(std::io::Write::write_all(&mut std::io::stdout(), &script)?)
 }
 
@@ -47,7 +48,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let mut all = vec![("README.md".into(), std::fs::read_to_string(root.join("README.md")).unwrap())];
         ["crates", "docs"].iter().for_each(|dir| texts(&root.join(dir), &mut all));
-        let known = crate::config::command();
+        let known = crate::commands::command();
         let mut found = 0;
         for (file, text) in all.iter().filter(|(file, _)| !file.ends_with("completions.rs")) {
             for after in text.split("`octet ").skip(1) {

@@ -7,10 +7,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use octet_config::import::{self, Origin};
 use octet_config::{Disk, schema};
 
-use crate::config;
 use crate::print;
 use crate::route::explain;
 use crate::serve::{UnsupportedArgs, routes};
+use crate::settings;
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\
@@ -97,7 +97,7 @@ fn import_file(file: &Path, from: Option<Whose>, name: &str) -> anyhow::Result<(
         Some(Whose::LlamaSwap) => Origin::LlamaSwap,
         Some(Whose::Modelfile) => Origin::Modelfile,
     };
-    let imported = import::import(origin, &path, &text, name, &Disk(config::lookup))?;
+    let imported = import::import(origin, &path, &text, name, &Disk(settings::lookup))?;
     for said in &imported.notes {
         note!("note: {said}");
     }

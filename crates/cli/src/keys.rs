@@ -12,8 +12,8 @@ use octet_keys::{Budget, KeyInfo, Limits, Period, Store, Usd, calendar};
 use serde_json::{Value, json};
 
 use crate::Usage;
-use crate::config::Settings;
 use crate::serve::routes;
+use crate::settings::Settings;
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\

@@ -7,9 +7,9 @@ use clap::Args;
 use octet_hub::{Hub, Installed, Reference};
 use serde_json::{Value, json};
 
-use crate::config::Settings;
 use crate::inside;
 use crate::progress::Pull;
+use crate::settings::Settings;
 use crate::stderr::note;
 use crate::units::{count, size};
 

@@ -1,11 +1,12 @@
-//! The `octet` command: parses, runs, and says what went wrong. Start here, then `config`.
+//! The `octet` command: parses, runs, and says what went wrong. Start here, then `commands`.
 #![warn(clippy::print_stderr)] // `stderr::note` does not panic
 
 mod advice;
+mod args;
 mod bench;
 mod chat;
+mod commands;
 mod completions;
-mod config;
 mod config_cmd;
 mod device;
 mod doctor;
@@ -13,6 +14,7 @@ mod experts;
 mod inside;
 mod keys;
 mod library;
+mod loading;
 mod memory;
 mod model;
 mod perplexity;
@@ -22,6 +24,7 @@ mod route;
 mod run;
 mod sampling;
 mod serve;
+mod settings;
 mod show;
 mod speculation;
 mod stderr;
@@ -33,7 +36,8 @@ mod usage;
 
 use std::process::ExitCode;
 
-use config::{Command, Settings};
+use commands::Command;
+use settings::Settings;
 use stderr::note;
 
 /// A wrong command line that only came out after parsing; exits with 2 like those that clap finds.
@@ -49,7 +53,7 @@ impl std::fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
-    let parsed = config::parse().map_err(Into::into);
+    let parsed = commands::parse().map_err(Into::into);
     parsed.and_then(|(command, settings)| dispatch(command, &settings)).unwrap_or_else(|e| report(&e))
 }
 
@@ -74,7 +78,7 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Route(args) => route::run(&args, settings)?,
         Command::Keys(args) => keys::run(&args, settings)?,
         Command::Usage(args) => usage::run(&args, settings)?,
-        Command::Completions(args) => completions::run(&args)?,
+        Command::Completions(args) => completions::run(&args, commands::command())?,
     }
     Ok(ExitCode::SUCCESS)
 }

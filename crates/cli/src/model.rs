@@ -2,15 +2,11 @@
 
 use std::path::PathBuf;
 
-use octet_engine::engine::{Engine, Options};
-use octet_engine::report::Report;
-use octet_engine::score::Scorer;
 use octet_hub::{Hub, Reference, catalog};
 
-use crate::config::{EngineArgs, Settings};
 use crate::inside;
-use crate::progress::{Bar, Pull};
-use crate::stderr::note;
+use crate::progress::Pull;
+use crate::settings::Settings;
 
 /// Parts of a name that are alike enough to be a slip of the finger.
 const ALIKE: f64 = 0.6;
@@ -76,45 +72,4 @@ pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Mo
         };
         anyhow::Error::new(e).context(format!("'{name}' cannot be opened{again}"))
     })
-}
-
-/// Loads a model to generate with it, if it fits.
-pub fn load(model: &octet_weights::Model, args: &EngineArgs, settings: &Settings) -> anyhow::Result<Engine> {
-    let mut options = args.options(settings)?;
-    check(model, args, std::slice::from_mut(&mut options))?;
-    let bar = Bar::bytes("loading");
-    Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)
-}
-
-/// Loads a model once for each of `variants` to score texts with them, if they fit together.
-pub fn load_to_score(
-    model: &octet_weights::Model,
-    args: &EngineArgs,
-    variants: &mut [Options],
-) -> anyhow::Result<Vec<Scorer>> {
-    check(model, args, variants)?;
-    let bar = Bar::bytes("loading");
-    let mut open = |options| Scorer::open(model, options, &mut |done, all| bar.update(done, all));
-    Ok(variants.iter().map(&mut open).collect::<Result<_, _>>()?)
-}
-
-/// Chooses the devices, and fails where what is to be loaded does not fit.
-fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Options]) -> anyhow::Result<()> {
-    let report = Report::new(model)?;
-    let made_for = report.config.context_length;
-    let context = variants.first().map_or(0, |options| options.context_for(made_for));
-    if context > made_for {
-        note!("note: the model was made for {made_for} tokens of context; {context} may be too much for it");
-    }
-    for options in &mut *variants {
-        args.device.choose(options, &report)?;
-    }
-    // a device has room or says so itself
-    let variants = variants.iter().filter(|o| o.device.is_none());
-    let load = |o: &Options| Ok((o.limits(made_for, report.state_bytes())?, o.cpu.exact));
-    let loads = variants.map(load).collect::<anyhow::Result<Vec<_>>>()?;
-    if !args.memory.no_memory_check {
-        crate::memory::check(&report, &loads, context, "a smaller --ctx-size")?;
-    }
-    Ok(())
 }

@@ -14,8 +14,9 @@ use octet_engine::tokenizer::{Special, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use crate::Usage;
-use crate::config::{EngineArgs, ModelArgs, Settings};
+use crate::args::{EngineArgs, ModelArgs};
 use crate::progress::Bar;
+use crate::settings::Settings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,7 +71,7 @@ pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
     if args.kl_divergence {
         variants.push(exact);
     }
-    let mut models = crate::model::load_to_score(&model, &args.engine, &mut variants)?;
+    let mut models = crate::loading::load_to_score(&model, &args.engine, &mut variants)?;
     let windows = Windows::new(&tokens, tokenizer.bos(), models[0].context())?;
     anyhow::ensure!(windows.predicted() > 0, "{}: too short to predict anything", args.file.display());
     anyhow::ensure!(

@@ -14,7 +14,7 @@ use octet_hub::catalog::CATALOG;
 use octet_synth::{Mix, known};
 use serde_json::{Value, json};
 
-use crate::config::{KvArgs, positive};
+use crate::args::{KvArgs, positive};
 use crate::units::{parameters, size};
 
 const EXAMPLES: &str = "\

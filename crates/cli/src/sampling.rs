@@ -47,45 +47,73 @@ pub fn recommended(metadata: &Metadata) -> anyhow::Result<SamplerParams> {
     Ok(if says_nothing { moderate() } else { SamplerParams::from_metadata(metadata, Default::default())? })
 }
 
-/// How tokens are chosen.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Sampling (without a flag: what the model's makers recommend)")]
-pub struct SamplingArgs {
-    /// Randomness; 0 always takes the likeliest token. Where nothing is recommended: 0.8.
+/// How tokens are chosen: of `octet run`, and the defaults of `octet serve`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct SamplerArgs {
+    /// Temperature; 0 always takes the most probable token. Default: the model's, or 0.8.
     #[arg(long, visible_alias = "temperature", value_name = "X", allow_negative_numbers = true)]
     temp: Option<f32>,
-    /// Choose among the N likeliest tokens; 0 or -1 is all. Where nothing is recommended: 40.
+    /// Keep the N most probable tokens; 0 or -1 keeps all. Default: the model's, or 40.
     #[arg(long, value_name = "N", allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)))]
     top_k: Option<i64>,
-    /// Choose among the likeliest tokens that together have this probability. Where nothing is
-    /// recommended: 0.95.
+    /// Keep the most probable tokens that together have this probability. Default: the model's, or 0.95.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     top_p: Option<f32>,
-    /// Choose among tokens with at least this share of the likeliest one's probability. Where nothing
-    /// is recommended: 0.05.
+    /// Keep tokens with at least this share of the most probable token's probability. Default: the model's, or 0.05.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     min_p: Option<f32>,
-    /// Make tokens that were there before less likely; 1 is off.
+    /// Repetition penalty; 1 is off.
     #[arg(long, visible_alias = "repetition-penalty", value_name = "X", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
     /// Number of last tokens that the penalties look at; -1 is all.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     repeat_last_n: Option<i64>,
-    /// Subtracted once for a token that was there before.
+    /// Presence penalty: subtracted once for a token that was there before; 0 is off.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
-    /// Subtracted for each time that a token was there before.
+    /// Frequency penalty: subtracted for each time that a token was there before; 0 is off.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// Added to the logit of the token with this id, which `octet tokenize` tells; -inf bans it. May be given several
+    /// Random seed: the same request gives the same answer. -1 draws one for each request.
+    #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    seed: Option<Seed>,
+}
+
+impl SamplerArgs {
+    /// What is set, checked.
+    pub fn defaults(&self) -> Result<SamplingDefaults, Usage> {
+        let set = self.set();
+        SamplerParams::default().with(&set).validate(usize::MAX).map_err(|e| Usage(e.to_string()))?;
+        Ok(set)
+    }
+
+    fn set(&self) -> SamplingDefaults {
+        SamplingDefaults {
+            temperature: self.temp,
+            top_k: self.top_k.map(top_k),
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty,
+            penalty_last_n: self.repeat_last_n.map(window),
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: self.seed.and_then(|s| s.0),
+        }
+    }
+}
+
+/// How the answers of `octet run` are generated.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    #[command(flatten)]
+    sampler: SamplerArgs,
+    /// Added to the logit of the token with this id, which `octet tokenize` shows; -inf bans it. May be given several
     /// times.
     #[arg(long, value_name = "ID=X", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// The same seed gives the same text; -1 is another one each time.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
-    seed: Option<Seed>,
-    /// Most tokens of an answer; -1 is as many as the context holds.
+    /// Maximum number of generated tokens; -1 is as many as the context holds.
     #[arg(short = 'n', long, visible_alias = "max-tokens", alias = "n-predict", value_name = "N",
           allow_negative_numbers = true, default_value_t = -1, value_parser = clap::value_parser!(i64).range(-1..))]
     predict: i64,
@@ -96,10 +124,10 @@ pub struct SamplingArgs {
 
 /// A seed, or -1 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seed(pub Option<u64>);
+pub struct Seed(Option<u64>);
 
 /// Reads a seed as it is typed.
-pub fn seed(text: &str) -> Result<Seed, std::num::ParseIntError> {
+fn seed(text: &str) -> Result<Seed, std::num::ParseIntError> {
     if text == "-1" { Ok(Seed(None)) } else { text.parse().map(|n| Seed(Some(n))) }
 }
 
@@ -115,19 +143,9 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 impl SamplingArgs {
     /// What is asked of the engine for each answer.
     pub fn request(&self, recommended: &SamplerParams) -> Request {
-        let base = recommended.clone();
         let sampling = SamplerParams {
-            temperature: self.temp.unwrap_or(base.temperature),
-            top_k: self.top_k.map_or(base.top_k, top_k),
-            top_p: self.top_p.unwrap_or(base.top_p),
-            min_p: self.min_p.unwrap_or(base.min_p),
-            repetition_penalty: self.repeat_penalty.unwrap_or(base.repetition_penalty),
-            penalty_last_n: self.repeat_last_n.map_or(base.penalty_last_n, window),
-            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
             logit_bias: self.logit_bias.clone(),
-            seed: self.seed.map_or(base.seed, |s| s.0),
-            ..base
+            ..recommended.clone().with(&self.sampler.set())
         };
         Request { max_tokens: limit(self.predict), sampling, stop: self.stop.clone(), ..Default::default() }
     }

@@ -7,8 +7,9 @@ use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report, TypeShare};
 use serde_json::{Value, json};
 
-use crate::config::{KvArgs, ModelArgs, Settings, positive};
+use crate::args::{KvArgs, ModelArgs, positive};
 use crate::device::{DeviceName, bill, bills};
+use crate::settings::Settings;
 
 const EXAMPLES: &str = "\
 Examples:

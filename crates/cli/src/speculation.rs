@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::Usage;
 use crate::chat::object;
-use crate::config::Settings;
+use crate::settings::Settings;
 use crate::stderr::note;
 
 /// Several tokens a step.

@@ -7,7 +7,7 @@ use clap::Args;
 use octet_synth::{Mix, Shape, known};
 
 use crate::Usage;
-use crate::config::positive;
+use crate::args::positive;
 use crate::progress::Bar;
 use crate::units::size;
 

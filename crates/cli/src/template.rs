@@ -8,8 +8,9 @@ use clap::Args;
 use octet_engine::tokenizer::Tokenizer;
 
 use crate::Usage;
+use crate::args::ModelArgs;
 use crate::chat::{ChatArgs, read_json};
-use crate::config::{ModelArgs, Settings};
+use crate::settings::Settings;
 
 const EXAMPLES: &str = "\
 Examples:

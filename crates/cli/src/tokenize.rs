@@ -7,8 +7,9 @@ use octet_engine::tokenizer::{Special, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::Usage;
+use crate::args::ModelArgs;
 use crate::chat::read_from;
-use crate::config::{ModelArgs, Settings};
+use crate::settings::Settings;
 use crate::units::count;
 
 const EXAMPLES: &str = "\

@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use octet_keys::{Filter, KeyId, Period, Store, UsageRow, Usd, calendar};
 use serde_json::{Map, Value};
 
-use crate::config::Settings;
 use crate::keys::{FileArgs, now, table};
+use crate::settings::Settings;
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\

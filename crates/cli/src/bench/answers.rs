@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::Output;
 use crate::Usage;
+use crate::args::{KernelArgs, KvArgs, MemoryArgs};
 use crate::chat::{Conversation, read_or_stdin};
-use crate::config::{KernelArgs, KvArgs, MemoryArgs};
 use crate::progress::Bar;
 
 /// What is measured, by the flags of `octet bench`.

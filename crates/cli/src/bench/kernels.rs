@@ -10,7 +10,7 @@ use octet_weights::GgmlType;
 use serde_json::{Value, json};
 
 use super::{Output, format};
-use crate::config::KernelArgs;
+use crate::args::KernelArgs;
 use crate::progress::Bar;
 use crate::units::count;
 

@@ -17,9 +17,10 @@ use octet_engine::report::Report;
 use octet_synth::Shape;
 
 use crate::Usage;
-use crate::config::{KernelArgs, KvArgs, MemoryArgs, ModelArgs, Settings, count, positive};
+use crate::args::{KernelArgs, KvArgs, MemoryArgs, ModelArgs, count, positive};
 use crate::device::{DeviceName, gib};
 use crate::progress::Bar;
+use crate::settings::Settings;
 use crate::stderr::note;
 use crate::synth::MadeArgs;
 

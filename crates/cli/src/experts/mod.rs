@@ -15,9 +15,10 @@ use octet_engine::tokenizer::{Special, Tokenizer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::args::{EngineArgs, ModelArgs};
 use crate::chat::{ChatArgs, Conversation};
-use crate::config::{EngineArgs, ModelArgs, Settings};
 use crate::progress::Bar;
+use crate::settings::Settings;
 use crate::units::count;
 use domains::Domains;
 
@@ -81,7 +82,7 @@ pub fn run(args: &ExpertsArgs, settings: &Settings) -> anyhow::Result<()> {
         })
         .collect::<anyhow::Result<_>>()?;
     let options = Options { score_tokens: AT_ONCE, ..args.engine.plain_options() };
-    let mut scorer = crate::model::load_to_score(&model, &args.engine, &mut [options])?.remove(0);
+    let mut scorer = crate::loading::load_to_score(&model, &args.engine, &mut [options])?.remove(0);
     ensure!(scorer.experts().is_some(), "{}: the model has no experts", model.origin);
     let domains = read(&mut scorer, &texts)?;
     if let Some(path) = &args.svg {

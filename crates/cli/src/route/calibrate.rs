@@ -12,8 +12,9 @@ use octet_router::confidence::{Meter, Verdict};
 use octet_serve::{App, Gateway, Options};
 use serde_json::{Value, json};
 
-use crate::config::{Settings, positive};
+use crate::args::positive;
 use crate::serve::{ServeArgs, routes};
+use crate::settings::Settings;
 use crate::stderr::note;
 
 /// Which cascade, by which questions.

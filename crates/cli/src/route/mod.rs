@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::config::Settings;
+use crate::settings::Settings;
 
 const EXAMPLES: &str = "\
 Examples:

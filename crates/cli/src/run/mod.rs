@@ -16,9 +16,10 @@ use clap::Args;
 use octet_engine::engine::Finish;
 
 use crate::Usage;
+use crate::args::{EngineArgs, ModelArgs};
 use crate::chat::{ChatArgs, Conversation, read, read_from};
-use crate::config::{EngineArgs, ModelArgs, Settings};
 use crate::sampling::{SamplingArgs, recommended};
+use crate::settings::Settings;
 use crate::stderr::note;
 use crate::units::size;
 use interrupt::Interrupt;
@@ -60,7 +61,7 @@ pub struct RunArgs {
     #[arg(long, help_heading = "Prompt", conflicts_with_all = ["system", "chat_template", "chat_template_kwargs", "no_think"])]
     raw: bool,
     /// Chat in the browser: serve the model to this machine and open the page. `octet serve` has more options.
-    #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs"])]
+    #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs", "SamplerArgs"])]
     web: bool,
     /// With --web: port of the page; 0 picks a free port. The browser keeps conversations by port.
     #[arg(long, value_name = "N", default_value_t = 8080, requires = "web")]
@@ -199,7 +200,7 @@ fn open(
     chat: Conversation,
     settings: &Settings,
 ) -> anyhow::Result<Session> {
-    let mut engine = crate::model::load(model, &args.engine, settings)?;
+    let mut engine = crate::loading::load(model, &args.engine, settings)?;
     // where a program reads standard error, only what it did not have to expect
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
         note!("{}", place(model, &mut engine));

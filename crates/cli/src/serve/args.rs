@@ -10,10 +10,11 @@ use octet_engine::engine::Pooling;
 use octet_serve::{Keys, ReasoningFormat, ToolSyntax};
 use serde_json::{Map, Value};
 
-use super::sampling::DefaultSampling;
 use crate::Usage;
+use crate::args::positive;
 use crate::chat::{object, read};
-use crate::config::{empty_mirror, positive};
+use crate::sampling::SamplerArgs;
+use crate::settings::empty_mirror;
 
 /// What is served to whom, and how.
 #[derive(Debug, Args)]
@@ -108,12 +109,22 @@ pub struct ServerArgs {
     /// file says, else mean.
     #[arg(long, value_name = "KIND", value_parser = pooling, help_heading = "Answers")]
     pub pooling: Option<Pooling>,
-    /// Sampling defaults.
-    #[command(flatten)]
-    pub sampling: DefaultSampling,
+    /// For requests that set nothing.
+    #[command(flatten, next_help_heading = "Sampling defaults (for requests that set nothing)")]
+    pub sampling: SamplerArgs,
+    /// Maximum number of generated tokens; -1 is as many as the context holds.
+    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)),
+          help_heading = "Sampling defaults (for requests that set nothing)")]
+    predict: Option<i64>,
 }
 
 impl ServerArgs {
+    /// Longest answer of requests that set none.
+    pub fn predict(&self) -> Option<u32> {
+        self.predict.and_then(|n| u32::try_from(n).ok())
+    }
+
     /// The keys of the flags and of the file.
     pub fn keys(&self) -> anyhow::Result<Keys> {
         let wrong = |what: String| Err(Usage(what).into());

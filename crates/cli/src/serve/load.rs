@@ -16,11 +16,12 @@ use serde_json::{Map, Value};
 
 use super::ServeArgs;
 use super::bill::Bill;
+use crate::args::{IsaArg, KvArg};
 use crate::chat::TEXT_BYTES_MAX;
-use crate::config::{IsaArg, KvArg, Settings};
 use crate::device::DeviceFlags;
 use crate::model::{Place, locate, open};
 use crate::sampling::server_defaults;
+use crate::settings::Settings;
 use crate::stderr::note;
 
 /// Tokens of a prompt that are scored at once (`echo` with `logprobs`): each costs a row of logits.
@@ -66,7 +67,7 @@ impl Load {
             tool_syntax: s.tool_call_parser.clone(),
             keep_alive: s.keep_alive.0,
             pooling: s.pooling,
-            predict: s.sampling.predict(),
+            predict: s.predict(),
             check: !args.engine.memory.no_memory_check,
             memory_limit: s.memory_limit,
         })

@@ -9,7 +9,7 @@ use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::debug_fn;
 
 use crate::Usage;
-use crate::config::Settings;
+use crate::settings::Settings;
 use crate::stderr::Log;
 
 /// Begins to write.

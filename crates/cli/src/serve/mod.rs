@@ -5,7 +5,6 @@ mod bill;
 mod load;
 mod log;
 pub mod routes;
-mod sampling;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -18,8 +17,9 @@ use octet_serve::{Keys, Memory, ModelSpec, Options, Reserved, Server, Stage};
 use tokio::sync::watch;
 
 use crate::Usage;
-use crate::config::{EngineArgs, Settings};
+use crate::args::EngineArgs;
 use crate::model::reference;
+use crate::settings::Settings;
 use crate::stderr::note;
 pub use args::ServerArgs;
 use load::Load;

@@ -11,7 +11,7 @@ use octet_serve::{BoxError, Gateway, Options, Routes};
 
 use super::ServeArgs;
 use super::load::{Load, model_name};
-use crate::config::{self, Settings};
+use crate::settings::{self, Settings};
 
 /// How often to look whether the file has changed.
 const WATCH: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub fn read_unguarded(file: &Path) -> anyhow::Result<Config> {
 }
 
 fn load(file: &Path, ignored: &[String]) -> Result<Config, Problems> {
-    Config::load(file, &Ignoring { source: Disk(config::lookup), keys: ignored })
+    Config::load(file, &Ignoring { source: Disk(settings::lookup), keys: ignored })
 }
 
 /// The first of several problems, in one line.

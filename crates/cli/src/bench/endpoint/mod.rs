@@ -19,8 +19,9 @@ use serde_json::{Map, Value};
 
 use super::Output;
 use crate::Usage;
-use crate::config::{count, positive, secret};
+use crate::args::{count, positive};
 use crate::progress::Bar;
+use crate::settings::secret;
 use client::{Endpoint, Timeouts};
 use load::Work;
 use table::{Printer, Row};

@@ -1,0 +1,247 @@
+//! Flags that several commands share: which model, how it is loaded, on which processors. Used by the commands.
+//!
+//! All of them have a mirror in the environment, see `commands`.
+
+use clap::{Args, ValueEnum};
+use octet_compute::backend::{KvType, KvTypes};
+use octet_compute::cpu::CpuOptions;
+use octet_compute::cpu::isa::Isa;
+use octet_engine::engine::Options;
+
+use crate::Usage;
+use crate::settings::Settings;
+
+/// The model to work on.
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// Short name, hf:user/repo:QUANT, address, GGUF file, or Hugging Face directory. Default: the tiny model inside, fox.
+    #[arg(value_name = "MODEL")]
+    pub positional: Option<String>,
+    /// The same as MODEL.
+    #[arg(short = 'm', long = "model", value_name = "MODEL", help_heading = "Model")]
+    pub flag: Option<String>,
+    /// A model on Hugging Face: user/repo:QUANT. Also -hf.
+    #[arg(
+        long = "hf",
+        alias = "hf-repo",
+        value_name = "REPO",
+        help_heading = "Model",
+        conflicts_with = "flag"
+    )]
+    pub hf: Option<String>,
+}
+
+impl ModelArgs {
+    /// The model as a flag names it.
+    pub fn by_flag(&self) -> Option<String> {
+        self.flag.clone().or_else(|| self.hf.as_ref().map(|h| format!("hf:{}", h.trim_start_matches("hf:"))))
+    }
+
+    /// The model that is named, by a flag or not, or else by the environment, or else the one inside.
+    pub fn name(&self, settings: &Settings) -> Result<String, Usage> {
+        match (&self.positional, self.by_flag()) {
+            (Some(a), Some(b)) => Err(Usage(format!("two models are named, '{a}' and '{b}'; give one"))),
+            (name, flag) => Ok(name.clone().or(flag).unwrap_or_else(|| settings.default_model())),
+        }
+    }
+
+    /// For commands that take a text after the model: where a flag names the model, all words are text; so they are where
+    /// the first one can be no model ([`is_text`]), and then it is the model of the environment, or the one inside.
+    pub fn name_and_text(
+        &self,
+        words: &[String],
+        settings: &Settings,
+    ) -> Result<(String, Option<String>), Usage> {
+        let (name, first) = match (self.by_flag(), &self.positional) {
+            (Some(name), first) => (name, first.as_ref()),
+            (None, Some(first)) if is_text(first) => (settings.default_model(), Some(first)),
+            (None, _) => (self.name(settings)?, None),
+        };
+        let text: Vec<&str> = first.into_iter().chain(words).map(String::as_str).collect();
+        Ok((name, (!text.is_empty()).then(|| text.join(" "))))
+    }
+}
+
+/// True where a text stands in the place of a model: it has a space in it, does not look like a path or an address, and is no file.
+fn is_text(first: &str) -> bool {
+    let start = ["hf:", "hf.co/", "http://", "https://", "/", "./", "../", "~"];
+    let named = start.iter().any(|s| first.starts_with(s)) || first.to_ascii_lowercase().ends_with(".gguf");
+    first.trim().contains(char::is_whitespace) && !named && !std::path::Path::new(first).exists()
+}
+
+/// How a model is loaded to generate.
+#[derive(Debug, Clone, Args)]
+pub struct EngineArgs {
+    /// Tokens of context. Default: all that the model was made for, at most 16384.
+    #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = positive, help_heading = "Memory")]
+    pub ctx_size: Option<usize>,
+    /// Tokens of a prompt that are processed at once. Also -ub.
+    #[arg(long, value_name = "N", default_value = "512", value_parser = positive, help_heading = "Memory")]
+    ubatch_size: usize,
+    /// The same; the smaller one counts.
+    #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Memory")]
+    batch_size: Option<usize>,
+    #[command(flatten)]
+    pub kv: KvArgs,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// Threads. Default: one for each physical core.
+    #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Processor")]
+    threads: Option<usize>,
+    #[command(flatten)]
+    pub kernels: KernelArgs,
+    #[command(flatten)]
+    pub device: crate::device::DeviceFlags,
+    #[command(flatten)]
+    speculation: crate::speculation::SpeculationFlags,
+}
+
+impl EngineArgs {
+    /// The engine's options. Opens the draft model, where one is named.
+    pub fn options(&self, settings: &Settings) -> anyhow::Result<Options> {
+        Ok(Options { speculation: self.speculation.options(settings)?, ..self.plain_options() })
+    }
+
+    /// The same for one token a step.
+    pub fn plain_options(&self) -> Options {
+        Options {
+            speculation: octet_engine::engine::speculation::Options::off(),
+            context: self.ctx_size,
+            kv: self.kv.kv(),
+            batch_tokens: self.batch_size.map_or(self.ubatch_size, |b| b.min(self.ubatch_size)),
+            cpu: self.kernels.options(self.threads),
+            ..Options::default()
+        }
+    }
+}
+
+/// Which kernels run, on which processors.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Processor")]
+pub struct KernelArgs {
+    /// Instruction set. Default: the widest that this processor has.
+    #[arg(long, value_enum)]
+    pub isa: Option<IsaArg>,
+    /// Let the system move threads between processors.
+    #[arg(long)]
+    pub no_pin: bool,
+    /// Compute with f32 weights and activations: exact, large and slow.
+    #[arg(long)]
+    pub exact: bool,
+}
+
+impl KernelArgs {
+    /// The backend's options.
+    pub fn options(&self, threads: Option<usize>) -> CpuOptions {
+        CpuOptions { threads, pin: !self.no_pin, isa: self.isa.map(Into::into), exact: self.exact }
+    }
+}
+
+/// [`Isa`] as it is typed.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum IsaArg {
+    Portable,
+    Avx2,
+    AvxVnni,
+    #[value(alias = "avx512-vnni")]
+    Avx512,
+    Neon,
+    NeonI8mm,
+}
+
+impl From<IsaArg> for Isa {
+    fn from(isa: IsaArg) -> Self {
+        match isa {
+            IsaArg::Portable => Self::Portable,
+            IsaArg::Avx2 => Self::Avx2,
+            IsaArg::AvxVnni => Self::AvxVnni,
+            IsaArg::Avx512 => Self::Avx512Vnni,
+            IsaArg::Neon => Self::Neon,
+            IsaArg::NeonI8mm => Self::NeonI8mm,
+        }
+    }
+}
+
+/// Types of the keys and values.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Memory")]
+pub struct KvArgs {
+    /// Type of the keys and values in the cache; q8_0 takes about half of what f16 takes. Also -ctk for the keys and -ctv
+    /// for the values alone.
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "f16", hide_possible_values = false)]
+    kv_cache_dtype: KvArg,
+    #[arg(long, value_enum, value_name = "TYPE", hide = true)]
+    cache_type_k: Option<KvArg>,
+    #[arg(long, value_enum, value_name = "TYPE", hide = true)]
+    cache_type_v: Option<KvArg>,
+}
+
+/// Whether a model that seems too large is loaded.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Memory")]
+pub struct MemoryArgs {
+    /// Load the model even where it seems larger than the free memory.
+    #[arg(long)]
+    pub no_memory_check: bool,
+}
+
+impl KvArgs {
+    /// The types that keys and values have.
+    pub fn kv(&self) -> KvTypes {
+        KvTypes {
+            keys: self.cache_type_k.unwrap_or(self.kv_cache_dtype).into(),
+            values: self.cache_type_v.unwrap_or(self.kv_cache_dtype).into(),
+        }
+    }
+}
+
+/// [`KvType`] as it is typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvArg {
+    #[value(aliases = ["auto", "fp16", "float16"])]
+    F16,
+    #[value(aliases = ["fp32", "float32"])]
+    F32,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl From<KvArg> for KvType {
+    fn from(kv: KvArg) -> Self {
+        match kv {
+            KvArg::F16 => Self::F16,
+            KvArg::F32 => Self::F32,
+            KvArg::Q8_0 => Self::Q8_0,
+        }
+    }
+}
+
+/// Largest count that is taken: far above what any machine holds, and far below what sums of them could overflow.
+const COUNT_MAX: usize = 1 << 28;
+
+/// A count of something there must be some of.
+pub fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=COUNT_MAX) => Ok(n),
+        Ok(0) | Err(_) => Err("expected a whole number above 0".into()),
+        Ok(_) => Err(format!("expected at most {COUNT_MAX}")),
+    }
+}
+
+/// A count of something there may be none of.
+pub fn count(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { positive(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_bounded() {
+        assert_eq!((count("0"), positive("268435456")), (Ok(0), Ok(COUNT_MAX)));
+        assert!(positive("0").is_err() && count("-1").is_err());
+        assert!(positive("268435457").unwrap_err().contains("at most"));
+        assert!(positive("18446744073709551616").is_err());
+    }
+}

@@ -1,0 +1,242 @@
+//! The command line: all commands, and how it is read. Called by `main`.
+//!
+//! Flags that say how any model is loaded and how tokens are chosen have a mirror in the environment, made from their
+//! name: `--ctx-size` is `OCTET_CTX_SIZE`. A flag beats its mirror. Flags of one command have none: `--output` may mean
+//! something else in another command.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::Usage;
+use crate::args::EngineArgs;
+use crate::sampling::SamplingArgs;
+use crate::settings::{Settings, mirror, not_text, set};
+use crate::stderr::note;
+
+/// Runs large language models on your own machine, as fast as its memory allows.
+#[derive(Debug, Parser)]
+#[command(name = "octet", version, max_term_width = 100, after_help = TOP_HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const TOP_HELP: &str = "\
+Examples:
+  octet run 'Tell me a story about a fox.'                 the tiny model inside answers
+  octet run smollm2:135m 'Why is the sky blue?'            fetches the model once, and answers
+  octet run model.gguf                                     a chat in the terminal
+  octet serve smollm2:135m                                 an API for clients, at 127.0.0.1:8080
+  octet show model.gguf                                    what is in it, and what memory it takes
+  octet plan                                               which models fit here, and how fast
+  octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m   how fast would it run here?
+
+A MODEL is a short name (smollm2:135m), a repository on Hugging Face (hf:user/repo:Q4_K_M), an
+address of a GGUF file, a GGUF file, or a Hugging Face directory. What is not on this machine is
+fetched first. Where none is named, the tiny model inside octet (fox) is used.
+
+Flags that say how a model is loaded and how tokens are chosen have a mirror in the environment:
+--ctx-size is OCTET_CTX_SIZE, --temp is OCTET_TEMP; OCTET_MODEL is the model where none is named.
+Models are fetched as HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE say.";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Run(Box<crate::run::RunArgs>),
+    Serve(Box<crate::serve::ServeArgs>),
+    Bench(Box<crate::bench::BenchArgs>),
+    Show(crate::show::ShowArgs),
+    Plan(crate::plan::PlanArgs),
+    Experts(Box<crate::experts::ExpertsArgs>),
+    Devices(crate::device::DevicesArgs),
+    Doctor(crate::doctor::DoctorArgs),
+    Synth(crate::synth::SynthArgs),
+    Pull(crate::library::PullArgs),
+    List(crate::library::ListArgs),
+    Rm(crate::library::RmArgs),
+    Tokenize(crate::tokenize::TokenizeArgs),
+    Template(crate::template::TemplateArgs),
+    Perplexity(crate::perplexity::PerplexityArgs),
+    Config(crate::config_cmd::ConfigArgs),
+    Route(Box<crate::route::RouteArgs>),
+    Keys(Box<crate::keys::KeysArgs>),
+    Usage(crate::usage::UsageArgs),
+    Completions(crate::completions::CompletionsArgs),
+}
+
+/// Reads the command line and the environment; exits where the command line cannot be understood, or asks for help.
+pub fn parse() -> Result<(Command, Settings), Usage> {
+    let mut command = mirrored(Cli::command(), &|name| set(name).is_some());
+    let matches = command.try_get_matches_from_mut(spellings(std::env::args_os()));
+    let matches = matches.map_err(|e| refused(&e))?;
+    one_value_each(&matches, &command)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|e| refused(&e.format(&mut command)))?;
+    Ok((cli.command, Settings::read(given(&matches, &command))?))
+}
+
+/// The flags of the command that somebody gave.
+fn given(matches: &ArgMatches, command: &clap::Command) -> BTreeSet<String> {
+    let Some((name, matches)) = matches.subcommand() else { return BTreeSet::new() };
+    let Some(sub) = command.find_subcommand(name) else { return BTreeSet::new() };
+    let ids = sub.get_arguments().map(|a| a.get_id().as_str());
+    let by_user = |id: &&str| {
+        let source = matches.try_contains_id(id).ok().and_then(|_| matches.value_source(id));
+        matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+    };
+    ids.filter(by_user).map(String::from).collect()
+}
+
+/// Prints what clap has to say and exits; what it has to say about a variable names that.
+fn refused(e: &clap::Error) -> Usage {
+    let said = |kind| e.get(kind).map(ToString::to_string);
+    let shared = shared();
+    if e.kind() == ErrorKind::InvalidUtf8 {
+        let not_utf8 = |name: &String| set(name).is_some_and(|v| v.into_string().is_err());
+        if let Some(name) = shared.iter().map(|long| mirror(long)).find(not_utf8) {
+            return not_text(&name);
+        }
+    }
+    // That its output is closed is not worth a word.
+    let _ = e.print();
+    if let (Some(flag), Some(value)) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue)) {
+        let flag = flag.split_whitespace().next().unwrap_or_default().trim_start_matches("--").to_string();
+        let typed = std::env::args_os().any(|a| a.to_string_lossy().contains(&value));
+        if !typed && shared.contains(&flag) {
+            note!("\nThe value comes from the environment variable {}.", mirror(&flag));
+        }
+    }
+    std::process::exit(e.exit_code())
+}
+
+/// The parser, with all mirrors.
+pub fn command() -> clap::Command {
+    mirrored(Cli::command(), &|_| true)
+}
+
+/// The flags that have mirrors: those of the groups here that several commands share, of sampling, and of the server.
+fn shared() -> BTreeSet<String> {
+    let all = SamplingArgs::augment_args(EngineArgs::augment_args(clap::Command::new("shared")));
+    let all = crate::serve::ServerArgs::augment_args(all);
+    all.get_arguments().filter_map(|a| a.get_long()).map(String::from).collect()
+}
+
+/// Gives flags their mirrors, as far as those are `set`. (To clap an empty variable would be a value.)
+fn mirrored(command: clap::Command, set: &dyn Fn(&str) -> bool) -> clap::Command {
+    fn mirrored(
+        command: clap::Command,
+        shared: &BTreeSet<String>,
+        set: &dyn Fn(&str) -> bool,
+    ) -> clap::Command {
+        // Of a flag that stands twice the last one counts, so that an alias of the shell can be overruled.
+        let command = command.args_override_self(true).mut_args(|arg| match arg.get_long() {
+            Some(long) if shared.contains(long) && set(&mirror(long)) => {
+                let name = mirror(long);
+                let is_switch = matches!(arg.get_action(), clap::ArgAction::SetTrue);
+                let arg = arg.env(name).hide_env(true);
+                if is_switch { arg.value_parser(clap::builder::BoolishValueParser::new()) } else { arg }
+            }
+            _ => arg,
+        });
+        command.mut_subcommands(|sub| mirrored(sub, shared, set))
+    }
+    mirrored(command, &shared(), set)
+}
+
+/// `octet bench` takes lists where other commands take one value; a variable holds one value for all of them.
+fn one_value_each(matches: &ArgMatches, command: &clap::Command) -> Result<(), Usage> {
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
+    let Some(sub) = command.find_subcommand(name) else { return Ok(()) };
+    let shared = shared();
+    for arg in sub.get_arguments().filter(|a| a.get_value_delimiter().is_some()) {
+        let id = arg.get_id().as_str();
+        let by_variable = matches.value_source(id) == Some(ValueSource::EnvVariable);
+        if let Some(long) = arg.get_long().filter(|l| by_variable && shared.contains(*l))
+            && matches.get_raw(id).is_some_and(|v| v.len() > 1)
+        {
+            return Err(Usage(format!("{} holds one value; lists are for --{long}", mirror(long))));
+        }
+    }
+    Ok(())
+}
+
+/// The command line in our spelling, up to `--`: behind it is only text.
+fn spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut is_text = false;
+    let ours = |a: OsString| {
+        is_text |= a == "--";
+        match a.to_str() {
+            Some(s) if !is_text => spelling(s).into(),
+            _ => a,
+        }
+    };
+    args.map(ours).collect()
+}
+
+/// llama.cpp's flags with one dash and several letters, which clap does not know, in our spelling.
+fn spelling(arg: &str) -> String {
+    const SPELLINGS: [(&str, &str); 8] = [
+        ("-ctk", "--cache-type-k"),
+        ("-ctv", "--cache-type-v"),
+        ("-ub", "--ubatch-size"),
+        ("-md", "--model-draft"),
+        ("-np", "--parallel"),
+        ("-hf", "--hf"),
+        ("-hfr", "--hf"),
+        ("-sys", "--system"),
+    ];
+    let (flag, value) = arg.split_once('=').map_or((arg, None), |(f, v)| (f, Some(v)));
+    match SPELLINGS.iter().find(|(theirs, _)| *theirs == flag) {
+        Some((_, ours)) => value.map_or(ours.to_string(), |v| format!("{ours}={v}")),
+        None => arg.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_is_explained() {
+        for sub in command().get_subcommands() {
+            for arg in sub.get_arguments().filter(|a| !matches!(a.get_id().as_str(), "help" | "version")) {
+                assert!(arg.get_help().is_some() || arg.is_hide_set(), "{} {}", sub.get_name(), arg.get_id());
+            }
+            assert!(sub.get_after_help().is_some(), "{} has no example", sub.get_name());
+        }
+    }
+
+    #[test]
+    fn a_variable_means_the_same_to_every_command() {
+        let mut parsers = std::collections::BTreeMap::new();
+        for sub in command().get_subcommands() {
+            for arg in sub.get_arguments() {
+                let Some(name) = arg.get_env() else { continue };
+                let is_switch = matches!(arg.get_action(), clap::ArgAction::SetTrue);
+                let this = (arg.get_value_parser().type_id(), is_switch);
+                let first = *parsers.entry(name.to_os_string()).or_insert(this);
+                assert_eq!(first, this, "{name:?} of {}", sub.get_name());
+            }
+        }
+        let has = |name: &str| parsers.contains_key(std::ffi::OsStr::new(name));
+        assert!(has("OCTET_CTX_SIZE") && has("OCTET_TEMP") && has("OCTET_NO_PIN"));
+        assert!(!has("OCTET_OUTPUT") && !has("OCTET_JSON"), "a command's own");
+    }
+
+    #[test]
+    fn spellings_of_llama_cpp_are_understood() {
+        let ours = |args: &[&str]| spellings(args.iter().map(OsString::from));
+        assert_eq!(
+            ours(&["-ctk", "-ub=64", "-p", "--hf", "-sysx", "--", "-hf", "-ub=1"]),
+            ["--cache-type-k", "--ubatch-size=64", "-p", "--hf", "-sysx", "--", "-hf", "-ub=1"]
+        );
+    }
+}
