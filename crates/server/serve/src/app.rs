@@ -8,11 +8,12 @@ use octet_api::core::ModelInfo;
 use octet_parser::ReasoningFormat;
 
 use crate::gateway::{Caller, Gateway, Routes};
-use crate::http::{ResponseStore, Streams};
+use crate::http::ResponseStore;
 use crate::memory_budget::MemoryBudget;
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::{Keys, Metrics};
 use crate::pipeline::{BlockingPool, unknown, unnamed};
+use crate::streams::Streams;
 use crate::warnings::Warnings;
 
 /// How to serve.

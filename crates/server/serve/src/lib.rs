@@ -5,9 +5,11 @@
 //! `core::Event`s; `http` writes those in the dialect again. `ops` counts, logs and keeps the door. Where a configuration of routes is
 //! given, `gateway` stands between `http` and the rest: it has all names, and the models of this process are some of those who answer.
 
+mod answer_source;
 mod app;
 mod connections;
 mod gateway;
+mod header;
 mod http;
 mod linger;
 mod memory_budget;
@@ -16,6 +18,7 @@ mod observed;
 mod ops;
 mod pipeline;
 mod server;
+mod streams;
 mod warnings;
 
 pub use app::{App, Options};

@@ -8,7 +8,7 @@ use axum::response::Response;
 use hyper::header::{HeaderName, HeaderValue};
 use octet_api::{ApiError, Warning};
 
-use crate::http::header_text;
+use crate::header::header_text;
 
 /// The header that says what of the request has no effect.
 const HEADER: HeaderName = HeaderName::from_static("x-octet-warning");

@@ -14,10 +14,12 @@ use super::auth::Bill;
 use super::read::Own;
 use super::target::Target;
 use super::{Caller, Gateway};
+use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::memory_budget::MemoryPermit;
 use crate::ops::Trace;
 use crate::pipeline::draining;
+use crate::warnings::messages;
 
 /// When a request may come again for which there was no room.
 const RETRY_S: u64 = 1;
@@ -145,16 +147,6 @@ impl RoutedRequest {
         })
     }
 
-    /// What is asked.
-    pub fn request(&self) -> &Arc<GenerateRequest> {
-        &self.request
-    }
-
-    /// The virtual key that asks, as logs call it.
-    pub fn owner(&self) -> Option<&Arc<str>> {
-        self.owner.as_ref()
-    }
-
     /// Waits until somebody answers, for no longer than `most`; false where that was too short.
     pub async fn decide(&mut self, most: Option<Duration>) -> Result<bool, ApiError> {
         let decided = match most {
@@ -180,28 +172,6 @@ impl RoutedRequest {
                 bill.answered_by(&who.deployment);
             }
         });
-    }
-
-    /// Who answers, and how that was found: for headers.
-    pub fn route(&self) -> (Option<String>, String) {
-        self.reply.with_route(|route| (route.answered.as_ref().map(|a| a.model.clone()), route.header()))
-    }
-
-    /// The next piece; `None` after the last. Can be given up and called again.
-    pub async fn next(&mut self) -> Option<Piece> {
-        let piece = self.reply.next().await;
-        self.see(piece)
-    }
-
-    /// The next piece, if it is there already.
-    pub fn try_next(&mut self) -> Option<Piece> {
-        let piece = self.reply.try_next()?;
-        self.see(Some(piece))
-    }
-
-    /// Whether another server answers.
-    pub fn is_remote(&self) -> bool {
-        self.reply.is_remote()
     }
 
     fn see(&mut self, piece: Option<Piece>) -> Option<Piece> {
@@ -233,6 +203,39 @@ impl RoutedRequest {
             let after = self.trace.began.elapsed();
             self.trace.note(|f| f.ttft = Some(after));
         }
+    }
+}
+
+impl AnswerSource for RoutedRequest {
+    fn request(&self) -> Arc<GenerateRequest> {
+        Arc::clone(&self.request)
+    }
+
+    fn facts(&mut self) -> Facts {
+        let who = |route: &Route| (route.answered.as_ref().map(|a| a.model.clone()), route.header());
+        let (model, route) = self.reply.with_route(who);
+        // A provider may know what we do not.
+        let warnings = if self.is_remote() { &[] } else { &self.request.warnings[..] };
+        let warnings = messages(warnings).map(str::to_string).collect();
+        Facts { model, route: Some(route), warnings, cache_miss: None }
+    }
+
+    fn owner(&self) -> Option<&Arc<str>> {
+        self.owner.as_ref()
+    }
+
+    fn is_remote(&self) -> bool {
+        self.reply.is_remote()
+    }
+
+    async fn next(&mut self) -> Option<Piece> {
+        let piece = self.reply.next().await;
+        self.see(piece)
+    }
+
+    fn try_next(&mut self) -> Option<Piece> {
+        let piece = self.reply.try_next()?;
+        self.see(Some(piece))
     }
 }
 

@@ -11,9 +11,11 @@ use octet_router::Dialect as Wire;
 use super::body;
 use super::call::{Call, call};
 use super::error::json;
+use super::generate::answer;
 use super::openai::keep_nothing;
-use super::reply::{Asked, Form, SSE, answer};
+use super::reply::{Form, SSE};
 use super::routed;
+use super::routed::Asked;
 use crate::app::App;
 use crate::pipeline::{Job, Purpose, acquire, chat_prompt};
 

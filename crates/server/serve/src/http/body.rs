@@ -2,7 +2,7 @@
 //! they say that they are JSON. Used by all endpoints that take one.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,6 @@ use octet_api::{ApiError, ErrorKind, shortened};
 use serde_json::value::RawValue;
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
-use super::litellm::{PathModel, with_model};
 use crate::connections::{Activity, BodyError};
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::observed::observed;
@@ -29,6 +28,10 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const RETRY_S: u64 = 1;
 /// Longer bodies are read where they hold nobody up.
 const PARSE_INLINE_MAX: usize = 256 << 10;
+
+/// The model that a path names; it beats the one that the body names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathModel(pub String);
 
 /// A body that has come, with its memory permit.
 #[derive(Debug)]
@@ -64,6 +67,16 @@ impl Held {
         self.bytes.extend_from_slice(data);
         Ok(())
     }
+}
+
+/// A body with the path's model in it. What is no object is left for the endpoint to complain about.
+fn with_model(body: Vec<u8>, model: &PathModel) -> Vec<u8> {
+    let Ok(mut fields) = serde_json::from_slice::<BTreeMap<String, &RawValue>>(&body) else {
+        return body;
+    };
+    let Ok(name) = serde_json::value::to_raw_value(&model.0) else { return body };
+    fields.insert("model".into(), &name);
+    serde_json::to_vec(&fields).unwrap_or_else(|_| body.clone())
 }
 
 /// The body of a request.
@@ -191,4 +204,16 @@ pub async fn part<F: Future<Output = Response>>(
         }
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_s_model_beats_the_body_s() {
+        let with = |body: &str| String::from_utf8(with_model(body.into(), &PathModel("m\"".into()))).unwrap();
+        assert_eq!(with(r#"{"a": 1.0,"model":"x"}"#), r#"{"a":1.0,"model":"m\""}"#);
+        assert_eq!(with("[1]"), "[1]");
+    }
 }

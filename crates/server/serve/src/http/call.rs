@@ -9,8 +9,7 @@ use hyper::HeaderMap;
 use octet_api::ApiError;
 
 use super::Dialect;
-use super::body::{self, Held};
-use super::litellm::PathModel;
+use super::body::{self, Held, PathModel};
 use crate::app::App;
 use crate::gateway::Caller;
 use crate::ops::Trace;

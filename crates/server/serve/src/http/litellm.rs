@@ -11,9 +11,9 @@ use axum::routing::{get, post};
 use hyper::Uri;
 use octet_api::{ApiError, ErrorKind};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::body::PathModel;
 use super::call::{Call, call, caller};
 use super::error::json as json_response;
 use crate::app::App;
@@ -22,10 +22,6 @@ use crate::app::App;
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/model_group/info", get(groups)).route("/utils/token_counter", post(token_counter))
 }
-
-/// The model that a path names; it beats the one that the body names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PathModel(pub String);
 
 /// Leads a request to the path that the endpoint has here; `false` if its path is nobody's.
 pub fn lead(request: &mut Request) -> bool {
@@ -98,17 +94,6 @@ fn decoded(part: &str) -> String {
         }
     }
     String::from_utf8_lossy(&out).into_owned()
-}
-
-/// A body with the path's model in it. What is no object is left for the endpoint to complain about.
-pub fn with_model(body: Vec<u8>, model: &PathModel) -> Vec<u8> {
-    let Ok(mut fields) = serde_json::from_slice::<std::collections::BTreeMap<String, &RawValue>>(&body)
-    else {
-        return body;
-    };
-    let Ok(name) = serde_json::value::to_raw_value(&model.0) else { return body };
-    fields.insert("model".into(), &name);
-    serde_json::to_vec(&fields).unwrap_or_else(|_| body.clone())
 }
 
 /// `GET /model_group/info`: the names that clients ask for, with what is known of all deployments behind each.
@@ -223,12 +208,5 @@ mod tests {
         for path in ["/nothing", "/openai/deployments//chat/completions", "/openai/deployments/x/images"] {
             assert_eq!(ours(path), None, "{path}");
         }
-    }
-
-    #[test]
-    fn the_path_s_model_beats_the_body_s() {
-        let with = |body: &str| String::from_utf8(with_model(body.into(), &PathModel("m\"".into()))).unwrap();
-        assert_eq!(with(r#"{"a": 1.0,"model":"x"}"#), r#"{"a":1.0,"model":"m\""}"#);
-        assert_eq!(with("[1]"), "[1]");
     }
 }

@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 use super::call::{Call, call};
 use super::error::json as json_response;
+use super::generate::generate;
 use super::openai::keep_nothing;
-use super::reply::{Form, SSE, generate};
+use super::reply::{Form, SSE};
 use super::status::{Which, about};
 use super::tokens::permit;
 use super::{body, openai as openai_http, routed};

@@ -8,6 +8,7 @@ mod anthropic;
 mod body;
 mod call;
 mod error;
+mod generate;
 mod litellm;
 mod llama;
 mod ollama;
@@ -40,9 +41,7 @@ use crate::ops;
 use call::trace;
 pub use error::Dialect;
 use error::METHOD_NOT_ALLOWED;
-pub use reply::header_text;
 pub use response_store::ResponseStore;
-pub use streams::Streams;
 
 /// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.
 const OPEN: &[&str] =

@@ -12,7 +12,9 @@ use octet_router::Dialect as Wire;
 
 use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
-use super::reply::{Asked, Form, SSE, answer};
+use super::generate::answer;
+use super::reply::{Form, SSE};
+use super::routed::Asked;
 use super::{Dialect, body, routed, streams};
 use crate::app::App;
 use crate::pipeline::embed;

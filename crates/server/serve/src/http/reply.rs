@@ -1,28 +1,23 @@
-//! An answer on its way to the client, in whatever dialect: as a stream or whole. Called by the endpoints that generate.
+//! An answer on its way to the client, in whatever dialect: as a stream or whole. It knows nothing of who answers. Called by `generate` and
+//! `routed`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::response::Response;
 use futures_util::stream::unfold;
-use hyper::HeaderMap;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use octet_api::ApiError;
 use octet_api::core::{Answer, GenerateRequest};
 use octet_api::dialect::StreamWriter;
-use octet_router::{Dialect as Wire, Piece};
+use octet_router::Piece;
 
-use super::call::Call;
 use super::error::json;
 use super::yield_to_others::others_turn;
-use super::{body, routed};
+use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
-use crate::gateway::RoutedRequest;
-use crate::memory_budget::MemoryPermit;
-use crate::ops::Trace;
-use crate::pipeline::Run;
+use crate::header::header_text;
 use crate::warnings::tell;
 
 /// A stream says that it is alive after so long without a token.
@@ -48,115 +43,41 @@ pub const SSE: &str = "text/event-stream";
 /// Lines of JSON.
 pub const NDJSON: &str = "application/x-ndjson";
 
-/// The header that asks why a prompt was not found in the cache, and the one that tells.
-const EXPLAIN: &str = "x-octet-explain-cache";
-const MISS: &str = "x-octet-cache-miss";
-/// Characters of a header.
-const HEADER_CHARS_MAX: usize = 1000;
+/// Headers of answers: who answered, how that was found, and why the prompt was not found in the cache.
+const MODEL: HeaderName = HeaderName::from_static("x-octet-model");
+const ROUTE: HeaderName = HeaderName::from_static("x-octet-route");
+const MISS: HeaderName = HeaderName::from_static("x-octet-cache-miss");
 
-/// A request for text as an endpoint takes it.
-pub struct Asked {
-    /// What it is written in.
-    pub dialect: Wire,
-    /// Reads it.
-    pub parse: fn(&[u8]) -> Result<GenerateRequest, ApiError>,
-    /// Writes its answer.
-    pub form: Form,
-}
-
-/// Answers a request: by the router, where there is one, or by a model here.
-pub async fn answer(c: Call, asked: Asked) -> Result<Response, ApiError> {
-    if let Some(gateway) = c.app.gateway().cloned() {
-        return routed::asked(&gateway, c, asked).await;
-    }
-    let parsed = body::parse(c.body, asked.parse).await?;
-    generate(c.app, c.trace, &c.headers, parsed, asked.form).await
-}
-
-/// Answers a request, which comes with its memory permit, by a local model.
-pub async fn generate(
-    app: Arc<App>,
-    trace: Trace,
-    headers: &HeaderMap,
-    asked: (GenerateRequest, MemoryPermit),
+/// Answers with what `source` gives, in the form that the request asks for.
+pub async fn respond(
+    app: &Arc<App>,
+    mut source: impl AnswerSource,
     form: Form,
 ) -> Result<Response, ApiError> {
-    let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
-    let (request, share) = (Arc::new(asked.0), asked.1);
-    let index = app.find(&request.model)?;
-    let mut run = Run::start(&app, &trace, index, (request, share), explain).await?;
-    let request = Arc::clone(&run.request);
-    let mut miss = None;
-    if explain {
-        run.admitted().await;
-        miss = run.miss.take().and_then(|line| HeaderValue::from_str(&line).ok());
-    }
-    let warnings = std::mem::take(&mut run.warnings);
+    let (request, facts) = (source.request(), source.facts());
     let mut response = if request.stream {
-        stream(app, Source::Run(Box::new(run)), request, form)
+        stream(Arc::clone(app), source, request, form)
     } else {
-        whole(&app, Source::Run(Box::new(run)), &request, form).await?
+        whole(app, source, &request, form).await?
     };
-    if let Some(miss) = miss {
-        response.headers_mut().insert(MISS, miss);
-    }
-    tell(&mut response, warnings.iter().map(String::as_str));
+    write_facts(facts, &mut response);
     Ok(response)
 }
 
-/// A text as a header can hold it, cut where it is long.
-pub fn header_text(text: &str) -> Cow<'_, str> {
-    if text.len() <= HEADER_CHARS_MAX && text.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
-        return Cow::Borrowed(text);
-    }
-    let may_stand = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
-    let mut out: String = text.chars().take(HEADER_CHARS_MAX).map(may_stand).collect();
-    if text.chars().nth(HEADER_CHARS_MAX).is_some() {
-        out += "...";
-    }
-    Cow::Owned(out)
-}
-
-/// Where an answer comes from.
-pub enum Source {
-    /// A model here.
-    Run(Box<Run>),
-    /// Whoever the router asks.
-    RoutedRequest(Box<RoutedRequest>),
-}
-
-impl Source {
-    /// The virtual key that asked.
-    fn owner(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Run(_) => None,
-            Self::RoutedRequest(routed_request) => routed_request.owner(),
+/// Writes what is known of an answer into its headers.
+pub fn write_facts(facts: Facts, response: &mut Response) {
+    for (name, text) in [(MODEL, facts.model), (ROUTE, facts.route), (MISS, facts.cache_miss)] {
+        if let Some(value) = text.and_then(|t| HeaderValue::from_str(&header_text(&t)).ok()) {
+            response.headers_mut().insert(name, value);
         }
     }
-
-    async fn next(&mut self) -> Option<Piece> {
-        match self {
-            Self::Run(run) => run.next().await.map(Piece::Event),
-            Self::RoutedRequest(routed_request) => routed_request.next().await,
-        }
-    }
-
-    fn try_next(&mut self) -> Option<Piece> {
-        match self {
-            Self::Run(run) => run.try_next().map(Piece::Event),
-            Self::RoutedRequest(routed_request) => routed_request.try_next(),
-        }
-    }
-
-    fn is_remote(&self) -> bool {
-        matches!(self, Self::RoutedRequest(routed_request) if routed_request.is_remote())
-    }
+    tell(response, facts.warnings.iter().map(String::as_str));
 }
 
 /// An answer in one piece.
-pub async fn whole(
+async fn whole(
     app: &App,
-    mut source: Source,
+    mut source: impl AnswerSource,
     request: &GenerateRequest,
     form: Form,
 ) -> Result<Response, ApiError> {
@@ -180,9 +101,9 @@ pub async fn whole(
 }
 
 /// A stream that is being written. Dropped where the client is gone.
-struct Streaming {
+struct Streaming<S> {
     app: Arc<App>,
-    source: Source,
+    source: S,
     request: Arc<GenerateRequest>,
     form: Form,
     writer: Box<dyn StreamWriter>,
@@ -194,7 +115,7 @@ struct Streaming {
     over: bool,
 }
 
-impl Streaming {
+impl<S: AnswerSource> Streaming<S> {
     fn write(&mut self, piece: &Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Raw(bytes) => {
@@ -265,7 +186,7 @@ impl Streaming {
 }
 
 /// An answer in pieces.
-pub fn stream(app: Arc<App>, source: Source, request: Arc<GenerateRequest>, form: Form) -> Response {
+fn stream(app: Arc<App>, source: impl AnswerSource, request: Arc<GenerateRequest>, form: Form) -> Response {
     let writer = (form.writer)(&request);
     let answer = request.store.then(Answer::default);
     let state =

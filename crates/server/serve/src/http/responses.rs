@@ -12,7 +12,8 @@ use octet_router::Dialect as Wire;
 
 use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
-use super::reply::{Form, SSE, generate};
+use super::generate::generate;
+use super::reply::{Form, SSE};
 use super::routed;
 use super::{Dialect, body};
 use crate::app::App;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::response::Response;
 use hyper::HeaderMap;
-use hyper::header::{HeaderName, HeaderValue};
 use octet_api::core::GenerateRequest;
 use octet_api::{ApiError, ErrorKind};
 use octet_router::{Dialect as Wire, Original, Piece};
@@ -13,15 +12,21 @@ use octet_router::{Dialect as Wire, Original, Piece};
 use super::body;
 use super::call::Call;
 use super::error::json;
-use super::reply::{Asked, Form, KEEP_ALIVE, Source, header_text, stream, whole};
+use super::reply::{Form, KEEP_ALIVE, respond, write_facts};
+use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::gateway::read::{self, Own};
 use crate::gateway::{Caller, Gateway, RequestContext, RoutedRequest};
-use crate::warnings::{self, messages};
 
-/// Headers of answers: who answered, and how that was found.
-const MODEL: HeaderName = HeaderName::from_static("x-octet-model");
-const ROUTE: HeaderName = HeaderName::from_static("x-octet-route");
+/// A request for text as an endpoint takes it.
+pub struct Asked {
+    /// What it is written in.
+    pub dialect: Wire,
+    /// Reads it.
+    pub parse: fn(&[u8]) -> Result<GenerateRequest, ApiError>,
+    /// Writes its answer.
+    pub form: Form,
+}
 
 /// A request for text. Little is read of it where a provider of its dialect answers.
 pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Response, ApiError> {
@@ -72,21 +77,10 @@ pub async fn parsed(
     form: Form,
 ) -> Result<Response, ApiError> {
     let mut routed_request = enter(app, gateway, asker, request, original)?;
-    let request = Arc::clone(routed_request.request());
     // A stream says that it is alive while nobody has answered yet; then its headers cannot say who did.
-    routed_request.decide(request.stream.then_some(KEEP_ALIVE)).await?;
-    let route = routed_request.route();
-    // A provider may know what we do not.
-    let warnings = if routed_request.is_remote() { Vec::new() } else { request.warnings.clone() };
-    let source = Source::RoutedRequest(Box::new(routed_request));
-    let mut response = if request.stream {
-        stream(Arc::clone(app), source, request, form)
-    } else {
-        whole(app, source, &request, form).await?
-    };
-    tell(&mut response, route);
-    warnings::tell(&mut response, messages(&warnings));
-    Ok(response)
+    let most = routed_request.request().stream.then_some(KEEP_ALIVE);
+    routed_request.decide(most).await?;
+    respond(app, routed_request, form).await
 }
 
 /// A request whose answer comes in one piece, in its dialect, whoever answers: vectors, counts of tokens.
@@ -95,9 +89,9 @@ pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Res
     let (body, share) = body.into_parts();
     let asker =
         RequestContext { trace: &trace, caller: &caller, headers: &headers, share, own: Own::default() };
-    let (got, route) = bytes(&app, gateway, asker, dialect, body).await?;
+    let (got, facts) = bytes(&app, gateway, asker, dialect, body).await?;
     let mut response = json(200, got);
-    tell(&mut response, route);
+    write_facts(facts, &mut response);
     Ok(response)
 }
 
@@ -108,7 +102,7 @@ pub async fn bytes(
     asker: RequestContext<'_>,
     dialect: Wire,
     body: Bytes,
-) -> Result<(Bytes, Route), ApiError> {
+) -> Result<(Bytes, Facts), ApiError> {
     let Some(read::Peeked { request, own, body: left }) = read::peek(&body, dialect) else {
         // To say what is wrong with it.
         let original = Original { dialect, headers: HeaderMap::new(), body };
@@ -119,7 +113,7 @@ pub async fn bytes(
     let (asker, body) = (RequestContext { own, ..asker }, left.unwrap_or(body));
     let mut routed_request = enter(app, gateway, asker, request, Some((dialect, body)))?;
     routed_request.decide(None).await?;
-    let route = routed_request.route();
+    let facts = routed_request.facts();
     let mut out = None;
     while let Some(piece) = routed_request.next().await {
         match piece {
@@ -129,11 +123,8 @@ pub async fn bytes(
         }
     }
     let out = out.ok_or_else(|| ApiError::new(ErrorKind::Upstream, "nothing was answered"))?;
-    Ok((out, route))
+    Ok((out, facts))
 }
-
-/// Who answers, where that is known, and how that was found.
-type Route = (Option<String>, String);
 
 fn enter(
     app: &Arc<App>,
@@ -151,13 +142,4 @@ fn enter(
     let request = Arc::new(GenerateRequest { model, keep_alive, ..request });
     let original = original.map(|(dialect, body)| Original { dialect, headers: asker.headers.clone(), body });
     RoutedRequest::enter(app, gateway, asker, &request, original)
-}
-
-fn tell(response: &mut Response, (model, route): Route) {
-    let headers = response.headers_mut();
-    for (name, text) in [(MODEL, model), (ROUTE, Some(route))] {
-        if let Some(value) = text.and_then(|t| HeaderValue::from_str(&header_text(&t)).ok()) {
-            headers.insert(name, value);
-        }
-    }
 }

@@ -7,8 +7,9 @@ use octet_api::{ApiError, ErrorKind};
 use octet_engine::engine::{Event, Pooling, SubmitError};
 use tokio::sync::mpsc::unbounded_channel;
 
+use super::errors::{engine_error, submit_error, timeout};
 use super::plan::embedding;
-use super::run::{QUEUE_PAUSE, Sink, acquire_at, engine_error, submit_error, timeout};
+use super::run::{QUEUE_PAUSE, Sink, acquire_at};
 use crate::app::App;
 use crate::models::Lease;
 use crate::ops::Trace;

@@ -4,6 +4,7 @@ mod answer;
 mod blocking_pool;
 mod constraint;
 mod embed;
+mod errors;
 mod plan;
 mod prompt;
 mod rerank;
@@ -12,7 +13,8 @@ mod sampling;
 
 pub use blocking_pool::BlockingPool;
 pub use embed::embed;
+pub use errors::{draining, unknown, unnamed};
 pub use prompt::{Job, Purpose, chat as chat_prompt, text as text_tokens};
 pub use rerank::rank;
-pub use run::{Run, acquire, acquire_at, draining, unknown, unnamed};
+pub use run::{Run, acquire, acquire_at};
 pub use sampling::described;

@@ -8,14 +8,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use octet_api::core::{Applied, Event, FinishReason, GenerateRequest, Input, Timings, Usage};
-use octet_api::{ApiError, ErrorKind, Warning, shortened};
+use octet_api::{ApiError, ErrorKind, Warning};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
 use octet_engine::scheduler::Place;
+use octet_router::Piece;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use uuid::Uuid;
 
 use super::answer::{Choice, prompt_logprobs};
+use super::errors::{draining, engine_error, internal, submit_error, timeout};
 use super::plan::{Defaults, Plan, Reader, plan, render};
+use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::memory_budget::MemoryPermit;
 use crate::models::{AcquireError, Lease};
@@ -467,6 +470,33 @@ impl Run {
     }
 }
 
+impl AnswerSource for Run {
+    fn request(&self) -> Arc<GenerateRequest> {
+        Arc::clone(&self.request)
+    }
+
+    fn facts(&mut self) -> Facts {
+        let warnings = std::mem::take(&mut self.warnings);
+        Facts { warnings, cache_miss: self.miss.take(), ..Facts::default() }
+    }
+
+    fn owner(&self) -> Option<&Arc<str>> {
+        None
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    async fn next(&mut self) -> Option<Piece> {
+        Self::next(self).await.map(Piece::Event)
+    }
+
+    fn try_next(&mut self) -> Option<Piece> {
+        Self::try_next(self).map(Piece::Event)
+    }
+}
+
 /// What has become tokens is not needed any more.
 fn forget_input(request: &mut GenerateRequest) {
     match &mut request.input {
@@ -476,7 +506,7 @@ fn forget_input(request: &mut GenerateRequest) {
 }
 
 fn reasons(reader: &Reader) -> bool {
-    reader.format.reasoning
+    reader.format.reasoning.is_some()
 }
 
 fn finish_name(reason: &FinishReason) -> &'static str {
@@ -487,6 +517,9 @@ fn finish_name(reason: &FinishReason) -> &'static str {
         FinishReason::ContentFilter => "abort",
     }
 }
+
+/// When a request may come again whose model is being loaded.
+const RETRY_LOADING_S: u64 = 10;
 
 /// The model that a client asks for.
 pub async fn acquire(
@@ -521,65 +554,4 @@ pub async fn acquire_at(
             AcquireError::Draining => draining(),
         }
     })
-}
-
-/// When a request may come again whose model is being loaded.
-const RETRY_LOADING_S: u64 = 10;
-/// When one may that came while the server shuts down: another has taken its place by then.
-const RETRY_DRAINING_S: u64 = 5;
-
-/// There is no such model.
-pub fn unknown(name: &str, known: &str) -> ApiError {
-    let what = format!("there is no model '{}' here; there are: {known}", shortened(name));
-    ApiError {
-        param: Some("model".into()),
-        code: Some("model_not_found".into()),
-        ..ApiError::new(ErrorKind::NotFound, what)
-    }
-}
-
-/// No model is named, and there are several.
-pub fn unnamed(known: &str) -> ApiError {
-    ApiError::invalid("model", format!("'model' is missing, and there is more than one: {known}"))
-}
-
-/// The server shuts down.
-pub fn draining() -> ApiError {
-    let what = "the server is shutting down";
-    ApiError { retry_after_s: Some(RETRY_DRAINING_S), ..ApiError::new(ErrorKind::Overloaded, what) }
-}
-
-/// Why a request was not taken, for its client.
-pub fn submit_error(e: &SubmitError) -> ApiError {
-    match e {
-        SubmitError::QueueFull { retry_after } => ApiError {
-            retry_after_s: Some(retry_after.as_secs().max(1)),
-            ..ApiError::new(ErrorKind::RateLimit, e.to_string())
-        },
-        SubmitError::TooLong { .. } => ApiError::new(ErrorKind::ContextLength, e.to_string()),
-        SubmitError::Stopping => draining(),
-        SubmitError::Invalid(_) => ApiError::new(ErrorKind::InvalidRequest, e.to_string()),
-    }
-}
-
-/// Why a request was not finished, for its client.
-pub fn engine_error(e: &octet_engine::Error) -> ApiError {
-    match e {
-        octet_engine::Error::Stopped => draining(),
-        // A grammar that leads nowhere, or is too much work: the client's to mend.
-        octet_engine::Error::Constraint(why) => ApiError::new(ErrorKind::InvalidRequest, why.clone()),
-        other => internal(&other.to_string()),
-    }
-}
-
-fn internal(what: &str) -> ApiError {
-    ApiError::new(ErrorKind::Internal, what)
-}
-
-/// It took too long.
-pub fn timeout() -> ApiError {
-    ApiError::new(
-        ErrorKind::Timeout,
-        "the request took longer than the server allows; --timeout sets how long that is",
-    )
 }

@@ -1,0 +1,47 @@
+//! Requests for text: answered by the router, where there is one, or by a model here. Called by the endpoints that generate.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use hyper::HeaderMap;
+use octet_api::ApiError;
+use octet_api::core::GenerateRequest;
+
+use super::call::Call;
+use super::reply::{Form, respond};
+use super::routed::Asked;
+use super::{body, routed};
+use crate::app::App;
+use crate::memory_budget::MemoryPermit;
+use crate::ops::Trace;
+use crate::pipeline::Run;
+
+/// The header that asks why a prompt was not found in the cache.
+const EXPLAIN: &str = "x-octet-explain-cache";
+
+/// Answers a request: by the router, where there is one, or by a model here.
+pub async fn answer(c: Call, asked: Asked) -> Result<Response, ApiError> {
+    if let Some(gateway) = c.app.gateway().cloned() {
+        return routed::asked(&gateway, c, asked).await;
+    }
+    let parsed = body::parse(c.body, asked.parse).await?;
+    generate(c.app, c.trace, &c.headers, parsed, asked.form).await
+}
+
+/// Answers a request, which comes with its memory permit, by a local model.
+pub async fn generate(
+    app: Arc<App>,
+    trace: Trace,
+    headers: &HeaderMap,
+    asked: (GenerateRequest, MemoryPermit),
+    form: Form,
+) -> Result<Response, ApiError> {
+    let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
+    let (request, share) = (Arc::new(asked.0), asked.1);
+    let index = app.find(&request.model)?;
+    let mut run = Run::start(&app, &trace, index, (request, share), explain).await?;
+    if explain {
+        run.admitted().await;
+    }
+    respond(&app, run, form).await
+}
