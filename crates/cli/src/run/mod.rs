@@ -209,7 +209,7 @@ fn open(
     let mut request = args.sampling.request(&recommended(&model.metadata)?);
     request.sampling.logprobs = args.logprobs;
     request.continues = args.raw;
-    Ok(Session { engine, template, chat, system: args.chat.system.clone(), request })
+    Ok(Session::new(engine, template, chat, args.chat.system.clone(), request))
 }
 
 /// Where a model runs, and what it takes there: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 
 use octet_engine::engine::{Answer, Engine, Finish, Request};
-use octet_engine::template::ChatTemplate;
-use octet_engine::tokenizer::{Prompt, Special};
-use octet_parser::{Delta, Format, Options, Parser, Start};
+use octet_engine::template::{ChatInput, ChatTemplate};
+use octet_engine::tokenizer::{Prompt, Special, Tokenizer};
+use octet_parser::{Delta, Format, Options, Parser, Start, ToolsVariable, derive};
 use serde_json::{Map, Value, json};
 
 use super::print::Kind;
@@ -20,6 +20,19 @@ pub struct Session {
     /// What the model is told before every new conversation.
     pub system: Option<String>,
     pub request: Request,
+    /// How the model writes its reasoning.
+    format: Format,
+}
+
+/// How the model of a template writes its reasoning, found by rendering small chats.
+fn format(template: &ChatTemplate, tokenizer: &Tokenizer) -> Format {
+    let render = |messages: &[Value], _: ToolsVariable, tools: &[Value]| {
+        let input =
+            ChatInput { messages: messages.to_vec(), tools: Some(tools.to_vec()), ..ChatInput::default() };
+        template.render(&input).ok().map(|prompt| prompt.text)
+    };
+    let stops: Vec<&str> = tokenizer.eos_ids().iter().filter_map(|&id| tokenizer.token_text(id)).collect();
+    Format::derived(template.source(), &derive(template.source(), &render, &stops))
 }
 
 /// What the model said.
@@ -72,6 +85,21 @@ impl Reply {
 }
 
 impl Session {
+    /// A session in which nothing was said yet but what `chat` holds.
+    pub fn new(
+        engine: Engine,
+        template: Option<ChatTemplate>,
+        chat: Conversation,
+        system: Option<String>,
+        mut request: Request,
+    ) -> Self {
+        let format = template.as_ref().map(|t| format(t, engine.tokenizer())).unwrap_or_default();
+        // Control tokens in the tags are shown, so that the reasoning can be told.
+        let shown = format.shown_tags(false).into_iter();
+        request.shown_tokens = shown.filter_map(|tag| engine.tokenizer().special_id(tag)).collect();
+        Self { engine, template, chat, system, request, format }
+    }
+
     /// Answers the conversation as it stands; adds nothing to it.
     pub fn answer(
         &mut self,
@@ -79,9 +107,8 @@ impl Session {
     ) -> anyhow::Result<Reply> {
         let (prompt, repeated, opened) = self.prompt()?;
         // No tools are called here: calls are shown as they are written.
-        let format = self.template.as_ref().map(|t| Format::detect(t.source())).unwrap_or_default();
         let start = Start { in_reasoning: opened };
-        let mut parser = Parser::new(format, start, [], Options::default());
+        let mut parser = Parser::new(self.format.clone(), start, [], Options::default());
         let (mut reasoning, mut content) = (String::new(), String::new());
         let mut emit = |delta: Delta<'_>| match delta {
             Delta::Reasoning(text) => {
@@ -154,7 +181,8 @@ impl Session {
         let without = template.render(&self.chat.input(false)).unwrap_or(Prompt::default());
         let repeated = tokenizer.encode_prompt(&without)?;
         let repeated = ids.iter().zip(&repeated).take_while(|(a, b)| a == b).count();
-        Ok((ids, repeated, prompt.text.trim_end().ends_with("<think>")))
+        let opens = |r: &octet_parser::ReasoningTags| prompt.text.trim_end().ends_with(&r.open);
+        Ok((ids, repeated, self.format.reasoning.as_ref().is_some_and(opens)))
     }
 
     /// What was said, and by which model, as a file.

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::derive::Derived;
 use crate::derive::known::is_harmony;
-use crate::syntax::{Arguments, CallSyntax, Piece};
+use crate::reasoning::ReasoningTags;
+use crate::syntax::{Arguments, CallSyntax, Piece, tags};
 
 /// A name that is none of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -170,8 +171,8 @@ impl FromStr for ReasoningFormat {
 /// The syntax that a model speaks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Format {
-    /// An answer may begin with `<think>`.
-    pub reasoning: bool,
+    /// The tags between which an answer may begin with reasoning.
+    pub reasoning: Option<ReasoningTags>,
     /// How it calls tools.
     pub tools: ToolSyntax,
 }
@@ -189,17 +190,34 @@ impl Format {
         } else {
             ToolSyntax::None // another family's call between the same tags
         };
-        Self { reasoning: has("<think>") || has("</think>"), tools }
+        Self { reasoning: ReasoningTags::named_in(template), tools }
     }
 }
 
 impl Format {
+    /// Tags that answers must show, so that they can be read, even where they are control tokens: those of reasoning, and of calls where
+    /// there are `tools`.
+    pub fn shown_tags(&self, with_tools: bool) -> Vec<&str> {
+        let mut out: Vec<&str> =
+            self.reasoning.iter().flat_map(|r| tags(&r.open).chain(tags(&r.close))).collect();
+        match &self.tools {
+            // In channels reasoning is told by them as well.
+            ToolSyntax::Harmony => {
+                out.extend(["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"]);
+            }
+            ToolSyntax::Native(syntax) if with_tools => out.extend(syntax.tags()),
+            ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes | ToolSyntax::Native(_) => {}
+        }
+        out
+    }
+
     /// Of a template that was read by rendering it: the syntax that it writes calls in, or that whose tags it names.
     pub fn derived(template: &str, derived: &Derived) -> Self {
-        let detected = Self::detect(template);
         if is_harmony(template) {
-            return Self { reasoning: true, tools: ToolSyntax::Harmony };
+            // Its channels say what is reasoning.
+            return Self { reasoning: Some(ReasoningTags::default()), tools: ToolSyntax::Harmony };
         }
+        let detected = Self { reasoning: derived.reasoning.clone(), ..Self::detect(template) };
         match &derived.calls {
             Some(calls) => Self { tools: calls.clone().into(), ..detected },
             None => detected,
@@ -236,7 +254,7 @@ mod tests {
         assert_eq!(of("{{ '<function=' + name + '>' }}{\"name\": 1}</function>"), ToolSyntax::None);
         assert_eq!(of("<tool_call>{{ tc.name }}\n<arg_key>{{ \"arguments\" }}</arg_key>"), ToolSyntax::None);
         assert_eq!(of("{{ messages }}"), ToolSyntax::None);
-        assert!(Format::detect("{{ content.split('</think>')[-1] }}").reasoning);
-        assert!(!Format::detect("{{ content }}").reasoning);
+        assert!(Format::detect("{{ content.split('</think>')[-1] }}").reasoning.is_some());
+        assert!(Format::detect("{{ content }}").reasoning.is_none());
     }
 }

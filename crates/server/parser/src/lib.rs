@@ -4,10 +4,10 @@
 //! depend on where the pieces end. It trusts nothing: what is not reasoning or a valid call is text, as generated.
 //!
 //! ```
-//! use octet_parser::{Format, Message, Options, Start, Tool, parse};
+//! use octet_parser::{Format, Message, Options, ReasoningTags, Start, Tool, parse};
 //! use serde_json::json;
 //!
-//! let format = Format { reasoning: true, tools: "qwen3_coder".parse()? };
+//! let format = Format { reasoning: Some(ReasoningTags::default()), tools: "qwen3_coder".parse()? };
 //! let tools = [Tool { name: "sum".into(), parameters: json!({"properties": {"n": {"type": "integer"}}}) }];
 //! let text = "Easy.\n</think>\n\n<tool_call>\n<function=sum>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>";
 //! let message: Message = parse(format, Start { in_reasoning: true }, &tools[..], Options::default(), text);
@@ -19,7 +19,7 @@
 //! # What is what
 //!
 //! - **Reasoning** is what stands before `</think>`, in an answer that begins with `<think>` or whose prompt ends with it.
-//!   `</think>` anywhere else is text.
+//!   `</think>` anywhere else is text. Some families have other tags ([`ReasoningTags`]); what is said here of `<think>` holds for them.
 //! - **A call** is recognised where tools were given. It is handed out once it is complete and names one of them; until
 //!   then it is held back. One that is malformed, unfinished or names another function is text, all of it: nothing
 //!   inside it is taken for a call.
@@ -45,14 +45,16 @@ mod message;
 mod native;
 mod object;
 mod parser;
+mod reasoning;
 mod syntax;
 mod tagged;
 mod tags;
 mod written;
 mod xml;
 
-pub use derive::{Derived, History, Ids, ToolsVariable, derive};
+pub use derive::{Derived, History, Ids, ReasoningPlace, ToolsVariable, derive};
 pub use format::{Format, ReasoningFormat, ToolSyntax, UnknownName};
 pub use message::{Delta, Message, ToolCall};
 pub use parser::{Options, Parser, Start, Tool, parse};
+pub use reasoning::ReasoningTags;
 pub use syntax::{Arguments, CallSyntax, JsonType, Keys, Piece, Tagged, tags};

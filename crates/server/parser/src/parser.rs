@@ -27,7 +27,7 @@ pub struct Tool {
 /// Where an answer begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Start {
-    /// The prompt ends with `<think>`.
+    /// The prompt ends with the tag that opens reasoning.
     pub in_reasoning: bool,
 }
 
@@ -134,6 +134,15 @@ pub struct Parser {
     ready: Vec<Ready>,
     /// Characters read, for tests.
     steps: usize,
+}
+
+/// A tag as this model writes it.
+fn tag_text(format: &Format, tag: Tag) -> &str {
+    match (tag, &format.reasoning) {
+        (Tag::ThinkOpen, Some(tags)) => &tags.open,
+        (Tag::ThinkClose, Some(tags)) => &tags.close,
+        _ => tag.text(),
+    }
 }
 
 impl Parser {
@@ -280,7 +289,8 @@ impl Parser {
     fn char(&mut self, c: char) {
         self.steps += 1;
         let trigger = self.trigger();
-        if self.part.is_empty() && c != '<' && !trigger.is_some_and(|t| t.starts_with(c)) {
+        let begins_tag = c == '<' || self.format.reasoning.as_ref().is_some_and(|r| r.begins_with(c));
+        if self.part.is_empty() && !begins_tag && !trigger.is_some_and(|t| t.starts_with(c)) {
             return self.token(Token::Char(c));
         }
         self.part.push(c);
@@ -292,7 +302,7 @@ impl Parser {
             Some(_) => return,
             None => {}
         }
-        match self.wanted().find(&self.part) {
+        match self.wanted().find(&self.part, |tag| tag_text(&self.format, tag)) {
             Found::Part => {}
             Found::Tag(tag) => {
                 self.part.clear();
@@ -337,7 +347,7 @@ impl Parser {
             None => {}
         }
         let mut tags = Tags::NONE;
-        if self.lead && self.format.reasoning {
+        if self.lead && self.format.reasoning.is_some() {
             tags = tags.with(Tag::ThinkOpen);
         }
         if self.in_reasoning() || self.close_due {
@@ -379,7 +389,8 @@ impl Parser {
     fn tag_of_reasoning(&mut self, tag: Tag, newlines: usize) {
         if self.options.reasoning == ReasoningFormat::None {
             self.emit_gap();
-            tag.text().chars().for_each(|c| self.emit(c));
+            let text = tag_text(&self.format, tag).to_string();
+            text.chars().for_each(|c| self.emit(c));
         } else if self.started {
             let kept = self.gap.len() - newlines.min(self.gap.len());
             self.gap.truncate(kept);
@@ -460,11 +471,12 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reasoning::ReasoningTags;
 
     /// Characters read, of a text that is fed by characters, per character.
     fn work(tools: ToolSyntax, in_reasoning: bool, text: &str) -> f64 {
         let tool = Tool { name: "f".into(), parameters: Value::Null };
-        let format = Format { reasoning: true, tools };
+        let format = Format { reasoning: Some(ReasoningTags::default()), tools };
         let mut parser = Parser::new(format, Start { in_reasoning }, [tool], Options::default());
         for c in text.chars() {
             parser.char(c);

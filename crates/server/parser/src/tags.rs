@@ -1,6 +1,6 @@
 //! The tags that structure an answer, found in a text that comes by characters. Used by `parser` and the scanners of calls.
 
-/// A tag. None begins like another, and `<` stands in none but in front.
+/// A tag. None begins like another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tag {
     ThinkOpen,
@@ -25,6 +25,7 @@ impl Tag {
         Self::ParameterClose,
     ];
 
+    /// Its text, where reasoning stands between the usual tags.
     pub fn text(self) -> &'static str {
         match self {
             Self::ThinkOpen => "<think>",
@@ -58,18 +59,18 @@ impl Tags {
         self.0 & (1 << tag as u8) != 0
     }
 
-    /// What `text`, which begins with `<`, is or may become.
-    pub fn find(self, text: &str) -> Found {
-        let mut all = Tag::ALL.into_iter().filter(|t| self.has(*t) && t.text().starts_with(text));
+    /// What `text` is or may become. `name` is what each tag looks like.
+    pub fn find<'a>(self, text: &str, name: impl Fn(Tag) -> &'a str) -> Found {
+        let mut all = Tag::ALL.into_iter().filter(|t| self.has(*t) && name(*t).starts_with(text));
         match all.next() {
-            Some(tag) if tag.text() == text => Found::Tag(tag),
+            Some(tag) if name(tag) == text => Found::Tag(tag),
             Some(_) => Found::Part,
             None => Found::Nothing,
         }
     }
 }
 
-/// What a text that begins with `<` is.
+/// What a text is that begins like a tag.
 pub enum Found {
     Tag(Tag),
     /// The beginning of a tag.
@@ -85,13 +86,6 @@ pub enum Token {
 }
 
 impl Token {
-    pub fn len(self) -> usize {
-        match self {
-            Self::Char(c) => c.len_utf8(),
-            Self::Tag(t) => t.text().len(),
-        }
-    }
-
     /// What templates and JSON take for white space.
     pub fn is_space(self) -> bool {
         matches!(self, Self::Char(' ' | '\t' | '\n' | '\r'))

@@ -107,9 +107,8 @@ impl Scan {
         if self.in_reasoning { tags.with(Tag::ThinkClose) } else { tags }
     }
 
-    /// Takes the token that ends at byte `end` of the held text.
-    pub fn step(&mut self, token: Token, end: usize) -> Step {
-        let from = end - token.len();
+    /// Takes the token that lies at these bytes of the held text.
+    pub fn step(&mut self, token: Token, Range { start: from, end }: Range<usize>) -> Step {
         let failed = Step::Text { end: self.opened };
         let in_name = |c: char| !matches!(c, '<' | '>' | '\n');
         self.at = match (self.at, token) {

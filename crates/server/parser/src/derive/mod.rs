@@ -10,6 +10,7 @@ mod split;
 
 use serde_json::{Value, json};
 
+use crate::reasoning::ReasoningTags;
 use crate::syntax::{Arguments, CallSyntax, JsonType, Tagged};
 
 /// What was read off a template.
@@ -19,6 +20,8 @@ pub struct Derived {
     pub calls: Option<CallSyntax>,
     /// The variable by which tools reach the prompt; `None` where they do not.
     pub tools: Option<ToolsVariable>,
+    /// The tags between which its model writes reasoning; `None` where it does not reason, or not between tags.
+    pub reasoning: Option<ReasoningTags>,
     /// How to give the template earlier calls.
     pub history: History,
 }
@@ -43,8 +46,42 @@ pub struct History {
     pub null_content: bool,
     /// A message has one call at most.
     pub single: bool,
-    /// The key that it reads reasoning from, where that is not `reasoning_content`.
-    pub reasoning: Option<&'static str>,
+    /// Where it reads a message's reasoning from.
+    pub reasoning: ReasoningPlace,
+}
+
+/// Where a template reads a message's reasoning from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasoningPlace {
+    /// A key of the message.
+    Key(&'static str),
+    /// A part of its content, `{"type": "thinking", "thinking": ...}`: Mistral.
+    Part,
+}
+
+impl Default for ReasoningPlace {
+    /// As most do.
+    fn default() -> Self {
+        Self::Key("reasoning_content")
+    }
+}
+
+impl ReasoningPlace {
+    /// Puts a text where the template reads it.
+    pub fn put(self, message: &mut Value, text: Value) {
+        match self {
+            Self::Key(key) => message[key] = text,
+            Self::Part => {
+                let said = match message["content"].take() {
+                    Value::Array(parts) => parts,
+                    Value::String(said) if !said.is_empty() => vec![json!({"type": "text", "text": said})],
+                    _ => Vec::new(),
+                };
+                let thought = json!({"type": "thinking", "thinking": text});
+                message["content"] = std::iter::once(thought).chain(said).collect();
+            }
+        }
+    }
 }
 
 /// The form of the ids that a template takes.
@@ -74,7 +111,11 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
         stops,
         variable: tools.unwrap_or(ToolsVariable::Tools),
         history: History::default(),
+        reasoning_ends: None,
     };
+    let (place, tags) = prober.reasoning();
+    let reasoning = tags.or_else(|| ReasoningTags::named_in(source));
+    prober.reasoning_ends = reasoning.as_ref().map(|r| r.close.clone());
     for ids in [Ids::Any, Ids::Numbered] {
         for null_content in [false, true] {
             prober.history = History { ids, null_content, ..History::default() };
@@ -84,20 +125,21 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
                 if ids == Ids::Any && !prober.takes_long_ids() {
                     history.ids = Ids::Short;
                 }
-                history.reasoning = prober.reasoning();
-                return Derived { calls: Some(calls), tools, history };
+                history.reasoning = place;
+                return Derived { calls: Some(calls), tools, reasoning, history };
             }
         }
     }
     prober.history = History::default();
     let is_harmony = known::is_harmony(source);
-    let reasoning = prober.reasoning();
-    let history = History { as_text: !is_harmony, single: is_harmony, reasoning, ..History::default() };
-    Derived { calls: known::named_in(source), tools, history }
+    let history =
+        History { as_text: !is_harmony, single: is_harmony, reasoning: place, ..History::default() };
+    Derived { calls: known::named_in(source), tools, reasoning, history }
 }
 
 // Words that no template holds and no vocabulary knows as one.
 const TEXT: &str = "zqtext";
+const THOUGHT: &str = "zqthought";
 const NAMES: [&str; 2] = ["zqalpha", "zqbeta"];
 const IDS: [&str; 2] = ["zqid00001", "zqid00002"];
 const KEYS: [&str; 2] = ["zqkey", "zqother"];
@@ -121,15 +163,13 @@ fn argument(value: impl Into<Value>) -> Value {
     json!({KEYS[0]: value.into()})
 }
 
-/// What ends reasoning in the templates of all families: a call stands behind it.
-const REASONING_ENDS: &[&str] =
-    &["</think>", "<|END_THINKING|>", "[/THINK]", "</think:opensource>", "</mm:think>", "</seed:think>"];
-
 struct Prober<'a> {
     render: Render<'a>,
     stops: &'a [&'a str],
     variable: ToolsVariable,
     history: History,
+    /// The tag behind reasoning: a call stands behind it.
+    reasoning_ends: Option<String>,
 }
 
 impl Prober<'_> {
@@ -156,17 +196,27 @@ impl Prober<'_> {
         self.prompt(self.answer(&[argument(VALUE)], long)).is_some()
     }
 
-    /// The key of a message's reasoning, where the template reads another than the common one.
-    fn reasoning(&self) -> Option<&'static str> {
-        let shows = |key: &&str| {
-            let mut answer = self.answer(&[argument(VALUE)], IDS);
-            answer[*key] = TEXT.into();
-            self.prompt(answer).is_some_and(|p| p.contains(TEXT))
-        };
-        ["reasoning_content", "thinking", "reasoning"]
-            .into_iter()
-            .find(shows)
-            .filter(|k| *k != "reasoning_content")
+    /// Where the template reads reasoning from, and the tags that it writes around it. Some write it only in messages with calls.
+    fn reasoning(&self) -> (ReasoningPlace, Option<ReasoningTags>) {
+        let said = json!({"role": "assistant", "content": TEXT});
+        let answers = [said, self.answer(&[argument(VALUE)], IDS)];
+        let mut shown = None;
+        let keys = ["reasoning_content", "thinking", "reasoning"].map(ReasoningPlace::Key);
+        for place in keys.into_iter().chain([ReasoningPlace::Part]) {
+            for answer in &answers {
+                let mut answer = answer.clone();
+                place.put(&mut answer, THOUGHT.into());
+                let Some(prompt) = self.prompt(answer).filter(|p| p.contains(THOUGHT)) else { continue };
+                if let Some(tags) = ReasoningTags::around(&prompt, THOUGHT) {
+                    return (place, Some(tags));
+                }
+                // A list of parts may also be printed as it is.
+                if place != ReasoningPlace::Part {
+                    shown.get_or_insert(place);
+                }
+            }
+        }
+        (shown.unwrap_or_default(), None)
     }
 
     /// What the model writes to make these calls, white space around it left out.
@@ -182,7 +232,7 @@ impl Prober<'_> {
             from = at;
         }
         let mut region = &called[from..];
-        if let Some(end) = REASONING_ENDS.iter().filter_map(|e| Some(region.find(e)? + e.len())).max() {
+        if let Some(end) = self.reasoning_ends.as_ref().and_then(|e| Some(region.find(e)? + e.len())) {
             region = &region[end..];
         }
         // It ends with what ends an answer of text, or any answer.

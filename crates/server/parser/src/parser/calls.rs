@@ -1,6 +1,6 @@
 //! The calls of an answer: the part of the parser that follows one from its first tag, and hands out what it holds. Used by `parser`.
 
-use super::{Call, Parser, Ready, Streamed, Tool, Zone};
+use super::{Call, Parser, Ready, Streamed, Tool, Zone, tag_text};
 use crate::format::{ReasoningFormat, ToolSyntax};
 use crate::tags::{Step, Tag, Token};
 use crate::{hermes, native, xml};
@@ -27,12 +27,13 @@ impl Parser {
     }
 
     pub(super) fn in_call(&mut self, token: Token) {
+        let from = self.held.len();
         match token {
             Token::Char(c) => self.held.push(c),
-            Token::Tag(tag) => self.held.push_str(tag.text()),
+            Token::Tag(tag) => self.held.push_str(tag_text(&self.format, tag)),
         }
         let step = match &mut self.call {
-            Some(Call::Xml(scan)) => scan.step(token, self.held.len()),
+            Some(Call::Xml(scan)) => scan.step(token, from..self.held.len()),
             Some(Call::Hermes(scan)) => scan.step(token, self.held.len()),
             Some(Call::Native(scan)) => match token {
                 Token::Char(c) => scan.step(c, &self.held),

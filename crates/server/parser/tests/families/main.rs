@@ -165,6 +165,32 @@ fn round_trip(format: &Format, text: &str, n: usize) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether an answer with reasoning, as the template writes it, is read as that; `None` where the template leaves reasoning out.
+fn reasons(renderer: &Renderer, path: &Path, derived: &Derived, format: &Format) -> Option<Result<(), String>> {
+    let (thought, said) = ("zqthought one.\n\nzqtwo", "zqtext");
+    let tags = format.reasoning.as_ref().filter(|_| format.tools != ToolSyntax::Harmony)?;
+    let mut answer = json!({"role": "assistant", "content": said});
+    derived.history.reasoning.put(&mut answer, thought.into());
+    let messages = [json!({"role": "user", "content": "hi"}), answer];
+    let prompt = renderer.render(path, &messages, ToolsVariable::Tools, &[])?;
+    let text = &prompt[prompt[..prompt.find(thought)?].rfind(&tags.open)?..];
+    // Up to what ends the answer.
+    let text = &text[..text.find(said)? + said.len()];
+    for start in [0, tags.open.len()] {
+        let in_reasoning = start > 0;
+        for cut in (start..text.len()).filter(|at| text.is_char_boundary(*at)) {
+            let mut message = Message::default();
+            let mut parser = Parser::new(format.clone(), Start { in_reasoning }, tools(), Options::default());
+            [&text[start..cut], &text[cut..]].iter().for_each(|t| parser.push(t, &mut |d| message.add(d)));
+            parser.finish(&mut |delta| message.add(delta));
+            if (message.reasoning.as_str(), message.content.trim()) != (thought, said) {
+                return Some(Err(format!("{text:?} cut at {cut}: {message:?}")));
+            }
+        }
+    }
+    Some(Ok(()))
+}
+
 /// Where trl lies, which has the templates of the families that it trains.
 fn package(python: &Path) -> PathBuf {
     let find = "import importlib.util as u; print(u.find_spec('trl').submodule_search_locations[0])";
@@ -198,7 +224,7 @@ fn calls_of_real_templates_are_read_back() {
         None => vec![package(&python).join("chat_templates")],
     };
     let renderer = Renderer::new(&python);
-    let (mut native, mut generic, mut bad) = (0, 0, Vec::new());
+    let (mut native, mut generic, mut reasoning, mut bad) = (0, 0, 0, Vec::new());
     let mut table: BTreeMap<String, String> = BTreeMap::new();
     for path in templates(&folders) {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
@@ -208,6 +234,11 @@ fn calls_of_real_templates_are_read_back() {
         };
         let derived = derive(&source, &render, &["</s>"]);
         let format = Format::derived(&source, &derived);
+        match reasons(&renderer, &path, &derived, &format) {
+            Some(Ok(())) => reasoning += 1,
+            Some(Err(why)) => bad.push(format!("{name}, reasoning: {why}")),
+            None => {}
+        }
         if format.tools == ToolSyntax::None || derived.tools.is_none() && derived.calls.is_none() {
             generic += 1;
             if derived.tools.is_some() && !NOT_DERIVED.iter().any(|n| name.contains(n)) {
@@ -225,7 +256,8 @@ fn calls_of_real_templates_are_read_back() {
             }
             other => format!("{other:?}"),
         };
-        table.insert(name.clone(), format!("{how:?} {:?} {:?}", derived.tools, derived.history));
+        let tags = format.reasoning.as_ref().map(|r| (&r.open, &r.close));
+        table.insert(name.clone(), format!("{how:?} {:?} {:?} {tags:?}", derived.tools, derived.history));
         let counts = if derived.history.as_text {
             0..=0
         } else if derived.history.single {
@@ -247,6 +279,7 @@ fn calls_of_real_templates_are_read_back() {
     for (name, how) in &table {
         println!("{name}: {how}");
     }
-    println!("{native} native, {generic} generic, {} wrong", bad.len());
+    println!("{native} native, {generic} generic, {reasoning} with reasoning, {} wrong", bad.len());
+    assert!(reasoning > 5, "templates write reasoning where this test looks for it");
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }

@@ -18,9 +18,6 @@ use super::spec::{BoxError, ModelSpec};
 use super::tool_prefixes::ToolPrefixes;
 use super::tools::Tools;
 
-/// The tag that ends reasoning.
-pub const THINK_END: &str = "</think>";
-
 /// How far a model is loaded.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -51,8 +48,6 @@ pub struct Loaded {
     pub format: Format,
     /// How tools reach it.
     pub tools: Tools,
-    /// Control tokens of its calls, which are part of answers' texts.
-    pub call_tokens: Vec<u32>,
     /// Which roles its template takes.
     pub roles: Roles,
     /// Variables of the template, where a request does not set them.
@@ -108,26 +103,16 @@ impl Loaded {
         let (tools, format) = match &template {
             Ok(template) => Tools::of(template, tokenizer, &spec.template_kwargs, asked),
             Err(_) => {
-                (Tools::default(), Format { reasoning: false, tools: asked.cloned().unwrap_or_default() })
+                (Tools::default(), Format { reasoning: None, tools: asked.cloned().unwrap_or_default() })
             }
         };
-        let call_tokens = match &format.tools {
-            ToolSyntax::Native(syntax) => {
-                syntax.tags().into_iter().filter_map(|tag| tokenizer.special_id(tag)).collect()
-            }
-            ToolSyntax::Harmony => ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"]
-                .iter()
-                .filter_map(|tag| tokenizer.special_id(tag))
-                .collect(),
-            ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => Vec::new(),
-        };
+        let reasoning = format.reasoning.clone().unwrap_or_default();
         Ok(Self {
             rerank_template,
             predict: spec.predict,
             tools,
-            call_tokens,
             roles: template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs)),
-            think_end: tokenizer.special_id(THINK_END),
+            think_end: tokenizer.special_id(&reasoning.close),
             call_begin: tokenizer.special_id(format.tools.trigger()),
             format,
             template,

@@ -9,7 +9,7 @@ mod spec;
 mod tool_prefixes;
 mod tools;
 
-pub use loaded::{Loaded, THINK_END};
+pub use loaded::Loaded;
 pub use memory::{FreeMemory, Memory};
 pub use registry::{AcquireError, Lease, Registry};
 pub use spec::{BoxError, MakeEngine, ModelCard, ModelSpec, Open};

@@ -98,7 +98,7 @@ impl ModelCard {
         let text = |key: &str| file.metadata.opt_str(key).map(|s| s.map(str::to_string));
         let template =
             spec.chat_template.clone().map_or_else(|| text("tokenizer.chat_template"), |t| Ok(Some(t)))?;
-        let reasons = template.as_deref().is_some_and(|t| Format::detect(t).reasoning);
+        let reasons = template.as_deref().is_some_and(|t| Format::detect(t).reasoning.is_some());
         // Templates that know no tools get a generic form.
         let calls = template.is_some() || spec.tool_syntax.is_some();
         let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;

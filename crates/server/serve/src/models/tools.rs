@@ -9,7 +9,7 @@ use octet_api::Warning;
 use octet_api::core::{Chat, TemplateChat};
 use octet_engine::template::{ChatInput, ChatTemplate};
 use octet_engine::tokenizer::Tokenizer;
-use octet_parser::{Derived, Format, History, Ids, ToolSyntax, ToolsVariable, derive};
+use octet_parser::{Derived, Format, History, Ids, ReasoningPlace, ToolSyntax, ToolsVariable, derive};
 use serde_json::{Map, Value};
 
 /// How tools reach the model, and how earlier calls do.
@@ -83,8 +83,8 @@ impl Tools {
         if let (Shown::Template(variable), Some(tools)) = (self.shown, from.tools.take()) {
             give_tools(&mut from.variables, &mut from.tools, variable, tools);
         }
-        if let Some(key) = self.history.reasoning {
-            from.messages.iter_mut().for_each(|m| rename_reasoning(m, key));
+        if self.history.reasoning != ReasoningPlace::default() {
+            from.messages.iter_mut().for_each(|m| move_reasoning(m, self.history.reasoning));
         }
         if self.shown == Shown::Generic || !from.messages.iter().any(|m| m.get("tool_calls").is_some()) {
             return;
@@ -155,15 +155,15 @@ impl Tools {
     }
 }
 
-/// Gives a message's reasoning the key that the template reads. Where a message has calls and says something, that is its reasoning to
+/// Puts a message's reasoning where the template reads it. Where a message has calls and says something, that is its reasoning to
 /// gpt-oss' template, which refuses both.
-fn rename_reasoning(message: &mut Value, key: &str) {
+fn move_reasoning(message: &mut Value, place: ReasoningPlace) {
     let says = message["content"].as_str().is_some_and(|text| !text.is_empty());
     let Some(members) = message.as_object_mut() else { return };
     if let Some(text) = members.remove("reasoning_content")
-        && !(says && members.contains_key("tool_calls"))
+        && !(says && members.contains_key("tool_calls") && place == ReasoningPlace::Key("thinking"))
     {
-        members.insert(key.into(), text);
+        place.put(message, text);
     }
 }
 

@@ -12,7 +12,7 @@ use octet_grammar::{Constraint, Error, GrammarSpec, Matcher, Tool, ToolMode, Too
 use serde_json::Value;
 
 use super::prompt::unable;
-use crate::models::{Loaded, THINK_END};
+use crate::models::Loaded;
 
 /// When constraints that are being compiled now are surely done or given up.
 const RETRY_S: u64 = 5;
@@ -41,7 +41,7 @@ pub fn constraint(
         Some(chat) => tool_calls(model, name, chat, format.is_some(), &mut unenforced)?,
         None => None,
     };
-    let reasoning_end = in_reasoning.then(|| THINK_END.to_string());
+    let reasoning_end = model.format.reasoning.as_ref().filter(|_| in_reasoning).map(|r| r.close.clone());
     let mut matcher = |spec: GrammarSpec, param: &str| -> Result<Matcher, ApiError> {
         let constraint = Constraint { spec, reasoning_end: reasoning_end.clone() };
         let (matcher, warnings) = model.matcher(&constraint).map_err(|e| refused(param, &e))?;

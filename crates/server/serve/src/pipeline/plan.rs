@@ -9,13 +9,13 @@ use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::ControlTokens;
 use octet_engine::engine::{Pooling, Request, ThinkingBudget};
 use octet_engine::tokenizer::Special;
-use octet_parser::{Format, Options, ReasoningFormat, Start, Tool, ToolSyntax};
+use octet_parser::{Format, Options, ReasoningFormat, Start, Tool};
 use serde_json::Value;
 
 use super::constraint::{Form, constraint};
 use super::prompt::{self, Job, Purpose, Rendered, effort_budget};
 use super::sampling::{sampling, settings};
-use crate::models::{Loaded, THINK_END};
+use crate::models::Loaded;
 
 /// What the engine is asked, and how its answers are read.
 pub struct Plan {
@@ -51,9 +51,7 @@ pub struct Reader {
 }
 
 /// What the model is made to say where it has thought for as long as it may.
-const THOUGHT_ENOUGH: &str = "\n\nThat is as long as I can think about it. I answer now.\n</think>\n\n";
-/// What it is made to say where it may not think at all.
-const THOUGHT_NOTHING: &str = "\n</think>\n\n";
+const THOUGHT_ENOUGH: &str = "\n\nThat is as long as I can think about it. I answer now.";
 
 /// Settings of the server.
 #[derive(Debug, Clone, Copy)]
@@ -228,10 +226,8 @@ fn plan_chat(
     out.snapshot_after = model.think_end.into_iter().collect();
     out.continues = chat.continue_final;
     out.stop.extend(reader.single_call.iter().map(|(stop, _)| stop.clone()));
-    // In channels reasoning is told by control tokens as well.
-    if !reader.tools.is_empty() || model.format.tools == ToolSyntax::Harmony {
-        out.shown_tokens.clone_from(&model.call_tokens);
-    }
+    let shown = reader.format.shown_tags(!reader.tools.is_empty());
+    out.shown_tokens = shown.into_iter().filter_map(|tag| model.tokenizer().special_id(tag)).collect();
     let (requests, reader) = (vec![out], Some(reader));
     Ok(Plan { requests, echo: Vec::new(), prompt_tokens, reader, unenforced, form, applied: None })
 }
@@ -243,12 +239,13 @@ fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiEr
     let off = reasoning.enabled == Some(false) && !source.contains("enable_thinking");
     let budget = if off { Some(0) } else { reasoning.budget_tokens.or(by_effort) };
     let Some(budget) = budget else { return Ok(None) };
+    let tag = model.format.reasoning.clone().unwrap_or_default().close;
     let Some(close) = model.think_end else {
-        let what = format!("this model's vocabulary has no {THINK_END}, so its thinking cannot be limited");
+        let what = format!("this model's vocabulary has no {tag}, so its thinking cannot be limited");
         return Err(ApiError::invalid("thinking", what));
     };
-    let text = if budget == 0 { THOUGHT_NOTHING } else { THOUGHT_ENOUGH };
-    let end = model.tokenizer().encode(text, Special::Parse);
+    let last = if budget == 0 { "" } else { THOUGHT_ENOUGH };
+    let end = model.tokenizer().encode(&format!("{last}\n{tag}\n\n"), Special::Parse);
     let end = end.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
     Ok(Some(ThinkingBudget { max_tokens: budget as usize, close, end }))
 }

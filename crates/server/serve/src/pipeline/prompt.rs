@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use octet_api::core::{Chat, ContentForm, Effort, Infill, Prompt, PromptPart};
+use octet_api::core::{Chat, Effort, Infill, Prompt, PromptPart};
 use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
@@ -22,7 +22,7 @@ pub struct Rendered {
     pub tokens: Vec<u32>,
     /// Positions that later prompts are likely to share.
     pub checkpoints: Vec<usize>,
-    /// The prompt ends with `<think>`: the answer begins with reasoning.
+    /// The prompt ends with the tag that opens reasoning: the answer begins with it.
     pub in_reasoning: bool,
     /// What of the conversation is not in it.
     pub warnings: Vec<Warning>,
@@ -146,7 +146,7 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     }
     let (chat, described) = model.tools.describe(chat);
     let chat = &*chat;
-    let mut from = chat.template(ContentForm::Parts, model.roles)?;
+    let mut from = chat.template(model.roles)?;
     from.warnings.extend(described);
     model.tools.shape(&mut from);
     let mut variables = model.template_kwargs.clone();
@@ -175,7 +175,7 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     }
     Ok(Rendered {
         checkpoints,
-        in_reasoning: model.format.reasoning && text.trim_end().ends_with("<think>"),
+        in_reasoning: model.format.reasoning.as_ref().is_some_and(|r| text.trim_end().ends_with(&r.open)),
         text,
         tokens,
         warnings: from.warnings,

@@ -13,8 +13,9 @@ use octet_engine::tokenizer::Special;
 use tokio::sync::mpsc::unbounded_channel;
 use uuid::Uuid;
 
+use super::errors::{engine_error, submit_error, timeout};
 use super::prompt::{self, Job, Purpose};
-use super::run::{QUEUE_PAUSE, Sink, acquire_at, engine_error, submit_error, timeout};
+use super::run::{QUEUE_PAUSE, Sink, acquire_at};
 use crate::app::App;
 use crate::models::{Lease, Loaded};
 use crate::ops::Trace;
@@ -181,8 +182,10 @@ fn tokens(
     };
     let rendered = prompt::chat(model, &chat, job)?;
     let mut tokens = rendered.tokens;
-    if rendered.in_reasoning || !rendered.text.trim_end().ends_with("</think>") && model.think_end.is_some() {
-        let empty = if rendered.in_reasoning { "\n\n</think>\n\n" } else { "<think>\n\n</think>\n\n" };
+    let octet_parser::ReasoningTags { open, close } = model.format.reasoning.clone().unwrap_or_default();
+    if rendered.in_reasoning || !rendered.text.trim_end().ends_with(&close) && model.think_end.is_some() {
+        let open = if rendered.in_reasoning { "" } else { &open };
+        let empty = &format!("{open}\n\n{close}\n\n");
         tokens.extend(encode(empty, Special::Parse)?);
     }
     Ok(tokens)

@@ -3,7 +3,7 @@
 pub mod answers;
 pub mod render;
 
-use octet_parser::{Format, Message, Options, Parser, Start, Tool, ToolSyntax};
+use octet_parser::{Format, Message, Options, Parser, ReasoningTags, Start, Tool, ToolSyntax};
 use serde_json::json;
 
 /// Tools of all kinds of parameters.
@@ -35,7 +35,7 @@ pub fn tools() -> Vec<Tool> {
 
 /// A parser of answers in `syntax`, with the tools.
 pub fn parser(syntax: ToolSyntax, in_reasoning: bool, options: Options) -> Parser {
-    let format = Format { reasoning: true, tools: syntax };
+    let format = Format { reasoning: Some(ReasoningTags::default()), tools: syntax };
     Parser::new(format, Start { in_reasoning }, tools(), options)
 }
 
