@@ -22,4 +22,4 @@ pub use request::{
     PromptPart, Reasoning, Reporting, ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin,
 };
 pub use sampling::MoreSampling;
-pub use template::{ContentForm, Roles, SystemPlace, TemplateChat};
+pub use template::{Roles, SystemPlace, TemplateChat};

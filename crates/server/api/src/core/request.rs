@@ -100,6 +100,11 @@ impl GenerateRequest {
         }
     }
 
+    /// Whether the tool of this name takes a text.
+    pub fn is_custom(&self, tool: &str) -> bool {
+        self.chat().is_some_and(|c| c.tools.iter().any(|t| t.origin.custom && t.name == tool))
+    }
+
     /// Whether the client is to see the model's reasoning.
     pub fn shows_reasoning(&self) -> bool {
         self.chat().is_none_or(|c| !c.reasoning.hide)
@@ -260,7 +265,7 @@ pub struct Tool {
     pub origin: ToolOrigin,
 }
 
-/// What a tool is in OpenAI's responses. The default is a function.
+/// What a tool is to OpenAI's clients. The default is a function.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolOrigin {
     /// The namespace that it stands in, and its name there.

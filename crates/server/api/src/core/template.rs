@@ -9,15 +9,6 @@ use super::{Chat, Message, Part, Role, Tool, ToolCall};
 use crate::ApiError;
 use crate::rules::{self, Warning};
 
-/// How a message of several texts is given to the template.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContentForm {
-    /// As a list of `{"type": "text", "text": ...}`, which most templates join without a break. transformers does this.
-    Parts,
-    /// As one string, a line each: for templates that take nothing else.
-    Text,
-}
-
 /// What a template takes in the way of roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roles {
@@ -78,18 +69,18 @@ impl Chat {
     /// - Leading ones, where it takes none, begin the first turn of the user.
     /// - Turns of the user in a row become one, where the template refuses them.
     ///
-    /// An image becomes a text that says that it is not shown.
+    /// Several texts of a message are a list of `{"type": "text", "text": ...}`. An image becomes a text that says that it is not shown.
     ///
     /// # Errors
     /// An image in what the user asks now: the answer would be about something else.
-    pub fn template(&self, form: ContentForm, roles: Roles) -> Result<TemplateChat, ApiError> {
+    pub fn template(&self, roles: Roles) -> Result<TemplateChat, ApiError> {
         let mut warnings = Vec::new();
         let turns = self.turns(roles, &mut warnings)?;
         let mut messages: Vec<Value> = Vec::with_capacity(turns.len());
         // The tools that were called, by the calls' ids: some templates name them with their answers.
         let mut called: HashMap<&str, &str> = HashMap::new();
         for turn in turns {
-            let mut json = turn.to_json(form);
+            let mut json = turn.to_json();
             if let Some(message) = turn.message {
                 called.extend(message.tool_calls.iter().map(|c| (c.id.as_str(), c.name.as_str())));
                 if message.role == Role::Tool
@@ -213,12 +204,11 @@ impl<'a> Turn<'a> {
         self.texts = vec![before.join("\n\n").into()];
     }
 
-    fn to_json(&self, form: ContentForm) -> Value {
-        let content = match (form, self.texts.as_slice()) {
-            (_, []) => Value::from(""),
-            (_, [one]) => Value::from(one.as_ref()),
-            (ContentForm::Text, many) => many.join("\n").into(),
-            (ContentForm::Parts, many) => many.iter().map(|t| json!({"type": "text", "text": t})).collect(),
+    fn to_json(&self) -> Value {
+        let content = match self.texts.as_slice() {
+            [] => Value::from(""),
+            [one] => Value::from(one.as_ref()),
+            many => many.iter().map(|t| json!({"type": "text", "text": t})).collect(),
         };
         let mut out = json!({"role": self.role.name(), "content": content});
         let Some(message) = self.message else { return out };

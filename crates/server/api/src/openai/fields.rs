@@ -190,19 +190,21 @@ pub(crate) fn stop(f: Field) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// `tools` of chat and of Ollama: `{"type": "function", "function": {...}}` each.
+/// `tools` of Ollama.
 pub(crate) fn tools(f: Field) -> Result<Vec<Tool>> {
-    let tools = f.list(|f| {
-        let mut o = f.object()?;
-        function_type(&mut o)?;
-        let mut function = o.require("function")?.object()?;
-        o.finish(&[TOOL])?;
-        let tool = tool(&mut function)?;
-        function.finish(&[TOOL])?;
-        Ok(tool)
-    })?;
+    let tools = f.list(|f| function(f.object()?))?;
     unique(&tools)?;
     Ok(tools)
+}
+
+/// One of `tools` of chat and of Ollama: `{"type": "function", "function": {...}}`.
+pub(super) fn function(mut o: Object) -> Result<Tool> {
+    function_type(&mut o)?;
+    let mut function = o.require("function")?.object()?;
+    o.finish(&[TOOL])?;
+    let tool = tool(&mut function)?;
+    function.finish(&[TOOL])?;
+    Ok(tool)
 }
 
 /// Fields of tools, wherever they stand.
@@ -268,7 +270,11 @@ pub(crate) fn unique(tools: &[Tool]) -> Result<()> {
 pub(super) fn tool_choice(f: Field, named: impl FnOnce(&mut Object) -> Result<String>) -> Result<ToolChoice> {
     if f.is_object() {
         let mut o = f.object()?;
-        function_type(&mut o)?;
+        // The name says which kind it is.
+        let is_custom = o.peek("type").and_then(Value::as_str) == Some("custom");
+        if !is_custom || o.take("type").is_none() {
+            function_type(&mut o)?;
+        }
         let name = named(&mut o)?;
         o.finish(&[])?;
         return Ok(ToolChoice::Named(name));

@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod completions;
+mod custom;
 pub mod embeddings;
 pub mod error;
 mod fields;

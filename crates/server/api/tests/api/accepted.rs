@@ -26,8 +26,11 @@ fn warned(r: &GenerateRequest) -> Vec<&str> {
 
 /// Role and text of each turn.
 fn turns(r: &GenerateRequest, system: SystemPlace, alternating: bool) -> Vec<(String, String)> {
-    let t = r.chat().unwrap().template(ContentForm::Text, Roles { system, alternating }).unwrap();
-    let text = |v: &Value| v.as_str().unwrap().to_string();
+    let t = r.chat().unwrap().template(Roles { system, alternating }).unwrap();
+    let text = |v: &Value| match v.as_array() {
+        Some(parts) => parts.iter().map(|p| p["text"].as_str().unwrap()).collect::<Vec<_>>().join("\n"),
+        None => v.as_str().unwrap().to_string(),
+    };
     t.messages.iter().map(|m| (text(&m["role"]), text(&m["content"]))).collect()
 }
 
@@ -268,7 +271,7 @@ fn history_of_other_servers_is_read() {
         {"role": "assistant", "content": "F", "thinking": "G", "function_call": {"name": "g", "arguments": "{}"}},
         {"role": "function", "name": "g", "content": "H"},
     ]}));
-    let t = r.chat().unwrap().template(ContentForm::Text, Roles::default()).unwrap();
+    let t = r.chat().unwrap().template(Roles::default()).unwrap();
     assert_eq!(t.messages[2]["reasoning_content"], "C");
     let arguments = |i: usize| &t.messages[2]["tool_calls"][i]["function"]["arguments"];
     assert_eq!(
@@ -289,13 +292,13 @@ fn images_end_no_session() {
     let user = |parts: Value| json!({"role": "user", "content": parts});
     let earlier = chat(json!({"model": "m", "messages": [
         user(json!([image])), {"role": "assistant", "content": "A"}, user(json!("B"))]}));
-    let t = earlier.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap();
+    let t = earlier.chat().unwrap().template(Roles::default()).unwrap();
     assert_eq!(t.messages[0]["content"], "[Here was an image. This model reads text only.]");
     assert_eq!(t.warnings[0].param, "messages[0].content[0]");
     let now = chat(
         json!({"model": "m", "messages": [{"role": "assistant", "content": "A"}, user(json!([image]))]}),
     );
-    let e = now.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap_err();
+    let e = now.chat().unwrap().template(Roles::default()).unwrap_err();
     assert_eq!(e.param.as_deref(), Some("messages[1].content[0]"));
     // A screenshot that a tool took, in its result or beside it.
     let picture =
@@ -304,7 +307,7 @@ fn images_end_no_session() {
     let tool = messages(json!({"model": "m", "max_tokens": 1, "messages": [
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
         user(json!([{"type": "tool_result", "tool_use_id": "1", "content": [picture]}, pages]))]}));
-    let t = tool.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap();
+    let t = tool.chat().unwrap().template(Roles::default()).unwrap();
     assert_eq!(t.messages[2]["content"], "[Here was a document. This model reads text only.]");
     assert_eq!(t.warnings.len(), 2);
 }

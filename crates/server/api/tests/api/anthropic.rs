@@ -55,7 +55,7 @@ fn images_are_refused_where_a_template_needs_them() {
         json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
     let r = parse(with(json!({"messages": [{"role": "user", "content": [image]}]})).to_string().as_bytes())
         .unwrap();
-    let e = r.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap_err();
+    let e = r.chat().unwrap().template(Roles::default()).unwrap_err();
     assert_eq!(e.param.as_deref(), Some("messages[0].content[0]"));
 }
 

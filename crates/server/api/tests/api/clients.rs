@@ -155,7 +155,7 @@ fn ollama_s_mean_what_they_say() {
     let r = ollama(ollama::generate::parse(body("ollama_generate_raw").as_bytes()));
     assert!(r.chat().is_none() && r.response_format == ResponseFormat::JsonObject);
     let r = ollama(ollama::chat::parse(body("ollama_image").as_bytes()));
-    let e = r.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap_err();
+    let e = r.chat().unwrap().template(Roles::default()).unwrap_err();
     assert_eq!(e.message, "'messages[0].images[0]' is an image, and this model reads text only; send text");
     let ollama::Call::Load(load) = ollama::generate::parse(body("ollama_unload").as_bytes()).unwrap() else {
         panic!()

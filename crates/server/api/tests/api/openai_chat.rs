@@ -150,9 +150,9 @@ fn what_is_wrong_is_named() {
     let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
     refused(json!({"tools": [tool("a"), tool("a")]}), "tools", "two of the name 'a'");
     refused(
-        json!({"tools": [tool("a"), {"type": "custom", "custom": {}}]}),
+        json!({"tools": [tool("a"), {"type": "web_search", "custom": {}}]}),
         "tools[1].type",
-        "'custom' is not supported",
+        "'web_search' is not supported",
     );
     refused(
         json!({"tools": [tool("a")], "tool_choice": {"type": "function", "function": {"name": "b"}}}),
@@ -261,7 +261,7 @@ fn images_are_data_until_a_template_needs_them() {
     let chat = r.chat().unwrap();
     let Part::Image { image, .. } = &chat.messages[0].content[1] else { panic!("no image") };
     assert_eq!(image.media_type(), Some("image/png"));
-    let e = chat.template(ContentForm::Parts, Roles::default()).unwrap_err();
+    let e = chat.template(Roles::default()).unwrap_err();
     assert_eq!(e.message, "'messages[0].content[1]' is an image, and this model reads text only; send text");
     assert_eq!(e.param.as_deref(), Some("messages[0].content[1]"));
 }
@@ -279,7 +279,7 @@ fn templates_get_what_they_know() {
         ],
         "tools": [{"function": {"parameters": {"z": 1, "a": 2}, "strict": true, "name": "f"}, "type": "function"}],
     }));
-    let t = r.chat().unwrap().template(ContentForm::Parts, Roles::default()).unwrap();
+    let t = r.chat().unwrap().template(Roles::default()).unwrap();
     let expected = json!([
         {"role": "system", "content": "A\n\nB"},
         {"role": "user", "content": [{"type": "text", "text": "C"}, {"type": "text", "text": "D"}]},
@@ -295,8 +295,6 @@ fn templates_get_what_they_know() {
         json!({"x": 1, "enable_thinking": true, "reasoning_effort": "high"})
     );
     assert!(t.add_generation_prompt);
-    let text = r.chat().unwrap().template(ContentForm::Text, Roles::default()).unwrap();
-    assert_eq!(text.messages[1]["content"], "C\nD");
 }
 
 #[test]
@@ -410,4 +408,83 @@ fn a_whole_answer() {
     let only_calls = Answer::from_events(&script(Event::tool_call(0, 0, "1", "f", "{}")));
     let v: Value = serde_json::from_slice(&response(&request(), &only_calls)).unwrap();
     assert_eq!(v["choices"][0]["message"]["content"], Value::Null);
+}
+
+/// Two tools that take a text, as OpenAI's own clients send them.
+fn custom_tools() -> GenerateRequest {
+    parsed(with(json!({
+        "tools": [
+            {"type": "custom", "custom": {"name": "patch", "description": "Patches.",
+             "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: \"x\""}}}},
+            {"type": "custom", "custom": {"name": "digits",
+             "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]+"}}}},
+            {"type": "function", "function": {"name": "f"}},
+        ],
+        "tool_choice": {"type": "custom", "custom": {"name": "digits"}},
+    })))
+}
+
+#[test]
+fn custom_tools_are_functions_of_one_text() {
+    let r = custom_tools();
+    let chat = r.chat().unwrap();
+    assert_eq!(chat.tool_choice, ToolChoice::Named("digits".into()));
+    assert_eq!(chat.tools[1].parameters["properties"]["input"]["pattern"], "^(?:[0-9]+)$");
+    assert_eq!(chat.tools.iter().map(|t| t.origin.custom).collect::<Vec<_>>(), [true, true, false]);
+    let shown = chat.tools[0].parameters["properties"]["input"]["description"].as_str().unwrap();
+    assert!(shown.contains("start: \"x\""), "{shown}");
+    let allowed = json!([{"type": "custom", "custom": {"name": "digits"}}, {"type": "function", "function": {"name": "f"}}]);
+    let mut body = with(json!({
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": allowed}},
+    }));
+    body["tools"] = json!([
+        {"type": "custom", "custom": {"name": "digits"}}, {"type": "function", "function": {"name": "f"}},
+        {"type": "function", "function": {"name": "g"}},
+    ]);
+    let r = parsed(body);
+    let chat = r.chat().unwrap();
+    assert_eq!((chat.tools.len(), &chat.tool_choice), (2, &ToolChoice::Required));
+    let earlier = json!({"id": "1", "type": "custom", "custom": {"name": "digits", "input": "12"}});
+    let r = parsed(json!({"model": "m", "messages": [
+        {"role": "user", "content": "?"}, {"role": "assistant", "tool_calls": [earlier]},
+        {"role": "tool", "tool_call_id": "1", "content": "ok"},
+    ]}));
+    assert_eq!(r.chat().unwrap().messages[1].tool_calls[0].arguments, r#"{"input":"12"}"#);
+}
+
+#[test]
+fn calls_of_custom_tools_have_a_text() {
+    let r = custom_tools();
+    let mut events = vec![started()];
+    let call = |index, id: &str, name: &str, pieces: [&str; 2]| {
+        let (id, name) = (id.to_string(), name.to_string());
+        let arguments = pieces.map(|p| Event::ToolCallArguments { choice: 0, index, text: p.into() });
+        std::iter::once(Event::ToolCallStart { choice: 0, index, id, name }).chain(arguments)
+    };
+    events.extend(call(0, "c0", "digits", ["{\"input\": \"1", "2\\n\"}"]));
+    events.extend(call(1, "c1", "f", ["{", "}"]));
+    events.extend(call(2, "c2", "patch", ["no ", "JSON"]));
+    events.push(Event::Finished { choice: 0, reason: FinishReason::ToolCalls });
+    let mut answer = Answer::default();
+    events.iter().for_each(|e| answer.push(e));
+    let whole: Value = serde_json::from_slice(&response(&r, &answer)).unwrap();
+    let calls = json!([
+        {"id": "c0", "type": "custom", "custom": {"name": "digits", "input": "12\n"}},
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        {"id": "c2", "type": "custom", "custom": {"name": "patch", "input": "no JSON"}},
+    ]);
+    assert_eq!(whole["choices"][0]["message"]["tool_calls"], calls);
+    let stream = write(ChunkWriter::new(&r), &events);
+    let deltas: Vec<Value> =
+        data(&stream).iter().map(|c| c["choices"][0]["delta"]["tool_calls"].clone()).filter(|c| !c.is_null()).collect();
+    let expected = json!([
+        [{"index": 0, "id": "c0", "type": "custom", "custom": {"name": "digits", "input": ""}}],
+        [{"index": 0, "custom": {"input": "12\n"}}],
+        [{"index": 1, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}],
+        [{"index": 1, "function": {"arguments": "{"}}],
+        [{"index": 1, "function": {"arguments": "}"}}],
+        [{"index": 2, "id": "c2", "type": "custom", "custom": {"name": "patch", "input": ""}}],
+        [{"index": 2, "custom": {"input": "no JSON"}}],
+    ]);
+    assert_eq!(Value::from(deltas), expected);
 }

@@ -132,7 +132,7 @@ fn reasoning_texts(f: Field) -> Vec<ReasoningPart> {
 
 fn tool_call(f: Field) -> Result<ToolCall> {
     let mut o = f.object()?;
-    // A tool that takes a text; only the Responses API lets a model call such here.
+    // A tool that takes a text.
     if o.peek("type").and_then(Value::as_str) == Some("custom") {
         o.take("type");
         let id = o.require("id")?.string()?;

@@ -7,6 +7,7 @@ mod reader;
 mod request;
 mod response;
 mod stream;
+mod tools;
 
 pub use body::{Flavor, body};
 pub(crate) use messages::{arguments, document, image_source};

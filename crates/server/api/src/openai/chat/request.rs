@@ -2,6 +2,7 @@
 
 use super::super::fields;
 use super::messages::messages;
+use super::tools::tools;
 use crate::ApiError;
 use crate::core::{Chat, GenerateRequest, Input, Role};
 use crate::json::{self, Field, Object, Result};
@@ -19,18 +20,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
 pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     let model = o.model()?;
     let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
-    if let Some(f) = o.take("tools") {
-        chat.tools = fields::tools(f)?;
-    }
-    if let Some(f) = o.take("tool_choice") {
-        chat.tool_choice = fields::tool_choice(f, |o| {
-            let mut function = o.require("function")?.object()?;
-            let name = function.require("name")?.name()?;
-            function.finish(&[])?;
-            Ok(name)
-        })?;
-        fields::check_tool_choice(&chat)?;
-    }
+    tools(&mut o, &mut chat)?;
     chat.parallel_tool_calls = o.read("parallel_tool_calls", Field::bool)?;
     if let Some(f) = o.take("reasoning_effort") {
         fields::effort(f, &mut chat)?;

@@ -6,7 +6,7 @@ use super::super::FINGERPRINT;
 use super::super::logprobs::Logprobs;
 use super::super::usage::{WireTimings, WireUsage};
 use super::finish_name;
-use crate::core::{Answer, Choice, FinishReason, GenerateRequest};
+use crate::core::{Answer, Choice, FinishReason, GenerateRequest, ToolOrigin};
 use crate::dialect::with_prefix;
 
 #[derive(Serialize)]
@@ -46,11 +46,22 @@ struct WireMessage<'a> {
 }
 
 #[derive(Serialize)]
-struct WireCall<'a> {
-    id: &'a str,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    function: WireFunction<'a>,
+#[serde(tag = "type", rename_all = "snake_case")]
+enum WireCall<'a> {
+    Function {
+        id: &'a str,
+        function: WireFunction<'a>,
+    },
+    Custom {
+        id: &'a str,
+        custom: WireCustom<'a>,
+    },
+}
+
+#[derive(Serialize)]
+struct WireCustom<'a> {
+    name: &'a str,
+    input: String,
 }
 
 #[derive(Serialize)]
@@ -77,10 +88,12 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
 fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
     let calls: Vec<_> = c
         .tool_calls()
-        .map(|(id, name, arguments)| WireCall {
-            id,
-            kind: "function",
-            function: WireFunction { name, arguments },
+        .map(|(id, name, arguments)| {
+            if request.is_custom(name) {
+                WireCall::Custom { id, custom: WireCustom { name, input: ToolOrigin::input(arguments) } }
+            } else {
+                WireCall::Function { id, function: WireFunction { name, arguments } }
+            }
         })
         .collect();
     let text = c.text();

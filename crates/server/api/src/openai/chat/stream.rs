@@ -7,7 +7,7 @@ use super::super::usage::{WireProgress, WireTimings, WireUsage};
 use super::super::{FINGERPRINT, error};
 use super::finish_name;
 use crate::ApiError;
-use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob};
+use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob, ToolOrigin};
 use crate::dialect::{StreamWriter, broken_off, with_prefix};
 use crate::sse;
 
@@ -27,6 +27,9 @@ pub struct ChunkWriter {
     created: u64,
     /// Choices that have begun, and log-probabilities that wait for their text.
     begun: Vec<(u32, Vec<TokenLogprob>)>,
+    /// Tools that take a text, and calls of them that are not written yet, one a choice.
+    custom_tools: Vec<String>,
+    custom_calls: Vec<CustomCall>,
     /// The end of a choice, not written yet.
     finish: Option<(u32, FinishReason)>,
     usage: Option<WireUsage>,
@@ -81,7 +84,25 @@ struct DeltaCall<'a> {
     id: Option<&'a str>,
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
-    function: DeltaFunction<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<DeltaFunction<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    custom: Option<DeltaCustom<'a>>,
+}
+
+#[derive(Serialize)]
+struct DeltaCustom<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    input: &'a str,
+}
+
+/// A call of a tool that takes a text, whose arguments are gathered: a part of their JSON is not a part of the text.
+#[derive(Debug)]
+struct CustomCall {
+    choice: u32,
+    index: u32,
+    arguments: String,
 }
 
 #[derive(Serialize)]
@@ -103,6 +124,14 @@ impl ChunkWriter {
             model: String::new(),
             created: 0,
             begun: Vec::new(),
+            custom_tools: request
+                .chat()
+                .map_or(&[][..], |c| &c.tools)
+                .iter()
+                .filter(|t| t.origin.custom)
+                .map(|t| t.name.clone())
+                .collect(),
+            custom_calls: Vec::new(),
             finish: None,
             usage: None,
             timings: None,
@@ -173,6 +202,16 @@ impl ChunkWriter {
         Vec::new()
     }
 
+    /// Writes the text of a choice's last call, if its tool takes a text.
+    fn end_custom(&mut self, choice: u32, out: &mut Vec<u8>) {
+        let Some(at) = self.custom_calls.iter().position(|c| c.choice == choice) else { return };
+        let CustomCall { index, arguments, .. } = self.custom_calls.remove(at);
+        let input = ToolOrigin::input(&arguments);
+        let custom = Some(DeltaCustom { name: None, input: &input });
+        let call = DeltaCall { index, id: None, kind: None, function: None, custom };
+        self.delta(choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
+    }
+
     /// Writes the end of a choice that was held back.
     fn release(&mut self, last: bool, out: &mut Vec<u8>) {
         let Some((index, reason)) = self.finish.take() else { return };
@@ -215,13 +254,26 @@ impl StreamWriter for ChunkWriter {
                 self.delta(*choice, Delta { content: Some(text), ..Delta::default() }, out);
             }
             Event::ToolCallStart { choice, index, id, name } => {
-                let function = DeltaFunction { name: Some(name), arguments: "" };
-                let call = DeltaCall { index: *index, id: Some(id), kind: Some("function"), function };
+                self.end_custom(*choice, out);
+                let mut call =
+                    DeltaCall { index: *index, id: Some(id), kind: Some("function"), function: None, custom: None };
+                if self.custom_tools.contains(name) {
+                    let (choice, index) = (*choice, *index);
+                    self.custom_calls.push(CustomCall { choice, index, arguments: String::new() });
+                    call.kind = Some("custom");
+                    call.custom = Some(DeltaCustom { name: Some(name), input: "" });
+                } else {
+                    call.function = Some(DeltaFunction { name: Some(name), arguments: "" });
+                }
                 self.delta(*choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
             }
             Event::ToolCallArguments { choice, index, text } => {
-                let function = DeltaFunction { name: None, arguments: text };
-                let call = DeltaCall { index: *index, id: None, kind: None, function };
+                if let Some(call) = self.custom_calls.iter_mut().find(|c| c.choice == *choice) {
+                    call.arguments.push_str(text);
+                    return;
+                }
+                let function = Some(DeltaFunction { name: None, arguments: text });
+                let call = DeltaCall { index: *index, id: None, kind: None, function, custom: None };
                 self.delta(*choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
             }
             Event::Logprobs { choice, tokens } if self.logprobs => {
@@ -232,6 +284,7 @@ impl StreamWriter for ChunkWriter {
                 }
             }
             Event::Finished { choice, reason } => {
+                self.end_custom(*choice, out);
                 self.finish = Some((*choice, reason.clone()));
                 self.finished = true;
             }

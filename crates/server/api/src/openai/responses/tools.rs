@@ -1,8 +1,7 @@
-//! Tools of a request for a response: functions, functions in namespaces, tools that take a text. Called by the request's parser; the names are
+//! Tools of a request for a response: functions, functions in namespaces, custom tools. Called by the request's parser; the names are
 //! restored by the writers of answers.
 
-use serde_json::json;
-
+use super::super::custom::custom;
 use super::super::fields;
 use crate::core::{Chat, Tool, ToolChoice, ToolOrigin};
 use crate::json::{Field, Object, Result, shortened};
@@ -69,43 +68,6 @@ fn within(namespace: &str, tool: Tool) -> Tool {
 /// The name of a namespace's tool as the model sees it.
 pub(super) fn flat(namespace: &str, name: &str) -> String {
     if namespace.ends_with("__") { format!("{namespace}{name}") } else { format!("{namespace}__{name}") }
-}
-
-/// A tool that takes a text, as a function of one string. What the text has to look like is in its description; a regular expression is enforced, too.
-fn custom(o: &mut Object) -> Result<Tool> {
-    let name = o.require("name")?.name()?;
-    let description = o.read("description", Field::string)?;
-    let mut input = json!({"type": "string"});
-    let mut strict = None;
-    if let Some(f) = o.take("format") {
-        let mut format = f.object()?;
-        let kind = format.require("type")?;
-        match kind.as_str() {
-            Some("text") => {}
-            Some("grammar") => {
-                let syntax = format.require("syntax")?.one_of(&[("lark", false), ("regex", true)])?;
-                let definition = format.require("definition")?.name()?;
-                if syntax {
-                    input["description"] =
-                        format!("A text that this regular expression matches: {definition}").into();
-                    input["pattern"] = format!("^(?:{definition})$").into();
-                    strict = Some(true);
-                } else {
-                    format.warn("is shown to the model, not enforced: a Lark grammar");
-                    input["description"] =
-                        format!("A text in the language of this Lark grammar:\n{definition}").into();
-                }
-            }
-            _ => return Err(kind.unsupported("; \"text\" and \"grammar\" are")),
-        }
-        format.finish(&[])?;
-    }
-    let schema = json!({
-        "type": "object", "properties": {ToolOrigin::INPUT: input}, "required": [ToolOrigin::INPUT], "additionalProperties": false,
-    });
-    let parameters = schema.as_object().cloned().unwrap_or_default();
-    let origin = ToolOrigin { custom: true, namespace: None };
-    Ok(Tool { name, description, parameters, strict, cache: None, origin })
 }
 
 fn choice(f: Field, chat: &mut Chat) -> Result<()> {
