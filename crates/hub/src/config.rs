@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::pip::PipConfig;
+use crate::values::{expand, is_true};
 
 /// Where Hugging Face answers unless `HF_ENDPOINT` says otherwise.
 pub const HUGGING_FACE: &str = "https://huggingface.co";
@@ -220,20 +221,6 @@ fn flag(name: &str, text: &str) -> Result<bool, Error> {
         return Err(setting(name, format!("'{text}' is neither yes nor no; set it to 1 or 0")));
     }
     Ok(!no)
-}
-
-/// As the Python libraries read a flag.
-pub(crate) fn is_true(text: &str) -> bool {
-    matches!(text.trim().to_ascii_lowercase().as_str(), "1" | "on" | "yes" | "true" | "y" | "t")
-}
-
-/// `~/x` below the home folder; anything else as it is.
-pub(crate) fn expand(path: &str, home: Option<&Path>) -> PathBuf {
-    match (path.strip_prefix('~'), home) {
-        (Some(""), Some(home)) => home.to_path_buf(),
-        (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
-        _ => PathBuf::from(path),
-    }
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ mod progress;
 mod reference;
 mod select;
 mod simple_index;
+mod values;
 mod web;
 mod wheel;
 

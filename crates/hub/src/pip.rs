@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::config::{expand, is_true};
+use crate::values::{expand, is_true};
 
 /// The index that pip asks where nothing is configured.
 pub const DEFAULT_INDEX: &str = "https://pypi.org/simple";

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::json::{Progress, Scanner};
-use crate::object::ObjectScan;
+use crate::object::{NAME_BYTES_MAX, ObjectScan};
 use crate::syntax::{Arguments, CallSyntax, Keys, Piece, Tagged};
 use crate::tagged::TaggedScan;
 use crate::tags::Step;
@@ -365,9 +365,6 @@ impl Scan {
         Some((name.into(), arguments))
     }
 }
-
-/// Longest name that arguments are handed out for as they come: of longer ones no tool has the name.
-pub const NAME_BYTES_MAX: usize = 1024;
 
 /// Characters of names and ids.
 fn is_word(c: char) -> bool {

@@ -7,8 +7,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::json::{Awaits, Progress, Scanner};
-use crate::native::NAME_BYTES_MAX;
 use crate::syntax::Keys;
+
+/// Longest name that arguments are handed out for as they come: of longer ones no tool has the name.
+pub const NAME_BYTES_MAX: usize = 1024;
 
 /// Keys that models write in the place of those that their templates do.
 const NAME_KEYS: &[&str] = &["name", "tool_name"];

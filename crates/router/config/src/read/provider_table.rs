@@ -1,10 +1,49 @@
 //! The providers: one row each, with the API that it speaks, its address, the variables that hold its key, and what is peculiar.
 //! Facts about others, as of 2026-11. Used by `providers`.
 
-use super::providers::Known;
-use super::providers::Quirk::{self, KeyHeader, MaxTokens, RouterSuffix, SpeaksResponses};
+use self::Quirk::{KeyHeader, MaxTokens, RouterSuffix, SpeaksResponses};
 use crate::Provider;
 use crate::Provider::{Anthropic, AzureOpenAi, Gemini, Ollama, OpenAi, OpenAiCompatible as Compatible};
+
+/// A word before a model's name, and what it stands for.
+pub(crate) struct Known {
+    /// `openai` of `openai/gpt-4o`.
+    pub prefix: &'static str,
+    /// The API that it speaks.
+    pub provider: Provider,
+    /// Where that begins, if it is at one place.
+    pub base: Option<&'static str>,
+    /// Variables that may say where.
+    pub base_variables: &'static [&'static str],
+    /// Variables that may hold the key. The first is named where none is set.
+    pub key_variables: &'static [&'static str],
+    /// What is peculiar to it.
+    pub quirks: &'static [Quirk],
+}
+
+/// What is peculiar to a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quirk {
+    /// It knows `max_tokens` and not `max_completion_tokens`, its newer name.
+    MaxTokens,
+    /// It has OpenAI's `/responses`.
+    SpeaksResponses,
+    /// Its key goes into this header, too.
+    KeyHeader(&'static str),
+    /// `together/meta-llama/Llama` is `meta-llama/Llama:together` there: who serves it stands behind the model.
+    RouterSuffix,
+}
+
+impl Known {
+    /// Whether such servers go on with an assistant's message: `continue_final_message`, without `add_generation_prompt`.
+    pub fn continues(&self) -> bool {
+        matches!(self.prefix, "hosted_vllm" | "vllm" | "sglang")
+    }
+
+    pub fn has(&self, quirk: Quirk) -> bool {
+        self.quirks.contains(&quirk)
+    }
+}
 
 /// Where OpenAI itself is.
 pub(crate) const OPENAI: &str = "https://api.openai.com/v1";

@@ -1,48 +1,9 @@
 //! Which provider a model's name means. Used by `deployments`.
 
 use super::provider_table::{KNOWN, OTHERS};
+pub(crate) use super::provider_table::{Known, Quirk};
 use crate::Provider;
 use crate::problem::mistyped;
-
-/// A word before a model's name, and what it stands for.
-pub(crate) struct Known {
-    /// `openai` of `openai/gpt-4o`.
-    pub prefix: &'static str,
-    /// The API that it speaks.
-    pub provider: Provider,
-    /// Where that begins, if it is at one place.
-    pub base: Option<&'static str>,
-    /// Variables that may say where.
-    pub base_variables: &'static [&'static str],
-    /// Variables that may hold the key. The first is named where none is set.
-    pub key_variables: &'static [&'static str],
-    /// What is peculiar to it.
-    pub quirks: &'static [Quirk],
-}
-
-/// What is peculiar to a provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Quirk {
-    /// It knows `max_tokens` and not `max_completion_tokens`, its newer name.
-    MaxTokens,
-    /// It has OpenAI's `/responses`.
-    SpeaksResponses,
-    /// Its key goes into this header, too.
-    KeyHeader(&'static str),
-    /// `together/meta-llama/Llama` is `meta-llama/Llama:together` there: who serves it stands behind the model.
-    RouterSuffix,
-}
-
-impl Known {
-    /// Whether such servers go on with an assistant's message: `continue_final_message`, without `add_generation_prompt`.
-    pub fn continues(&self) -> bool {
-        matches!(self.prefix, "hosted_vllm" | "vllm" | "sglang")
-    }
-
-    pub fn has(&self, quirk: Quirk) -> bool {
-        self.quirks.contains(&quirk)
-    }
-}
 
 /// The provider of this name.
 pub(crate) fn known(prefix: &str) -> Option<&'static Known> {

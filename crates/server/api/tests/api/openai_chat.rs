@@ -475,8 +475,11 @@ fn calls_of_custom_tools_have_a_text() {
     ]);
     assert_eq!(whole["choices"][0]["message"]["tool_calls"], calls);
     let stream = write(ChunkWriter::new(&r), &events);
-    let deltas: Vec<Value> =
-        data(&stream).iter().map(|c| c["choices"][0]["delta"]["tool_calls"].clone()).filter(|c| !c.is_null()).collect();
+    let deltas: Vec<Value> = data(&stream)
+        .iter()
+        .map(|c| c["choices"][0]["delta"]["tool_calls"].clone())
+        .filter(|c| !c.is_null())
+        .collect();
     let expected = json!([
         [{"index": 0, "id": "c0", "type": "custom", "custom": {"name": "digits", "input": ""}}],
         [{"index": 0, "custom": {"input": "12\n"}}],

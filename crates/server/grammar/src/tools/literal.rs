@@ -6,7 +6,7 @@
 use octet_parser::Arguments as Form;
 use serde_json::{Map, Value};
 
-use super::native::{any_text, text};
+use super::texts::{any_text, text};
 use super::{Arguments, Rules, xml};
 use crate::schema::pointer_segment;
 use crate::{Error, Vocabulary, lark};

@@ -5,6 +5,7 @@ mod harmony;
 mod hermes;
 mod literal;
 mod native;
+mod texts;
 mod xml;
 
 use std::collections::HashSet;

@@ -48,14 +48,8 @@ struct WireMessage<'a> {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum WireCall<'a> {
-    Function {
-        id: &'a str,
-        function: WireFunction<'a>,
-    },
-    Custom {
-        id: &'a str,
-        custom: WireCustom<'a>,
-    },
+    Function { id: &'a str, function: WireFunction<'a> },
+    Custom { id: &'a str, custom: WireCustom<'a> },
 }
 
 #[derive(Serialize)]

@@ -255,8 +255,13 @@ impl StreamWriter for ChunkWriter {
             }
             Event::ToolCallStart { choice, index, id, name } => {
                 self.end_custom(*choice, out);
-                let mut call =
-                    DeltaCall { index: *index, id: Some(id), kind: Some("function"), function: None, custom: None };
+                let mut call = DeltaCall {
+                    index: *index,
+                    id: Some(id),
+                    kind: Some("function"),
+                    function: None,
+                    custom: None,
+                };
                 if self.custom_tools.contains(name) {
                     let (choice, index) = (*choice, *index);
                     self.custom_calls.push(CustomCall { choice, index, arguments: String::new() });

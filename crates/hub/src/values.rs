@@ -1,0 +1,17 @@
+//! Values of settings as other programs write them. Used by `config` and `pip`.
+
+use std::path::{Path, PathBuf};
+
+/// As the Python libraries read a flag.
+pub(crate) fn is_true(text: &str) -> bool {
+    matches!(text.trim().to_ascii_lowercase().as_str(), "1" | "on" | "yes" | "true" | "y" | "t")
+}
+
+/// `~/x` below the home folder; anything else as it is.
+pub(crate) fn expand(path: &str, home: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix('~'), home) {
+        (Some(""), Some(home)) => home.to_path_buf(),
+        (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+        _ => PathBuf::from(path),
+    }
+}

@@ -1,0 +1,42 @@
+//! Texts of a syntax in Lark. Used by `native` and `literal`.
+
+use octet_parser::tags;
+
+use super::Rules;
+use crate::{Vocabulary, lark};
+
+/// Text of the syntax, with its tags as the tokens that they are.
+pub(super) fn text(vocabulary: &Vocabulary, text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    let special = |t: &str| Some((t.len(), vocabulary.special(t)?));
+    while let Some((at, (len, id))) =
+        tags(rest).find_map(|t| Some((t.as_ptr() as usize - rest.as_ptr() as usize, special(t)?)))
+    {
+        if at > 0 {
+            out.push_str(&lark::literal(&rest[..at]));
+        }
+        // What ends an answer ends it by itself.
+        if vocabulary.eos().contains(&id) {
+            return out;
+        }
+        out.push_str(&lark::token(id));
+        rest = &rest[at + len..];
+    }
+    if !rest.is_empty() {
+        out.push_str(&lark::literal(rest));
+    }
+    out
+}
+
+/// Any text up to this tag, and the tag.
+pub(super) fn any_text(rules: &mut Rules, vocabulary: &Vocabulary, tag: &str) -> String {
+    if let Some(id) = vocabulary.special(tag) {
+        return format!("/(?s:.*)/ {}", lark::token(id));
+    }
+    let rule = format!("any_text[suffix={}]", lark::literal(tag).trim_end());
+    if !rules.text.lines().any(|line| line.starts_with(&rule)) {
+        rules.rule(&rule, "/(?s:.*)/");
+    }
+    "any_text ".into()
+}
