@@ -2,7 +2,6 @@
 
 use super::provider_table::{KNOWN, OTHERS};
 pub(crate) use super::provider_table::{Known, Quirk};
-use crate::Provider;
 use crate::problem::mistyped;
 
 /// The provider of this name.
