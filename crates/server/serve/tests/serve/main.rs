@@ -21,4 +21,5 @@ mod openai;
 mod operations;
 mod page;
 mod prefix;
+mod reasoning_tags;
 mod refusals;
