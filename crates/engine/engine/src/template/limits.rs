@@ -22,7 +22,8 @@ const MADE_BYTES_MAX: u64 = 1 << 30;
 const ITEM_BYTES: u64 = 32;
 /// Work of looking through values, in blocks of 16 bytes or half an item.
 const WORK_MAX: u64 = 1 << 24;
-/// How long one rendering may take.
+/// How long one rendering may take. It is looked at where work is counted; the steps between, which are not counted, are bounded by
+/// [`FUEL`] and take a second or two.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
 /// What a rendering has used so far.
