@@ -1,6 +1,6 @@
 //! Answers of gpt-oss, whose messages stand in channels: thoughts, then a call or the answer. Called by `tools`.
 
-use super::native::{any_text, text};
+use super::texts::{any_text, text};
 use super::{Arguments, Rules, hermes};
 use crate::{Error, Tool, Vocabulary, lark};
 
