@@ -4,7 +4,7 @@ use octet_parser::{Arguments as Form, CallSyntax, JsonType, Piece, Tagged};
 use serde_json::Value;
 
 use super::bare::Bare;
-use super::texts::{any_text, text};
+use super::texts::text;
 use super::{Arguments, Rules, hermes, literal, xml};
 use crate::{Error, Tool, Vocabulary, lark};
 
