@@ -1,6 +1,7 @@
 """Asks a running server through a real client library. Run by clients.rs: clients.py LIBRARY URL."""
 
 import json
+import re
 import sys
 
 LIBRARY, URL = sys.argv[1], sys.argv[2]
@@ -22,7 +23,7 @@ def check_arguments(arguments):
 
 
 def openai():
-    """Chats and responses, whole and streamed; tools, also in the syntaxes of seven families; forms; stored responses; plain completions with log-probabilities; embeddings; models; errors."""
+    """Chats and responses, whole and streamed; tools, also in the syntaxes of seven families; custom tools; forms; stored responses; plain completions with log-probabilities; embeddings; models; errors."""
     import openai
     from pydantic import BaseModel
 
@@ -46,6 +47,24 @@ def openai():
         for part in piece.choices[0].delta.tool_calls or [] if piece.choices else []:
             streamed += part.function.arguments or ""
     check_arguments(json.loads(streamed))
+
+    pattern = "[a-c]{3}[0-9]{2}"
+    form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": pattern}}
+    custom = {
+        "tools": [{"type": "custom", "custom": {"name": "code", "description": "Takes a code.", "format": form}}],
+        "tool_choice": {"type": "custom", "custom": {"name": "code"}},
+    }
+    message = chat.create(**plain | {"max_tokens": 300} | custom).choices[0].message
+    call = message.tool_calls[0]
+    assert call.type == "custom" and re.fullmatch(pattern, call.custom.input), call
+    answered = {"role": "tool", "tool_call_id": call.id, "content": "taken"}
+    turns = HELLO + [message.model_dump(exclude_none=True), answered]
+    assert chat.create(**plain | {"messages": turns, "tools": custom["tools"]}).usage.completion_tokens
+    streamed = ""
+    for piece in chat.create(**plain | {"max_tokens": 300} | custom, stream=True):
+        for part in piece.choices[0].delta.tool_calls or [] if piece.choices else []:
+            streamed += part.model_dump()["custom"]["input"]
+    assert streamed == call.custom.input, streamed
 
     class Light(BaseModel):
         on: bool
