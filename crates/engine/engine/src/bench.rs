@@ -182,10 +182,9 @@ pub fn run(
     Ok(Outcome { test, times, steps, profile, logits_hash })
 }
 
-/// FNV-1a over the bits of the logits.
+/// The beginning of BLAKE3 over the bits of the logits.
 fn hash(logits: &[f32]) -> u64 {
-    logits
-        .iter()
-        .flat_map(|x| x.to_bits().to_le_bytes())
-        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+    let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let hash = blake3::hash(&bytes);
+    u64::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]))
 }

@@ -62,3 +62,4 @@ pub mod tokens;
 pub use error::{ApiError, ErrorKind};
 pub use json::shortened;
 pub use rules::Warning;
+pub use time::rfc3339;

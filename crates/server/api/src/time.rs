@@ -4,7 +4,7 @@ use ::time::format_description::well_known::Rfc3339;
 use ::time::{OffsetDateTime, UtcDateTime};
 
 /// Seconds since 1970 UTC as RFC 3339: `2026-11-21T18:00:00Z`. Years beyond 9999 are written as 9999's end.
-pub(crate) fn rfc3339(seconds: u64) -> String {
+pub fn rfc3339(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|s| UtcDateTime::from_unix_timestamp(s).ok());
     let time = time.unwrap_or(UtcDateTime::MAX);
     let (hour, minute, second) = time.as_hms();

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
-use octet_api::{ApiError, ErrorKind};
+use octet_api::{ApiError, ErrorKind, rfc3339};
 use octet_keys::{Budget, Error, Filter, KeyId, KeyInfo, Limits, Period, Store, UsageRow, Usd, calendar};
 use serde_json::{Map, Value, json};
 
@@ -354,9 +354,7 @@ fn told(k: &KeyInfo) -> Map<String, Value> {
 
 /// `2026-11-22T22:00:00Z`.
 fn time(unix: i64) -> String {
-    let of_day = unix.rem_euclid(86_400);
-    let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{}T{hours:02}:{minutes:02}:{seconds:02}Z", calendar::iso(calendar::day(unix)))
+    rfc3339(u64::try_from(unix).unwrap_or(0))
 }
 
 /// What a key is to be.
