@@ -24,6 +24,7 @@ use crate::pipeline::{Job, Purpose, Run, acquire_at, chat_prompt, embed};
 
 /// Who answers. Cheap to clone.
 #[derive(Debug, Clone)]
+#[allow(clippy::enum_variant_names)] // each is called as what it holds
 pub enum Target {
     /// Another server.
     RemoteTarget(RemoteTarget),
