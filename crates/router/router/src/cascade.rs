@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::attempt::{AttemptError, OpenAnswer};
 use crate::dispatch::Job;
 use crate::failure::FailureKind;
+use crate::remote::generates;
 use crate::size::{Size, has_code, has_images, last_user_text, system_text};
 use crate::table::{Resolved, Table};
 use crate::target::Target;
@@ -75,8 +76,9 @@ impl<T: Target> Job<T> {
         let Resolved::Group { group, name, .. } = table.resolve(&cascade.fast) else {
             return self.groups(table, &cascade.strong).await;
         };
-        // What is measured is the one answer.
-        self.watch = cascade.confidence.filter(|_| watch && self.request.n == 1);
+        // What is measured is the one answer. Vectors and counts have no tokens to be sure of.
+        let has_text = self.call.original.as_ref().is_none_or(|o| generates(o.dialect));
+        self.watch = cascade.confidence.filter(|_| watch && has_text && self.request.n == 1);
         let result = self.group(table, group, name, false).await;
         self.watch = None;
         let measured = self.meter.take();

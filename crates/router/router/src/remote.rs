@@ -27,7 +27,7 @@ impl Remote {
 }
 
 /// Whether a request in this dialect is for text: then it can be translated. Vectors and counts of tokens only pass through.
-fn generates(dialect: Dialect) -> bool {
+pub(crate) fn generates(dialect: Dialect) -> bool {
     use Dialect as D;
     !matches!(dialect, D::OpenAiEmbeddings | D::OllamaEmbed | D::AnthropicCountTokens)
 }

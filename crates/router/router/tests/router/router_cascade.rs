@@ -173,6 +173,17 @@ async fn what_can_not_be_measured_is_kept() {
     world.script("f", [says("f")]);
     assert_eq!(ask(&router, "auto").await.unwrap(), "f");
     assert_eq!(world.last().request.logprobs, None, "who does not tell is not asked");
+    // Vectors have no tokens: the request stays what it is.
+    world.nature("f", Nature::default());
+    let body = octet_router::Original {
+        dialect: octet_router::Dialect::OpenAiEmbeddings,
+        headers: http::HeaderMap::new(),
+        body: bytes::Bytes::from_static(br#"{"model": "auto", "input": "x"}"#),
+    };
+    world.script("f", [says("f")]);
+    let mut reply = router.send(Call { original: Some(body.into()), ..call("auto") });
+    assert_eq!(read(&all(&mut reply).await).unwrap(), "f");
+    assert!(world.last().original && world.last().request.logprobs.is_none());
     // Nothing is held back for ever.
     world.nature("f", Nature::default());
     let mut script = vec![started("f")];
