@@ -16,14 +16,19 @@ impl Config {
                 groups.push(name);
             }
         }
-        for group in groups {
+        for group in &groups {
             self.group(group, &mut out);
         }
         for cascade in &self.cascades {
             cascade_lines(cascade).draw(&mut out);
         }
         for skipped in &self.skipped {
-            let rest = vec![format!("left out: {}", skipped.reason)];
+            let mut rest = vec![format!("left out: {}", skipped.reason)];
+            // Who asks for it gets these where nobody else of the group is there.
+            if !groups.contains(&skipped.group.as_str()) {
+                let lines = fallback_lines(skipped.group.as_str(), &self.router);
+                rest.extend(lines.into_iter().filter(|line| line.starts_with("on errors")));
+            }
             Lines { head: skipped.group.to_string(), rest }.draw(&mut out);
         }
         let r = &self.router;

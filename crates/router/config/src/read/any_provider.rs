@@ -15,8 +15,9 @@ pub(crate) enum Entries {
     None(String),
 }
 
-/// Makes an entry for each provider of one whose model is `*`.
-pub(crate) fn expand(reader: &Reader, node: &Node) -> Entries {
+/// Makes an entry for each provider of one whose model is `*`, but for the names that `taken` says other entries have: what
+/// somebody wrote for a provider is not shared with what is made here.
+pub(crate) fn expand(reader: &Reader, node: &Node, taken: &dyn Fn(&str) -> bool) -> Entries {
     let text = |keys: &[&str]| match &value(node, keys)?.value {
         Value::Text(text) => reader.resolve(&node.span, text),
         _ => None,
@@ -60,7 +61,16 @@ pub(crate) fn expand(reader: &Reader, node: &Node) -> Entries {
     if out.is_empty() {
         return Entries::None("no provider's key is set, like OPENAI_API_KEY".into());
     }
+    out.retain(|made| !name(made).is_some_and(taken));
     Entries::Each(out)
+}
+
+/// The `model_name` of an entry, as it is written.
+pub(crate) fn name(node: &Node) -> Option<&str> {
+    match &value(node, &["model_name"])?.value {
+        Value::Text(text) => Some(text),
+        _ => None,
+    }
 }
 
 fn value<'a>(node: &'a Node, keys: &[&str]) -> Option<&'a Node> {

@@ -32,8 +32,10 @@ const PROCESS_REQUESTS: u32 = 10;
 /// Reads all entries, and adds one for each process.
 pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Vec<Skipped>) {
     let (mut deployments, mut skipped) = (Vec::new(), Vec::new());
-    for node in fields.list("model_list").unwrap_or_default() {
-        let (nodes, reason) = match any_provider::expand(fields.reader, node) {
+    let entries = fields.list("model_list").unwrap_or_default();
+    let written = |name: &str| entries.iter().any(|node| any_provider::name(node) == Some(name));
+    for node in entries {
+        let (nodes, reason) = match any_provider::expand(fields.reader, node, &written) {
             Entries::One => (vec![node.clone()], None),
             Entries::Each(nodes) => (nodes, None),
             Entries::None(reason) => (vec![node.clone()], Some(reason)),

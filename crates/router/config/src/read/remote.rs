@@ -6,6 +6,7 @@ use super::{Credential, hosted};
 use crate::fields::Fields;
 use crate::problem::quoted;
 use crate::reader::Reader;
+use crate::span::Span;
 use crate::yaml::Value;
 use crate::{Changes, Provider, Remote, Secret, header};
 
@@ -33,6 +34,7 @@ pub(crate) fn read(
             return None;
         }
     };
+    let model = bare(reader, span, known.provider, model);
     let credential = credential(params, defaults);
     let route = match hosted::route(params, known.provider, known.prefix, model) {
         Ok(route) => route,
@@ -125,6 +127,21 @@ fn filled(reader: &Reader, params: &Fields, base: &str, region: Option<&str>) ->
 }
 
 /// What is peculiar to a provider: gives the model's name there.
+/// The model of `openai/responses/o3-pro` or `azure/o_series/NAME`: the word in front tells LiteLLM's proxy how to ask, and is no
+/// part of the name.
+fn bare<'a>(reader: &Reader, span: &Span, provider: Provider, model: &'a str) -> &'a str {
+    let Some((word, rest)) = model.split_once('/').filter(|(_, rest)| !rest.is_empty()) else { return model };
+    match (provider, word) {
+        (Provider::OpenAi | Provider::AzureOpenAi, "responses") => {
+            let text = "requests for chats go to the provider's /chat/completions; only those of /v1/responses go to its /responses";
+            reader.note(span, "litellm_params.model", text);
+            rest
+        }
+        (Provider::AzureOpenAi, "o_series" | "gpt5_series") => rest,
+        _ => model,
+    }
+}
+
 fn quirks(
     known: &Known,
     model: &str,

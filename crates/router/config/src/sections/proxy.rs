@@ -48,7 +48,6 @@ pub static LITELLM: Section = Section {
         (
             &[
                 "set_verbose",
-                "json_logs",
                 "telemetry",
                 "suppress_debug_info",
                 "log_raw_request_response",
@@ -65,6 +64,7 @@ pub static LITELLM: Section = Section {
             ],
             "the log never holds messages and keys; RUST_LOG says how much it has",
         ),
+        (&["json_logs"], "the log has lines of text, not of JSON"),
         (
             &[
                 "langfuse_default_tags",
@@ -139,6 +139,7 @@ pub static LITELLM: Section = Section {
         (
             &[
                 "modify_params",
+                "check_provider_endpoint",
                 "enable_json_schema_validation",
                 "disable_token_counter",
                 "enable_preview_features",

@@ -387,6 +387,24 @@ fn automatic_routers_are_named() {
 }
 
 #[test]
+fn words_before_a_model_that_tell_litellm_how_to_ask_are_no_part_of_its_name() {
+    let config = read(
+        "
+model_list:
+  - {model_name: a, litellm_params: {model: openai/responses/o3-pro, api_key: k}}
+  - {model_name: b, litellm_params: {model: azure/o_series/mine, api_key: k, api_base: 'https://h'}}
+  - {model_name: c, litellm_params: {model: hosted_vllm/responses/x, api_base: 'http://h/v1'}}
+",
+    );
+    let model = |d: &Deployment| match &d.target {
+        Target::Remote(remote) => remote.model.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(config.deployments.iter().map(model).collect::<Vec<_>>(), ["o3-pro", "mine", "responses/x"]);
+    assert!(config.notes.iter().any(|n| n.text.contains("/chat/completions")), "{:?}", config.notes);
+}
+
+#[test]
 fn a_star_alone_is_every_provider_with_a_key() {
     let env = |name: &str| {
         ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GROQ_API_KEY"].contains(&name).then(|| "k".to_string())
@@ -419,6 +437,18 @@ fn a_star_alone_is_every_provider_with_a_key() {
     let config = read(", api_key: sk-own");
     assert_eq!(asked(&config, "gpt-4o").as_deref(), Some("openai https://api.openai.com/v1 gpt-4o"));
     assert_eq!(asked(&config, "groq/llama-3"), None);
+    // A name that somebody wrote is theirs alone: no request for it goes to the star's provider or with its key.
+    let config = read(
+        "}}, {model_name: 'openai/*', litellm_params: {model: 'openai/*', api_base: 'http://h/v1'}}, \
+         {model_name: 'claude-*', litellm_params: {model: 'groq/claude-*'",
+    );
+    assert_eq!(asked(&config, "openai/gpt-4o").as_deref(), Some("openai_compatible http://h/v1 gpt-4o"));
+    assert_eq!(asked(&config, "gpt-4o").as_deref(), Some("openai https://api.openai.com/v1 gpt-4o"));
+    for name in ["openai/*", "claude-*"] {
+        let of = |d: &&Deployment| d.group.as_str() == name;
+        assert_eq!(config.deployments.iter().filter(of).count(), 1, "{name}");
+    }
+    assert_eq!(config.notes, [], "nothing is told of ids that nobody wrote");
 }
 
 #[test]

@@ -13,7 +13,7 @@ model_list:
   - {model_name: gone, litellm_params: {model: groq/x}}
 router_settings:
   model_group_alias: {gpt-4o: default}
-  fallbacks: [{default: [cloud]}]
+  fallbacks: [{default: [cloud]}, {gone: [default]}]
 cascades:
   - model_name: auto
     fast: default
@@ -39,7 +39,8 @@ auto  a cascade
 ├─ default otherwise, if it is sure (mean log-probability from -0.5 over 16 tokens)
 └─ cloud where it is not
 gone
-└─ left out: the environment variable GROQ_API_KEY is not set
+├─ left out: the environment variable GROQ_API_KEY is not set
+└─ on errors: default
 2 retries · at most 5 fallbacks · 6000 s a request · cooldown 5 s
 ";
     assert_eq!(config.tree(), expected);
