@@ -163,7 +163,7 @@ impl Rule {
         let message = match allowed.as_slice() {
             [] => format!("'{path}' is not supported: {}", self.why),
             _ => format!(
-                "'{path}' {} is not supported: {}. Leave it out or send {}",
+                "'{path}' is {}, which is not supported: {}. Leave it out or send {}",
                 crate::json::describe(value),
                 self.why,
                 allowed.join(" or ")

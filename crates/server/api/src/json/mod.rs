@@ -95,6 +95,7 @@ pub(crate) fn describe(value: &Value) -> String {
         Value::Bool(b) => b.to_string(),
         Value::Number(n) => n.to_string(),
         Value::String(s) => format!("the string {:?}", shortened(s)),
+        Value::Array(items) if items.is_empty() => "an empty array".into(),
         Value::Array(_) => "an array".into(),
         Value::Object(_) => "an object".into(),
     }

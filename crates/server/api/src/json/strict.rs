@@ -101,6 +101,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
 /// The value that the bytes are. Errors name the place as far as it was reached.
 pub(super) fn value(body: &[u8]) -> Result<Value> {
+    if body.trim_ascii().is_empty() {
+        return Err(ApiError::new(ErrorKind::InvalidRequest, "the body is empty; send a JSON object"));
+    }
+    if [&b"\xef\xbb\xbf"[..], b"\xff\xfe", b"\xfe\xff"].iter().any(|mark| body.starts_with(mark)) {
+        let what = "the body begins with a byte order mark; send JSON in UTF-8 without one";
+        return Err(ApiError::new(ErrorKind::InvalidRequest, what));
+    }
     let mut place = Place::default();
     let mut from = serde_json::Deserializer::from_slice(body);
     let read = Seed(&mut place).deserialize(&mut from).and_then(|value| from.end().map(|()| value));
@@ -166,6 +173,15 @@ mod tests {
         }
         let fine = r#"{"a": {"b": 1}, "c": {"b": 1}, "d": [{"b": -2}, {"b": 1.5}, null, true, 18446744073709551615]}"#;
         assert_eq!(value(fine.as_bytes()).unwrap(), serde_json::from_str::<Value>(fine).unwrap());
+    }
+
+    #[test]
+    fn what_is_no_json_from_its_first_byte_is_named() {
+        let why = |body: &[u8]| value(body).unwrap_err().message;
+        assert_eq!(why(b" \n"), "the body is empty; send a JSON object");
+        for body in [&b"\xef\xbb\xbf{}"[..], b"\xff\xfe{\0}\0"] {
+            assert!(why(body).contains("a byte order mark"), "{}", why(body));
+        }
     }
 
     #[test]

@@ -394,10 +394,6 @@ fn tell(config: &Config) {
     for note in &config.notes {
         tracing::warn!("{note}");
     }
-    for skipped in &config.skipped {
-        let (span, group) = (&skipped.span, printable(skipped.group.as_str()));
-        tracing::warn!("{span}: '{group}' is left out: {}", skipped.reason);
-    }
 }
 
 /// Models that no name leads to any more make way when they are idle.

@@ -13,7 +13,9 @@ use axum::extract::Request;
 use axum::response::Response;
 use http_body::Body as _;
 use hyper::HeaderMap;
-use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN};
+use hyper::header::{
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN,
+};
 use octet_api::{ApiError, ErrorKind, shortened};
 use serde_json::value::RawValue;
 
@@ -136,6 +138,14 @@ const UNTYPED: [&str; 4] =
 /// A web page must say that a body is JSON: browsers send other types to any address without asking it first, and name the page in `Origin`.
 /// Others need not say (litellm's client for Ollama does not), or may say what means nothing.
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let unsupported = |what: String| {
+        let error = ApiError::new(ErrorKind::InvalidRequest, what);
+        Err(ApiError { code: Some(UNSUPPORTED_MEDIA_TYPE.into()), ..error })
+    };
+    if let Some(encoding) = headers.get(CONTENT_ENCODING).filter(|e| !e.is_empty() && *e != "identity") {
+        let sent = shortened(encoding.to_str().unwrap_or(""));
+        return unsupported(format!("the body's content encoding is '{sent}'; send it without compression"));
+    }
     let is_page = headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE);
     let sent = match headers.get(CONTENT_TYPE) {
         Some(sent) => sent.to_str().unwrap_or(""),
@@ -148,12 +158,10 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_json || !is_page && UNTYPED.iter().any(|t| kind.eq_ignore_ascii_case(t)) {
         return Ok(());
     }
-    let what = format!(
+    unsupported(format!(
         "the content type is '{}'; send JSON, with the header 'content-type: application/json'",
         shortened(sent)
-    );
-    let error = ApiError::new(ErrorKind::InvalidRequest, what);
-    Err(ApiError { code: Some(UNSUPPORTED_MEDIA_TYPE.into()), ..error })
+    ))
 }
 
 /// Reads a body by its dialect's rules. The memory permit that comes with it must live as long as what was read.

@@ -211,10 +211,20 @@ async fn nowhere(request: Request) -> Response {
     let error = if dialect == Dialect::Ollama {
         ollama::unserved(path)
     } else {
-        let what = format!("there is nothing at {}; GET /openapi.json lists what there is", shortened(path));
+        let near = meant(path).map_or(String::new(), |near| format!(" (did you mean {}?)", shortened(&near)));
+        let what =
+            format!("there is nothing at {}{near}; GET /openapi.json lists what there is", shortened(path));
         ApiError::new(ErrorKind::NotFound, what)
     };
     dialect.error(&error, Some(&trace(&request)))
+}
+
+/// The path of a client whose base URL has a slash or a `/v1` too much.
+fn meant(path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    parts.dedup_by(|a, b| a == b && *a == "v1");
+    let near = format!("/{}", parts.join("/"));
+    (parts.len() > 1 && near != path).then_some(near)
 }
 
 async fn no_room(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -229,8 +239,11 @@ async fn no_room(State(app): State<Arc<App>>, request: Request) -> Response {
 async fn wrong_method(request: Request) -> Response {
     let path = request.uri().path();
     let method = shortened(request.method().as_str());
-    let what =
-        format!("{method} is not what {} takes; GET /openapi.json lists what there is", shortened(path));
+    let near = if method == "GET" { "POST" } else { "GET" };
+    let what = format!(
+        "{method} is not what {} takes; try {near}, or see GET /openapi.json, which lists what there is",
+        shortened(path)
+    );
     let error = ApiError::new(ErrorKind::InvalidRequest, what);
     let error = ApiError { code: Some(METHOD_NOT_ALLOWED.into()), ..error };
     Dialect::of(path).error(&error, Some(&trace(&request)))

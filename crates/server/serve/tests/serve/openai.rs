@@ -298,4 +298,12 @@ async fn what_is_wrong_is_named() {
     let (status, body) = f.get(chat_path).await;
     assert!(status == 405 && body["error"]["message"].as_str().unwrap().contains("GET"), "{body}");
     assert_eq!(f.get("/v1/nothing").await.0, 404);
+    for path in ["/v1/v1/chat/completions", "/v1//chat/completions", "/v1/chat/completions/"] {
+        let (status, what) = error(f.post(path, &chat("x")).await);
+        assert!(status == 404 && what.contains("did you mean /v1/chat/completions?"), "{what}");
+    }
+    let packed =
+        f.client.post(f.url(chat_path)).header("content-encoding", "gzip").body(&b"\x1f\x8b\x08"[..]);
+    let (status, what) = error(crate::common::read(packed.send().await.unwrap()).await);
+    assert!(status == 415 && what.contains("'gzip'; send it without compression"), "{what}");
 }
