@@ -5,7 +5,6 @@
 //! something else in another command.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
@@ -13,6 +12,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 
 use crate::Usage;
 use crate::args::EngineArgs;
+use crate::llama_flags::{self, Line};
 use crate::sampling::SamplingArgs;
 use crate::settings::{Settings, mirror, not_text, set};
 use crate::stderr::note;
@@ -71,8 +71,11 @@ pub enum Command {
 /// Reads the command line and the environment; exits where the command line cannot be understood, or asks for help.
 pub fn parse() -> Result<(Command, Settings), Usage> {
     let mut command = mirrored(Cli::command(), &|name| set(name).is_some());
-    let matches = command.try_get_matches_from_mut(spellings(std::env::args_os()));
-    let matches = matches.map_err(|e| refused(&e))?;
+    let Line { args, notes } = llama_flags::read(std::env::args_os());
+    let matches = command.try_get_matches_from_mut(args).map_err(|e| refused(&e))?;
+    for note in notes {
+        note!("note: {note}");
+    }
     one_value_each(&matches, &command)?;
     let cli = Cli::from_arg_matches(&matches).map_err(|e| refused(&e.format(&mut command)))?;
     Ok((cli.command, Settings::read(given(&matches, &command))?))
@@ -163,38 +166,6 @@ fn one_value_each(matches: &ArgMatches, command: &clap::Command) -> Result<(), U
     Ok(())
 }
 
-/// The command line in our spelling, up to `--`: behind it is only text.
-fn spellings(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut is_text = false;
-    let ours = |a: OsString| {
-        is_text |= a == "--";
-        match a.to_str() {
-            Some(s) if !is_text => spelling(s).into(),
-            _ => a,
-        }
-    };
-    args.map(ours).collect()
-}
-
-/// llama.cpp's flags with one dash and several letters, which clap does not know, in our spelling.
-fn spelling(arg: &str) -> String {
-    const SPELLINGS: [(&str, &str); 8] = [
-        ("-ctk", "--cache-type-k"),
-        ("-ctv", "--cache-type-v"),
-        ("-ub", "--ubatch-size"),
-        ("-md", "--model-draft"),
-        ("-np", "--parallel"),
-        ("-hf", "--hf"),
-        ("-hfr", "--hf"),
-        ("-sys", "--system"),
-    ];
-    let (flag, value) = arg.split_once('=').map_or((arg, None), |(f, v)| (f, Some(v)));
-    match SPELLINGS.iter().find(|(theirs, _)| *theirs == flag) {
-        Some((_, ours)) => value.map_or(ours.to_string(), |v| format!("{ours}={v}")),
-        None => arg.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,14 +200,5 @@ mod tests {
         let has = |name: &str| parsers.contains_key(std::ffi::OsStr::new(name));
         assert!(has("OCTET_CTX_SIZE") && has("OCTET_TEMP") && has("OCTET_NO_PIN"));
         assert!(!has("OCTET_OUTPUT") && !has("OCTET_JSON"), "a command's own");
-    }
-
-    #[test]
-    fn spellings_of_llama_cpp_are_understood() {
-        let ours = |args: &[&str]| spellings(args.iter().map(OsString::from));
-        assert_eq!(
-            ours(&["-ctk", "-ub=64", "-p", "--hf", "-sysx", "--", "-hf", "-ub=1"]),
-            ["--cache-type-k", "--ubatch-size=64", "-p", "--hf", "-sysx", "--", "-hf", "-ub=1"]
-        );
     }
 }

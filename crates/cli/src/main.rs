@@ -14,6 +14,7 @@ mod experts;
 mod inside;
 mod keys;
 mod library;
+mod llama_flags;
 mod loading;
 mod memory;
 mod model;

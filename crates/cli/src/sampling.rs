@@ -127,8 +127,13 @@ pub struct SamplingArgs {
 pub struct Seed(Option<u64>);
 
 /// Reads a seed as it is typed.
-fn seed(text: &str) -> Result<Seed, std::num::ParseIntError> {
-    if text == "-1" { Ok(Seed(None)) } else { text.parse().map(|n| Seed(Some(n))) }
+fn seed(text: &str) -> Result<Seed, &'static str> {
+    if text == "-1" {
+        return Ok(Seed(None));
+    }
+    text.parse()
+        .map(|n| Seed(Some(n)))
+        .map_err(|_| "expected a whole number from 0 up, or -1 for another one each time")
 }
 
 /// `15043=-1.5`, or as llama.cpp has it `15043-1.5`.
@@ -209,7 +214,7 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
             s.logit_bias = biases.map_err(anyhow::Error::msg)?;
         }
         "seed" if value == "random" => s.seed = None,
-        "seed" => s.seed = seed(value).with_context(|| format!("seed cannot be '{value}'"))?.0,
+        "seed" => s.seed = seed(value).map_err(|e| anyhow::anyhow!("seed cannot be '{value}': {e}"))?.0,
         "num_predict" => new.max_tokens = limit(from_minus_one(name, value)?),
         "stop" => new.stop = if value.is_empty() { Vec::new() } else { vec![value.to_string()] },
         _ => return Ok(None),

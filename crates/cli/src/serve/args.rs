@@ -1,6 +1,6 @@
 //! The flags of `octet serve`, each with a mirror in the environment.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::settings::empty_mirror;
 #[derive(Debug, Args)]
 pub struct ServerArgs {
     /// Address to listen at. 0.0.0.0 is all of this machine's: give an --api-key then.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", help_heading = "Server")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host, help_heading = "Server")]
     pub host: IpAddr,
     /// Port to listen at; 0 takes any that is free.
     #[arg(long, value_name = "N", default_value_t = 8080, help_heading = "Server")]
@@ -96,7 +96,7 @@ pub struct ServerArgs {
     /// Where reasoning goes: apart from the answer (deepseek), nowhere (hidden), or it stays in the answer (none).
     #[arg(long, value_name = "FORMAT", default_value = "deepseek", value_parser = reasoning, help_heading = "Answers")]
     pub reasoning_format: ReasoningFormat,
-    /// How the models write tool calls: qwen3_coder, hermes, none. Default: as their templates say.
+    /// How the models write tool calls: qwen3_coder, hermes, openai, none. Default: as their templates say.
     #[arg(long, value_name = "NAME", value_parser = tools, help_heading = "Answers")]
     pub tool_call_parser: Option<ToolSyntax>,
     /// A Jinja chat template instead of the (first) model's own.
@@ -216,6 +216,16 @@ fn some(text: &str) -> Result<u64, String> {
     }
 }
 
+/// An address to listen at, or `localhost`.
+fn host(text: &str) -> Result<IpAddr, String> {
+    if text == "localhost" {
+        return Ok(Ipv4Addr::LOCALHOST.into());
+    }
+    text.parse().map_err(|_| {
+        "expected an address of this machine, like 127.0.0.1 or ::1, 0.0.0.0 for all of them, or localhost".into()
+    })
+}
+
 /// `https://chat.example.com`, `http://box.lan:3000`, `vscode-webview://id`, or `*`: as browsers send it, or it would never match.
 fn origin(text: &str) -> Result<String, String> {
     let wrong = || {
@@ -284,6 +294,12 @@ fn keep_alive(text: &str) -> Result<KeepAlive, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts() {
+        assert_eq!(host("localhost"), host("127.0.0.1"));
+        assert!(host("::1").is_ok() && host("example.com").unwrap_err().contains("or localhost"));
+    }
 
     #[test]
     fn sizes_and_times() {
