@@ -163,8 +163,11 @@ impl Rule {
         let message = match allowed.as_slice() {
             [] => format!("'{path}' is not supported: {}", self.why),
             _ => format!(
-                "'{path}' is {}, which is not supported: {}. Leave it out or send {}",
-                crate::json::describe(value),
+                "'{path}' {} is not supported: {}. Leave it out or send {}",
+                match value {
+                    Value::Array(_) | Value::Object(_) => crate::shortened(&value.to_string()).into_owned(),
+                    _ => crate::json::describe(value),
+                },
                 self.why,
                 allowed.join(" or ")
             ),

@@ -118,7 +118,11 @@ fn null_is_absent() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    refused(json!({"modalities": ["text", "audio"]}), "modalities", "answers are text");
+    refused(
+        json!({"modalities": ["text", "audio"]}),
+        "modalities",
+        r#"["text","audio"] is not supported: answers are text"#,
+    );
     refused(json!({"functions": [{"name": "f"}]}), "functions", "send 'tools'");
     refused(
         json!({"temperature": "hot"}),
