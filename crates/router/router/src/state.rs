@@ -148,12 +148,12 @@ impl State {
     /// How it is now for one of its models.
     pub fn live_for(&self, model: Option<&str>, latency_ttl: Duration, now: Instant) -> DeploymentStatus {
         let live = self.live(latency_ttl, now);
-        match self.model(model) {
-            Some(state) if live.available == Availability::Ready => {
-                DeploymentStatus { available: state.lock().available(now), ..live }
-            }
-            _ => live,
-        }
+        // As `admit_for` has it: whoever tries the deployment is let in for a model that is not in cooldown itself.
+        let may_ask = |a| matches!(a, Availability::Ready | Availability::Trial);
+        let of_model = self.model(model).filter(|_| may_ask(live.available));
+        let Some(of_model) = of_model.map(|m| m.lock().available(now)) else { return live };
+        let stricter = live.available == Availability::Ready || !may_ask(of_model);
+        DeploymentStatus { available: if stricter { of_model } else { live.available }, ..live }
     }
 
     /// How it is now. Speeds that were measured longer than `latency_ttl` ago do not count.

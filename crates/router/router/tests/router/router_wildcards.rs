@@ -71,6 +71,30 @@ async fn a_server_that_cannot_be_reached_fails_for_all_models() {
     assert_eq!(world.who().iter().filter(|w| *w == "a").count(), 1);
 }
 
+/// It was asked again and again without a pause, and always refused, for as long as the model was in cooldown.
+#[tokio::test(start_paused = true)]
+async fn a_deployment_on_trial_is_not_tried_with_a_model_in_cooldown() {
+    let mut c = config(&[("openai/*", "a"), ("openai/*", "b")]);
+    c.deployments[0].order = Some(1);
+    c.deployments[1].order = Some(2);
+    c.router.num_retries = 0;
+    c.router.allowed_fails = Some(0);
+    let (router, world) = router(&c);
+    world.improvise(|who, r| match (who, r.model.as_str()) {
+        ("a", "openai/limited") => vec![limited(300)],
+        ("a", "openai/away") => vec![fail(FailureKind::Connect)],
+        _ => says(who),
+    });
+    assert_eq!(ask(&router, "openai/limited").await.unwrap(), "b");
+    assert_eq!(ask(&router, "openai/away").await.unwrap(), "b");
+    assert_eq!(status(&router, "a").state, "cooling");
+    advance(Duration::from_secs(60)).await;
+    assert_eq!(status(&router, "a").state, "trial");
+    assert_eq!(ask(&router, "openai/limited").await.unwrap(), "b");
+    assert_eq!(ask(&router, "openai/other").await.unwrap(), "a");
+    assert_eq!(status(&router, "a").state, "ready");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_came_first_is_served_first_and_groups_have_lines_of_their_own() {
     let mut c = config(&[("m", "a"), ("other", "b")]);
