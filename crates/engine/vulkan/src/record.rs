@@ -48,6 +48,8 @@ pub(crate) struct Recorder {
     /// Pools that were made.
     all_pools: Vec<vk::DescriptorPool>,
     open: Option<Recording>,
+    /// Recordings that may still run on a device that did not come back: what they use is kept until the device has stopped.
+    stuck: Vec<Recording>,
     /// Leaves out the barrier of this number: for the test that validation notices.
     pub(crate) skip_barrier: Option<u32>,
     /// Starts the kernel of this name with one workgroup too few, as a wrong driver might: for tests.
@@ -105,6 +107,7 @@ impl Recorder {
             free_pools: Vec::new(),
             all_pools: Vec::new(),
             open: None,
+            stuck: Vec::new(),
             skip_barrier: None,
             break_kernel: None,
             is_lost: false,
@@ -370,8 +373,13 @@ impl Recorder {
 
     /// Gives a recording's command buffer back.
     pub(crate) fn recycle(&mut self, recording: Recording) {
+        if self.is_lost {
+            self.stuck.push(recording);
+            return;
+        }
         for pool in recording.pools {
-            // SAFETY: the recording does not run any more, so none of the pool's sets is in use.
+            // SAFETY: every run waits for its end, and one that did not see it marks the device as lost: the recording does not run
+            // any more, so none of the pool's sets is in use.
             let reset =
                 unsafe { self.device.raw.reset_descriptor_pool(pool, vk::DescriptorPoolResetFlags::empty()) };
             if reset.is_ok() {
