@@ -352,7 +352,7 @@ impl<'a> RemoteZip<'a> {
     }
 
     fn fill(&mut self) -> Result<(), Error> {
-        let last = (self.at + WINDOW).min(self.len) - 1;
+        let last = self.at.saturating_add(WINDOW).min(self.len) - 1;
         self.read += last + 1 - self.at;
         if self.read > LOOKED_AT_BYTES_MAX {
             return Err(Error::fetch(self.url, "the wheel's directory has no end", Class::Permanent));
