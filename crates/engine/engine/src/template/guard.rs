@@ -5,8 +5,6 @@
 //! does not use) goes into everything in a message that looks like such a token, behind its first character; after
 //! rendering the marks are taken out, and where they stood are the prompt's barriers.
 
-use std::collections::HashSet;
-
 use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value};
 
@@ -53,8 +51,8 @@ impl Used {
 #[derive(Debug)]
 struct Tokens {
     automaton: Option<AhoCorasick>,
-    /// Every proper beginning of a token, for texts that end in one.
-    beginnings: HashSet<String>,
+    /// The tokens in order, for texts that end in the beginning of one.
+    sorted: Vec<String>,
     longest: usize,
 }
 
@@ -70,9 +68,15 @@ impl Tokens {
                     .map_err(|e| format!("the added tokens cannot be searched for: {e}"))?,
             )
         };
-        let beginnings =
-            texts.clone().flat_map(|t| t.char_indices().skip(1).map(|(i, _)| t[..i].to_string())).collect();
-        Ok(Self { automaton, beginnings, longest: texts.map(str::len).max().unwrap_or(0) })
+        let mut sorted: Vec<String> = texts.clone().map(String::from).collect();
+        sorted.sort_unstable();
+        Ok(Self { automaton, sorted, longest: texts.map(str::len).max().unwrap_or(0) })
+    }
+
+    /// Whether a token begins with `s` and goes on.
+    fn goes_on(&self, s: &str) -> bool {
+        let after = self.sorted.partition_point(|t| t.as_str() <= s);
+        self.sorted.get(after).is_some_and(|t| t.starts_with(s))
     }
 
     /// Byte offsets in `s` where a mark must go, unordered.
@@ -85,7 +89,7 @@ impl Tokens {
         let end = s.trim_end();
         let tail = end.len().saturating_sub(self.longest);
         for (i, _) in end.char_indices().rev().take_while(|(i, _)| *i >= tail) {
-            if self.beginnings.contains(&end[i..]) {
+            if self.goes_on(&end[i..]) {
                 out.push(behind_first(i));
             }
         }
@@ -138,9 +142,19 @@ impl Guard {
         let any_tag = places.len() > controls;
         places.sort_unstable();
         places.dedup();
-        for &at in places.iter().rev() {
-            s.insert(at, mark);
+        if places.is_empty() {
+            return false;
         }
+        // Into a new text: putting each into the old one would move all that follows it each time.
+        let mut marked = String::with_capacity(s.len() + places.len() * mark.len_utf8());
+        let mut done = 0;
+        for at in places {
+            marked.push_str(&s[done..at]);
+            marked.push(mark);
+            done = at;
+        }
+        marked.push_str(&s[done..]);
+        *s = marked;
         any_tag
     }
 }
@@ -181,6 +195,7 @@ mod tests {
         assert_eq!(marked(&["<e>", "e>x"], &[], "<e>x"), "<^e^>x", "overlapping tokens are marked both");
         assert_eq!(marked(&["<|im|>"], &[], "x <|im \n"), "x <^|im \n", "the beginning of one");
         assert_eq!(marked(&["<<a"], &[], "<<"), "<^<^", "every beginning");
+        assert_eq!(marked(&["<a", "<ab", "<b"], &[], "<a <"), "<^a <^", "one of several");
         assert_eq!(marked(&["ß>"], &[], "aß>ß"), "aß^>ß^");
         assert_eq!(marked(&[], &[], "<e>"), "<e>");
     }

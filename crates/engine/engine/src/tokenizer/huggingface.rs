@@ -153,8 +153,8 @@ fn known_steps(part: &str, v: &Value) -> Result<(), String> {
     if kind == "Prepend" && !text(&v["prepend"]) || kind == "Replace" && !text(&v["pattern"]["String"]) {
         return Err(format!("has a {part} '{kind}' without a text to put or to look for"));
     }
-    let list = v["normalizers"].as_array().or(v["pretokenizers"].as_array());
-    list.into_iter().flatten().try_for_each(|v| known_steps(part, v))
+    let lists = [&v["normalizers"], &v["pretokenizers"]].into_iter().filter_map(Value::as_array);
+    lists.flatten().try_for_each(|v| known_steps(part, v))
 }
 
 /// Checks the model; gives the merges and the text of each id.
