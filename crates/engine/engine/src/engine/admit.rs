@@ -51,8 +51,8 @@ impl Engine {
         let job = &self.jobs[w.job];
         let tokens = &w.choice.tokens;
         let mut found = if job.cache { self.cache.find(&job.salt, tokens) } else { Found::uncached() };
-        // All logits, or all hidden states, of the prompt are wanted.
-        if job.prompt_logprobs.is_some() || matches!(job.pooling, Some((Pooling::Mean, _))) {
+        // All logits of the prompt are wanted, or hidden states before its last.
+        if job.prompt_logprobs.is_some() || matches!(job.pooling, Some((Pooling::Mean | Pooling::Cls, _))) {
             found = found.from_start();
         }
         if self.waits_for_another(i, &found) {

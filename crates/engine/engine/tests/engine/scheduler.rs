@@ -318,6 +318,24 @@ fn prompts_are_scored_and_pooled_the_same_however_cut() {
     }
 }
 
+#[test]
+fn a_prompt_is_pooled_the_same_though_its_beginning_is_cached() {
+    for architecture in ["qwen35moe", "llama"] {
+        for pooling in [engine::Pooling::Cls, engine::Pooling::Last, engine::Pooling::Mean] {
+            let pool = |handle: &Handle| {
+                let request = Request { pooling: Some(pooling), ..greedy(prompt(130, 5), 0) };
+                let events = handle.submit(request).unwrap();
+                events.iter().find_map(|e| if let Event::Embedding(x) = e { Some(x) } else { None }).unwrap()
+            };
+            let fresh = pool(&open(architecture, options()));
+            let handle = open(architecture, options());
+            let cached = collect(&handle.submit(greedy(prompt(130, 5), 3)).unwrap()).unwrap();
+            assert!(!cached[&0].tokens.is_empty());
+            assert_eq!(pool(&handle), fresh, "{architecture}, {pooling:?}");
+        }
+    }
+}
+
 /// Tokens that have come since the last look.
 fn tokens(events: &Receiver<Event>) -> usize {
     events.try_iter().filter(|e| matches!(e, Event::Token { .. })).count()
