@@ -105,7 +105,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     }
     let names: Vec<String> = models.iter().map(name).collect();
     let width = names.iter().map(|n| n.chars().count()).fold("NAME".len(), usize::max);
-    writeln!(out, "{:width$}  {:>9}  FETCHED", "NAME", "SIZE")?;
+    writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
     writeln!(out, "{:width$}  {:>10}  inside octet", inside::NAME, size(inside::size()))?;
     for (model, name) in models.iter().zip(&names) {
         let state = if model.complete { "" } else { "  unfinished: pull it again to go on" };

@@ -103,7 +103,11 @@ const WARNINGS_MAX: usize = 64;
 
 /// Adds a warning, unless there is one of its kind.
 pub(crate) fn warn(warnings: &mut Vec<Warning>, warning: Warning) {
-    if warnings.len() < WARNINGS_MAX && !warnings.iter().any(|w| w.kind() == warning.kind()) {
+    if warnings.len() == WARNINGS_MAX {
+        return;
+    }
+    let kind = warning.kind();
+    if !warnings.iter().any(|w| w.kind() == kind) {
         warnings.push(warning);
     }
 }
