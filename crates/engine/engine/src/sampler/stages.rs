@@ -41,17 +41,17 @@ impl Stage {
         Self::Xtc,
     ];
 
-    /// llama.cpp's names: the one that is written first, then others that it reads, then its letter for `samplers` as a string.
-    const NAMES: [(Self, &'static str, &'static [&'static str], char); 9] = [
-        (Self::Penalties, "penalties", &[], 'e'),
-        (Self::Dry, "dry", &[], 'd'),
-        (Self::TopNSigma, "top_n_sigma", &["top-n-sigma"], 's'),
-        (Self::Temperature, "temperature", &["temp"], 't'),
-        (Self::TopK, "top_k", &["top-k"], 'k'),
-        (Self::TypicalP, "typ_p", &["typical_p", "typical", "typ-p", "typical-p", "typ"], 'y'),
-        (Self::TopP, "top_p", &["top-p", "nucleus"], 'p'),
-        (Self::MinP, "min_p", &["min-p"], 'm'),
-        (Self::Xtc, "xtc", &[], 'x'),
+    /// llama.cpp's names. (Others that it reads, and letters, are the API's matter.)
+    const NAMES: [(Self, &'static str); 9] = [
+        (Self::Penalties, "penalties"),
+        (Self::Dry, "dry"),
+        (Self::TopNSigma, "top_n_sigma"),
+        (Self::Temperature, "temperature"),
+        (Self::TopK, "top_k"),
+        (Self::TypicalP, "typ_p"),
+        (Self::TopP, "top_p"),
+        (Self::MinP, "min_p"),
+        (Self::Xtc, "xtc"),
     ];
 
     /// Its name.
@@ -61,12 +61,7 @@ impl Stage {
 
     /// The sampler of a name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|n| n.1 == name || n.2.contains(&name)).map(|n| n.0)
-    }
-
-    /// The sampler of a letter, as in `"edskypmxt"`.
-    pub fn from_letter(letter: char) -> Option<Self> {
-        Self::NAMES.iter().find(|n| n.3 == letter).map(|n| n.0)
+        Self::NAMES.iter().find(|n| n.1 == name).map(|n| n.0)
     }
 }
 
@@ -233,13 +228,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samplers_have_their_names_and_letters() {
-        for (i, (stage, name, others, letter)) in Stage::NAMES.into_iter().enumerate() {
+    fn samplers_have_their_names() {
+        for (i, (stage, name)) in Stage::NAMES.into_iter().enumerate() {
             assert_eq!(stage as usize, i);
             assert_eq!(stage.name(), name);
-            assert_eq!(Stage::from_letter(letter), Some(stage));
-            assert!(others.iter().chain([&name]).all(|n| Stage::from_name(n) == Some(stage)));
+            assert_eq!(Stage::from_name(name), Some(stage));
         }
-        assert_eq!((Stage::from_name("infill"), Stage::from_letter('?')), (None, None));
+        assert_eq!(Stage::from_name("infill"), None);
     }
 }
