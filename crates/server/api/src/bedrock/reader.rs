@@ -3,6 +3,7 @@
 //! Lenient: blocks and fields that we do not know are skipped.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::SIGNED;
@@ -105,6 +106,8 @@ struct Wire {
     #[serde(default)]
     content_block_delta: Option<BlockDelta>,
     #[serde(default)]
+    content_block_stop: Option<IgnoredAny>,
+    #[serde(default)]
     message_stop: Option<Stop>,
     #[serde(default)]
     metadata: Option<Metadata>,
@@ -172,6 +175,8 @@ struct ReasoningDelta {
 pub struct Translator {
     started: bool,
     calls: u32,
+    /// The last call has no arguments yet.
+    is_bare: bool,
     finished: bool,
     usage: Option<Usage>,
 }
@@ -184,12 +189,21 @@ impl Translator {
     }
 
     fn call(&mut self, call: ToolUse, out: &mut Vec<Event>) {
+        self.end_call(out);
         let index = self.calls;
         self.calls += 1;
+        self.is_bare = call.input.is_empty();
         out.push(Event::ToolCallStart { choice: 0, index, id: call.tool_use_id, name: call.name });
-        if !call.input.is_empty() {
+        if !self.is_bare {
             let text = Value::from(call.input).to_string();
             out.push(Event::ToolCallArguments { choice: 0, index, text });
+        }
+    }
+
+    /// A call without arguments has an empty object of them: other dialects' clients read nothing else.
+    fn end_call(&mut self, out: &mut Vec<Event>) {
+        if std::mem::take(&mut self.is_bare) {
+            out.push(Event::ToolCallArguments { choice: 0, index: self.calls - 1, text: "{}".into() });
         }
     }
 
@@ -199,11 +213,8 @@ impl Translator {
         }
         out.extend(block.text.filter(|t| !t.is_empty()).map(|text| Event::Text { choice: 0, text }));
         if let Some(call) = block.tool_use {
-            let empty = call.input.is_empty();
             self.call(call, out);
-            if empty {
-                out.push(Event::ToolCallArguments { choice: 0, index: self.calls - 1, text: "{}".into() });
-            }
+            self.end_call(out);
         }
     }
 
@@ -225,6 +236,7 @@ impl Translator {
     fn delta(&mut self, delta: Delta, out: &mut Vec<Event>) {
         out.extend(delta.text.filter(|t| !t.is_empty()).map(|text| Event::Text { choice: 0, text }));
         if let Some(piece) = delta.tool_use.filter(|p| !p.input.is_empty() && self.calls > 0) {
+            self.is_bare = false;
             out.push(Event::ToolCallArguments { choice: 0, index: self.calls - 1, text: piece.input });
         }
         if let Some(r) = delta.reasoning_content {
@@ -248,6 +260,9 @@ impl Translate for Translator {
         }
         if let Some(block) = wire.content_block_delta {
             self.delta(block.delta, out);
+        }
+        if wire.content_block_stop.is_some() || wire.message_stop.is_some() {
+            self.end_call(out);
         }
         if let Some(stop) = wire.message_stop {
             self.finish(&stop.stop_reason, out)?;
@@ -327,6 +342,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_call_without_arguments_has_an_empty_object_of_them() {
+        let mut t = Translator::default();
+        let mut out = Vec::new();
+        for json in [
+            r#"{"contentBlockStart":{"start":{"toolUse":{"toolUseId":"a","name":"time"}},"contentBlockIndex":0}}"#,
+            r#"{"contentBlockDelta":{"delta":{"toolUse":{"input":""}},"contentBlockIndex":0}}"#,
+            r#"{"contentBlockStop":{"contentBlockIndex":0}}"#,
+            r#"{"contentBlockStart":{"start":{"toolUse":{"toolUseId":"b","name":"add"}},"contentBlockIndex":1}}"#,
+            r#"{"contentBlockDelta":{"delta":{"toolUse":{"input":"{\"x\":1}"}},"contentBlockIndex":1}}"#,
+            r#"{"contentBlockStop":{"contentBlockIndex":1}}"#,
+            r#"{"messageStop":{"stopReason":"tool_use"}}"#,
+        ] {
+            assert!(!t.piece(json.as_bytes(), &mut out).unwrap());
+        }
+        let answer = crate::core::Answer::from_events(&out);
+        let calls: Vec<_> = answer.choices[0].tool_calls().collect();
+        assert_eq!(calls, [("a", "time", "{}"), ("b", "add", r#"{"x":1}"#)]);
+    }
 
     proptest! {
         #[test]
