@@ -1,6 +1,7 @@
 //! Streams that outlive their connection: kept until nobody has read them for a while. Written and read by `http::streams`.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ const STREAM_BYTES_MAX: usize = 8 << 20;
 const ALL_BYTES_MAX: usize = 64 << 20;
 /// An answer goes on for so long while nobody reads it.
 const UNREAD: Duration = Duration::from_secs(60);
+/// How often readers are looked for meanwhile.
+const UNREAD_LOOKS: u32 = 12;
 /// Bytes that are handed out at once.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -150,6 +153,8 @@ impl Stream {
     /// the answer.
     async fn write(self: Arc<Self>, body: Body) {
         let mut body = body.into_data_stream();
+        // One for all pieces: a new one for each would never run out while an answer comes.
+        let mut unread = pin!(self.unread());
         loop {
             tokio::select! {
                 piece = body.next() => match piece {
@@ -158,7 +163,7 @@ impl Stream {
                     Some(Err(_)) | None => break,
                 },
                 () = self.stop.notified() => break,
-                () = self.unread() => break,
+                () = &mut unread => break,
             }
         }
         drop(body);
@@ -169,9 +174,14 @@ impl Stream {
     async fn unread(&self) {
         loop {
             self.more.closed().await;
-            tokio::time::sleep(UNREAD).await;
-            if self.more.is_closed() {
-                return;
+            let mut looks = 0;
+            // Nobody tells that a reader has come: a page that is loaded anew may have been there and gone again.
+            while self.more.is_closed() {
+                if looks == UNREAD_LOOKS {
+                    return;
+                }
+                tokio::time::sleep(UNREAD / UNREAD_LOOKS).await;
+                looks += 1;
             }
         }
     }
@@ -196,5 +206,30 @@ impl Stream {
         let mut response = Response::new(Body::from_stream(bytes));
         *response.headers_mut() = self.headers.clone();
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_reads_is_given_up_though_it_goes_on() {
+        let stream = Arc::new(Stream {
+            id: String::new(),
+            owner: None,
+            headers: HeaderMap::new(),
+            text: Mutex::default(),
+            more: watch::Sender::new(()),
+            stop: Notify::new(),
+        });
+        let token = |()| async {
+            tokio::time::sleep(UNREAD / 6).await;
+            Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b".")), ()))
+        };
+        let written = Arc::clone(&stream).write(Body::from_stream(unfold((), token)));
+        tokio::time::timeout(UNREAD * 2, written).await.expect("it ends");
+        assert!(lock(&stream.text).over);
+        assert!(!lock(&stream.text).bytes.is_empty());
     }
 }
