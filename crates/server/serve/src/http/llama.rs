@@ -6,7 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use octet_api::ApiError;
-use octet_api::core::GenerateRequest;
+use octet_api::core::{GenerateRequest, Usage};
 use octet_api::llama::{self, rerank};
 use octet_api::openai;
 use octet_router::Dialect as Wire;
@@ -22,7 +22,7 @@ use super::tokens::permit;
 use super::{body, openai as openai_http, routed};
 use crate::app::App;
 use crate::gateway::RequestContext;
-use crate::gateway::read::Own;
+use crate::gateway::read::{Own, shallow};
 use crate::pipeline::{embed, rank};
 use crate::warnings::{messages, tell};
 
@@ -113,9 +113,22 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
         let (parsed, _share) = body::parse(c.body, rerank::parse).await?;
         c.app.warnings.note(&parsed.warnings)?;
         permit(&c.app, &c.caller, &parsed.model)?;
+        let bill = match c.app.gateway() {
+            Some(gateway) => {
+                let asked = shallow(gateway.name(&parsed.model).into());
+                // Each document's prompt has the query.
+                let texts = parsed.documents.iter().map(|d| d.len() + parsed.query.len());
+                gateway.authorize(&c.caller, &asked, texts.sum::<usize>() as u64)?
+            }
+            None => None,
+        };
         let index = c.app.find(&parsed.model)?;
         let parsed = Arc::new(parsed);
         let ranking = rank(&c.app, &c.trace, index, Arc::clone(&parsed)).await?;
+        if let Some(bill) = bill {
+            let usage = Usage { prompt_tokens: ranking.prompt_tokens, ..Usage::default() };
+            bill.settle(Some(&usage), 0);
+        }
         let mut response = json_response(200, rerank::response(&parsed, &ranking)?);
         tell(&mut response, messages(&parsed.warnings));
         Ok(response)

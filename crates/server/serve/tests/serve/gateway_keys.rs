@@ -497,3 +497,16 @@ async fn tokens_that_a_cache_takes_in_have_a_price() {
     // 1 for 0.1, 10 for 0.2, 100 for 0.001, 2 for 1
     assert_eq!((row.cost, row.usage.cache_written), ("4.2".parse().unwrap(), 10), "{row:?}");
 }
+
+/// Ranking is no text, and was once asked of the model without a look at the key's limits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_to_rank_documents_counts() {
+    let up = Upstream::saying("Hi").await;
+    let (f, store, _folder) = fixture(&up).await;
+    let limited = key(&f, &store, Limits { rpm: Some(1), ..Limits::default() }).await;
+    let documents = json!({"model": "m", "query": "What?", "documents": ["That."]});
+    let (status, body) = ask(&f, &limited, "/v1/rerank", &documents).await;
+    assert_eq!(status, 400, "a model elsewhere ranks nothing: {body}");
+    let (status, body) = ask(&f, &limited, "/v1/rerank", &documents).await;
+    assert_eq!((status, body["error"]["code"].as_str()), (429, Some("rate_limit_exceeded")), "{body}");
+}
