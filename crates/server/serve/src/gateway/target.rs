@@ -121,7 +121,10 @@ pub struct LocalTarget {
 
 impl std::fmt::Debug for LocalTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Here").field("index", &self.index).field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("LocalTarget")
+            .field("index", &self.index)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 

@@ -355,11 +355,11 @@ pub fn infill(
     }
     let rules = model.handle.rules();
     let answer = max_tokens.map_or(INFILL_ANSWER, |n| n as usize);
-    let memory_budget = rules.context.min(rules.capacity).saturating_sub(answer.saturating_add(8)).max(4);
-    let behind_max = (memory_budget / 4).max(memory_budget.saturating_sub(before.len()));
+    let tokens_max = rules.context.min(rules.capacity).saturating_sub(answer.saturating_add(8)).max(4);
+    let behind_max = (tokens_max / 4).max(tokens_max.saturating_sub(before.len()));
     behind.truncate(behind_max);
-    before.drain(..before.len().saturating_sub(memory_budget - behind.len()));
-    extra.drain(..extra.len().saturating_sub(memory_budget - behind.len() - before.len()));
+    before.drain(..before.len().saturating_sub(tokens_max - behind.len()));
+    extra.drain(..extra.len().saturating_sub(tokens_max - behind.len() - before.len()));
     let mut tokens: Vec<u32> = tokenizer.bos().into_iter().collect();
     tokens.extend(extra);
     if !infill.files.is_empty() {
