@@ -22,6 +22,7 @@ pub mod import;
 mod keys;
 mod load;
 pub mod model;
+mod prices;
 mod printable;
 mod problem;
 mod read;
@@ -36,6 +37,7 @@ mod units;
 mod yaml;
 
 pub use model::*;
+pub use prices::{Price, PriceList};
 pub use printable::printable;
 pub use problem::{Problem, Problems, near};
 pub use secret::Secret;

@@ -16,7 +16,8 @@ use crate::error::from_sqlite;
 const APPLICATION_ID: i64 = 0x4f43_5445;
 
 /// What brings a file from version N to N + 1. Steps are only ever added.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -46,7 +47,19 @@ CREATE TABLE usage (
     cost INTEGER NOT NULL,
     PRIMARY KEY (day, key, model)
 ) STRICT, WITHOUT ROWID;
-"];
+",
+    "
+CREATE TABLE usage_tags (
+    day INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    input INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    cost INTEGER NOT NULL,
+    PRIMARY KEY (day, tag)
+) STRICT, WITHOUT ROWID;
+",
+];
 
 const VERSION: i64 = MIGRATIONS.len() as i64;
 /// Longest text or blob that is read or written: a thousand models of 512 bytes as JSON fit.

@@ -11,9 +11,11 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use crate::account::Account;
 use crate::error::from_sqlite;
+use crate::files::{FILES, Identity, beside, identity};
 use crate::grant::Grant;
 use crate::limits::Period;
 use crate::table::{self, Counts, Filter, KeyRow, Unread, UsageKey, UsageRow};
+use crate::tags::Tags;
 use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usd, calendar, schema, secret, total};
 
 /// How a store works.
@@ -85,7 +87,7 @@ impl Entry {
 }
 
 /// A lock whose last holder panicked guards counts that are still right: each change is one step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -97,16 +99,18 @@ pub(crate) struct Inner {
     pub(crate) entries: RwLock<Entries>,
     /// What was used since it was last written.
     used: Mutex<HashMap<UsageKey, Counts>>,
+    /// The same by the requests' tags.
+    pub(crate) tags: Tags,
     /// Why nothing can be written, while that is so.
     fault: RwLock<Option<String>>,
     /// Never locked while a request waits.
-    file: Mutex<File>,
+    pub(crate) file: Mutex<File>,
     stop: Mutex<bool>,
     stopped: Condvar,
 }
 
-struct File {
-    db: Connection,
+pub(crate) struct File {
+    pub(crate) db: Connection,
     /// SQLite's count of changes by others, when keys were last read.
     data_version: i64,
     /// Day on which old usage was last forgotten.
@@ -119,36 +123,8 @@ struct File {
     raw: std::fs::File,
 }
 
-/// What SQLite adds to the name: the file itself, its log, and the log's index. Whoever deletes one of the last two takes what was
-/// written last away from all others.
-const FILES: [&str; 3] = ["", "-wal", "-shm"];
-
-/// The file with what SQLite adds to its name.
-fn beside(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(end);
-    name.into()
-}
-
 /// Looking at a file takes no more than one part in so many of the time.
 const LOOK_SHARE: u32 = 200;
-
-/// What tells a file from another one of its name.
-type Identity = (u64, u64);
-
-/// `None` where there is no file, and where the system has no word for it: there open files cannot be deleted.
-fn identity(path: &Path) -> Option<Identity> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = path;
-        None
-    }
-}
 
 /// All keys. Dropping it writes what is left to write; [`Store::close`] says whether that went well.
 pub struct Store {
@@ -185,6 +161,7 @@ impl Store {
             options,
             entries: RwLock::default(),
             used: Mutex::default(),
+            tags: Tags::default(),
             fault: RwLock::default(),
             file: Mutex::new(File { db, data_version: -1, pruned: None, opened, look_at, raw }),
             stop: Mutex::new(false),
@@ -234,6 +211,11 @@ impl Store {
             Some(at) => Err(Refusal::Expired { at }),
             None => Ok(entry.id),
         }
+    }
+
+    /// What the owner of this key calls it.
+    pub fn name(&self, key: &str) -> Option<String> {
+        self.entry(key).map(|entry| entry.account().name.clone())
     }
 
     /// Whether `key` may see and use `model`, now that it asks for nothing: for lists of models.
@@ -458,7 +440,7 @@ impl Inner {
         }
     }
 
-    fn sqlite(&self, e: rusqlite::Error) -> Error {
+    pub(crate) fn sqlite(&self, e: rusqlite::Error) -> Error {
         from_sqlite(&self.path, self.options.bytes_max, e)
     }
 
@@ -538,6 +520,7 @@ impl Inner {
                 }
             }
         }
+        self.tags.write(&mut file.db).map_err(|e| self.sqlite(e))?;
         let today = calendar::day(now);
         if file.pruned != Some(today) {
             let before = today.saturating_sub(i64::from(self.options.retention_days));

@@ -225,6 +225,7 @@ pub fn add(
 /// Forgets usage before a day, and revoked keys that nothing is left of.
 pub fn prune(db: &Connection, before_day: i64) -> rusqlite::Result<()> {
     db.execute("DELETE FROM usage WHERE day < ?1", [before_day])?;
+    db.execute("DELETE FROM usage_tags WHERE day < ?1", [before_day])?;
     db.execute(
         "DELETE FROM keys WHERE revoked IS NOT NULL AND revoked < ?1 AND id NOT IN (SELECT key FROM usage)",
         [before_day.saturating_mul(crate::calendar::DAY_S)],

@@ -25,6 +25,8 @@ pub struct AttemptParams<'a, T> {
     pub request: &'a Arc<GenerateRequest>,
     /// The same as it came, if nothing of it was changed.
     pub original: Option<&'a Original>,
+    /// Names its trace.
+    pub traceparent: Option<&'a str>,
     /// It is the rest of an answer that broke off.
     pub resumed: bool,
     /// The name that led to the group.
@@ -257,6 +259,7 @@ pub async fn attempt<T: Target>(
         name: orders.name,
         group: &orders.group.name,
         original: orders.original,
+        traceparent: orders.traceparent,
         resumed: orders.resumed,
     };
     let mut events = timeout_at(orders.deadline, target.generate(ask)).await.map_err(|_| too_late())??;

@@ -102,6 +102,8 @@ pub enum Ineligible {
     Tried,
     /// It cannot go on with what another began.
     CannotContinue,
+    /// The request's tags lead elsewhere.
+    Tags,
     /// Others are being answered, and this is but a copy.
     NotIdle,
 }
@@ -132,6 +134,7 @@ impl Ineligible {
             }
             Self::Tried => "it failed".into(),
             Self::CannotContinue => "it cannot go on with a broken answer".into(),
+            Self::Tags => "its tags are not the request's".into(),
             Self::NotIdle => "not idle".into(),
         }
     }

@@ -22,6 +22,7 @@ use crate::shadow::CopyGuard;
 use crate::size::{Size, prefix};
 use crate::state::Permit;
 use crate::table::{Deployment, Group, Resolved, Table};
+use crate::tags;
 use crate::target::{Sent, Target};
 use crate::trace::{By, Spent, Step, Trace};
 use crate::turn::{Freed, Turn, left_out, nobody, wait_until};
@@ -400,7 +401,7 @@ impl<T: Target> Job<T> {
                 load: d.target.load(),
                 cached_tokens: affine.then(|| d.target.cached_tokens(&self.request)).flatten(),
                 prompt_tokens: self.counts.get(d.id()).copied(),
-                out: self.out(round, i, d),
+                out: self.out((table, group), round, i, d),
             });
         }
         let demand = Requirements {
@@ -422,7 +423,13 @@ impl<T: Target> Job<T> {
         choose(&all, &demand, &mut self.rng)
     }
 
-    fn out(&self, round: &RetryState, index: usize, d: &Deployment<T>) -> Option<Ineligible> {
+    fn out(
+        &self,
+        (table, group): (&Table<T>, &Group<T>),
+        round: &RetryState,
+        index: usize,
+        d: &Deployment<T>,
+    ) -> Option<Ineligible> {
         if round.is_out(index, d.terms.order) {
             return Some(Ineligible::Tried);
         }
@@ -433,6 +440,9 @@ impl<T: Target> Job<T> {
             if !d.target.continues(sent) {
                 return Some(Ineligible::CannotContinue);
             }
+        }
+        if !table.policy.tags.is_none_or(|filter| tags::admits(filter, group, d, &self.call.tags)) {
+            return Some(Ineligible::Tags);
         }
         // A copy goes nowhere where it could be in somebody's way.
         (self.is_shadow && d.target.load().is_some_and(|n| n > 0)).then_some(Ineligible::NotIdle)
@@ -473,6 +483,7 @@ impl<T: Target> Job<T> {
         let orders = AttemptParams {
             request: &request,
             original: original.as_deref(),
+            traceparent: self.call.traceparent.as_deref(),
             resumed: self.broken.is_some(),
             name,
             group,

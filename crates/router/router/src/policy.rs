@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use octet_config::{ErrorCounts, Fallback, RouterSettings, Sticky};
+use octet_config::{ErrorCounts, Fallback, RouterSettings, Sticky, TagFilter};
 
 use crate::failure::{FailureKind, is_of_the_request};
 
@@ -148,6 +148,8 @@ pub struct Policy {
     pub check_context: bool,
     /// What sessions are known by.
     pub sticky: Option<Sticky>,
+    /// Whether a request's tags choose among the deployments of a group, and how.
+    pub tags: Option<TagFilter>,
     /// How much slower than the fastest is as good.
     pub latency_buffer: f64,
     /// How long a measured latency counts.
@@ -187,6 +189,7 @@ impl Policy {
             wait_max: WAIT_MAX,
             check_context: s.enable_pre_call_checks,
             sticky: s.sticky.clone(),
+            tags: s.tags,
             latency_buffer: s.latency_buffer,
             latency_ttl: s.latency_ttl,
         }

@@ -75,7 +75,7 @@ impl Target for Remote {
         }
         if ask.resumed {
             let (request, rest) = resume::of(ask.request);
-            let events = self.client.generate(endpoint, &request).await?;
+            let events = self.client.generate_in(endpoint, &request, ask.traceparent).await?;
             return Ok(Answer::Rest(Continued { events, rest }));
         }
         match ask.original.filter(|o| endpoint.speaks(o.dialect)) {
@@ -85,7 +85,10 @@ impl Target for Remote {
                 let forward = Forward { dialect: o.dialect, headers, body, stream, usage: true };
                 self.client.forward(endpoint, forward).await.map(Answer::Raw)
             }
-            None => self.client.generate(endpoint, ask.request).await.map(Answer::Events),
+            None => {
+                let answer = self.client.generate_in(endpoint, ask.request, ask.traceparent);
+                answer.await.map(Answer::Events)
+            }
         }
     }
 

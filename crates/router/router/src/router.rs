@@ -30,6 +30,10 @@ pub struct Call {
     pub key: Option<String>,
     /// Most time for it, where that is less than the configuration's.
     pub timeout: Option<Duration>,
+    /// `tags` of the request: where the configuration says so they choose among deployments.
+    pub tags: Vec<String>,
+    /// Names the trace that it belongs to: W3C's header, for those who are asked.
+    pub traceparent: Option<String>,
     /// What the client itself says of retries and fallbacks.
     pub wishes: Wishes,
     /// Which names may answer instead of the one that was asked for; `None` is all.
@@ -64,6 +68,8 @@ impl Call {
             headers: Vec::new(),
             key: None,
             timeout: None,
+            tags: Vec::new(),
+            traceparent: None,
             wishes: Wishes::default(),
             allowed: None,
         }

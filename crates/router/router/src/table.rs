@@ -31,6 +31,8 @@ pub struct Deployment<T> {
     pub retries: Option<u32>,
     /// Who gets a copy of its requests.
     pub shadow: Option<config::Shadow>,
+    /// `tags` of the entry.
+    pub tags: Vec<String>,
     /// It is not asked beside the requests whether it is well.
     pub unchecked: bool,
     /// Who answers.
@@ -58,6 +60,7 @@ impl<T: Target> Deployment<T> {
             cooldown: d.cooldown_time,
             retries: d.num_retries,
             shadow: d.shadow.clone(),
+            tags: d.tags.clone(),
             unchecked: d.info.unchecked,
             target,
             state,

@@ -78,6 +78,8 @@ pub struct Ask<'a> {
     pub group: &'a GroupName,
     /// The request as it came, where a target that speaks the client's dialect may hand it on as it is.
     pub original: Option<&'a Original>,
+    /// Names the trace that it belongs to (W3C's `traceparent`), for targets over HTTP.
+    pub traceparent: Option<&'a str>,
     /// The client has the beginning of the answer already, which is the request's last message.
     pub resumed: bool,
 }

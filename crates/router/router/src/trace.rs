@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use octet_api::core::Usage;
 use serde::Serialize;
@@ -21,6 +22,9 @@ pub struct Route {
     pub asked: String,
     /// What was decided, in order.
     pub steps: Vec<Step>,
+    /// When that was.
+    #[serde(skip)]
+    pub at: Vec<Instant>,
     /// Steps that were left out.
     pub more: usize,
     /// Who answers, once that is known.
@@ -253,6 +257,7 @@ impl Trace {
         self.with(|route| {
             if route.steps.len() < STEPS_MAX {
                 route.steps.push(step);
+                route.at.push(Instant::now());
             } else {
                 route.more += 1;
             }

@@ -101,6 +101,9 @@ pub fn nobody<T>(group: &Group<T>, name: &str, reasons: &[Ineligible], now: Inst
     if !reasons.is_empty() && reasons.iter().all(too_long) {
         return Failure::new(FailureKind::ContextWindow, what);
     }
+    if !reasons.is_empty() && reasons.iter().all(|r| *r == Ineligible::Tags) {
+        return Failure::new(FailureKind::BadRequest, what);
+    }
     if reasons.contains(&Ineligible::NotIdle) {
         return Failure::new(FailureKind::Cancelled, what);
     }

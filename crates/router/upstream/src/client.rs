@@ -194,6 +194,35 @@ impl Client {
         result.map_err(|e| not_sent(&e, endpoint.host()))
     }
 
+    /// Sends a request that is no provider's, and waits for the status of its answer for no longer than `most`; with how long the
+    /// receiver wishes to be left alone.
+    ///
+    /// # Errors
+    /// [`FailureKind::Connect`] and [`FailureKind::Timeout`], where another try may help.
+    pub async fn deliver(
+        &self,
+        request: Request<Bytes>,
+        most: Duration,
+    ) -> Result<(StatusCode, Option<Duration>), Failure> {
+        let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
+        let request = request.map(Full::new);
+        let sending = async {
+            let result = if request.uri().scheme() == Some(&http::uri::Scheme::HTTPS) {
+                self.tls()?.request(request).await
+            } else {
+                self.shared.plain.request(request).await
+            };
+            let (head, incoming) = result.map_err(|e| not_sent(&e, &host))?.into_parts();
+            // Read, so that the connection can be used again.
+            let clock = Clock::start(Timeouts::default(), false);
+            drop(Body::new(incoming, clock, ERROR_BYTES_MAX).whole().await);
+            Ok((head.status, retry_after(&head.headers, SystemTime::now())))
+        };
+        tokio::time::timeout(most, sending)
+            .await
+            .unwrap_or_else(|_| Err(Failure::new(FailureKind::Timeout, format!("no answer within {most:?}"))))
+    }
+
     /// Sends a request that is none of an endpoint's, and reads its answer.
     async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);

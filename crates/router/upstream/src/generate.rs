@@ -2,6 +2,7 @@
 //! has to know what is in an answer.
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
 use octet_api::anthropic::messages::{self, MessageReader};
 use octet_api::bedrock::{self, ConverseReader, InvokedReader};
 use octet_api::core::{Event, GenerateRequest, Input};
@@ -27,8 +28,25 @@ impl Client {
     /// # Errors
     /// Everything that goes wrong before: see [`FailureKind`](crate::FailureKind).
     pub async fn generate(&self, endpoint: &Endpoint, request: &GenerateRequest) -> Result<Events, Failure> {
+        self.generate_in(endpoint, request, None).await
+    }
+
+    /// The same as a part of a trace, which the header `traceparent` names.
+    ///
+    /// # Errors
+    /// As [`Client::generate`].
+    pub async fn generate_in(
+        &self,
+        endpoint: &Endpoint,
+        request: &GenerateRequest,
+        traceparent: Option<&str>,
+    ) -> Result<Events, Failure> {
         let (operation, body) = write(endpoint, request).map_err(|e| e.without_keys(endpoint))?;
-        let answer = self.send(endpoint, operation, Some(body), request.stream).await?;
+        let mut headers = HeaderMap::new();
+        if let Some(value) = traceparent.and_then(|t| HeaderValue::from_str(t).ok()) {
+            headers.insert("traceparent", value);
+        }
+        let answer = self.send_with(endpoint, operation, Some(body), request.stream, headers).await?;
         answer.check_content_type()?;
         // There are servers that answer in one piece where a stream was asked for.
         let whole = !request.stream

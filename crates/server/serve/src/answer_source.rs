@@ -17,6 +17,8 @@ pub struct Facts {
     pub warnings: Vec<String>,
     /// Why the prompt was not found in the cache, where that was asked.
     pub cache_miss: Option<String>,
+    /// Its entry in the cache of responses, and whether it comes from there.
+    pub response_cache: Option<(String, bool)>,
 }
 
 /// An answer on its way. Its counts of tokens come as [`octet_api::core::Event::Usage`]. Dropping it cancels the request.
@@ -38,4 +40,10 @@ pub trait AnswerSource: Send + 'static {
 
     /// The next piece, if it is there already.
     fn try_next(&mut self) -> Option<Piece>;
+
+    /// These bytes of the answer go out, as its dialect has them.
+    fn wrote(&mut self, _bytes: &[u8]) {}
+
+    /// All of the answer has gone out.
+    fn finished(&mut self) {}
 }

@@ -40,6 +40,8 @@ pub struct Deployment {
     /// Sampling and other parameters, in OpenAI's names, for requests that do not give them: `temperature`, `top_p`,
     /// `max_tokens`, `stop`, `seed`, `reasoning_effort`, ...
     pub params: Map<String, Value>,
+    /// `tags`: which requests it answers, where `router_settings.enable_tag_filtering` says that tags choose.
+    pub tags: Vec<String>,
     /// What is known about the model.
     pub info: ModelInfo,
     /// Where the entry stands.
@@ -66,6 +68,9 @@ pub struct ModelInfo {
     pub max_input_tokens: Option<u64>,
     /// `max_output_tokens`, or `max_tokens`.
     pub max_output_tokens: Option<u64>,
+    /// What the list of prices knows it as, `openai/gpt-4o`; a star stands for what clients ask for. `None`: it has a price of its own,
+    /// or is reached at an address that is not the provider's.
+    pub priced_as: Option<String>,
     /// USD for a token of the prompt.
     pub input_cost_per_token: Option<f64>,
     /// USD for a token of the prompt that a provider's cache held (`cache_read_input_token_cost`).

@@ -3,6 +3,8 @@
 //! A client asks for a *group* by name. A group is all [`Deployment`]s of that name, and one of them answers. Names that are no
 //! group's are tried as [`RouterSettings::aliases`], then as [`Cascade`]s, then against groups with a wildcard.
 
+mod cache;
+mod callback;
 mod cascade;
 mod deployment;
 mod keys;
@@ -12,11 +14,13 @@ mod server;
 mod target;
 mod wildcard;
 
+pub use cache::{CacheStore, CachedCalls, RedisServer, ResponseCache};
+pub use callback::{Callback, CallbackForm, JsonForm};
 pub use cascade::{Cascade, Condition, Confidence, HeaderMatch, Pattern, Rule, Side};
 pub use deployment::{Deployment, Mode, ModelInfo, Shadow, Skipped};
 pub use keys::{KeyDefaults, KeysSettings};
 pub use process::{PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings};
-pub use router::{Alias, ErrorCounts, Fallback, RouterSettings, SessionKey, Sticky, Strategy};
+pub use router::{Alias, ErrorCounts, Fallback, RouterSettings, SessionKey, Sticky, Strategy, TagFilter};
 pub use server::{HealthChecks, ServerSettings};
 pub use target::{
     Auth, Aws, Changes, Edits, EngineSettings, Google, KeepAlive, Local, ProcessTarget, Provider, Remote,
@@ -26,7 +30,7 @@ pub use wildcard::GroupName;
 
 use std::path::PathBuf;
 
-use crate::Note;
+use crate::{Note, PriceList};
 
 /// A whole configuration: the file and all that it includes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -49,6 +53,12 @@ pub struct Config {
     pub server: ServerSettings,
     /// Virtual keys and budgets.
     pub keys: KeysSettings,
+    /// What models cost where their entries do not say.
+    pub prices: PriceList,
+    /// Who is told of finished requests.
+    pub callbacks: Vec<Callback>,
+    /// Whether answers are kept and given again.
+    pub cache: Option<ResponseCache>,
     /// Checks that run beside the requests.
     pub health: HealthChecks,
     /// The files that were read: the first and all that it includes. A change of one of them is a change of the configuration.

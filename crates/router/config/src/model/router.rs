@@ -47,6 +47,8 @@ pub struct RouterSettings {
     pub enable_pre_call_checks: bool,
     /// Requests of one session stay with one deployment while it can answer.
     pub sticky: Option<Sticky>,
+    /// `enable_tag_filtering`: a request's tags choose among the deployments of a group.
+    pub tags: Option<TagFilter>,
     /// `routing_strategy_args.lowest_latency_buffer`: how much slower than the fastest one still counts as fast: 0.1 is a
     /// tenth (0).
     pub latency_buffer: f64,
@@ -76,10 +78,18 @@ impl Default for RouterSettings {
             stream_timeout: None,
             enable_pre_call_checks: false,
             sticky: None,
+            tags: None,
             latency_buffer: 0.0,
             latency_ttl: Duration::from_secs(3600),
         }
     }
+}
+
+/// How tags choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TagFilter {
+    /// `tag_filtering_match_any`: one tag in common is enough (true); else a deployment needs all of the request's.
+    pub match_any: bool,
 }
 
 /// How one deployment of a group is chosen.

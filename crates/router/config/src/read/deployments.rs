@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde_json::{Map, Value as Json, json};
 
 use super::any_provider::{self, Entries};
-use super::{Credential, engine, info, remote};
+use super::{Credential, engine, info, providers, remote};
 use crate::fields::Fields;
 use crate::keys::Kind;
 use crate::problem::quoted;
@@ -14,8 +14,8 @@ use crate::reader::{Reader, folder};
 use crate::sections::{MODEL, MODEL_INFO, PARAMS, SAMPLING};
 use crate::yaml::{Node, Value};
 use crate::{
-    Changes, Deployment, Edits, GroupName, Local, ModelInfo, Process, ProcessTarget, Provider, Shadow,
-    Skipped, Target,
+    Changes, Deployment, Edits, GroupName, Local, ModelInfo, PriceList, Process, ProcessTarget, Provider,
+    Shadow, Skipped, Target,
 };
 
 /// What holds for all entries, and what they may name.
@@ -23,6 +23,8 @@ pub(crate) struct Defaults<'a> {
     pub credentials: &'a [Credential],
     pub drop_params: bool,
     pub max_parallel_requests: Option<u32>,
+    /// What models cost where their entries do not say.
+    pub prices: &'a PriceList,
     pub processes: &'a [Process],
 }
 
@@ -103,13 +105,45 @@ fn entry(
     let (read, missing) = reader.leaving_out(|| {
         let target = target(&params, defaults)?;
         let id = info.as_ref().and_then(|i| i.text("id")).unwrap_or_else(|| made_id(&group, node));
-        let info = info::read(info.as_ref(), &params, mode);
+        let mut info = info::read(info.as_ref(), &params, mode);
+        price(&mut info, &params, &target, defaults.prices);
         Some(deployment(&params, group.clone(), target, id, info, defaults))
     });
     if !missing.is_empty() {
         return Some(Err(left_out(missing.join("; "))));
     }
     read.map(Ok)
+}
+
+/// The price of a deployment whose entry gives none, where it is reached at its provider's own address.
+fn price(info: &mut ModelInfo, params: &Fields, target: &Target, prices: &PriceList) {
+    let Target::Remote(remote) = target else { return };
+    if info.input_cost_per_token.or(info.output_cost_per_token).is_some() {
+        return;
+    }
+    let (stated, model) = (params.name("custom_llm_provider"), params.name("model"));
+    let Some(Ok((known, model))) = model.as_ref().map(|m| providers::split(m, stated.as_deref())) else {
+        return;
+    };
+    let is_theirs = match known.base {
+        Some(base) => remote.api_base.starts_with(base.split('{').next().unwrap_or(base)),
+        None => known.prefix == "azure",
+    };
+    if !is_theirs {
+        return;
+    }
+    let name = match &info.base_model {
+        Some(base) if base.contains('/') => base.clone(),
+        Some(base) => format!("{}/{base}", known.prefix),
+        None => format!("{}/{model}", known.prefix),
+    };
+    if let Some(price) = prices.get(&name) {
+        info.input_cost_per_token = Some(price.input);
+        info.output_cost_per_token = Some(price.output);
+        info.cached_input_cost_per_token = info.cached_input_cost_per_token.or(price.cache_read);
+        info.cache_write_cost_per_token = info.cache_write_cost_per_token.or(price.cache_write);
+    }
+    info.priced_as = Some(name);
 }
 
 fn deployment(
@@ -137,6 +171,7 @@ fn deployment(
         target,
         weight: params.number("weight", 0.0, 1e9),
         order: params.count("order", 0),
+        tags: params.texts("tags").unwrap_or_default(),
         rpm: params.count("rpm", 1),
         tpm: params.count("tpm", 1),
         max_parallel_requests: params
@@ -163,6 +198,7 @@ fn of_process(process: &Process, group: GroupName, defaults: &Defaults) -> Deplo
         target: Target::Process(process_target(process, changes)),
         weight: None,
         order: None,
+        tags: Vec::new(),
         rpm: None,
         tpm: None,
         max_parallel_requests: Some(process.concurrency_limit.unwrap_or(PROCESS_REQUESTS)),

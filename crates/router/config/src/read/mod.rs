@@ -1,6 +1,8 @@
 //! The file's tree as a [`Config`]. Called by `load`; one file a section.
 
 mod any_provider;
+mod cache;
+mod callbacks;
 mod check;
 mod deployments;
 mod engine;
@@ -16,9 +18,12 @@ mod router;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(crate) use provider_table::is_provider;
+
 use crate::fields::Fields;
 use crate::reader::Reader;
-use crate::sections::{CREDENTIAL, CREDENTIAL_VALUES, GENERAL, LITELLM, ROOT, ROUTER};
+use crate::sections::{CREDENTIAL, CREDENTIAL_VALUES, GENERAL, KEYS, LITELLM, ROOT, ROUTER};
 use crate::yaml::{Node, Value};
 use crate::{Config, Secret};
 
@@ -42,6 +47,8 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
     let general = fields.section("general_settings", &GENERAL);
     let router_fields = fields.section("router_settings", &ROUTER);
     let mut router = router::settings(router_fields.as_ref(), litellm.as_ref());
+    let keys = fields.section("keys", &KEYS);
+    let prices = ours::prices(keys.as_ref());
     let (processes, process_settings) = processes::read(&fields, &mut router);
     let defaults = deployments::Defaults {
         credentials: &credentials,
@@ -50,6 +57,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
             .as_ref()
             .and_then(|r| r.count("default_max_parallel_requests", 1)),
         processes: &processes,
+        prices: &prices,
     };
     let (deployments, skipped) = deployments::read(&fields, &defaults);
     let config = Config {
@@ -60,12 +68,14 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
         processes,
         process_settings,
         server: ours::server(&fields, general.as_ref()),
-        keys: ours::keys(&fields, general.as_ref(), litellm.as_ref()),
+        keys: ours::keys(&fields, keys.as_ref(), general.as_ref(), litellm.as_ref()),
+        prices,
+        cache: cache::cache(litellm.as_ref()),
+        callbacks: callbacks::callbacks(&fields, litellm.as_ref()),
         health: proxy::health(general.as_ref()),
         files: Vec::new(),
         notes: Vec::new(),
     };
-    proxy::callbacks(litellm.as_ref());
     // Names that are missing because their entry is wrong are not told twice.
     if !reader.failed() {
         check::names(reader, root, &config);

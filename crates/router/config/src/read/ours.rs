@@ -2,10 +2,10 @@
 
 use crate::fields::Fields;
 use crate::problem::quoted;
-use crate::sections::{CASCADE, CONFIDENCE, KEY_PARAMS, KEYS, RULE, SERVER};
+use crate::sections::{CASCADE, CONFIDENCE, KEY_PARAMS, RULE, SERVER};
 use crate::yaml::Value;
 use crate::{
-    Cascade, Condition, Confidence, HeaderMatch, KeyDefaults, KeysSettings, Pattern, Rule, Secret,
+    Cascade, Condition, Confidence, HeaderMatch, KeyDefaults, KeysSettings, Pattern, PriceList, Rule, Secret,
     ServerSettings, Side,
 };
 
@@ -221,7 +221,12 @@ fn keys_of_file(fields: &Fields) -> Vec<Secret> {
 const DATABASE: &str = "octet-keys.db";
 
 /// `keys`, and LiteLLM's budgets for all requests.
-pub(crate) fn keys(fields: &Fields, general: Option<&Fields>, litellm: Option<&Fields>) -> KeysSettings {
+pub(crate) fn keys(
+    fields: &Fields,
+    own: Option<&Fields>,
+    general: Option<&Fields>,
+    litellm: Option<&Fields>,
+) -> KeysSettings {
     let mut out = KeysSettings::default();
     if let Some(l) = litellm {
         out.max_budget = l.number("max_budget", 0.0, f64::MAX);
@@ -240,12 +245,11 @@ pub(crate) fn keys(fields: &Fields, general: Option<&Fields>, litellm: Option<&F
     }
     let of_all = general.and_then(|g| g.count("max_parallel_requests", 1));
     out.defaults.max_parallel_requests = out.defaults.max_parallel_requests.or(of_all);
-    let own = fields.section("keys", &KEYS);
     out.open_fallbacks = general.and_then(|g| g.bool("enforce_fallback_model_access")) == Some(false);
     let locked = general.is_some_and(|g| g.has("master_key"));
     // What is forgotten at the next start could be spent again.
     if let Some(node) = litellm.and_then(|l| l.get("max_budget"))
-        && !own.as_ref().is_some_and(|k| k.has("database"))
+        && !own.is_some_and(|k| k.has("database"))
     {
         let path = "litellm_settings.max_budget";
         if locked {
@@ -269,4 +273,25 @@ pub(crate) fn keys(fields: &Fields, general: Option<&Fields>, litellm: Option<&F
     }
     out.usage_days = k.count("usage_days", 1).unwrap_or(out.usage_days);
     out
+}
+
+/// `keys.prices`.
+pub(crate) fn prices(keys: Option<&Fields>) -> PriceList {
+    /// Some ten thousand models.
+    const FILE_BYTES_MAX: u64 = 1 << 20;
+    let Some((fields, path)) = keys.and_then(|k| Some((k, k.name("prices")?))) else {
+        return PriceList::default();
+    };
+    if path == "none" {
+        return PriceList::none();
+    }
+    let (reader, span) = (fields.reader, fields.get("prices").map_or(fields.span, |n| &n.span));
+    let text = reader.read(&reader.path(span, &path), FILE_BYTES_MAX).map_err(|e| e.to_string());
+    match text.and_then(|text| PriceList::read(&text)) {
+        Ok(list) => list,
+        Err(why) => {
+            reader.wrong(span, format!("keys.prices: {}: {why}", quoted(&path)));
+            PriceList::none()
+        }
+    }
 }

@@ -475,3 +475,9 @@ pub(crate) const OTHERS: &[&str] = &[
     "text-completion-openai",
     "text-completion-codestral",
 ];
+
+/// Whether models are named with this provider.
+#[cfg(test)]
+pub(crate) fn is_provider(prefix: &str) -> bool {
+    KNOWN.iter().any(|k| k.prefix == prefix)
+}

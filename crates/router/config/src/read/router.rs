@@ -3,7 +3,9 @@
 use crate::fields::Fields;
 use crate::sections::{ALLOWED_FAILS_POLICY, RETRY_POLICY, STICKY, STRATEGY_ARGS};
 use crate::yaml::{Entry, Value};
-use crate::{Alias, ErrorCounts, Fallback, GroupName, RouterSettings, SessionKey, Sticky, Strategy};
+use crate::{
+    Alias, ErrorCounts, Fallback, GroupName, RouterSettings, SessionKey, Sticky, Strategy, TagFilter,
+};
 
 const STRATEGIES: &[(&str, Strategy)] = &[
     ("simple-shuffle", Strategy::SimpleShuffle),
@@ -63,12 +65,18 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
         stream_timeout: either(router, litellm, |f| f.limit("stream_timeout")),
         enable_pre_call_checks: router.and_then(|r| r.bool("enable_pre_call_checks")).unwrap_or(false),
         sticky: router.and_then(|r| r.section("sticky", &STICKY)).map(|s| sticky(&s)),
+        tags: router.and_then(tags),
         latency_buffer: args
             .as_ref()
             .and_then(|a| a.number("lowest_latency_buffer", 0.0, 100.0))
             .unwrap_or(d.latency_buffer),
         latency_ttl: args.as_ref().and_then(|a| a.limit("ttl")).unwrap_or(d.latency_ttl),
     }
+}
+
+fn tags(fields: &Fields) -> Option<TagFilter> {
+    let match_any = fields.bool("tag_filtering_match_any").unwrap_or(true);
+    fields.bool("enable_tag_filtering").unwrap_or(false).then_some(TagFilter { match_any })
 }
 
 /// What the first section says, or else the second. Both are read, so that a mistake in the one that does not count is told too.

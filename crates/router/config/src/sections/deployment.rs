@@ -52,6 +52,12 @@ pub static PARAMS: Section = Section {
         key("custom_llm_provider", Kind::Text, "the provider, where model does not begin with it"),
         key("litellm_credential_name", Kind::Text, "an entry of credential_list"),
         key("weight", Kind::Number, "share of the group's requests"),
+        key(
+            "tags",
+            Kind::Texts,
+            "which requests it answers, if router_settings.enable_tag_filtering says that tags choose",
+        )
+        .guard(),
         key("order", Kind::Count, "lower ones first; higher ones only where no lower one can answer"),
         key("rpm", Kind::Count, "most requests in a minute").guard(),
         key("tpm", Kind::Count, "most tokens in a minute").guard(),
@@ -149,7 +155,6 @@ pub static PARAMS: Section = Section {
         key("chat_template", Kind::Text, "a file with a Jinja template instead of the model's own"),
     ],
     warned: &[
-        (&["tags"], "deployments are not chosen by tags here: give them model_names of their own"),
         (
             &["configurable_clientside_auth_params", "use_in_pass_through", "use_litellm_proxy"],
             "clients cannot change where a request goes, and there is no pass-through",

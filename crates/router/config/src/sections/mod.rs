@@ -1,11 +1,15 @@
 //! Every key that may stand in the file, and what becomes of it. Read by `read`, `schema` and the tests; docs/router.md tells the same.
 
+mod cache;
+mod callbacks;
 mod deployment;
 mod ours;
 mod processes;
 mod proxy;
 mod router;
 
+pub(crate) use cache::CACHE;
+pub(crate) use callbacks::CALLBACK;
 pub(crate) use deployment::{
     CREDENTIAL, CREDENTIAL_VALUES, ENGINE_KEYS, MODEL, MODEL_INFO, PARAMS, SAMPLING,
 };
@@ -38,6 +42,11 @@ pub static ROOT: Section = Section {
             "include",
             Kind::Texts,
             "further files, from this file's folder; their lists are added, their other keys win",
+        ),
+        key(
+            "callback_settings",
+            Kind::MapOf(&CALLBACK),
+            "webhooks by names that litellm_settings.callbacks may list",
         ),
         key(
             "credential_list",
@@ -83,7 +92,6 @@ pub static ROOT: Section = Section {
             &["default_vertex_config"],
             "write vertex_project, vertex_location and vertex_credentials in the entry, or set VERTEXAI_PROJECT",
         ),
-        (&["callback_settings"], "there are no callbacks here; /metrics has the figures"),
         (
             &["worker_registry", "proxy_batch_write_at"],
             "there is one process here, and no workers to coordinate",

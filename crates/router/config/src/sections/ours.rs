@@ -100,6 +100,11 @@ pub static KEYS: Section = Section {
     doc: "virtual keys and budgets",
     keys: &[
         key("database", Kind::Text, "the SQLite file in which they are kept; needs a master_key").guard(),
+        key(
+            "prices",
+            Kind::Text,
+            "a file of prices that beats the built-in list, in its form (docs/keys.md); none: only entries have prices",
+        ),
         key("usage_days", Kind::Count, "how long the usage by day is kept (400)"),
     ],
     warned: &[],

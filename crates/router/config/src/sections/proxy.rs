@@ -1,5 +1,6 @@
 //! The keys of `litellm_settings` and `general_settings`.
 
+use super::CACHE;
 use crate::keys::{Kind, Section, key};
 
 /// `litellm_settings`.
@@ -21,10 +22,25 @@ pub static LITELLM: Section = Section {
         key("context_window_fallbacks", Kind::Fallbacks, "as router_settings.context_window_fallbacks"),
         key("content_policy_fallbacks", Kind::Fallbacks, "as router_settings.content_policy_fallbacks"),
         key("default_fallbacks", Kind::Texts, "as router_settings.default_fallbacks"),
-        key("callbacks", Kind::Texts, "prometheus is always there, at /metrics; others are named in a note"),
-        key("success_callback", Kind::Texts, "as callbacks"),
-        key("failure_callback", Kind::Texts, "as callbacks"),
-        key("service_callback", Kind::Texts, "as callbacks").or(&["service_callbacks"]),
+        key(
+            "callbacks",
+            Kind::Texts,
+            "who is told of finished requests: otel, langfuse, langfuse_otel, generic_api, or a name in callback_settings (docs/callbacks.md)",
+        ),
+        key("success_callback", Kind::Texts, "as callbacks, of requests that were answered"),
+        key("failure_callback", Kind::Texts, "as callbacks, of requests that failed"),
+        key(
+            "service_callback",
+            Kind::Texts,
+            "prometheus is always there, at /metrics; others are named in a note",
+        )
+        .or(&["service_callbacks"]),
+        key(
+            "cache",
+            Kind::Bool,
+            "answers are kept, and given again when the same request comes again (false): docs/caching.md",
+        ),
+        key("cache_params", Kind::Section(&CACHE), "where they are kept, and for how long"),
         key("max_budget", Kind::Number, "USD that all requests together may cost").guard(),
         key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
         key(
@@ -37,13 +53,11 @@ pub static LITELLM: Section = Section {
     warned: &[
         (
             &[
-                "cache",
-                "cache_params",
                 "enable_redis_auth_cache",
                 "enable_caching_on_provider_specific_optional_params",
                 "supported_call_types",
             ],
-            "answers are not kept and repeated here; prompts of local models are (cache_ram, cache_disk)",
+            "it does nothing here; litellm_settings.cache_params says what is kept",
         ),
         (
             &[
@@ -95,7 +109,7 @@ pub static LITELLM: Section = Section {
                 "include_cost_in_streaming_usage",
                 "prometheus_*",
             ],
-            "logs are not sent anywhere; /metrics and octet usage have the figures",
+            "it does nothing here; docs/callbacks.md says what is sent to whom, and /metrics has the figures",
         ),
         (
             &[

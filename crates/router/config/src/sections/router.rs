@@ -54,6 +54,18 @@ pub static ROUTER: Section = Section {
         ),
         key("default_max_parallel_requests", Kind::Count, "max_parallel_requests of entries that do not say")
             .guard(),
+        key(
+            "enable_tag_filtering",
+            Kind::Bool,
+            "a request's tags choose among the deployments of a group (false): docs/routing.md",
+        )
+        .guard(),
+        key(
+            "tag_filtering_match_any",
+            Kind::Bool,
+            "one tag in common is enough (true); else a deployment needs all of the request's",
+        )
+        .guard(),
         key("sticky", Kind::Section(&STICKY), "requests of one session stay with one deployment"),
     ],
     warned: &[
@@ -70,7 +82,7 @@ pub static ROUTER: Section = Section {
                 "cache_kwargs",
                 "caching_groups",
             ],
-            "there is no Redis and no cache of answers here; limits are counted in this process",
+            "limits are counted in this process; litellm_settings.cache_params says where answers are kept",
         ),
         (
             &[
@@ -89,7 +101,7 @@ pub static ROUTER: Section = Section {
         (&["weights"], "weights stand in the entries of model_list: litellm_params.weight"),
         (&["routing_groups"], "routing_strategy is one for all groups"),
         (
-            &["tag_filtering_match_any", "tag_routing", "tag_routing_prefix"],
+            &["tag_routing", "tag_routing_prefix"],
             "deployments are not chosen by tags here: give them model_names of their own",
         ),
         (
@@ -122,10 +134,6 @@ pub static ROUTER: Section = Section {
     refused: &[
         (&["default_litellm_params"], "write the parameters into the entries; a YAML anchor repeats them"),
         (&["model_list"], "it stands at the top of the file"),
-        (
-            &["enable_tag_filtering"],
-            "deployments are not chosen by tags here: give them model_names of their own",
-        ),
         (
             &["provider_budget_config"],
             "budgets are for keys and for all requests together (litellm_settings.max_budget)",

@@ -108,7 +108,6 @@ fn what_protects_and_is_not_enforced_stops_the_start_unless_it_is_named() {
         ("litellm_settings: {callbacks: [presidio]}\n", "litellm_settings.callbacks"),
         ("litellm_settings: {max_end_user_budget: 5}\n", "litellm_settings.max_end_user_budget"),
         ("litellm_settings: {max_budget: 5}\n", "litellm_settings.max_budget"),
-        ("router_settings: {enable_tag_filtering: true}\n", "router_settings.enable_tag_filtering"),
     ] {
         refused(text, &[&format!("to start without it: --ignore-unsupported {path})")]);
         let text = format!("{MODEL}{text}");
@@ -266,8 +265,7 @@ fn python_is_refused_and_services_are_named() {
     assert_eq!(
         notes,
         [
-            "octet.yaml:3:31: litellm_settings.callbacks: nothing is sent to 'langfuse'; /metrics has the figures",
-            "octet.yaml:3:55: litellm_settings.cache: answers are not kept and repeated here; prompts of local models are (cache_ram, cache_disk)",
+            "octet.yaml:3:31: litellm_settings.callbacks: nothing is sent to 'langfuse': LANGFUSE_PUBLIC_KEY is not set",
             "octet.yaml:5:3: general_settings.database_url: no database is needed: keys and usage are kept in the file keys.database names",
         ]
     );

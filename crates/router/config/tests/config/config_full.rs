@@ -49,6 +49,7 @@ fn a_deployment_says_everything() {
     assert_eq!(r.changes.edits.rename, [("max_completion_tokens".to_string(), "max_tokens".to_string())]);
     assert_eq!(json!(r.changes.edits.set), json!({"cache_prompt": true}));
     assert!(!r.changes.drop_params, "the entry beats litellm_settings");
+    assert_eq!(d.tags, ["free"]);
     assert_eq!((d.weight, d.order, d.rpm, d.tpm), (Some(9.0), Some(1), Some(600), Some(100_000)));
     assert_eq!((d.max_parallel_requests, d.num_retries), (Some(8), Some(1)));
     let times = (d.timeout, d.stream_timeout, d.cooldown_time);
@@ -168,6 +169,7 @@ fn the_router_says_everything() {
     assert_eq!((r.timeout, r.stream_timeout), (seconds(120), Some(seconds(20))));
     assert!(r.enable_pre_call_checks);
     let by = vec![SessionKey::Header("x-session-id".into()), SessionKey::User, SessionKey::ApiKey];
+    assert_eq!(r.tags, Some(TagFilter { match_any: false }));
     assert_eq!(r.sticky, Some(Sticky { by, ttl: seconds(7200) }));
 }
 
@@ -316,4 +318,25 @@ fn the_schema_takes_the_same_file() {
     assert!(!validator.is_valid(&refused));
     assert!(!validator.is_valid(&json!({"general_settings": {"custom_auth": "auth.check"}})));
     assert!(validator.is_valid(&json!({"general_settings": {"database_url": "x"}, "router_settings": null})));
+}
+
+#[test]
+fn the_cache_and_callbacks() {
+    let c = full();
+    let cache = c.cache.expect("litellm_settings.cache is true");
+    let CacheStore::Redis(server) = &cache.store else { panic!("{:?}", cache.store) };
+    assert_eq!((server.host.as_str(), server.port, server.tls, server.db), ("cache.local", 6380, true, 2));
+    assert_eq!(server.username.as_deref(), Some("octet"));
+    assert_eq!(server.password.as_ref().map(|p| p.expose()), Some("secret"));
+    assert_eq!((cache.ttl, cache.namespace.as_deref()), (Some(seconds(90)), Some("octet")));
+    let calls = CachedCalls { text: false, responses: false, messages: false, ..CachedCalls::default() };
+    assert_eq!((cache.calls, cache.opt_in, cache.messages_max, cache.shared), (calls, true, Some(8), true));
+
+    let [audit] = &c.callbacks[..] else { panic!("{:?}", c.callbacks) };
+    assert_eq!((audit.name.as_str(), audit.url.as_str()), ("audit", "https://logs.example.com/llm"));
+    assert_eq!(audit.form, CallbackForm::Json(JsonForm::Lines));
+    assert_eq!((audit.on_success, audit.on_failure), (false, true));
+    assert_eq!(audit.headers[0].0, "authorization");
+    assert_eq!(audit.headers[0].1.expose(), "Bearer x");
+    assert_eq!(c.prices, PriceList::none());
 }

@@ -22,7 +22,7 @@ model_list:
   - model_name: a # the first
     litellm_params:
       model: gpt-4o
-      tags:
+      tag_regex:
       - free
       rpm: 5
 general_settings:
@@ -30,9 +30,9 @@ general_settings:
 
   master_key: os.environ/KEY
 litellm_settings:
-  cache: true
-  cache_params:
-    type: redis
+  json_logs: true
+  datadog_params:
+    type: x
     # where
     host: h
 ";
@@ -42,10 +42,10 @@ litellm_settings:
             && yaml.contains("\n  # database_url: postgresql://x\n\n  master_key"),
         "{yaml}"
     );
-    let reason = "octet: litellm_params.tags: deployments are not chosen by tags here";
+    let reason = "octet: litellm_params.tag_regex: deployments are not chosen by tags and headers here";
     assert!(yaml.contains(&format!("\n      # {reason}")), "{yaml}");
-    assert!(yaml.contains("\n      # tags:\n      # - free\n      rpm: 5\n"), "{yaml}");
-    assert!(yaml.contains("\n  # cache_params:\n  #   type: redis\n"), "{yaml}");
+    assert!(yaml.contains("\n      # tag_regex:\n      # - free\n      rpm: 5\n"), "{yaml}");
+    assert!(yaml.contains("\n  # datadog_params:\n  #   type: x\n"), "{yaml}");
     assert_eq!(notes.len(), 4, "{notes:#?}");
     assert_eq!((config.notes.len(), config.deployments[0].rpm), (0, Some(5)), "nothing is left to note");
 }

@@ -1,5 +1,6 @@
 //! The tests of the router's file, in one program: each program is linked by itself.
 
+mod config_callbacks;
 mod config_corpus;
 mod config_errors;
 mod config_files;

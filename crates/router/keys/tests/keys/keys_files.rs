@@ -376,3 +376,17 @@ fn a_file_that_was_deleted_or_replaced_fails_closed() {
     store.flush().unwrap();
     assert!(ask().is_ok());
 }
+
+#[test]
+fn a_file_of_the_first_version_is_brought_up_to_date() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.db");
+    let key = filled(&path);
+    let db = Connection::open(&path).unwrap();
+    db.execute_batch("DROP TABLE usage_tags; PRAGMA user_version = 1;").unwrap();
+    drop(db);
+    let store = Store::open_with(&path, options()).unwrap();
+    assert!(store.authorize(&key, "m", &Ask::default()).is_ok());
+    store.count_tags(&["a".into()], &Usage::default(), "1".parse().unwrap());
+    assert_eq!(store.tags(None, None).unwrap().len(), 1);
+}

@@ -8,19 +8,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hyper::HeaderMap;
 use octet_api::core::{GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind, shortened};
-use octet_config::{Condition, Config, ModelInfo, SessionKey};
-use octet_keys::{Ask, Grant, Prices, Refusal};
-use octet_router::{Resolved, Spent};
+use octet_callbacks::Callbacks;
+use octet_config::{Condition, Config, ModelInfo, Price, PriceList, SessionKey};
+use octet_keys::{Ask, Grant, Prices, Refusal, Usd};
+use octet_router::{Answered, Resolved, Spent};
 use tokio::sync::Semaphore;
 
 use super::Gateway;
+use super::cache::Responses;
 use super::watch::{Seen, look};
 use crate::ops::Keys;
 
 /// A virtual key as a request brought it. Never printed.
 #[derive(Clone)]
 pub struct Bearer {
-    secret: Arc<str>,
+    pub(super) secret: Arc<str>,
     /// What it is called in logs.
     pub id: Arc<str>,
 }
@@ -39,6 +41,8 @@ pub enum Caller {
 pub struct About {
     /// What it costs.
     pub prices: Prices,
+    /// Who answers there, by LiteLLM's name.
+    pub provider: String,
     /// What the configuration says of it.
     pub info: ModelInfo,
 }
@@ -61,6 +65,14 @@ pub struct Current {
     pub guard_fallbacks: bool,
     /// Whether routes go by headers.
     pub headers: bool,
+    /// What models cost where their entries do not say.
+    pub price_list: PriceList,
+    /// Who is told of requests that are over.
+    pub callbacks: Option<Arc<Callbacks>>,
+    /// What the configuration says of them.
+    pub told: Vec<octet_config::Callback>,
+    /// Answers that are given again.
+    pub responses: Option<Arc<Responses>>,
     /// The files that it came from.
     pub files: Vec<PathBuf>,
     /// How these were soon after they had been read: what changes before somebody watches them is a change, too.
@@ -70,22 +82,24 @@ pub struct Current {
 }
 
 impl Current {
-    /// What `config` says beside the router's table.
-    pub fn new(config: &Config, flags: &Keys) -> Result<Self, String> {
+    /// What `config` says beside the router's table. `old` goes on if the configuration says the same of it.
+    pub fn new(config: &Config, flags: &Keys, old: Option<&Arc<Responses>>) -> Result<Self, String> {
         let own = config.server.master_key.iter().chain(&config.server.api_keys);
         let keys = own.map(|k| k.expose().to_string());
         let mut about = HashMap::new();
         for d in &config.deployments {
             let info = &d.info;
-            let prices = || {
-                let (input, output) = (info.input_cost_per_token, info.output_cost_per_token);
-                let prices = Prices::new(input.unwrap_or(0.0), output.unwrap_or(0.0))?;
-                let prices =
-                    info.cached_input_cost_per_token.map_or(Ok(prices), |usd| prices.cache_read(usd))?;
-                info.cache_write_cost_per_token.map_or(Ok(prices), |usd| prices.cache_write(usd))
+            let price = Price {
+                input: info.input_cost_per_token.unwrap_or(0.0),
+                output: info.output_cost_per_token.unwrap_or(0.0),
+                cache_read: info.cached_input_cost_per_token,
+                cache_write: info.cache_write_cost_per_token,
             };
-            let prices = prices().map_err(|e| format!("{}: '{}': {e}", d.span, d.group))?;
-            about.insert(d.id.clone(), About { prices, info: info.clone() });
+            let prices = priced(&price).map_err(|e| format!("{}: '{}': {e}", d.span, d.group))?;
+            about.insert(
+                d.id.clone(),
+                About { prices, provider: provider(&d.target, &d.info), info: info.clone() },
+            );
         }
         let by_header = |s: &octet_config::Sticky| s.by.iter().any(|k| matches!(k, SessionKey::Header(_)));
         let mut conditions = config.cascades.iter().flat_map(|c| &c.rules).flat_map(|r| &r.when);
@@ -102,10 +116,62 @@ impl Current {
             about,
             unlisted: unlisted.flat_map(|p| std::iter::once(&p.id).chain(&p.aliases)).cloned().collect(),
             headers,
+            price_list: config.prices.clone(),
+            callbacks: None,
+            told: config.callbacks.clone(),
+            responses: Responses::new(config, old)?,
             files: config.files.clone(),
             seen: look(&config.files),
             created_s: now.as_secs(),
         })
+    }
+}
+
+impl Current {
+    /// What a deployment costs; one with a star in its name costs what its model does.
+    pub fn prices(&self, deployment: &str, model: Option<&str>) -> Option<Prices> {
+        let about = self.about.get(deployment)?;
+        let pattern = about.info.priced_as.as_deref().filter(|name| name.contains('*'));
+        let of_model = pattern.zip(model).and_then(|(pattern, model)| {
+            let (provider, _) = pattern.split_once('/')?;
+            priced(&self.price_list.get(&format!("{provider}/{model}"))?).ok()
+        });
+        Some(of_model.unwrap_or(about.prices))
+    }
+
+    /// What an answer cost.
+    pub fn cost(&self, who: Option<&Answered>, usage: Option<&Usage>) -> Usd {
+        let prices = who.and_then(|who| self.prices(&who.deployment, Some(&who.model)));
+        prices.zip(usage).map_or(Usd::ZERO, |(prices, usage)| prices.cost(&counted(usage)))
+    }
+}
+
+/// Tokens as the store of keys counts them.
+pub fn counted(usage: &Usage) -> octet_keys::Usage {
+    octet_keys::Usage {
+        input: usage.prompt_tokens,
+        cached: usage.cached_tokens.unwrap_or(0),
+        cache_written: usage.cache_written_tokens.unwrap_or(0),
+        output: usage.completion_tokens,
+    }
+}
+
+/// A price of the list, as bills count.
+fn priced(price: &Price) -> Result<Prices, octet_keys::Error> {
+    let prices = Prices::new(price.input, price.output)?;
+    let prices = price.cache_read.map_or(Ok(prices), |usd| prices.cache_read(usd))?;
+    price.cache_write.map_or(Ok(prices), |usd| prices.cache_write(usd))
+}
+
+/// Who answers for a target, by LiteLLM's name.
+fn provider(target: &octet_config::Target, info: &ModelInfo) -> String {
+    if let Some((name, _)) = info.priced_as.as_ref().and_then(|name| name.split_once('/')) {
+        return name.into();
+    }
+    match target {
+        octet_config::Target::Remote(remote) => remote.provider.name().into(),
+        octet_config::Target::Local(_) => "octet".into(),
+        octet_config::Target::Process(_) => "process".into(),
     }
 }
 
@@ -220,16 +286,20 @@ impl Gateway {
             _ => vec![name.to_string()],
         };
         let one = octet_keys::Usage { input: 1000, output: 1000, ..Default::default() };
-        let mut dearest: Option<&About> = None;
+        let mut dearest: Option<(Prices, Option<u64>)> = None;
         for name in &names {
-            let Resolved::Group { group, .. } = table.resolve(name) else { continue };
-            for about in group.deployments.iter().filter_map(|d| current.about.get(d.id())) {
-                if dearest.is_none_or(|d| about.prices.cost(&one) > d.prices.cost(&one)) {
-                    dearest = Some(about);
+            let Resolved::Group { group, name, .. } = table.resolve(name) else { continue };
+            for d in &group.deployments {
+                // A star in the deployment's model stands for what the client asks for.
+                let model = group.name.fill(name, octet_router::Target::model(&d.target));
+                let Some(prices) = current.prices(d.id(), model.as_deref()) else { continue };
+                if dearest.is_none_or(|(known, _)| prices.cost(&one) > known.cost(&one)) {
+                    dearest =
+                        Some((prices, current.about.get(d.id()).and_then(|a| a.info.max_output_tokens)));
                 }
             }
         }
-        dearest.map_or((Prices::default(), None), |a| (a.prices, a.info.max_output_tokens))
+        dearest.unwrap_or_default()
     }
 }
 
@@ -248,10 +318,10 @@ pub struct Bill {
 }
 
 impl Bill {
-    /// It is known who answers.
-    pub fn answered_by(&mut self, deployment: &str) {
-        if let Some(about) = self.current.about.get(deployment) {
-            self.prices = about.prices;
+    /// It is known who answers, and with which model.
+    pub fn answered_by(&mut self, deployment: &str, model: Option<&str>) {
+        if let Some(prices) = self.current.prices(deployment, model) {
+            self.prices = prices;
         }
         let ask = Ask { input: self.input, output: self.output, prices: self.prices };
         self.grants.iter_mut().for_each(|grant| grant.reserve(&ask));
@@ -259,7 +329,7 @@ impl Bill {
 
     /// An answer was thrown away, which whoever gave it bills all the same.
     pub fn add(&mut self, spent: &Spent) {
-        let prices = self.current.about.get(&spent.deployment).map_or_else(Prices::default, |a| a.prices);
+        let prices = self.current.prices(&spent.deployment, None).unwrap_or_default();
         let mut took = self.took(spent.usage.as_ref(), spent.pieces);
         // What was counted may be no more than the prompt.
         took.output = took.output.max(spent.pieces);
@@ -283,12 +353,7 @@ impl Bill {
 
     fn took(&self, usage: Option<&Usage>, tokens: u64) -> octet_keys::Usage {
         match usage {
-            Some(u) => octet_keys::Usage {
-                input: u.prompt_tokens,
-                cached: u.cached_tokens.unwrap_or(0),
-                cache_written: u.cache_written_tokens.unwrap_or(0),
-                output: u.completion_tokens,
-            },
+            Some(u) => counted(u),
             None => octet_keys::Usage { input: self.input, output: tokens, ..Default::default() },
         }
     }

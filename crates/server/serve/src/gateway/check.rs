@@ -18,5 +18,5 @@ pub fn check(config: &Config) -> Result<(), String> {
             made.map_err(|e| format!("{}: '{}': {e}", d.span, printable(d.group.as_str())))?;
         }
     }
-    Current::new(config, &Keys::default()).map(drop)
+    Current::new(config, &Keys::default(), None).map(drop)
 }

@@ -7,18 +7,22 @@
 //! | `servers` | those that are started first |
 //! | `read` | how much of a body is read |
 //! | `auth` | who may come in, and what that costs whom |
+//! | `cache` | answers that are given again |
 //! | `model_info` | what is told of deployments |
 //! | `routed_request` | one request on its way through |
+//! | `told` | what callbacks are told of it |
 //! | `watch` | the file changes |
 //! | `check` | what of it would be refused |
 
 mod auth;
+mod cache;
 mod check;
 mod model_info;
 pub mod read;
 mod routed_request;
 mod servers;
 mod target;
+mod told;
 mod watch;
 
 use std::collections::{HashMap, HashSet};
@@ -29,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use octet_api::ApiError;
 use octet_api::core::{Abilities, Event, GenerateRequest, ModelInfo};
+use octet_callbacks::Callbacks;
 use octet_config::{Config, Deployment, Local, Mode, printable};
 use octet_keys::Store;
 use octet_router::state::States;
@@ -40,6 +45,7 @@ use crate::models::{BoxError, ModelSpec, Registry};
 use crate::ops::Keys;
 use crate::pipeline::unknown;
 pub use auth::Caller;
+pub use cache::Lookup;
 use auth::Current;
 pub use check::check;
 pub use routed_request::{RequestContext, RoutedRequest};
@@ -108,8 +114,9 @@ impl Gateway {
     ) -> Result<Self, BoxError> {
         let config = &routes.config;
         // First, for the rest may take its time, and files may change meanwhile.
-        let current = Arc::new(Current::new(config, &keys)?);
+        let mut current = Current::new(config, &keys, None)?;
         let client = Client::new(Limits::default());
+        current.callbacks = callbacks(config, &client, None)?;
         let servers = Servers::new(config)?;
         let store = match &config.keys.database {
             Some(path) => {
@@ -134,7 +141,7 @@ impl Gateway {
         Ok(Self {
             router: Arc::new(router),
             database: config.keys.database.clone(),
-            current: RwLock::new(current),
+            current: RwLock::new(Arc::new(current)),
             client,
             servers,
             store,
@@ -168,7 +175,7 @@ impl Gateway {
 
     fn take(&self, config: &Config) -> Result<(), BoxError> {
         // First, as in `new`.
-        let current = Arc::new(Current::new(config, &self.keys)?);
+        let mut current = Current::new(config, &self.keys, self.responses().as_ref())?;
         let maker = Maker {
             app: &self.app,
             models: &self.models,
@@ -197,7 +204,8 @@ impl Gateway {
         }
         self.servers.reload(config)?;
         self.router.reload(config, |d| found(&targets, d))?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        current.callbacks = callbacks(config, &self.client, Some(&self.current()))?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
         models_go(&self.models, unused);
         Ok(())
     }
@@ -244,6 +252,21 @@ impl Gateway {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The cache of responses, if there is one.
+    fn responses(&self) -> Option<Arc<cache::Responses>> {
+        self.current().responses.clone()
+    }
+
+    /// Records of requests that no callback got.
+    pub fn callbacks_dropped(&self) -> u64 {
+        self.current().callbacks.as_ref().map_or(0, |c| c.dropped())
+    }
+
+    /// How often the cache of responses could not be asked.
+    pub fn cache_errors(&self) -> u64 {
+        self.responses().map_or(0, |r| r.errors())
+    }
+
     /// Requests on their way through.
     pub fn busy(&self) -> usize {
         self.busy.load(Ordering::Acquire)
@@ -266,6 +289,9 @@ impl Gateway {
     /// Ends what was started, and writes what was used.
     pub async fn stop(&self) {
         self.servers.shutdown().await;
+        if let Some(callbacks) = self.current().callbacks.clone() {
+            callbacks.flush(FLUSH_MAX).await;
+        }
         let Some(store) = self.store.clone() else { return };
         // SQLite waits for the disk, and for other processes.
         let written = tokio::task::spawn_blocking(move || store.flush().map_err(|e| e.to_string())).await;
@@ -387,6 +413,22 @@ fn set_total(store: &Store, config: &Config) -> Result<(), octet_keys::Error> {
     let Some(usd) = config.keys.max_budget else { return Ok(()) };
     let seconds = config.keys.budget_duration.map(|d| u32::try_from(d.as_secs()).unwrap_or(u32::MAX));
     store.set_total(octet_keys::budget(usd, seconds)?)
+}
+
+/// Most time for the last records of requests when the server ends.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+
+/// Who is told of requests; those of `old` go on if the configuration says the same.
+fn callbacks(
+    config: &Config,
+    client: &Client,
+    old: Option<&Current>,
+) -> Result<Option<Arc<Callbacks>>, String> {
+    if let Some(old) = old.filter(|old| old.told == config.callbacks) {
+        return Ok(old.callbacks.clone());
+    }
+    let none = config.callbacks.is_empty();
+    if none { Ok(None) } else { Callbacks::start(&config.callbacks, client).map(|c| Some(Arc::new(c))) }
 }
 
 /// What the user should know of a configuration.

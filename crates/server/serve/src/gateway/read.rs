@@ -15,8 +15,8 @@ use octet_api::openai::{chat, completions, embeddings, responses};
 use octet_api::{ApiError, ErrorKind};
 use octet_router::{Dialect, Original, Wishes};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 /// Whether a request in this dialect is for text.
 pub fn generates(dialect: Dialect) -> bool {
@@ -41,18 +41,47 @@ struct Peek<'a> {
     max_completion_tokens: Option<u32>,
     #[serde(default)]
     user: Option<String>,
-    #[serde(default)]
-    metadata: Option<Metadata>,
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    litellm_metadata: Option<&'a RawValue>,
     #[serde(default)]
     num_retries: Option<u32>,
     #[serde(default)]
     fallbacks: Option<Vec<Fallback>>,
     #[serde(default)]
     timeout: Option<f64>,
-    #[serde(default)]
-    tags: Option<IgnoredAny>,
-    #[serde(default)]
-    cache: Option<IgnoredAny>,
+    #[serde(borrow, default)]
+    tags: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    cache: Option<&'a RawValue>,
+}
+
+/// What a body says of the cache of responses, in LiteLLM's names.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct CacheControl {
+    /// It is not answered from there.
+    pub no_cache: Option<bool>,
+    /// Its answer is not kept.
+    pub no_store: Option<bool>,
+    /// Where the configuration says `mode: default_off`: it is looked at.
+    pub use_cache: Option<bool>,
+    /// For how many seconds its answer is kept.
+    pub ttl: Option<f64>,
+    /// It is not answered with what is older, in seconds.
+    #[serde(alias = "s-max-age")]
+    pub s_maxage: Option<f64>,
+    /// Answers of other namespaces are not its.
+    pub namespace: Option<String>,
+}
+
+impl CacheControl {
+    /// What is not understood keeps a request out of the cache.
+    fn read(text: &RawValue) -> Self {
+        let none = || Self { no_cache: Some(true), no_store: Some(true), ..Self::default() };
+        serde_json::from_str(text.get()).unwrap_or_else(|_| none())
+    }
 }
 
 /// A name, or a mapping with parameters beside it.
@@ -70,10 +99,18 @@ pub struct Own {
     pub wishes: Wishes,
     /// Most time for the request.
     pub timeout: Option<Duration>,
+    /// What is told of it to callbacks and counted for it: `tags`, also those of `metadata`.
+    pub tags: Vec<String>,
+    /// `metadata` for callbacks.
+    pub metadata: Map<String, Value>,
+    /// Whether it may be answered from the cache of responses.
+    pub cache: CacheControl,
+    /// The body by which its answer is kept there, where that does not go on as it is.
+    pub cached_as: Option<(Dialect, Bytes)>,
 }
 
 /// The fields of a body that are the router's.
-const OWN: [&str; 5] = ["num_retries", "fallbacks", "timeout", "tags", "cache"];
+const OWN: [&str; 6] = ["num_retries", "fallbacks", "timeout", "tags", "cache", "litellm_metadata"];
 
 /// A body without what is the router's. What else it says stays as it is, in its order: what a provider caches begins alike.
 fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {
@@ -116,10 +153,31 @@ fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {
     Some(out.into())
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    user_id: Option<String>,
+/// Most tags of a request, and the longest of them in bytes.
+const TAGS_MAX: usize = 32;
+const TAG_BYTES_MAX: usize = 128;
+/// Longest metadata that is told to callbacks, in bytes.
+const METADATA_BYTES_MAX: usize = 16 << 10;
+
+/// More tags. What is no text, or too much, is left out.
+pub fn add_tags(tags: &mut Vec<String>, more: impl IntoIterator<Item = String>) {
+    for tag in more.into_iter().map(|t| t.trim().to_string()) {
+        let is_tag = !tag.is_empty() && tag.len() <= TAG_BYTES_MAX && !tag.contains(char::is_control);
+        if is_tag && tags.len() < TAGS_MAX && !tags.contains(&tag) {
+            tags.push(tag);
+        }
+    }
+}
+
+fn texts(value: Option<&Value>) -> impl Iterator<Item = String> {
+    let all = value.and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(|v| v.as_str().map(str::to_string))
+}
+
+/// An object; nothing where it is something else.
+fn object(text: Option<&RawValue>) -> Map<String, Value> {
+    let text = text.filter(|t| t.get().len() <= METADATA_BYTES_MAX);
+    text.and_then(|t| serde_json::from_str(t.get()).ok()).unwrap_or_default()
 }
 
 /// A body as far as routing goes by it.
@@ -137,6 +195,7 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
     let mut peek: Peek<'_> = serde_json::from_slice(body).ok()?;
     let ours = peek.num_retries.is_some() || peek.fallbacks.is_some() || peek.timeout.is_some();
     let ours = ours || peek.tags.is_some() || peek.cache.is_some() || peek.metadata.is_some();
+    let ours = ours || peek.litellm_metadata.is_some();
     let mut own = Own::default();
     if ours {
         let names = |f: Fallback| match f {
@@ -144,13 +203,20 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
         };
         let fallbacks = peek.fallbacks.take().map(|all| all.into_iter().map(names).collect());
         own.wishes = Wishes { retries: peek.num_retries, fallbacks };
+        let tags = peek.tags.and_then(|t| serde_json::from_str(t.get()).ok());
+        add_tags(&mut own.tags, texts(tags.as_ref()));
+        own.metadata = object(peek.metadata);
+        own.metadata.extend(object(peek.litellm_metadata));
+        let tags = own.metadata.shift_remove("tags");
+        add_tags(&mut own.tags, texts(tags.as_ref()));
+        own.cache = peek.cache.map(CacheControl::read).unwrap_or_default();
         own.timeout = peek.timeout.and_then(|s| Duration::try_from_secs_f64(s).ok()).filter(|t| !t.is_zero());
     }
     let left = if ours { Some(without_own(body, dialect)?) } else { None };
     let mut out = shallow(peek.model.into_owned());
     out.stream = peek.stream.unwrap_or(false);
     out.max_tokens = peek.max_completion_tokens.or(peek.max_tokens);
-    out.user = peek.user.or_else(|| peek.metadata.and_then(|m| m.user_id));
+    out.user = peek.user.or_else(|| own.metadata.get("user_id")?.as_str().map(str::to_string));
     (!out.model.is_empty()).then_some(Peeked { request: out, own, body: left })
 }
 

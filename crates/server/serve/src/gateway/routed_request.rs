@@ -5,14 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hyper::header::{HeaderName, HeaderValue};
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind};
-use octet_router::{Allowed, Call, Original, Piece, Reply, Route, Size, Step};
+use octet_router::{Allowed, Answered, Call, Original, Piece, Reply, Route, Size, Step};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::auth::Bill;
+use super::auth::{Bill, counted};
+use super::cache::{Keep, Lookup};
 use super::read::Own;
+use super::read::add_tags;
 use super::target::Target;
+use super::told::{Outcome, Told};
 use super::{Caller, Gateway};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
@@ -23,6 +27,11 @@ use crate::warnings::messages;
 
 /// When a request may come again for which there was no room.
 const RETRY_S: u64 = 1;
+
+/// Tags of a request beside those of its body: LiteLLM's header.
+const TAGS: HeaderName = HeaderName::from_static("x-litellm-tags");
+/// The trace that a request belongs to.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Whose request it is.
 pub struct RequestContext<'a> {
@@ -54,12 +63,33 @@ pub struct RoutedRequest {
     error: Option<String>,
     decided: bool,
     began: bool,
+    /// When the first of it came.
+    first: Option<Duration>,
     /// All of the answer came.
     ended: bool,
+    /// What it is counted by beside its key, where that is kept.
+    tags: Vec<String>,
+    /// Who is told of it when it is over.
+    told: Option<Told>,
+    /// The answer is gathered here to be kept.
+    keep: Option<Keep>,
+    /// Its entry in the cache of responses.
+    entry: Option<String>,
+    /// It was answered from the cache of responses.
+    is_cached: bool,
     _place: Option<OwnedSemaphorePermit>,
     /// The request is kept, so that somebody else can be asked.
     _share: MemoryPermit,
-    _counted: Counted,
+    counted: Counted,
+}
+
+impl RequestContext<'_> {
+    /// Adds the tags that stand in the request's head.
+    pub fn with_tags(mut self) -> Self {
+        let sent = self.headers.get_all(TAGS).iter().filter_map(|v| v.to_str().ok());
+        add_tags(&mut self.own.tags, sent.flat_map(|v| v.split(',')).map(str::to_string));
+        self
+    }
 }
 
 /// Which names may answer instead of the one that a virtual key asks for: those that it may ask for.
@@ -92,11 +122,11 @@ impl RoutedRequest {
         gateway: &Arc<Gateway>,
         asker: RequestContext<'_>,
         request: &Arc<GenerateRequest>,
-        original: Option<Original>,
+        mut original: Option<Original>,
     ) -> Result<Self, ApiError> {
-        let RequestContext { trace, caller, headers, share, own } = asker;
+        let RequestContext { trace, caller, headers, share, mut own } = asker;
         // Before it is asked whether the server ends: what is let in is seen by the end, and waited for.
-        let counted = Counted::new(gateway);
+        let counted_in = Counted::new(gateway);
         if app.models.is_draining() {
             return Err(draining());
         }
@@ -118,7 +148,33 @@ impl RoutedRequest {
             Caller::Key(key) => Some(Arc::clone(&key.id)),
             Caller::Trusted => None,
         };
+        let callbacks = current.callbacks.clone();
+        let told = callbacks.filter(|c| !c.is_empty()).map(|callbacks| {
+            let name = match (caller, gateway.store()) {
+                (Caller::Key(key), Some(store)) => store.name(&key.secret),
+                _ => None,
+            };
+            let sent = headers.get(TRACEPARENT).and_then(|v| v.to_str().ok());
+            Told::new(
+                callbacks,
+                original.as_ref().map(|o| o.dialect),
+                sent,
+                name,
+                own.tags.clone(),
+                std::mem::take(&mut own.metadata),
+                &current,
+            )
+        });
+        let traceparent = told.as_ref().and_then(Told::traceparent);
+        if let Some((original, value)) =
+            original.as_mut().zip(traceparent.as_ref().and_then(|t| HeaderValue::from_str(t).ok()))
+        {
+            original.headers.insert(TRACEPARENT, value);
+        }
+        let tags = if gateway.store().is_some() { own.tags.clone() } else { Vec::new() };
         let call = Call {
+            tags: own.tags,
+            traceparent,
             request: Arc::clone(request),
             original: original.map(Arc::new),
             headers: if current.headers { headers.iter().filter_map(text).collect() } else { Vec::new() },
@@ -140,11 +196,28 @@ impl RoutedRequest {
             error: None,
             decided: false,
             began: false,
+            first: None,
             ended: false,
+            tags,
+            told,
+            keep: None,
+            entry: None,
+            is_cached: false,
             _place: place,
             _share: share,
-            _counted: counted,
+            counted: counted_in,
         })
+    }
+
+    /// It is answered from the cache: nobody is asked, and it costs nothing.
+    pub fn answered_from_cache(&mut self) {
+        self.is_cached = true;
+    }
+
+    /// Its answer is kept when it is complete.
+    pub fn keep(&mut self, lookup: Lookup) {
+        self.entry = Some(lookup.key());
+        self.keep = lookup.keep();
     }
 
     /// Waits until somebody answers, for no longer than `most`; false where that was too short.
@@ -169,9 +242,16 @@ impl RoutedRequest {
         let bill = &mut self.bill;
         self.reply.with_route(|route| {
             if let (Some(bill), Some(who)) = (bill, &route.answered) {
-                bill.answered_by(&who.deployment);
+                bill.answered_by(&who.deployment, Some(&who.model));
             }
         });
+    }
+
+    fn count_tags(&self, who: Option<&Answered>, usage: Option<&Usage>) {
+        let gateway = &self.counted.0;
+        let Some(store) = gateway.store().filter(|_| !self.tags.is_empty()) else { return };
+        let took = usage.map(counted).unwrap_or_default();
+        store.count_tags(&self.tags, &took, gateway.current().cost(who, usage));
     }
 
     fn see(&mut self, piece: Option<Piece>) -> Option<Piece> {
@@ -201,6 +281,7 @@ impl RoutedRequest {
     fn first(&mut self) {
         if !std::mem::replace(&mut self.began, true) {
             let after = self.trace.began.elapsed();
+            self.first = Some(after);
             self.trace.note(|f| f.ttft = Some(after));
         }
     }
@@ -217,7 +298,8 @@ impl AnswerSource for RoutedRequest {
         // A provider may know what we do not.
         let warnings = if self.is_remote() { &[] } else { &self.request.warnings[..] };
         let warnings = messages(warnings).map(str::to_string).collect();
-        Facts { model, route: Some(route), warnings, cache_miss: None }
+        let response_cache = self.entry.take().map(|key| (key, false));
+        Facts { model, route: Some(route), warnings, cache_miss: None, response_cache }
     }
 
     fn owner(&self) -> Option<&Arc<str>> {
@@ -237,6 +319,18 @@ impl AnswerSource for RoutedRequest {
         let piece = self.reply.try_next()?;
         self.see(Some(piece))
     }
+
+    fn wrote(&mut self, bytes: &[u8]) {
+        if let Some(keep) = &mut self.keep {
+            keep.add(bytes);
+        }
+    }
+
+    fn finished(&mut self) {
+        if let Some(keep) = self.keep.take().filter(|_| self.error.is_none()) {
+            keep.done();
+        }
+    }
 }
 
 /// Bytes of a provider's stream for each token, about.
@@ -255,9 +349,36 @@ fn at_work(route: &Route) -> Option<&str> {
 
 impl Drop for RoutedRequest {
     fn drop(&mut self) {
+        if self.is_cached {
+            let name = &self.request.model;
+            self.app.metrics.routes.cached();
+            self.trace.note(|f| {
+                f.model.clone_from(name);
+                f.route = Some(format!("{}>cache", octet_config::printable(name)));
+            });
+            if let Some(bill) = self.bill.take() {
+                bill.settle_added();
+            }
+            self.count_tags(None, None);
+            if let Some(told) = self.told.take() {
+                told.cached(&self.trace, &self.request, self.owner.as_ref());
+            }
+            return;
+        }
         let usage = self.usage.or_else(|| self.reply.usage());
         let (error, took) = (self.error.take(), self.trace.began.elapsed());
         let (mut asked, mut in_vain) = (false, false);
+        if let Some(told) = self.told.take() {
+            let first = self.first;
+            self.reply.with_route(|route| {
+                told.over(
+                    &self.trace,
+                    &self.request,
+                    self.owner.as_ref(),
+                    Outcome { route, usage, error: error.as_deref(), first, ended: self.ended },
+                );
+            });
+        }
         self.reply.with_route(|route| {
             if let Some(bill) = &mut self.bill {
                 route.spent.iter().for_each(|spent| bill.add(spent));
@@ -266,7 +387,7 @@ impl Drop for RoutedRequest {
             // Who leaves while somebody is asked has spent the prompt, or could ask for ever and pay for nothing.
             let left = error.is_none() && !self.ended && !self.began && usage.is_none();
             if let (true, Some(deployment), Some(bill)) = (left, at_work(route), &mut self.bill) {
-                bill.answered_by(deployment);
+                bill.answered_by(deployment, None);
                 asked = true;
             }
             self.app.metrics.routes.count(route, error.is_some(), took, usage.as_ref());
@@ -283,6 +404,10 @@ impl Drop for RoutedRequest {
                 f.error = error;
             });
         });
+        if usage.is_some() || self.began {
+            let who = self.reply.with_route(|route| route.answered.clone());
+            self.count_tags(who.as_ref(), usage.as_ref());
+        }
         let Some(bill) = self.bill.take() else { return };
         if self.began || usage.is_some() || asked {
             let per_token = if self.request.stream { STREAM_BYTES_PER_TOKEN } else { ANSWER_BYTES_PER_TOKEN };

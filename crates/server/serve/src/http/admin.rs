@@ -9,7 +9,9 @@ use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use octet_api::{ApiError, ErrorKind, rfc3339};
-use octet_keys::{Budget, Error, Filter, KeyId, KeyInfo, Limits, Period, Store, UsageRow, Usd, calendar};
+use octet_keys::{
+    Budget, Error, Filter, KeyId, KeyInfo, Limits, Period, Store, TagRow, UsageRow, Usd, calendar,
+};
 use serde_json::{Map, Value, json};
 
 use super::call::{Call, call, caller};
@@ -27,6 +29,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/key/info", get(info))
         .route("/key/list", get(list))
         .route("/spend/logs", get(logs))
+        .route("/spend/tags", get(tags))
         .route("/global/spend/report", get(report))
 }
 
@@ -267,18 +270,33 @@ async fn report(State(app): State<Arc<App>>, Query(query): Query<Asked>, request
     .await
 }
 
+/// `GET /spend/tags?start_date=&end_date=`: what requests with each tag cost.
+async fn tags(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+    asked(app, request, move |store| {
+        let (from, to) = (day(&query, "start_date")?, day(&query, "end_date")?);
+        let tag = |row: &TagRow| {
+            json!({
+                "individual_request_tag": row.tag, "log_count": row.requests, "total_spend": row.cost.dollars(),
+                "total_input_tokens": row.input, "total_output_tokens": row.output,
+            })
+        };
+        Ok(store.tags(from, to).map_err(|e| failed(&e))?.iter().map(tag).collect())
+    })
+    .await
+}
+
+/// A day that a query names.
+fn day(query: &Asked, name: &str) -> Result<Option<i64>, ApiError> {
+    let Some(text) = query.get(name) else { return Ok(None) };
+    let date = text.split(['T', ' ']).next().unwrap_or("");
+    calendar::parse(date).map(Some).ok_or_else(|| wrong(name, format!("'{name}' is a date like 2026-11-22")))
+}
+
 /// Usage between two days, of one key or all.
 fn used(store: &Store, query: &Asked) -> Result<Vec<UsageRow>, ApiError> {
-    let day = |name: &str| match query.get(name) {
-        Some(text) => {
-            let date = text.split(['T', ' ']).next().unwrap_or("");
-            let day = calendar::parse(date);
-            day.map(Some).ok_or_else(|| wrong(name, format!("'{name}' is a date like 2026-11-22")))
-        }
-        None => Ok(None),
-    };
     let key = query.get("api_key").map(|key| find(store, key)).transpose()?.map(|k| k.id);
-    let filter = Filter { key, model: None, from_day: day("start_date")?, to_day: day("end_date")? };
+    let filter =
+        Filter { key, model: None, from_day: day(query, "start_date")?, to_day: day(query, "end_date")? };
     store.usage(&filter).map_err(|e| failed(&e))
 }
 

@@ -159,6 +159,8 @@ fn cors(origins: &[String], has_keys: bool) -> Option<CorsLayer> {
         "x-octet-warning",
         "x-octet-model",
         "x-octet-route",
+        "x-octet-response-cache",
+        "x-litellm-cache-key",
         "retry-after",
     ]
     .map(HeaderName::from_static);

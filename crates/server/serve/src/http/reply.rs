@@ -48,6 +48,10 @@ const MODEL: HeaderName = HeaderName::from_static("x-octet-model");
 const ROUTE: HeaderName = HeaderName::from_static("x-octet-route");
 const MISS: HeaderName = HeaderName::from_static("x-octet-cache-miss");
 
+/// Whether an answer comes from the cache of responses, and its entry there; the second is LiteLLM's name.
+const RESPONSE_CACHE: HeaderName = HeaderName::from_static("x-octet-response-cache");
+const RESPONSE_CACHE_KEY: HeaderName = HeaderName::from_static("x-litellm-cache-key");
+
 /// Answers with what `source` gives, in the form that the request asks for.
 pub async fn respond(
     app: &Arc<App>,
@@ -69,6 +73,13 @@ pub fn write_facts(facts: Facts, response: &mut Response) {
     for (name, text) in [(MODEL, facts.model), (ROUTE, facts.route), (MISS, facts.cache_miss)] {
         if let Some(value) = text.and_then(|t| HeaderValue::from_str(&header_text(&t)).ok()) {
             response.headers_mut().insert(name, value);
+        }
+    }
+    if let Some((key, is_hit)) = facts.response_cache {
+        let headers = response.headers_mut();
+        headers.insert(RESPONSE_CACHE, HeaderValue::from_static(if is_hit { "hit" } else { "miss" }));
+        if let Ok(key) = HeaderValue::from_str(&header_text(&key)) {
+            headers.insert(RESPONSE_CACHE_KEY, key);
         }
     }
     tell(response, facts.warnings.iter().map(String::as_str));
@@ -93,11 +104,16 @@ async fn whole(
     if let Some(error) = answer.error {
         return Err(error);
     }
-    if let Some(raw) = raw {
-        return Ok(json(200, raw));
-    }
-    (form.done)(app, source.owner(), request, &answer);
-    Ok(json(200, (form.whole)(request, &answer)))
+    let body = match raw {
+        Some(raw) => raw,
+        None => {
+            (form.done)(app, source.owner(), request, &answer);
+            (form.whole)(request, &answer).into()
+        }
+    };
+    source.wrote(&body);
+    source.finished();
+    Ok(json(200, body))
 }
 
 /// A stream that is being written. Dropped where the client is gone.
@@ -167,6 +183,8 @@ impl<S: AnswerSource> Streaming<S> {
                     if !self.is_raw {
                         self.writer.end(&mut out);
                     }
+                    self.source.wrote(&out);
+                    self.source.finished();
                     if let Some(answer) = self.answer.take().filter(|a| a.error.is_none()) {
                         (self.form.done)(&self.app, self.source.owner(), &self.request, &answer);
                     }
@@ -178,6 +196,7 @@ impl<S: AnswerSource> Streaming<S> {
                     if std::mem::replace(&mut self.began, true) {
                         self.gather(&mut out).await;
                     }
+                    self.source.wrote(&out);
                 }
             }
         }
@@ -195,7 +214,12 @@ fn stream(app: Arc<App>, source: impl AnswerSource, request: Arc<GenerateRequest
         let bytes = state.next().await?;
         Some((Ok::<Bytes, std::convert::Infallible>(bytes.into()), state))
     });
-    let mut response = Response::new(Body::from_stream(bytes));
+    streamed(Body::from_stream(bytes), form)
+}
+
+/// A stream's head with this body.
+pub fn streamed(body: Body, form: Form) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.stream_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

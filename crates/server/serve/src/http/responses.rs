@@ -41,6 +41,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
         let mut own = Own::default();
         if let Some(gateway) = c.app.gateway().cloned() {
             (own, bytes) = split(bytes, Wire::OpenAiResponses);
+            own.cached_as = Some((Wire::OpenAiResponses, bytes.clone()));
             if passes(&c.app, &gateway, &c.caller, &bytes) {
                 let asker =
                     RequestContext { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };

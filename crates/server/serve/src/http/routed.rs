@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::response::Response;
 use hyper::HeaderMap;
 use octet_api::core::GenerateRequest;
@@ -12,11 +12,11 @@ use octet_router::{Dialect as Wire, Original, Piece};
 use super::body;
 use super::call::Call;
 use super::error::json;
-use super::reply::{Form, KEEP_ALIVE, respond, write_facts};
+use super::reply::{Form, KEEP_ALIVE, respond, streamed, write_facts};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::gateway::read::{self, Own};
-use crate::gateway::{Caller, Gateway, RequestContext, RoutedRequest};
+use crate::gateway::{Caller, Gateway, Lookup, RequestContext, RoutedRequest};
 
 /// A request for text as an endpoint takes it.
 pub struct Asked {
@@ -76,7 +76,23 @@ pub async fn parsed(
     original: Option<(Wire, Bytes)>,
     form: Form,
 ) -> Result<Response, ApiError> {
+    let asker = asker.with_tags();
+    let cached_as = asker.own.cached_as.as_ref().or(original.as_ref());
+    let lookup = cached_as.and_then(|(dialect, body)| {
+        gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (*dialect, body))
+    });
     let mut routed_request = enter(app, gateway, asker, request, original)?;
+    if let Some(lookup) = lookup {
+        if let Some(answer) = lookup.get().await {
+            routed_request.answered_from_cache();
+            let body = Body::from(answer);
+            let stream = routed_request.request().stream;
+            let mut response = if stream { streamed(body, form) } else { json(200, body) };
+            write_facts(from_cache(&lookup), &mut response);
+            return Ok(response);
+        }
+        routed_request.keep(lookup);
+    }
     // A stream says that it is alive while nobody has answered yet; then its headers cannot say who did.
     let most = routed_request.request().stream.then_some(KEEP_ALIVE);
     routed_request.decide(most).await?;
@@ -110,8 +126,16 @@ pub async fn bytes(
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
     };
     let request = GenerateRequest { stream: false, ..request };
-    let (asker, body) = (RequestContext { own, ..asker }, left.unwrap_or(body));
+    let (asker, body) = (RequestContext { own, ..asker }.with_tags(), left.unwrap_or(body));
+    let lookup = gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (dialect, &body));
     let mut routed_request = enter(app, gateway, asker, request, Some((dialect, body)))?;
+    if let Some(lookup) = lookup {
+        if let Some(answer) = lookup.get().await {
+            routed_request.answered_from_cache();
+            return Ok((answer, from_cache(&lookup)));
+        }
+        routed_request.keep(lookup);
+    }
     routed_request.decide(None).await?;
     let facts = routed_request.facts();
     let mut out = None;
@@ -123,7 +147,14 @@ pub async fn bytes(
         }
     }
     let out = out.ok_or_else(|| ApiError::new(ErrorKind::Upstream, "nothing was answered"))?;
+    routed_request.wrote(&out);
+    routed_request.finished();
     Ok((out, facts))
+}
+
+/// What is known of an answer from the cache of responses.
+fn from_cache(lookup: &Lookup) -> Facts {
+    Facts { route: Some("cache".into()), response_cache: Some((lookup.key(), true)), ..Facts::default() }
 }
 
 fn enter(

@@ -71,7 +71,8 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
 /// `GET /metrics`
 pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     if let Some(gateway) = app.gateway() {
-        app.metrics.routes.now(gateway.busy(), gateway.reloads());
+        let failures = (gateway.cache_errors(), gateway.callbacks_dropped());
+        app.metrics.routes.now(gateway.busy(), gateway.reloads(), failures);
     }
     match app.metrics.text(&app.models) {
         Ok(text) => {

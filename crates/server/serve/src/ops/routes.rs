@@ -53,6 +53,9 @@ pub struct RouteMetrics {
     prompt_tokens: Family<Deployed, Counter>,
     generation_tokens: Family<Deployed, Counter>,
     seconds: Family<Deployed, Histogram, fn() -> Histogram>,
+    cached: Counter,
+    cache_errors: Gauge,
+    dropped: Gauge,
     busy: Gauge,
     reloads: Gauge,
 }
@@ -70,6 +73,9 @@ impl RouteMetrics {
             prompt_tokens: Family::default(),
             generation_tokens: Family::default(),
             seconds: Family::new_with_constructor(seconds),
+            cached: Counter::default(),
+            cache_errors: Gauge::default(),
+            dropped: Gauge::default(),
             busy: Gauge::default(),
             reloads: Gauge::default(),
         };
@@ -92,9 +98,20 @@ impl RouteMetrics {
         let generated = "Tokens of answers, as who answered counts them";
         exposed.register("octet:routed_generation_tokens", generated, out.generation_tokens.clone());
         exposed.register("octet:routed_seconds", "From a request to its end", out.seconds.clone());
+        let cached = "Requests that were answered from the cache of responses";
+        exposed.register("octet:response_cache_hits", cached, out.cached.clone());
+        let errors = "Times that Redis did not answer since the cache of responses was made";
+        exposed.register("octet:response_cache_errors", errors, out.cache_errors.clone());
+        let dropped = "Records of requests that no callback took since these were set up";
+        exposed.register("octet:callback_records_dropped", dropped, out.dropped.clone());
         exposed.register("octet:routed_running", "Requests on their way", out.busy.clone());
         exposed.register("octet:config_reloads", "Configurations taken since the start", out.reloads.clone());
         out
+    }
+
+    /// A request was answered from the cache of responses.
+    pub fn cached(&self) {
+        self.cached.inc();
     }
 
     /// A request has come to its end, or its client to the end of its patience.
@@ -144,7 +161,9 @@ impl RouteMetrics {
     }
 
     /// How it is now.
-    pub fn now(&self, busy: usize, reloads: u64) {
+    pub fn now(&self, busy: usize, reloads: u64, (cache_errors, dropped): (u64, u64)) {
+        self.dropped.set(i64::try_from(dropped).unwrap_or(i64::MAX));
+        self.cache_errors.set(i64::try_from(cache_errors).unwrap_or(i64::MAX));
         self.busy.set(i64::try_from(busy).unwrap_or(i64::MAX));
         self.reloads.set(i64::try_from(reloads).unwrap_or(i64::MAX));
     }

@@ -123,3 +123,22 @@ async fn a_key_is_what_was_wished_or_refused() {
         assert!(answer.to_string().contains(said), "{path}: {answer}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_spent_is_told_by_tags() {
+    let up = Upstream::saying("Hi").await;
+    let (f, _folder) = fixture(&up, KEYS).await;
+    let (_, made) = post(&f, "sk-master", "/key/generate", &json!({})).await;
+    let key = made["key"].as_str().expect("a key");
+    let body = with(&chat("Hello"), json!({"model": "m", "tags": ["blue", "eu"]}));
+    assert_eq!(post(&f, key, "/v1/chat/completions", &body).await.0, 200);
+    // The server's own key has no usage of its own, and its tags count all the same; so do those of metadata.
+    let body = with(&chat("Hello"), json!({"model": "m", "metadata": {"tags": ["blue"]}}));
+    assert_eq!(post(&f, "sk-master", "/v1/chat/completions", &body).await.0, 200);
+    let (status, told) = get(&f, "sk-master", "/spend/tags").await;
+    let row = |tag: &str, count: u64, cost: f64| json!({"individual_request_tag": tag, "log_count": count, "total_spend": cost, "total_input_tokens": 7 * count, "total_output_tokens": 2 * count});
+    assert_eq!((status, told), (200, json!([row("blue", 2, 0.14), row("eu", 1, 0.07)])));
+    assert_eq!(get(&f, "sk-master", "/spend/tags?end_date=2020-01-01").await.1, json!([]));
+    assert_eq!(get(&f, key, "/spend/tags").await.0, 403);
+    assert_eq!(get(&f, "sk-master", "/spend/tags?start_date=soon").await.0, 400);
+}

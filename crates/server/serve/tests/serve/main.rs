@@ -6,6 +6,8 @@ mod common;
 mod anthropic;
 mod description;
 mod gateway_admin;
+mod gateway_cache;
+mod gateway_callbacks;
 mod gateway_keys;
 mod gateway_litellm;
 mod gateway_matrix;

@@ -293,6 +293,7 @@ pub fn name(text: &str) -> GroupName {
 /// A deployment with this id in this group.
 pub fn deployment(group: &str, id: &str) -> config::Deployment {
     config::Deployment {
+        tags: Vec::new(),
         id: id.into(),
         group: name(group),
         target: config::Target::Remote(config::Remote {

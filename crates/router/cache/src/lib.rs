@@ -1,0 +1,139 @@
+//! Answers that are kept and given again when the same request comes again. Asked by the server before a request is routed.
+//!
+//! An entry is found by a [`Key`], a hash of everything that the answer depends on. Entries lie in memory, with a bound on their bytes,
+//! or in Redis. A Redis that does not answer costs a request at most [`redis::ANSWER_WITHIN`], once in [`redis::RETRY_AFTER`]: it is
+//! a miss, which is logged and counted, never an error.
+
+mod key;
+mod memory;
+pub mod redis;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use octet_config::{CacheStore, ResponseCache};
+
+pub use key::{Key, KeyMaker};
+use memory::Memory;
+use redis::Redis;
+
+/// Largest answer that is kept, in bytes.
+pub const ENTRY_BYTES_MAX: usize = 1 << 20;
+
+/// How long an answer is kept if nobody says so: LiteLLM's figures.
+const MEMORY_TTL: Duration = Duration::from_secs(600);
+const REDIS_TTL: Duration = Duration::from_secs(60);
+/// Longest time that an answer is kept.
+const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+/// The answers that are kept.
+#[derive(Debug)]
+pub struct Cache {
+    place: Place,
+    ttl: Duration,
+    errors: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Place {
+    Memory(Memory),
+    Redis(Redis),
+}
+
+/// Begins an entry in Redis: other programs' values, and those of another version, are not taken for answers.
+const MAGIC: &[u8; 8] = b"octet\0\0\x01";
+/// Bytes of an entry before the answer: the magic and when it was stored, in milliseconds since 1970.
+const HEAD_BYTES: usize = 16;
+
+impl Cache {
+    /// The cache that a configuration describes. Connects to nothing.
+    ///
+    /// # Errors
+    /// What is wrong with the address of Redis.
+    pub fn new(settings: &ResponseCache) -> Result<Self, String> {
+        let (place, usual) = match &settings.store {
+            CacheStore::Memory { bytes_max } => (Place::Memory(Memory::new(*bytes_max)), MEMORY_TTL),
+            CacheStore::Redis(server) => (Place::Redis(Redis::new(server)?), REDIS_TTL),
+        };
+        Ok(Self { place, ttl: settings.ttl.unwrap_or(usual).min(TTL_MAX), errors: AtomicU64::new(0) })
+    }
+
+    /// The answer of this key, unless it is older than `age_max`.
+    pub async fn get(&self, key: &Key, age_max: Option<Duration>) -> Option<Bytes> {
+        let entry = match &self.place {
+            Place::Memory(memory) => memory.get(key)?,
+            Place::Redis(redis) => match redis.get(&key.to_string(), HEAD_BYTES + ENTRY_BYTES_MAX).await {
+                Ok(entry) => entry?,
+                Err(why) => {
+                    self.failed(why.as_deref());
+                    return None;
+                }
+            },
+        };
+        let (magic, rest) = entry.split_first_chunk::<8>()?;
+        let (stored_ms, _) = rest.split_first_chunk::<8>()?;
+        let stored = Duration::from_millis(u64::from_le_bytes(*stored_ms));
+        let is_too_old = age_max.is_some_and(|most| now().saturating_sub(stored) > most);
+        let is_whole = magic == MAGIC && entry.len() <= HEAD_BYTES + ENTRY_BYTES_MAX;
+        (is_whole && !is_too_old).then(|| entry.slice(HEAD_BYTES..))
+    }
+
+    /// Whether answers lie in this process: then to keep one takes no time.
+    pub fn is_local(&self) -> bool {
+        matches!(self.place, Place::Memory(_))
+    }
+
+    /// Keeps an answer for `ttl`, or as long as the configuration says. Not where it is too large, or kept for no time.
+    pub async fn put(&self, key: &Key, answer: &[u8], ttl: Option<Duration>) {
+        let Some((entry, ttl)) = self.entry(answer, ttl) else { return };
+        match &self.place {
+            Place::Memory(memory) => memory.put(key, entry.into(), ttl),
+            Place::Redis(redis) => {
+                if let Err(why) = redis.put(&key.to_string(), &entry, ttl).await {
+                    self.failed(why.as_deref());
+                }
+            }
+        }
+    }
+
+    /// The same at once, where answers [lie in this process](Cache::is_local).
+    pub fn put_local(&self, key: &Key, answer: &[u8], ttl: Option<Duration>) {
+        if let (Place::Memory(memory), Some((entry, ttl))) = (&self.place, self.entry(answer, ttl)) {
+            memory.put(key, entry.into(), ttl);
+        }
+    }
+
+    fn entry(&self, answer: &[u8], ttl: Option<Duration>) -> Option<(Vec<u8>, Duration)> {
+        let ttl = ttl.unwrap_or(self.ttl).min(TTL_MAX);
+        if answer.len() > ENTRY_BYTES_MAX || ttl.is_zero() {
+            return None;
+        }
+        let mut entry = Vec::with_capacity(HEAD_BYTES + answer.len());
+        entry.extend_from_slice(MAGIC);
+        let now_ms = u64::try_from(now().as_millis()).unwrap_or(u64::MAX);
+        entry.extend_from_slice(&now_ms.to_le_bytes());
+        entry.extend_from_slice(answer);
+        Some((entry, ttl))
+    }
+
+    /// How often Redis did not answer, or was not asked because it had just failed.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// `why` is told once for each pause in which Redis is not asked.
+    fn failed(&self, why: Option<&str>) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        if let Some(why) = why {
+            let seconds = redis::RETRY_AFTER.as_secs();
+            tracing::warn!(
+                "the response cache cannot be used for {seconds} s; requests go on without it: {why}"
+            );
+        }
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

@@ -1,0 +1,148 @@
+//! Answers in Redis, over one connection that all requests share. Used by `lib`.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use octet_config::RedisServer;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
+};
+
+/// Longest time that a request waits for Redis: a slow cache is worse than none.
+pub const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// How long Redis is not asked after it has failed.
+pub const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// A Redis server.
+#[derive(Debug)]
+pub struct Redis {
+    client: Client,
+    state: Mutex<State>,
+    /// Held by the one request that connects.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<MultiplexedConnection>,
+    /// It has failed, and is not asked before this.
+    resting_until: Option<Instant>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("resting_until", &self.resting_until).finish_non_exhaustive()
+    }
+}
+
+/// Why nothing came of it; nothing where that is known already.
+pub type Failed = Option<String>;
+
+impl Redis {
+    /// The server of a configuration. Connects at the first request.
+    ///
+    /// # Errors
+    /// What is wrong with its address.
+    pub fn new(server: &RedisServer) -> Result<Self, String> {
+        // An error of the client's may repeat the address, and with it the password.
+        let wrong = |_| {
+            "cache_params: the address of Redis cannot be understood; it is like redis://:PASSWORD@HOST:6379/0".to_string()
+        };
+        let client = Client::open(info(server).map_err(wrong)?).map_err(wrong)?;
+        Ok(Self { client, state: Mutex::default(), connecting: tokio::sync::Mutex::default() })
+    }
+
+    /// What lies there, as far as `bytes_max` and one byte more.
+    pub async fn get(&self, key: &str, bytes_max: usize) -> Result<Option<Bytes>, Failed> {
+        // The range bounds what is read, whoever wrote it; of what is not there it is empty.
+        let mut command = redis::cmd("GETRANGE");
+        command.arg(key).arg(0).arg(bytes_max);
+        let value: Vec<u8> = self.ask(&command).await?;
+        Ok((!value.is_empty()).then(|| value.into()))
+    }
+
+    /// Lays something there.
+    pub async fn put(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), Failed> {
+        let mut command = redis::cmd("SET");
+        command.arg(key).arg(value).arg("PX").arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
+        self.ask(&command).await
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Failed> {
+        let answer = tokio::time::timeout(ANSWER_WITHIN, async {
+            let mut connection = self.connection().await?;
+            command.query_async(&mut connection).await.map_err(|e| {
+                // What is wrong with one value or one command says nothing about the connection.
+                let rests = e.is_io_error() || e.is_timeout() || e.is_connection_dropped();
+                if rests { self.rest(e.to_string()) } else { Some(e.to_string()) }
+            })
+        });
+        answer
+            .await
+            .unwrap_or_else(|_| Err(self.rest(format!("no answer within {} ms", ANSWER_WITHIN.as_millis()))))
+    }
+
+    async fn connection(&self) -> Result<MultiplexedConnection, Failed> {
+        if let Some(known) = self.known()? {
+            return Ok(known);
+        }
+        let _one = self.connecting.lock().await;
+        if let Some(known) = self.known()? {
+            return Ok(known);
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(ANSWER_WITHIN))
+            .set_response_timeout(Some(ANSWER_WITHIN));
+        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let made = made.map_err(|e| self.rest(e.to_string()))?;
+        self.state().connection = Some(made.clone());
+        Ok(made)
+    }
+
+    /// The connection, if there is one; an error while Redis rests.
+    fn known(&self) -> Result<Option<MultiplexedConnection>, Failed> {
+        let mut state = self.state();
+        match state.resting_until {
+            Some(until) if Instant::now() < until => Err(None),
+            _ => {
+                state.resting_until = None;
+                Ok(state.connection.clone())
+            }
+        }
+    }
+
+    /// Redis has failed. Says why to the first that sees it.
+    fn rest(&self, why: String) -> Failed {
+        let mut state = self.state();
+        state.connection = None;
+        let is_first = state.resting_until.is_none_or(|until| until <= Instant::now());
+        state.resting_until = Some(Instant::now() + RETRY_AFTER);
+        is_first.then_some(why)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn info(server: &RedisServer) -> redis::RedisResult<ConnectionInfo> {
+    if let Some(url) = &server.url {
+        return url.expose().into_connection_info();
+    }
+    let (host, port) = (server.host.clone(), server.port);
+    let addr = if server.tls {
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    };
+    let mut login = RedisConnectionInfo::default().set_db(server.db);
+    if let Some(name) = &server.username {
+        login = login.set_username(name);
+    }
+    if let Some(password) = &server.password {
+        login = login.set_password(password.expose());
+    }
+    Ok(addr.into_connection_info()?.set_redis_settings(login))
+}

@@ -1,0 +1,141 @@
+//! What models cost where the configuration does not say: the list in `prices.csv`, and a file of the user's own. Asked by `read` and
+//! by the server, for names with stars.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+/// The list, with its date and sources.
+const LIST: &str = include_str!("../prices.csv");
+
+/// Largest price for a million tokens that is taken for one.
+const PRICE_MAX: f64 = 1e6;
+
+/// What a token of a model costs, in US dollars.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Price {
+    /// A token of the prompt.
+    pub input: f64,
+    /// A token of the answer.
+    pub output: f64,
+    /// A token of the prompt from the provider's cache.
+    pub cache_read: Option<f64>,
+    /// A token of the prompt that is written to it.
+    pub cache_write: Option<f64>,
+}
+
+/// Prices by `provider/model`, in LiteLLM's names of providers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PriceList {
+    own: Arc<HashMap<String, Price>>,
+    /// Whether the built-in list counts too.
+    built_in: bool,
+}
+
+impl Default for PriceList {
+    /// The built-in list.
+    fn default() -> Self {
+        Self { own: Arc::default(), built_in: true }
+    }
+}
+
+impl PriceList {
+    /// No prices but those of the configuration's entries.
+    pub fn none() -> Self {
+        Self { own: Arc::default(), built_in: false }
+    }
+
+    /// A file in the form of the built-in list, which it beats.
+    ///
+    /// # Errors
+    /// What is wrong with it, with the line.
+    pub fn read(text: &str) -> Result<Self, String> {
+        Ok(Self { own: Arc::new(parse(text)?), built_in: true })
+    }
+
+    /// The price of `provider/model`.
+    pub fn get(&self, name: &str) -> Option<Price> {
+        self.own.get(name).or_else(|| built_in().get(name).filter(|_| self.built_in)).copied()
+    }
+}
+
+fn built_in() -> &'static HashMap<String, Price> {
+    static PARSED: OnceLock<HashMap<String, Price>> = OnceLock::new();
+    // A test reads it.
+    PARSED.get_or_init(|| parse(LIST).unwrap_or_default())
+}
+
+fn parse(text: &str) -> Result<HashMap<String, Price>, String> {
+    let mut out = HashMap::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') || line.starts_with("model,") {
+            continue;
+        }
+        let wrong = |why: &str| format!("line {}: {why}", i + 1);
+        let mut cells = line.split(',').map(str::trim);
+        let name = cells.next().filter(|name| name.contains('/'));
+        let name = name.ok_or_else(|| wrong("it begins with provider/model, like openai/gpt-4o"))?;
+        let mut price = |what: &str| match cells.next() {
+            None | Some("") => Ok(None),
+            Some(text) => {
+                let usd = text.parse::<f64>().ok().filter(|usd| (0.0..=PRICE_MAX).contains(usd));
+                let why =
+                    || wrong(&format!("{what} is US dollars for a million tokens, from 0 to {PRICE_MAX}"));
+                usd.map(|usd| Some(usd / 1e6)).ok_or_else(why)
+            }
+        };
+        let (input, output) = (price("input")?, price("output")?);
+        let (cache_read, cache_write) = (price("cache_read")?, price("cache_write")?);
+        let (input, output) = (input.ok_or_else(|| wrong("input is missing"))?, output.unwrap_or(0.0));
+        if cells.next().is_some() {
+            return Err(wrong("there are more than five cells"));
+        }
+        if out.insert(name.to_string(), Price { input, output, cache_read, cache_write }).is_some() {
+            return Err(wrong(&format!("'{name}' is there twice")));
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_can_be_read_and_says_where_it_is_from() {
+        let list = parse(LIST).expect("the list is well-formed");
+        assert!(list.len() > 200, "{}", list.len());
+        assert!(LIST.contains("# Date: 20") && LIST.contains("https://"));
+        let known = super::super::read::is_provider;
+        for (name, price) in &list {
+            assert!(
+                name.split_once('/').is_some_and(|(provider, _)| known(provider)),
+                "{name}: no such provider"
+            );
+            // A price that is off by a factor of a thousand is a mistake.
+            assert!(price.input < 1e-3 && price.output < 2e-3, "{name}: {price:?}");
+        }
+        let mini = PriceList::default().get("openai/gpt-4o-mini").expect("a price");
+        assert_eq!((mini.input, mini.output, mini.cache_read), (0.15e-6, 0.6e-6, Some(0.075e-6)));
+    }
+
+    #[test]
+    fn a_file_of_ones_own_beats_it() {
+        let own = PriceList::read("# mine\nopenai/gpt-4o-mini, 1, 2,,\nlocal/x,3,4\n").expect("a list");
+        assert_eq!(own.get("openai/gpt-4o-mini").map(|p| (p.input, p.cache_read)), Some((1e-6, None)));
+        assert_eq!(own.get("local/x").map(|p| p.output), Some(4e-6));
+        assert!(own.get("openai/gpt-4o").is_some(), "the rest of the built-in list counts on");
+        assert_eq!(PriceList::none().get("openai/gpt-4o"), None);
+        for (text, said) in [
+            ("gpt-4o,1,2", "line 1: it begins with provider/model"),
+            ("\na/b,x,2", "line 2: input is US dollars"),
+            ("a/b,1,-2", "output is US dollars"),
+            ("a/b,,2", "input is missing"),
+            ("a/b,1,2,3,4,5", "more than five cells"),
+            ("a/b,1,2\na/b,1,2", "line 2: 'a/b' is there twice"),
+        ] {
+            let why = PriceList::read(text).expect_err(text);
+            assert!(why.contains(said), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! LiteLLM's callbacks: who is told of finished requests. Called by `read`.
+
+use crate::fields::Fields;
+use crate::problem::quoted;
+use crate::sections::CALLBACK;
+use crate::yaml::Node;
+use crate::{Callback, CallbackForm, JsonForm, Secret};
+
+/// LiteLLM's callbacks that refuse requests or take something out of them.
+const GUARDS: &[&str] = &[
+    "aporia_prompt_injection",
+    "azure_content_safety",
+    "banned_keywords",
+    "blocked_user_check",
+    "detect_prompt_injection",
+    "google_text_moderation",
+    "hide_secrets",
+    "lakera_prompt_injection",
+    "llamaguard_moderations",
+    "llmguard_moderations",
+    "openai_moderations",
+    "presidio",
+];
+
+/// Who is told of what. Services that are not known are named in a note; what may refuse requests is not enforced.
+pub(crate) fn callbacks(root: &Fields, litellm: Option<&Fields>) -> Vec<Callback> {
+    let own = webhooks(root);
+    let mut out: Vec<Callback> = Vec::new();
+    let Some(fields) = litellm else { return out };
+    for name in ["callbacks", "success_callback", "failure_callback", "service_callback"] {
+        let Some(node) = fields.get(name) else { continue };
+        for callback in fields.texts(name).unwrap_or_default() {
+            let path = format!("litellm_settings.{name}");
+            let found = match callback.as_str() {
+                "prometheus" | "prometheus_system" => continue,
+                guard if GUARDS.contains(&guard) => {
+                    let why = format!("'{guard}' filters requests, which is not done here");
+                    fields.reader.not_enforced(&node.span, &path, &why);
+                    continue;
+                }
+                service => match own.iter().find(|(name, _)| name == service) {
+                    Some((_, Some(own))) => Ok(Some(own.clone())),
+                    // Why it cannot be used has been told.
+                    Some((_, None)) => continue,
+                    None => known(fields, service),
+                },
+            };
+            // Those of a success or a failure can only look; a general one may refuse requests and rewrite them.
+            if callback.contains('.') && matches!(found, Ok(None)) && name == "callbacks" {
+                let why = format!("{} is Python, which is not run here", quoted(&callback));
+                fields.reader.not_enforced(&node.span, &path, &why);
+                continue;
+            }
+            match found {
+                Ok(Some(made)) if name != "service_callback" => add(&mut out, made, name),
+                Ok(_) => {
+                    let what = format!("nothing is sent to {}; /metrics has the figures", quoted(&callback));
+                    fields.reader.note(&node.span, path, what);
+                }
+                Err(why) => {
+                    fields.reader.note(
+                        &node.span,
+                        path,
+                        format!("nothing is sent to {}: {why}", quoted(&callback)),
+                    );
+                }
+            }
+        }
+    }
+    out
+}
+
+/// One more; what stands in two lists is told of both.
+fn add(out: &mut Vec<Callback>, new: Callback, list: &str) {
+    let success = list != "failure_callback" && new.on_success;
+    let failure = list != "success_callback" && new.on_failure;
+    match out.iter_mut().find(|c| c.name == new.name) {
+        Some(old) => {
+            old.on_success |= success;
+            old.on_failure |= failure;
+        }
+        None => out.push(Callback { on_success: success, on_failure: failure, ..new }),
+    }
+}
+
+/// A service by LiteLLM's name; nothing where it is not known, an error where it is and something is missing.
+fn known(fields: &Fields, name: &str) -> Result<Option<Callback>, String> {
+    let variable = |names: &[&str]| {
+        names.iter().find_map(|name| fields.reader.variable(name).filter(|value| !value.trim().is_empty()))
+    };
+    let plain = |url: String, form: CallbackForm| Callback {
+        name: name.into(),
+        url,
+        headers: Vec::new(),
+        login: None,
+        form,
+        on_success: true,
+        on_failure: true,
+    };
+    let service = || variable(&["OTEL_SERVICE_NAME"]).unwrap_or_else(|| "octet".into());
+    let made = match name {
+        "otel" | "opentelemetry" => {
+            let protocol = variable(&["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER"]).unwrap_or_default();
+            if protocol.contains("grpc") {
+                return Err("spans are sent as http/protobuf, not by gRPC: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf and the port for that, 4318 as a rule".into());
+            }
+            let whole = variable(&["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]);
+            let base =
+                || variable(&["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_ENDPOINT"]).map(|base| traces_of(&base));
+            let url = whole.or_else(base).ok_or("OTEL_EXPORTER_OTLP_ENDPOINT is not set")?;
+            let headers = variable(&[
+                "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+                "OTEL_EXPORTER_OTLP_HEADERS",
+                "OTEL_HEADERS",
+            ]);
+            let headers = headers.map_or(Ok(Vec::new()), |text| listed(&text))?;
+            Callback { headers, ..plain(url, CallbackForm::Otlp { service: service() }) }
+        }
+        "langfuse" | "langfuse_otel" => {
+            let need = |name: &'static str| variable(&[name]).ok_or(format!("{name} is not set"));
+            let (public, secret) = (need("LANGFUSE_PUBLIC_KEY")?, need("LANGFUSE_SECRET_KEY")?);
+            // LiteLLM's two names for it have different homes.
+            let usual = if name == "langfuse" {
+                "https://cloud.langfuse.com"
+            } else {
+                "https://us.cloud.langfuse.com"
+            };
+            let host = variable(&["LANGFUSE_OTEL_HOST", "LANGFUSE_HOST"]).unwrap_or_else(|| usual.into());
+            let host = if host.contains("://") { host } else { format!("https://{host}") };
+            let url = format!("{}/api/public/otel/v1/traces", host.trim_end_matches('/'));
+            let password = Secret::new(&secret).ok_or("LANGFUSE_SECRET_KEY is empty")?;
+            let version = Secret::new("4").map(|v| ("x-langfuse-ingestion-version".to_string(), v));
+            Callback {
+                headers: version.into_iter().collect(),
+                login: Some((public, password)),
+                ..plain(url, CallbackForm::Otlp { service: service() })
+            }
+        }
+        "generic_api" | "generic" => {
+            let url = variable(&["GENERIC_LOGGER_ENDPOINT"]).ok_or("GENERIC_LOGGER_ENDPOINT is not set")?;
+            let headers =
+                variable(&["GENERIC_LOGGER_HEADERS"]).map_or(Ok(Vec::new()), |text| listed(&text))?;
+            Callback { headers, ..plain(url, CallbackForm::Json(JsonForm::Array)) }
+        }
+        _ => return Ok(None),
+    };
+    address(&made.url)?;
+    Ok(Some(made))
+}
+
+/// Where spans go below a collector's address.
+fn traces_of(base: &str) -> String {
+    let base = base.trim_end_matches('/');
+    if base.ends_with("/v1/traces") { base.into() } else { format!("{base}/v1/traces") }
+}
+
+fn address(url: &str) -> Result<(), String> {
+    let parsed = url::Url::parse(url).ok().filter(|u| matches!(u.scheme(), "http" | "https") && u.has_host());
+    parsed.map(drop).ok_or_else(|| format!("{} is no address like http://localhost:4318", quoted(url)))
+}
+
+/// `name=value,name=value`.
+fn listed(text: &str) -> Result<Vec<(String, Secret)>, String> {
+    let mut out = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        // What is wrong may be a key: it is not repeated.
+        let (name, value) = part.split_once('=').ok_or("its headers are not like name=value,name=value")?;
+        let value = Secret::new(&decoded(value)).ok_or("one of its headers has no value")?;
+        out.push((header_name(name)?, value));
+    }
+    Ok(out)
+}
+
+fn header_name(name: &str) -> Result<String, String> {
+    let name = name.trim().to_ascii_lowercase();
+    match crate::header::wrong_name(&name) {
+        Some(why) => Err(format!("its header {} {why}", quoted(&name))),
+        None => Ok(name),
+    }
+}
+
+/// A text without its `%20`s, as OpenTelemetry writes values.
+fn decoded(text: &str) -> String {
+    let bytes: Vec<u8> =
+        url::form_urlencoded::parse(format!("={}", text.replace('+', "%2B").replace('&', "%26")).as_bytes())
+            .next()
+            .map(|(_, value)| value.into_owned().into_bytes())
+            .unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The webhooks of `callback_settings` by their names; nothing beside the name of one that cannot be used, which has been told.
+fn webhooks(root: &Fields) -> Vec<(String, Option<Callback>)> {
+    let mut out = Vec::new();
+    for entry in root.map("callback_settings").unwrap_or_default() {
+        let Some(fields) = Fields::new(root.reader, &CALLBACK, &entry.node) else { continue };
+        if fields.text("callback_type").as_deref() != Some("generic_api") {
+            continue;
+        }
+        let (made, mut missing) = root.reader.leaving_out(|| webhook(&fields, &entry.key));
+        let made = match made {
+            Ok(made) => Some(made).filter(|_| missing.is_empty()),
+            Err(why) => {
+                if missing.is_empty() {
+                    missing.push(why);
+                }
+                None
+            }
+        };
+        for why in missing {
+            let what = format!("nothing is sent to {}: {why}", quoted(&entry.key));
+            root.reader.note(&entry.node.span, "callback_settings", what);
+        }
+        out.push((entry.key.clone(), made));
+    }
+    out
+}
+
+fn webhook(fields: &Fields, name: &str) -> Result<Callback, String> {
+    let form = [("json_array", JsonForm::Array), ("ndjson", JsonForm::Lines), ("single", JsonForm::Single)];
+    let form = fields.one_of("log_format", &form).unwrap_or_default();
+    let events = fields.texts("event_types");
+    let tells = |event: &str| events.as_ref().is_none_or(|all| all.iter().any(|e| e == event));
+    let mut headers = Vec::new();
+    for entry in fields.map("headers").unwrap_or_default() {
+        let Some(value) = header_value(fields, &entry.node) else { continue };
+        headers.push((header_name(&entry.key)?, value));
+    }
+    let url = fields.name("endpoint").ok_or("it has no endpoint")?;
+    address(&url)?;
+    let (on_success, on_failure) = (tells("llm_api_success"), tells("llm_api_failure"));
+    Ok(Callback {
+        name: name.into(),
+        url,
+        headers,
+        login: None,
+        form: CallbackForm::Json(form),
+        on_success,
+        on_failure,
+    })
+}
+
+fn header_value(fields: &Fields, node: &Node) -> Option<Secret> {
+    let text = fields.text_of("headers", node)?;
+    fields.reader.secret(&node.span, "the header", &text)
+}

@@ -1,0 +1,114 @@
+//! What was used by requests with a tag, whoever asked. Used by `store`; counted by the router, shown by `/spend/tags`.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use rusqlite::{Connection, TransactionBehavior, params};
+
+use crate::store::{Store, lock};
+use crate::table::Counts;
+use crate::{Error, Usage, Usd, calendar};
+
+/// Tags of one day that wait to be written at most: clients make them up. What comes then is counted as [`OTHERS`].
+const WAITING_MAX: usize = 10_000;
+/// Stands for tags that are too many.
+const OTHERS: &str = "(others)";
+
+/// What is not written yet, by day and tag.
+#[derive(Debug, Default)]
+pub(crate) struct Tags(Mutex<HashMap<(i64, String), Counts>>);
+
+/// What requests with a tag used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TagRow {
+    /// The tag.
+    pub tag: String,
+    /// Requests with it.
+    pub requests: u64,
+    /// Tokens of their prompts.
+    pub input: u64,
+    /// Tokens of their answers.
+    pub output: u64,
+    /// What they cost. A request with two tags counts for both.
+    pub cost: Usd,
+}
+
+impl Store {
+    /// Counts a request for each of its tags.
+    pub fn count_tags(&self, tags: &[String], usage: &Usage, cost: Usd) {
+        let day = calendar::day(self.inner.clock().now().unix);
+        let counts = Counts { requests: 1, usage: *usage, cost };
+        let mut waiting = lock(&self.inner.tags.0);
+        for tag in tags {
+            let mut by = (day, tag.clone());
+            if waiting.len() >= WAITING_MAX && !waiting.contains_key(&by) {
+                by.1 = OTHERS.into();
+            }
+            waiting.entry(by).or_default().add(&counts);
+        }
+    }
+
+    /// What was used by tag between two days, both included, up to now; the dearest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or written.
+    pub fn tags(&self, from_day: Option<i64>, to_day: Option<i64>) -> Result<Vec<TagRow>, Error> {
+        self.flush()?;
+        let file = lock(&self.inner.file);
+        let read = || -> rusqlite::Result<Vec<TagRow>> {
+            let mut statement = file.db.prepare_cached(
+                "SELECT tag, sum(requests), sum(input), sum(output), sum(cost) FROM usage_tags \
+                 WHERE day BETWEEN ?1 AND ?2 GROUP BY tag ORDER BY 5 DESC, tag",
+            )?;
+            let days = params![from_day.unwrap_or(i64::MIN), to_day.unwrap_or(i64::MAX)];
+            let rows = statement.query_map(days, |row| {
+                let count = |i: usize| row.get::<_, i64>(i).map(|n| n.max(0).unsigned_abs());
+                let (requests, input, output) = (count(1)?, count(2)?, count(3)?);
+                Ok(TagRow { tag: row.get(0)?, requests, input, output, cost: Usd::from_nanos(count(4)?) })
+            })?;
+            rows.collect()
+        };
+        read().map_err(|e| self.inner.sqlite(e))
+    }
+}
+
+impl Tags {
+    /// Writes what waits; what cannot be written goes on waiting.
+    pub(crate) fn write(&self, db: &mut Connection) -> rusqlite::Result<()> {
+        let waiting = std::mem::take(&mut *lock(&self.0));
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let written = add(db, &waiting);
+        if written.is_err() {
+            let mut newer = lock(&self.0);
+            for (by, counts) in waiting {
+                newer.entry(by).or_default().add(&counts);
+            }
+        }
+        written
+    }
+}
+
+fn add(db: &mut Connection, waiting: &HashMap<(i64, String), Counts>) -> rusqlite::Result<()> {
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    {
+        let mut statement = tx.prepare_cached(
+            "INSERT INTO usage_tags VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO UPDATE SET \
+             requests = requests + ?3, input = input + ?4, output = output + ?5, cost = cost + ?6",
+        )?;
+        for ((day, tag), n) in waiting {
+            let (input, output) = (number(n.usage.input), number(n.usage.output));
+            statement.execute(params![
+                day,
+                tag,
+                number(n.requests),
+                input,
+                output,
+                number(n.cost.nanos())
+            ])?;
+        }
+    }
+    tx.commit()
+}

@@ -1,0 +1,228 @@
+//! The cache of responses: which requests are looked at, by which key, and how long answers are kept. Used by `http` and
+//! `routed_request`; the answers lie in `octet_cache`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use hyper::HeaderMap;
+use octet_api::core::GenerateRequest;
+use octet_cache::{Cache, ENTRY_BYTES_MAX, Key, KeyMaker};
+use octet_config::{Condition, Config, ResponseCache};
+use octet_router::{Dialect, Resolved};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::read::Own;
+use super::{Caller, Gateway};
+
+/// Longest namespace that a request may name.
+const NAMESPACE_BYTES_MAX: usize = 256;
+
+/// A cache and what the configuration says of it.
+#[derive(Debug)]
+pub struct Responses {
+    settings: ResponseCache,
+    cache: Cache,
+    /// Headers that a cascade's rules go by, in small letters.
+    headers: Vec<String>,
+}
+
+impl Responses {
+    /// The configuration's cache, or `old` where it is the same.
+    pub fn new(config: &Config, old: Option<&Arc<Self>>) -> Result<Option<Arc<Self>>, String> {
+        let Some(settings) = &config.cache else { return Ok(None) };
+        let conditions = config.cascades.iter().flat_map(|c| &c.rules).flat_map(|r| &r.when);
+        let headers = conditions.filter_map(|c| match c {
+            Condition::Header(header) => Some(header.name.clone()),
+            _ => None,
+        });
+        let headers: Vec<String> = headers.collect();
+        if let Some(old) = old.filter(|old| old.settings == *settings && old.headers == headers) {
+            return Ok(Some(Arc::clone(old)));
+        }
+        Ok(Some(Arc::new(Self { settings: settings.clone(), cache: Cache::new(settings)?, headers })))
+    }
+
+    /// How often Redis did not answer.
+    pub fn errors(&self) -> u64 {
+        self.cache.errors()
+    }
+}
+
+/// A request that may be answered from the cache, or whose answer is kept.
+#[derive(Debug)]
+pub struct Lookup {
+    responses: Arc<Responses>,
+    key: Key,
+    may_get: bool,
+    may_put: bool,
+    age_max: Option<Duration>,
+    ttl: Option<Duration>,
+}
+
+/// What is looked at of a body beside its bytes.
+#[derive(Deserialize)]
+struct Looked<'a> {
+    #[serde(default)]
+    messages: Option<Vec<IgnoredAny>>,
+    #[serde(borrow, default)]
+    input: Option<&'a RawValue>,
+    #[serde(default)]
+    store: Option<bool>,
+}
+
+impl Looked<'_> {
+    /// Messages of the conversation; the items of a response's input are some, too.
+    fn messages(&self, dialect: Dialect) -> usize {
+        let items = || {
+            let input = self.input.filter(|_| dialect == Dialect::OpenAiResponses)?;
+            serde_json::from_str::<Vec<IgnoredAny>>(input.get()).ok().map(|items| items.len())
+        };
+        self.messages.as_ref().map(Vec::len).or_else(items).unwrap_or(0)
+    }
+}
+
+fn seconds(s: Option<f64>) -> Option<Duration> {
+    s.and_then(|s| Duration::try_from_secs_f64(s.max(0.0)).ok())
+}
+
+impl Gateway {
+    /// The entry of a request in the cache; `None` where it is not looked at, also because there is no cache.
+    ///
+    /// An answer depends on the dialect, the body, the deployments that may answer, the headers that go on to them or that routes go by,
+    /// and on who asks: virtual keys have entries of their own unless the configuration says that they share them.
+    pub fn lookup(
+        &self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        request: &GenerateRequest,
+        own: &Own,
+        (dialect, body): (Dialect, &Bytes),
+    ) -> Option<Lookup> {
+        let responses = self.responses()?;
+        let settings = &responses.settings;
+        let calls = settings.calls;
+        let is_looked_at = match dialect {
+            Dialect::OpenAiChat | Dialect::OllamaChat => calls.chat,
+            Dialect::OpenAiCompletions | Dialect::OllamaGenerate => calls.text,
+            Dialect::OpenAiEmbeddings | Dialect::OllamaEmbed => calls.embeddings,
+            Dialect::OpenAiResponses => calls.responses,
+            Dialect::AnthropicMessages => calls.messages,
+            _ => false,
+        };
+        let control = &own.cache;
+        let (may_get, may_put) = (control.no_cache != Some(true), control.no_store != Some(true));
+        let is_wanted = !settings.opt_in || control.use_cache == Some(true);
+        if !is_looked_at || !is_wanted || !(may_get || may_put) {
+            return None;
+        }
+        let looked: Looked<'_> = serde_json::from_slice(body).ok()?;
+        // A response that is kept has an id of its own, by which the client goes on.
+        let keeps = dialect == Dialect::OpenAiResponses && looked.store != Some(false);
+        if keeps || settings.messages_max.is_some_and(|most| looked.messages(dialect) > most) {
+            return None;
+        }
+        let mut maker = KeyMaker::new();
+        maker.text(match caller {
+            Caller::Key(key) if !settings.shared => &key.id,
+            _ => "",
+        });
+        maker.text(&format!("{dialect:?} {}", request.stream));
+        self.answering(&request.model, &mut maker);
+        if self.router().table().policy.tags.is_some() {
+            own.tags.iter().for_each(|tag| maker.text(tag));
+            maker.text("");
+        }
+        let names = PASSING.iter().copied().chain(responses.headers.iter().map(String::as_str));
+        for (name, value) in names.flat_map(|name| headers.get_all(name).iter().map(move |v| (name, v))) {
+            maker.text(name);
+            maker.text(&String::from_utf8_lossy(value.as_bytes()));
+        }
+        let namespace = control.namespace.as_deref().or(settings.namespace.as_deref());
+        let namespace = namespace.filter(|n| !n.is_empty());
+        if namespace.is_some_and(|n| n.len() > NAMESPACE_BYTES_MAX || n.contains(char::is_control))
+            || !maker.json(body)
+        {
+            return None;
+        }
+        let key = maker.key(namespace.map(Into::into));
+        let (age_max, ttl) = (seconds(control.s_maxage), seconds(control.ttl));
+        Some(Lookup { responses, key, may_get, may_put, age_max, ttl })
+    }
+
+    /// The deployments that may answer for `name`: another configuration is another answer.
+    fn answering(&self, name: &str, maker: &mut KeyMaker) {
+        let table = self.router().table();
+        let name = self.name(name).to_string();
+        let names = match table.resolve(&name) {
+            Resolved::Cascade { cascade, .. } => vec![cascade.fast.clone(), cascade.strong.clone()],
+            _ => vec![name.clone()],
+        };
+        for name in &names {
+            let Resolved::Group { group, .. } = table.resolve(name) else { continue };
+            maker.text(group.name.as_str());
+            let mut ids: Vec<&str> = group.deployments.iter().map(|d| d.id()).collect();
+            ids.sort_unstable();
+            ids.iter().for_each(|id| maker.text(id));
+        }
+    }
+}
+
+/// Headers of clients that go on to a provider and change its answer.
+const PASSING: [&str; 2] = ["anthropic-beta", "openai-beta"];
+
+impl Lookup {
+    /// What is kept for the request, as it went to another client.
+    pub async fn get(&self) -> Option<Bytes> {
+        if !self.may_get {
+            return None;
+        }
+        self.responses.cache.get(&self.key, self.age_max).await
+    }
+
+    /// As headers name it.
+    pub fn key(&self) -> String {
+        self.key.to_string()
+    }
+
+    /// Gathers an answer to keep it.
+    pub fn keep(self) -> Option<Keep> {
+        self.may_put.then_some(Keep { lookup: self, answer: Vec::new(), is_too_long: false })
+    }
+}
+
+/// An answer that is gathered on its way to the client.
+#[derive(Debug)]
+pub struct Keep {
+    lookup: Lookup,
+    answer: Vec<u8>,
+    is_too_long: bool,
+}
+
+impl Keep {
+    /// More of it went out.
+    pub fn add(&mut self, bytes: &[u8]) {
+        if self.is_too_long || self.answer.len() + bytes.len() > ENTRY_BYTES_MAX {
+            self.is_too_long = true;
+            self.answer = Vec::new();
+        } else {
+            self.answer.extend_from_slice(bytes);
+        }
+    }
+
+    /// All of it went out.
+    pub fn done(self) {
+        if self.is_too_long || self.answer.is_empty() {
+            return;
+        }
+        let Self { lookup: Lookup { responses, key, ttl, .. }, answer, .. } = self;
+        if responses.cache.is_local() {
+            responses.cache.put_local(&key, &answer, ttl);
+        } else {
+            // The client does not wait for Redis.
+            tokio::spawn(async move { responses.cache.put(&key, &answer, ttl).await });
+        }
+    }
+}
