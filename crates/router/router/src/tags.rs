@@ -27,14 +27,12 @@ pub fn admits<T>(filter: TagFilter, group: &Group<T>, d: &Deployment<T>, tags: &
     if !is_left(d) {
         return false;
     }
-    let any_left =
-        |holds: &dyn Fn(&Deployment<T>) -> bool| group.deployments.iter().any(|d| is_left(d) && holds(d));
-    if any_left(&matches) {
+    if group.deployments.iter().any(|other| is_left(other) && matches(other)) {
         return matches(d);
     }
     if !plain.is_empty() {
         return has(d, DEFAULT);
     }
     let is_required = signed('&').next().is_some();
-    is_required || has(d, DEFAULT) || !any_left(&|d| has(d, DEFAULT))
+    is_required || has(d, DEFAULT) || !group.deployments.iter().any(|d| has(d, DEFAULT))
 }

@@ -3,7 +3,7 @@
 use crate::fields::Fields;
 use crate::problem::quoted;
 use crate::sections::CALLBACK;
-use crate::yaml::Node;
+use crate::yaml::{Node, Value};
 use crate::{Callback, CallbackForm, JsonForm, Secret};
 
 /// LiteLLM's callbacks that refuse requests or take something out of them.
@@ -193,6 +193,10 @@ fn decoded(text: &str) -> String {
 fn webhooks(root: &Fields) -> Vec<(String, Option<Callback>)> {
     let mut out = Vec::new();
     for entry in root.map("callback_settings").unwrap_or_default() {
+        // Settings of other services are theirs.
+        if !matches!(entry.node.value, Value::Map(_)) {
+            continue;
+        }
         let Some(fields) = Fields::new(root.reader, &CALLBACK, &entry.node) else { continue };
         if fields.text("callback_type").as_deref() != Some("generic_api") {
             continue;

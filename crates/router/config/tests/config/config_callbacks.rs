@@ -115,8 +115,3 @@ fn prices_come_from_the_list_where_the_provider_itself_is_asked() {
     assert_eq!((d.0, star), (None, (None, Some("openai/*"))));
     assert_eq!((azure.0.is_some(), azure.1), (true, Some("azure/gpt-4-turbo")));
 }
-
-#[test]
-fn zz_print_tables() {
-    std::fs::write("/tmp/cache/tables.md", octet_config::schema::markdown()).unwrap();
-}

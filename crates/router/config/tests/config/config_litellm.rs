@@ -239,7 +239,6 @@ general_settings:
             "general_settings.proxy_batch_write_at",
             "litellm_settings.cache_params.type",
             "litellm_settings.set_verbose",
-            "litellm_settings.success_callback",
             "router_settings.redis_host",
             "router_settings.redis_password",
             "router_settings.redis_port",

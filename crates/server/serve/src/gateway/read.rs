@@ -80,7 +80,9 @@ impl CacheControl {
     /// What is not understood keeps a request out of the cache.
     fn read(text: &RawValue) -> Self {
         let none = || Self { no_cache: Some(true), no_store: Some(true), ..Self::default() };
-        serde_json::from_str(text.get()).unwrap_or_else(|_| none())
+        // A list would be read as the fields in their order.
+        let object = Some(text.get()).filter(|text| text.starts_with('{'));
+        object.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(none)
     }
 }
 

@@ -75,18 +75,11 @@ async fn a_webhook_is_told_in_the_names_of_litellm() {
     assert_eq!(answer.expect("an answer").status(), 200);
     f.ok("/v1/embeddings", &json!({"model": "m", "input": "Hello"})).await;
     f.events("/v1/chat/completions", &ask("m", json!({"stream": true}))).await;
-    assert_eq!(
-        f.post(
-            "/v1/messages",
-            &json!({"model": "bad", "max_tokens": 9, "fallbacks": ["bad"], "messages": []})
-        )
-        .await
-        .0,
-        400
-    );
     let nobody = f.post("/v1/chat/completions", &ask("bad", json!({"fallbacks": []}))).await.0;
     assert!(nobody >= 500);
-    f.until("the webhook knows of five requests", || records(&hook).len() >= 4).await;
+    let ids = || records(&hook).iter().map(|r| r["id"].to_string()).collect::<std::collections::HashSet<_>>();
+    let again = || failed.load(Ordering::SeqCst) >= 2;
+    f.until("the webhook knows of four requests, and was told again", || ids().len() >= 4 && again()).await;
     let all = records(&hook);
     let of = |operation: &str, stream: bool, status: &str| {
         let is = |r: &&Value| r["call_type"] == operation && r["stream"] == stream && r["status"] == status;
@@ -126,7 +119,6 @@ async fn a_webhook_is_told_in_the_names_of_litellm() {
         (&json!("it is broken"), &json!("500"))
     );
     assert!(hook.seen().iter().all(|seen| seen.head.to_lowercase().contains("authorization: bearer h")));
-    assert!(failed.load(Ordering::SeqCst) >= 2);
     // What was said of a request is for callbacks, not for the provider.
     for seen in up.seen() {
         for name in ["tags", "metadata", "fallbacks"] {
@@ -310,11 +302,11 @@ async fn tags_choose_among_the_deployments_of_a_group() {
         (&["&eu"], "paid"),
         (&["!free", "eu", "nobody"], "paid"),
         (&["&eu", "&us"], "400"),
-        (&["!default"], "paid|other"),
+        (&["!default"], "400"),
     ] {
+        // As LiteLLM's proxy 1.106.2 answers the same requests.
         for _ in 0..4 {
-            let got = asked(&f, tags).await;
-            assert!(who.split('|').any(|w| w == got), "{tags:?}: {got}");
+            assert_eq!(asked(&f, tags).await, who, "{tags:?}");
         }
     }
     let f = Fixture::routed(&strict).await;
