@@ -38,7 +38,7 @@ pub struct Cache {
 #[derive(Debug)]
 enum Place {
     Memory(Memory),
-    Redis(Redis),
+    Redis(Box<Redis>),
 }
 
 /// Begins an entry in Redis: other programs' values, and those of another version, are not taken for answers.
@@ -54,7 +54,7 @@ impl Cache {
     pub fn new(settings: &ResponseCache) -> Result<Self, String> {
         let (place, usual) = match &settings.store {
             CacheStore::Memory { bytes_max } => (Place::Memory(Memory::new(*bytes_max)), MEMORY_TTL),
-            CacheStore::Redis(server) => (Place::Redis(Redis::new(server)?), REDIS_TTL),
+            CacheStore::Redis(server) => (Place::Redis(Box::new(Redis::new(server)?)), REDIS_TTL),
         };
         Ok(Self { place, ttl: settings.ttl.unwrap_or(usual).min(TTL_MAX), errors: AtomicU64::new(0) })
     }
