@@ -52,7 +52,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         &["hub", "huggingface", "inventory", "web", "wheel"],
         "the sources of models are methods on the hub",
     ),
-    ("keys", &["grant", "store", "total"], "a grant gives its places back to the store that it came from"),
+    (
+        "keys",
+        &["grant", "store", "tags", "total"],
+        "a grant gives its places back to the store that it came from",
+    ),
     (
         "router",
         &["dispatch", "reply", "router", "shadow"],

@@ -16,26 +16,9 @@ use tokio::sync::Semaphore;
 
 use super::Gateway;
 use super::cache::Responses;
+use super::caller::{Bearer, Caller};
 use super::watch::{Seen, look};
 use crate::ops::Keys;
-
-/// A virtual key as a request brought it. Never printed.
-#[derive(Clone)]
-pub struct Bearer {
-    pub(super) secret: Arc<str>,
-    /// What it is called in logs.
-    pub id: Arc<str>,
-}
-
-/// Who asks.
-#[derive(Clone, Default)]
-pub enum Caller {
-    /// Whoever may do everything: there are no keys, or it brought one of the server's own.
-    #[default]
-    Trusted,
-    /// Somebody with a virtual key.
-    Key(Bearer),
-}
 
 /// What is known of a deployment, for lists and bills.
 pub struct About {

@@ -14,8 +14,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+use super::Gateway;
+use super::caller::Caller;
 use super::read::Own;
-use super::{Caller, Gateway};
 
 /// Longest namespace that a request may name.
 const NAMESPACE_BYTES_MAX: usize = 256;

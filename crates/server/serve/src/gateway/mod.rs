@@ -16,6 +16,7 @@
 
 mod auth;
 mod cache;
+mod caller;
 mod check;
 mod model_info;
 pub mod read;
@@ -44,9 +45,9 @@ use crate::app::App;
 use crate::models::{BoxError, ModelSpec, Registry};
 use crate::ops::Keys;
 use crate::pipeline::unknown;
-pub use auth::Caller;
 use auth::Current;
 pub use cache::Lookup;
+pub use caller::Caller;
 pub use check::check;
 pub use routed_request::{RequestContext, RoutedRequest};
 use servers::Servers;
