@@ -4,7 +4,8 @@ use octet_config::Mode;
 use octet_router::Resolved;
 use serde_json::{Map, Value, json};
 
-use super::auth::{About, Caller};
+use super::auth::About;
+use super::caller::Caller;
 use super::{Current, Gateway};
 
 impl Gateway {
