@@ -291,7 +291,7 @@ fn of_the_proxy() -> Vec<Row> {
             Done(|c| lists(&c.router.fallbacks), json!([{"default": ["cloud"]}])),
         ),
         litellm("callbacks", "[prometheus]", Done(|c| json!(c.notes.len()), json!(0))),
-        litellm("callbacks", "[langfuse]", Noted("LANGFUSE_PUBLIC_KEY is not set")),
+        litellm("callbacks", "[langfuse]", Done(|c| json!(c.callbacks.len()), json!(1))),
         litellm("success_callback", "[datadog]", Noted("nothing is sent to 'datadog'")),
         litellm("callbacks", "hooks.handler", Refused("'hooks.handler' is Python")),
         litellm("cache", "true", Done(|c| c.cache.is_some().into(), json!(true))),
