@@ -15,6 +15,15 @@ pub fn available() -> Option<u64> {
     Some(group.map_or(free, |g| free.min(g)))
 }
 
+/// Bytes of memory that this process holds, the pages of mapped files that it has read included. `None` where the system does not say.
+pub fn of_this_process() -> Option<u64> {
+    let own = sysinfo::get_current_pid().ok()?;
+    let mut system = sysinfo::System::new();
+    let what = sysinfo::ProcessRefreshKind::nothing().with_memory();
+    system.refresh_processes_specifics(sysinfo::ProcessesToUpdate::Some(&[own]), false, what);
+    system.process(own).map(sysinfo::Process::memory).filter(|&bytes| bytes > 0)
+}
+
 /// Fails where a model does not fit as often as it is to be loaded: with limits for a context of `context`, and `true`
 /// where in f32. `smaller` says which flags make it so.
 pub fn check(report: &Report, loads: &[(Limits, bool)], context: usize, smaller: &str) -> anyhow::Result<()> {

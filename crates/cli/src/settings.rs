@@ -25,6 +25,8 @@ pub struct Settings {
     pub data: Option<PathBuf>,
     /// `RUST_LOG`: what the server writes to its log.
     pub log: Option<String>,
+    /// The terminal shows UTF-8, as `LC_ALL`, `LC_CTYPE` or `LANG` says; the first that is set counts. Windows has none of them.
+    pub utf8: bool,
 }
 
 impl Settings {
@@ -36,6 +38,7 @@ impl Settings {
             model: variable("OCTET_MODEL")?,
             data: set("OCTET_DATA_DIR").map(PathBuf::from).or_else(data),
             log: variable("RUST_LOG")?,
+            utf8: cfg!(windows) || speaks_utf8(),
         })
     }
 
@@ -84,6 +87,12 @@ pub fn lookup(name: &str) -> Option<String> {
 /// The secret in the variable that a flag names.
 pub fn secret(name: &str) -> Result<String, Usage> {
     variable(name)?.ok_or_else(|| Usage(format!("the environment variable {name} is not set")))
+}
+
+fn speaks_utf8() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| set(name)).unwrap_or_default();
+    let locale = locale.to_string_lossy().to_ascii_uppercase();
+    locale.ends_with("UTF-8") || locale.ends_with("UTF8")
 }
 
 /// A variable that holds no text.

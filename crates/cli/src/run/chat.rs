@@ -1,238 +1,218 @@
-//! The chat: reads what is typed, obeys commands, answers the rest. Called by `run`.
+//! The chat: reads what is typed, answers it, and hands commands on. Called by `run`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use octet_engine::experts::ExpertUsage;
 use serde_json::Value;
 
+use super::commands::obey;
+use super::heat;
 use super::input::{Input, Typed};
 use super::interrupt::Interrupt;
 use super::print::{Printer, Reasoning};
 use super::session::Session;
 use crate::advice::{Place, advice};
-use crate::chat::{Conversation, read_json};
+use crate::chat::Conversation;
 use crate::sampling;
 use crate::stderr::note;
 
-const HELP: &str = "\
-  /set                    show the settings
-  /set NAME VALUE         change one: temperature, top_p, top_k, min_p, seed, num_predict, ...
-  /set system TEXT        what the model is told before the conversation; without TEXT nothing
-  /set think on|off       let the model think before it answers
-  /set kwargs JSON        variables of the chat template
-  /regenerate             answer once more
-  /clear                  forget the conversation; what was told with /set system or --system stays
-  /save FILE, /load FILE  keep the conversation as JSON, go on with one
-  /bye                    leave; Ctrl-D does too
-\"\"\" begins and ends a text of several lines. Ctrl-C stops an answer.
-A line that begins with a space is no command.";
-
 /// What a chat runs with.
 pub struct Options {
-    /// What the model was called.
-    pub model: String,
     /// Answered first, like a question at the end of a conversation that was loaded.
     pub first: Option<String>,
     /// Where what is typed is kept.
     pub history: Option<PathBuf>,
     pub show: Reasoning,
     pub interrupt: Interrupt,
+    /// The terminal shows UTF-8.
+    pub utf8: bool,
+}
+
+/// Opens a model, and says so if it is slow. What it returns loads the model and goes on with a conversation.
+pub type Open<'a> = dyn Fn(&str) -> anyhow::Result<Load<'a>> + 'a;
+/// Loads an opened model.
+pub type Load<'a> = Box<dyn FnOnce(Conversation) -> anyhow::Result<Session> + 'a>;
+
+/// A conversation at work.
+pub struct Chat {
+    pub session: Session,
+    /// What the model was called.
+    pub model: String,
+    /// Settings of sampling that were changed, in this order: another model gets them too.
+    pub changed: Vec<(String, String)>,
+    pub last: Option<Last>,
+    pub answers: Answers,
+    /// The terminal shows UTF-8.
+    pub utf8: bool,
+}
+
+/// The last answer.
+pub struct Last {
+    /// What it cost.
+    pub summary: String,
+    /// Tokens of the context that it and its prompt took.
+    pub context: usize,
+    /// Where its tokens went, those of its prompt included.
+    pub experts: Option<ExpertUsage>,
+}
+
+/// All answers of the model that is loaded.
+#[derive(Default)]
+pub struct Answers {
+    pub number: usize,
+    pub tokens: usize,
+    /// Tokens after each answer's first, and the time that they took.
+    pub after_first: usize,
+    pub time: Duration,
+    /// From each question to the first token.
+    pub prompt_time: Duration,
+}
+
+/// What follows a command.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    Stay,
+    /// `before` are the messages to go back to where that fails.
+    Answer {
+        before: Vec<Value>,
+    },
+    /// Another model.
+    Model(String),
+    Leave,
 }
 
 /// Reads and answers until the user leaves.
-pub fn run(session: &mut Session, options: &Options) -> anyhow::Result<()> {
+pub fn run(session: Session, model: String, options: &Options, open: &Open<'_>) -> anyhow::Result<()> {
+    let (changed, answers) = (Vec::new(), Answers::default());
+    let mut chat = Chat { session, model, changed, last: None, answers, utf8: options.utf8 };
     let mut input = Input::new(options.history.as_deref())?;
     if matches!(input, Input::Editor { .. }) {
-        // Of a path its end tells most.
-        let name = Path::new(&options.model).file_name().unwrap_or_default().to_string_lossy();
-        note!("{name}, {} tokens of context. /help lists the commands.", session.engine.context());
+        chat.introduce();
     }
-    let before = session.chat.messages.clone();
+    let before = chat.session.chat.messages.clone();
     if let Some(text) = &options.first {
-        session.chat.say("user", text);
+        chat.session.chat.say("user", text);
     }
-    if session.chat.is_waiting() {
-        answer(session, options, before)?;
+    if chat.session.chat.is_waiting() {
+        chat.answer(options, before)?;
     }
     let mut interrupted = false;
     loop {
         let typed = input.read()?;
-        if typed == Typed::Interrupted(true) && interrupted {
+        if typed == Typed::Interrupted && interrupted {
             return Ok(());
         }
-        interrupted = typed == Typed::Interrupted(true);
+        interrupted = typed == Typed::Interrupted;
         match typed {
             Typed::End => return Ok(()),
-            Typed::Interrupted(_) => note!("Ctrl-C again, Ctrl-D or /bye to leave"),
+            Typed::Interrupted => note!("Ctrl-C again, Ctrl-D or /bye to leave"),
             Typed::Text(text) => match text.strip_prefix('/') {
-                Some(command) => match obey(command, session, options) {
+                Some(command) => match obey(command, &mut chat) {
                     Ok(Next::Stay) => {}
-                    Ok(Next::Answer { before }) => answer(session, options, before)?,
+                    Ok(Next::Answer { before }) => chat.answer(options, before)?,
+                    Ok(Next::Model(name)) => chat = chat.change_model(name, open)?,
                     Ok(Next::Leave) => return Ok(()),
                     Err(e) => complain(&e, ""),
                 },
                 None if text.trim().is_empty() => {}
                 None => {
-                    let before = session.chat.messages.clone();
-                    session.chat.say("user", text.trim());
-                    answer(session, options, before)?;
+                    let before = chat.session.chat.messages.clone();
+                    chat.session.chat.say("user", text.trim());
+                    chat.answer(options, before)?;
                 }
             },
         }
     }
 }
 
-/// What follows a command.
-#[derive(Debug, PartialEq, Eq)]
-enum Next {
-    Stay,
-    /// `before` are the messages to go back to where that fails.
-    Answer {
-        before: Vec<Value>,
-    },
-    Leave,
-}
-
-/// Carries out a command, without its slash.
-fn obey(command: &str, session: &mut Session, options: &Options) -> anyhow::Result<Next> {
-    let (word, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
-    let rest = rest.trim();
-    match word {
-        "help" | "?" => note!("{HELP}"),
-        "bye" | "exit" | "quit" => return Ok(Next::Leave),
-        "set" => set(rest, session)?,
-        "clear" => {
-            session.clear();
-            let stays = if session.system.is_some() { "; the system message stays" } else { "" };
-            note!("the conversation is forgotten{stays}");
-        }
-        "regenerate" | "r" => {
-            let messages = &mut session.chat.messages;
-            let question = messages.iter().rposition(|m| m["role"] != "assistant");
-            let question = question.context("there is nothing to answer yet")?;
-            let before = messages.clone();
-            messages.truncate(question + 1);
-            return Ok(Next::Answer { before });
-        }
-        "save" => {
-            let path = path(rest, "save")?;
-            save(path, &session.save(&options.model)).with_context(|| path.display().to_string())?;
-            note!("{}: {} messages", path.display(), session.chat.input(false).messages.len());
-        }
-        "load" => {
-            let path = path(rest, "load")?;
-            let chat = Conversation::open(path)?;
-            session.check(&chat).with_context(|| path.display().to_string())?;
-            session.chat = chat;
-            note!("{}: {} messages", path.display(), session.chat.input(false).messages.len());
-        }
-        _ => anyhow::bail!(
-            "there is no /{word}; /help lists the commands, and a space in front makes it a text"
-        ),
+impl Chat {
+    fn introduce(&self) {
+        // Of a path its end tells most.
+        let name = Path::new(&self.model).file_name().unwrap_or_default().to_string_lossy();
+        note!("{name}, {} tokens of context. /help lists the commands.", self.session.engine.context());
     }
-    Ok(Next::Stay)
-}
 
-fn path<'a>(rest: &'a str, command: &str) -> anyhow::Result<&'a Path> {
-    ensure!(!rest.is_empty(), "which file? /{command} FILE");
-    Ok(Path::new(rest))
-}
-
-/// Writes a conversation. Takes the place of another conversation only, and of that when all is written.
-fn save(path: &Path, conversation: &Value) -> anyhow::Result<()> {
-    // A link stays one; what it leads to is the file.
-    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    if let Ok(there) = std::fs::symlink_metadata(&path) {
-        // Anything else could make us wait for ever when it is opened.
-        ensure!(there.is_file(), "is no file");
-        let is_ours = read_json(&path).and_then(Conversation::load).is_ok();
-        ensure!(is_ours, "there is such a file, and it is no conversation; give another name");
-    }
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Its errors name the temporary file, which says nothing to anybody.
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| std::io::Error::from(e.kind()))?;
-    writeln!(file.as_file_mut(), "{conversation:#}")?;
-    file.as_file().sync_all()?;
-    file.persist(&path).map_err(|e| e.error)?;
-    Ok(())
-}
-
-fn set(rest: &str, session: &mut Session) -> anyhow::Result<()> {
-    let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-    let value = value.trim();
-    let chat = &mut session.chat;
-    match name {
-        "" => {}
-        "system" => {
-            session.system = Some(value.to_string()).filter(|v| !v.is_empty());
-            chat.system = session.system.clone();
-        }
-        "think" => {
-            let on = match value {
-                "on" | "true" => true,
-                "off" | "false" => false,
-                _ => anyhow::bail!("/set think on, or /set think off"),
-            };
-            chat.variables.insert("enable_thinking".into(), on.into());
-        }
-        "kwargs" => {
-            let variables = serde_json::from_str(value).context("expected a JSON object")?;
-            let changed = Conversation { variables, ..chat.clone() };
-            session.check(&changed)?;
-            session.chat = changed;
-        }
-        _ => sampling::set(&mut session.request, name, value)?.with_context(|| {
-            format!("there is no setting '{name}'; there are {}, system, think, kwargs", sampling::NAMES)
-        })?,
-    }
-    for line in settings(session, name) {
-        note!("{line}");
-    }
-    Ok(())
-}
-
-/// The settings as they are; with a name the lines that have it.
-fn settings(session: &Session, name: &str) -> Vec<String> {
-    let chat = &session.chat;
-    let system = format!("system {:?}", chat.system.as_deref().unwrap_or(""));
-    let kwargs = format!("kwargs {}", serde_json::Value::Object(chat.variables.clone()));
-    let sampling = sampling::describe(&session.request);
-    match name {
-        "" => sampling.lines().map(String::from).chain([system, kwargs]).collect(),
-        "system" => vec![system],
-        "think" | "kwargs" => vec![kwargs],
-        _ => sampling::described(&session.request, name).into_iter().collect(),
-    }
-}
-
-/// Answers the conversation. Where that fails, it says why and goes back to the messages `before`.
-fn answer(session: &mut Session, options: &Options, before: Vec<Value>) -> anyhow::Result<()> {
-    options.interrupt.begin();
-    let mut printer = Printer::new(options.show, &options.interrupt);
-    let reply = session.answer(&mut |kind, text| printer.piece(kind, text));
-    printer.end()?;
-    let stopped = options.interrupt.end();
-    match reply {
-        Ok(reply) => {
-            if std::io::stderr().is_terminal() {
-                let stopped = if stopped { "stopped; " } else { "" };
-                note!("{}", console::style(format!("{stopped}{}", reply.summary())).dim().for_stderr());
+    /// Answers the conversation. Where that fails, it says why and goes back to the messages `before`.
+    fn answer(&mut self, options: &Options, before: Vec<Value>) -> anyhow::Result<()> {
+        let session = &mut self.session;
+        let experts = session.engine.experts();
+        options.interrupt.begin();
+        let mut printer = Printer::new(options.show, &options.interrupt);
+        let reply = session.answer(&mut |kind, text| printer.piece(kind, text));
+        printer.end()?;
+        let stopped = options.interrupt.end();
+        match reply {
+            Ok(reply) => {
+                let summary = reply.summary();
+                if std::io::stderr().is_terminal() {
+                    let stopped = if stopped { "stopped; " } else { "" };
+                    note!("{}", console::style(format!("{stopped}{summary}")).dim().for_stderr());
+                }
+                if session.is_full(&reply) {
+                    let context = session.engine.context();
+                    note!(
+                        "note: the answer ends here because the context of {context} tokens is full; /clear begins anew"
+                    );
+                }
+                let a = &reply.answer;
+                let now = session.engine.experts();
+                self.answers.number += 1;
+                self.answers.tokens += a.tokens.len();
+                self.answers.after_first += a.tokens.len().saturating_sub(1);
+                self.answers.time += a.generate_time;
+                self.answers.prompt_time += a.prompt_time;
+                self.last = Some(Last {
+                    summary,
+                    context: a.prompt_tokens + a.tokens.len(),
+                    experts: now.zip(experts).map(|(now, before)| heat::since(now, &before)),
+                });
+                session.chat.messages.push(reply.message());
             }
-            if session.is_full(&reply) {
-                let context = session.engine.context();
-                note!(
-                    "note: the answer ends here because the context of {context} tokens is full; /clear begins anew"
-                );
+            Err(e) => {
+                session.chat.messages = before;
+                complain(&e, "; the conversation is as it was before");
             }
-            session.chat.messages.push(reply.message());
         }
-        Err(e) => {
-            session.chat.messages = before;
-            complain(&e, "; the conversation is as it was before");
-        }
+        Ok(())
     }
-    Ok(())
+
+    /// Goes on with another model; with the same one where the other cannot be loaded, or has no template for the conversation.
+    fn change_model(mut self, name: String, open: &Open<'_>) -> anyhow::Result<Self> {
+        let (load, old) = match open(&name).and_then(|load| Ok((load, open(&self.model)?))) {
+            Ok(both) => both,
+            Err(e) => {
+                complain(&e, "");
+                return Ok(self);
+            }
+        };
+        let Session { engine, chat, system, .. } = self.session;
+        // Two models may be more than the memory holds.
+        drop(engine);
+        let loaded = load(chat.clone()).and_then(|session| {
+            session.check(&chat)?;
+            Ok(session)
+        });
+        let (session, is_new) = match loaded {
+            Ok(session) => (session, true),
+            Err(e) => {
+                complain(&e, &format!("; {} stays", self.model));
+                (old(chat)?, false)
+            }
+        };
+        self.session = Session { system, ..session };
+        for (name, value) in &self.changed {
+            // It was taken once: no model has other limits.
+            sampling::set(&mut self.session.request, name, value)?;
+        }
+        (self.last, self.answers) = (None, Answers::default());
+        if is_new {
+            self.model = name;
+            self.introduce();
+        }
+        Ok(self)
+    }
 }
 
 /// Prints an error, what became of the conversation, and what to do.

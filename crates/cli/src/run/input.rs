@@ -1,34 +1,82 @@
-//! Lines that a user types: with an editor and history on a terminal, as they come otherwise. Called by `run::chat`.
+//! What a user types: with an editor and history on a terminal, line by line otherwise. Called by `run::chat`.
 
 use std::io::{BufRead, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use crate::stderr::note;
-use anyhow::Context;
-use rustyline::DefaultEditor;
+use anyhow::Context as _;
+use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::DefaultHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Cmd, Context, Editor, Helper, KeyCode, KeyEvent, Modifiers};
+
+use super::commands::NAMES;
+use crate::sampling;
+use crate::stderr::note;
 
 /// Opens and closes a text of several lines.
 const QUOTES: &str = "\"\"\"";
 
-/// Most bytes of a line that no terminal limits.
-const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Most bytes of a text that no terminal limits.
+const TEXT_BYTES_MAX: usize = 16 << 20;
 
 /// What was typed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Typed {
-    /// A line, or several between `"""`.
+    /// A line, or several.
     Text(String),
-    /// Ctrl-C; true where nothing stood in the line.
-    Interrupted(bool),
+    /// Ctrl-C.
+    Interrupted,
     /// Ctrl-D, or the end of the file.
     End,
 }
 
-/// Where lines come from.
+/// Where texts come from.
 pub enum Input {
-    Editor { editor: Box<DefaultEditor>, history: Option<PathBuf> },
+    Editor { editor: Box<Editor<Typing, DefaultHistory>>, history: Option<PathBuf> },
     Lines,
+}
+
+/// Knows when a text is complete, and how commands go on.
+pub struct Typing(FilenameCompleter);
+
+impl Helper for Typing {}
+impl Highlighter for Typing {}
+impl Hinter for Typing {
+    type Hint = String;
+}
+
+impl Validator for Typing {
+    fn validate(&self, typed: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
+        let open = is_open(typed.input());
+        Ok(if open { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+    }
+}
+
+impl Completer for Typing {
+    type Candidate = Pair;
+
+    fn complete(
+        &self,
+        line: &str,
+        pos: usize,
+        context: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let typed = &line[..pos];
+        if ["/save ", "/load ", "/model "].iter().any(|c| typed.starts_with(c)) {
+            return self.0.complete(line, pos, context);
+        }
+        let (start, names): (_, Vec<&str>) = match typed.strip_prefix("/set ") {
+            Some(_) => (5, sampling::NAMES.split(", ").chain(["system", "think", "kwargs"]).collect()),
+            None => (0, NAMES.to_vec()),
+        };
+        let word = &typed[start..];
+        let fit = names.into_iter().filter(|name| !word.is_empty() && name.starts_with(word));
+        let pair = |name: &str| Pair { display: name.into(), replacement: format!("{name} ") };
+        Ok((start, fit.map(pair).collect()))
+    }
 }
 
 impl Input {
@@ -37,7 +85,9 @@ impl Input {
         if !std::io::stdin().is_terminal() {
             return Ok(Self::Lines);
         }
-        let mut editor = DefaultEditor::new().context("the terminal")?;
+        let mut editor = Editor::new().context("the terminal")?;
+        editor.set_helper(Some(Typing(FilenameCompleter::new())));
+        editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
         let mut kept = None;
         if let Some(path) = history {
             match open_history(&mut editor, path) {
@@ -50,83 +100,90 @@ impl Input {
 
     /// The next text.
     pub fn read(&mut self) -> anyhow::Result<Typed> {
-        let first = match self.line(">>> ")? {
-            Typed::Text(line) => line,
-            other => return Ok(other),
+        let Self::Editor { editor, history } = self else { return read_lines() };
+        let text = loop {
+            match editor.readline(">>> ") {
+                Ok(text) => break text,
+                Err(ReadlineError::Interrupted) => return Ok(Typed::Interrupted),
+                Err(ReadlineError::Eof) => return Ok(Typed::End),
+                Err(ReadlineError::Io(e)) if e.kind() == ErrorKind::InvalidData => complain(),
+                Err(e) => return Err(e).context("the terminal"),
+            }
         };
-        let text = match first.trim_start().strip_prefix(QUOTES) {
-            None => first,
-            Some(rest) => match self.until_quotes(rest)? {
-                Typed::Text(text) => text,
-                other => return Ok(other),
-            },
+        editor.add_history_entry(text.as_str())?;
+        if let Some(path) = history {
+            editor.append_history(path).with_context(|| path.display().to_string())?;
+        }
+        Ok(Typed::Text(without_quotes(&text)))
+    }
+}
+
+/// A line of standard input, or several in quotes.
+fn read_lines() -> anyhow::Result<Typed> {
+    let mut text: Option<String> = None;
+    loop {
+        let mut line = Vec::new();
+        let mut input = std::io::stdin().lock().take(TEXT_BYTES_MAX as u64 + 1);
+        input.read_until(b'\n', &mut line).context("standard input")?;
+        if line.is_empty() {
+            return Ok(text.map_or(Typed::End, |text| Typed::Text(without_quotes(&text))));
+        }
+        let all = text.as_ref().map_or(0, String::len) + line.len();
+        anyhow::ensure!(all <= TEXT_BYTES_MAX, "standard input: a text of more than {TEXT_BYTES_MAX} bytes");
+        let Ok(line) = String::from_utf8(line) else {
+            complain();
+            continue;
         };
-        if let Self::Editor { editor, history } = self {
-            editor.add_history_entry(text.as_str())?;
-            if let Some(path) = history {
-                editor.append_history(path).with_context(|| path.display().to_string())?;
-            }
+        let line = line.trim_end_matches(['\n', '\r']);
+        let read = text.map_or_else(|| line.to_string(), |text| format!("{text}\n{line}"));
+        if !is_open(&read) {
+            return Ok(Typed::Text(without_quotes(&read)));
         }
-        Ok(Typed::Text(text))
+        text = Some(read);
     }
+}
 
-    /// Lines up to one that ends with `"""`.
-    fn until_quotes(&mut self, first: &str) -> anyhow::Result<Typed> {
-        let mut lines = Vec::new();
-        let mut line = first.to_string();
-        loop {
-            if let Some(last) = line.trim_end().strip_suffix(QUOTES) {
-                lines.push(last.to_string());
-                break;
-            }
-            lines.push(line);
-            line = match self.line("... ")? {
-                Typed::Text(line) => line,
-                // What was typed so far is given up, as in a shell.
-                Typed::Interrupted(_) => return Ok(Typed::Interrupted(false)),
-                Typed::End => break,
-            };
-        }
-        Ok(Typed::Text(lines.join("\n").trim_matches('\n').to_string()))
-    }
+/// One slip must not cost the conversation.
+fn complain() {
+    note!("error: that line is not UTF-8; it counts as not typed");
+}
 
-    fn line(&mut self, prompt: &str) -> anyhow::Result<Typed> {
-        loop {
-            let line = match self {
-                Self::Editor { editor, .. } => match editor.readline(prompt) {
-                    Ok(line) => Some(line),
-                    Err(ReadlineError::Interrupted) => return Ok(Typed::Interrupted(true)),
-                    Err(ReadlineError::Eof) => return Ok(Typed::End),
-                    Err(ReadlineError::Io(e)) if e.kind() == ErrorKind::InvalidData => None,
-                    Err(e) => return Err(e).context("the terminal"),
-                },
-                Self::Lines => {
-                    let mut line = Vec::new();
-                    let mut input = std::io::stdin().lock().take(LINE_BYTES_MAX + 1);
-                    input.read_until(b'\n', &mut line).context("standard input")?;
-                    if line.is_empty() {
-                        return Ok(Typed::End);
-                    }
-                    let too_long = line.len() as u64 > LINE_BYTES_MAX;
-                    anyhow::ensure!(!too_long, "standard input: a line of more than {LINE_BYTES_MAX} bytes");
-                    String::from_utf8(line).ok()
-                }
-            };
-            match line {
-                Some(line) => return Ok(Typed::Text(line.trim_end_matches(['\n', '\r']).to_string())),
-                // One slip must not cost the conversation.
-                None => note!("error: that line is not UTF-8; it counts as not typed"),
-            }
+/// True where quotes are open.
+fn is_open(text: &str) -> bool {
+    text.trim_start().strip_prefix(QUOTES).is_some_and(|rest| !rest.trim_end().ends_with(QUOTES))
+}
+
+/// The text in quotes; all of it where there are none.
+fn without_quotes(text: &str) -> String {
+    match text.trim_start().strip_prefix(QUOTES) {
+        None => text.to_string(),
+        Some(rest) => {
+            let rest = rest.trim_end();
+            rest.strip_suffix(QUOTES).unwrap_or(rest).trim_matches('\n').to_string()
         }
     }
 }
 
-fn open_history(editor: &mut DefaultEditor, path: &Path) -> Result<(), ReadlineError> {
+fn open_history(editor: &mut Editor<Typing, DefaultHistory>, path: &Path) -> Result<(), ReadlineError> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     match editor.load_history(path) {
         Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => editor.save_history(path),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_hold_lines_together() {
+        assert!(is_open("\"\"\"one") && is_open(" \"\"\"") && is_open("\"\"\"one\"\"\" two\n"));
+        assert!(!is_open("one") && !is_open("\"\"\"one\"\"\" ") && !is_open("\"\"\"\n\"\"\"\n"));
+        assert_eq!(without_quotes("\"\"\"\none\n two\n\"\"\" "), "one\n two");
+        assert_eq!(without_quotes("  one"), "  one");
+        assert_eq!(without_quotes("\"\"\"one"), "one");
     }
 }

@@ -1,9 +1,12 @@
 //! `octet run`: one answer, or a chat in the terminal.
 
 mod chat;
+mod commands;
+mod heat;
 mod input;
 mod interrupt;
 mod json;
+mod markdown;
 mod print;
 mod session;
 mod wrap;
@@ -143,8 +146,13 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         Task::Answer { .. } => once(args, &mut session, &interrupt),
         Task::Chat => {
             let history = settings.data.as_ref().filter(|_| !args.no_history).map(|d| d.join("history"));
-            let options = chat::Options { model: name, first: prompt, history, show: show(args), interrupt };
-            chat::run(&mut session, &options)?;
+            let (show, utf8) = (show(args), settings.utf8);
+            let options = chat::Options { first: prompt, history, show, interrupt, utf8 };
+            let other = |name: &str| -> anyhow::Result<chat::Load<'_>> {
+                let model = crate::model::open(name, settings)?;
+                Ok(Box::new(move |chat| open(args, &model, chat, settings)))
+            };
+            chat::run(session, name, &options, &other)?;
             Ok(ExitCode::SUCCESS)
         }
     }

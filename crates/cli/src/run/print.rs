@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 
 use super::interrupt::Interrupt;
-use super::wrap::Wrap;
+use super::markdown::Markdown;
 
 /// What a piece of text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,15 +40,15 @@ pub struct Printer<'a> {
     interrupt: &'a Interrupt,
     last: Option<Kind>,
     ends_line: bool,
-    /// On a terminal.
-    wrap: Option<Wrap>,
+    /// On a terminal: the part of the answer that is being written.
+    markdown: Option<Markdown>,
     error: Option<io::Error>,
 }
 
 impl<'a> Printer<'a> {
     pub fn new(reasoning: Reasoning, interrupt: &'a Interrupt) -> Self {
-        let wrap = io::stdout().is_terminal().then(Wrap::default);
-        Self { reasoning, interrupt, last: None, ends_line: true, wrap, error: None }
+        let markdown = io::stdout().is_terminal().then(|| Markdown::new(false));
+        Self { reasoning, interrupt, last: None, ends_line: true, markdown, error: None }
     }
 
     /// Writes a piece; breaks where Ctrl-C was pressed or nobody reads any more.
@@ -64,8 +64,11 @@ impl<'a> Printer<'a> {
         if text.is_empty() || (kind == Kind::Reasoning && self.reasoning == Reasoning::Hidden) {
             return Ok(());
         }
-        if self.last.is_some_and(|last| last != kind) {
+        if self.last != Some(kind) {
             self.flush()?;
+            // What the model thinks is dim, and stays as it is.
+            let styled = kind == Kind::Content && console::colors_enabled();
+            self.markdown = self.markdown.is_some().then(|| Markdown::new(styled));
         }
         let mut out = io::stdout().lock();
         match (self.last, kind, self.reasoning) {
@@ -77,9 +80,9 @@ impl<'a> Printer<'a> {
         drop(out);
         self.last = Some(kind);
         self.ends_line = text.ends_with('\n');
-        match &mut self.wrap {
-            Some(wrap) => {
-                let text = wrap.push(text, columns());
+        match &mut self.markdown {
+            Some(markdown) => {
+                let text = markdown.push(text, columns());
                 self.put(kind, &text)
             }
             None => self.put(kind, text),
@@ -99,10 +102,10 @@ impl<'a> Printer<'a> {
         out.flush()
     }
 
-    /// Writes the word that was held back; the next line begins anew.
+    /// Writes what was held back; what follows begins anew.
     fn flush(&mut self) -> io::Result<()> {
-        let Some(wrap) = &mut self.wrap else { return Ok(()) };
-        let text = std::mem::take(wrap).flush(columns());
+        let Some(markdown) = &mut self.markdown else { return Ok(()) };
+        let text = std::mem::replace(markdown, Markdown::new(false)).finish(columns());
         self.put(self.last.unwrap_or(Kind::Content), &text)
     }
 

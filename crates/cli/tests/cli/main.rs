@@ -10,5 +10,7 @@ mod measure;
 mod plan;
 mod route_command;
 mod served;
+#[cfg(unix)]
+mod terminal;
 mod text;
 mod usage;
