@@ -411,6 +411,11 @@ pub trait Backend: Send + Sized + 'static {
     /// where `moe` adds to `counts` itself.
     fn count_experts(&mut self, _counts: &ExpertCounts) {}
 
+    /// Whether [`Backend::moe`] calls [`ExpertCounts::record`].
+    fn records_routes(&self) -> bool {
+        false
+    }
+
     // ---- the verbs; `n` is the number of tokens (rows of `x`)
 
     /// `out[t] = table[tokens[t]]`, `[n, hidden]`.

@@ -1,6 +1,7 @@
-//! How many tokens each expert was chosen for: counted by the verb `moe`, read by whoever wants to know.
+//! How many tokens each expert was chosen for, and the routes of single tokens: noted by the verb `moe`, read by whoever wants to know.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 /// Tokens that each expert of each layer was chosen for, `[layers, experts]`. One thread counts, the one that runs the
 /// steps; any may read meanwhile, and no one waits for another.
@@ -8,12 +9,92 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct ExpertCounts {
     experts: usize,
     tokens: Box<[AtomicU64]>,
+    trace: Trace,
+}
+
+/// The routes of each token of a step, while somebody asks for them. As with the counts, one thread writes.
+#[derive(Debug, Default)]
+struct Trace {
+    on: AtomicBool,
+    layers: usize,
+    tokens: usize,
+    top_k: usize,
+    /// Set aside when somebody asks first.
+    room: OnceLock<TraceRoom>,
+}
+
+#[derive(Debug)]
+struct TraceRoom {
+    /// `[tokens, layers, top_k]`
+    experts: Box<[AtomicU16]>,
+    /// `[tokens, layers]`: the weight of the shared expert, 255 is 1.
+    gates: Box<[AtomicU8]>,
+}
+
+/// Where one token went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRoutes {
+    /// `[layers, top_k]`: the experts that it was given to, the likeliest first.
+    pub experts: Box<[u16]>,
+    /// `[layers]`: the weight of the shared expert, 255 is 1. All 0 where there is none.
+    pub gates: Box<[u8]>,
 }
 
 impl ExpertCounts {
     /// All at 0; with no experts there is nothing to count.
     pub fn new(layers: usize, experts: usize) -> Self {
-        Self { experts, tokens: (0..layers * experts).map(|_| AtomicU64::new(0)).collect() }
+        let tokens = (0..layers * experts).map(|_| AtomicU64::new(0)).collect();
+        Self { experts, tokens, trace: Trace::default() }
+    }
+
+    /// Lets [`ExpertCounts::trace`] ask for the routes through the first `layers` layers, in steps of up to `tokens` tokens that are
+    /// given to `top_k` experts each. For backends that call [`ExpertCounts::record`].
+    pub fn with_trace(mut self, layers: usize, tokens: usize, top_k: usize) -> Self {
+        self.trace = Trace { layers, tokens, top_k, ..Trace::default() };
+        self
+    }
+
+    /// Asks for the routes of the tokens of the steps to come, or no longer. Called between steps.
+    pub fn trace(&self, on: bool) {
+        let t = &self.trace;
+        let on = on && t.layers * t.tokens * t.top_k > 0;
+        if on {
+            t.room.get_or_init(|| TraceRoom {
+                experts: (0..t.tokens * t.layers * t.top_k).map(|_| AtomicU16::new(0)).collect(),
+                gates: (0..t.tokens * t.layers).map(|_| AtomicU8::new(0)).collect(),
+            });
+        }
+        t.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether routes are asked for.
+    #[inline]
+    pub fn is_traced(&self) -> bool {
+        self.trace.on.load(Ordering::Relaxed)
+    }
+
+    /// Notes where a token of the step goes in `layer`: its experts, the likeliest first, and the weight of the shared one. Called by
+    /// backends where [`ExpertCounts::is_traced`]. Layers beyond those that are traced are left out.
+    pub fn record(&self, layer: usize, token: usize, experts: impl Iterator<Item = usize>, gate: f32) {
+        let t = &self.trace;
+        let Some(room) = t.room.get().filter(|_| layer < t.layers && token < t.tokens) else { return };
+        let at = token * t.layers + layer;
+        for (slot, expert) in room.experts[at * t.top_k..(at + 1) * t.top_k].iter().zip(experts) {
+            slot.store(expert as u16, Ordering::Relaxed);
+        }
+        room.gates[at].store((gate * 255.0).round() as u8, Ordering::Relaxed);
+    }
+
+    /// Where a token of the last step went; `None` where that was not asked for, or the backend does not say.
+    pub fn routes(&self, token: usize) -> Option<TokenRoutes> {
+        let t = &self.trace;
+        let room = t.room.get().filter(|_| self.is_traced() && token < t.tokens)?;
+        let experts = &room.experts[token * t.layers * t.top_k..(token + 1) * t.layers * t.top_k];
+        let gates = &room.gates[token * t.layers..(token + 1) * t.layers];
+        Some(TokenRoutes {
+            experts: experts.iter().map(|e| e.load(Ordering::Relaxed)).collect(),
+            gates: gates.iter().map(|g| g.load(Ordering::Relaxed)).collect(),
+        })
     }
 
     /// Experts of a layer.

@@ -17,6 +17,15 @@ pub trait Inspect {
     fn take_profile(&mut self) -> Option<Profile>;
     /// Bytes per second that it reads from its memory, in each of `runs` runs.
     fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error>;
+    /// A quick look at what its memory gives, in bytes per second: tens of milliseconds, for a server at rest. `None` where that is not
+    /// to be had.
+    fn quick_bandwidth(&mut self) -> Option<f64> {
+        None
+    }
+    /// Bytes of weights, states, keys and values that its steps had to read so far; `None` where nobody counts.
+    fn bytes_read(&self) -> Option<u64> {
+        None
+    }
     /// Bytes in use of a memory of its own; `None` where it shares the machine's.
     fn memory_bytes(&self) -> Option<u64> {
         None
@@ -64,5 +73,11 @@ impl Inspect for Cpu {
     }
     fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
         Cpu::measure_bandwidth(self, runs)
+    }
+    fn quick_bandwidth(&mut self) -> Option<f64> {
+        Cpu::quick_bandwidth(self)
+    }
+    fn bytes_read(&self) -> Option<u64> {
+        Some(Cpu::bytes_read(self))
     }
 }

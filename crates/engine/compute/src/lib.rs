@@ -10,4 +10,4 @@ pub mod selftest;
 
 pub use backend::{Backend, Error};
 pub use batch::Batch;
-pub use experts::ExpertCounts;
+pub use experts::{ExpertCounts, TokenRoutes};

@@ -462,8 +462,12 @@ impl Backend for Reference {
         }
     }
 
+    fn records_routes(&self) -> bool {
+        true
+    }
+
     fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Vec<f32>) {
-        for h in h.chunks_exact_mut(m.router.cols).take(n) {
+        for (token, h) in h.chunks_exact_mut(m.router.cols).take(n).enumerate() {
             let x = rms_norm(h, &m.norm, m.eps);
             let logits = m.router.apply(&x);
             let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -476,8 +480,12 @@ impl Backend for Reference {
                 counts.add(layer, e, 1);
                 add(h, &swiglu(&m.gate[e], &m.up[e], &m.down[e], &x), p[e] / sum);
             }
+            let gate = m.shared.as_ref().map_or(0.0, |s| sigmoid(dot(&s.router, &x)));
             if let Some(s) = &m.shared {
-                add(h, &swiglu(&s.gate, &s.up, &s.down, &x), sigmoid(dot(&s.router, &x)));
+                add(h, &swiglu(&s.gate, &s.up, &s.down, &x), gate);
+            }
+            if counts.is_traced() {
+                counts.record(layer, token, order.into_iter(), gate);
             }
         }
     }

@@ -146,6 +146,7 @@ impl AnswerProgress {
             | Event::ToolCallStart { choice, .. }
             | Event::ToolCallArguments { choice, .. }
             | Event::Tokens { choice, .. }
+            | Event::RoutedExperts { choice, .. }
             | Event::Logprobs { choice, .. } => *choice,
         };
         self.begun = self.begun.max(choice.saturating_add(1));
@@ -189,6 +190,7 @@ fn is_content(piece: &Piece) -> bool {
         | Event::Timings(_)
         | Event::Logprobs { .. }
         | Event::Tokens { .. }
+        | Event::RoutedExperts { .. }
         | Event::Progress { .. }
         | Event::Applied(_) => false,
         Event::Text { text, .. } | Event::Reasoning { text, .. } => !text.is_empty(),

@@ -71,6 +71,7 @@ impl Body {
         self.drop_if(r.min_tokens.is_some(), "min_tokens");
         self.drop_if(!r.stop_token_ids.is_empty(), "stop_token_ids");
         self.drop_if(r.ignore_eos, "ignore_eos");
+        self.drop_if(r.report.experts, "return_routed_experts");
     }
 
     /// Sets a field that only some providers have.

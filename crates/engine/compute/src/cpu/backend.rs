@@ -270,11 +270,19 @@ impl Backend for Cpu {
         self.profile.add(Verb::Mlp, start, bytes);
     }
 
+    fn records_routes(&self) -> bool {
+        true
+    }
+
     fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Buf) {
         let start = self.begin();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
         moe::moe(&mut self.team, &self.kernels, &self.vector, s, n, m, h);
         s.routes.count(layer, counts);
+        if counts.is_traced() {
+            let shared = m.shared.as_ref().map(|_| &s.shared[..n]);
+            s.routes.record(layer, n, shared, counts);
+        }
         let bytes = moe::bytes(s, m);
         self.profile.add(Verb::Moe, start, bytes);
     }

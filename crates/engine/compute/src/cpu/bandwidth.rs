@@ -1,4 +1,4 @@
-//! What this machine's memory gives: the limit that a decode step is measured against. Called by `octet bench`.
+//! What this machine's memory gives: the limit that a decode step is measured against. Called by `octet bench` and by servers at rest.
 
 use std::time::Instant;
 
@@ -8,23 +8,30 @@ use super::vector::VectorKernels;
 use crate::backend::Error;
 
 /// Far more than any cache of one socket holds.
-const BYTES: usize = 1 << 30;
+pub(super) const BYTES: usize = 1 << 30;
+/// More than nearly all caches hold, and little enough to be taken beside a model that is served.
+pub(super) const FEW_BYTES: usize = 256 << 20;
 /// What a thread takes at a time.
 const CHUNK: usize = 1 << 20;
 /// Bytes of one call of the reading kernel.
 const PIECE: usize = 4 << 10;
 
-/// Reads memory with the whole team, `passes` times; bytes per second of each pass. As decoding does: threads on their own
+/// Reads `bytes` of memory with the whole team, `passes` times; bytes per second of each pass. As decoding does: threads on their own
 /// processors, memory of the kind that weights lie in, each thread one stream.
 ///
 /// A pass is slower than the others where the machine had something else to do: the best one tells what memory gives.
-pub(super) fn measure(team: &mut Team, vector: &VectorKernels, passes: usize) -> Result<Vec<f64>, Error> {
-    let mut memory = HugeVec::zeroed(BYTES)
-        .map_err(|e| Error(format!("no {} MiB of memory to measure its bandwidth with: {e}", BYTES >> 20)))?;
+pub(super) fn measure(
+    team: &mut Team,
+    vector: &VectorKernels,
+    bytes: usize,
+    passes: usize,
+) -> Result<Vec<f64>, Error> {
+    let mut memory = HugeVec::zeroed(bytes)
+        .map_err(|e| Error(format!("no {} MiB of memory to measure its bandwidth with: {e}", bytes >> 20)))?;
     let _pinned = team.pin_caller();
     // Written first, pages that were never written are all the same page of zeros; with what is a small number as f32.
     memory.fill(60);
-    Ok((0..passes).map(|_| BYTES as f64 / read(team, vector, &memory)).collect())
+    Ok((0..passes).map(|_| bytes as f64 / read(team, vector, &memory)).collect())
 }
 
 /// Seconds in which the team reads `memory` once.

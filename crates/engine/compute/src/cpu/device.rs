@@ -104,9 +104,21 @@ impl Cpu {
         std::mem::take(&mut self.profile)
     }
 
+    /// Bytes that the verbs had to read since the profile was last taken.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.profile.total().bytes
+    }
+
     /// Bytes per second that the team reads from memory, in each of `passes` passes.
     pub fn measure_bandwidth(&mut self, passes: usize) -> Result<Vec<f64>, Error> {
-        bandwidth::measure(&mut self.team, &self.vector, passes)
+        bandwidth::measure(&mut self.team, &self.vector, bandwidth::BYTES, passes)
+    }
+
+    /// The best of a few passes over less memory; `None` where there is none to spare.
+    pub(crate) fn quick_bandwidth(&mut self) -> Option<f64> {
+        const PASSES: usize = 4;
+        let passes = bandwidth::measure(&mut self.team, &self.vector, bandwidth::FEW_BYTES, PASSES).ok()?;
+        passes.into_iter().reduce(f64::max)
     }
 
     /// Distance of the kernels' software prefetch, in bytes.

@@ -71,6 +71,14 @@ impl Routes {
         }
     }
 
+    /// Notes where each of the step's `n` tokens goes; `shared` has the weights of the shared expert.
+    pub fn record(&self, layer: usize, n: usize, shared: Option<&[f32]>, counts: &ExpertCounts) {
+        for (token, chosen) in self.chosen.chunks_exact(self.top_k).take(n).enumerate() {
+            let gate = shared.map_or(0.0, |s| s[token]);
+            counts.record(layer, token, chosen.iter().map(|&e| e as usize), gate);
+        }
+    }
+
     /// Experts with at least one token in the last step.
     pub fn used(&self) -> &[u32] {
         &self.used

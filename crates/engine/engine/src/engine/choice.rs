@@ -162,7 +162,7 @@ impl Choice {
             Some(other) => finish = Some(self.flush_text(&mut text).unwrap_or(other)),
             None => self.watch_thoughts(id),
         }
-        Ok((Event::Token { choice: self.index, id, text, logprob }, finish))
+        Ok((Event::Token { choice: self.index, id, text, logprob, routes: None }, finish))
     }
 
     fn choose(&mut self, logits: &[f32]) -> Result<(u32, Option<f32>), Error> {

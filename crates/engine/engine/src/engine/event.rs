@@ -5,6 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use octet_compute::TokenRoutes;
+
 use crate::Error;
 pub use crate::cache::{Miss, MissReport};
 
@@ -42,6 +44,9 @@ pub enum Event {
         text: String,
         /// Where they were asked for.
         logprob: Option<TokenLogprob>,
+        /// Where the token before it went, whose logits it was chosen from: where [`super::Request::routes`] asks, the model has
+        /// experts and its device says. With all layers but the block for multi-token prediction.
+        routes: Option<Box<TokenRoutes>>,
     },
     /// A choice is finished.
     Done {

@@ -226,8 +226,14 @@ impl Engine {
             masked.compute().map_err(Error::Constraint)?;
         }
         let vocab = self.rules.vocab;
-        let row = row * vocab;
-        let (event, finish) = r.choice.next(&self.model.last_logits()[row..row + vocab])?;
+        let logits = &self.model.last_logits()[row * vocab..(row + 1) * vocab];
+        let (mut event, finish) = r.choice.next(logits)?;
+        if let Event::Token { routes, .. } = &mut event
+            && self.jobs[r.job].routes
+        {
+            let token = self.batch.outputs()[row] as usize;
+            *routes = self.model.expert_counts().routes(token).map(Box::new);
+        }
         self.stats.generated_tokens += 1;
         let choice = &self.running[i].choice;
         if finish.is_none()

@@ -36,6 +36,7 @@ use crate::tokenizer::Tokenizer;
 use choice::Choice;
 pub use event::{Event, EventSink, Finish, Miss, MissReport, Timings, TokenLogprob, Usage};
 use masks::MaskWorker;
+pub use octet_compute::TokenRoutes;
 pub use options::{DEFAULT_CONTEXT, MIXED_TOKENS_MIN, Options, SNAPSHOTS_SINGLE};
 pub use request::{Constraint, Pooling, Prepared, Request, Rules, SubmitError, ThinkingBudget};
 pub use single::Answer;
@@ -74,6 +75,7 @@ struct Job {
     salt: String,
     cache: bool,
     explain_miss: bool,
+    routes: bool,
     checkpoints: Vec<usize>,
     /// Answers besides the first; they branch off when the prompt is done.
     followers: Vec<Choice>,
@@ -319,6 +321,7 @@ impl Engine {
             salt: request.cache_salt.unwrap_or_default(),
             cache: request.cache,
             explain_miss: request.explain_miss,
+            routes: request.routes,
             checkpoints: request.checkpoints,
             left: 1 + followers.len(),
             followers,
@@ -353,9 +356,12 @@ impl Engine {
             return Step::Worked;
         }
         self.masks.send(&mut self.running);
+        let routes = self.running.iter().any(|r| self.jobs[r.job].routes);
+        self.model.expert_counts().trace(routes);
         let start = Instant::now();
         let computed = self.model.step(&self.batch).map(|_| ());
         let time = start.elapsed();
+        self.stats.step_bytes = self.model.backend().bytes_read().unwrap_or(0);
         let (failed, masks) = self.masks.receive(&mut self.running);
         for (id, e) in failed {
             self.fail(id, Error::Constraint(e));

@@ -61,6 +61,8 @@ pub struct Request {
     pub cache_salt: Option<String>,
     /// Say where the prompt left what was cached; see [`super::Event::Admitted`].
     pub explain_miss: bool,
+    /// Say which experts chose each token; see [`super::Event::Token`].
+    pub routes: bool,
 }
 
 impl Default for Request {
@@ -87,6 +89,7 @@ impl Default for Request {
             cache: true,
             cache_salt: None,
             explain_miss: false,
+            routes: false,
         }
     }
 }
@@ -200,6 +203,7 @@ pub struct Prepared {
     pub(super) cache: bool,
     pub(super) cache_salt: Option<String>,
     pub(super) explain_miss: bool,
+    pub(super) routes: bool,
     pub(super) submitted: Instant,
     /// Of the first choice.
     pub(super) seed: u64,
@@ -271,6 +275,7 @@ impl Rules {
             cache: request.cache,
             cache_salt: request.cache_salt,
             explain_miss: request.explain_miss,
+            routes: request.routes,
             submitted: Instant::now(),
             seed,
         })

@@ -38,6 +38,8 @@ pub struct Stats {
     pub steps: u64,
     /// See `steps`.
     pub step_time: Duration,
+    /// Bytes of weights, states, keys and values that the steps had to read, those of the drafts included; 0 where nobody counts.
+    pub step_bytes: u64,
     /// The last step.
     pub step_time_last: Duration,
     /// The longest step that had an answer's token in it: nobody waited longer for the next word on the model's account.

@@ -1,7 +1,7 @@
 //! The forward pass: a pre-norm decoder whose layers mix by attention or Gated DeltaNet and then feed forward, dense
 //! or by experts. Every architecture is a description in these terms (its own file beside this one).
 
-use octet_compute::backend::{Attention, Backend, CacheShape, Gdn, KvTypes, LayerCache, Mlp, Moe};
+use octet_compute::backend::{Attention, Backend, CacheShape, Gdn, KvTypes, LayerCache, Mlp, Moe, StepShape};
 use octet_compute::{Batch, Error as BackendError, ExpertCounts};
 
 /// How a layer mixes tokens, with the norm in front of it.
@@ -168,9 +168,11 @@ impl<B: Backend> Decoder<B> {
         CacheShape { layers: self.all_layers().map(Layer::cache).collect(), pages, slots, guesses, kv }
     }
 
-    /// Counts for all layers, of `experts` each.
-    pub fn expert_counts(&self, experts: usize) -> ExpertCounts {
-        ExpertCounts::new(self.all_layers().count(), experts)
+    /// Counts for all layers, of `experts` each; with the routes of tokens where `be` records them.
+    pub fn expert_counts(&self, be: &B, experts: usize, step: &StepShape) -> ExpertCounts {
+        let counts = ExpertCounts::new(self.all_layers().count(), experts);
+        let layers = if be.records_routes() { self.layers.len() } else { 0 };
+        counts.with_trace(layers, step.tokens, step.top_k)
     }
 
     /// Room for `tokens` tokens and `outputs` rows of logits.

@@ -172,7 +172,7 @@ pub fn load<B: Backend + Inspect>(
         Some(block) => Some(mtp::State::new(&mut be, &limits, &config, block)?),
         None => None,
     };
-    let counts = Arc::new(decoder.expert_counts(config.moe.map_or(0, |m| m.experts)));
+    let counts = Arc::new(decoder.expert_counts(&be, step.experts, &step));
     // Only where they have to be copied from the backend's own memory.
     let copied = if be.borrow(&scratch.logits).is_some() { 0 } else { limits.batch_outputs * config.vocab };
     let logits = vec![0.0; copied];

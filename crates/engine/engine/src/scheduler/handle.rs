@@ -1,6 +1,6 @@
 //! What other threads hold of a running engine.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -41,6 +41,10 @@ pub(super) struct Shared {
     pub stop: AtomicBool,
     stats: Mutex<Stats>,
     experts: Arc<ExpertCounts>,
+    /// What the device's memory gives, in bytes per second; 0 before it was measured.
+    pub bandwidth: AtomicU64,
+    /// Somebody wants to know.
+    pub bandwidth_wanted: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -206,6 +210,13 @@ impl Handle {
         ExpertUsage::read(&self.shared.info.config, &self.shared.experts)
     }
 
+    /// Bytes per second that the device's memory gives: the limit of a decode step. `None` before it was measured, which happens when
+    /// the engine rests for the first time after somebody asked, and on devices where it is not quick.
+    pub fn bandwidth(&self) -> Option<u64> {
+        self.shared.bandwidth_wanted.store(true, Ordering::Relaxed);
+        Some(self.shared.bandwidth.load(Ordering::Relaxed)).filter(|&b| b > 0)
+    }
+
     /// Takes no more requests, and ends. Returns at once; see [`Handle::join`]. `Now` after `Drain` cuts it short.
     pub fn shutdown(&self, how: Shutdown) {
         self.shared.draining.store(true, Ordering::SeqCst);
@@ -250,6 +261,8 @@ fn shared(engine: &mut Engine, queue: usize) -> Shared {
         stop: AtomicBool::new(false),
         stats: Mutex::new(engine.stats()),
         experts,
+        bandwidth: AtomicU64::new(0),
+        bandwidth_wanted: AtomicBool::new(false),
         thread: Mutex::new(None),
     }
 }

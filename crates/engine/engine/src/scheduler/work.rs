@@ -123,11 +123,20 @@ fn rest(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) -> R
                 let more = engine.save_some();
                 shared.publish_at_rest(&engine.stats());
                 if !more {
+                    measure(engine, shared);
                     return commands.recv();
                 }
                 wait = PAUSE;
             }
         }
+    }
+}
+
+/// Looks once at what the memory gives, where somebody wants to know: while nobody waits for an answer.
+fn measure(engine: &mut Engine, shared: &Shared) {
+    if shared.bandwidth_wanted.load(Ordering::Relaxed) && shared.bandwidth.load(Ordering::Relaxed) == 0 {
+        let measured = engine.backend().quick_bandwidth().unwrap_or(0.0);
+        shared.bandwidth.store(measured as u64, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Counts of experts: the same on every backend and however tokens are batched, and readable while the engine works.
 
-use crate::common::drive::{answer, collect, engine, greedy, options, prompt};
+use crate::common::drive::{answer, collect, engine, finish, greedy, options, prompt, submit};
 use crate::common::{On, Run, exact_backends, limits, load};
 use octet_compute::cpu::isa::Isa;
+use octet_engine::engine::{Event, Request, TokenRoutes};
 use octet_engine::experts::ExpertUsage;
 use octet_engine::scheduler::{Handle, Options, Shutdown};
 use octet_synth::{Mix, tiny};
@@ -103,6 +104,87 @@ fn every_token_is_counted_on_every_instruction_set() {
             let layers = run.model.config().layers;
             let sums: Vec<u64> = counts(&run)[..layers].iter().map(|l| l.iter().sum()).collect();
             assert_eq!(sums, vec![90 * top_k; layers], "{architecture} on {isa:?}");
+        }
+    }
+}
+
+/// Where the tokens of an answer went, as its events say.
+fn routes(events: &std::sync::mpsc::Receiver<Event>) -> Vec<Option<TokenRoutes>> {
+    let routes = |e| if let Event::Token { routes, .. } = e { Some(routes.map(|r| *r)) } else { None };
+    events.try_iter().filter_map(routes).collect()
+}
+
+/// A prompt of one token: then each token that was computed chose one of the answer, and the routes add up to the counts.
+#[test]
+fn the_routes_of_an_answer_are_what_was_counted() {
+    let mut e = engine("qwen35moe", &options());
+    let asking = |asked| Request { routes: asked, ..greedy(prompt(1, 3), 20) };
+    let (_, events) = submit(&mut e, asking(true));
+    finish(&mut e);
+    let routes_of: Vec<TokenRoutes> = routes(&events).into_iter().map(|r| r.expect("asked for")).collect();
+    let usage = e.experts().expect("a mixture of experts");
+    assert_eq!((routes_of.len(), routes_of[0].gates.len()), (20, usage.layers.len()));
+    for (i, layer) in usage.layers.iter().enumerate() {
+        let mut counted = vec![0; layer.tokens.len()];
+        for r in &routes_of {
+            let chosen = &r.experts[i * usage.per_token..(i + 1) * usage.per_token];
+            chosen.iter().for_each(|&expert| counted[expert as usize] += 1);
+        }
+        assert_eq!(counted, layer.tokens, "layer {i}");
+        assert!(routes_of.iter().any(|r| r.gates[i] > 0), "it has a shared expert");
+    }
+    let (_, events) = submit(&mut e, asking(false));
+    finish(&mut e);
+    assert!(routes(&events).iter().all(Option::is_none), "not asked for");
+    let mut dense = engine("qwen3", &options());
+    let (_, events) = submit(&mut dense, asking(true));
+    finish(&mut dense);
+    assert!(routes(&events).iter().all(Option::is_none), "it has no experts");
+}
+
+/// Neither guesses nor what else is in the batch nor the cache change them.
+#[test]
+fn routes_are_the_same_in_every_batch_and_with_guesses() {
+    // it repeats itself, so lookup guesses right
+    let repeated: Vec<u32> = prompt(12, 7).into_iter().cycle().take(120).collect();
+    let asking = |n| Request { routes: true, n, ..greedy(repeated.clone(), 60) };
+    let mut e = engine("qwen35moe", &options());
+    let (_, events) = submit(&mut e, asking(1));
+    finish(&mut e);
+    let alone = routes(&events);
+    let (_, cached) = submit(&mut e, asking(1));
+    let (_, other) = submit(&mut e, greedy(prompt(90, 5), 40));
+    finish(&mut e);
+    assert_eq!(routes(&cached), alone);
+    assert!(routes(&other).iter().all(Option::is_none));
+    let speculation = octet_engine::engine::speculation::Options::default();
+    let mut guessing = engine("qwen35moe", &octet_engine::engine::Options { speculation, ..options() });
+    let (_, events) = submit(&mut guessing, asking(1));
+    finish(&mut guessing);
+    assert_eq!(routes(&events), alone, "{:?}", guessing.stats().speculation);
+}
+
+/// On a CPU they are those of the oracle: experts in the same order, and the weight of the shared one.
+#[test]
+fn routes_are_those_of_the_oracle() {
+    let tokens = prompt(40, 9);
+    for (architecture, ..) in MIXTURES {
+        let file = tiny(architecture, Mix::Of(GgmlType::F32)).expect("a tiny model of a known architecture");
+        let of = |on| {
+            let mut run = Run::new(load(&file, on, limits()));
+            run.model.expert_counts().trace(true);
+            run.feed(&tokens);
+            (0..tokens.len()).map(|t| run.model.expert_counts().routes(t)).collect::<Vec<_>>()
+        };
+        let want = of(On::Reference);
+        assert!(want.iter().all(Option::is_some), "{architecture}");
+        for isa in Isa::ALL.into_iter().filter(|i| i.available()) {
+            for (t, (got, want)) in of(On::Exact(isa)).iter().flatten().zip(want.iter().flatten()).enumerate()
+            {
+                assert_eq!(got.experts, want.experts, "{architecture} on {isa:?}, token {t}");
+                let near = got.gates.iter().zip(&want.gates).all(|(a, b)| a.abs_diff(*b) <= 1);
+                assert!(near, "{architecture} on {isa:?}, token {t}: {got:?}, {want:?}");
+            }
         }
     }
 }

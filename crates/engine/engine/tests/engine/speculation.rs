@@ -34,7 +34,7 @@ fn seen(events: &Receiver<Event>) -> BTreeMap<u32, Seen> {
     let mut all: BTreeMap<u32, Seen> = BTreeMap::new();
     for event in events.try_iter() {
         match event {
-            Event::Token { choice, id, text, logprob } => {
+            Event::Token { choice, id, text, logprob, .. } => {
                 let one = all.entry(choice).or_default();
                 one.tokens.push(id);
                 one.text.push_str(&text);

@@ -1,7 +1,8 @@
 //! A whole answer, gathered from its events. Used wherever an answer is not streamed: each dialect writes one from it.
 
 use super::{
-    Applied, Event, FinishReason, Message, Part, ReasoningPart, Role, Timings, TokenLogprob, ToolCall, Usage,
+    Applied, Event, FinishReason, Message, Part, ReasoningPart, Role, RoutedExperts, Timings, TokenLogprob,
+    ToolCall, Usage,
 };
 use crate::ApiError;
 
@@ -37,6 +38,8 @@ pub struct Choice {
     pub logprobs: Vec<TokenLogprob>,
     /// Ids of all tokens, where they were asked for.
     pub tokens: Vec<u32>,
+    /// Of all tokens, where they were asked for.
+    pub experts: Option<RoutedExperts>,
     /// `None` if it did not come to its end.
     pub finish: Option<FinishReason>,
 }
@@ -124,6 +127,9 @@ impl Answer {
                 self.choice(*choice).logprobs.extend(tokens.iter().cloned());
             }
             Event::Tokens { choice, ids } => self.choice(*choice).tokens.extend(ids),
+            Event::RoutedExperts { choice, tokens } => {
+                self.choice(*choice).experts.get_or_insert_default().extend(tokens);
+            }
             Event::Progress { .. } => {}
             Event::Applied(applied) => self.applied = Some(applied.clone()),
             Event::Finished { choice, reason } => self.choice(*choice).finish = Some(reason.clone()),

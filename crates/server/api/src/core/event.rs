@@ -85,6 +85,13 @@ pub enum Event {
         /// In order.
         ids: Vec<u32>,
     },
+    /// Experts of the tokens whose text comes next, where [`Reporting::experts`](super::Reporting) asks.
+    RoutedExperts {
+        /// Which answer.
+        choice: u32,
+        /// In order.
+        tokens: RoutedExperts,
+    },
     /// How far the prompts are processed, where [`Reporting::progress`](super::Reporting) asks.
     Progress {
         /// Tokens that are done, those from the cache included.
@@ -204,6 +211,31 @@ impl Timings {
 
 fn per_second(n: u64, ms: f64) -> f64 {
     if ms > 0.0 { n as f64 * 1000.0 / ms } else { 0.0 }
+}
+
+/// The experts that chose tokens of an answer: those that the token before each was given to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RoutedExperts {
+    /// Layers that have experts.
+    pub layers: usize,
+    /// Experts of each layer that a token is given to.
+    pub per_token: usize,
+    /// Texts of the tokens; U+FFFD where one is no whole character.
+    pub tokens: Vec<String>,
+    /// `[tokens, layers, per_token]`: numbers of the experts, the likeliest first.
+    pub experts: Vec<u16>,
+    /// `[tokens, layers]`: the weight of the shared expert, 255 is 1. All 0 where there is none.
+    pub gates: Vec<u8>,
+}
+
+impl RoutedExperts {
+    /// Adds those of the tokens that follow.
+    pub fn extend(&mut self, next: &Self) {
+        (self.layers, self.per_token) = (next.layers, next.per_token);
+        self.tokens.extend(next.tokens.iter().cloned());
+        self.experts.extend(&next.experts);
+        self.gates.extend(&next.gates);
+    }
 }
 
 /// A token of the answer and how probable it was.

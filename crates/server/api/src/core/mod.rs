@@ -13,7 +13,7 @@ mod template;
 
 pub use answer::{Answer, Block, Choice};
 pub use embed::{EmbedRequest, Embeddings, VectorEncoding};
-pub use event::{Applied, Event, FinishReason, Timings, TokenLogprob, TopLogprob, Usage};
+pub use event::{Applied, Event, FinishReason, RoutedExperts, Timings, TokenLogprob, TopLogprob, Usage};
 pub(crate) use message::arguments_object;
 pub use message::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 pub use model::{Abilities, Loaded, ModelInfo};

@@ -211,6 +211,8 @@ pub struct Reporting {
     pub timings_per_token: bool,
     /// The ids of the answer's tokens.
     pub tokens: bool,
+    /// The experts that chose each token.
+    pub experts: bool,
     /// They are part of a whole answer; otherwise they are only counted there.
     pub whole_tokens: bool,
     /// Log-probabilities are those after all samplers.

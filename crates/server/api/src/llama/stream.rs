@@ -125,8 +125,9 @@ impl StreamWriter for Writer {
             Event::Usage(usage) => self.usage = *usage,
             Event::Timings(timings) => self.timings = *timings,
             Event::Error(e) => self.fail(e, out),
-            // Plain text neither thinks nor calls.
-            Event::Reasoning { .. }
+            // Plain text neither thinks nor calls, and experts cannot be asked for here.
+            Event::RoutedExperts { .. }
+            | Event::Reasoning { .. }
             | Event::ReasoningSignature { .. }
             | Event::RedactedReasoning { .. }
             | Event::ToolCallStart { .. }

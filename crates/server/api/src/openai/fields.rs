@@ -95,6 +95,8 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     r.user = o.read("user", Field::string)?;
     r.report.progress = o.read("return_progress", Field::bool)?.unwrap_or(false);
     r.report.timings_per_token = o.read("timings_per_token", Field::bool)?.unwrap_or(false);
+    // SGLang's name.
+    r.report.experts = o.read("return_routed_experts", Field::bool)?.unwrap_or(false);
     r.report.post_sampling = o.read("post_sampling_probs", Field::bool)?.unwrap_or(false);
     r.metadata = o.read("metadata", Field::map)?.unwrap_or_default();
     if let Some(max) = r.max_tokens

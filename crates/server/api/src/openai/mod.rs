@@ -5,6 +5,7 @@ pub mod completions;
 mod custom;
 pub mod embeddings;
 pub mod error;
+mod experts;
 mod fields;
 mod logprobs;
 pub mod models;

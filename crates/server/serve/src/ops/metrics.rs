@@ -93,6 +93,9 @@ pub struct Metrics {
     preemptions: Level,
     steps: Level,
     masked_steps: Level,
+    step_bytes: Level,
+    bandwidth: Level,
+    memory: Gauge,
     worst_step: Share,
     step_seconds: Share,
     masked_step_seconds: Share,
@@ -143,7 +146,15 @@ impl Default for Metrics {
             level("octet:cache_disk_dropped", "States that were to be stored there and were not");
         let preemptions = level("octet:preemptions", "Sequences put back for want of pages since then");
         let steps = level("octet:steps", "Steps of the model since then");
+        let step_bytes =
+            level("octet:step_bytes", "Bytes that they had to read: weights, states, keys and values");
+        let bandwidth = level(
+            "octet:memory_bandwidth_bytes",
+            "What the device's memory gives in a second; measured when the model rests first",
+        );
         let masked_steps = level("octet:masked_steps", "Those that had constrained answers");
+        let memory = Gauge::default();
+        exposed.register("process_resident_memory_bytes", "Memory that the server holds", memory.clone());
         let mut share = |name: &str, help: &str| {
             let family = Share::default();
             exposed.register(name, help, family.clone());
@@ -220,6 +231,9 @@ impl Default for Metrics {
             preemptions,
             steps,
             masked_steps,
+            step_bytes,
+            bandwidth,
+            memory,
             worst_step,
             step_seconds,
             masked_step_seconds,
@@ -302,6 +316,7 @@ impl Metrics {
         for (i, info) in models.list().iter().enumerate() {
             self.read_engine(models, i, &Self::model(&info.id));
         }
+        self.memory.set(i64::try_from(resident_memory()).unwrap_or(i64::MAX));
         let mut out = String::new();
         encode(&mut out, &self.exposed)?;
         Ok(out)
@@ -327,6 +342,8 @@ impl Metrics {
             (&self.snapshots_evicted, cache.evicted),
             (&self.preemptions, stats.preemptions),
             (&self.steps, stats.steps),
+            (&self.step_bytes, stats.step_bytes),
+            (&self.bandwidth, loaded.as_ref().and_then(|l| l.handle.bandwidth()).unwrap_or(0)),
             (&self.masked_steps, stats.masked_steps),
             (&self.disk_bytes, cache.disk.bytes),
             (&self.disk_hits, cache.disk.hits),
@@ -364,4 +381,13 @@ impl Metrics {
             }
         }
     }
+}
+
+/// Bytes of memory that this process holds, what it has read of mapped files included; 0 where the system does not say.
+fn resident_memory() -> u64 {
+    let Ok(own) = sysinfo::get_current_pid() else { return 0 };
+    let mut system = sysinfo::System::new();
+    let what = sysinfo::ProcessRefreshKind::nothing().with_memory();
+    system.refresh_processes_specifics(sysinfo::ProcessesToUpdate::Some(&[own]), false, what);
+    system.process(own).map_or(0, sysinfo::Process::memory)
 }

@@ -1,7 +1,7 @@
 //! One answer as it comes from the engine, in the terms of the APIs. Fed by `run`.
 
-use octet_api::core::{Event, FinishReason, TokenLogprob, TopLogprob};
-use octet_engine::engine::{self, Finish};
+use octet_api::core::{Event, FinishReason, RoutedExperts, TokenLogprob, TopLogprob};
+use octet_engine::engine::{self, Finish, TokenRoutes};
 use octet_engine::tokenizer::Tokenizer;
 use octet_parser::{Delta, Parser};
 use uuid::Uuid;
@@ -62,6 +62,7 @@ impl Choice {
         id: u32,
         text: &str,
         logprob: Option<&engine::TokenLogprob>,
+        routes: Option<&TokenRoutes>,
         out: &mut Vec<Event>,
     ) {
         self.last = Some(id);
@@ -70,6 +71,10 @@ impl Choice {
         }
         if self.tokens {
             out.push(Event::Tokens { choice: self.index, ids: vec![id] });
+        }
+        // What ends an answer is no part of it.
+        if let Some(routes) = routes.filter(|_| !tokenizer.eos_ids().contains(&id)) {
+            out.push(Event::RoutedExperts { choice: self.index, tokens: experts(tokenizer, id, routes) });
         }
         if self.logprobs {
             self.waiting.extend(logprob.map(|l| token_logprob(tokenizer, l)));
@@ -168,6 +173,17 @@ fn token_logprob(tokenizer: &Tokenizer, l: &engine::TokenLogprob) -> TokenLogpro
         bytes: bytes.to_vec(),
         logprob: Some(l.logprob),
         top: top.collect(),
+    }
+}
+
+fn experts(tokenizer: &Tokenizer, id: u32, routes: &TokenRoutes) -> RoutedExperts {
+    let layers = routes.gates.len();
+    RoutedExperts {
+        layers,
+        per_token: routes.experts.len() / layers.max(1),
+        tokens: vec![text(tokenizer.token_bytes(id))],
+        experts: routes.experts.to_vec(),
+        gates: routes.gates.to_vec(),
     }
 }
 

@@ -273,6 +273,7 @@ fn engine_request(
         cache: request.cache.prompt.unwrap_or(true),
         cache_salt: request.cache.salt.clone(),
         explain_miss: defaults.explain_miss,
+        routes: request.report.experts,
         ..Request::default()
     }
 }

@@ -330,7 +330,7 @@ impl Run {
             }
             engine::Event::PromptProgress { done, .. } => self.advance(prompt, done, &mut out),
             engine::Event::Embedding(_) => {}
-            engine::Event::Token { choice, id, text, logprob } => {
+            engine::Event::Token { choice, id, text, logprob, routes } => {
                 self.count_token();
                 if self.request.report.timings_per_token {
                     out.push(Event::Timings(self.running_times()));
@@ -340,6 +340,7 @@ impl Run {
                     id,
                     &text,
                     logprob.as_ref(),
+                    routes.as_deref(),
                     &mut out,
                 );
             }

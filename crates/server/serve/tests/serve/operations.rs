@@ -174,7 +174,55 @@ async fn what_happens_is_measured() {
     assert_eq!(value("vllm:request_success_total{model_name=\"tiny\",finished_reason=\"length\"}"), 2.0);
     assert!(text.contains("vllm:cache_config_info{") && text.contains("block_size=\"64\""));
     assert!(value("octet:snapshots{") > 0.0);
+    assert!(value("octet:step_bytes{") > 0.0 && value("process_resident_memory_bytes ") > 1e6);
+    // Measured when the engine has rested a while after somebody asked.
+    f.until("the bandwidth is known", || {
+        f.app.models.loaded(0).is_some_and(|l| l.handle.bandwidth().is_some())
+    })
+    .await;
     assert!(text.ends_with("# EOF\n"));
+}
+
+/// `[tokens, layers, experts_per_token]` and the texts of the tokens.
+fn routed(routed: &Value) -> (Vec<u16>, Vec<String>) {
+    use base64::Engine as _;
+    let bytes = |name: &str| {
+        let text = routed[name].as_str().expect("base64");
+        base64::engine::general_purpose::STANDARD.decode(text).expect("base64")
+    };
+    assert_eq!((&routed["layers"], &routed["experts_per_token"]), (&json!(4), &json!(3)));
+    let tokens: Vec<String> = serde_json::from_value(routed["tokens"].clone()).expect("texts");
+    let experts: Vec<u16> = bytes("experts").chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+    assert_eq!((experts.len(), bytes("shared_gate").len()), (tokens.len() * 4 * 3, tokens.len() * 4));
+    assert!(experts.iter().all(|e| *e < 8));
+    (experts, tokens)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_says_which_experts_chose_its_tokens() {
+    let f = Fixture::start().await;
+    let asked = |more: Value| with(&with(&chat("Hello"), json!({"temperature": 0, "n": 2})), more);
+    let plain = f.ok(CHAT, &asked(json!({}))).await;
+    assert!(plain["choices"][0].get("routed_experts").is_none());
+    let whole = f.ok(CHAT, &asked(json!({"return_routed_experts": true}))).await;
+    let (experts, tokens) = routed(&whole["choices"][0]["routed_experts"]);
+    assert_eq!(tokens.len() as u64 * 2, whole["usage"]["completion_tokens"].as_u64().unwrap());
+    assert_eq!(routed(&whole["choices"][1]["routed_experts"]).0, experts, "the same answer");
+    // A stream says the same, piece by piece.
+    let mut streamed = (Vec::new(), Vec::new());
+    for (_, chunk) in f.events(CHAT, &asked(json!({"return_routed_experts": true, "stream": true}))).await {
+        for choice in chunk["choices"].as_array().into_iter().flatten().filter(|c| c["index"] == 0) {
+            if choice.get("routed_experts").is_some() {
+                let (experts, tokens) = routed(&choice["routed_experts"]);
+                streamed.0.extend(experts);
+                streamed.1.extend(tokens);
+            }
+        }
+    }
+    assert_eq!(streamed, (experts, tokens));
+    let body = json!({"prompt": "Hello", "max_tokens": 5, "temperature": 0, "return_routed_experts": true});
+    let completed = f.ok("/v1/completions", &body).await;
+    assert_eq!(routed(&completed["choices"][0]["routed_experts"]).1.len(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::super::FINGERPRINT;
+use super::super::experts::WireExperts;
 use super::super::logprobs::Logprobs;
 use super::super::usage::{WireTimings, WireUsage};
 use super::finish_name;
@@ -28,6 +29,8 @@ struct WireChoice<'a> {
     index: u32,
     message: WireMessage<'a>,
     logprobs: Option<Logprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_experts: Option<WireExperts<'a>>,
     finish_reason: &'static str,
     /// vLLM's: the text that ended the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,6 +107,7 @@ fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
             tool_calls: calls,
         },
         logprobs: request.logprobs.map(|_| Logprobs::new(&c.logprobs)),
+        routed_experts: c.experts.as_ref().map(WireExperts::new),
         finish_reason: finish_name(finish),
         stop_reason: if let FinishReason::StopSequence(text) = finish { Some(text) } else { None },
     }

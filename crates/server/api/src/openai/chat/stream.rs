@@ -2,12 +2,13 @@
 
 use serde::Serialize;
 
+use super::super::experts::WireExperts;
 use super::super::logprobs::Logprobs;
 use super::super::usage::{WireProgress, WireTimings, WireUsage};
 use super::super::{FINGERPRINT, error};
 use super::finish_name;
 use crate::ApiError;
-use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob, ToolOrigin};
+use crate::core::{Event, FinishReason, GenerateRequest, RoutedExperts, TokenLogprob, ToolOrigin};
 use crate::dialect::{StreamWriter, broken_off, with_prefix};
 use crate::sse;
 
@@ -30,6 +31,8 @@ pub struct ChunkWriter {
     /// Tools that take a text, and calls of them that are not written yet, one a choice.
     custom_tools: Vec<String>,
     custom_calls: Vec<CustomCall>,
+    /// Experts of tokens that wait for their text, by choice.
+    experts: Vec<(u32, RoutedExperts)>,
     /// The end of a choice, not written yet.
     finish: Option<(u32, FinishReason)>,
     usage: Option<WireUsage>,
@@ -60,9 +63,18 @@ struct ChunkChoice<'a> {
     delta: Delta<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<Logprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_experts: Option<WireExperts<'a>>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<&'a str>,
+}
+
+impl ChunkChoice<'_> {
+    fn new(index: u32) -> Self {
+        let delta = Delta::default();
+        Self { index, delta, logprobs: None, routed_experts: None, finish_reason: None, stop_reason: None }
+    }
 }
 
 #[derive(Default, Serialize)]
@@ -132,6 +144,7 @@ impl ChunkWriter {
                 .map(|t| t.name.clone())
                 .collect(),
             custom_calls: Vec::new(),
+            experts: Vec::new(),
             finish: None,
             usage: None,
             timings: None,
@@ -178,9 +191,17 @@ impl ChunkWriter {
     fn delta(&mut self, choice: u32, delta: Delta<'_>, out: &mut Vec<u8>) {
         let waiting = self.begin(choice, out);
         let logprobs = (!waiting.is_empty()).then(|| Logprobs::new(&waiting));
-        let choice = ChunkChoice { index: choice, delta, logprobs, finish_reason: None, stop_reason: None };
+        let experts = self.take_experts(choice);
+        let routed_experts = experts.as_ref().map(WireExperts::new);
+        let piece = ChunkChoice { delta, logprobs, routed_experts, ..ChunkChoice::new(choice) };
         let timings = self.timings_per_token.then(|| self.timings.take()).flatten();
-        self.chunk(&[choice], timings.as_ref(), out);
+        self.chunk(&[piece], timings.as_ref(), out);
+    }
+
+    /// The experts that wait for a piece of this choice.
+    fn take_experts(&mut self, choice: u32) -> Option<RoutedExperts> {
+        let at = self.experts.iter().position(|(c, _)| *c == choice)?;
+        Some(self.experts.swap_remove(at).1)
     }
 
     /// How far the prompt is: a chunk without an answer.
@@ -196,8 +217,7 @@ impl ChunkWriter {
         }
         self.begun.push((choice, Vec::new()));
         let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
-        let first =
-            ChunkChoice { index: choice, delta, logprobs: None, finish_reason: None, stop_reason: None };
+        let first = ChunkChoice { delta, ..ChunkChoice::new(choice) };
         self.chunk(&[first], None, out);
         Vec::new()
     }
@@ -216,12 +236,13 @@ impl ChunkWriter {
     fn release(&mut self, last: bool, out: &mut Vec<u8>) {
         let Some((index, reason)) = self.finish.take() else { return };
         let waiting = self.begin(index, out);
+        let experts = self.take_experts(index);
         let choice = ChunkChoice {
-            index,
-            delta: Delta::default(),
             logprobs: (!waiting.is_empty()).then(|| Logprobs::new(&waiting)),
+            routed_experts: experts.as_ref().map(WireExperts::new),
             finish_reason: Some(finish_name(&reason)),
             stop_reason: if let FinishReason::StopSequence(text) = &reason { Some(text) } else { None },
+            ..ChunkChoice::new(index)
         };
         let timings = if last && !self.include_usage { self.timings.take() } else { None };
         self.chunk(&[choice], timings.as_ref(), out);
@@ -286,6 +307,12 @@ impl StreamWriter for ChunkWriter {
                 waiting.extend(tokens.iter().cloned());
                 if let Some((_, w)) = self.begun.iter_mut().find(|(c, _)| c == choice) {
                     *w = waiting;
+                }
+            }
+            Event::RoutedExperts { choice, tokens } => {
+                match self.experts.iter_mut().find(|(c, _)| c == choice) {
+                    Some((_, waiting)) => waiting.extend(tokens),
+                    None => self.experts.push((*choice, tokens.clone())),
                 }
             }
             Event::Finished { choice, reason } => {

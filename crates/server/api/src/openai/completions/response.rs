@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::super::FINGERPRINT;
 use super::super::chat::finish_name;
+use super::super::experts::WireExperts;
 use super::super::usage::{WireTimings, WireUsage};
 use super::logprobs::Logprobs;
 use crate::core::{Answer, Choice, FinishReason, GenerateRequest};
@@ -28,6 +29,8 @@ struct WireChoice<'a> {
     index: u32,
     text: String,
     logprobs: Option<Logprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_experts: Option<WireExperts<'a>>,
     finish_reason: &'static str,
     /// vLLM's: the text that ended the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,6 +57,7 @@ fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
         index: c.index,
         text: c.text(),
         logprobs: request.logprobs.map(|_| Logprobs::new(&c.logprobs, &mut 0)),
+        routed_experts: c.experts.as_ref().map(WireExperts::new),
         finish_reason: finish_name(finish),
         stop_reason: if let FinishReason::StopSequence(text) = finish { Some(text) } else { None },
     }

@@ -3,11 +3,12 @@
 use serde::Serialize;
 
 use super::super::chat::finish_name;
+use super::super::experts::WireExperts;
 use super::super::usage::{WireProgress, WireTimings, WireUsage};
 use super::super::{FINGERPRINT, error};
 use super::logprobs::Logprobs;
 use crate::ApiError;
-use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob};
+use crate::core::{Event, FinishReason, GenerateRequest, RoutedExperts, TokenLogprob};
 use crate::dialect::{StreamWriter, broken_off, with_prefix};
 use crate::sse;
 
@@ -36,6 +37,8 @@ struct Progress {
     choice: u32,
     /// Log-probabilities that wait for their text.
     waiting: Vec<TokenLogprob>,
+    /// Experts that do.
+    experts: Option<RoutedExperts>,
     /// Characters of its text so far, as its tokens have them.
     offset: u64,
 }
@@ -61,6 +64,8 @@ struct ChunkChoice<'a> {
     index: u32,
     text: &'a str,
     logprobs: Option<Logprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_experts: Option<WireExperts<'a>>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<&'a str>,
@@ -113,12 +118,13 @@ impl CompletionWriter {
         out: &mut Vec<u8>,
     ) {
         let p = self.progress(index);
-        let waiting = std::mem::take(&mut p.waiting);
+        let (waiting, experts) = (std::mem::take(&mut p.waiting), p.experts.take());
         let logprobs = (!waiting.is_empty()).then(|| Logprobs::new(&waiting, &mut p.offset));
         let stop_reason =
             if let Some(FinishReason::StopSequence(text)) = finish { Some(&**text) } else { None };
-        let choice =
-            ChunkChoice { index, text, logprobs, finish_reason: finish.map(finish_name), stop_reason };
+        let routed_experts = experts.as_ref().map(WireExperts::new);
+        let finish_reason = finish.map(finish_name);
+        let choice = ChunkChoice { index, text, logprobs, routed_experts, finish_reason, stop_reason };
         let with_times = (last && !self.include_usage) || (self.timings_per_token && !last);
         let timings = if with_times { self.timings.take() } else { None };
         let usage = self.include_usage.then_some(None);
@@ -180,6 +186,9 @@ impl StreamWriter for CompletionWriter {
             Event::Text { choice, text } => self.piece(*choice, text, None, false, out),
             Event::Logprobs { choice, tokens } if self.logprobs => {
                 self.progress(*choice).waiting.extend(tokens.iter().cloned());
+            }
+            Event::RoutedExperts { choice, tokens } => {
+                self.progress(*choice).experts.get_or_insert_default().extend(tokens);
             }
             Event::Finished { choice, reason } => {
                 self.finish = Some((*choice, reason.clone()));
