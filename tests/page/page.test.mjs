@@ -305,12 +305,49 @@ on("the heat map is what /experts counts", {}, async page => {
   });
 });
 
+on("each token is coloured by the experts that chose it", { settings: { sampling: { temperature: 0, max_tokens: 40 }, thinking: "off" } }, async page => {
+  await page.click("#open-experts");
+  await page.waitForSelector("aside select");
+  await send(page, "Tell me a story about an owl.");
+  await answered(page);
+  await page.waitForSelector(".words span:nth-child(40)");
+  // The server says the same to any client.
+  const asked = { model: "fox", messages: [{ role: "user", content: "Tell me a story about an owl." }], temperature: 0, max_tokens: 40, chat_template_kwargs: { enable_thinking: false }, return_routed_experts: true };
+  const { message, routed_experts: routed } = await page.evaluate(async body => {
+    const response = await fetch("v1/chat/completions", { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
+    return (await response.json()).choices[0];
+  }, asked);
+  assert.deepEqual([routed.layers, routed.experts_per_token, routed.tokens.length], [8, 4, 40]);
+  assert.deepEqual(await page.$$eval(".words span", all => all.map(span => span.textContent)), routed.tokens);
+  assert.equal(routed.tokens.join("").trim(), message.content.trim());
+  const raw = Buffer.from(routed.experts, "base64");
+  const of = (token, layer) => [0, 1, 2, 3].map(k => raw.readUInt16LE(2 * ((token * 8 + layer) * 4 + k)));
+  await page.hover(".words span:nth-child(8)");
+  const detail = (await page.innerText(".detail")).split("\n");
+  assert.ok(detail[0].startsWith(JSON.stringify(routed.tokens[7])), detail[0]);
+  for (let layer = 0; layer < 8; layer++) assert.ok(detail[1 + layer].startsWith(`Layer ${layer}: ${of(7, layer).join(", ")} · shared expert 0.`), detail[1 + layer]);
+  const hues = () => page.$$eval(".words span", all => all.map(span => Number(span.style.getPropertyValue("--hue"))));
+  assert.ok(new Set(await hues()).size > 1, "several groups");
+  await page.selectOption(".word-map select", "3");
+  await page.waitForFunction(hue => Number(document.querySelector(".words span").style.getPropertyValue("--hue")) === hue, (of(0, 3)[0] * 360) / 32);
+  assert.deepEqual(await hues(), routed.tokens.map((_, token) => (of(token, 3)[0] * 360) / 32));
+  await page.focus(".words");
+  await page.keyboard.press("ArrowRight");
+  assert.match(await page.innerText(".detail"), /^"[^\n]*\nLayer 3: /);
+  assert.match(await page.innerText(".gates"), /Weight of the shared expert by layer: mean 0\.\d\d/);
+});
+
 on("performance and API show figures and a request that works", { settings: { sampling: { max_tokens: 20 }, thinking: "off" } }, async page => {
   await page.click("#open-performance");
   await send(page, "Hello");
   await answered(page);
   await page.waitForSelector('.chart[data-metric="performance.generated"]', { timeout: 30_000 });
-  assert.ok((await page.locator(".chart").count()) >= 8);
+  assert.ok((await page.locator(".chart").count()) >= 10);
+  const memory = await page.innerText('.chart[data-metric="performance.memory"] strong');
+  assert.ok(parseFloat(memory) > 0.02 && memory.endsWith("GiB"), memory);
+  // The limit is measured when the model rests.
+  await page.waitForSelector('.chart[data-metric="performance.bandwidth"] .limit', { timeout: 60_000, state: "attached" });
+  assert.match(await page.innerText('.chart[data-metric="performance.bandwidth"]'), /highest [\d.,]+ GB\/s, [\d,]+% of [\d.,]+ GB\/s/);
   await page.click("#open-api");
   assert.match(await page.innerText("aside .code pre"), /^curl --no-buffer http:\/\/127\.0\.0\.1:\d+\/v1\/chat\/completions/);
   await page.click("aside [role=radio]:has-text('Python')");

@@ -2,6 +2,7 @@
 // sends an ETag, and a change is a change of one file.
 import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { gzipSync } from "node:zlib";
 import { defineConfig, type Plugin } from "vite";
 
 const TYPES: Record<string, string> = {
@@ -40,7 +41,7 @@ function licences(): Plugin {
   };
 }
 
-/** Writes `page/files.in`: path, content type and bytes of each file, as Rust. */
+/** Compresses all but fonts, which are, and writes `page/files.in`: path, content type and bytes of each file, as Rust. */
 function list(): Plugin {
   let out = "";
   return {
@@ -53,13 +54,17 @@ function list(): Plugin {
     },
     closeBundle() {
       const names = readdirSync(join(out, "page")).filter(name => name !== "files.in").sort();
-      const line = (path: string, type: string, file: string) => `    ("${path}", "${type}", include_bytes!("${file}")),\n`;
+      const line = (path: string, type: string, file: string, gzip: boolean) => `    ("${path}", "${type}", include_bytes!("${file}"), ${gzip}),\n`;
       const lines = names.map(name => {
         const type = TYPES[name.split(".").pop() ?? ""];
         if (!type) throw new Error(`which content type has ${name}?`);
-        return line(name, type, name);
+        if (type.startsWith("font/")) return line(name, type, name, false);
+        const path = join(out, "page", name);
+        writeFileSync(`${path}.gz`, gzipSync(readFileSync(path), { level: 9 }));
+        rmSync(path);
+        return line(name, type, `${name}.gz`, true);
       });
-      lines.unshift(line("index.html", "text/html; charset=utf-8", "../index.html"));
+      lines.unshift(line("index.html", "text/html; charset=utf-8", "../index.html", false));
       writeFileSync(join(out, "page/files.in"), `&[\n${lines.join("")}]\n`);
     },
   };

@@ -1,16 +1,16 @@
-//! The page: a chat for the browser. Its files are built from `web/` and lie in `assets/page/`; `/` is its document, `/page/` has the rest.
+//! The page: a chat for the browser. Its files are built from `web/` and lie in `assets/page/`, compressed; `/` is its document,
+//! `/page/` has the rest.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::Write;
+use std::io::Read;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::read::GzDecoder;
 use hyper::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
     HeaderName, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
@@ -23,8 +23,8 @@ use super::call::trace;
 use super::error::named;
 use crate::app::App;
 
-/// Path, content type and bytes of each file.
-type Source = (&'static str, &'static str, &'static [u8]);
+/// Path, content type and bytes of each file, and whether these are compressed (gzip).
+type Source = (&'static str, &'static str, &'static [u8], bool);
 
 /// Written by the page's build.
 const SOURCES: &[Source] = include!("../../assets/page/files.in");
@@ -40,28 +40,38 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; f
 /// A file as it is sent.
 struct File {
     kind: &'static str,
-    plain: &'static [u8],
+    stored: &'static [u8],
+    is_gzip: bool,
     etag: HeaderValue,
-    /// Compressed when the first asks for it.
-    gzip: OnceLock<bytes::Bytes>,
+    /// Decompressed for clients that do not take it as it is stored, when the first of them asks.
+    plain: OnceLock<bytes::Bytes>,
 }
 
 impl File {
-    fn new((_, kind, plain): &Source) -> Self {
+    fn new((_, kind, stored, is_gzip): &Source) -> Self {
         let mut hasher = DefaultHasher::new();
-        hasher.write(plain);
+        hasher.write(stored);
         let etag = HeaderValue::from_str(&format!("\"{:016x}\"", hasher.finish()));
-        Self { kind, plain, etag: etag.expect("hexadecimal digits"), gzip: OnceLock::new() }
+        Self {
+            kind,
+            stored,
+            is_gzip: *is_gzip,
+            etag: etag.expect("hexadecimal digits"),
+            plain: OnceLock::new(),
+        }
     }
 
-    fn gzip(&self) -> bytes::Bytes {
-        let compressed = || {
-            let mut out = GzEncoder::new(Vec::new(), Compression::best());
-            // Writing to memory does not fail; if it did, the file would be sent as it is.
-            let done = out.write_all(self.plain).and_then(|()| out.finish());
-            bytes::Bytes::from(done.unwrap_or_default())
+    fn plain(&self) -> bytes::Bytes {
+        let plain = || {
+            if !self.is_gzip {
+                return bytes::Bytes::from_static(self.stored);
+            }
+            let mut out = Vec::new();
+            // Part of the program, and tested to be whole.
+            let _ = GzDecoder::new(self.stored).read_to_end(&mut out);
+            out.into()
         };
-        self.gzip.get_or_init(compressed).clone()
+        self.plain.get_or_init(plain).clone()
     }
 
     fn response(&self, asked: &HeaderMap) -> Response {
@@ -72,14 +82,13 @@ impl File {
         if has(IF_NONE_MATCH, etag) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
-            // Fonts are compressed already.
-            let gzip = (has(ACCEPT_ENCODING, "gzip") && !self.kind.starts_with("font/"))
-                .then(|| self.gzip())
-                .filter(|b| !b.is_empty());
-            if gzip.is_some() {
+            let body = if self.is_gzip && has(ACCEPT_ENCODING, "gzip") {
                 response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            }
-            *response.body_mut() = gzip.map_or_else(|| Body::from(self.plain), Body::from);
+                bytes::Bytes::from_static(self.stored)
+            } else {
+                self.plain()
+            };
+            *response.body_mut() = Body::from(body);
         }
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
@@ -130,11 +139,21 @@ mod tests {
 
     #[test]
     fn the_document_loads_files_that_are_there() {
-        let document = std::str::from_utf8(files()[DOCUMENT].plain).expect("UTF-8");
+        let document = files()[DOCUMENT].plain();
+        let document = std::str::from_utf8(&document).expect("UTF-8");
         let named = document.split("./page/").skip(1).filter_map(|rest| rest.split('"').next());
         let named: Vec<&str> = named.collect();
         assert!(named.len() >= 2, "a script and a style: {named:?}");
         assert!(named.iter().all(|name| files().contains_key(name)), "{named:?}");
         assert!(!document.contains("<style") && !document.contains(" style="), "the policy forbids it");
+    }
+
+    #[test]
+    fn what_is_stored_compressed_is_whole() {
+        for (path, kind, stored, is_gzip) in SOURCES {
+            let mut out = Vec::new();
+            let read = GzDecoder::new(*stored).read_to_end(&mut out);
+            assert_eq!(*is_gzip, read.is_ok() && out.len() > stored.len(), "{path}: {kind}");
+        }
     }
 }

@@ -9,6 +9,7 @@ import * as state from "./state.ts";
 import * as store from "./store.ts";
 import { line } from "./tree.ts";
 import type { Message } from "./types.ts";
+import { addWords, beginWords, endWords } from "./words.ts";
 
 interface Run {
   message: Signal<Message>;
@@ -75,6 +76,7 @@ async function follow(run: Run, response: Response) {
       store.putMessage(run.message.peek()).catch(() => {});
     }
   };
+  beginWords(draft.id);
   const later = () => window.setTimeout(show, document.hidden ? HIDDEN_MS : FRAME_MS);
   try {
     for await (const data of events(response)) {
@@ -82,12 +84,16 @@ async function follow(run: Run, response: Response) {
         running.done = true;
         break;
       }
-      take(draft, running, JSON.parse(data) as Chunk, performance.now());
+      const chunk = JSON.parse(data) as Chunk;
+      take(draft, running, chunk, performance.now());
+      const routed = chunk.choices?.[0]?.routed_experts;
+      if (routed) addWords(draft.id, routed);
       drawn ||= later();
     }
   } finally {
+    endWords(draft.id);
     show();
-  // A timer that is still to come shows nothing any more.
+    // A timer that is still to come shows nothing any more.
     over = true;
   }
 }
@@ -153,6 +159,7 @@ async function ask(message: Message, before: Message[], prefix: Message | null) 
     return;
   }
   const counting = beginCounting();
+  if (counting) body.return_routed_experts = true;
   await complete(run, async () => {
     const response = await call("v1/chat/completions", {
       method: "POST",

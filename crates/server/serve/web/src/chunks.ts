@@ -1,5 +1,6 @@
 // A stream of chat chunks, gathered into a message: a pure function of message and chunk.
 import type { Message } from "./types.ts";
+import type { Routed } from "./words.ts";
 
 interface Timings {
   cache_n?: number;
@@ -22,7 +23,7 @@ export interface Chunk {
   usage?: { prompt_tokens?: number; completion_tokens?: number; prompt_tokens_details?: { cached_tokens?: number } | null } | null;
   timings?: Timings;
   prompt_progress?: { total: number; cache: number; processed: number };
-  choices?: { delta?: { content?: string | null; reasoning_content?: string | null; reasoning?: string | null; tool_calls?: Call[] | null }; finish_reason?: string | null }[];
+  choices?: { delta?: { content?: string | null; reasoning_content?: string | null; reasoning?: string | null; tool_calls?: Call[] | null }; finish_reason?: string | null; routed_experts?: Routed }[];
 }
 
 /** What is known of a running answer besides its message. */

@@ -1,4 +1,4 @@
-// Samples of /metrics over the last hour, while the page is open.
+// Samples of /metrics over the last hour, from when the page is opened.
 import { signal } from "@preact/signals";
 import { call } from "./api.ts";
 
@@ -7,7 +7,8 @@ export interface Sample {
   values: Record<string, number>;
 }
 
-const PERIOD_MS = 2000;
+/** While somebody looks, and else. */
+const [PERIOD_MS, QUIET_MS] = [2000, 10_000];
 const HOUR_MS = 3_600_000;
 export const samples = signal<Sample[]>([]);
 export const failed = signal(false);
@@ -28,6 +29,7 @@ export function parse(text: string, model: string): Record<string, number> {
 
 let timer = 0;
 let modelNow = "";
+let looks = false;
 
 async function sample() {
   const begun = modelNow;
@@ -42,13 +44,21 @@ async function sample() {
   }
 }
 
-/** Begins to take samples, and goes on until the page is left; another model begins anew. */
-export function watch(model: string) {
-  if (model !== modelNow) samples.value = [];
-  modelNow = model;
-  if (timer) return;
+function next() {
   void sample();
-  timer = window.setInterval(() => void sample(), PERIOD_MS);
+  timer = window.setTimeout(next, looks ? PERIOD_MS : QUIET_MS);
+}
+
+/** Begins to take samples, and goes on until the page is left; another model begins anew. `looking`: more often, as they are seen. */
+export function watch(model: string, looking: boolean) {
+  const changed = model !== modelNow;
+  if (changed) samples.value = [];
+  if (timer && !changed && looks === looking) return;
+  [modelNow, looks] = [model, looking];
+  window.clearTimeout(timer);
+  // What is seen is of now; else the page has better things to do when it begins.
+  if (looking) next();
+  else timer = window.setTimeout(next, QUIET_MS);
 }
 
 export interface Point {

@@ -7,6 +7,7 @@ import { finish, take, type Chunk, type Running } from "../src/chunks.ts";
 import { curl, pythonValue } from "../src/snippets.ts";
 import { below, children, line, path } from "../src/tree.ts";
 import type { Message } from "../src/types.ts";
+import { Words, type Routed } from "../src/words.ts";
 
 const message = (id: string, parent: string | null, created: number): Message => ({ id, parent, created, chat: "c", role: "user", text: id, state: "done" });
 const tree = new Map([message("a", null, 1), message("b", "a", 2), message("c", "a", 3), message("d", "b", 4), message("e", null, 5)].map(m => [m.id, m]));
@@ -71,6 +72,30 @@ test("calls of tools come in pieces", () => {
 
 test("an error in a stream is thrown", () => {
   assert.throws(() => gather([{ error: { message: "no room" } }]), /no room/);
+});
+
+/** `[tokens][layers][experts_per_token]` as the server sends it. */
+const routed = (tokens: string[], experts: number[][][], gates: number[][]): Routed => ({
+  layers: experts[0]!.length,
+  experts_per_token: experts[0]![0]!.length,
+  tokens,
+  experts: Buffer.from(Uint16Array.from(experts.flat(2)).buffer).toString("base64"),
+  shared_gate: Buffer.from(gates.flat()).toString("base64"),
+});
+
+test("tokens with similar experts are one group", () => {
+  const words = new Words();
+  // Two kinds of tokens in turn; layer 0 sends all to expert 300, and tells nothing.
+  for (let i = 0; i < 40; i++) {
+    const kind = i % 2;
+    const experts = [[300, 301], kind ? [1, 2] : [7, 8], kind ? [3, 4 + (i % 4)] : [9, 10 + (i % 4)]];
+    words.push(routed([`t${i}`], [experts], [[51, 0, 255]]));
+  }
+  words.regroup();
+  assert.deepEqual([words.of(1, 0), words.of(1, 1)], [[300, 301], [1, 2]]);
+  assert.deepEqual(words.gate().map(g => Math.round(g * 100)), [20, 0, 100]);
+  const of = (kind: number) => new Set(words.groups.filter((_, i) => i % 2 === kind));
+  assert.ok([...of(0)].every(g => !of(1).has(g)), JSON.stringify(words.groups));
 });
 
 test("snippets survive quotes", () => {

@@ -2,6 +2,7 @@
 import { useEffect } from "preact/hooks";
 import { isRunning, stopAll } from "../answer.ts";
 import { language, t } from "../i18n.ts";
+import { watch } from "../metrics.ts";
 import * as state from "../state.ts";
 import { Composer, focusComposer } from "./composer.tsx";
 import { Experts } from "./experts.tsx";
@@ -52,6 +53,8 @@ export function App() {
   useEffect(() => {
     document.title = state.chat.value?.title ? `${state.chat.value.title} · Octet` : "Octet";
   }, [state.chat.value?.title]);
+  const model = state.isLocal.value ? (state.model.value?.id ?? "") : "";
+  useEffect(() => watch(model, name === "performance"), [model, name]);
   const Panel = name ? PANELS[name] : null;
   return (
     <div class={`page${name ? " with-panel" : ""}${state.menu.value ? " with-menu" : ""}`}>

@@ -1,11 +1,13 @@
 // The experts panel: a heat map of layers x experts, of the answer that runs, of one that was given, or of all since the model was loaded.
 import { signal } from "@preact/signals";
+import { Fragment } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { isRunning } from "../answer.ts";
 import { beginCounting, endCounting, entropyOf, isCounting, live, refreshTotal, summary, total, type Counting } from "../experts.ts";
 import { number, t } from "../i18n.ts";
 import * as state from "../state.ts";
 import type { ExpertCounts } from "../types.ts";
+import { WordMap } from "./words.tsx";
 
 const shownOf = signal("live");
 const other = signal("");
@@ -157,7 +159,13 @@ export function Experts() {
       <p class="small dim pointed" aria-hidden="true">{pointed.value || " "}</p>
       {choices.map((choice, i) => {
         const counts = countsOf(choice);
-        return counts ? <HeatMap key={`${i}`} counts={counts} label={names[choice] ?? ""} /> : <p key={`${i}`} class="dim">{t("experts.none")}</p>;
+        if (!counts) return <p key={`${i}`} class="dim">{t("experts.none")}</p>;
+        return (
+          <Fragment key={`${i}`}>
+            <HeatMap counts={counts} label={names[choice] ?? ""} />
+            {choice !== "total" && <WordMap message={choice === "live" ? "" : choice} experts={counts.layers[0]?.counts.length ?? 1} />}
+          </Fragment>
+        );
       })}
       <p class="small dim">{t("experts.note")}</p>
     </div>

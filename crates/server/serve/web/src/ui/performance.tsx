@@ -1,29 +1,30 @@
 // The performance panel: throughput, queue, cache and steps of the last hour, from /metrics.
-import { useEffect } from "preact/hooks";
 import { number, t, type Key } from "../i18n.ts";
-import { failed, gauge, rate, ratio, samples, watch, type Point } from "../metrics.ts";
-import * as state from "../state.ts";
+import { failed, gauge, rate, ratio, samples, type Point } from "../metrics.ts";
 
 const [W, H] = [320, 64];
 const HOUR_MS = 3_600_000;
 
-function Chart({ name, points, unit, digits = 0 }: { name: Key; points: Point[]; unit: string; digits?: number }) {
+function Chart({ name, points, unit, digits = 0, limit = 0 }: { name: Key; points: Point[]; unit: string; digits?: number; limit?: number }) {
   if (!points.length) return null;
   const [first, last] = [points[0]!, points.at(-1)!];
-  const most = Math.max(...points.map(p => p.value), 1e-9);
+  const highest = Math.max(...points.map(p => p.value), 0);
+  const most = Math.max(highest, limit, 1e-9);
   const span = Math.min(HOUR_MS, Math.max(60_000, last.at - first.at));
   const x = (p: Point) => W - ((last.at - p.at) / span) * W;
   const y = (p: Point) => H - 1 - (p.value / most) * (H - 4);
   const line = points.map(p => `${x(p).toFixed(1)},${y(p).toFixed(1)}`).join(" ");
   const now = `${number(last.value, digits)} ${unit}`.trim();
-  const peak = `${number(most < 1e-6 ? 0 : most, digits)} ${unit}`.trim();
+  const peak = `${number(highest, digits)} ${unit}`.trim();
+  const level = H - 1 - (limit / most) * (H - 4);
   return (
     <figure class="chart" data-metric={name}>
       <figcaption><span>{t(name)}</span><strong>{now}</strong></figcaption>
       <svg viewBox={`0 0 ${W} ${H}`} preserveAspectRatio="none" role="img" aria-label={t("performance.alt", { name: t(name), now, peak })}>
         <polyline points={line} />
+        {limit > 0 && <line class="limit" x1={0} x2={W} y1={level} y2={level} />}
       </svg>
-      <p class="small dim axis"><span>{t("performance.ago", { n: number(Math.round(span / 60_000)) })}</span><span>{t("performance.peak", { n: peak })}</span></p>
+      <p class="small dim axis"><span>{t("performance.ago", { n: number(Math.round(span / 60_000)) })}</span><span>{limit > 0 ? t("performance.limit", { n: peak, limit: `${number(limit, digits)} ${unit}`, share: number((100 * highest) / limit) }) : t("performance.peak", { n: peak })}</span></p>
     </figure>
   );
 }
@@ -31,9 +32,8 @@ function Chart({ name, points, unit, digits = 0 }: { name: Key; points: Point[];
 const scaled = (points: Point[], by: number) => points.map(p => ({ ...p, value: p.value * by }));
 
 export function Performance() {
-  const model = state.isLocal.value ? (state.model.value?.id ?? "") : "";
-  useEffect(() => watch(model), [model]);
   const all = samples.value;
+  const limit = (all.at(-1)?.values["octet:memory_bandwidth_bytes"] ?? 0) / 1e9;
   const has = (name: string) => (all.at(-1)?.values[name] ?? 0) > 0;
   return (
     <div class="panel-body">
@@ -51,6 +51,11 @@ export function Performance() {
           {has("octet:cache_disk_bytes") && <Chart name="performance.disk" points={scaled(gauge(all, "octet:cache_disk_bytes"), 2 ** -20)} unit="MiB" digits={1} />}
           <Chart name="performance.step" points={scaled(ratio(all, "octet:step_seconds", "octet:steps"), 1000)} unit="ms" digits={2} />
           <Chart name="performance.batch" points={ratio(all, "vllm:generation_tokens_total", "octet:steps")} unit="" digits={2} />
+          {has("vllm:spec_decode_num_draft_tokens_total") && (
+            <Chart name="performance.guesses" points={scaled(ratio(all, "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"), 100)} unit="%" digits={1} />
+          )}
+          {has("octet:step_bytes") && <Chart name="performance.bandwidth" points={scaled(ratio(all, "octet:step_bytes", "octet:step_seconds"), 1e-9)} unit="GB/s" digits={1} limit={limit} />}
+          {has("process_resident_memory_bytes") && <Chart name="performance.memory" points={scaled(gauge(all, "process_resident_memory_bytes"), 2 ** -30)} unit="GiB" digits={2} />}
         </div>
       )}
       <p class="small dim">{t("performance.note")} <a href="metrics">metrics</a></p>
