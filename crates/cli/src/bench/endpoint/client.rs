@@ -1,13 +1,24 @@
 //! One endpoint of OpenAI's kind: its models, and one measured request. Used by `load`.
 
-use std::error::Error as _;
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
-use reqwest::{Client, Response, Url, redirect};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION, USER_AGENT};
+use hyper::{Method, Request, Response};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error as SendError};
+use hyper_util::rt::TokioExecutor;
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde_json::Value;
+use url::Url;
 
 use super::stream::{Failure, Reader, Sample, error_message, line};
 use crate::Usage;
@@ -32,7 +43,9 @@ pub struct Endpoint {
     pub url: Url,
     /// The model that is asked for.
     pub model: String,
-    client: Client,
+    /// Follows no redirect, and knows no proxy: the key is for this endpoint, and it is what is measured.
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    key: Option<HeaderValue>,
     timeouts: Timeouts,
 }
 
@@ -44,28 +57,23 @@ impl Endpoint {
         key: Option<String>,
         timeouts: Timeouts,
     ) -> anyhow::Result<Self> {
-        let mut headers = HeaderMap::new();
-        if let Some(key) = key {
+        let key = key.map(|key| {
             let value = HeaderValue::try_from(format!("Bearer {key}"));
             let mut value =
                 value.map_err(|_| Usage("the API key holds characters that no header may".into()))?;
             value.set_sensitive(true);
-            headers.insert(AUTHORIZATION, value);
-        }
-        // Where that was done before, it was ring too.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder();
-        // What is not encrypted needs no certificates, which a small container may not have.
-        let client = if url.scheme() == "http" { client.tls_certs_only([]) } else { client };
-        let client = client
-            .default_headers(headers)
-            .user_agent(concat!("octet/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(timeouts.connect)
-            .redirect(redirect::Policy::none()) // the key is for this endpoint
-            .no_proxy() // the endpoint is measured, not what lies between
-            .build()
-            .context("cannot start an HTTP client")?;
-        let mut endpoint = Self { url, model: String::new(), client, timeouts };
+            Ok::<_, Usage>(value)
+        });
+        let key = key.transpose()?;
+        let tls = tls(&url).context("cannot start an HTTP client")?;
+        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(timeouts.connect));
+        let connector = connector.enable_http1().wrap_connector(http);
+        let client = Client::builder(TokioExecutor::new()).build(connector);
+        let mut endpoint = Self { url, model: String::new(), client, key, timeouts };
         endpoint.model = match model {
             Some(model) => model,
             None => endpoint.first_model().await?,
@@ -78,7 +86,7 @@ impl Endpoint {
         let advice = "name the model with --model, or see that the address is right";
         let failed = |Failure(why): Failure| anyhow::anyhow!("{url}: {why}; {advice}");
         let get = async {
-            let response = self.client.get(url.clone()).send().await.map_err(not_sent)?;
+            let response = self.send(Method::GET, &url, Bytes::new()).await?;
             let status = response.status();
             if !status.is_success() {
                 return Err(refusal(response).await);
@@ -104,12 +112,23 @@ impl Endpoint {
         Failure(format!("no end after {} s (--request-timeout)", self.timeouts.request.as_secs()))
     }
 
+    async fn send(&self, method: Method, url: &Url, body: Bytes) -> Result<Response<Incoming>, Failure> {
+        let mut request = Request::builder().method(&method).uri(url.as_str());
+        request = request.header(USER_AGENT, concat!("octet/", env!("CARGO_PKG_VERSION")));
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, key);
+        }
+        if method == Method::POST {
+            request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, "text/event-stream");
+        }
+        let request = request.body(Full::new(body)).map_err(|e| Failure(line(&e.to_string())))?;
+        self.client.request(request).await.map_err(|e| not_sent(&e))
+    }
+
     async fn stream(&self, json: String) -> Result<Sample, Failure> {
-        let post = self.client.post(join(&self.url, "chat/completions"));
-        let post =
-            post.header(CONTENT_TYPE, "application/json").header(ACCEPT, "text/event-stream").body(json);
+        let url = join(&self.url, "chat/completions");
         let sent = Instant::now();
-        let mut response = post.send().await.map_err(not_sent)?;
+        let mut response = self.send(Method::POST, &url, json.into()).await?;
         if !response.status().is_success() {
             return Err(refusal(response).await);
         }
@@ -120,9 +139,9 @@ impl Endpoint {
             return Err(Failure(format!("the answer is no stream but {}", kind(&text))));
         }
         let mut reader = Reader::new();
-        while let Some(bytes) = response.chunk().await.map_err(broken)? {
+        while let Some(bytes) = chunk(&mut response).await? {
             if reader.push(&bytes, sent.elapsed())? {
-                let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
+                let rest = async { while let Ok(Some(_)) = chunk(&mut response).await {} };
                 // A connection that stays open is not used again: no failure.
                 let _ = tokio::time::timeout(CLOSING, rest).await;
                 break;
@@ -158,32 +177,50 @@ fn join(base: &Url, path: &str) -> Url {
 }
 
 /// Why a request could not be sent, or its answer not begin.
-fn not_sent(e: reqwest::Error) -> Failure {
-    let what = match (e.is_connect(), e.is_timeout()) {
+fn not_sent(e: &SendError) -> Failure {
+    let is_late = |e: &(dyn Error + 'static)| {
+        e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::TimedOut)
+    };
+    let what = match (e.is_connect(), causes(e).any(is_late)) {
         (true, true) => return Failure("no connection in time (--connect-timeout)".into()),
         (true, false) => "no connection",
         _ => "no answer",
     };
-    Failure(format!("{what}: {}", cause(&e)))
+    Failure(format!("{what}: {}", cause(e)))
 }
 
-fn broken(e: reqwest::Error) -> Failure {
-    Failure(format!("the stream broke: {}", cause(&e)))
+fn causes<'a>(e: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(e), |e: &&'a (dyn Error + 'static)| (*e).source())
 }
 
 /// The innermost cause, which says most.
-fn cause(e: &reqwest::Error) -> String {
-    let mut said = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        said = e.to_string();
-        source = e.source();
+fn cause(e: &(dyn Error + 'static)) -> String {
+    line(&causes(e).last().map(ToString::to_string).unwrap_or_default())
+}
+
+/// What encrypts. What is not encrypted needs no certificates, which a small container may not have.
+fn tls(url: &Url) -> anyhow::Result<ClientConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(match url.scheme() {
+        "http" => builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth(),
+        _ => builder.with_platform_verifier()?.with_no_client_auth(),
+    })
+}
+
+/// The next piece of an answer.
+async fn chunk(response: &mut Response<Incoming>) -> Result<Option<Bytes>, Failure> {
+    while let Some(frame) = response.body_mut().frame().await {
+        let frame = frame.map_err(|e| Failure(format!("the stream broke: {}", cause(&e))))?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
     }
-    line(&said)
+    Ok(None)
 }
 
 /// What an answer with a status of failure says.
-async fn refusal(response: Response) -> Failure {
+async fn refusal(response: Response<Incoming>) -> Failure {
     let status = response.status();
     let to = response.headers().get(LOCATION).and_then(|v| v.to_str().ok()).map(line);
     if let Some(to) = to.filter(|_| status.is_redirection()) {
@@ -213,10 +250,10 @@ fn kind(text: &str) -> String {
 }
 
 /// A body, or as much of it as anyone would read.
-async fn body(mut response: Response) -> Result<String, Failure> {
+async fn body(mut response: Response<Incoming>) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     while bytes.len() < BODY_BYTES_MAX {
-        let Some(more) = response.chunk().await.map_err(broken)? else { break };
+        let Some(more) = chunk(&mut response).await? else { break };
         bytes.extend_from_slice(&more);
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use reqwest::Url;
 use serde_json::{Map, Value};
+use url::Url;
 
 use super::Output;
 use crate::Usage;
