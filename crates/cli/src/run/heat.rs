@@ -143,6 +143,7 @@ mod tests {
             ExpertUsage { per_token: 2, layers: vec![layer(0, [8, 0, 1, 4]), layer(1, [0, 2, 1, 0])] };
         let text = draw(&usage, Palette::Ascii, 7);
         assert_eq!(text.lines().take(2).collect::<Vec<_>>(), ["0 @ .=", "1  @= "]);
+        let text = draw(&usage, Palette::Ascii, 200);
         assert!(text.contains("2 layers (down), 4 experts (across); 6 tokens, 2 experts each"), "{text}");
         assert!(text.contains("0/0 (8), 0/3 (4), 1/1 (2)"), "{text}");
         let halved = draw(&usage, Palette::Blocks, 5);
