@@ -508,7 +508,10 @@ test("pictures for the documentation", { skip: !process.env.SHOTS }, async () =>
   await send(dark.page, "Show me some Markdown.");
   await answered(dark.page);
   await dark.page.waitForSelector(".katex");
-  await dark.page.waitForSelector(".chart", { timeout: 30_000 });
+  // After the rest in which the memory is measured, something that is seen in the charts.
+  await dark.page.waitForSelector(".chart .limit", { timeout: 60_000, state: "attached" });
+  await dark.page.evaluate(async body => (await fetch("v1/chat/completions", { method: "POST", body, headers: { "Content-Type": "application/json" } })).text(), JSON.stringify({ messages: [{ role: "user", content: "Tell me a story." }], max_tokens: 600, ignore_eos: true }));
+  await dark.page.waitForFunction(() => !document.querySelector('.chart[data-metric="performance.generated"] strong').textContent.startsWith("0"));
   await shot(dark.page, "page-dark");
   await dark.context.close();
   const small = await fresh(browser, url, { options: { ...phone, colorScheme: "light", deviceScaleFactor: 1 } });

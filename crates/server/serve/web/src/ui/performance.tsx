@@ -43,6 +43,12 @@ export function Performance() {
         <div class="charts">
           <Chart name="performance.generated" points={rate(all, "vllm:generation_tokens_total")} unit={t("performance.perSecond")} digits={1} />
           <Chart name="performance.prompt" points={rate(all, "octet:prompt_tokens_computed_total")} unit={t("performance.perSecond")} digits={1} />
+          {has("octet:step_bytes") && <Chart name="performance.bandwidth" points={scaled(ratio(all, "octet:step_bytes", "octet:step_seconds"), 1e-9)} unit="GB/s" digits={1} limit={limit} />}
+          <Chart name="performance.batch" points={ratio(all, "vllm:generation_tokens_total", "octet:steps")} unit="" digits={2} />
+          {has("vllm:spec_decode_num_draft_tokens_total") && (
+            <Chart name="performance.guesses" points={scaled(ratio(all, "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"), 100)} unit="%" digits={1} />
+          )}
+          {has("process_resident_memory_bytes") && <Chart name="performance.memory" points={scaled(gauge(all, "process_resident_memory_bytes"), 2 ** -30)} unit="GiB" digits={2} />}
           <Chart name="performance.running" points={gauge(all, "vllm:num_requests_running")} unit="" />
           <Chart name="performance.waiting" points={gauge(all, "vllm:num_requests_waiting")} unit="" />
           <Chart name="performance.kv" points={scaled(gauge(all, "vllm:kv_cache_usage_perc"), 100)} unit="%" digits={1} />
@@ -50,12 +56,6 @@ export function Performance() {
           <Chart name="performance.snapshots" points={scaled(gauge(all, "octet:snapshot_bytes"), 2 ** -20)} unit="MiB" digits={1} />
           {has("octet:cache_disk_bytes") && <Chart name="performance.disk" points={scaled(gauge(all, "octet:cache_disk_bytes"), 2 ** -20)} unit="MiB" digits={1} />}
           <Chart name="performance.step" points={scaled(ratio(all, "octet:step_seconds", "octet:steps"), 1000)} unit="ms" digits={2} />
-          <Chart name="performance.batch" points={ratio(all, "vllm:generation_tokens_total", "octet:steps")} unit="" digits={2} />
-          {has("vllm:spec_decode_num_draft_tokens_total") && (
-            <Chart name="performance.guesses" points={scaled(ratio(all, "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"), 100)} unit="%" digits={1} />
-          )}
-          {has("octet:step_bytes") && <Chart name="performance.bandwidth" points={scaled(ratio(all, "octet:step_bytes", "octet:step_seconds"), 1e-9)} unit="GB/s" digits={1} limit={limit} />}
-          {has("process_resident_memory_bytes") && <Chart name="performance.memory" points={scaled(gauge(all, "process_resident_memory_bytes"), 2 ** -30)} unit="GiB" digits={2} />}
         </div>
       )}
       <p class="small dim">{t("performance.note")} <a href="metrics">metrics</a></p>
