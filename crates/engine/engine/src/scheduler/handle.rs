@@ -210,10 +210,14 @@ impl Handle {
         ExpertUsage::read(&self.shared.info.config, &self.shared.experts)
     }
 
-    /// Bytes per second that the device's memory gives: the limit of a decode step. `None` before it was measured, which happens when
-    /// the engine rests for the first time after somebody asked, and on devices where it is not quick.
-    pub fn bandwidth(&self) -> Option<u64> {
+    /// Asks for [`Handle::bandwidth`] to be measured when the engine rests next. Takes 256 MiB for some tens of milliseconds.
+    pub fn want_bandwidth(&self) {
         self.shared.bandwidth_wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes per second that the device's memory gives: the limit of a decode step. `None` before it was measured, and on devices
+    /// where that is not quick.
+    pub fn bandwidth(&self) -> Option<u64> {
         Some(self.shared.bandwidth.load(Ordering::Relaxed)).filter(|&b| b > 0)
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use octet_compute::batch::PAGE_TOKENS;
+use octet_engine::scheduler::Handle;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -343,7 +344,7 @@ impl Metrics {
             (&self.preemptions, stats.preemptions),
             (&self.steps, stats.steps),
             (&self.step_bytes, stats.step_bytes),
-            (&self.bandwidth, loaded.as_ref().and_then(|l| l.handle.bandwidth()).unwrap_or(0)),
+            (&self.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle))),
             (&self.masked_steps, stats.masked_steps),
             (&self.disk_bytes, cache.disk.bytes),
             (&self.disk_hits, cache.disk.hits),
@@ -381,6 +382,22 @@ impl Metrics {
             }
         }
     }
+}
+
+/// Memory that must be free for the bandwidth to be measured.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+/// Bytes per second that a model's memory gives; 0 while that is not known. Asks for it where there is memory to spare.
+fn bandwidth(handle: &Handle) -> u64 {
+    handle.bandwidth().unwrap_or_else(|| {
+        let mut system = sysinfo::System::new();
+        system.refresh_memory();
+        let group = system.cgroup_limits().map_or(u64::MAX, |c| c.total_memory.saturating_sub(c.rss));
+        if system.available_memory().min(group) >= FREE_BYTES_MIN {
+            handle.want_bandwidth();
+        }
+        0
+    })
 }
 
 /// Bytes of memory that this process holds, what it has read of mapped files included; 0 where the system does not say.
