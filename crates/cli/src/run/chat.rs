@@ -2,9 +2,7 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use octet_engine::experts::ExpertUsage;
 use serde_json::Value;
 
 use super::commands::obey;
@@ -13,6 +11,7 @@ use super::input::{Input, Typed};
 use super::interrupt::Interrupt;
 use super::print::{Printer, Reasoning};
 use super::session::Session;
+use super::state::{Answers, Chat, Last, Next};
 use crate::advice::{Place, advice};
 use crate::chat::Conversation;
 use crate::sampling;
@@ -34,54 +33,6 @@ pub struct Options {
 pub type Open<'a> = dyn Fn(&str) -> anyhow::Result<Load<'a>> + 'a;
 /// Loads an opened model.
 pub type Load<'a> = Box<dyn FnOnce(Conversation) -> anyhow::Result<Session> + 'a>;
-
-/// A conversation at work.
-pub struct Chat {
-    pub session: Session,
-    /// What the model was called.
-    pub model: String,
-    /// Settings of sampling that were changed, in this order: another model gets them too.
-    pub changed: Vec<(String, String)>,
-    pub last: Option<Last>,
-    pub answers: Answers,
-    /// The terminal shows UTF-8.
-    pub utf8: bool,
-}
-
-/// The last answer.
-pub struct Last {
-    /// What it cost.
-    pub summary: String,
-    /// Tokens of the context that it and its prompt took.
-    pub context: usize,
-    /// Where its tokens went, those of its prompt included.
-    pub experts: Option<ExpertUsage>,
-}
-
-/// All answers of the model that is loaded.
-#[derive(Default)]
-pub struct Answers {
-    pub number: usize,
-    pub tokens: usize,
-    /// Tokens after each answer's first, and the time that they took.
-    pub after_first: usize,
-    pub time: Duration,
-    /// From each question to the first token.
-    pub prompt_time: Duration,
-}
-
-/// What follows a command.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Next {
-    Stay,
-    /// `before` are the messages to go back to where that fails.
-    Answer {
-        before: Vec<Value>,
-    },
-    /// Another model.
-    Model(String),
-    Leave,
-}
 
 /// Reads and answers until the user leaves.
 pub fn run(session: Session, model: String, options: &Options, open: &Open<'_>) -> anyhow::Result<()> {

@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::chat::{Chat, Next};
 use super::heat::{self, Palette};
 use super::session::Session;
+use super::state::{Chat, Next};
 use crate::chat::{Conversation, read_json};
 use crate::sampling;
 use crate::stderr::note;

@@ -9,6 +9,7 @@ mod json;
 mod markdown;
 mod print;
 mod session;
+mod state;
 mod wrap;
 
 use std::io::IsTerminal;
