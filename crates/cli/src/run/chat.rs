@@ -145,14 +145,15 @@ impl Chat {
             session.check(&chat)?;
             Ok(session)
         });
-        let (session, is_new) = match loaded {
+        let (mut session, is_new) = match loaded {
             Ok(session) => (session, true),
             Err(e) => {
                 complain(&e, &format!("; {} stays", self.model));
                 (old(chat)?, false)
             }
         };
-        self.session = Session { system, ..session };
+        session.system = system;
+        self.session = session;
         for (name, value) in &self.changed {
             // It was taken once: no model has other limits.
             sampling::set(&mut self.session.request, name, value)?;
