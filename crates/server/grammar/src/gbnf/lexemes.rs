@@ -10,6 +10,15 @@ use super::parse::{Grammar, Node, Set};
 
 /// Most characters of a part, as written out, that is looked at.
 const POSITIONS_MAX: usize = 512;
+/// Most elements of a sequence that are one part.
+const ITEMS_MAX: usize = 64;
+/// Most parts: each is compared with each.
+const PARTS_MAX: usize = 512;
+/// Steps of building automata for one grammar. A rule of a few bytes may stand for more than can ever be built, also where it has no
+/// characters at all: what is left then stays in lexemes of one character.
+const STEPS_MAX: usize = 1 << 24;
+/// The same for one automaton.
+const STEPS_OF_ONE_MAX: usize = 1 << 18;
 
 /// The parts that are lexemes.
 pub struct Lexemes {
@@ -22,11 +31,12 @@ impl Lexemes {
     pub fn choose(grammar: &Grammar) -> Self {
         let mut out = Self { parts: HashMap::new() };
         let mut firsts = HashMap::new();
+        let mut steps_left = STEPS_MAX;
         for body in &grammar.bodies {
             each_sequence(body, &mut |items| {
                 let mut at = 0;
-                while at < items.len() {
-                    let len = closed(grammar, &items[at..], &mut firsts);
+                while at < items.len() && out.parts.len() < PARTS_MAX {
+                    let len = closed(grammar, &items[at..], &mut firsts, &mut steps_left);
                     if len > 1 {
                         out.parts.insert(items[at..at + len].to_vec(), true);
                     }
@@ -51,7 +61,10 @@ impl Lexemes {
 
     /// How many elements at the beginning of a sequence are one lexeme; 0 where the first is not part of one.
     pub fn at(&self, items: &[Node]) -> usize {
-        (2..=items.len()).rev().find(|n| self.parts.get(&items[..*n]) == Some(&true)).unwrap_or(0)
+        (2..=items.len().min(ITEMS_MAX))
+            .rev()
+            .find(|n| self.parts.get(&items[..*n]) == Some(&true))
+            .unwrap_or(0)
     }
 
     /// All lexemes of one character.
@@ -97,11 +110,19 @@ fn each_sequence(node: &Node, with: &mut impl FnMut(&[Node])) {
 }
 
 /// How many elements at the beginning are closed together, the most; their first characters go to `firsts`.
-fn closed(grammar: &Grammar, items: &[Node], firsts: &mut HashMap<Vec<Node>, Set>) -> usize {
-    let plain = items.iter().take_while(|n| grammar.is_plain(n)).count();
-    for len in (2..=plain.min(64)).rev() {
-        let mut automaton = Automaton::default();
-        let Some(part) = automaton.add(grammar, &Node::Seq(items[..len].to_vec())) else { continue };
+fn closed(
+    grammar: &Grammar,
+    items: &[Node],
+    firsts: &mut HashMap<Vec<Node>, Set>,
+    steps_left: &mut usize,
+) -> usize {
+    let plain = items.iter().take(ITEMS_MAX).take_while(|n| grammar.is_plain(n)).count();
+    for len in (2..=plain).rev() {
+        let most = STEPS_OF_ONE_MAX.min(*steps_left);
+        let mut automaton = Automaton { steps_left: most, ..Automaton::default() };
+        let part = automaton.add(grammar, &Node::Seq(items[..len].to_vec()));
+        *steps_left -= most - automaton.steps_left;
+        let Some(part) = part else { continue };
         if !part.nullable
             && automaton.is_deterministic(&part.first)
             && part.last.iter().all(|p| automaton.follow[*p].is_empty())
@@ -119,6 +140,7 @@ fn closed(grammar: &Grammar, items: &[Node], firsts: &mut HashMap<Vec<Node>, Set
 struct Automaton {
     sets: Vec<Set>,
     follow: Vec<Vec<usize>>,
+    steps_left: usize,
 }
 
 /// A part of it.
@@ -131,6 +153,7 @@ struct Piece {
 impl Automaton {
     /// `None` where it gets too large.
     fn add(&mut self, grammar: &Grammar, node: &Node) -> Option<Piece> {
+        self.step(1)?;
         match node {
             Node::Chars(set) => {
                 let at = self.sets.len();
@@ -143,7 +166,7 @@ impl Automaton {
                 let mut out = Piece { nullable: true, first: Vec::new(), last: Vec::new() };
                 for item in items {
                     let next = self.add(grammar, item)?;
-                    out = self.then(out, next);
+                    out = self.then(out, next)?;
                 }
                 Some(out)
             }
@@ -151,6 +174,7 @@ impl Automaton {
                 let mut out = Piece { nullable: false, first: Vec::new(), last: Vec::new() };
                 for one in all {
                     let one = self.add(grammar, one)?;
+                    self.step(one.first.len() + one.last.len())?;
                     out.nullable |= one.nullable;
                     out.first.extend(one.first);
                     out.last.extend(one.last);
@@ -161,34 +185,45 @@ impl Automaton {
                 let mut out = Piece { nullable: true, first: Vec::new(), last: Vec::new() };
                 for _ in 0..*least {
                     let next = self.add(grammar, inner)?;
-                    out = self.then(out, next);
+                    out = self.then(out, next)?;
                 }
                 match most {
                     None => {
                         let again = self.add(grammar, inner)?;
-                        for p in &again.last {
-                            self.follow[*p].extend(&again.first);
-                        }
-                        Some(self.then(out, Piece { nullable: true, ..again }))
+                        self.lead(&again.last, &again.first)?;
+                        self.then(out, Piece { nullable: true, ..again })
                     }
                     Some(most) => {
                         // a{0,2} is (a(a)?)?: what follows the last is what may come again.
                         let mut tail = Piece { nullable: true, first: Vec::new(), last: Vec::new() };
                         for _ in *least..*most {
                             let next = self.add(grammar, inner)?;
-                            tail = Piece { nullable: true, ..self.then(next, tail) };
+                            tail = Piece { nullable: true, ..self.then(next, tail)? };
                         }
-                        Some(self.then(out, tail))
+                        self.then(out, tail)
                     }
                 }
             }
         }
     }
 
-    fn then(&mut self, a: Piece, b: Piece) -> Piece {
-        for p in &a.last {
-            self.follow[*p].extend(&b.first);
+    fn step(&mut self, n: usize) -> Option<()> {
+        self.steps_left = self.steps_left.checked_sub(n)?;
+        Some(())
+    }
+
+    /// What is in `from` may be followed by what is in `to`.
+    fn lead(&mut self, from: &[usize], to: &[usize]) -> Option<()> {
+        self.step(from.len() * to.len())?;
+        for p in from {
+            self.follow[*p].extend(to);
         }
+        Some(())
+    }
+
+    fn then(&mut self, a: Piece, b: Piece) -> Option<Piece> {
+        self.step(a.last.len() + b.first.len())?;
+        self.lead(&a.last, &b.first)?;
         let mut first = a.first;
         if a.nullable {
             first.extend(&b.first);
@@ -197,10 +232,16 @@ impl Automaton {
         if b.nullable {
             last.extend(a.last);
         }
-        Piece { nullable: a.nullable && b.nullable, first, last }
+        Some(Piece { nullable: a.nullable && b.nullable, first, last })
     }
 
+    /// False too where there are too many to compare.
     fn is_deterministic(&self, first: &[usize]) -> bool {
+        let pairs = |ids: &[usize]| ids.len().saturating_mul(ids.len());
+        let all = self.follow.iter().map(|f| pairs(f)).fold(pairs(first), usize::saturating_add);
+        if all > STEPS_OF_ONE_MAX {
+            return false;
+        }
         let apart = |ids: &[usize]| {
             ids.iter()
                 .enumerate()

@@ -165,6 +165,27 @@ mod tests {
         assert!(!lark.contains("ab"), "{lark}");
     }
 
+    /// Each would take years, or all memory, written out.
+    #[test]
+    fn a_short_grammar_of_very_much_is_translated() {
+        let doubled = |end: &str| {
+            let rules = (0..40).map(|i| format!("a{i} ::= a{} a{}\n", i + 1, i + 1));
+            format!("root ::= a0 a0\n{}a40 ::= {end}\n", rules.collect::<String>())
+        };
+        let repeated =
+            |what: &str| format!("root ::= (((({what}){{2000}}){{2000}}){{2000}}){{2000}} \"a\" root?");
+        for text in [doubled("\"\""), doubled("\"a\""), repeated("\"\""), repeated("\"a\"")] {
+            assert!(translate(&text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_translated() {
+        let text = format!("root ::= \"{}\" root?", "ab".repeat(20_000));
+        let Translated::Lark(lark) = translate(&text).unwrap() else { panic!("a regex") };
+        assert!(lark.contains("/(?:abab"), "{}", &lark[..100]);
+    }
+
     #[test]
     fn what_is_wrong_is_placed() {
         for (text, said) in [
