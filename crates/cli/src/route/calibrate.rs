@@ -10,7 +10,7 @@ use octet_config::{Cascade, Confidence, Config, printable};
 use octet_router::calibrate::{Sample, cheapest, draw, sweep};
 use octet_router::confidence::{Meter, Verdict};
 use octet_serve::{App, Gateway, Options};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::args::positive;
 use crate::serve::{ServeArgs, routes};
@@ -104,20 +104,25 @@ fn prompts(args: &CalibrateArgs) -> anyhow::Result<Vec<GenerateRequest>> {
     let mut out = Vec::new();
     for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
         let place = || format!("{}:{}", args.prompts.display(), i + 1);
-        let mut wire: Value = serde_json::from_str(line).with_context(|| format!("{}: not JSON", place()))?;
-        if let Some(prompt) = wire.get("prompt").cloned() {
-            wire = json!({"messages": [{"role": "user", "content": prompt}]});
-        }
-        wire["model"] = "m".into();
-        let read = openai::chat::parse(wire.to_string().as_bytes());
-        let mut request = read.map_err(|e| anyhow::anyhow!("{}: {}", place(), e.message))?;
-        request.max_tokens = request.max_tokens.or(u32::try_from(args.max_tokens).ok());
-        request.sampling.temperature = request.sampling.temperature.or(Some(0.0));
-        request.stream = true;
-        out.push(request);
+        out.push(question(line, args.max_tokens).with_context(place)?);
     }
     anyhow::ensure!(!out.is_empty(), "{}: holds no question", args.prompts.display());
     Ok(out)
+}
+
+/// The request of a line.
+fn question(line: &str, max_tokens: usize) -> anyhow::Result<GenerateRequest> {
+    let mut wire: Map<String, Value> = serde_json::from_str(line).context("not a JSON object")?;
+    if let Some(prompt) = wire.remove("prompt") {
+        wire = Map::from_iter([("messages".into(), json!([{"role": "user", "content": prompt}]))]);
+    }
+    wire.insert("model".into(), "m".into());
+    let read = openai::chat::parse(Value::from(wire).to_string().as_bytes());
+    let mut request = read.map_err(|e| anyhow::anyhow!(e.message))?;
+    request.max_tokens = request.max_tokens.or(u32::try_from(max_tokens).ok());
+    request.sampling.temperature = request.sampling.temperature.or(Some(0.0));
+    request.stream = true;
+    Ok(request)
 }
 
 /// One question to both; `None` where the fast model could not be measured.
@@ -207,6 +212,21 @@ fn report(args: &CalibrateArgs, samples: &[Sample]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_a_prompt_or_a_request() {
+        let asked = question(r#"{"prompt": "Why?"}"#, 9).unwrap();
+        assert_eq!((asked.max_tokens, asked.stream), (Some(9), true));
+        assert_eq!(
+            question(r#"{"messages": [{"role": "user", "content": "Why?"}], "max_tokens": 3}"#, 9)
+                .unwrap()
+                .max_tokens,
+            Some(3)
+        );
+        for line in ["\"Why?\"", "[1]", "7", "{", "{}"] {
+            assert!(question(line, 9).is_err(), "{line}");
+        }
+    }
 
     #[test]
     fn agreement_is_of_words() {
