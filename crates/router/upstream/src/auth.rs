@@ -82,6 +82,12 @@ struct Granted {
 }
 
 impl Token {
+    /// What the last token's header says, unless a new one is being fetched.
+    pub fn known(&self) -> Option<String> {
+        let current = self.current.try_lock().ok()?;
+        current.as_ref().and_then(|(value, _)| value.to_str().ok().map(str::to_owned))
+    }
+
     /// The token as a header's value; `fetch` sends a request and gives the body of its answer.
     pub async fn header<F, R>(&self, account: &Google, fetch: F) -> Result<HeaderValue, Failure>
     where

@@ -264,14 +264,11 @@ impl Endpoint {
     /// Takes keys out of what a provider says: some repeat them.
     pub(crate) fn hide_keys(&self, text: &mut String) {
         let remote = &self.shared.settings.remote;
-        for secret in remote.api_key.iter().chain(remote.extra_headers.iter().map(|(_, value)| value)) {
-            let words = secret.expose().split_whitespace();
-            // `Bearer KEY` is two words.
-            for word in words.filter(|w| w.len() >= HIDDEN_BYTES_MIN) {
-                if text.contains(word) {
-                    *text = text.replace(word, "***");
-                }
-            }
+        let headers = remote.extra_headers.iter().map(|(_, value)| value);
+        let secrets = remote.api_key.iter().chain(headers).chain(remote.auth.secrets());
+        secrets.for_each(|secret| hide(text, secret.expose()));
+        if let Some(token) = self.shared.token.known() {
+            hide(text, &token);
         }
     }
 
@@ -478,4 +475,14 @@ fn header_value(secret: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(secret).ok()?;
     value.set_sensitive(true);
     Some(value)
+}
+
+/// Takes the words of a secret out of a text.
+fn hide(text: &mut String, secret: &str) {
+    // `Bearer KEY` is two words.
+    for word in secret.split_whitespace().filter(|w| w.len() >= HIDDEN_BYTES_MIN) {
+        if text.contains(word) {
+            *text = text.replace(word, "***");
+        }
+    }
 }

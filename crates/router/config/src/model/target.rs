@@ -72,6 +72,24 @@ pub enum Auth {
     Google(Google),
 }
 
+impl Auth {
+    /// The secrets that it consists of. A provider may repeat what it was sent.
+    pub fn secrets(&self) -> Vec<&Secret> {
+        match self {
+            Self::Key | Self::Google(Google::Machine { .. }) => Vec::new(),
+            Self::Aws(aws) => {
+                let mut all = vec![&aws.access_key_id, &aws.secret_access_key];
+                all.extend(&aws.session_token);
+                all
+            }
+            Self::Google(Google::Service { private_key, .. }) => vec![private_key],
+            Self::Google(Google::User { client_secret, refresh_token, .. }) => {
+                vec![client_secret, refresh_token]
+            }
+        }
+    }
+}
+
 /// What signs requests to AWS.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Aws {

@@ -9,7 +9,9 @@ use octet_config::{Auth, Aws, Google, Provider, Secret};
 use octet_upstream::{Endpoint, FailureKind, Settings};
 use serde_json::{Value, json};
 
-use crate::common::{END, Server, Step, answered, generate, json_answer, remote, request, send, stream_of};
+use crate::common::{
+    END, Server, Step, answer, answered, generate, json_answer, remote, request, send, stream_of,
+};
 
 fn secret(text: &str) -> Secret {
     Secret::new(text).expect("a secret")
@@ -340,4 +342,21 @@ async fn a_token_that_is_refused_is_no_clients_fault() {
     let failure = generate(&e, &request(false)).await.1.expect("a failure");
     assert_eq!(failure.kind, FailureKind::Authentication);
     assert!(failure.message.contains("Token has been revoked."), "{failure:?}");
+}
+
+#[tokio::test]
+async fn no_error_repeats_a_clouds_secrets() {
+    let token = json_answer(&json!({"access_token": "ya29.a-token", "expires_in": 3600}));
+    let said = json!({"error": {"message": "no: ya29.a-token, very-secret"}}).to_string();
+    let server =
+        Server::start(vec![token, vec![send(answer("400 Bad Request", "application/json", &said))]]).await;
+    let e = cloud(Provider::Vertex, "gemini-2.5-flash", &server.base, user(&server));
+    let failure = generate(&e, &request(false)).await.1.expect("a failure");
+    assert!(failure.message.contains("no: ***, ***"), "{failure:?}");
+
+    let said = json!({"message": "no: ya29.a-token, very-secret"}).to_string();
+    let server = Server::start(vec![vec![send(answer("400 Bad Request", "application/json", &said))]]).await;
+    let e = cloud(Provider::Bedrock, "amazon.nova-lite-v1:0", &server.base, aws());
+    let failure = generate(&e, &request(false)).await.1.expect("a failure");
+    assert!(failure.message.contains("no: ya29.a-token, ***"), "{failure:?}");
 }

@@ -81,16 +81,18 @@ fn keys(call: &Value, n: usize) -> Option<Keys> {
 fn span_of(text: &str, arguments: &Arguments) -> Option<Span> {
     let key = text.find(KEYS[0]);
     let value = |from: usize| Some(from + text[from..].find(VALUE)? + VALUE.len());
-    Some(match arguments {
+    let span = match arguments {
         Arguments::Json => return json_at(text, |v| *v == argument(VALUE)),
         Arguments::Tagged(tagged) => {
             let open =
                 if text[..key?].ends_with(&tagged.open) { &tagged.open } else { tagged.open.trim_start() };
-            key? - open.len()..value(key?)? + tagged.close.len()
+            key?.checked_sub(open.len())?..value(key?)? + tagged.close.len()
         }
         Arguments::Python => key?..value(key?)? + 1,
         Arguments::Gemma => key?..value(key?)? + "<|\"|>".len(),
-    })
+    };
+    // A template may write anything: what it wrote may end too early, or within a character.
+    text.get(span.clone()).map(|_| span)
 }
 
 /// The pieces of a call, with `end` behind it.
@@ -130,6 +132,8 @@ fn number([first, second]: &mut [Vec<Piece>; 2]) {
     let Some(at) = differs else { return };
     let (Piece::Text(a), Piece::Text(b)) = (&first[at], &second[at]) else { return };
     let Some(n) = a.bytes().zip(b.bytes()).position(|(a, b)| a != b) else { return };
+    // The first byte that differs may lie within a character.
+    let n = a.floor_char_boundary(n);
     let (Some(digit), Some(next)) = (a[n..].chars().next(), b[n..].chars().next()) else { return };
     let (Some(i), Some(j)) = (digit.to_digit(10), next.to_digit(10)) else { return };
     if i + 1 == j && a[n + 1..] == b[n + 1..] {

@@ -357,12 +357,9 @@ impl octet_router::Target for Target {
     async fn check(&self) -> Result<(), Failure> {
         match self {
             Self::RemoteTarget(far) => octet_router::Target::check(&far.remote).await,
-            Self::LocalTarget(here) => {
-                let failure = here.models.upgrade().and_then(|m| m.failure(here.index));
-                failure.map_or(Ok(()), |why| Err(Failure::new(FailureKind::Server, why)))
-            }
-            // It need not run, and is not started to be looked at.
-            Self::OnDemandTarget(_) => Ok(()),
+            // It need not be loaded or run, and is not started to be looked at. Where that failed, the request that asked for it
+            // began its cooldown; a failure of the past must not prolong it, or it would never be tried again.
+            Self::LocalTarget(_) | Self::OnDemandTarget(_) => Ok(()),
         }
     }
 }
