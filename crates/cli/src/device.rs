@@ -135,8 +135,8 @@ impl DeviceFlags {
 pub fn bill(report: &Report, limits: &Limits) -> Memory {
     let cpu = report.memory(&Limits { snapshots: 0, ..limits.clone() }, false);
     let groups = report.groups.iter().filter(|g| match g.group {
-        Group::Other => false,
-        Group::Mtp => limits.mtp,
+        // the block counts for the guesses
+        Group::Other | Group::Mtp => false,
         Group::Embedding => report.tied,
         _ => true,
     });
@@ -242,11 +242,13 @@ pub fn bills(devices: &[DeviceName], report: &Report, limits: &Limits) -> Result
             format!("; {} free: it {verdict}", size(room))
         });
         out += &format!(
-            "{name} ({what})\n  {} of weights, {} of KV cache, {} of states, {} of activations\n  {} together{fits}\n",
+            "{name} ({what})\n  {} of weights, {} of KV cache, {} of states, {} of activations, {} for guesses\n  \
+             {} together{fits}\n",
             size(memory.weights),
             size(memory.kv),
             size(memory.states),
             size(memory.activations),
+            size(memory.speculation),
             size(memory.total()),
         );
     }

@@ -39,13 +39,15 @@ fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Option
     }
     for options in &mut *variants {
         args.device.choose(options, &report)?;
+        if !args.memory.no_memory_check && options.device.is_none() {
+            crate::memory::shrink(&report, options)?;
+        }
     }
     // a device has room or says so itself
     let variants = variants.iter().filter(|o| o.device.is_none());
-    let load = |o: &Options| Ok((o.limits(made_for, report.state_bytes())?, o.cpu.exact));
-    let loads = variants.map(load).collect::<anyhow::Result<Vec<_>>>()?;
+    let bills = variants.map(|o| crate::memory::bill(&report, o)).collect::<anyhow::Result<Vec<_>>>()?;
     if !args.memory.no_memory_check {
-        crate::memory::check(&report, &loads, context, "a smaller --ctx-size")?;
+        crate::memory::check(&report, &bills, context, "a smaller --ctx-size")?;
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! Compares what a model takes with the memory that is free, before it is loaded. Called wherever a model is loaded.
 
-use octet_engine::models::Limits;
-use octet_engine::report::Report;
+use octet_engine::engine::Options;
+use octet_engine::engine::speculation::Mode;
+use octet_engine::report::{Memory, Report};
 
+use crate::stderr::note;
 use crate::units::size;
 
 /// Bytes that this process may still take, the limits of its cgroup included. `None` where the system does not say.
@@ -24,22 +26,47 @@ pub fn of_this_process() -> Option<u64> {
     system.process(own).map(sysinfo::Process::memory).filter(|&bytes| bytes > 0)
 }
 
-/// Fails where a model does not fit as often as it is to be loaded: with limits for a context of `context`, and `true`
-/// where in f32. `smaller` says which flags make it so.
-pub fn check(report: &Report, loads: &[(Limits, bool)], context: usize, smaller: &str) -> anyhow::Result<()> {
+/// What a model takes that is opened with `options`, its draft model included.
+pub fn bill(report: &Report, options: &Options) -> anyhow::Result<Memory> {
+    let made_for = report.config.context_length;
+    let limits = options.limits(made_for, report.state_bytes())?;
+    Ok(report.memory(&limits, options.cpu.exact).with_draft(options.draft_memory(made_for)?))
+}
+
+/// Does without the block for multi-token prediction where nobody asked for it by name and the model fits only without it.
+pub fn shrink(report: &Report, options: &mut Options) -> anyhow::Result<()> {
+    if options.speculation.mode != Mode::Auto || report.config.mtp_layers == 0 {
+        return Ok(());
+    }
     let Some(free) = available() else { return Ok(()) };
-    let bills: Vec<_> = loads.iter().map(|(limits, exact)| report.memory(limits, *exact)).collect();
+    let mut less = options.clone();
+    less.speculation.mode = Mode::Lookup;
+    if bill(report, options)?.total() > free && bill(report, &less)?.total() <= free {
+        note!("note: the memory does not suffice for the block for multi-token prediction: it stays out");
+        *options = less;
+    }
+    Ok(())
+}
+
+/// Fails where a model does not fit as often as it is to be loaded, for a context of `context`. `smaller` says which flags make it so.
+pub fn check(report: &Report, bills: &[Memory], context: usize, smaller: &str) -> anyhow::Result<()> {
+    let Some(free) = available() else { return Ok(()) };
     let total = bills.iter().map(|b| b.total()).fold(0, u64::saturating_add);
     let weights = bills.iter().map(|b| b.weights).fold(0, u64::saturating_add);
-    let twice = if loads.len() > 1 { " (loaded with and without --exact)" } else { "" };
+    let twice = if bills.len() > 1 { " (loaded with and without --exact)" } else { "" };
+    let extra = bills.iter().map(|b| b.speculation).fold(0, u64::saturating_add);
+    let guesses = match extra {
+        0 => String::new(),
+        n => format!(", {} for guesses, which --speculative off saves", size(n)),
+    };
     anyhow::ensure!(
         total <= free,
-        "{} does not fit{twice}: it takes {} ({} of weights, {} for a context of {context}) and {} are free.\n\
+        "{} does not fit{twice}: it takes {} ({} of weights, {} for a context of {context}{guesses}) and {} are free.\n\
          Close other programs, give {smaller} or take a smaller quantisation; --no-memory-check loads it anyway",
         report.origin,
         size(total),
         size(weights),
-        size(total - weights),
+        size(total - weights - extra),
         size(free),
     );
     Ok(())

@@ -44,7 +44,14 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let model = crate::model::open(&args.model.name(settings)?, settings)?;
     let report = Report::new(&model)?;
     let context = args.ctx_size.unwrap_or(CONTEXT.min(report.config.context_length));
-    let limits = Limits { kv: args.kv.kv(), ..Limits::single(context) };
+    // with what `octet run` loads unasked
+    let guesses = octet_engine::engine::speculation::Options::default();
+    let limits = Limits {
+        kv: args.kv.kv(),
+        guesses: guesses.guesses(),
+        mtp: guesses.wants_mtp(),
+        ..Limits::single(context)
+    };
     report.check_kv(limits.kv)?;
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -64,7 +71,8 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
 
 fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
     let c = &r.config;
-    let Memory { weights, kv, states, activations } = r.memory(limits, false);
+    let memory = r.memory(limits, false);
+    let Memory { weights, kv, states, activations, speculation } = memory;
     json!({
         "name": r.name,
         "origin": r.origin,
@@ -109,7 +117,8 @@ fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
             "kv_cache": kv,
             "states": states,
             "activations": activations,
-            "total": r.memory(limits, false).total(),
+            "speculation": speculation,
+            "total": memory.total(),
         },
         "tokenizer": {
             "model": r.tokenizer.model,
@@ -140,6 +149,7 @@ fn device_json(device: DeviceName, report: &Report, limits: &Limits) -> Value {
         "kv_cache": m.kv,
         "states": m.states,
         "activations": m.activations,
+        "speculation": m.speculation,
         "total": m.total(),
     })
 }

@@ -17,20 +17,19 @@ use crate::stderr::note;
 #[command(next_help_heading = "Speculative decoding")]
 pub struct SpeculationFlags {
     /// How to guess the next tokens, which makes answers faster and changes nothing in them: mtp (the model's own block for multi-token
-    /// prediction), lookup (what the text repeats), draft=MODEL (a smaller model with the same tokenizer), off, or auto (mtp where the
-    /// model has it, and lookup; only as far as it pays). Default: lookup.
+    /// prediction), lookup (what the text repeats), draft=MODEL (a smaller model with the same tokenizer), off, or auto (lookup, and mtp
+    /// where the model has the block and it pays on this machine). Default: auto.
     #[arg(long, visible_alias = "spec-type", value_name = "HOW")]
     speculative: Option<How>,
     /// Most tokens to guess in a step, 0 to 16. Default: 8.
     #[arg(
         long,
-        visible_aliases = ["draft", "draft-n", "num-speculative-tokens"],
-        value_name = "N",
-        value_parser = clap::value_parser!(u8).range(0..=DRAFT_MAX as i64)
+        visible_aliases = ["draft", "draft-n", "spec-draft-n-max", "num-speculative-tokens"],
+        value_name = "N"
     )]
-    draft_max: Option<u8>,
+    draft_max: Option<u32>,
     /// The same as --speculative draft=MODEL. Also -md.
-    #[arg(long, visible_alias = "spec-draft-model", value_name = "MODEL", conflicts_with = "speculative")]
+    #[arg(long, visible_alias = "spec-draft-model", value_name = "MODEL")]
     model_draft: Option<String>,
     /// The same in vLLM's form: '{"method": "ngram", "num_speculative_tokens": 4}'.
     #[arg(long, value_name = "JSON", value_parser = object, conflicts_with_all = ["speculative", "model_draft", "draft_max"])]
@@ -39,10 +38,10 @@ pub struct SpeculationFlags {
     #[arg(long, value_name = "P", hide = true, value_parser = chance)]
     draft_oracle: Option<f64>,
     /// llama-server's; how much is guessed follows from what it brings.
-    #[arg(long, hide = true, value_name = "N")]
+    #[arg(long, hide = true, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N")]
     draft_min: Option<u32>,
     /// The same.
-    #[arg(long, hide = true, value_name = "P")]
+    #[arg(long, hide = true, alias = "spec-draft-p-min", value_name = "P")]
     draft_p_min: Option<f64>,
 }
 
@@ -51,6 +50,8 @@ pub struct SpeculationFlags {
 enum How {
     Mode(Mode),
     Draft(String),
+    /// llama-server's way to name a mode whose model another flag names.
+    DraftElsewhere,
 }
 
 impl FromStr for How {
@@ -61,12 +62,33 @@ impl FromStr for How {
             "auto" => Self::Mode(Mode::Auto),
             "off" | "none" => Self::Mode(Mode::Off),
             "mtp" | "draft-mtp" => Self::Mode(Mode::Mtp),
-            "lookup" | "ngram" | "ngram-simple" => Self::Mode(Mode::Lookup),
+            "lookup" | "ngram" => Self::Mode(Mode::Lookup),
+            // llama-server has several ways to look up, which all guess what the text repeats
+            "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod" | "ngram-cache" => {
+                Self::Mode(Mode::Lookup)
+            }
+            "draft" | "draft-simple" => Self::DraftElsewhere,
+            _ if s.contains(',') && !s.starts_with("draft=") => Self::of_list(s)?,
             _ => match s.strip_prefix("draft=").filter(|m| !m.is_empty()) {
                 Some(model) => Self::Draft(model.into()),
                 None => return Err("expected auto, off, mtp, lookup or draft=MODEL".into()),
             },
         })
+    }
+}
+
+impl How {
+    /// llama-server takes a list, such as `draft-mtp,ngram-mod`.
+    fn of_list(s: &str) -> Result<Self, String> {
+        let all: Vec<Self> = s.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        let (mtp, lookup) = (Self::Mode(Mode::Mtp), Self::Mode(Mode::Lookup));
+        if all.iter().all(|how| *how == lookup) {
+            Ok(lookup)
+        } else if all.iter().all(|how| *how == lookup || *how == mtp) {
+            Ok(Self::Mode(Mode::Auto))
+        } else {
+            Err("of a list only mtp and lookup go together, which is auto".into())
+        }
     }
 }
 
@@ -93,16 +115,44 @@ impl SpeculationFlags {
         }
         let (how, most) = match (&self.speculative_config, &self.model_draft) {
             (Some(config), _) => vllm(config)?,
-            (None, Some(model)) => (How::Draft(model.clone()), None),
+            (None, Some(model)) => match &self.speculative {
+                None | Some(How::DraftElsewhere) => (How::Draft(model.clone()), None),
+                Some(_) => {
+                    let what = "--model-draft and this --speculative exclude each other; give one of them";
+                    return Err(Usage(what.into()).into());
+                }
+            },
             (None, None) => (self.speculative.clone().unwrap_or(How::Mode(Options::default().mode)), None),
         };
-        let draft_max = self.draft_max.map(usize::from).or(most).unwrap_or(DRAFT_DEFAULT);
+        let draft_max = self.draft_max.map(|n| n as usize).or(most).unwrap_or(DRAFT_DEFAULT);
+        if draft_max > DRAFT_MAX {
+            note!("note: {DRAFT_MAX} tokens are guessed in a step at most");
+        }
+        let draft_max = draft_max.min(DRAFT_MAX);
         let (mode, draft) = match how {
+            How::DraftElsewhere => {
+                let what = "--speculative draft needs a model: draft=MODEL, or --model-draft MODEL";
+                return Err(Usage(what.into()).into());
+            }
             How::Mode(mode) => (mode, None),
             How::Draft(name) => (Mode::Draft, Some(Arc::new(crate::model::open(&name, settings)?))),
         };
         Ok(Options { mode, draft_max, draft, oracle: self.draft_oracle, always: false })
     }
+}
+
+/// What an entry of a configuration says: a value of `--speculative`. `open` opens a draft model.
+pub fn set(
+    options: &mut Options,
+    how: &str,
+    open: impl Fn(&str) -> anyhow::Result<octet_weights::Model>,
+) -> anyhow::Result<()> {
+    (options.mode, options.draft) = match how.parse().map_err(anyhow::Error::msg)? {
+        How::Mode(mode) => (mode, None),
+        How::Draft(name) => (Mode::Draft, Some(Arc::new(open(&name)?))),
+        How::DraftElsewhere => anyhow::bail!("'draft' needs a model: draft=MODEL"),
+    };
+    Ok(())
 }
 
 /// vLLM's `--speculative-config`.
@@ -139,10 +189,7 @@ fn vllm(config: &Map<String, Value>) -> Result<(How, Option<usize>), Usage> {
                 .as_u64()
                 .filter(|n| *n > 0)
                 .ok_or_else(|| wrong("\"num_speculative_tokens\" must be 1 or more"))?;
-            if n > DRAFT_MAX as u64 {
-                note!("note: --speculative-config: {DRAFT_MAX} tokens are guessed in a step at most");
-            }
-            Some(n.min(DRAFT_MAX as u64) as usize)
+            Some(usize::try_from(n).unwrap_or(usize::MAX))
         }
     };
     for key in config.keys() {
@@ -162,7 +209,13 @@ mod tests {
         assert_eq!("lookup".parse(), Ok(How::Mode(Mode::Lookup)));
         assert_eq!("ngram".parse(), Ok(How::Mode(Mode::Lookup)));
         assert_eq!("draft=a.gguf".parse(), Ok(How::Draft("a.gguf".into())));
-        assert!("draft=".parse::<How>().is_err() && "eagle".parse::<How>().is_err());
+        assert_eq!("draft-mtp".parse(), Ok(How::Mode(Mode::Mtp)));
+        assert_eq!("draft-mtp,ngram-map-k4v".parse(), Ok(How::Mode(Mode::Auto)));
+        assert_eq!("ngram-mod,ngram-map-k".parse(), Ok(How::Mode(Mode::Lookup)));
+        assert_eq!("draft-simple".parse(), Ok(How::DraftElsewhere));
+        for wrong in ["draft=", "eagle", "draft-eagle3", "draft,ngram-mod", "mtp,off", ","] {
+            assert!(wrong.parse::<How>().is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -173,7 +226,7 @@ mod tests {
             read(r#"{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5}"#),
             Ok(lookup)
         );
-        let mtp = (How::Mode(Mode::Mtp), Some(DRAFT_MAX));
+        let mtp = (How::Mode(Mode::Mtp), Some(99));
         assert_eq!(read(r#"{"method": "qwen3_next_mtp", "num_speculative_tokens": 99}"#), Ok(mtp));
         assert_eq!(read(r#"{"model": "small.gguf"}"#), Ok((How::Draft("small.gguf".into()), None)));
         for wrong in [

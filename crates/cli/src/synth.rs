@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   octet synth qwen3.6-35b-a3b --quant q4_k_m -o synth.gguf
   octet synth qwen3-8b --quant q8_0 --layers 4 -o small.gguf    a few layers of it
+  octet synth qwen3.6-35b-a3b --layers 8 --mtp -o mtp.gguf      with a block for multi-token prediction
   octet synth tiny-qwen35moe --quant f32 -o tiny.gguf           the smallest of its kind";
 
 /// Writes a model of a known shape with random weights: measure before you download.
@@ -49,18 +50,22 @@ pub struct MadeArgs {
     /// Random weights are the same for the same number. Default: 0.
     #[arg(long, value_name = "N")]
     weights_seed: Option<u64>,
+    /// With a block for multi-token prediction (shapes of Qwen3.5 and Qwen3.6).
+    #[arg(long)]
+    mtp: bool,
 }
 
 impl MadeArgs {
     /// The model, made when its tensors are read.
     pub fn make(&self, shape: &Shape) -> Result<octet_weights::Model, octet_synth::Error> {
         let quant = self.quant.map_or_else(|| QUANT.parse(), Ok)?;
+        let shape = if self.mtp { &shape.with_mtp()? } else { shape };
         octet_synth::synthetic(shape, quant, self.layers, self.weights_seed.unwrap_or(0))
     }
 
     /// True where anything was asked for.
     pub fn is_given(&self) -> bool {
-        self.quant.is_some() || self.layers.is_some() || self.weights_seed.is_some()
+        self.quant.is_some() || self.layers.is_some() || self.weights_seed.is_some() || self.mtp
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use octet_engine::engine::speculation::{self, Mode};
@@ -89,7 +90,7 @@ pub fn run(work: &Work, model: &octet_weights::Model) -> anyhow::Result<()> {
     let longest = prompts.iter().map(|p| p.ids.len()).max().unwrap_or(0);
     anyhow::ensure!(longest > 0, "there is no prompt to answer");
     let context = longest + work.n_gen + 1;
-    let options = Options {
+    let mut options = Options {
         context: Some(context),
         kv: work.kv.kv(),
         cpu: work.kernels.options(work.threads),
@@ -98,13 +99,9 @@ pub fn run(work: &Work, model: &octet_weights::Model) -> anyhow::Result<()> {
     };
     if !work.memory.no_memory_check {
         let report = Report::new(model)?;
-        let limits = options.limits(report.config.context_length, report.state_bytes())?;
-        crate::memory::check(
-            &report,
-            &[(limits, options.cpu.exact)],
-            context,
-            "shorter prompts, or a smaller -n",
-        )?;
+        crate::memory::shrink(&report, &mut options)?;
+        let bill = crate::memory::bill(&report, &options)?;
+        crate::memory::check(&report, &[bill], context, "shorter prompts, or a smaller -n")?;
     }
     let bar = Bar::bytes("loading");
     let mut engine = Engine::open(model, &options, &mut |done, all| bar.update(done, all))?;
@@ -197,6 +194,24 @@ fn made_up(lengths: &[usize], vocab: usize) -> Vec<Prompt> {
     lengths.map(|&n| Prompt { name: format!("prompt of {n}"), ids: ids(n), ends: false }).collect()
 }
 
+/// What guesses cost here, and what follows from it.
+fn costs(c: &speculation::Costs) -> String {
+    let ms = |t: Duration| format!("{:.2}", 1e3 * t.as_secs_f64());
+    let steps: Vec<String> = c.steps.iter().map(|(n, t)| format!("{n}: {}", ms(*t))).collect();
+    let mut text = format!("steps by their tokens, ms: {}", steps.join(", "));
+    if c.drafts {
+        text += &format!("; a draft {}", ms(c.draft));
+    }
+    if c.has_mtp {
+        text += &format!("; the block's keys and values {}", ms(c.fill));
+        if !c.drafts {
+            text +=
+                &format!("; a draft would take {}: the block cannot pay here and is not used", ms(c.draft));
+        }
+    }
+    text
+}
+
 fn write(output: Output, rows: &[Row], engine: &Engine) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let stats = engine.stats().speculation;
@@ -236,6 +251,7 @@ fn write(output: Output, rows: &[Row], engine: &Engine) -> anyhow::Result<()> {
             if !shares.is_empty() {
                 writeln!(out, "steps whose 1st, 2nd, .. guess was taken: {}", shares.join(" "))?;
             }
+            writeln!(out, "{}", costs(&engine.guess_costs()))?;
         }
         Output::Csv => {
             writeln!(out, "name,prompt_tokens,without_tps,with_tps,ratio,tokens_per_step,drafted,accepted")?;

@@ -315,8 +315,8 @@ fn measure(
     tests.iter().for_each(|t| t.make_room(&mut limits));
     let device = device.device(args.gpu_memory, &subject.report, &limits, args.kernels.exact);
     if device.is_none() && !args.memory.no_memory_check {
-        let load = (limits.clone(), args.kernels.exact);
-        crate::memory::check(&subject.report, &[load], context, "smaller -p, -n or -d")?;
+        let bill = subject.report.memory(&limits, args.kernels.exact);
+        crate::memory::check(&subject.report, &[bill], context, "smaller -p, -n or -d")?;
     }
     let loading = if args.synthetic.is_some() { "making weights" } else { "loading" };
     let (mut loaded, backend, bandwidth) = match device {

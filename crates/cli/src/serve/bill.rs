@@ -3,8 +3,9 @@
 
 use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::Options;
+use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::models::Limits;
-use octet_engine::report::Report;
+use octet_engine::report::{Memory, Report};
 
 use crate::units::{parameters, size};
 
@@ -17,6 +18,8 @@ pub struct Bill {
     /// What the engine is opened with.
     pub options: Options,
     limits: Limits,
+    /// Bytes of the draft model.
+    draft: u64,
     context: usize,
     /// What it was made smaller to fit.
     shrunk: Option<u64>,
@@ -28,6 +31,7 @@ impl Bill {
         report.check_kv(options.kv)?;
         let made_for = report.config.context_length;
         let context = options.context_for(made_for);
+        let draft = options.draft_memory(made_for)?;
         let with = |contexts: usize, snapshots: Option<u64>| -> anyhow::Result<(Self, u64)> {
             let options = Options {
                 kv_tokens: options.kv_tokens.or(Some(context * contexts.min(options.max_seqs))),
@@ -35,8 +39,8 @@ impl Bill {
                 ..options.clone()
             };
             let limits = options.limits(made_for, report.state_bytes())?;
-            let total = report.memory(&limits, options.cpu.exact).total();
-            Ok((Self { options, limits, context, shrunk: None }, total))
+            let total = report.memory(&limits, options.cpu.exact).with_draft(draft).total();
+            Ok((Self { options, limits, draft, context, shrunk: None }, total))
         };
         for (i, (contexts, snapshots)) in TRIED.into_iter().enumerate() {
             let (bill, total) = with(contexts, Some(snapshots))?;
@@ -45,6 +49,12 @@ impl Bill {
             }
         }
         let (least, total) = with(1, None)?;
+        // Nobody asked for the block by name, and it is the first to go.
+        if options.speculation.mode == Mode::Auto && least.limits.mtp && room.is_some_and(|room| total > room)
+        {
+            let speculation = speculation::Options { mode: Mode::Lookup, ..options.speculation.clone() };
+            return Self::new(report, &Options { speculation, ..options.clone() }, room);
+        }
         let slot = report.state_bytes();
         let own = slot.saturating_mul(least.limits.snapshots as u64);
         let left = room.unwrap_or(0).saturating_sub(total).saturating_add(own).min(TRIED[2].1);
@@ -59,22 +69,26 @@ impl Bill {
     }
 
     fn total(&self, report: &Report) -> u64 {
-        report.memory(&self.limits, self.options.cpu.exact).total()
+        self.memory(report).total()
+    }
+
+    fn memory(&self, report: &Report) -> Memory {
+        let of = match &self.options.device {
+            None => report.memory(&self.limits, self.options.cpu.exact),
+            Some(_) => crate::device::bill(report, &self.limits),
+        };
+        of.with_draft(self.draft)
     }
 
     /// Fails where it does not fit the memory.
     pub fn check(&self, report: &Report) -> anyhow::Result<()> {
         let smaller = "a smaller --ctx-size, --parallel, --kv-tokens or --cache-ram";
-        let load = (self.limits.clone(), self.options.cpu.exact);
-        crate::memory::check(report, &[load], self.context, smaller)
+        crate::memory::check(report, &[self.memory(report)], self.context, smaller)
     }
 
     /// The bill, for people.
     pub fn text(&self, name: &str, report: &Report) -> String {
-        let m = match &self.options.device {
-            None => report.memory(&self.limits, self.options.cpu.exact),
-            Some(_) => crate::device::bill(report, &self.limits),
-        };
+        let m = self.memory(report);
         let slot = report.state_bytes();
         let kv_tokens = (self.limits.pages - 1) * PAGE_TOKENS;
         let at_once = self.limits.slots.min(kv_tokens / self.context.max(1)).max(1);
@@ -101,6 +115,9 @@ impl Bill {
                     .as_ref()
                     .map_or(String::new(), |d| format!(", and {} on disk", size(d.bytes))),
             );
+        }
+        if m.speculation > 0 {
+            out += &format!("  speculation  {:>12}  for guesses\n", size(m.speculation));
         }
         out += &format!(
             "  activations  {:>12}\n  together     {:>12}\n  context of {} tokens; {at_once} such at once, {} answers in all",

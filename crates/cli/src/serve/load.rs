@@ -79,9 +79,14 @@ impl Load {
         self
     }
 
-    /// The same with what an entry of a configuration says.
-    pub fn with(mut self, entry: &EngineSettings) -> anyhow::Result<Self> {
+    /// The same with what an entry of a configuration says, in which relative paths start from `base`.
+    pub fn with(mut self, entry: &EngineSettings, base: &Path, settings: &Settings) -> anyhow::Result<Self> {
         let e = &mut self.engine;
+        if let Some(how) = &entry.speculative {
+            crate::speculation::set(&mut e.speculation, how, |name| open(&model_name(name, base)?, settings))
+                .context("speculative")?;
+        }
+        e.speculation.draft_max = entry.draft_max.unwrap_or(e.speculation.draft_max);
         e.context = entry.ctx_size.or(e.context);
         let batches = [entry.ubatch_size, entry.batch_size].into_iter().flatten();
         e.batch_tokens = batches.min().unwrap_or(e.batch_tokens);

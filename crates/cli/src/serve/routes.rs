@@ -104,7 +104,7 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
     let local = move |name: &str, local: &octet_config::Local| -> Result<_, BoxError> {
         let made = || {
             let model = model_name(&local.model, &local.base)?;
-            load.clone().with(&local.engine)?.spec(name, &model, of, &settings)
+            load.clone().with(&local.engine, &local.base, &settings)?.spec(name, &model, of, &settings)
         };
         made().map_err(|e: anyhow::Error| crate::described(&e).into())
     };

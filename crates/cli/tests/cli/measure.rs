@@ -50,6 +50,45 @@ fn keys_and_values_take_the_memory_of_their_types() {
 }
 
 #[test]
+fn guesses_have_a_line_in_the_bill_and_change_no_answer() {
+    let place = Place::with_model("qwen35moe", "q4_k_m");
+    let text = place.octet(&["show", "model.gguf"]).ok().stdout;
+    assert!(text.contains("for guesses (--speculative off"), "{text}");
+    let json: Value =
+        serde_json::from_str(&place.octet(&["show", "model.gguf", "--json"]).ok().stdout).unwrap();
+    let block =
+        json["groups"].as_array().unwrap().iter().find(|g| g["name"] == "multi-token prediction").unwrap();
+    assert!(json["memory"]["speculation"].as_u64() > block["bytes"].as_u64(), "{json:#}");
+
+    // llama-server's and vLLM's ways to say it
+    let run = |flags: &[&str]| {
+        let text = ["run", "model.gguf", "--raw", "t1 t2 t3 t1 t2 t3 t1 t2", "-n", "24", "--temp", "0"];
+        place.octet(&[&text[..], flags].concat())
+    };
+    let want = run(&["--speculative", "off"]).ok().stdout;
+    let vllm = r#"{"method": "mtp", "num_speculative_tokens": 3}"#;
+    for flags in [
+        &["--spec-type", "draft-mtp", "--spec-draft-n-max", "2", "--spec-draft-p-min", "0.75"][..],
+        &["--spec-type", "draft-mtp,ngram-map-k4v", "--draft-max", "64"],
+        &["--spec-type", "ngram-mod", "--draft-min", "1"],
+        &["-md", "model.gguf", "--draft", "4"],
+        &["--spec-type", "draft-simple", "--spec-draft-model", "model.gguf"],
+        &["--speculative-config", vllm],
+        &[],
+    ] {
+        assert_eq!(run(flags).ok().stdout, want, "{flags:?}");
+    }
+    run(&["--spec-type", "draft-simple"]).fails(2, &["--model-draft"]);
+    run(&["--spec-type", "mtp", "-md", "model.gguf"]).fails(2, &["exclude each other"]);
+
+    place.octet(&["synth", "tiny-llama", "--mtp", "-o", "no.gguf"]).fails(1, &["no block for multi-token"]);
+    let oracle =
+        ["--mtp", "--speculative", "mtp", "--draft-oracle", "0.8", "-p", "24", "-n", "24", "-r", "1"];
+    let ran = place.octet(&[&["bench", "--synthetic", "tiny-qwen35moe"], &oracle[..]].concat()).ok().stdout;
+    assert!(ran.contains("steps by their tokens, ms: 1: ") && ran.contains("; a draft "), "{ran}");
+}
+
+#[test]
 fn bench_prints_the_table_and_what_a_token_reads() {
     let place = Place::with_model("qwen3moe", "q8_0");
     let ran = place.octet(&[

@@ -382,6 +382,11 @@ pub trait Backend: Send + Sized + 'static {
     fn read(&mut self, src: &Self::Buf, out: &mut [f32]);
     /// The values of `buf` themselves, where they lie in memory that this thread can read: then nobody need copy them.
     fn borrow<'a>(&'a self, buf: &'a Self::Buf) -> Option<&'a [f32]>;
+    /// Calls `work` once with each number below `count` and the values of `buf`, on all of the backend's threads. False, and nothing is
+    /// done, where it has none, or `buf` lies in a memory of its own.
+    fn share(&mut self, _buf: &Self::Buf, _count: usize, _work: &(dyn Fn(usize, &[f32]) + Sync)) -> bool {
+        false
+    }
     /// Makes slot `slot` the state of an empty sequence.
     fn reset_slot(&mut self, cache: &mut Self::Cache, slot: usize);
     /// Copies the state `from` one slot `to` another; kept inputs of guesses stay behind.

@@ -108,6 +108,11 @@ impl ExpertCounts {
         layers.map(|layer| layer.iter().map(|n| n.load(Ordering::Relaxed)).collect())
     }
 
+    /// Starts at 0 again.
+    pub fn clear(&self) {
+        self.tokens.iter().for_each(|n| n.store(0, Ordering::Relaxed));
+    }
+
     /// Counts tokens that are on their way to an expert. Called by backends, on the thread that runs the steps.
     #[inline]
     pub fn add(&self, layer: usize, expert: usize, tokens: usize) {

@@ -118,12 +118,21 @@ pub struct Memory {
     pub states: u64,
     /// Activations and logits of a step; about, for backends keep a little more.
     pub activations: u64,
+    /// What guesses need: the block for multi-token prediction with its keys and values, its part of the head, kept inputs of
+    /// recurrent layers, a draft model ([`crate::engine::Options::draft_memory`]).
+    pub speculation: u64,
 }
 
 impl Memory {
     /// All together.
     pub fn total(&self) -> u64 {
-        [self.weights, self.kv, self.states, self.activations].into_iter().fold(0, u64::saturating_add)
+        let parts = [self.weights, self.kv, self.states, self.activations, self.speculation];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// The same with a draft model of so many bytes.
+    pub fn with_draft(self, bytes: u64) -> Self {
+        Self { speculation: self.speculation.saturating_add(bytes), ..self }
     }
 }
 
@@ -187,29 +196,47 @@ impl Report {
         let mtp = limits.mtp && c.mtp_layers > 0;
         let packed = |g: &GroupReport| if exact { g.parameters.saturating_mul(4) } else { g.bytes };
         let weights = |g: &GroupReport| match g.group {
-            Group::Other => 0,
-            Group::Mtp if !mtp => 0,
+            // the block is of the guesses
+            Group::Other | Group::Mtp => 0,
             // The table stays as the file has it.
             Group::Embedding if self.tied => g.bytes.saturating_add(packed(g)),
             Group::Embedding => g.bytes,
             _ => packed(g),
         };
         let weights = self.groups.iter().map(weights).fold(0, u64::saturating_add);
-        let mtp_cache = mtp.then(|| layer_cache(c, c.layers));
-        let caches = || self.caches.iter().chain(&mtp_cache);
-        let per_page: u64 = caches().map(|l| l.page_bytes(limits.kv) as u64).sum();
-        let per_slot: u64 = caches().map(|l| l.slot_bytes() as u64).sum();
+        let per_page: u64 = self.caches.iter().map(|l| l.page_bytes(limits.kv) as u64).sum();
+        let per_slot: u64 = self.caches.iter().map(|l| l.slot_bytes() as u64).sum();
         let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
         let tokens = times(4 * activation_row(c), limits.batch_tokens);
         // inputs of guesses, beside the states
         let kept: u64 = self.caches.iter().map(|l| l.guess_bytes() as u64).sum();
         let kept = kept.saturating_mul((limits.slots * limits.guesses) as u64);
+        let block = if mtp { self.block_memory(limits, packed) } else { 0 };
         Memory {
             weights,
             kv: per_page.saturating_mul(limits.pages as u64),
             states: per_slot.saturating_mul((limits.slots as u64).saturating_add(limits.snapshots as u64)),
-            activations: tokens.saturating_add(kept).saturating_add(times(8 * c.vocab, limits.batch_outputs)),
+            activations: tokens.saturating_add(times(8 * c.vocab, limits.batch_outputs)),
+            speculation: kept.saturating_add(block),
         }
+    }
+
+    /// Bytes of the block for multi-token prediction: its weights as `packed`, a layer of keys and values, its part of the head, its
+    /// states.
+    fn block_memory(&self, limits: &Limits, packed: impl Fn(&GroupReport) -> u64) -> u64 {
+        let c = &self.config;
+        let weights = self.group(Group::Mtp).map_or(0, &packed);
+        let page = layer_cache(c, c.layers).page_bytes(limits.kv) as u64;
+        let head = self.group(if self.tied { Group::Embedding } else { Group::LmHead }).map_or(0, packed);
+        let head = match models::draft_vocab(c.vocab) {
+            0 => 0,
+            rows => (u128::from(head) * rows as u128 / c.vocab as u128) as u64,
+        };
+        let states = (4 * c.hidden as u64).saturating_mul(2 * (limits.batch_tokens + limits.slots) as u64);
+        weights
+            .saturating_add(page.saturating_mul(limits.pages as u64))
+            .saturating_add(head)
+            .saturating_add(states)
     }
 }
 

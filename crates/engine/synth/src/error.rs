@@ -18,6 +18,9 @@ pub enum Error {
     /// The number of layers is impossible.
     #[error("{name} cannot be made with {layers} layers; expected 1 to {max}")]
     Layers { name: String, layers: usize, max: usize },
+    /// The architecture has no block for multi-token prediction.
+    #[error("{name} has no block for multi-token prediction; shapes of Qwen3.5 and Qwen3.6 can have one")]
+    NoMtp { name: String },
     /// The output exists and must not be replaced.
     #[error("{path} exists already; remove it, give another path, or ask for it to be replaced")]
     Exists { path: String },

@@ -94,6 +94,14 @@ impl Shape {
         Ok(Self { layers, gdn, ..self.clone() })
     }
 
+    /// The same model with a block for multi-token prediction; fails where its architecture has none.
+    pub fn with_mtp(&self) -> Result<Self, Error> {
+        if !self.is_hybrid() {
+            return Err(Error::NoMtp { name: self.name.clone() });
+        }
+        Ok(Self { mtp: true, ..self.clone() })
+    }
+
     /// True when layer `i` is Gated DeltaNet; the multi-token-prediction block, `i == layers`, never is.
     pub fn is_recurrent(&self, i: usize) -> bool {
         i < self.layers && self.gdn.is_some_and(|g| !(i + 1).is_multiple_of(g.interval))

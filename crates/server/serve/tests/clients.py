@@ -232,6 +232,38 @@ def schemathesis():
     assert ran.returncode == 0, "see above"
 
 
-CLIENTS = {"openai": openai, "anthropic": anthropic, "ollama": ollama, "litellm": litellm, "langchain-openai": langchain, "schemathesis": schemathesis}
+def guesses():
+    """Guesses of a server that makes some in each step: in answers as llama-server's clients find them, and in metrics as Prometheus' own parser reads them."""
+    import urllib.request
+
+    import openai
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    def counted():
+        with urllib.request.urlopen(URL + "/metrics") as answer:
+            families = {f.name: f for f in text_string_to_metric_families(answer.read().decode())}
+        samples = {}
+        for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"):
+            family = families["vllm:spec_decode_num_" + name]
+            assert family.type == "counter", family
+            samples[name] = [s for s in family.samples if s.labels["model_name"] == MODEL]
+        assert [s.labels["position"] for s in samples["accepted_tokens_per_pos"]] == [str(i) for i in range(len(samples["accepted_tokens_per_pos"]))]
+        return {name: sum(s.value for s in found) for name, found in samples.items()}
+
+    client = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
+    drafted = accepted = 0
+    for text in ("one two one two one two", "again and again and again"):
+        plain = {"model": MODEL, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 40, "extra_body": NO_THINKING | {"ignore_eos": True}}
+        timings = client.chat.completions.create(**plain).model_extra["timings"]
+        drafted, accepted = drafted + timings["draft_n"], accepted + timings["draft_n_accepted"]
+        last = list(client.chat.completions.create(**plain, stream=True))[-1]
+        drafted, accepted = drafted + last.model_extra["timings"]["draft_n"], accepted + last.model_extra["timings"]["draft_n_accepted"]
+    assert 0 <= accepted <= drafted and drafted > 0, (drafted, accepted)
+    found = counted()
+    assert (found["draft_tokens"], found["accepted_tokens"]) == (drafted, accepted), (found, drafted, accepted)
+    assert found["accepted_tokens_per_pos"] == accepted and 0 < found["drafts"] <= drafted, found
+
+
+CLIENTS = {"guesses": guesses, "openai": openai, "anthropic": anthropic, "ollama": ollama, "litellm": litellm, "langchain-openai": langchain, "schemathesis": schemathesis}
 CLIENTS[LIBRARY]()
 print("fine")

@@ -9,6 +9,7 @@ use std::process::Command;
 use common::families::{FAMILIES, source};
 use common::python::{ANTHROPIC, OLLAMA, OPENAI, python, run};
 use common::{Fixture, model};
+use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_serve::{ModelSpec, Options};
 
 /// Runs a script for a library, in the environment of that name.
@@ -48,6 +49,23 @@ async fn native_tools() {
     let names = FAMILIES.map(|(name, ..)| name);
     let asked =
         tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).arg(&url).args(names)));
+    asked.await.expect("the clients are content");
+}
+
+/// What a server says of its guesses, read by Prometheus' own parser and by OpenAI's library. The block for multi-token prediction of a
+/// model with random weights is always asked, so that there are some.
+#[tokio::test(flavor = "multi_thread")]
+async fn guesses() {
+    let packages = &[OPENAI, "prometheus-client==0.26.0"];
+    let python = tokio::task::spawn_blocking(|| python("guesses", packages)).await.expect("pip ran");
+    let Some(python) = python else { return };
+    let mut spec = model("tiny");
+    spec.options.engine.speculation = Speculation { mode: Mode::Mtp, always: true, ..Speculation::default() };
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let url = f.url("");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients.py");
+    let asked =
+        tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).args(["guesses", &url])));
     asked.await.expect("the clients are content");
 }
 

@@ -33,8 +33,8 @@ pub struct EndpointArgs {
     /// Measure the OpenAI-compatible endpoint at this address; given twice, both in turns, side by side. -p, -n and
     /// -o count; -m is the model to ask for, else the first one listed ('A,B' for each endpoint its own).
     #[arg(long, value_name = "URL", value_parser = client::base, conflicts_with_all = [
-        "positional", "hf", "synthetic", "quant", "layers", "weights_seed", "n_depth", "parallel", "repetitions",
-        "profile", "no_bandwidth"])]
+        "positional", "hf", "synthetic", "quant", "layers", "weights_seed", "mtp", "n_depth", "parallel",
+        "repetitions", "profile", "no_bandwidth"])]
     url: Vec<Url>,
     /// Requests that run at the same time; one row each. Default: 1,2,4,8.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = positive)]

@@ -75,6 +75,10 @@ impl Backend for Cpu {
     fn borrow<'a>(&'a self, buf: &'a Buf) -> Option<&'a [f32]> {
         Some(buf)
     }
+    fn share(&mut self, buf: &Buf, count: usize, work: &(dyn Fn(usize, &[f32]) + Sync)) -> bool {
+        self.team.run(|w| w.items(count).for_each(|i| work(i, buf)));
+        true
+    }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
         for l in &mut cache.layers {
             if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {

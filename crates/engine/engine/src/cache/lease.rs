@@ -167,6 +167,7 @@ impl Cache {
 
     /// Ends a sequence. What was kept of it stays.
     pub fn release(&mut self, lease: Lease) {
+        self.version += 1;
         lease.pages.into_iter().for_each(|p| self.pool.release(p));
         self.pool.release_slot(lease.slot);
         if let Some(last) = lease.path.last().copied().or(lease.root) {

@@ -81,6 +81,8 @@ pub struct Cache {
     disk: Option<Disk>,
     /// Pages that are to be stored, those in front first.
     unsaved: VecDeque<NodeId>,
+    /// Counts what may let a prompt go on that found no room, or from further on.
+    version: u64,
     stats: CacheStats,
 }
 
@@ -140,7 +142,13 @@ impl Cache {
             fingerprint,
             disk,
             unsaved: VecDeque::new(),
+            version: 0,
         })
+    }
+
+    /// A number that changes when something was kept, given back or dropped: until then, what did not fit does not fit.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// True where sequences resume from snapshots only.
@@ -261,6 +269,7 @@ impl Cache {
 
     fn drop_page(&mut self, node: NodeId) {
         if let Some((page, _)) = self.tree.nodes[node].page.take() {
+            self.version += 1;
             self.pool.let_go(page);
         }
     }
@@ -268,6 +277,7 @@ impl Cache {
     /// Drops a snapshot, and the pages that only it needed.
     fn evict(&mut self, id: SnapshotId) {
         let Some(s) = self.tree.remove_snapshot(id) else { return };
+        self.version += 1;
         self.stats.evicted += 1;
         self.snapshot_bytes -= self.slot_bytes as u64;
         self.recycle(s.state);
@@ -298,6 +308,7 @@ impl Cache {
     /// Files what `lease` has computed, `tokens` up to `lease.computed`, and, for a model with recurrent layers, takes
     /// a snapshot there unless there is one.
     pub fn keep(&mut self, model: &mut dyn Model, lease: &mut Lease, tokens: &[u32]) {
+        self.version += 1;
         let Some(root) = lease.root else { return };
         let at = lease.computed;
         if at == 0 || (self.recurrent && self.slot_bytes as u64 > self.snapshot_bytes_max) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use octet_compute::batch::PAGE_TOKENS;
 
 use super::event::Event;
+use super::speculation::controller::Shared;
 use super::{Engine, Pooling, Running, Waiting};
 use crate::Error;
 use crate::cache::{Arrival, Found, checkpoints};
@@ -26,6 +27,22 @@ const FILES_ALONE: usize = 256;
 /// How long to wait for the first of them; then new requests are looked for.
 const ARRIVAL_WAIT: Duration = Duration::from_millis(10);
 
+/// When nothing of it has changed, those who wait still wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Situation {
+    cache: u64,
+    submitted: u64,
+    waiting: usize,
+    running: usize,
+    available: usize,
+    reserved: usize,
+}
+
+/// Tokens for which a sequence must have room: its own, and some of its answer.
+fn room_for(c: &super::Choice) -> usize {
+    c.tokens.len() + HEADROOM.min(c.limit - c.generated())
+}
+
 enum Admission {
     Done,
     /// Others behind it may go first.
@@ -34,16 +51,44 @@ enum Admission {
 }
 
 impl Engine {
-    /// Moves what fits from the queue onto the model.
+    /// Moves what fits from the queue onto the model. Looks again only when something has changed since it found nothing: to compare a long
+    /// prompt with the cache takes a while, and steps are short.
     pub(super) fn admit(&mut self) {
+        if self.waiting.is_empty() || self.cache.pool().free_slots() == 0 {
+            return;
+        }
+        if self.looked == Some(self.situation()) {
+            return;
+        }
         let mut i = 0;
         while i < self.waiting.len() && self.cache.pool().free_slots() > 0 {
+            self.stats.prompt_searches += 1;
             match self.admit_one(i) {
                 Admission::Done => {}
                 Admission::Later => i += 1,
-                Admission::NoRoom => return,
+                Admission::NoRoom => break,
             }
         }
+        self.looked = Some(self.situation());
+    }
+
+    /// All that decides who is admitted.
+    fn situation(&self) -> Situation {
+        Situation {
+            cache: self.cache.version(),
+            submitted: self.submitted,
+            waiting: self.waiting.len(),
+            running: self.running.len(),
+            available: self.cache.pages_available(),
+            reserved: self.reserved(),
+        }
+    }
+
+    /// Pages that running sequences do not have yet, and are to get.
+    fn reserved(&self) -> usize {
+        let pages =
+            |r: &Running| room_for(&r.choice).div_ceil(PAGE_TOKENS).saturating_sub(r.lease.pages.len());
+        self.running.iter().map(pages).sum()
     }
 
     fn admit_one(&mut self, i: usize) -> Admission {
@@ -58,12 +103,8 @@ impl Engine {
         if self.waits_for_another(i, &found) {
             return Admission::Later;
         }
+        let reserved = self.reserved();
         let (w, running) = (&self.waiting[i], &self.running);
-        let room_for = |c: &super::Choice| c.tokens.len() + HEADROOM.min(c.limit - c.generated());
-        let reserved: usize = running
-            .iter()
-            .map(|r| room_for(&r.choice).div_ceil(PAGE_TOKENS).saturating_sub(r.lease.pages.len()))
-            .sum();
         // With nobody to wait for, what there is must do.
         let wanted = if running.is_empty() { 0 } else { room_for(&w.choice) };
         if self.cache.pages_needed(&found, wanted) + reserved > self.cache.pages_available() {
@@ -248,6 +289,7 @@ impl Engine {
                 left -= r.guessed;
             }
         }
+        self.speculation.shared = Shared { answers: plan.decodes, guesses: tokens - plan.decodes };
     }
 
     fn make_room(&mut self, i: usize) -> bool {

@@ -55,6 +55,8 @@ pub struct Choice {
     thinking: Option<ThinkingBudget>,
     /// Tokens that come next, whatever the model says.
     forced: VecDeque<u32>,
+    /// The next token and its log-probability, where they are chosen already.
+    chosen: Option<Result<(u32, Option<f32>), Error>>,
 }
 
 /// Snapshots that tokens of one answer may trigger.
@@ -117,6 +119,7 @@ impl Choice {
             endless,
             thinking: request.thinking.clone(),
             forced: VecDeque::new(),
+            chosen: None,
         })
     }
 
@@ -134,7 +137,7 @@ impl Choice {
     /// ends with it, if it does.
     pub fn next(&mut self, logits: &[f32]) -> Result<(Event, Option<Finish>), Error> {
         self.first_token.get_or_insert_with(Instant::now);
-        let (id, logprob) = self.choose(logits)?;
+        let (id, logprob) = self.chosen.take().unwrap_or_else(|| self.choose(logits))?;
         let top = |s: &Sampler| s.top_logprobs().to_vec();
         let logprob = logprob.map(|logprob| TokenLogprob { id, logprob, top: top(&self.sampler) });
         self.tokens.push(id);
@@ -163,6 +166,16 @@ impl Choice {
             None => self.watch_thoughts(id),
         }
         Ok((Event::Token { choice: self.index, id, text, logprob, routes: None }, finish))
+    }
+
+    /// Chooses the next token, which [`Choice::next`] then takes for the same row of logits. Touches nothing that other answers share.
+    pub fn choose_ahead(&mut self, logits: &[f32]) {
+        self.chosen = Some(self.choose(logits));
+    }
+
+    /// True where nothing but a row of logits is missing for that.
+    pub fn can_choose_ahead(&self) -> bool {
+        self.forced.is_empty() && !self.wants_mask() && self.limit > 0
     }
 
     fn choose(&mut self, logits: &[f32]) -> Result<(u32, Option<f32>), Error> {

@@ -1,5 +1,6 @@
 //! After a step: logits become tokens, tokens events, and what was computed is kept where it will be wanted again.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use octet_compute::batch::{PAGE_TOKENS, Redo};
@@ -8,6 +9,9 @@ use super::event::{Event, Finish, Timings, TokenLogprob, Usage};
 use super::{Engine, Pooling, Running, Waiting};
 use crate::Error;
 use crate::cache::TOKENS_MIN;
+
+/// Answers whose tokens are chosen at once.
+const TOGETHER_MAX: usize = 32;
 
 impl Engine {
     /// Takes note of what the step computed.
@@ -20,6 +24,7 @@ impl Engine {
                 r.fresh = r.planned;
             }
         }
+        self.choose_together();
         // Answers that branch off here are appended, and were not in the step.
         for i in 0..self.running.len() {
             if self.running[i].planned > 0
@@ -46,6 +51,35 @@ impl Engine {
             stats.finished += u64::from(job.left == 0);
             job.left > 0
         });
+    }
+
+    /// Chooses the next tokens of several answers at once, on all threads. Each is what it would be in its turn: an answer's sampler is
+    /// its own. Where there is one answer, or something else has to be done first, it is chosen when its turn comes.
+    fn choose_together(&mut self) {
+        let Self { running, jobs, model, rules, .. } = self;
+        let cells = [const { Mutex::new(None) }; TOGETHER_MAX];
+        let lock = |i: usize| cells[i].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = running.iter_mut().filter(|r| {
+            let job = &jobs[r.job];
+            let complete = r.planned > 0 && r.lease.computed == r.choice.tokens.len();
+            // the prompt's scores need the sampler first
+            complete && !job.closed && job.prompt_logprobs.is_none() && r.choice.can_choose_ahead()
+        });
+        loop {
+            let mut n = 0;
+            for (i, r) in (0..TOGETHER_MAX).zip(&mut ready) {
+                *lock(i) = Some((r.last_row() * rules.vocab, &mut *r.choice));
+                n = i + 1;
+            }
+            let choose = |i: usize, logits: &[f32]| {
+                if let Some((at, choice)) = lock(i).take() {
+                    choice.choose_ahead(&logits[at..at + rules.vocab]);
+                }
+            };
+            if n < 2 || !model.share_logits(n, &choose) || n < TOGETHER_MAX {
+                return;
+            }
+        }
     }
 
     /// Sequence `i` has computed its share of the step.
@@ -88,6 +122,15 @@ impl Engine {
             self.speculation.stats.drafted += guessed as u64;
             self.running[i].choice.guesses.drafted += guessed;
         }
+        let before = self.running[i].choice.guesses.accepted;
+        let judged = self.judge_each(i, guessed);
+        let guesses = &mut self.running[i].choice.guesses;
+        let right = guesses.accepted - before;
+        self.speculation.settle(guesses, guessed, right);
+        judged
+    }
+
+    fn judge_each(&mut self, i: usize, guessed: usize) -> Result<(), Error> {
         for place in 0..guessed {
             let r = &mut self.running[i];
             let row = r.last_row() + 1 + place;

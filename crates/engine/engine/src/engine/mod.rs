@@ -152,6 +152,8 @@ pub struct Engine {
     /// Requests that were submitted so far.
     submitted: u64,
     waiting: VecDeque<Waiting>,
+    /// When nobody more could be admitted.
+    looked: Option<admit::Situation>,
     batch: Batch,
     plan: plan::Plan,
     speculation: speculation::Speculation,
@@ -181,7 +183,9 @@ impl Engine {
         let mut loaded = |done: u64, _: u64| progress(done, load + hash);
         let model = options.device().load(file, limits, &mut loaded)?;
         let mut hashed = |done: u64| progress(load + done, load + hash);
-        Self::assemble(file, options, tokenizer, model, contents, &mut hashed)
+        let mut engine = Self::assemble(file, options, tokenizer, model, contents, &mut hashed)?;
+        engine.speculation.measure(&mut *engine.model)?;
+        Ok(engine)
     }
 
     /// An engine around a model that is loaded already, within [`Options::limits`]. `file` gives the tokenizer, the
@@ -250,6 +254,7 @@ impl Engine {
             jobs: Slab::new(),
             submitted: 0,
             waiting: VecDeque::new(),
+            looked: None,
             masks: MaskWorker::default(),
             stats: Stats::default(),
             broken: false,
@@ -288,6 +293,11 @@ impl Engine {
     /// Whether it guesses, as far as it was opened to; for measurements. Everything said with guesses must be the same without.
     pub fn set_guessing(&mut self, on: bool) {
         self.speculation.paused = !on;
+    }
+
+    /// What guesses cost here, as far as it was opened to guess.
+    pub fn guess_costs(&self) -> speculation::Costs {
+        self.speculation.costs(&*self.model)
     }
 
     /// Figures as they are now.

@@ -10,7 +10,8 @@ use super::speculation;
 use crate::Error;
 use crate::cache::DiskOptions;
 use crate::models::config::CONTEXT_MAX;
-use crate::models::{Device, Limits};
+use crate::models::{self, Device, Limits};
+use crate::report::Report;
 use crate::sampler::SamplingDefaults;
 
 /// How a model is opened.
@@ -116,5 +117,38 @@ impl Options {
             kv: self.kv,
             mtp: self.speculation.wants_mtp(),
         })
+    }
+
+    /// What the draft model `small` is loaded with, for a model that was made for `made_for` tokens.
+    pub(crate) fn draft_limits(
+        &self,
+        made_for: usize,
+        small: &octet_weights::Model,
+    ) -> Result<Limits, Error> {
+        let context = self.context_for(made_for).min(models::context_length(small)?);
+        let kv_tokens = self.kv_tokens.unwrap_or(context).max(context);
+        let slots = self.max_seqs.max(1);
+        Ok(Limits {
+            pages: kv_tokens.div_ceil(PAGE_TOKENS) + slots,
+            // one more, for the states of a sequence while it follows its guesses
+            slots: slots + 1,
+            snapshots: 0,
+            batch_tokens: speculation::DRAFT_READ_TOKENS,
+            batch_outputs: 1,
+            guesses: 0,
+            kv: self.kv,
+            mtp: false,
+        })
+    }
+
+    /// Bytes that the draft model takes, weights and caches; 0 without one.
+    pub fn draft_memory(&self, made_for: usize) -> Result<u64, Error> {
+        match &self.speculation.draft {
+            Some(small) if self.speculation.mode == speculation::Mode::Draft => {
+                let limits = self.draft_limits(made_for, small)?;
+                Ok(Report::new(small)?.memory(&limits, self.cpu.exact).total())
+            }
+            _ => Ok(0),
+        }
     }
 }

@@ -32,6 +32,8 @@ pub struct Stats {
     pub failed: u64,
     /// Sequences that were put back into the queue for want of pages.
     pub preemptions: u64,
+    /// Searches of the prefix cache for a prompt that waited.
+    pub prompt_searches: u64,
     /// How long a sequence is on the model, the last ones counting most.
     pub service_time: Duration,
     /// Steps of the model, and the time that they took.

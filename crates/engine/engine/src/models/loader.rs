@@ -16,6 +16,12 @@ const DRAFT_VOCAB: usize = 32_768;
 /// Types of tokens that end and mark parts of an answer: control tokens and those that were added.
 const MARKS: [i64; 2] = [3, 4];
 
+/// Tokens that the block for multi-token prediction has a part of the head for, control tokens left out; 0 where it uses the model's
+/// own, as a small vocabulary allows.
+pub(crate) fn draft_vocab(vocab: usize) -> usize {
+    if vocab < 2 * DRAFT_VOCAB { 0 } else { DRAFT_VOCAB }
+}
+
 /// Called while a model loads, with bytes loaded so far and in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
@@ -102,7 +108,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// The head for drafts, where the whole one is much larger.
     fn draft_head(&mut self) -> Result<Option<DraftHead<B>>, Error> {
         let (vocab, hidden) = (self.config.vocab, self.config.hidden);
-        if vocab < 2 * DRAFT_VOCAB {
+        if draft_vocab(vocab) == 0 {
             return Ok(None);
         }
         let own = self.model.info("output.weight").is_some();

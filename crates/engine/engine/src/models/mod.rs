@@ -23,6 +23,7 @@ use octet_compute::{Batch, ExpertCounts};
 use crate::Error;
 use config::Config;
 use decoder::{Decoder, Scratch};
+pub(crate) use loader::draft_vocab;
 use loader::{Loader, Progress};
 
 /// How much memory a model's caches and activations may take, and what to load.
@@ -86,6 +87,11 @@ pub trait Model: Send {
     fn step(&mut self, batch: &Batch) -> Result<&[f32], Error>;
     /// The logits that the last step returned.
     fn last_logits(&self) -> &[f32];
+    /// Calls `work` once with each number below `count` and the logits that the last step returned, on all threads that compute. False,
+    /// and nothing is done, where there are none, or the logits do not lie in the machine's memory.
+    fn share_logits(&mut self, _count: usize, _work: &(dyn Fn(usize, &[f32]) + Sync)) -> bool {
+        false
+    }
     /// The states after the final norm of the last step's tokens, `[tokens, hidden]`.
     fn hidden(&mut self) -> Result<&[f32], Error>;
     /// Like `step`; `probe` sees the residual stream `[tokens, hidden]` after the embedding (0) and after each layer,
@@ -267,6 +273,11 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     fn last_logits(&self) -> &[f32] {
         let logits = self.be.borrow(&self.scratch.logits).unwrap_or(&self.logits);
         &logits[..self.outputs * self.config.vocab]
+    }
+
+    fn share_logits(&mut self, count: usize, work: &(dyn Fn(usize, &[f32]) + Sync)) -> bool {
+        let n = self.outputs * self.config.vocab;
+        self.be.share(&self.scratch.logits, count, &|i, logits| work(i, &logits[..n]))
     }
 
     fn hidden(&mut self) -> Result<&[f32], Error> {

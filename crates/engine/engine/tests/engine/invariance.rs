@@ -1,5 +1,5 @@
 //! Batch invariance: the greedy tokens of a request alone are those that it gets beside 15 others, after a cache hit, after a
-//! restore from disk, and when it had to give way and go on later.
+//! restore from disk, and when it had to give way and go on later; with guesses and without.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use crate::common::drive::{
     CONTEXT, alone, answer, collect, engine, finish, greedy, options, prompt, submit,
 };
 use octet_compute::batch::PAGE_TOKENS;
+use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_engine::engine::{self, DiskOptions, Request, Step};
 
 /// Recurrent layers and experts; recurrent layers; experts; neither.
@@ -25,8 +26,8 @@ fn cousin() -> Request {
     Request { checkpoints: vec![SHARED], ..greedy(prompt, 5) }
 }
 
-fn among_others(architecture: &str) -> Vec<u32> {
-    let room = engine::Options { max_seqs: 16, kv_tokens: Some(16 * CONTEXT), ..options() };
+fn among_others(architecture: &str, options: engine::Options) -> Vec<u32> {
+    let room = engine::Options { max_seqs: 16, kv_tokens: Some(16 * CONTEXT), ..options };
     let mut e = engine(architecture, &room);
     let others: Vec<_> =
         (0..15).map(|i| submit(&mut e, greedy(prompt(30 + 9 * i, 50 + i as u32), 120))).collect();
@@ -40,17 +41,17 @@ fn among_others(architecture: &str) -> Vec<u32> {
     collect(&events).expect("it can be served")[&0].tokens.clone()
 }
 
-fn after_a_hit(architecture: &str) -> Vec<u32> {
-    let mut e = engine(architecture, &options());
+fn after_a_hit(architecture: &str, options: engine::Options) -> Vec<u32> {
+    let mut e = engine(architecture, &options);
     answer(&mut e, cousin());
     let (tokens, cached) = answer(&mut e, request());
     assert_eq!(cached, SHARED, "{architecture}");
     tokens
 }
 
-fn after_a_restore(architecture: &str, dir: &Path) -> Vec<u32> {
+fn after_a_restore(architecture: &str, options: engine::Options, dir: &Path) -> Vec<u32> {
     let disk = Some(DiskOptions { dir: dir.into(), bytes: 1 << 30 });
-    let on_disk = engine::Options { disk, ..options() };
+    let on_disk = engine::Options { disk, ..options };
     let mut e = engine(architecture, &on_disk);
     answer(&mut e, cousin());
     e.flush();
@@ -61,9 +62,9 @@ fn after_a_restore(architecture: &str, dir: &Path) -> Vec<u32> {
     tokens
 }
 
-fn after_giving_way(architecture: &str) -> Vec<u32> {
+fn after_giving_way(architecture: &str, options: engine::Options) -> Vec<u32> {
     // two sequences of 7 pages each, and 13 pages
-    let mut e = engine(architecture, &engine::Options { kv_tokens: Some(12 * PAGE_TOKENS), ..options() });
+    let mut e = engine(architecture, &engine::Options { kv_tokens: Some(12 * PAGE_TOKENS), ..options });
     let (_, other) = submit(&mut e, greedy(prompt(100, 50), CONTEXT - 110));
     // the one admitted last gives way
     let (_, events) = submit(&mut e, request());
@@ -75,13 +76,19 @@ fn after_giving_way(architecture: &str) -> Vec<u32> {
 
 #[test]
 fn batch_invariance() {
+    // all that can guess, whether it pays or not
+    let guesses = Speculation { mode: Mode::Auto, draft_max: 3, always: true, ..Speculation::default() };
     for architecture in ARCHITECTURES {
-        let dir = tempfile::tempdir().expect("a folder");
         let want = alone(architecture, &request());
         assert_eq!(want.len(), CONTEXT - 110);
-        assert_eq!(among_others(architecture), want, "{architecture}: beside 15 others");
-        assert_eq!(after_a_hit(architecture), want, "{architecture}: after a cache hit");
-        assert_eq!(after_a_restore(architecture, dir.path()), want, "{architecture}: after a restore");
-        assert_eq!(after_giving_way(architecture), want, "{architecture}: after giving way");
+        for speculation in [Speculation::off(), guesses.clone()] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let with = || engine::Options { speculation: speculation.clone(), ..options() };
+            let what = format!("{architecture}, {:?}", speculation.mode);
+            assert_eq!(among_others(architecture, with()), want, "{what}: beside 15 others");
+            assert_eq!(after_a_hit(architecture, with()), want, "{what}: after a cache hit");
+            assert_eq!(after_a_restore(architecture, with(), dir.path()), want, "{what}: after a restore");
+            assert_eq!(after_giving_way(architecture, with()), want, "{what}: after giving way");
+        }
     }
 }

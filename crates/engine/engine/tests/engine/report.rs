@@ -91,10 +91,12 @@ fn memory_follows_the_limits() {
     assert_eq!(m.states, r.state_bytes());
     let kept = r.memory(&Limits { snapshots: 3, ..limits.clone() }, false);
     assert_eq!(kept.states, 4 * r.state_bytes());
-    assert_eq!(m.total(), m.weights + m.kv + m.states + m.activations);
-    let with_mtp = r.memory(&Limits { mtp: true, kv: KvType::F32.into(), ..limits.clone() }, false);
-    assert_eq!(with_mtp.weights, r.bytes);
-    assert_eq!(with_mtp.kv, 2 * 2 * m.kv); // twice the bytes, and one layer more beside the one
+    assert_eq!((m.total(), m.speculation), (m.weights + m.kv + m.states + m.activations, 0));
+    let with_mtp = r.memory(&Limits { mtp: true, ..limits.clone() }, false);
+    // the block's own layer of keys and values is as large as the only other one
+    let block = r.bytes - m.weights + m.kv;
+    let states = 4 * r.config.hidden as u64 * 2 * (limits.batch_tokens as u64 + 1);
+    assert_eq!((with_mtp.speculation, with_mtp.total()), (block + states, m.total() + block + states));
     let endless = r.memory(&Limits::single(usize::MAX), false);
     assert_eq!((endless.kv, endless.total()), (u64::MAX, u64::MAX));
 }

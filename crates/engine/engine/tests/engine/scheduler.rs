@@ -205,6 +205,24 @@ fn pages_run_out_and_nobody_notices() {
     }
 }
 
+#[test]
+fn a_prompt_that_waits_is_looked_at_when_something_has_changed() {
+    for architecture in ["qwen35moe", "qwen3"] {
+        // room for one of them
+        let small = engine::Options { kv_tokens: Some(7 * 64), ..options() };
+        let mut e = engine(architecture, &small);
+        let requests: Vec<Request> = (0..3).map(|i| greedy(prompt(150, i), 200)).collect();
+        let events: Vec<_> = requests.iter().map(|r| submit(&mut e, r.clone()).1).collect();
+        finish(&mut e);
+        for (r, events) in requests.iter().zip(&events) {
+            let got = collect(events).expect("all are finished");
+            assert_eq!(got[&0].tokens, alone(architecture, r), "{architecture}");
+        }
+        let stats = e.stats();
+        assert!(stats.steps > 500 && stats.prompt_searches < 100, "{architecture}: {stats:?}");
+    }
+}
+
 /// Allows the ids of `list[at]` next, and ends after the last.
 struct Steps {
     list: Vec<Vec<u32>>,

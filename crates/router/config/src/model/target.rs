@@ -260,6 +260,10 @@ pub struct EngineSettings {
     pub tool_call_parser: Option<String>,
     /// `chat_template`: a file.
     pub chat_template: Option<PathBuf>,
+    /// `speculative`: `auto`, `off`, `mtp`, `lookup`, `draft=MODEL`.
+    pub speculative: Option<String>,
+    /// `draft_max` (`num_speculative_tokens`): most tokens to guess in a step.
+    pub draft_max: Option<usize>,
 }
 
 /// How long an idle model stays loaded.

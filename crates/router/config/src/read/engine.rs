@@ -1,6 +1,7 @@
 //! The engine's settings of a model in this process. Called by `deployments`.
 
 use crate::fields::Fields;
+use crate::problem::quoted;
 use crate::sections::ENGINE_KEYS;
 use crate::yaml::Value;
 use crate::{EngineSettings, KeepAlive, Provider};
@@ -19,6 +20,24 @@ const ISAS: &[(&str, &str)] = &[
 ];
 const REASONING: &[(&str, &str)] = &[("deepseek", "deepseek"), ("hidden", "hidden"), ("none", "none")];
 const TOOLS: &[(&str, &str)] = &[("qwen3_coder", "qwen3_coder"), ("hermes", "hermes"), ("none", "none")];
+
+const SPECULATIVE: &[&str] = &["auto", "off", "mtp", "lookup", "ngram"];
+/// Most guesses in a step, as the engine has it.
+const DRAFT_MAX: usize = 16;
+
+/// How the next tokens are guessed: a word, or `draft=` and a model.
+fn speculative(params: &Fields) -> Option<String> {
+    let node = params.get("speculative")?;
+    // some readers of YAML take the word for false
+    let how = if node.value == Value::Bool(false) { "off".into() } else { params.text("speculative")? };
+    let draft = how.strip_prefix("draft=").is_some_and(|model| !model.is_empty());
+    if !draft && !SPECULATIVE.contains(&how.as_str()) {
+        let what =
+            format!("speculative is {}; it is one of auto, off, mtp, lookup, draft=MODEL", quoted(&how));
+        params.reader.wrong(&node.span, what);
+    }
+    Some(how)
+}
 
 /// Reads them.
 pub(crate) fn settings(params: &Fields) -> EngineSettings {
@@ -54,6 +73,13 @@ pub(crate) fn settings(params: &Fields) -> EngineSettings {
         reasoning_format: word("reasoning_format", REASONING),
         tool_call_parser: word("tool_call_parser", TOOLS),
         chat_template: path("chat_template"),
+        speculative: speculative(params),
+        draft_max: params.count("draft_max", 0).inspect(|n| {
+            if *n > DRAFT_MAX {
+                let span = params.get("draft_max").map_or(params.span, |n| &n.span);
+                params.reader.wrong(span, format!("draft_max is {n}; it is 0 to {DRAFT_MAX}"));
+            }
+        }),
     }
 }
 

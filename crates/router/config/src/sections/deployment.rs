@@ -153,6 +153,13 @@ pub static PARAMS: Section = Section {
             "how the model writes tool calls",
         ),
         key("chat_template", Kind::Text, "a file with a Jinja template instead of the model's own"),
+        key(
+            "speculative",
+            Kind::Text,
+            "how the next tokens are guessed: auto, off, mtp, lookup, draft=MODEL",
+        ),
+        key("draft_max", Kind::Count, "most tokens to guess in a step, 0 to 16")
+            .or(&["num_speculative_tokens"]),
     ],
     warned: &[
         (
@@ -354,6 +361,8 @@ pub const ENGINE_KEYS: &[&str] = &[
     "reasoning_format",
     "tool_call_parser",
     "chat_template",
+    "speculative",
+    "draft_max",
 ];
 
 /// What all may stand in `model_info`.

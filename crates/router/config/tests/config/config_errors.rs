@@ -238,6 +238,12 @@ fn targets_are_checked() {
     noted_params("{model: ollama/q, ctx_size: 5}", "is for models that run here");
     noted_params("{model: octet/q, api_base: 'http://h'}", "is for models on other servers");
     refused_params("{model: octet/q, kv_cache_dtype: q4_0}", "it is one of f16, f32, q8_0");
+    refused_params(
+        "{model: octet/q, speculative: eagle}",
+        "it is one of auto, off, mtp, lookup, draft=MODEL",
+    );
+    refused_params("{model: octet/q, speculative: draft=}", "speculative is 'draft='");
+    refused_params("{model: octet/q, draft_max: 17}", "draft_max is 17; it is 0 to 16");
     refused_params("{model: octet/q, ctx_size: 1, num_ctx: 2}", "keep one of them");
     refused_params("{model: ollama/q, mock_response: hi}", "answers are never made up");
     noted_params("{model: ollama/q, aws_region_name: x}", "is for models at Bedrock");

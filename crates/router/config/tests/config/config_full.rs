@@ -115,6 +115,7 @@ fn other_kinds_of_targets() {
     assert_eq!(e.cache_disk, Some(local.base.join("kv")));
     assert_eq!(e.chat_template, Some(local.base.join("chat.jinja")));
     assert_eq!(e.keep_alive, Some(KeepAlive::For(seconds(600))));
+    assert_eq!((e.speculative.as_deref(), e.draft_max), (Some("draft=small.gguf"), Some(4)));
     assert_eq!(
         (e.reasoning_format.as_deref(), e.tool_call_parser.as_deref()),
         (Some("deepseek"), Some("qwen3_coder"))

@@ -104,7 +104,10 @@ impl ModelCard {
         let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;
         let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();
         Ok(Self {
-            memory_bytes: report.memory(&limits, engine.cpu.exact).total(),
+            memory_bytes: report
+                .memory(&limits, engine.cpu.exact)
+                .with_draft(engine.draft_memory(config.context_length)?)
+                .total(),
             pooling: spec.pooling.unwrap_or(match pooling {
                 Some(POOLING_LAST) => Pooling::Last,
                 Some(POOLING_CLS) => Pooling::Cls,

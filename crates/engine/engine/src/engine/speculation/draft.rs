@@ -10,16 +10,11 @@ use octet_compute::Batch;
 use octet_compute::batch::PAGE_TOKENS;
 
 use super::controller::{Class, Controller};
-use super::{Drafter, Options, Work};
+use super::{DRAFT_READ_TOKENS as READ_TOKENS, Drafter, Options, Work, measure};
 use crate::Error;
 use crate::cache::{Pool, Sequence};
-use crate::models::{self, Limits, Model, mtp::likeliest};
+use crate::models::{self, Model, mtp::likeliest};
 use crate::tokenizer::Tokenizer;
-
-/// Tokens of a prompt that are read at a time.
-const READ_TOKENS: usize = 256;
-/// How likely a guess is thought to be before it is made.
-const TYPICAL: f32 = 0.8;
 
 pub(super) struct Small {
     model: Box<dyn Model>,
@@ -43,19 +38,10 @@ impl Small {
         let named = |what: String| Error::Request(format!("speculative decoding with a draft model: {what}"));
         let Some(small) = &options.draft else { return Err(named("no draft model is named".into())) };
         same_tokens(file, small).map_err(named)?;
-        let context = engine.context_for(models::context_length(file)?).min(models::context_length(small)?);
-        let kv_tokens = engine.kv_tokens.unwrap_or(context).max(context);
-        let slots = engine.max_seqs.max(1);
-        let limits = Limits {
-            pages: kv_tokens.div_ceil(PAGE_TOKENS) + slots,
-            slots: slots + 1,
-            snapshots: 0,
-            batch_tokens: READ_TOKENS,
-            batch_outputs: 1,
-            guesses: 0,
-            kv: engine.kv,
-            mtp: false,
-        };
+        let made_for = models::context_length(file)?;
+        let context = engine.context_for(made_for).min(models::context_length(small)?);
+        let limits = engine.draft_limits(made_for, small)?;
+        let slots = limits.slots - 1;
         let mut model = engine.device().load(small, limits, &mut |_, _| {})?;
         let mut pool = Pool::new(&*model);
         let aside = pool.take_slot().ok_or_else(|| named("the draft model has no slot".into()))?;
@@ -103,11 +89,10 @@ impl Small {
             }
             guesses.push(guess.id, Class::drafted(guess.chance));
             let n = guesses.ids.len();
-            let typical = Class::drafted(TYPICAL);
             let seq = &mut self.sequences[r.lease.slot];
             if n >= guesses.most
                 || past + n >= self.context
-                || !control.pays_to_draft(&guesses.history, others, &guesses.classes, typical)
+                || !control.pays_to_draft(&guesses.history, others, &guesses.classes)
                 || self.pool.reserve(seq, n).is_err()
             {
                 break;
@@ -117,6 +102,7 @@ impl Small {
             self.batch.push(&[guess.id], past + n - 1, slot, &seq.pages, 1);
             self.model.step(&self.batch)?;
             control.record_draft(start.elapsed());
+            control.charge(&mut guesses.history, 1);
         }
         self.model.copy_slot(self.aside, slot);
         Ok(())
@@ -124,6 +110,19 @@ impl Small {
 }
 
 impl Drafter for Small {
+    fn drafts(&self) -> bool {
+        true
+    }
+
+    fn measure(&mut self, _: &mut dyn Model, control: &mut Controller) -> Result<(), Error> {
+        let Self { model, batch, .. } = self;
+        batch.clear();
+        batch.push(&[0], 0, measure::SLOT, &[measure::PAGE], 1);
+        control.record_draft(measure::least(|| model.step(batch).map(|_| ()))?);
+        measure::forget(&mut **model);
+        Ok(())
+    }
+
     fn draft(&mut self, work: &mut Work<'_>, control: &mut Controller) -> Result<(), Error> {
         let others = work.others();
         for i in 0..work.running.len() {
@@ -132,9 +131,10 @@ impl Drafter for Small {
             if !guesses.is_open() || r.choice.tokens.len() >= self.context {
                 continue;
             }
-            let pays = control.pays_to_draft(&guesses.history, others, &[], Class::drafted(TYPICAL))
-                || Controller::probes(&mut guesses.history);
+            let history = &mut guesses.history;
+            let pays = control.pays_to_draft(history, others, &[]) || control.probes(history);
             if pays && self.read(r.lease.slot, &r.choice.tokens)? {
+                control.charge(&mut r.choice.guesses.history, 1);
                 self.follow(work, control, i)?;
             }
         }

@@ -2,7 +2,7 @@
 //! quoted and lists repeat much of what is before them. A drafter of `speculation`, with a table of bounded size for each answer.
 
 use super::controller::{Class, Controller};
-use super::{Drafter, Work};
+use super::{Drafter, Guesses, Work};
 use crate::Error;
 
 /// Tokens that must be the same.
@@ -69,36 +69,39 @@ impl Found {
     }
 }
 
-/// Tokens that must be the same where another drafter could be asked instead.
-const LONG: usize = 8;
-
-/// The drafter: guesses where at least so many tokens are the same.
+/// The drafter.
 pub(super) struct Repeated {
-    len_min: usize,
+    /// Guesses only what is worth as much as drafts of a model would be, which cost more.
+    against_drafts: bool,
 }
 
 impl Repeated {
     pub fn any() -> Self {
-        Self { len_min: NGRAM }
+        Self { against_drafts: false }
     }
 
-    /// Where it is likely to be better than a drafting model, which costs more.
-    pub fn long() -> Self {
-        Self { len_min: LONG }
+    pub fn better_than_drafts() -> Self {
+        Self { against_drafts: true }
     }
 }
 
 impl Drafter for Repeated {
-    fn draft(&mut self, work: &mut Work<'_>, _: &mut Controller) -> Result<(), Error> {
+    fn draft(&mut self, work: &mut Work<'_>, control: &mut Controller) -> Result<(), Error> {
+        let others = work.others();
         for r in work.running.iter_mut().filter(|r| r.choice.guesses.is_open()) {
             let tokens = &r.choice.tokens;
             let guesses = &mut r.choice.guesses;
             let Some(lookup) = &mut guesses.lookup else { continue };
-            let Some(found) = lookup.find(tokens).filter(|f| f.len >= self.len_min) else { continue };
+            let Some(found) = lookup.find(tokens) else { continue };
             for i in 0..guesses.most {
                 let Some(id) = found.token(tokens, &guesses.ids, i) else { break };
                 // what is guessed on the way has the same before it, and more
                 guesses.push(id, Class::lookup(found.len + i));
+            }
+            let Guesses { history, classes, most, .. } = &*guesses;
+            if self.against_drafts && !control.beats_drafts(history, others, classes, *most) {
+                guesses.ids.clear();
+                guesses.classes.clear();
             }
         }
         Ok(())

@@ -9,24 +9,26 @@ pub mod controller;
 mod draft;
 mod forced;
 mod lookup;
+mod measure;
 mod mtp;
 mod oracle;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Running;
 use super::choice::Choice;
 use crate::Error;
 use crate::cache::Cache;
 use crate::models::Model;
-use controller::{Class, Controller, History};
+use controller::{Class, Controller, History, Shared};
 use lookup::Lookup;
 
 /// Who guesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The block for multi-token prediction where the model has one, and lookup.
+    /// The block for multi-token prediction where the model has one and it pays on this machine, and lookup.
     #[default]
     Auto,
     /// Nobody.
@@ -45,6 +47,8 @@ pub const DRAFT_MAX: usize = 16;
 pub const DRAFT_DEFAULT: usize = 8;
 /// Guesses of all answers together in a step; each needs a row of logits.
 const STEP_GUESSES_MAX: usize = 32;
+/// Tokens of a prompt that a draft model reads at a time.
+pub(crate) const DRAFT_READ_TOKENS: usize = 256;
 /// Answers that are guessed at so often that a statistic by position is worth it.
 pub const POSITIONS: usize = DRAFT_MAX;
 
@@ -65,7 +69,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::Lookup, draft_max: DRAFT_DEFAULT, draft: None, always: false, oracle: None }
+        Self { mode: Mode::Auto, draft_max: DRAFT_DEFAULT, draft: None, always: false, oracle: None }
     }
 }
 
@@ -117,6 +121,21 @@ pub struct Stats {
     pub accepted: u64,
     /// The same by their place in their step, from the first on.
     pub accepted_at: [u64; POSITIONS],
+}
+
+/// What guesses cost on this machine: measured when the model was loaded, and since.
+#[derive(Debug, Clone, Default)]
+pub struct Costs {
+    /// Times of steps by their tokens.
+    pub steps: Vec<(usize, Duration)>,
+    /// A pass of the drafting model.
+    pub draft: Duration,
+    /// A token of which the block for multi-token prediction only takes note.
+    pub fill: Duration,
+    /// A model drafts: the block, or a small one.
+    pub drafts: bool,
+    /// The model has the block, and it is loaded.
+    pub has_mtp: bool,
 }
 
 /// One answer's guesses, and how its earlier ones did.
@@ -185,6 +204,18 @@ impl Work<'_> {
 pub(super) trait Drafter: Send {
     /// Writes guesses for answers that have none yet. Fails where a device failed.
     fn draft(&mut self, work: &mut Work<'_>, control: &mut Controller) -> Result<(), Error>;
+    /// Called once after the model was loaded and has made a step: tells `control` what a draft costs.
+    fn measure(&mut self, _model: &mut dyn Model, _control: &mut Controller) -> Result<(), Error> {
+        Ok(())
+    }
+    /// False where it can never pay here, as measured: then it is left out.
+    fn can_pay(&self, _control: &Controller) -> bool {
+        true
+    }
+    /// A model drafts, which takes time.
+    fn drafts(&self) -> bool {
+        false
+    }
     /// An answer is complete.
     fn finished(&mut self, _choice: &Choice) {}
 }
@@ -201,6 +232,8 @@ pub(super) struct Speculation {
     most: usize,
     /// Most guesses of all answers in a step.
     pub step_guesses: usize,
+    /// Of the step that is planned.
+    pub shared: Shared,
 }
 
 impl Speculation {
@@ -221,10 +254,10 @@ impl Speculation {
         if most > 0 {
             drafters.push(Box::new(forced::Forced));
             if options.mode == Mode::Auto && model.has_mtp() {
-                drafters.push(Box::new(lookup::Repeated::long()));
+                drafters.push(Box::new(lookup::Repeated::better_than_drafts()));
             }
             if model.has_mtp() {
-                drafters.push(Box::new(mtp::Block::new(model)));
+                drafters.push(Box::new(mtp::Block::new(model, options.mode == Mode::Auto)));
             } else if options.mode == Mode::Draft {
                 drafters.push(Box::new(draft::Small::open(options, file, engine)?));
             }
@@ -243,7 +276,31 @@ impl Speculation {
             looks_up: matches!(options.mode, Mode::Auto | Mode::Lookup),
             most,
             step_guesses: options.step_guesses(limits.slots),
+            shared: Shared::default(),
         })
+    }
+
+    /// Measures what guesses cost here, before anything runs, so that no answer has to pay for it; a drafter that cannot pay is left
+    /// out. Takes a few steps of the model.
+    pub fn measure(&mut self, model: &mut dyn Model) -> Result<(), Error> {
+        if self.most == 0 || self.control.is_blind() {
+            return Ok(());
+        }
+        let Self { drafters, control, .. } = self;
+        measure::steps(model, self.most, control)?;
+        drafters.iter_mut().try_for_each(|d| d.measure(model, control))?;
+        measure::forget(model);
+        drafters.retain(|d| d.can_pay(control));
+        Ok(())
+    }
+
+    /// What was measured; see [`Costs`].
+    pub fn costs(&self, model: &dyn Model) -> Costs {
+        let [_, draft, fill] = self.control.costs(1);
+        let steps = measure::SIZES.into_iter().filter(|&n| n <= 1 + self.most);
+        let steps = steps.map(|n| (n, self.control.costs(n)[0])).collect();
+        let drafts = self.drafters.iter().any(|d| d.drafts());
+        Costs { steps, draft, fill, drafts, has_mtp: model.has_mtp() }
     }
 
     /// Whether answers need a table of their text.
@@ -286,9 +343,14 @@ impl Speculation {
         self.drafters.iter_mut().for_each(|d| d.finished(choice));
     }
 
+    /// A step is over in which an answer had `computed` guesses, of which `right` were right.
+    pub fn settle(&mut self, guesses: &mut Guesses, computed: usize, right: usize) {
+        self.control.settle(&mut guesses.history, self.shared, computed, right);
+    }
+
     /// Guess `place` of a step was right, or not.
     pub fn record(&mut self, guesses: &mut Guesses, place: usize, right: bool) {
-        self.control.record_guess(&mut guesses.history, guesses.classes[place], right);
+        self.control.record_guess(&mut guesses.history, guesses.classes[place], place, right);
         if right {
             guesses.accepted += 1;
             self.stats.accepted += 1;

@@ -13,12 +13,9 @@ use std::time::Instant;
 use octet_compute::batch::PAGE_TOKENS;
 
 use super::controller::{Class, Controller};
-use super::{Drafter, Work};
+use super::{Drafter, Work, measure};
 use crate::Error;
 use crate::models::{Guess, Model, Rows};
-
-/// How likely a guess is thought to be before it is made.
-const TYPICAL: f32 = 0.8;
 
 pub(super) struct Block {
     fill: Rows,
@@ -26,10 +23,12 @@ pub(super) struct Block {
     out: Vec<Guess>,
     /// Answers that are drafted for, in the order of the batch.
     order: Vec<usize>,
+    /// It is left out where it cannot pay.
+    must_pay: bool,
 }
 
 impl Block {
-    pub fn new(model: &dyn Model) -> Self {
+    pub fn new(model: &dyn Model, must_pay: bool) -> Self {
         let limits = model.limits();
         let pages = limits.slots * limits.pages;
         Self {
@@ -37,6 +36,7 @@ impl Block {
             draft: Rows::with_capacity(limits.slots, limits.slots, pages),
             out: vec![Guess::default(); limits.slots],
             order: Vec::with_capacity(limits.slots),
+            must_pay,
         }
     }
 
@@ -59,8 +59,7 @@ impl Block {
             let last = lease.computed - 1;
             let wanted = r.choice.guesses.is_open() && {
                 let history = &mut r.choice.guesses.history;
-                control.pays_to_draft(history, others, &[], Class::drafted(TYPICAL))
-                    || Controller::probes(history)
+                control.pays_to_draft(history, others, &[]) || control.probes(history)
             };
             if wanted && self.draft.batch.fits(last, 1, lease.slot, &lease.pages) {
                 self.draft.from.push_row(row(last));
@@ -96,7 +95,7 @@ impl Block {
             }
             guesses.push(guess.id, Class::drafted(guess.chance));
             let wants = guesses.ids.len() < guesses.most
-                && control.pays_to_draft(&guesses.history, others, &guesses.classes, Class::drafted(TYPICAL));
+                && control.pays_to_draft(&guesses.history, others, &guesses.classes);
             if wants {
                 more = place + 1;
             } else {
@@ -107,12 +106,41 @@ impl Block {
     }
 }
 
+impl Block {
+    /// Lets the answers that are drafted for pay for a pass.
+    fn charge(&self, work: &mut Work<'_>, control: &Controller) {
+        for &i in &self.order {
+            control.charge(&mut work.running[i].choice.guesses.history, self.order.len());
+        }
+    }
+}
+
 /// The first of `pages`, for `tokens` tokens.
 fn pages(pages: &[u32], tokens: usize) -> &[u32] {
     &pages[..tokens.div_ceil(PAGE_TOKENS)]
 }
 
 impl Drafter for Block {
+    fn drafts(&self) -> bool {
+        true
+    }
+
+    fn can_pay(&self, control: &Controller) -> bool {
+        !self.must_pay || control.block_can_pay()
+    }
+
+    fn measure(&mut self, model: &mut dyn Model, control: &mut Controller) -> Result<(), Error> {
+        let mut one = Rows::with_capacity(1, 1, 1);
+        one.from.push_row(0);
+        one.batch.push(&[0], 0, measure::SLOT, &[measure::PAGE], 1);
+        let none = Rows::default();
+        let draft = measure::least(|| model.draft(&none, &one, &mut self.out))?;
+        control.record_draft(draft);
+        let fill = measure::least(|| model.draft(&one, &none, &mut self.out))?;
+        control.record_fill(fill);
+        Ok(())
+    }
+
     fn draft(&mut self, work: &mut Work<'_>, control: &mut Controller) -> Result<(), Error> {
         self.gather(work, control);
         if self.fill.batch.is_empty() && self.draft.batch.is_empty() {
@@ -123,9 +151,10 @@ impl Drafter for Block {
         if self.order.is_empty() {
             return Ok(());
         }
-        if self.fill.batch.len() < PAGE_TOKENS {
+        if self.fill.batch.len() <= self.order.len() {
             control.record_draft(start.elapsed());
         }
+        self.charge(work, control);
         let mut depth = 1;
         loop {
             let more = self.hand_out(work, control);
@@ -151,6 +180,7 @@ impl Drafter for Block {
             let start = Instant::now();
             work.model.draft_more(&self.draft.batch, &mut self.out)?;
             control.record_draft(start.elapsed());
+            self.charge(work, control);
             depth += 1;
         }
     }
