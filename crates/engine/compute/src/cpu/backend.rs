@@ -334,3 +334,30 @@ impl Backend for Cpu {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::cpu::CpuOptions;
+
+    #[test]
+    fn work_is_shared_out_once_each() {
+        let options = CpuOptions { threads: Some(3), pin: false, ..CpuOptions::default() };
+        let mut cpu = Cpu::new(&options).expect("a CPU");
+        let buf = cpu.vector(&[1.0, 2.0, 3.0]).expect("memory");
+        for count in [0, 1, 2, 40] {
+            let calls: Vec<AtomicUsize> = (0..40).map(|_| AtomicUsize::new(0)).collect();
+            let shared = cpu.share(&buf, count, &|i, values| {
+                assert_eq!(values, [1.0, 2.0, 3.0]);
+                calls[i].fetch_add(1, Ordering::Relaxed);
+            });
+            let calls: Vec<usize> = calls.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+            assert!(
+                shared && calls.iter().enumerate().all(|(i, n)| *n == usize::from(i < count)),
+                "{calls:?}"
+            );
+        }
+    }
+}

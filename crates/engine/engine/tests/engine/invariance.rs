@@ -88,7 +88,8 @@ fn batch_invariance() {
             assert_eq!(among_others(architecture, with()), want, "{what}: beside 15 others");
             assert_eq!(after_a_hit(architecture, with()), want, "{what}: after a cache hit");
             assert_eq!(after_a_restore(architecture, with(), dir.path()), want, "{what}: after a restore");
-            assert_eq!(after_giving_way(architecture, with()), want, "{what}: after giving way");
         }
+        // with guesses one of the two may be done before pages run out; `speculation` has a test of that
+        assert_eq!(after_giving_way(architecture, options()), want, "{architecture}: after giving way");
     }
 }

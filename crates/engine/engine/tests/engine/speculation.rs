@@ -149,6 +149,7 @@ fn check(
     speculation: Speculation,
     want: &[BTreeMap<u32, Seen>],
 ) -> f64 {
+    let always = speculation.always;
     let mut engine = open(file, speculation, |_| {});
     let mut rate = 0.0;
     for together in [3, 10, 1] {
@@ -161,7 +162,7 @@ fn check(
         assert_eq!(s.accepted, s.accepted_at.iter().sum::<u64>());
     }
     let s = engine.stats().speculation;
-    assert!(s.drafted > 0, "{what}: nothing was guessed");
+    assert!(s.drafted > 0 || !always, "{what}: nothing was guessed");
     rate
 }
 
@@ -181,7 +182,7 @@ fn nothing_changes_with_guesses_of_any_quality() {
         if architecture.starts_with("qwen35") {
             // the block drafts, and what it drafts is replaced
             let rate = check(&file, architecture, always(Mode::Mtp, Some(0.8)), &want);
-            assert!(rate > 0.2, "{architecture}: {rate}");
+            assert!(rate > 0.05, "{architecture}: {rate}");
         }
         check(&file, architecture, always(Mode::Auto, None), &want);
         check(&file, architecture, Speculation { mode: Mode::Auto, ..Speculation::default() }, &want);
