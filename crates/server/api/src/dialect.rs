@@ -14,6 +14,12 @@ pub trait StreamWriter: Send {
     fn end(&mut self, out: &mut Vec<u8>);
     /// Something that clients skip, to keep the connection from looking dead; may be nothing.
     fn keep_alive(&mut self, out: &mut Vec<u8>);
+    /// Bytes of a provider that speaks the client's dialect: whole events.
+    fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(bytes);
+    }
+    /// The end of a stream of those.
+    fn end_passed(&mut self, _out: &mut Vec<u8>) {}
 }
 
 /// Reads a provider's stream. What cannot be read becomes one [`Event::Error`], the last event.

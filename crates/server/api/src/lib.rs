@@ -1,4 +1,4 @@
-//! The languages that clients and providers speak: OpenAI's, Anthropic's and Ollama's (and towards providers Gemini's), each read
+//! The languages that clients and providers speak: OpenAI's, Anthropic's, Ollama's and Gemini's (and towards providers Bedrock's), each read
 //! into and written from one neutral form ([`core`]). The server runs that on its engine; the gateway hands it on to a provider in the provider's
 //! own dialect. No engine, no HTTP, no async: bytes in, bytes out.
 //!
@@ -23,6 +23,10 @@
 //! | `POST /api/embeddings` | [`ollama::embed::parse_old`] | [`ollama::embed::response_old`] | |
 //! | `GET /api/tags`, `/api/ps`, `/api/version` | | [`ollama::models::tags`], [`ollama::models::ps`], [`ollama::models::version`] | |
 //! | `POST /api/show` | [`ollama::models::parse_show`] | [`ollama::models::show`] | |
+//! | `POST /v1beta/models/{model}:generateContent`, `:streamGenerateContent` | [`gemini::parse`] | [`gemini::response`] | [`gemini::ContentWriter`] |
+//! | `POST .../{model}:countTokens` | [`gemini::count_tokens::parse`] | [`gemini::count_tokens::response`] | |
+//! | `POST .../{model}:embedContent`, `:batchEmbedContents` | [`gemini::embed::parse`], [`gemini::embed::parse_batch`] | [`gemini::embed::response`], [`gemini::embed::response_batch`] | |
+//! | `GET /v1beta/models`, `/v1beta/models/{model}` | | [`gemini::models::list`], [`gemini::models::one`] | |
 //! | other `/api/...` | | [`ollama::error::unserved`] | |
 //! | `POST /completion`, `/completions` | [`llama::completion`] | [`llama::response`] | [`llama::Writer`] |
 //! | `POST /infill` | [`llama::infill`] | the same | the same |
@@ -37,7 +41,7 @@
 //! `application/x-ndjson`); else they are gathered into a [`core::Answer`], written by `response`.
 //!
 //! An error before the answer's first byte has the status [`ApiError::status`] and the body [`openai::error::body`],
-//! [`anthropic::error::body`] or [`ollama::error::body`]; later it is an [`core::Event::Error`] for the writer.
+//! [`anthropic::error::body`], [`ollama::error::body`] or [`gemini::error::body`]; later it is an [`core::Event::Error`] for the writer.
 //!
 //! Responses with `store` are kept by the server: [`openai::responses::conversation`] says what, [`openai::responses::follow`]
 //! puts it before the request that names it.

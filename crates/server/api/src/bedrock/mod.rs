@@ -2,6 +2,7 @@
 //! frames in which its streams come, which Anthropic's messages do there, too ([`InvokedReader`]). Called by the gateway.
 
 mod body;
+pub mod embed;
 pub mod error;
 mod frames;
 mod reader;

@@ -1,5 +1,7 @@
 //! Texts as vectors, in no dialect. Requests are made by the dialects' parsers; answers by the server.
 
+use serde_json::{Map, Value};
+
 use super::{KeepAlive, Prompt};
 use crate::{ApiError, Warning};
 
@@ -22,6 +24,8 @@ pub struct EmbedRequest {
     pub context_length: Option<u32>,
     /// Whom the client asks for.
     pub user: Option<String>,
+    /// Fields that have no effect here, as they came. A provider gets those that it knows (`input_type`, `task_type`).
+    pub extra: Map<String, Value>,
     /// What was accepted and has no effect.
     pub warnings: Vec<Warning>,
 }

@@ -120,6 +120,8 @@ pub enum Family {
     Anthropic,
     /// `/api/chat` and `/api/generate`.
     Ollama,
+    /// `generateContent`.
+    Gemini,
 }
 
 /// What to continue.

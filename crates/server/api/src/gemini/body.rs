@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::SIGNED;
 use crate::ApiError;
 use crate::core::{
-    Chat, Effort, GenerateRequest, ImageSource, Message, Part, ReasoningPart, ResponseFormat, Role, Tool,
-    ToolChoice,
+    Chat, Effort, Family, GenerateRequest, ImageSource, Message, Part, ReasoningPart, ResponseFormat, Role,
+    Tool, ToolChoice,
 };
 use crate::dialect::Body;
 
@@ -39,6 +39,9 @@ pub fn body(request: &GenerateRequest, provider: Provider) -> Result<Body, ApiEr
     tools(&mut b, chat);
     let config = config(&mut b, request, chat, provider);
     b.set("generationConfig", (!config.is_empty()).then_some(config));
+    if request.origin == Family::Gemini {
+        b.json.extend(request.extra.iter().map(|(k, v)| (k.clone(), v.clone())));
+    }
     Ok(b)
 }
 

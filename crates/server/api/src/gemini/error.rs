@@ -1,9 +1,54 @@
-//! Errors in the shape of Google's APIs. Read from providers.
+//! Errors in the shape of Google's APIs. Written by the server and the gateway; read from providers.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::openai::error::unreadable;
 use crate::{ApiError, ErrorKind};
+
+/// The body of an answer that is an error: `{"error": {"code", "message", "status", "details"}}`.
+pub fn body(error: &ApiError) -> Value {
+    let mut inner =
+        json!({"code": error.status(), "message": error.message, "status": status_name(error.kind)});
+    let mut details = Vec::new();
+    if error.kind == ErrorKind::Authentication {
+        details.push(json!({"@type": format!("{TYPES}ErrorInfo"), "reason": "API_KEY_INVALID"}));
+    }
+    if let Some(param) = &error.param {
+        let violation = json!({"field": param, "description": error.message});
+        details.push(json!({"@type": format!("{TYPES}BadRequest"), "fieldViolations": [violation]}));
+    }
+    if let Some(seconds) = error.retry_after_s {
+        details.push(json!({"@type": format!("{TYPES}RetryInfo"), "retryDelay": format!("{seconds}s")}));
+    }
+    if !details.is_empty() {
+        inner["details"] = details.into();
+    }
+    json!({"error": inner})
+}
+
+/// What begins the names of details.
+const TYPES: &str = "type.googleapis.com/google.rpc.";
+
+fn status_name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidRequest
+        | ErrorKind::ContextLength
+        | ErrorKind::ContentPolicy
+        | ErrorKind::TooLarge => "INVALID_ARGUMENT",
+        ErrorKind::Authentication => "UNAUTHENTICATED",
+        ErrorKind::Permission => "PERMISSION_DENIED",
+        ErrorKind::NotFound => "NOT_FOUND",
+        ErrorKind::RateLimit => "RESOURCE_EXHAUSTED",
+        ErrorKind::Overloaded => "UNAVAILABLE",
+        ErrorKind::Timeout => "DEADLINE_EXCEEDED",
+        ErrorKind::Upstream | ErrorKind::Internal => "INTERNAL",
+    }
+}
+
+/// An error within a stream, or one that has the status of success.
+pub fn in_stream(json: &[u8]) -> ApiError {
+    from_value(&serde_json::from_slice(json).unwrap_or_default(), None)
+}
 
 /// A provider's error, from its answer's status and body.
 pub fn parse(status: u16, body: &[u8]) -> ApiError {

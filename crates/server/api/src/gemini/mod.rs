@@ -1,13 +1,26 @@
-//! Google's `generateContent`, towards providers only: requests ([`body()`]), answers ([`events`], [`ContentReader`]), errors and
-//! embeddings. Called by the gateway.
+//! Google's `generateContent`, both ways: for clients ([`parse`], [`response`], [`ContentWriter`]) and towards providers ([`body()`],
+//! [`events`], [`ContentReader`]); errors, models, embeddings. Called by the server and the gateway.
 
+mod answer;
 mod body;
+mod content;
+pub mod count_tokens;
 pub mod embed;
 pub mod error;
+pub mod models;
+mod proof;
 mod reader;
+mod request;
+mod schema;
+mod stream;
+mod usage;
 
+pub use answer::response;
 pub use body::{Provider, body};
 pub use reader::{ContentReader, events};
+pub use request::parse;
+pub use stream::ContentWriter;
+pub use usage::usage_in;
 
 /// Stands before Gemini's proofs that reasoning is its own, so that they are never sent to another provider, nor another's
 /// to it.

@@ -5,6 +5,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::usage::Counts;
 use super::{SIGNED, error};
 use crate::core::{Event, FinishReason, Usage};
 use crate::dialect::broken_off;
@@ -80,33 +81,6 @@ struct Call {
     name: String,
     #[serde(default)]
     args: Map<String, Value>,
-}
-
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "camelCase")]
-struct Counts {
-    #[serde(default)]
-    prompt_token_count: u64,
-    #[serde(default)]
-    cached_content_token_count: Option<u64>,
-    #[serde(default)]
-    candidates_token_count: u64,
-    #[serde(default)]
-    thoughts_token_count: Option<u64>,
-    #[serde(default)]
-    tool_use_prompt_token_count: u64,
-}
-
-impl From<Counts> for Usage {
-    fn from(c: Counts) -> Self {
-        Self {
-            prompt_tokens: c.prompt_token_count.saturating_add(c.tool_use_prompt_token_count),
-            cached_tokens: c.cached_content_token_count,
-            cache_written_tokens: None,
-            completion_tokens: c.candidates_token_count.saturating_add(c.thoughts_token_count.unwrap_or(0)),
-            reasoning_tokens: c.thoughts_token_count,
-        }
-    }
 }
 
 #[derive(Deserialize)]

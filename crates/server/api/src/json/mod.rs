@@ -88,6 +88,18 @@ pub fn shortened(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// `system_instruction` as `systemInstruction`.
+pub(crate) fn camel(name: &str) -> String {
+    let mut words = name.trim_start_matches('_').split('_');
+    let mut out = words.next().unwrap_or_default().to_string();
+    for word in words {
+        let mut letters = word.chars();
+        out.extend(letters.next().map(|c| c.to_ascii_uppercase()));
+        out.push_str(letters.as_str());
+    }
+    out
+}
+
 /// What a value is, in an error's words.
 pub(crate) fn describe(value: &Value) -> String {
     match value {
@@ -144,6 +156,17 @@ impl Object {
     pub(crate) fn set_default(&mut self, key: &str, value: Value) {
         if !self.has(key) {
             self.map.insert(key.into(), value);
+        }
+    }
+
+    /// Gives its fields the names that Google's JSON has (`systemInstruction`), which takes those of its protocol (`system_instruction`), too.
+    pub(crate) fn camel_case(&mut self) {
+        let is_other = |key: &String| key.contains('_') && !self.map.contains_key(&camel(key));
+        let others: Vec<String> = self.map.keys().filter(|key| is_other(key)).cloned().collect();
+        for key in others {
+            if let Some(value) = self.map.shift_remove(&key) {
+                self.map.insert(camel(&key), value);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! llama-server's `/embedding` and `/embeddings`. Called by the server.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::core::{EmbedRequest, Embeddings, VectorEncoding};
 use crate::json::{self, Field, Result};
@@ -42,6 +42,7 @@ pub fn parse(body: &[u8]) -> Result<(EmbedRequest, bool)> {
         keep_alive: None,
         context_length: None,
         user: None,
+        extra: Map::new(),
     };
     Ok((request, norm.unwrap_or(true)))
 }

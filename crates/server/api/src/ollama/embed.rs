@@ -59,6 +59,7 @@ fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
         keep_alive: fields::keep_alive(o)?,
         context_length: options.context_length,
         user: None,
+        extra: Map::new(),
         warnings: Vec::new(),
     })
 }

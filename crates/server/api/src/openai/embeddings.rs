@@ -37,8 +37,9 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let dimensions = o.read("dimensions", |f| f.count(1..=u32::MAX))?;
     let user = o.read("user", Field::string)?;
     let warnings = o.warnings();
-    o.finish(&[RULES])?;
+    let extra = o.finish(&[RULES])?;
     Ok(EmbedRequest {
+        extra,
         model,
         inputs,
         dimensions,

@@ -20,8 +20,8 @@ pub(crate) const FINGERPRINT: &str = concat!("octet-", env!("CARGO_PKG_VERSION")
 pub use usage::{usage_in, usage_of};
 
 pub(crate) use fields::{
-    SAMPLERS, TOP_LOGPROBS_MAX, at_most, check_tool_choice, function_type, sampling, schema, stop,
-    structured, tools, unique,
+    SAMPLERS, TOP_LOGPROBS_MAX, at_most, check_tool_choice, function_type, no_parameters, sampling, schema,
+    seed, stop, structured, tools, unique,
 };
 pub(crate) use logprobs::{Token, finite};
 pub(crate) use usage::WireTimings;

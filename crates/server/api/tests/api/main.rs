@@ -4,6 +4,7 @@ mod accepted;
 mod anthropic;
 mod clients;
 mod common;
+mod gemini;
 mod ollama;
 mod openai_chat;
 mod openai_completions;

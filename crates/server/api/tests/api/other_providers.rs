@@ -63,6 +63,7 @@ proptest! {
             keep_alive: None,
             context_length: None,
             user: None,
+            extra: serde_json::Map::new(),
             warnings: Vec::new(),
         };
         let answer = Embeddings { model: "m".into(), vectors, prompt_tokens: 5, ..Embeddings::default() };

@@ -1,0 +1,275 @@
+//! Contents and their parts. Called by the request's parser.
+
+use std::collections::VecDeque;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+use serde_json::Value;
+
+use super::proof;
+use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
+use crate::json::{Field, Object, Result, shortened};
+use crate::rules::{Rules, echo, tuning};
+
+/// A list, or one thing that stands for a list of it.
+pub(super) fn several(f: Field) -> Result<Vec<Field>> {
+    if f.is_array() { Ok(f.array()?.collect()) } else { Ok(vec![f]) }
+}
+
+/// What a part has besides what it is.
+const PART: Rules = &[
+    ("partMetadata", echo()),
+    ("videoMetadata", tuning("this server looks at no films")),
+    ("mediaResolution", tuning("this server looks at what a provider's model sees")),
+];
+
+/// Calls that nobody has answered yet. Clients may leave out their names: results then belong to the calls of the same function in order.
+#[derive(Default)]
+struct Calls {
+    open: VecDeque<(String, String)>,
+    made: usize,
+}
+
+impl Calls {
+    fn begin(&mut self, id: Option<String>, name: &str) -> String {
+        self.made += 1;
+        let id = id.unwrap_or_else(|| format!("call_{}", self.made));
+        self.open.push_back((id.clone(), name.to_string()));
+        id
+    }
+
+    fn answered(&mut self, id: Option<String>, name: &str) -> String {
+        let at = match &id {
+            Some(id) => self.open.iter().position(|(i, _)| i == id),
+            None => self.open.iter().position(|(_, n)| n == name),
+        };
+        let found = at.and_then(|at| self.open.remove(at)).map(|(id, _)| id);
+        id.or(found).unwrap_or_else(|| {
+            self.made += 1;
+            format!("call_{}", self.made)
+        })
+    }
+}
+
+/// All turns of a conversation.
+pub(super) fn contents(f: Field) -> Result<Vec<Message>> {
+    let empty = f.error("must have at least one content");
+    let mut calls = Calls::default();
+    let mut out = Vec::new();
+    for f in several(f)? {
+        if f.is_string() {
+            out.push(Message::text(Role::User, f.string()?));
+            continue;
+        }
+        let mut o = f.object()?;
+        o.camel_case();
+        let role = o.take("role");
+        let parts = several(o.require("parts")?)?;
+        match role.as_ref().map(|f| f.as_str()) {
+            None | Some(Some("user" | "function" | "tool" | "")) => user(parts, &mut calls, &mut out)?,
+            Some(Some("model" | "assistant")) => model(parts, &mut calls, &mut out)?,
+            Some(Some("system" | "developer")) => {
+                let mut m = Message::empty(Role::System);
+                read_parts(parts, &mut m.content)?;
+                out.push(m);
+            }
+            Some(_) => {
+                return Err(role.map_or(empty, |f| f.unsupported("; user, model and function are")));
+            }
+        }
+        o.finish(&[])?;
+    }
+    if out.is_empty() { Err(empty) } else { Ok(out) }
+}
+
+/// A content of texts: instructions. A string stands for one.
+pub(super) fn texts(f: Field) -> Result<Vec<Part>> {
+    if f.is_string() {
+        return Ok(vec![Part::text(f.string()?)]);
+    }
+    let mut o = f.object()?;
+    o.camel_case();
+    let mut out = Vec::new();
+    read_parts(several(o.require("parts")?)?, &mut out)?;
+    o.finish(&[&[("role", echo())]])?;
+    out.retain(|p| p.as_text().is_none_or(|text| !text.is_empty()));
+    Ok(out)
+}
+
+fn read_parts(parts: Vec<Field>, out: &mut Vec<Part>) -> Result<()> {
+    for f in parts {
+        let mut o = opened(f)?;
+        out.extend(said(&mut o)?);
+        finish(o)?;
+    }
+    Ok(())
+}
+
+fn opened(f: Field) -> Result<Object> {
+    let mut o = f.object()?;
+    o.camel_case();
+    Ok(o)
+}
+
+/// A user's turn. What functions returned becomes messages of its own.
+fn user(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result<()> {
+    let mut rest = Message::empty(Role::User);
+    for f in parts {
+        let mut o = opened(f)?;
+        if let Some(f) = o.take("functionResponse") {
+            if !rest.content.is_empty() {
+                out.push(std::mem::replace(&mut rest, Message::empty(Role::User)));
+            }
+            out.push(result(f, calls)?);
+        } else {
+            rest.content.extend(said(&mut o)?);
+        }
+        // A signature of somebody's who sends a model's part as its own.
+        o.take("thoughtSignature");
+        o.take("thought");
+        finish(o)?;
+    }
+    if !rest.content.is_empty() {
+        out.push(rest);
+    }
+    Ok(())
+}
+
+fn model(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result<()> {
+    let mut m = Message::empty(Role::Assistant);
+    for f in parts {
+        let mut o = opened(f)?;
+        let thought = o.read("thought", Field::bool)?.unwrap_or(false);
+        let signature = o.read("thoughtSignature", Field::string)?.filter(|s| !s.is_empty());
+        if thought {
+            let text = o.read("text", Field::string)?.unwrap_or_default();
+            think(&mut m, &text);
+        } else if let Some(f) = o.take("functionCall") {
+            let mut call = opened(f)?;
+            let id = call.read("id", Field::name)?;
+            let name = call.require("name")?.name()?;
+            let arguments = call.read("args", Field::map)?.unwrap_or_default();
+            call.finish(&[])?;
+            let id = calls.begin(id, &name);
+            let arguments = Value::from(arguments).to_string();
+            m.tool_calls.push(ToolCall { id, name, arguments, cache: None });
+        } else {
+            let part = said(&mut o)?;
+            m.content.extend(part.filter(|p| p.as_text().is_none_or(|text| !text.is_empty())));
+        }
+        for proof in signature.iter().flat_map(|s| proof::unwrap(s)) {
+            prove(&mut m, proof);
+        }
+        finish(o)?;
+    }
+    if !(m.content.is_empty() && m.tool_calls.is_empty() && m.reasoning.is_empty()) {
+        out.push(m);
+    }
+    Ok(())
+}
+
+/// Adds to what was thought. A stream's pieces of one thought come back as parts of their own.
+fn think(m: &mut Message, text: &str) {
+    match m.reasoning.last_mut() {
+        Some(ReasoningPart::Text { text: all, signature: None }) => all.push_str(text),
+        _ if text.is_empty() => {}
+        _ => m.reasoning.push(ReasoningPart::Text { text: text.into(), signature: None }),
+    }
+}
+
+/// Adds a proof, which is one of what was thought last.
+fn prove(m: &mut Message, proof: ReasoningPart) {
+    match (m.reasoning.last_mut(), proof) {
+        (Some(ReasoningPart::Text { signature: open @ None, .. }), ReasoningPart::Text { signature, .. }) => {
+            *open = signature
+        }
+        (_, proof) => m.reasoning.push(proof),
+    }
+}
+
+/// What a function returned.
+fn result(f: Field, calls: &mut Calls) -> Result<Message> {
+    let mut o = opened(f)?;
+    let id = o.read("id", Field::name)?;
+    let name = o.require("name")?.name()?;
+    let response = o.read("response", Field::map)?.unwrap_or_default();
+    let mut m = Message::empty(Role::Tool);
+    m.tool_call_id = Some(calls.answered(id, &name));
+    m.name = Some(name);
+    // These two names mean what was returned, and that it failed.
+    let only = if response.len() == 1 { response.iter().next() } else { None };
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), String::from);
+    let said = match only.map(|(key, value)| (key.as_str(), value)) {
+        Some(("output" | "result", value)) => text(value),
+        Some(("error", value)) => {
+            m.is_error = true;
+            text(value)
+        }
+        _ => Value::Object(response).to_string(),
+    };
+    m.content.push(Part::text(said));
+    if let Some(f) = o.take("parts") {
+        read_parts(several(f)?, &mut m.content)?;
+    }
+    o.finish(&[&[
+        ("willContinue", tuning("answers wait for their functions")),
+        ("scheduling", tuning("answers wait for their functions")),
+    ]])?;
+    Ok(m)
+}
+
+/// What a part says; nothing where it is left out, or says nothing.
+fn said(o: &mut Object) -> Result<Option<Part>> {
+    if let Some(f) = o.take("text") {
+        return Ok(Some(Part::text(f.string()?)));
+    }
+    let at = o.path();
+    if let Some(f) = o.take("inlineData") {
+        return inline(f, at).map(Some);
+    }
+    if let Some(f) = o.take("fileData") {
+        let mut data = opened(f)?;
+        let source = ImageSource::Url(data.require("fileUri")?.name()?);
+        data.finish(&[&[("mimeType", echo()), ("displayName", echo())]])?;
+        return Ok(Some(Part::Image { image: Image { source, detail: None, at }, cache: None }));
+    }
+    Ok(None)
+}
+
+fn inline(f: Field, at: String) -> Result<Part> {
+    let mut o = opened(f)?;
+    let kind = o.require("mimeType")?;
+    let media_type = kind.as_str().map(String::from).ok_or_else(|| kind.expected("a string"))?;
+    let data = o.require("data")?;
+    let wrong = data.expected("base64");
+    let data = data.string()?;
+    o.finish(&[&[("displayName", echo())]])?;
+    if media_type.starts_with("text/") || media_type == "application/json" {
+        let bytes = STANDARD.decode(&data).or_else(|_| URL_SAFE.decode(&data)).map_err(|_| wrong)?;
+        return Ok(Part::text(String::from_utf8_lossy(&bytes)));
+    }
+    if media_type.starts_with("audio/") || media_type.starts_with("video/") {
+        return Err(kind.unsupported("; texts, pictures and documents are"));
+    }
+    // Pictures in the other alphabet are nobody's else.
+    let data = data.replace('-', "+").replace('_', "/");
+    let source = ImageSource::Base64 { media_type: Some(media_type), data };
+    Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
+}
+
+/// Kinds of parts that only their provider can read.
+const THEIRS: [&str; 5] =
+    ["executableCode", "codeExecutionResult", "toolCall", "toolResponse", "audioTranscription"];
+
+fn finish(mut o: Object) -> Result<()> {
+    for kind in THEIRS {
+        if o.take(kind).is_some() {
+            o.warn(format_args!(
+                "is left out: this server does not know parts of the kind '{}'",
+                shortened(kind)
+            ));
+        }
+    }
+    o.finish(&[PART])?;
+    Ok(())
+}

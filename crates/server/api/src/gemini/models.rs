@@ -1,0 +1,31 @@
+//! `/v1beta/models`. Called by the server and the gateway.
+
+use serde_json::{Value, json};
+
+use crate::core::ModelInfo;
+
+/// The answer to `GET /v1beta/models`: all at once, so that there is no next page.
+pub fn list(models: &[ModelInfo]) -> Value {
+    json!({"models": models.iter().map(one).collect::<Vec<_>>()})
+}
+
+/// The answer to `GET /v1beta/models/{model}`.
+pub fn one(m: &ModelInfo) -> Value {
+    let mut methods = Vec::new();
+    if m.abilities.completion || !m.abilities.embedding {
+        methods.extend(["generateContent", "countTokens"]);
+    }
+    if m.abilities.embedding {
+        methods.extend(["embedContent", "batchEmbedContents"]);
+    }
+    let mut out = json!({
+        "name": format!("models/{}", m.id), "baseModelId": m.id, "version": "001", "displayName": m.id,
+        "supportedGenerationMethods": methods, "thinking": m.abilities.thinking,
+    });
+    // A window that is not known is not said to be 0.
+    if m.context_length > 0 {
+        out["inputTokenLimit"] = m.context_length.into();
+        out["outputTokenLimit"] = m.context_length.into();
+    }
+    out
+}
