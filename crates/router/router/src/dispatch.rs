@@ -232,7 +232,7 @@ impl<T: Target> Job<T> {
             }
             let failure = reported.get_or_insert(failure).clone();
             match queue.pop_front() {
-                Some((from, to, why)) if left > 0 && Instant::now() < self.deadline => {
+                Some((from, to, why)) if left > 0 && !self.is_spent() && Instant::now() < self.deadline => {
                     left -= 1;
                     self.fallback(&from, &to, why);
                     current = to;
@@ -292,7 +292,7 @@ impl<T: Target> Job<T> {
                                 table.policy.retries.after(failure.kind, group.name.as_str(), d.retries);
                             let allowed = self.call.wishes.retries.unwrap_or(allowed);
                             let allowed = if self.is_shadow { 0 } else { allowed };
-                            if is_of_the_request(failure.kind) && allowed == 0 {
+                            if (is_of_the_request(failure.kind) && allowed == 0) || self.is_spent() {
                                 return Err(failure.into());
                             }
                             round.failed(pick.index, failure, allowed);
@@ -333,6 +333,11 @@ impl<T: Target> Job<T> {
                 }
             }
         }
+    }
+
+    /// Whether the request cannot be sent to anybody else.
+    fn is_spent(&self) -> bool {
+        self.call.original.as_ref().is_some_and(|original| original.is_spent())
     }
 
     /// Waits until all who came before have got a place, or given up. `None` if that takes longer than the request may.
@@ -456,6 +461,10 @@ impl<T: Target> Job<T> {
         });
         let Some(shadow) = d.shadow.as_ref().filter(|_| !self.is_shadow && !self.shadowed) else { return };
         self.shadowed = true;
+        // What is sent on while it comes can be sent once.
+        if self.call.original.as_ref().is_some_and(|o| o.upload.is_some()) {
+            return;
+        }
         if self.rng.f64() < shadow.share {
             self.following = self.router.shadows.send(&self.router, table, shadow, &self.call);
             let sent = self.following.is_some();

@@ -43,7 +43,7 @@ mod turn;
 mod window;
 
 pub use failure::{Failure, FailureKind, from_api};
-pub use octet_upstream::Dialect;
+pub use octet_upstream::{Dialect, Passed, Upload};
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;
 pub use reply::Reply;

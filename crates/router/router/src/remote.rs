@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use http::HeaderMap;
 use octet_api::core::{Event, Usage};
 use octet_config::Provider;
 use octet_upstream::{Client, Dialect, Endpoint, Forward, Raw};
@@ -29,7 +30,16 @@ impl Remote {
 /// Whether a request in this dialect is for text: then it can be translated. Vectors and counts of tokens only pass through.
 pub(crate) fn generates(dialect: Dialect) -> bool {
     use Dialect as D;
-    !matches!(dialect, D::OpenAiEmbeddings | D::OllamaEmbed | D::AnthropicCountTokens)
+    !matches!(
+        dialect,
+        D::OpenAiEmbeddings
+            | D::OllamaEmbed
+            | D::AnthropicCountTokens
+            | D::GeminiCountTokens
+            | D::GeminiEmbed
+            | D::GeminiBatchEmbed
+            | D::Passed(_)
+    )
 }
 
 /// A provider's answer.
@@ -82,7 +92,8 @@ impl Target for Remote {
             Some(o) => {
                 let (headers, body) = (&o.headers, &o.body[..]);
                 let stream = ask.request.stream;
-                let forward = Forward { dialect: o.dialect, headers, body, stream, usage: true };
+                let upload = o.upload.as_ref();
+                let forward = Forward { dialect: o.dialect, headers, body, upload, stream, usage: true };
                 self.client.forward(endpoint, forward).await.map(Answer::Raw)
             }
             None => {
@@ -139,6 +150,13 @@ impl Events for Answer {
         match self {
             Self::Events(_) | Self::Rest(_) => None,
             Self::Raw(raw) => raw.usage(),
+        }
+    }
+
+    fn headers(&self) -> Option<&HeaderMap> {
+        match self {
+            Self::Events(_) | Self::Rest(_) => None,
+            Self::Raw(raw) => Some(raw.headers()),
         }
     }
 }

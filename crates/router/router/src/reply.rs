@@ -156,6 +156,14 @@ impl<T: Target> Reply<T> {
         matches!(&self.phase, Phase::Answering(opened) if opened.begun.events.is_remote())
     }
 
+    /// The headers of who answers now, where the answer passes unread.
+    pub fn headers(&self) -> Option<&http::HeaderMap> {
+        match &self.phase {
+            Phase::Answering(opened) => opened.begun.events.headers(),
+            Phase::Deciding(_) | Phase::Over => None,
+        }
+    }
+
     /// What has been decided so far.
     pub fn route(&self) -> Route {
         self.trace.route()

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_config::GroupName;
-use octet_upstream::Dialect;
+use octet_upstream::{Dialect, Upload};
 
 use crate::failure::Failure;
 
@@ -93,6 +93,15 @@ pub struct Original {
     pub headers: HeaderMap,
     /// Its JSON.
     pub body: Bytes,
+    /// Its body instead, where that is no JSON and is sent on while it comes.
+    pub upload: Option<Arc<Upload>>,
+}
+
+impl Original {
+    /// Whether some of it was sent that is not there any more: then nobody else can be asked.
+    pub fn is_spent(&self) -> bool {
+        self.upload.as_ref().is_some_and(|upload| upload.is_spent())
+    }
 }
 
 impl Ask<'_> {
@@ -142,6 +151,11 @@ pub trait Events: Send + 'static {
 
     /// Tokens counted in a raw answer that has ended.
     fn usage(&self) -> Option<Usage> {
+        None
+    }
+
+    /// The headers of a raw answer.
+    fn headers(&self) -> Option<&HeaderMap> {
         None
     }
 }

@@ -33,8 +33,8 @@ const STATEMENT_S: u64 = 3600;
 const TOKEN_RESERVE: Duration = Duration::from_secs(120);
 
 /// Signs a request, AWS Signature Version 4: host, content type, time and body.
-pub(crate) fn sign(
-    request: &mut Request<Full<Bytes>>,
+pub(crate) fn sign<B>(
+    request: &mut Request<B>,
     body: &[u8],
     aws: &Aws,
     now: SystemTime,

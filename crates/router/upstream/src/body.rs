@@ -12,6 +12,7 @@ use tokio::time::{Instant, Sleep};
 use crate::encoding::Encoding;
 use crate::endpoint::Timeouts;
 use crate::failure::{Failure, FailureKind};
+use crate::tls::Place;
 
 /// Longest wait for the rest of an answer that has said that it is complete, so that its connection can be used again.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
@@ -87,6 +88,8 @@ pub(crate) struct Body {
     bytes_left: u64,
     bytes_max: u64,
     encoding: Encoding,
+    /// The request's place in a pool.
+    place: Option<Place>,
 }
 
 impl Body {
@@ -99,7 +102,13 @@ impl Body {
             bytes_left: bytes_max,
             bytes_max,
             encoding: Encoding::Identity,
+            place: None,
         }
+    }
+
+    /// The same, which keeps the request's place until it is over.
+    pub(crate) fn keeping(self, place: Option<Place>) -> Self {
+        Self { place, ..self }
     }
 
     /// The same of an answer that is encoded.
@@ -111,7 +120,10 @@ impl Body {
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Failure>>> {
         loop {
             match Pin::new(&mut self.incoming).poll_frame(cx) {
-                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(None) => {
+                    self.place = None;
+                    return Poll::Ready(None);
+                }
                 Poll::Ready(Some(Err(e))) => return Poll::Ready(Some(Err(broken(&e)))),
                 Poll::Ready(Some(Ok(frame))) => match Frame::into_data(frame) {
                     Ok(bytes) => return Poll::Ready(Some(self.take(bytes))),

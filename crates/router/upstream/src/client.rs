@@ -5,17 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, LOCATION};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client as Pool, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use octet_api::{ApiError, anthropic, bedrock, gemini, ollama, openai};
 use octet_config::{Auth, Provider};
-use rustls::ClientConfig;
-use rustls_platform_verifier::BuilderVerifierExt;
 
 use crate::auth;
 use crate::body::{Body, Clock, chain};
@@ -23,6 +20,8 @@ use crate::connect::Connector;
 use crate::encoding::Encoding;
 use crate::endpoint::{Endpoint, Operation, Timeouts};
 use crate::failure::{Failure, FailureKind, retry_after};
+use crate::tls::{Place, Pools};
+use crate::upload::Outgoing;
 
 /// Most headers of an answer. Providers behind several proxies send more than hyper's 100.
 const HEADERS_MAX: usize = 256;
@@ -55,8 +54,20 @@ impl Default for Limits {
     }
 }
 
-type Plain = Pool<Connector<HttpConnector>, Full<Bytes>>;
-type Tls = Pool<Connector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
+type Plain = Pool<Connector<HttpConnector>, Outgoing>;
+
+/// A request for an endpoint, without what the endpoint adds to it.
+pub(crate) struct Sending {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) body: Outgoing,
+    /// What is signed, where requests are.
+    pub(crate) signed: Bytes,
+    /// Headers of the client's. The endpoint's own win.
+    pub(crate) headers: HeaderMap,
+    /// What wins over the endpoint's own.
+    pub(crate) own: Vec<(HeaderName, HeaderValue)>,
+}
 
 /// Connections to all providers, pooled. Cheap to clone; one is enough for a process.
 #[derive(Debug, Clone)]
@@ -69,7 +80,7 @@ struct Shared {
     limits: Limits,
     plain: Plain,
     /// Made at the first address with TLS: a machine without certificates can still reach its own servers.
-    tls: OnceLock<Result<Tls, String>>,
+    tls: OnceLock<Result<Pools, String>>,
 }
 
 impl Client {
@@ -80,17 +91,11 @@ impl Client {
         Self { shared: Arc::new(Shared { limits, plain, tls: OnceLock::new() }) }
     }
 
-    fn tls(&self) -> Result<&Tls, Failure> {
-        let made = self.shared.tls.get_or_init(|| {
-            let limits = &self.shared.limits;
-            let config = tls_config().map_err(|e| e.to_string())?;
-            let mut inner = connector(limits);
-            inner.enforce_http(false);
-            let builder = HttpsConnectorBuilder::new().with_tls_config(config).https_only();
-            let inner = builder.enable_http1().wrap_connector(inner);
-            Ok(pool(limits).build(Connector { inner, limit: limits.connect }))
-        });
-        made.as_ref().map_err(|e| Failure::new(FailureKind::Connect, format!("TLS cannot be used: {e}")))
+    /// A place for a request with TLS.
+    fn tls(&self) -> Result<Place, Failure> {
+        let made = self.shared.tls.get_or_init(|| Pools::new(&self.shared.limits).map_err(|e| e.to_string()));
+        let no_tls = |e: &String| Failure::new(FailureKind::Connect, format!("TLS cannot be used: {e}"));
+        made.as_ref().map(Pools::place).map_err(no_tls)
     }
 
     /// Sends a request and waits for the head of its answer. An answer with an error is read and becomes a failure.
@@ -113,31 +118,42 @@ impl Client {
         stream: bool,
         headers: HeaderMap,
     ) -> Result<Answer, Failure> {
+        let method = if body.is_some() { Method::POST } else { Method::GET };
+        let body = body.unwrap_or_default();
+        // To share the body costs an allocation, which is for requests that are signed.
+        let signed = matches!(endpoint.auth(), Auth::Aws(_)).then(|| body.clone()).unwrap_or_default();
+        let uri = endpoint.uri(operation)?;
+        let sending = Sending { method, uri, body: body.into(), signed, headers, own: Vec::new() };
+        self.send_raw(endpoint, sending, stream).await
+    }
+
+    /// The same of a request that is made elsewhere.
+    pub(crate) async fn send_raw(
+        &self,
+        endpoint: &Endpoint,
+        sending: Sending,
+        stream: bool,
+    ) -> Result<Answer, Failure> {
         let clock = Clock::start(endpoint.settings().timeouts, stream);
-        let answer = self.exchange(endpoint, operation, body, headers, clock).await;
+        let answer = self.exchange(endpoint, sending, clock).await;
         answer.map_err(|e| e.without_keys(endpoint))
     }
 
-    async fn exchange(
-        &self,
-        endpoint: &Endpoint,
-        operation: Operation,
-        body: Option<Bytes>,
-        headers: HeaderMap,
-        clock: Clock,
-    ) -> Result<Answer, Failure> {
+    async fn exchange(&self, endpoint: &Endpoint, sending: Sending, clock: Clock) -> Result<Answer, Failure> {
+        let place = if endpoint.is_tls() { Some(self.tls()?) } else { None };
         let response = match clock.first() {
             Some(due) => {
-                let sending = self.request(endpoint, operation, body, headers);
+                let sending = self.request(endpoint, sending, place.as_ref());
                 tokio::time::timeout_at(due.at, sending).await.map_err(|_| due.failure())??
             }
-            None => self.request(endpoint, operation, body, headers).await?,
+            None => self.request(endpoint, sending, place.as_ref()).await?,
         };
         let (head, incoming) = response.into_parts();
         let status = head.status;
         let encoding = Encoding::of(&head.headers)?;
         if status.is_success() {
-            let body = Body::new(incoming, clock, endpoint.settings().answer_bytes_max).decoded(encoding);
+            let body = Body::new(incoming, clock, endpoint.settings().answer_bytes_max);
+            let body = body.decoded(encoding).keeping(place);
             return Ok(Answer { headers: head.headers, body });
         }
         if status.is_redirection() {
@@ -154,11 +170,10 @@ impl Client {
     async fn request(
         &self,
         endpoint: &Endpoint,
-        operation: Operation,
-        body: Option<Bytes>,
-        mut headers: HeaderMap,
+        sending: Sending,
+        place: Option<&Place>,
     ) -> Result<Response<Incoming>, Failure> {
-        let uri = endpoint.uri(operation)?;
+        let Sending { method, uri, body, signed, mut headers, own } = sending;
         if headers.is_empty() {
             headers.clone_from(endpoint.headers());
         } else {
@@ -166,18 +181,17 @@ impl Client {
                 headers.insert(name, value.clone());
             }
         }
-        let method = if body.is_some() { Method::POST } else { Method::GET };
-        let body = body.unwrap_or_default();
-        // To share the body costs an allocation, which is for requests that are signed.
-        let signed = matches!(endpoint.auth(), Auth::Aws(_)).then(|| body.clone());
-        let mut request = Request::new(Full::new(body));
+        for (name, value) in own {
+            headers.insert(name, value);
+        }
+        let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
         match endpoint.auth() {
             Auth::Key => {}
             Auth::Aws(aws) => {
-                auth::sign(&mut request, signed.as_deref().unwrap_or_default(), aws, SystemTime::now())?;
+                auth::sign(&mut request, &signed, aws, SystemTime::now())?;
             }
             Auth::Google(account) => {
                 let value = endpoint.token().header(account, |request| self.fetch(request)).await?;
@@ -186,10 +200,9 @@ impl Client {
         }
         // The pool itself takes another connection where one turns out to be closed before the first byte is written to it. What
         // has been written may have been looked at, and is not sent again here: that is the router's to decide, and to count.
-        let result = if endpoint.is_tls() {
-            self.tls()?.request(request).await
-        } else {
-            self.shared.plain.request(request).await
+        let result = match place {
+            Some(place) => place.pool().request(request).await,
+            None => self.shared.plain.request(request).await,
         };
         result.map_err(|e| not_sent(&e, endpoint.host()))
     }
@@ -205,10 +218,10 @@ impl Client {
         most: Duration,
     ) -> Result<(StatusCode, Option<Duration>), Failure> {
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
-        let request = request.map(Full::new);
+        let request = request.map(Outgoing::from);
         let sending = async {
             let result = if request.uri().scheme() == Some(&http::uri::Scheme::HTTPS) {
-                self.tls()?.request(request).await
+                self.tls()?.pool().request(request).await
             } else {
                 self.shared.plain.request(request).await
             };
@@ -225,10 +238,11 @@ impl Client {
 
     /// Sends a request that is none of an endpoint's, and reads its answer.
     async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
+        let request = request.map(Outgoing::Whole);
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
         let sending = async {
             let result = if request.uri().scheme() == Some(&http::uri::Scheme::HTTPS) {
-                self.tls()?.request(request).await
+                self.tls()?.pool().request(request).await
             } else {
                 self.shared.plain.request(request).await
             };
@@ -295,7 +309,7 @@ impl Failure {
     }
 }
 
-fn connector(limits: &Limits) -> HttpConnector {
+pub(crate) fn connector(limits: &Limits) -> HttpConnector {
     let mut c = HttpConnector::new();
     c.set_nodelay(true);
     c.set_keepalive(Some(Duration::from_secs(60)));
@@ -303,7 +317,7 @@ fn connector(limits: &Limits) -> HttpConnector {
     c
 }
 
-fn pool(limits: &Limits) -> hyper_util::client::legacy::Builder {
+pub(crate) fn pool(limits: &Limits) -> hyper_util::client::legacy::Builder {
     let mut b = Pool::builder(TokioExecutor::new());
     b.pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
@@ -312,12 +326,6 @@ fn pool(limits: &Limits) -> hyper_util::client::legacy::Builder {
         .http1_max_buf_size(limits.head_bytes_max)
         .http1_max_headers(HEADERS_MAX);
     b
-}
-
-fn tls_config() -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(builder.with_platform_verifier()?.with_no_client_auth())
 }
 
 fn hyper_error(e: &Error) -> Option<&hyper::Error> {
@@ -329,6 +337,11 @@ fn not_sent(e: &Error, host: &str) -> Failure {
         return Failure::new(FailureKind::Connect, format!("no connection to {host}: {}", chain(e)));
     }
     match hyper_error(e) {
+        // The client's body, which is not the server's fault.
+        Some(inner) if inner.is_user() => {
+            let what = format!("the body could not be sent on: {}", chain(inner));
+            Failure::new(FailureKind::BadRequest, what)
+        }
         Some(inner) if inner.is_parse() => {
             Failure::protocol(format!("{host} does not answer in HTTP: {}", chain(inner)))
         }

@@ -35,6 +35,56 @@ pub enum Dialect {
     OllamaGenerate,
     /// `/api/embed`.
     OllamaEmbed,
+    /// `:generateContent` and `:streamGenerateContent`.
+    Gemini,
+    /// `:countTokens`.
+    GeminiCountTokens,
+    /// `:embedContent`.
+    GeminiEmbed,
+    /// `:batchEmbedContents`.
+    GeminiBatchEmbed,
+    /// What Octet does not understand itself.
+    Passed(Passed),
+}
+
+/// Endpoints of OpenAI's that are passed on unread: to a provider that has them, or to nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Passed {
+    /// `/v1/audio/transcriptions`.
+    Transcriptions,
+    /// `/v1/audio/translations`.
+    Translations,
+    /// `/v1/audio/speech`.
+    Speech,
+    /// `/v1/images/generations`.
+    ImageGenerations,
+    /// `/v1/images/edits`.
+    ImageEdits,
+    /// `/v1/images/variations`.
+    ImageVariations,
+    /// `/v1/moderations`.
+    Moderations,
+    /// `/v1/rerank`, as Jina and Cohere have it.
+    Rerank,
+}
+
+impl Passed {
+    /// All, with their paths behind `/v1`.
+    pub const PATHS: [(&'static str, Self); 8] = [
+        ("/audio/transcriptions", Self::Transcriptions),
+        ("/audio/translations", Self::Translations),
+        ("/audio/speech", Self::Speech),
+        ("/images/generations", Self::ImageGenerations),
+        ("/images/edits", Self::ImageEdits),
+        ("/images/variations", Self::ImageVariations),
+        ("/moderations", Self::Moderations),
+        ("/rerank", Self::Rerank),
+    ];
+
+    /// Its path behind `/v1`.
+    pub fn path(self) -> &'static str {
+        Self::PATHS.iter().find(|(_, passed)| *passed == self).map_or("", |(path, _)| path)
+    }
 }
 
 /// Limits of time. `None` is none.
@@ -136,8 +186,12 @@ pub(crate) enum Operation {
     Hosted {
         stream: bool,
     },
+    /// Gemini's count of tokens.
+    CountTokens,
     /// Gemini's embeddings.
     BatchEmbed,
+    /// Embeddings at Vertex AI.
+    Predict,
     /// The list of models.
     Models,
     /// Whatever answers cheaply.
@@ -214,6 +268,11 @@ impl Endpoint {
     /// Where parameters are to be filled in or changed by OpenAI's names, which other dialects do not have, it cannot.
     pub fn speaks(&self, dialect: Dialect) -> bool {
         use Dialect::*;
+        let has_openai_s_paths =
+            matches!(self.provider(), Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi);
+        if matches!(dialect, Passed(_)) {
+            return has_openai_s_paths;
+        }
         let changes = &self.shared.settings.remote.changes;
         let edited = changes.edits != octet_config::Edits::default()
             || !self.shared.settings.params.is_empty()
@@ -235,11 +294,8 @@ impl Endpoint {
             }
             Provider::Anthropic => matches!(dialect, AnthropicMessages | AnthropicCountTokens),
             Provider::Ollama => matches!(dialect, OllamaChat | OllamaGenerate | OllamaEmbed),
-            Provider::Gemini
-            | Provider::Bedrock
-            | Provider::BedrockAnthropic
-            | Provider::Vertex
-            | Provider::VertexAnthropic => false,
+            Provider::Gemini | Provider::Vertex => matches!(dialect, Gemini | GeminiCountTokens),
+            Provider::Bedrock | Provider::BedrockAnthropic | Provider::VertexAnthropic => false,
         }
     }
 
@@ -279,7 +335,10 @@ impl Endpoint {
 
     /// The address of an operation.
     pub(crate) fn uri(&self, operation: Operation) -> Result<Uri, Failure> {
-        let path = self.path(operation);
+        self.address(self.path(operation))
+    }
+
+    fn address(&self, path: String) -> Result<Uri, Failure> {
         let path: PathAndQuery = path.parse().map_err(|_| {
             Failure::new(
                 crate::FailureKind::NotFound,
@@ -296,6 +355,10 @@ impl Endpoint {
     fn path(&self, operation: Operation) -> String {
         let base = self.shared.path.as_str();
         match self.provider() {
+            // Cohere has it beside the address that is like OpenAI's.
+            Provider::OpenAiCompatible if operation == RERANK && base.ends_with(COHERE) => {
+                format!("{}/v2/rerank", base.trim_end_matches(COHERE))
+            }
             Provider::OpenAiCompatible | Provider::OpenAi => format!("{base}{}", openai_path(operation)),
             Provider::AzureOpenAi => self.azure_path(base, operation),
             Provider::Anthropic => {
@@ -314,6 +377,7 @@ impl Endpoint {
                     Operation::Models => format!("{base}/models?pageSize=1000"),
                     Operation::Probe => format!("{base}/models/{model}"),
                     Operation::BatchEmbed => format!("{base}/models/{model}:batchEmbedContents"),
+                    Operation::CountTokens => format!("{base}/models/{model}:countTokens"),
                     Operation::GenerateContent { stream: true } => {
                         format!("{base}/models/{model}:streamGenerateContent?alt=sse")
                     }
@@ -339,6 +403,8 @@ impl Endpoint {
                 match operation {
                     Operation::Models => base,
                     Operation::Probe => format!("{base}/{model}"),
+                    Operation::CountTokens => format!("{base}/{model}:countTokens"),
+                    Operation::Predict => format!("{base}/{model}:predict"),
                     Operation::GenerateContent { stream: true } => {
                         format!("{base}/{model}:streamGenerateContent?alt=sse")
                     }
@@ -369,6 +435,26 @@ impl Endpoint {
         }
     }
 
+    /// The address of something that is no model's: `path` stands behind `/v1`, and may have a query.
+    pub(crate) fn uri_beside(&self, path: &str) -> Result<Uri, Failure> {
+        let base = self.shared.path.as_str();
+        let path = match self.provider() {
+            Provider::AzureOpenAi => {
+                let base = base.trim_end_matches("/openai/v1").trim_end_matches("/openai");
+                let version = self.shared.settings.remote.api_version.as_deref();
+                if self.azure_v1() {
+                    format!("{base}/openai/v1{path}")
+                } else {
+                    let version = path_segment(version.unwrap_or(AZURE_API_VERSION));
+                    let and = if path.contains('?') { '&' } else { '?' };
+                    format!("{base}/openai{path}{and}api-version={version}")
+                }
+            }
+            _ => format!("{base}{path}"),
+        };
+        self.address(path)
+    }
+
     fn azure_path(&self, base: &str, operation: Operation) -> String {
         let rest = openai_path(operation);
         let version = self.shared.settings.remote.api_version.as_deref();
@@ -392,6 +478,9 @@ impl Endpoint {
     }
 }
 
+const RERANK: Operation = Operation::Dialect(Dialect::Passed(Passed::Rerank));
+const COHERE: &str = "/compatibility/v1";
+
 /// Shortest secret that is looked for in what providers say: a shorter one stands in ordinary words.
 const HIDDEN_BYTES_MIN: usize = 6;
 
@@ -403,6 +492,7 @@ fn openai_path(operation: Operation) -> &'static str {
         Operation::Dialect(Dialect::OpenAiCompletions) => "/completions",
         Operation::Dialect(Dialect::OpenAiResponses) => "/responses",
         Operation::Dialect(Dialect::OpenAiEmbeddings) | Operation::BatchEmbed => "/embeddings",
+        Operation::Dialect(Dialect::Passed(passed)) => passed.path(),
         Operation::Models | Operation::Probe => "/models",
         _ => "/chat/completions",
     }

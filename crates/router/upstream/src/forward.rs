@@ -2,19 +2,22 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use octet_api::core::Usage;
 use octet_config::Provider;
 
 use crate::body::Body;
-use crate::client::Client;
+use crate::client::{Client, Sending};
 use crate::endpoint::{Dialect, Endpoint, Operation};
 use crate::failure::{Failure, FailureKind};
 use crate::rewrite::Rewrite;
+use crate::upload::{Outgoing, Upload};
 use crate::watch::{self, Watch};
 
 /// A client's request as it came.
@@ -26,6 +29,8 @@ pub struct Forward<'a> {
     pub headers: &'a HeaderMap,
     /// Its JSON.
     pub body: &'a [u8],
+    /// The body instead, where it is no JSON and is sent on while it comes.
+    pub upload: Option<&'a Arc<Upload>>,
     /// Whether the answer is to be a stream, as the body says.
     pub stream: bool,
     /// [`Raw::usage`] will be asked for: a stream is made to count its tokens. What the client did not ask for, it does not
@@ -81,23 +86,35 @@ impl Client {
     /// Everything that goes wrong before; [`FailureKind::BadRequest`] for a dialect that the endpoint does not
     /// [speak](Endpoint::speaks), and for a body that is no JSON object.
     pub async fn forward(&self, endpoint: &Endpoint, request: Forward<'_>) -> Result<Raw, Failure> {
-        let Forward { dialect, headers, body, stream, usage } = request;
+        let Forward { dialect, headers, body, stream, usage, .. } = request;
         if !endpoint.speaks(dialect) {
             let what = format!("{} does not speak {dialect:?}", endpoint.provider().name());
             return Err(Failure::new(FailureKind::BadRequest, what));
         }
+        if matches!(dialect, Dialect::Passed(_)) {
+            return self.pass(endpoint, request).await;
+        }
         let changes = &endpoint.settings().remote.changes;
         let strict = matches!(endpoint.provider(), Provider::OpenAi | Provider::AzureOpenAi);
         let chunks = matches!(dialect, Dialect::OpenAiChat | Dialect::OpenAiCompletions);
+        let in_address = matches!(dialect, Dialect::Gemini | Dialect::GeminiCountTokens);
         let rewrite = Rewrite {
-            model: endpoint.model(),
+            model: (!in_address).then(|| endpoint.model()),
             changes,
             defaults: &endpoint.settings().params,
-            unknown: if strict && changes.drop_params { NOT_OPENAI } else { &[] },
+            unknown: match dialect {
+                _ if in_address => &["stream"],
+                _ if strict && changes.drop_params => NOT_OPENAI,
+                _ => &[],
+            },
             count: stream && usage && chunks,
         };
         let sent = rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))?;
-        let operation = Operation::Dialect(dialect);
+        let operation = match dialect {
+            Dialect::Gemini => Operation::GenerateContent { stream },
+            Dialect::GeminiCountTokens => Operation::CountTokens,
+            dialect => Operation::Dialect(dialect),
+        };
         let body = Some(sent.json.into());
         let answer = self.send_with(endpoint, operation, body, stream, passing(headers)).await?;
         answer.check_content_type()?;
@@ -119,6 +136,78 @@ impl Client {
     }
 }
 
+/// Longest answer of which a copy is kept to read the count of tokens in it.
+const COUNTED_BYTES_MAX: usize = 1 << 20;
+
+impl Client {
+    /// Hands on a request that nobody here understands, and whatever is answered.
+    async fn pass(&self, endpoint: &Endpoint, request: Forward<'_>) -> Result<Raw, Failure> {
+        let Forward { dialect, headers, body, upload, .. } = request;
+        let (body, content_type) = match upload {
+            Some(upload) => {
+                let gone = || Failure::new(FailureKind::BadRequest, "the request's body was sent on already");
+                (upload.body(endpoint.model()).ok_or_else(gone)?, Some(upload.content_type().clone()))
+            }
+            None => {
+                let rewrite = Rewrite {
+                    model: Some(endpoint.model()),
+                    changes: &octet_config::Changes::default(),
+                    defaults: &serde_json::Map::new(),
+                    unknown: &[],
+                    count: false,
+                };
+                let sent = rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))?;
+                (Bytes::from(sent.json).into(), None)
+            }
+        };
+        let uri = endpoint.uri(Operation::Dialect(dialect))?;
+        self.relayed(endpoint, Method::POST, uri, (body, content_type), headers).await
+    }
+
+    /// Hands on a request for something that is no model's: `path` stands behind `/v1`, and may have a query.
+    ///
+    /// # Errors
+    /// Everything that goes wrong before there is an answer; a body that is [spent](Upload::is_spent).
+    pub async fn relay(
+        &self,
+        endpoint: &Endpoint,
+        method: Method,
+        path: &str,
+        upload: Option<&Arc<Upload>>,
+        headers: &HeaderMap,
+    ) -> Result<Raw, Failure> {
+        let gone = || Failure::new(FailureKind::BadRequest, "the request's body was sent on already");
+        let (body, content_type) = match upload {
+            Some(upload) => {
+                (upload.body(endpoint.model()).ok_or_else(gone)?, Some(upload.content_type().clone()))
+            }
+            None => (Bytes::new().into(), None),
+        };
+        let uri = endpoint.uri_beside(path)?;
+        self.relayed(endpoint, method, uri, (body, content_type), headers).await
+    }
+
+    async fn relayed(
+        &self,
+        endpoint: &Endpoint,
+        method: Method,
+        uri: Uri,
+        (body, content_type): (Outgoing, Option<HeaderValue>),
+        headers: &HeaderMap,
+    ) -> Result<Raw, Failure> {
+        let accept = headers.get(ACCEPT).cloned().unwrap_or(HeaderValue::from_static("*/*"));
+        let mut own = vec![(ACCEPT, accept)];
+        own.extend(content_type.map(|value| (CONTENT_TYPE, value)));
+        let headers = passing(headers);
+        let sending = Sending { method, uri, body, signed: Bytes::new(), headers, own };
+        let answer = self.send_raw(endpoint, sending, false).await?;
+        answer.check_content_type()?;
+        let copy = (answer.content_type() == "application/json").then(Vec::new);
+        let source = Source::Unread { body: answer.body, copy };
+        Ok(Raw::new(answer.headers, source, endpoint))
+    }
+}
+
 /// An answer as the provider wrote it, in whole events. Ends after the last, or after one failure. To drop it ends the call.
 #[derive(Debug)]
 pub struct Raw {
@@ -132,7 +221,15 @@ pub struct Raw {
 
 #[derive(Debug)]
 enum Source {
-    Stream { body: Body, watch: Box<Watch> },
+    Stream {
+        body: Body,
+        watch: Box<Watch>,
+    },
+    /// Nobody looks at it, but for a copy of JSON that is short.
+    Unread {
+        body: Body,
+        copy: Option<Vec<u8>>,
+    },
     Done(Option<Usage>),
 }
 
@@ -157,6 +254,7 @@ impl Raw {
     pub fn usage(&self) -> Option<Usage> {
         match &self.source {
             Source::Stream { watch, .. } => watch.usage(),
+            Source::Unread { .. } => None,
             Source::Done(usage) => *usage,
         }
     }
@@ -169,7 +267,7 @@ impl Raw {
     fn finish(&mut self) -> Option<Body> {
         let done = Source::Done(self.usage());
         match std::mem::replace(&mut self.source, done) {
-            Source::Stream { body, .. } => Some(body),
+            Source::Stream { body, .. } | Source::Unread { body, .. } => Some(body),
             Source::Done(_) => None,
         }
     }
@@ -184,6 +282,23 @@ impl Raw {
                 self.finish();
                 failure.sent_any = self.sent_any;
                 return Poll::Ready(Some(Err(failure.without_keys(&self.endpoint))));
+            }
+            if let Source::Unread { body, copy } = &mut self.source {
+                match ready!(body.poll_next(cx)) {
+                    Some(Ok(bytes)) => {
+                        if let Some(all) = copy {
+                            all.extend_from_slice(&bytes);
+                        }
+                        copy.take_if(|all| all.len() > COUNTED_BYTES_MAX);
+                        self.queue.push_back(bytes);
+                    }
+                    Some(Err(e)) => self.failure = Some(e),
+                    None => {
+                        let usage = copy.as_deref().and_then(octet_api::openai::usage_in);
+                        self.source = Source::Done(usage);
+                    }
+                }
+                continue;
             }
             let Source::Stream { body, watch } = &mut self.source else { return Poll::Ready(None) };
             match body.poll_next(cx) {

@@ -4,16 +4,42 @@ use std::time::{Duration, Instant};
 
 use octet_api::ApiError;
 use octet_api::core::{EmbedRequest, Embeddings};
-use octet_api::{gemini, ollama, openai};
+use octet_api::{bedrock, gemini, ollama, openai};
 use octet_config::Provider;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokio::task::JoinSet;
 
 use crate::client::Client;
 use crate::edit;
 use crate::endpoint::{Dialect, Endpoint, Operation};
 use crate::failure::{Failure, FailureKind};
 use crate::generate::to_bytes;
+
+/// Requests for vectors at once, where it takes several.
+const BESIDE_MAX: usize = 8;
+
+/// What is asked for vectors, and in how many requests.
+fn write(
+    endpoint: &Endpoint,
+    request: &EmbedRequest,
+) -> Result<(Operation, Vec<Map<String, Value>>), ApiError> {
+    let model = endpoint.model();
+    let usual = Operation::Dialect(Dialect::OpenAiEmbeddings);
+    Ok(match endpoint.provider() {
+        Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => {
+            (usual, vec![openai::embeddings::body(request, model)])
+        }
+        Provider::Ollama => (usual, vec![ollama::embed::body(request, model)?]),
+        Provider::Gemini => (Operation::BatchEmbed, vec![gemini::embed::body(request, model)?]),
+        Provider::Vertex => (Operation::Predict, gemini::embed::vertex_bodies(request, model)?),
+        Provider::Bedrock => (Operation::Hosted { stream: false }, bedrock::embed::bodies(request, model)?),
+        other @ (Provider::Anthropic | Provider::BedrockAnthropic | Provider::VertexAnthropic) => {
+            let what = format!("embeddings of {} are not supported", other.name());
+            return Err(ApiError::invalid("model", what));
+        }
+    })
+}
 
 /// A model that a provider lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,39 +56,59 @@ impl Client {
     /// # Errors
     /// Everything that goes wrong: see [`FailureKind`].
     pub async fn embed(&self, endpoint: &Endpoint, request: &EmbedRequest) -> Result<Embeddings, Failure> {
-        let model = endpoint.model();
-        let mut operation = Operation::Dialect(Dialect::OpenAiEmbeddings);
-        let body: Result<Map<String, Value>, ApiError> = match endpoint.provider() {
-            Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => {
-                Ok(openai::embeddings::body(request, model))
-            }
-            Provider::Ollama => ollama::embed::body(request, model),
-            Provider::Gemini => {
-                operation = Operation::BatchEmbed;
-                gemini::embed::body(request, model)
-            }
-            other => {
-                let what = format!("embeddings of {} are not supported", other.name());
-                Err(ApiError::invalid("model", what))
-            }
-        };
-        let mut body = body.map_err(|e| Failure::said(e, None))?;
+        let (operation, bodies) = write(endpoint, request).map_err(|e| Failure::said(e, None))?;
         let settings = endpoint.settings();
-        edit::apply(&settings.remote.changes, &settings.params, &mut body);
-        let answer = self.send(endpoint, operation, Some(to_bytes(body)), false).await?;
-        answer.check_content_type()?;
-        let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
-        let read = match endpoint.provider() {
-            Provider::Ollama => ollama::embed::read(&bytes),
-            Provider::Gemini => gemini::embed::read(&bytes),
-            _ => openai::embeddings::read(&bytes),
-        };
-        let vectors = read.map_err(|e| Failure::said(e, None).without_keys(endpoint))?;
+        let mut vectors = Embeddings::default();
+        let mut bodies = bodies.into_iter();
+        // Several only where a provider takes few texts at once. Then some are asked beside each other.
+        loop {
+            let mut asking = JoinSet::new();
+            for (at, mut body) in bodies.by_ref().take(BESIDE_MAX).enumerate() {
+                edit::apply(&settings.remote.changes, &settings.params, &mut body);
+                let (client, endpoint) = (self.clone(), endpoint.clone());
+                asking.spawn(async move { (at, client.embed_once(&endpoint, operation, body).await) });
+            }
+            if asking.is_empty() {
+                break;
+            }
+            let mut got = Vec::new();
+            while let Some(one) = asking.join_next().await {
+                let (at, one) = one.map_err(|e| Failure::protocol(e.to_string()))?;
+                got.push((at, one?));
+            }
+            got.sort_unstable_by_key(|(at, _)| *at);
+            for (_, one) in got {
+                vectors.prompt_tokens = vectors.prompt_tokens.saturating_add(one.prompt_tokens);
+                vectors.model = one.model;
+                vectors.vectors.extend(one.vectors);
+            }
+        }
         if vectors.vectors.len() != request.inputs.len() {
             let what = format!("{} vectors came for {} texts", vectors.vectors.len(), request.inputs.len());
             return Err(Failure::protocol(what));
         }
         Ok(vectors)
+    }
+
+    async fn embed_once(
+        &self,
+        endpoint: &Endpoint,
+        operation: Operation,
+        body: Map<String, Value>,
+    ) -> Result<Embeddings, Failure> {
+        let answer = self.send(endpoint, operation, Some(to_bytes(body)), false).await?;
+        answer.check_content_type()?;
+        let counted = answer.headers.get("x-amzn-bedrock-input-token-count");
+        let counted = counted.and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+        let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
+        let read = match endpoint.provider() {
+            Provider::Ollama => ollama::embed::read(&bytes),
+            Provider::Gemini => gemini::embed::read(&bytes),
+            Provider::Vertex => gemini::embed::read_vertex(&bytes),
+            Provider::Bedrock => bedrock::embed::read(&bytes, counted),
+            _ => openai::embeddings::read(&bytes),
+        };
+        read.map_err(|e| Failure::said(e, None).without_keys(endpoint))
     }
 
     /// The models that a provider has.

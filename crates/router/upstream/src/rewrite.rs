@@ -15,8 +15,8 @@ use crate::edit::{self, KWARGS};
 /// What is changed.
 #[derive(Debug)]
 pub(crate) struct Rewrite<'a> {
-    /// The model's name for the provider.
-    pub(crate) model: &'a str,
+    /// The model's name for the provider; `None` where it stands in the address.
+    pub(crate) model: Option<&'a str>,
     pub(crate) changes: &'a Changes,
     /// Parameters for clients that do not give them.
     pub(crate) defaults: &'a Map<String, Value>,
@@ -67,7 +67,10 @@ impl Rewrite<'_> {
             json.insert(OPTIONS.into(), counting(options));
         }
         edit::apply(self.changes, self.defaults, &mut json);
-        json.insert("model".into(), self.model.into());
+        match self.model {
+            Some(model) => drop(json.insert("model".into(), model.into())),
+            None => drop(json.shift_remove("model")),
+        }
         Ok(Value::Object(json).to_string().into_bytes())
     }
 
@@ -75,7 +78,9 @@ impl Rewrite<'_> {
         let edits = &self.changes.edits;
         let mut out = Writer { json: Vec::with_capacity(body.len() + 256) };
         out.json.push(b'{');
-        out.value("model", &self.model.into());
+        if let Some(model) = self.model {
+            out.value("model", &model.into());
+        }
         let goes = |name: &str| {
             name == "model"
                 || (count && name == OPTIONS)
@@ -328,7 +333,8 @@ mod tests {
 
     fn rewrite(body: &str, changes: &Changes, defaults: Value, count: bool) -> Result<Rewritten, String> {
         let defaults = defaults.as_object().unwrap();
-        Rewrite { model: "them/\"m\"", changes, defaults, unknown: &["bad"], count }.apply(body.as_bytes())
+        Rewrite { model: Some("them/\"m\""), changes, defaults, unknown: &["bad"], count }
+            .apply(body.as_bytes())
     }
 
     #[test]

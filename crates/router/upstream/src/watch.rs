@@ -15,7 +15,7 @@ use memchr::memchr;
 use memchr::memmem::Finder;
 use octet_api::anthropic::messages::UsageReader;
 use octet_api::core::Usage;
-use octet_api::{ApiError, ollama, openai, sse};
+use octet_api::{ApiError, gemini, ollama, openai, sse};
 use serde::Deserialize;
 use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
@@ -34,15 +34,23 @@ enum Form {
     Messages,
     /// Ollama's lines.
     Lines,
+    /// Gemini's answers in pieces, without a word for their end.
+    Contents,
 }
 
 impl Form {
     fn of(dialect: Dialect) -> Self {
         match dialect {
             Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings => Self::Chunks,
+            // What passes unread is not watched.
+            Dialect::Passed(_) => Self::Chunks,
             Dialect::OpenAiResponses => Self::Responses,
             Dialect::AnthropicMessages | Dialect::AnthropicCountTokens => Self::Messages,
             Dialect::OllamaChat | Dialect::OllamaGenerate | Dialect::OllamaEmbed => Self::Lines,
+            Dialect::Gemini
+            | Dialect::GeminiCountTokens
+            | Dialect::GeminiEmbed
+            | Dialect::GeminiBatchEmbed => Self::Contents,
         }
     }
 }
@@ -81,6 +89,9 @@ struct Finders {
     error: Finder<'static>,
     finish: Finder<'static>,
     usage: Finder<'static>,
+    content_finish: Finder<'static>,
+    content_usage: Finder<'static>,
+    blocked: Finder<'static>,
 }
 
 static FINDERS: LazyLock<Finders> = LazyLock::new(|| Finders {
@@ -88,6 +99,9 @@ static FINDERS: LazyLock<Finders> = LazyLock::new(|| Finders {
     error: Finder::new(b"\"error\""),
     finish: Finder::new(b"\"finish_reason\":"),
     usage: Finder::new(b"\"usage\":"),
+    content_finish: Finder::new(b"\"finishReason\""),
+    content_usage: Finder::new(b"\"usageMetadata\""),
+    blocked: Finder::new(b"\"blockReason\""),
 });
 
 impl Watch {
@@ -197,6 +211,7 @@ impl Watch {
                 }
                 Verdict::Pass
             }
+            Form::Contents => self.judge_contents(event),
             Form::Responses | Form::Messages => {
                 let (mut name, mut data) = (&b""[..], &b""[..]);
                 for line in lines(event) {
@@ -265,6 +280,30 @@ impl Watch {
         }
     }
 
+    /// A piece of an answer of Gemini's. An error comes as JSON alone, without `data:`.
+    fn judge_contents(&mut self, event: &[u8]) -> Verdict {
+        if event.trim_ascii_start().first() == Some(&b'{') {
+            return Verdict::Fail(gemini::error::in_stream(event));
+        }
+        for data in lines(event).filter_map(|line| line.strip_prefix(b"data:")) {
+            let data = data.trim_ascii();
+            if data.first() != Some(&b'{') || data.last() != Some(&b'}') {
+                return Verdict::Fail(ApiError::upstream("an event of the stream is not a JSON object"));
+            }
+            let found = &*FINDERS;
+            if found.error.find(data).is_some() && is_error(data) {
+                return Verdict::Fail(gemini::error::in_stream(data));
+            }
+            if found.content_finish.find(data).is_some() || found.blocked.find(data).is_some() {
+                self.choices_left = 0;
+            }
+            if found.content_usage.find(data).is_some() {
+                self.usage = gemini::usage_in(data).or(self.usage);
+            }
+        }
+        Verdict::Pass
+    }
+
     fn judge_line(&mut self, line: &[u8]) -> Verdict {
         let found = &*FINDERS;
         if found.error.find(line).is_some() && is_error(line) {
@@ -294,9 +333,13 @@ impl Watch {
         if self.form == Form::Chunks && self.carry.trim_ascii() == b"data: [DONE]" {
             self.push(Bytes::from_static(b"\n\n"), out)?;
         }
-        // There are servers that do not say `[DONE]`.
-        let complete =
-            self.is_over || (self.form == Form::Chunks && self.choices_left == 0 && self.carry.is_empty());
+        if self.form == Form::Contents && !self.carry.trim_ascii().is_empty() {
+            // An error, or a last piece without the blank line behind it.
+            self.push(Bytes::from_static(b"\n\n"), out)?;
+        }
+        // There are servers that do not say `[DONE]`, and Gemini never does.
+        let may_just_end = matches!(self.form, Form::Chunks | Form::Contents);
+        let complete = self.is_over || (may_just_end && self.choices_left == 0 && self.carry.is_empty());
         self.is_over = true;
         if complete { Ok(()) } else { Err(ApiError::upstream("the answer broke off before its end")) }
     }
@@ -432,6 +475,7 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
             Form::Chunks | Form::Responses => openai_error(body),
             Form::Messages => octet_api::anthropic::error::in_stream(body),
             Form::Lines => ollama::error::in_stream(body),
+            Form::Contents => gemini::error::in_stream(body),
         });
     }
     let usage = look(dialect, body).map_err(|e| {
@@ -446,6 +490,7 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
             usage.usage()
         }
         Form::Lines => ollama::usage_in(body),
+        Form::Contents => gemini::usage_in(body),
     })
 }
 
@@ -458,8 +503,13 @@ mod tests {
 
     use super::*;
 
-    const DIALECTS: [Dialect; 4] =
-        [Dialect::OpenAiChat, Dialect::OpenAiResponses, Dialect::AnthropicMessages, Dialect::OllamaChat];
+    const DIALECTS: [Dialect; 5] = [
+        Dialect::OpenAiChat,
+        Dialect::OpenAiResponses,
+        Dialect::AnthropicMessages,
+        Dialect::OllamaChat,
+        Dialect::Gemini,
+    ];
 
     /// What passes, how it ended, and what was counted.
     fn watch(dialect: Dialect, data: &[u8], piece: usize) -> (Vec<u8>, Result<(), ApiError>, Option<Usage>) {
@@ -513,7 +563,7 @@ mod tests {
         fn any_bytes_are_harmless(data in prop::collection::vec(any::<u8>(), 0..200), piece in 1usize..40) {
             for dialect in DIALECTS {
                 let (out, ..) = watch(dialect, &data, piece);
-                prop_assert!(out.len() <= data.len() + 1);
+                prop_assert!(out.len() <= data.len() + 2);
             }
         }
     }

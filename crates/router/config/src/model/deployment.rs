@@ -103,6 +103,8 @@ pub enum Mode {
     Completion,
     /// `embedding`.
     Embedding,
+    /// `audio_transcription`, `image_generation` and the like: what is passed on unread.
+    Passed(&'static str),
 }
 
 /// A deployment that cannot be used.

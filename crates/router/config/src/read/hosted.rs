@@ -138,11 +138,11 @@ fn vertex(params: &Fields, model: &str) -> Result<Route, String> {
     let model = model.strip_prefix("gemini/").unwrap_or(model);
     let provider = if model.starts_with("claude") {
         Provider::VertexAnthropic
-    } else if model.starts_with("gemini") || model.contains('*') {
+    } else if model.starts_with("gemini") || model.contains("embedding") || model.contains('*') {
         Provider::Vertex
     } else {
         return Err(format!(
-            "'{model}' is neither a gemini model nor a claude one, and others are not supported at Vertex AI"
+            "'{model}' is no model of gemini's, claude's or for embeddings, and others are not supported at Vertex AI"
         ));
     };
     let region = if location == "global" { String::new() } else { format!("{location}-") };

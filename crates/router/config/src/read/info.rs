@@ -3,9 +3,16 @@
 use crate::fields::Fields;
 use crate::{Mode, ModelInfo};
 
+/// Modes of models whose requests are passed on unread.
+const PASSED: [&str; 6] =
+    ["audio_transcription", "audio_speech", "image_generation", "image_edit", "moderation", "rerank"];
+
 /// What a deployment is for, or why it cannot be offered.
 pub(crate) fn mode(info: Option<&Fields>) -> Result<Mode, String> {
     let Some(mode) = info.and_then(|i| i.text("mode")) else { return Ok(Mode::Chat) };
+    if let Some(passed) = PASSED.iter().find(|name| **name == mode) {
+        return Ok(Mode::Passed(passed));
+    }
     match mode.as_str() {
         "chat" | "responses" => Ok(Mode::Chat),
         "completion" => Ok(Mode::Completion),

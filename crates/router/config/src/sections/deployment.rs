@@ -365,10 +365,24 @@ pub const ENGINE_KEYS: &[&str] = &[
     "draft_max",
 ];
 
+/// What a model may be for.
+const MODES: &[&str] = &[
+    "chat",
+    "responses",
+    "completion",
+    "embedding",
+    "audio_transcription",
+    "audio_speech",
+    "image_generation",
+    "image_edit",
+    "moderation",
+    "rerank",
+];
+
 /// What all may stand in `model_info`.
 const INFO_KEYS: &[Key] = &[
     key("id", Kind::Text, "the deployment's name in logs and metrics; without one it is made from the entry"),
-    key("mode", Kind::OneOf(&["chat", "responses", "completion", "embedding"]), "what the model is for"),
+    key("mode", Kind::OneOf(MODES), "what the model is for"),
     key("base_model", Kind::Text, "the model, where its name does not tell"),
     key("max_input_tokens", Kind::Count, "the window for prompts"),
     key("max_output_tokens", Kind::Count, "the longest answer").or(&["max_tokens"]),

@@ -141,7 +141,7 @@ fn params() -> Vec<Row> {
         },
         top("id", &file("", "", ""), Done(|c| first(c).id.clone().into(), json!("a3b"))),
         info("mode", "embedding", Done(|c| json!(first(c).info.mode == Mode::Embedding), json!(true))),
-        info("mode", "image_generation", Noted("are not offered here")),
+        info("mode", "realtime", Noted("are not offered here")),
         info("max_input_tokens", "262144", Done(|c| first(c).info.max_input_tokens.into(), json!(262_144))),
         info("base_model", "qwen", Done(|c| json!(first(c).info.base_model), json!("qwen"))),
         info("access_groups", "[beta]", Done(|c| json!(first(c).info.access_groups), json!(["beta"]))),

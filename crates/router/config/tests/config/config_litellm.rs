@@ -251,9 +251,9 @@ general_settings:
 #[test]
 fn modes_that_are_not_offered_are_left_out() {
     let config = read(
-        "model_list:\n- {model_name: m, litellm_params: {model: gpt-4o}}\n- {model_name: i, litellm_params: {model: openai/dall-e-3}, model_info: {mode: image_generation}}\n- {model_name: e, litellm_params: {model: text-embedding-3-small}, model_info: {mode: embedding}}\n",
+        "model_list:\n- {model_name: m, litellm_params: {model: gpt-4o}}\n- {model_name: i, litellm_params: {model: openai/gpt-realtime}, model_info: {mode: realtime}}\n- {model_name: e, litellm_params: {model: text-embedding-3-small}, model_info: {mode: embedding}}\n",
     );
-    assert_eq!(config.skipped[0].reason, "models of mode 'image_generation' are not offered here");
+    assert_eq!(config.skipped[0].reason, "models of mode 'realtime' are not offered here");
     assert_eq!(config.deployments[1].info.mode, Mode::Embedding);
 }
 
@@ -341,9 +341,12 @@ fn health_checks_of_every_mode() {
         "model_list:\n{text}general_settings: {{background_health_checks: True, health_check_interval: 300, health_check_details: False}}\n"
     ));
     let names: Vec<&str> = config.deployments.iter().map(|d| d.group.as_str()).collect();
-    assert_eq!(names, ["chat", "completion", "embedding"]);
+    assert_eq!(
+        names,
+        ["chat", "completion", "embedding", "rerank", "audio_transcription", "image_generation"]
+    );
     assert!(config.deployments.iter().all(|d| d.info.unchecked));
-    assert_eq!(config.skipped.len(), 5);
+    assert_eq!(config.skipped.len(), 2);
     let noted = |key: &str| config.notes.iter().filter(|n| n.key == key).count();
     assert_eq!(
         (noted("model_info.health_check_model"), noted("general_settings.health_check_details")),

@@ -177,7 +177,7 @@ fn models_at_vertex_have_a_project_and_an_account() {
     assert_eq!(r.auth, Auth::Google(Google::Machine { base: "http://metadata.google.internal".into() }));
     for (params, why) in [
         ("{model: vertex_ai/gemini-2.5-pro}", "needs vertex_project"),
-        ("{model: vertex_ai/llama-4, vertex_project: p}", "neither a gemini model nor a claude one"),
+        ("{model: vertex_ai/llama-4, vertex_project: p}", "is no model of gemini's"),
         ("{model: vertex_ai/gemini-x, vertex_project: a/b}", "vertex_project is no name"),
         (
             "{model: vertex_ai/gemini-x, vertex_project: p, vertex_credentials: {type: external_account}}",

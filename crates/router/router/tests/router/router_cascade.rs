@@ -176,6 +176,7 @@ async fn what_can_not_be_measured_is_kept() {
     // Vectors have no tokens: the request stays what it is.
     world.nature("f", Nature::default());
     let body = octet_router::Original {
+        upload: None,
         dialect: octet_router::Dialect::OpenAiEmbeddings,
         headers: http::HeaderMap::new(),
         body: bytes::Bytes::from_static(br#"{"model": "auto", "input": "x"}"#),

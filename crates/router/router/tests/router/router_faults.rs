@@ -297,6 +297,7 @@ fn as_it_came(stream: bool) -> octet_router::Call {
         dialect: octet_router::Dialect::OpenAiChat,
         headers: http::HeaderMap::new(),
         body: bytes::Bytes::from_static(b"{}"),
+        upload: None,
     };
     octet_router::Call { original: Some(Arc::new(original)), ..octet_router::Call::new(request("m", stream)) }
 }

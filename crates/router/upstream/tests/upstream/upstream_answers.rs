@@ -291,6 +291,7 @@ async fn vectors_and_lists() {
         keep_alive: None,
         context_length: None,
         user: None,
+        extra: serde_json::Map::new(),
         warnings: Vec::new(),
     };
     let openai_answer = json!({"object": "list", "data": [

@@ -10,7 +10,7 @@ use octet_upstream::{Endpoint, FailureKind, Settings};
 use serde_json::{Value, json};
 
 use crate::common::{
-    END, Server, Step, answer, answered, generate, json_answer, remote, request, send, stream_of,
+    END, Server, Step, answer, answered, client, generate, json_answer, remote, request, send, stream_of,
 };
 
 fn secret(text: &str) -> Secret {
@@ -359,4 +359,46 @@ async fn no_error_repeats_a_clouds_secrets() {
     let e = cloud(Provider::Bedrock, "amazon.nova-lite-v1:0", &server.base, aws());
     let failure = generate(&e, &request(false)).await.1.expect("a failure");
     assert!(failure.message.contains("no: ya29.a-token, ***"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn vectors_of_the_clouds() {
+    let body = json!({"model": "ours", "input": ["a", "b"], "dimensions": 256, "input_type": "search_query"});
+    let request = octet_api::openai::embeddings::parse(body.to_string().as_bytes()).expect("a request");
+    let two = vec![vec![1.0, 2.0], vec![3.0, 4.0]];
+
+    // One text at a time, in whatever order they are answered.
+    let titan = |values: [f64; 2]| json_answer(&json!({"embedding": values, "inputTextTokenCount": 3}));
+    let server = Server::start(vec![titan([1.0, 2.0]), titan([1.0, 2.0])]).await;
+    let model = "amazon.titan-embed-text-v2:0";
+    let endpoint = cloud(Provider::Bedrock, model, &server.base, aws());
+    let got = client().embed(&endpoint, &request).await.expect("vectors");
+    assert_eq!((got.vectors, got.prompt_tokens), (vec![two[0].clone(); 2], 6));
+    let seen = server.last();
+    assert_eq!(seen.path(), "/model/amazon.titan-embed-text-v2%3A0/invoke");
+    assert!(seen.header("authorization").is_some_and(|v| v.starts_with("AWS4-HMAC-SHA256")));
+    assert_eq!(seen.json()["dimensions"], 256);
+
+    let answer = json!({"id": "x", "texts": ["a", "b"], "embeddings": {"float": two}});
+    let mut head = json_answer(&answer);
+    if let Some(Step::Send(bytes)) = head.first_mut() {
+        let text = String::from_utf8(bytes.clone()).expect("text");
+        *bytes = text.replacen("\r\n", "\r\nx-amzn-bedrock-input-token-count: 7\r\n", 1).into_bytes();
+    }
+    let server = Server::start(vec![head]).await;
+    let endpoint = cloud(Provider::Bedrock, "cohere.embed-v4:0", &server.base, aws());
+    let got = client().embed(&endpoint, &request).await.expect("vectors");
+    assert_eq!((&got.vectors, got.prompt_tokens), (&two, 7));
+    let sent = json!({"texts": ["a", "b"], "input_type": "search_query", "truncate": "NONE", "embedding_types": ["float"], "output_dimension": 256});
+    assert_eq!(server.last().json(), sent);
+
+    let prediction = |values: &Vec<f32>| json!({"embeddings": {"values": values, "statistics": {"token_count": 2, "truncated": false}}});
+    let answer = json!({"predictions": two.iter().map(prediction).collect::<Vec<_>>()});
+    let server = Server::start(vec![json_answer(&answer)]).await;
+    let endpoint = cloud(Provider::Vertex, "text-embedding-005", &server.base, Auth::Key);
+    let got = client().embed(&endpoint, &request).await.expect("vectors");
+    assert_eq!((&got.vectors, got.prompt_tokens), (&two, 4));
+    let path = "/v1/projects/p/locations/eu/publishers/google/models/text-embedding-005:predict";
+    assert_eq!(server.last().path(), path);
+    assert_eq!(server.last().json()["parameters"]["outputDimensionality"], 256);
 }

@@ -454,6 +454,7 @@ async fn connections_are_used_again_after_streams_and_errors() {
     let error = vec![send(answer("429 Too Many Requests", "application/json", "{}"))];
     let body = br#"{"messages":[],"stream":true}"#;
     let call = Forward {
+        upload: None,
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
         body,

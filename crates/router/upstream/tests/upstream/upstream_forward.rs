@@ -25,7 +25,14 @@ async fn pass(
     steps: Vec<Step>,
 ) -> (String, Option<Usage>, Seen) {
     let server = Server::start(vec![steps]).await;
-    let request = Forward { dialect, headers: &HeaderMap::new(), body: body.as_bytes(), stream, usage: true };
+    let request = Forward {
+        upload: None,
+        dialect,
+        headers: &HeaderMap::new(),
+        body: body.as_bytes(),
+        stream,
+        usage: true,
+    };
     let raw = client().forward(&endpoint(provider, &server.base), request).await.expect("an answer");
     let (text, usage) = all(raw).await;
     (text, usage, server.last())
@@ -105,6 +112,7 @@ async fn anthropic_passes_to_anthropic() {
     let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
     let server = Server::start(vec![stream_of("text/event-stream", &[error])]).await;
     let request = Forward {
+        upload: None,
         dialect: Dialect::AnthropicMessages,
         headers: &HeaderMap::new(),
         body: body.as_bytes(),
@@ -134,6 +142,7 @@ async fn of_a_client_s_headers_only_those_for_providers_pass() {
         headers.append(name, value.parse().unwrap());
     }
     let request = Forward {
+        upload: None,
         dialect: Dialect::AnthropicMessages,
         headers: &headers,
         body: b"{}",
@@ -205,6 +214,7 @@ async fn a_configuration_changes_what_passes() {
     let endpoint = Endpoint::new(settings).unwrap();
     let body = br#"{"model":"ours","user":"me","max_tokens":7,"temperature":1,"top_k":3,"metadata":{"b":2},"seed":9}"#;
     let request = Forward {
+        upload: None,
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
         body,
@@ -242,6 +252,7 @@ async fn what_can_not_pass_is_refused_unsent() {
         ),
     ] {
         let request = Forward {
+            upload: None,
             dialect,
             headers: &HeaderMap::new(),
             body: body.as_bytes(),
@@ -268,6 +279,7 @@ async fn a_stream_without_done_is_whole_if_all_choices_ended() {
     assert_eq!(text, end(0) + &end(1));
     let server = Server::start(vec![steps]).await;
     let request = Forward {
+        upload: None,
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
         body: br#"{"n":3}"#,

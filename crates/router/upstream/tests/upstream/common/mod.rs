@@ -242,6 +242,7 @@ pub async fn answered(e: &Endpoint, r: &GenerateRequest) -> Answer {
 pub async fn forward(e: &Endpoint, stream: bool) -> (String, Option<Failure>) {
     let body = json!({"model": "ours", "messages": [], "stream": stream}).to_string();
     let request = Forward {
+        upload: None,
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
         body: body.as_bytes(),
