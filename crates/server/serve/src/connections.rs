@@ -3,10 +3,12 @@
 //!
 //! A connection is idle while no request is on it: until the head of one has come, and again when its answer is out.
 
+mod coming;
+
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,55 +18,22 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper::{Request, Response};
+use hyper::{Request, Response, Version};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
+pub use coming::BodyError;
+use coming::{Coming, Pace};
+
+use crate::http2;
 use crate::linger::Lingering;
 
 /// At the end, how long the rest of a request may take.
 const REST_TIME_MAX: Duration = Duration::from_secs(1);
-/// How long a body may come, whatever it sends, and how long it may send nothing.
-const BODY_GRACE: Duration = Duration::from_secs(20);
-/// Each of so many bytes gives it a second more (Apache's mod_reqtimeout has the same rule and numbers).
-const BODY_BYTES_PER_S: u64 = 500;
-/// Longest time for a body to come.
-const BODY_TIME_MAX: Duration = Duration::from_secs(120);
 /// A connection may make way for a new one when it has sent nothing for so long: its request may be about to come.
 const IDLE_MIN: Duration = Duration::from_millis(500);
-/// A body that comes at least this fast does not make way.
-const FAST_BYTES_PER_S: u64 = 16 << 10;
-
-/// How a body comes.
-#[derive(Debug, Clone, Copy)]
-struct Pace {
-    since: Instant,
-    last: Instant,
-    bytes: u64,
-}
-
-impl Pace {
-    fn start(now: Instant) -> Self {
-        Self { since: now, last: now, bytes: 0 }
-    }
-
-    /// When it has taken too long, if nothing comes until then.
-    fn deadline(&self) -> Instant {
-        let earned = BODY_GRACE + Duration::from_secs(self.bytes / BODY_BYTES_PER_S);
-        (self.since + earned.min(BODY_TIME_MAX)).min(self.last + BODY_GRACE)
-    }
-
-    /// Bytes a second, where it is so slow that it may make way.
-    fn slow(&self, now: Instant) -> Option<u64> {
-        let time = now - self.since;
-        let rate = (self.bytes as f64 / time.as_secs_f64().max(1e-9)) as u64;
-        let slow = time >= IDLE_MIN && (rate < FAST_BYTES_PER_S || now - self.last >= IDLE_MIN);
-        slow.then_some(rate)
-    }
-}
-
 /// What a connection is at.
 #[derive(Debug, Clone, Copy)]
 enum At {
@@ -72,6 +41,17 @@ enum At {
     Idle(Instant),
     /// A request's body comes.
     Body(Pace),
+    /// A request is worked on, or answered.
+    Answer,
+}
+
+/// What a connection is at, as its socket has to know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// No request is on it.
+    Idle,
+    /// A request comes.
+    Request,
     /// A request is worked on, or answered.
     Answer,
 }
@@ -103,13 +83,23 @@ pub struct Activity {
     body: AtomicWaker,
     /// Its place among those that there may be.
     place: Mutex<Option<OwnedSemaphorePermit>>,
+    /// Its client knows interim answers: it speaks HTTP/1.1.
+    knows_interim: AtomicBool,
+    /// Over HTTP/2, the requests that are on it; `None` over HTTP/1.
+    streams: Mutex<Option<Vec<Arc<Activity>>>>,
+    /// Of one of these, the connection.
+    connection: Weak<Activity>,
 }
 
 impl Activity {
     /// Of a connection that has just come.
     pub fn new(place: OwnedSemaphorePermit) -> Arc<Self> {
+        Arc::new(Self::made(Some(place)))
+    }
+
+    fn made(place: Option<OwnedSemaphorePermit>) -> Self {
         let now = Instant::now();
-        Arc::new(Self {
+        Self {
             at: Mutex::new(At::Idle(now)),
             began: now,
             flushing: AtomicBool::new(false),
@@ -118,8 +108,67 @@ impl Activity {
             dropped: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             body: AtomicWaker::new(),
-            place: Mutex::new(Some(place)),
-        })
+            place: Mutex::new(place),
+            knows_interim: AtomicBool::new(false),
+            streams: Mutex::default(),
+            connection: Weak::new(),
+        }
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Option<Vec<Arc<Self>>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on several requests may be on it at once.
+    pub fn multiplex(&self) {
+        self.streams().get_or_insert_default();
+    }
+
+    /// One more request on it.
+    fn stream(self: &Arc<Self>) -> Arc<Self> {
+        let stream = Arc::new(Self { connection: Arc::downgrade(self), ..Self::made(None) });
+        self.set(At::Answer);
+        self.streams().get_or_insert_default().push(Arc::clone(&stream));
+        stream
+    }
+
+    /// The request is answered, or given up.
+    fn end_request(self: &Arc<Self>) {
+        self.set(At::Idle(Instant::now()));
+        let Some(connection) = self.connection.upgrade() else { return };
+        let mut streams = connection.streams();
+        let Some(streams) = streams.as_mut() else { return };
+        streams.retain(|stream| !Arc::ptr_eq(stream, self));
+        if streams.is_empty() {
+            connection.set(At::Idle(Instant::now()));
+        }
+    }
+
+    /// What it is at.
+    pub fn stage(&self) -> Stage {
+        match self.at() {
+            At::Idle(_) => Stage::Idle,
+            At::Body(_) => Stage::Request,
+            At::Answer => Stage::Answer,
+        }
+    }
+
+    /// How long no request has been on it.
+    pub fn idle_for(&self) -> Option<Duration> {
+        match self.at() {
+            At::Idle(since) => Some(since.elapsed()),
+            At::Body(_) | At::Answer => None,
+        }
+    }
+
+    /// Whether its client knows interim answers.
+    pub fn knows_interim(&self) -> bool {
+        self.knows_interim.load(Ordering::Relaxed)
+    }
+
+    /// Whether its client has yet to take bytes.
+    pub fn is_flushing(&self) -> bool {
+        self.flushing.load(Ordering::Relaxed)
     }
 
     fn set(&self, at: At) {
@@ -153,8 +202,17 @@ impl Activity {
     /// What it is worth; `None` where it does not make way.
     pub fn worth(&self) -> Option<Worth> {
         let now = Instant::now();
+        if let Some(streams) = self.streams().as_ref().filter(|s| !s.is_empty()) {
+            // All of them are bodies that come slowly, or it stays.
+            let slow = |stream: &Arc<Self>| match stream.at() {
+                At::Body(pace) => pace.slow(now),
+                At::Idle(_) | At::Answer => None,
+            };
+            let rates: Option<Vec<u64>> = streams.iter().map(slow).collect();
+            return rates.filter(|_| !self.is_flushing()).map(|r| Worth::Slow(r.iter().sum()));
+        }
         match self.at() {
-            _ if self.flushing.load(Ordering::Relaxed) => None,
+            _ if self.is_flushing() => None,
             At::Idle(since) => {
                 Some(now - since).filter(|t| *t >= IDLE_MIN).map(|t| Worth::Idle(std::cmp::Reverse(t)))
             }
@@ -165,7 +223,18 @@ impl Activity {
 
     /// Someone waits for what comes over it.
     fn is_needed(&self) -> bool {
-        matches!(self.at(), At::Answer) || self.flushing.load(Ordering::Relaxed)
+        let answers = |stream: &Self| matches!(stream.at(), At::Answer);
+        let answers = match self.streams().as_ref() {
+            Some(streams) => streams.iter().any(|stream| answers(stream)),
+            None => answers(self),
+        };
+        answers || self.is_flushing()
+    }
+
+    /// Has a body that comes refused.
+    fn refuse(&self) {
+        self.refused.store(true, Ordering::Release);
+        self.body.wake();
     }
 
     /// Has it closed; its place is another's now. `None` where it was given away already. With a place in `parting` a client
@@ -173,10 +242,11 @@ impl Activity {
     pub fn make_way(&self, parting: Option<OwnedSemaphorePermit>) -> Option<OwnedSemaphorePermit> {
         let mut held = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let place = held.take()?;
-        if matches!(self.at(), At::Body(_)) && parting.is_some() {
+        let streams: Vec<Arc<Self>> = self.streams().iter().flatten().map(Arc::clone).collect();
+        if (matches!(self.at(), At::Body(_)) || !streams.is_empty()) && parting.is_some() {
             *held = parting;
-            self.refused.store(true, Ordering::Release);
-            self.body.wake();
+            self.refuse();
+            streams.iter().for_each(|stream| stream.refuse());
         }
         self.leave.notify_one();
         Some(place)
@@ -189,123 +259,82 @@ impl Activity {
     }
 }
 
-/// Why a body is read no further.
-#[derive(Debug, thiserror::Error)]
-pub enum BodyError {
-    /// It took too long.
-    #[error("the body took too long to come")]
-    Slow,
-    /// Its connection is needed.
-    #[error("all connections are in use, and the body came too slowly to keep this one; try again")]
-    MadeWay,
-    /// The connection broke off.
-    #[error("the body broke off: {0}")]
-    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
-
-/// A request's body on its way, which tells how it comes.
-struct Coming<B> {
-    inner: B,
-    activity: Arc<Activity>,
-    over: Option<Pin<Box<Sleep>>>,
-}
-
-impl<B> Coming<B> {
-    fn new(inner: B, activity: Arc<Activity>) -> Self {
-        Self { inner, activity, over: None }
-    }
-
-    /// Ready when it has taken too long.
-    fn poll_over(&mut self, pace: Pace, cx: &mut Context<'_>) -> Poll<()> {
-        let deadline = pace.deadline();
-        let over = self.over.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        if over.deadline() != deadline {
-            over.as_mut().reset(deadline);
-        }
-        over.as_mut().poll(cx)
-    }
-}
-
-impl<B> HttpBody for Coming<B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = &mut *self;
-        this.activity.body.register(cx.waker());
-        if this.activity.refused.load(Ordering::Acquire) {
-            return Poll::Ready(Some(Err(BodyError::MadeWay)));
-        }
-        let At::Body(mut pace) = this.activity.at() else {
-            let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
-            return Poll::Ready(frame.map(|f| f.map_err(|e| BodyError::Broken(e.into()))));
-        };
-        let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
-            return this.poll_over(pace, cx).map(|()| Some(Err(BodyError::Slow)));
-        };
-        let now = Instant::now();
-        if frame.is_none() || this.inner.is_end_stream() {
-            this.activity.set(At::Answer);
-        } else if now > pace.deadline() {
-            return Poll::Ready(Some(Err(BodyError::Slow)));
-        } else if let Some(data) = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()) {
-            (pace.last, pace.bytes) = (now, pace.bytes + data.len() as u64);
-            this.activity.set(At::Body(pace));
-        }
-        Poll::Ready(frame.map(|f| f.map_err(|e| BodyError::Broken(e.into()))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
 /// A connection that is served.
 pub type Connection = http1::Connection<TokioIo<Lingering>, Connected>;
 
-/// Serves a connection to its end: as its client likes, or because it is to make way, or because `close` says that all are to end.
+/// A connection of either version.
+pub trait Served: Future<Output = hyper::Result<()>> {
+    /// Takes no further request.
+    fn finish(self: Pin<&mut Self>);
+}
+
+impl Served for Connection {
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Serves a connection to its end. One that begins as HTTP/2 does goes on as that; there it is closed where it is idle for `idle_max`.
+pub async fn serve(
+    mut connection: Connection,
+    activity: Arc<Activity>,
+    mut close: watch::Receiver<()>,
+    idle_max: Duration,
+) {
+    let mut result = run(Pin::new(&mut connection), &activity, &mut close, None).await;
+    if result.as_ref().is_err_and(hyper::Error::is_parse_version_h2) {
+        let parts = connection.into_parts();
+        activity.multiplex();
+        let connection = http2::connection(parts.io.into_inner().rewound(parts.read_buf), parts.service);
+        result = run(pin!(connection), &activity, &mut close, Some(idle_max)).await;
+    }
+    if let Err(e) = result {
+        tracing::debug!("a connection ended badly: {e}");
+    }
+}
+
+/// Serves a connection: as its client likes, or until it is to make way, or until `close` says that all are to end.
 /// Then what is being answered is finished, and the rest is closed.
-pub async fn serve(connection: Connection, activity: Arc<Activity>, mut close: watch::Receiver<()>) {
-    let mut connection = pin!(connection);
-    let ended = |result: hyper::Result<()>| {
-        if let Err(e) = result {
-            tracing::debug!("a connection ended badly: {e}");
-        }
-    };
+async fn run<C: Served>(
+    mut connection: Pin<&mut C>,
+    activity: &Activity,
+    close: &mut watch::Receiver<()>,
+    idle_max: Option<Duration>,
+) -> hyper::Result<()> {
     let mut wait = tokio::select! {
-        result = connection.as_mut() => return ended(result),
+        result = connection.as_mut() => return result,
         () = activity.leave.notified() => {
             if activity.dropped.load(Ordering::Acquire) {
-                return;
+                return Ok(());
             }
             // Who is told why gets the time to read it.
             if activity.refused.load(Ordering::Acquire) { REST_TIME_MAX } else { Duration::ZERO }
         }
         _ = close.changed() => REST_TIME_MAX,
+        () = idle(activity, idle_max) => Duration::ZERO,
     };
-    connection.as_mut().graceful_shutdown();
+    connection.as_mut().finish();
     loop {
         tokio::select! {
             biased;
-            result = connection.as_mut() => return ended(result),
+            result = connection.as_mut() => return result,
             () = tokio::time::sleep(wait) => {}
         }
         if !activity.is_needed() {
             tracing::debug!("a connection is closed on which no request has come to its end");
-            return;
+            return Ok(());
         }
         wait = REST_TIME_MAX;
+    }
+}
+
+/// Waits until no request has been on a connection for so long; for ever, where that is not measured here.
+async fn idle(activity: &Activity, most: Option<Duration>) {
+    let Some(most) = most else { return std::future::pending().await };
+    loop {
+        let idle = activity.idle_for().unwrap_or_default();
+        let Some(left) = most.checked_sub(idle).filter(|left| !left.is_zero()) else { return };
+        tokio::time::sleep(left).await;
     }
 }
 
@@ -328,31 +357,44 @@ impl Service<Request<Incoming>> for Connected {
     type Error = std::convert::Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let activity = Arc::clone(&self.activity);
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let activity = match request.version() {
+            Version::HTTP_2 => {
+                http2::name_host(&mut request);
+                self.activity.stream()
+            }
+            version => {
+                self.activity.knows_interim.store(version == Version::HTTP_11, Ordering::Relaxed);
+                Arc::clone(&self.activity)
+            }
+        };
         let is_whole = request.body().is_end_stream();
         activity.set(if is_whole { At::Answer } else { At::Body(Pace::start(Instant::now())) });
         let mut request = request.map(|inner| Coming::new(inner, Arc::clone(&activity)));
         request.extensions_mut().insert(Arc::clone(&activity));
+        let on_it = OnConnection(activity);
         let answer = self.routes.call(request);
         Box::pin(async move {
             let answer = answer.await?;
-            activity.set(At::Answer);
-            Ok(answer.map(|inner| TrackedBody { inner, activity }))
+            on_it.0.set(At::Answer);
+            Ok(answer.map(|inner| TrackedBody { inner, _on_it: on_it }))
         })
+    }
+}
+
+/// A request that is on a connection until this is dropped.
+struct OnConnection(Arc<Activity>);
+
+impl Drop for OnConnection {
+    fn drop(&mut self) {
+        self.0.end_request();
     }
 }
 
 /// An answer's body, which tells when it is over.
 pub struct TrackedBody {
     inner: Body,
-    activity: Arc<Activity>,
-}
-
-impl Drop for TrackedBody {
-    fn drop(&mut self) {
-        self.activity.set(At::Idle(Instant::now()));
-    }
+    _on_it: OnConnection,
 }
 
 impl HttpBody for TrackedBody {
@@ -372,107 +414,5 @@ impl HttpBody for TrackedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-    use tokio::time::advance;
-
-    use super::*;
-
-    /// A body whose pieces somebody sends.
-    struct Sent(UnboundedReceiver<Bytes>);
-
-    impl HttpBody for Sent {
-        type Data = Bytes;
-        type Error = std::io::Error;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
-            self.0.poll_recv(cx).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
-        }
-    }
-
-    fn body() -> (UnboundedSender<Bytes>, Coming<Sent>, Arc<Activity>) {
-        let (send, pieces) = unbounded_channel();
-        let room = Arc::new(tokio::sync::Semaphore::new(1));
-        let activity = Activity::new(room.try_acquire_owned().unwrap());
-        activity.set(At::Body(Pace::start(Instant::now())));
-        (send, Coming::new(Sent(pieces), Arc::clone(&activity)), activity)
-    }
-
-    async fn next(body: &mut Coming<Sent>) -> Option<Result<usize, BodyError>> {
-        let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
-        Some(frame.map(|f| f.data_ref().unwrap().len()))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_stands_still_is_not_waited_for() {
-        let (send, mut body, _) = body();
-        send.send(Bytes::from_static(b"{")).unwrap();
-        assert!(matches!(next(&mut body).await, Some(Ok(1))));
-        let began = Instant::now();
-        assert!(matches!(next(&mut body).await, Some(Err(BodyError::Slow))));
-        let took = began.elapsed();
-        assert!(took >= BODY_GRACE && took < BODY_GRACE + Duration::from_secs(1), "{took:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_trickles_is_not_waited_for_either() {
-        let (send, mut body, _) = body();
-        let began = Instant::now();
-        let error = loop {
-            send.send(Bytes::from_static(b" ")).unwrap();
-            match next(&mut body).await.unwrap() {
-                Ok(_) => advance(Duration::from_secs(5)).await,
-                Err(e) => break e,
-            }
-        };
-        assert!(began.elapsed() <= BODY_GRACE + Duration::from_secs(5));
-        assert!(matches!(error, BodyError::Slow), "{error}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_slow_line_is_waited_for() {
-        let (send, mut body, activity) = body();
-        // 100 KB at 1 KB a second.
-        for _ in 0..100 {
-            send.send(Bytes::from(vec![b' '; 1000])).unwrap();
-            assert!(matches!(next(&mut body).await, Some(Ok(1000))));
-            advance(Duration::from_secs(1)).await;
-        }
-        drop(send);
-        assert!(next(&mut body).await.is_none());
-        assert!(matches!(activity.at(), At::Answer));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_sends_slowest_is_worth_least() {
-        let all = [body(), body(), body()];
-        for ((send, ..), bytes) in all.iter().zip([1000, 10, 1 << 20]) {
-            send.send(Bytes::from(vec![b' '; bytes])).unwrap();
-        }
-        let [mut a, mut b, mut c] = all;
-        for (_, body, _) in [&mut a, &mut b, &mut c] {
-            next(body).await.unwrap().unwrap();
-        }
-        assert_eq!(a.2.worth(), None, "it has only begun");
-        advance(Duration::from_millis(400)).await;
-        c.0.send(Bytes::from_static(b" ")).unwrap();
-        next(&mut c.1).await.unwrap().unwrap();
-        advance(Duration::from_millis(100)).await;
-        assert_eq!([&a, &b, &c].map(|x| x.2.worth()), [Some(Worth::Slow(2000)), Some(Worth::Slow(20)), None]);
-        assert!(Worth::Slow(20) < Worth::Slow(2000));
-        let idle = |s| Worth::Idle(std::cmp::Reverse(Duration::from_secs(s)));
-        assert!(idle(2) < idle(1) && idle(1) < Worth::Slow(0));
-        // It is told.
-        let room = Arc::new(tokio::sync::Semaphore::new(1));
-        assert!(b.2.make_way(room.try_acquire_owned().ok()).is_some());
-        assert!(matches!(next(&mut b.1).await, Some(Err(BodyError::MadeWay))));
-        assert!(a.2.make_way(None).is_some() && a.2.make_way(None).is_none(), "once");
     }
 }

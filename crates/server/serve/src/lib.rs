@@ -11,6 +11,7 @@ mod connections;
 mod gateway;
 mod header;
 mod http;
+mod http2;
 mod linger;
 mod memory_budget;
 mod models;

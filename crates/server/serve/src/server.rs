@@ -217,6 +217,7 @@ struct Entrance<'a> {
     /// Those that came in; some are gone.
     open: Vec<Weak<Activity>>,
     http: http1::Builder,
+    idle_max: Duration,
     routes: Router,
     close: &'a watch::Sender<()>,
 }
@@ -230,7 +231,16 @@ impl<'a> Entrance<'a> {
             .max_headers(HEADERS_MAX);
         let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
         let parting = Arc::new(Semaphore::new(PARTING_MAX));
-        Self { room, parting, oldest_first: false, open: Vec::new(), http, routes, close }
+        Self {
+            room,
+            parting,
+            oldest_first: false,
+            open: Vec::new(),
+            http,
+            idle_max: header_time,
+            routes,
+            close,
+        }
     }
 
     /// Serves a connection, or gives it back where there is no room.
@@ -269,6 +279,6 @@ impl<'a> Entrance<'a> {
         let stream = TokioIo::new(Lingering::new(stream, Arc::clone(&activity)));
         let service = Connected::new(self.routes.clone(), Arc::clone(&activity));
         let connection = self.http.serve_connection(stream, service);
-        tokio::spawn(connections::serve(connection, activity, self.close.subscribe()));
+        tokio::spawn(connections::serve(connection, activity, self.close.subscribe(), self.idle_max));
     }
 }

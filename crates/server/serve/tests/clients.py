@@ -161,6 +161,83 @@ def ollama():
         assert e.status_code == 404
 
 
+def google_genai():
+    """Contents, whole, streamed and in chats; function calls and their results; forms; thinking; log-probabilities; counting tokens; embeddings; models; errors."""
+    from google import genai
+    from google.genai import errors, types
+    from pydantic import BaseModel
+
+    client = genai.Client(api_key="none", http_options=types.HttpOptions(base_url=URL))
+    models = client.models
+    assert [m.name for m in models.list()] == ["models/" + MODEL]
+    assert "generateContent" in models.get(model=MODEL).supported_actions
+    off = types.ThinkingConfig(thinking_budget=0)
+
+    def config(**more):
+        return types.GenerateContentConfig(**{"temperature": 0, "max_output_tokens": 12, "thinking_config": off} | more)
+
+    safe = types.SafetySetting(category="HARM_CATEGORY_HARASSMENT", threshold="BLOCK_NONE")
+    plain = {"model": MODEL, "contents": "Hello"}
+    whole = models.generate_content(**plain, config=config(system_instruction="Be brief.", safety_settings=[safe]))
+    assert whole.candidates[0].finish_reason == "MAX_TOKENS" and whole.usage_metadata.candidates_token_count == 12, whole
+    pieces = list(models.generate_content_stream(**plain, config=config(system_instruction="Be brief.")))
+    assert "".join(p.text or "" for p in pieces) == whole.text, (pieces, whole)
+    assert pieces[-1].candidates[0].finish_reason == "MAX_TOKENS" and pieces[-1].usage_metadata.candidates_token_count == 12
+
+    tool = types.Tool(function_declarations=[types.FunctionDeclaration(**FUNCTION | {"parameters": None}, parameters_json_schema=PARAMETERS)])
+    must = types.ToolConfig(function_calling_config=types.FunctionCallingConfig(mode="ANY", allowed_function_names=["set_light"]))
+    asked = config(tools=[tool], tool_config=must, max_output_tokens=300)
+    called = models.generate_content(**plain, config=asked)
+    assert called.candidates[0].finish_reason == "STOP"
+    call = called.function_calls[0]
+    assert call.name == "set_light"
+    check_arguments(call.args)
+    streamed = [c for p in models.generate_content_stream(**plain, config=asked) for c in p.function_calls or []]
+    check_arguments(streamed[0].args)
+    result = types.Part.from_function_response(name="set_light", response={"output": "done"})
+    turns = [types.Content(role="user", parts=[types.Part(text="Hello")]), called.candidates[0].content, types.Content(role="user", parts=[result])]
+    assert models.generate_content(model=MODEL, contents=turns, config=config(tools=[tool])).usage_metadata.prompt_token_count > 20
+
+    class Light(BaseModel):
+        on: bool
+
+    formed = config(response_mime_type="application/json", response_schema=Light, max_output_tokens=100)
+    said = models.generate_content(**plain, config=formed)
+    assert said.parsed and isinstance(said.parsed.on, bool), said
+    formed = config(response_mime_type="application/json", response_json_schema=PARAMETERS, max_output_tokens=100)
+    check_arguments(json.loads(models.generate_content(**plain, config=formed).text))
+    words = config(response_mime_type="text/x.enum", response_schema={"type": "STRING", "enum": ["red", "green"]}, max_output_tokens=50)
+    assert models.generate_content(**plain, config=words).text in ("red", "green")
+
+    shown = types.ThinkingConfig(include_thoughts=True)
+    thought = models.generate_content(**plain, config=config(thinking_config=shown))
+    assert thought.candidates[0].content.parts[0].thought and thought.usage_metadata.thoughts_token_count
+    hidden = models.generate_content(**plain, config=config(thinking_config=None))
+    assert not any(p.thought for p in hidden.candidates[0].content.parts or [])
+    scored = models.generate_content(**plain, config=config(response_logprobs=True, logprobs=2, candidate_count=2))
+    assert len(scored.candidates) == 2 and scored.candidates[0].avg_logprobs <= 0
+    assert len(scored.candidates[1].logprobs_result.top_candidates[0].candidates) == 2
+
+    chat = client.chats.create(model=MODEL, config=config())
+    first = "".join(p.text or "" for p in chat.send_message_stream("Hello"))
+    chat.send_message("And again")
+    assert first and len(chat.get_history(curated=True)) >= 4, chat.get_history()
+    counted = models.count_tokens(model=MODEL, contents="Hello")
+    assert counted.total_tokens == models.generate_content(**plain, config=config(thinking_config=None)).usage_metadata.prompt_token_count
+    vectors = models.embed_content(model=MODEL, contents=["one", "two"]).embeddings
+    assert [len(v.values) for v in vectors] == [256, 256]
+    for wrong, code, status, text in (
+        (plain | {"model": "other"}, 404, "NOT_FOUND", "tiny"),
+        (plain | {"contents": "long " * 2000}, 400, "INVALID_ARGUMENT", "context"),
+    ):
+        for ask in (models.generate_content, lambda **a: list(models.generate_content_stream(**a))):
+            try:
+                ask(**wrong, config=config())
+                raise AssertionError("that cannot be answered")
+            except errors.ClientError as e:
+                assert (e.code, e.status) == (code, status) and text in e.message, e
+
+
 def litellm():
     """Chats over OpenAI's API, whole and streamed; tools; chats over Anthropic's and Ollama's APIs."""
     import litellm
@@ -214,6 +291,45 @@ def langchain():
     assert len(vectors.embed_query("one")) == 256
 
 
+def httpx():
+    """HTTP/2 with prior knowledge: chats, whole and streamed, many at once on one connection; bodies in pieces; errors."""
+    import asyncio
+
+    import httpx
+
+    asked = {"model": MODEL, "messages": HELLO, "temperature": 0, "max_tokens": 12} | NO_THINKING
+
+    async def run():
+        async with httpx.AsyncClient(base_url=URL, http1=False, http2=True, timeout=600) as client:
+            whole = await client.post("/v1/chat/completions", json=asked)
+            assert whole.http_version == "HTTP/2" and whole.json()["usage"]["completion_tokens"] == 12, whole
+            text = whole.json()["choices"][0]["message"]["content"]
+
+            async def streamed():
+                said = ""
+                async with client.stream("POST", "/v1/chat/completions", json=asked | {"stream": True}) as response:
+                    assert response.http_version == "HTTP/2"
+                    async for line in response.aiter_lines():
+                        if line.startswith("data: {"):
+                            said += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+                return said
+
+            said = await asyncio.gather(*[streamed() for _ in range(12)])
+            assert said == [text] * 12, said
+
+            async def pieces():
+                body = json.dumps(asked | {"messages": [{"role": "user", "content": "x" * 300}]}).encode()
+                for at in range(0, len(body), 50):
+                    yield body[at : at + 50]
+
+            assert (await client.post("/v1/chat/completions", content=pieces())).status_code == 200
+            wrong = await client.post("/v1/chat/completions", content=b"{")
+            assert wrong.status_code == 400 and "connection" not in wrong.headers, wrong.headers
+            assert (await client.get("/health")).status_code == 200
+
+    asyncio.run(run())
+
+
 def schemathesis():
     """Asks everything that the description offers, right and wrong: nothing may be the server's fault, and each answer as described."""
     import os
@@ -264,6 +380,9 @@ def guesses():
     assert found["accepted_tokens_per_pos"] == accepted and 0 < found["drafts"] <= drafted, found
 
 
-CLIENTS = {"guesses": guesses, "openai": openai, "anthropic": anthropic, "ollama": ollama, "litellm": litellm, "langchain-openai": langchain, "schemathesis": schemathesis}
+CLIENTS = {
+    "guesses": guesses, "openai": openai, "anthropic": anthropic, "ollama": ollama, "google-genai": google_genai, "litellm": litellm,
+    "langchain-openai": langchain, "httpx": httpx, "schemathesis": schemathesis,
+}
 CLIENTS[LIBRARY]()
 print("fine")

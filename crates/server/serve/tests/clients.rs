@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::families::{FAMILIES, source};
-use common::python::{ANTHROPIC, OLLAMA, OPENAI, python, run};
+use common::python::{ANTHROPIC, GENAI, OLLAMA, OPENAI, python, run};
 use common::{Fixture, model};
 use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_serve::{ModelSpec, Options};
@@ -93,6 +93,11 @@ async fn ollama() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn google_genai() {
+    speaks("google-genai", &[GENAI]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn litellm() {
     // litellm imports mcp where tools are given, and does not ask for it.
     speaks("litellm", &["litellm==1.106.2", "mcp==2.3.0"]).await;
@@ -101,6 +106,11 @@ async fn litellm() {
 #[tokio::test(flavor = "multi_thread")]
 async fn langchain_openai() {
     speaks("langchain-openai", &["langchain-openai==1.7.3"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn httpx() {
+    speaks("httpx", &["httpx==0.28.1", "h2==4.4.1"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -123,6 +123,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.token(urllib.parse.parse_qs(body.decode()))
         if self.path.startswith("/v1/projects/"):
             assert self.headers["Authorization"] == "Bearer ya29.token", self.headers["Authorization"]
+            if self.path.endswith("/text-embedding-005:predict"):
+                vectors = [{"embeddings": {"values": [0.5, 0.25], "statistics": {"token_count": 1}}} for _ in json.loads(body)["instances"]]
+                return self.say(200, json.dumps({"predictions": vectors}).encode())
             assert self.path == "/v1/projects/project/locations/us-central1/publishers/google/models/gemini-2.5-flash:generateContent", self.path
             content = {"role": "model", "parts": [{"text": "Hello from Vertex"}]}
             said = {"candidates": [{"content": content, "finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 3}}
@@ -132,6 +135,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         json_body = json.loads(body)
         if operation == "invoke":
             check_shape("InvokeModel", {"modelId": urllib.parse.unquote(model), "body": body})
+            if "embed" in model:
+                assert list(json_body) == ["inputText"], json_body
+                return self.say(200, json.dumps({"embedding": [0.5, 0.25], "inputTextTokenCount": 1}).encode())
             assert json_body["anthropic_version"] == "bedrock-2023-05-31" and "model" not in json_body, json_body
             content = [{"type": "text", "text": "Hello from Bedrock"}]
             said = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": content}

@@ -1,4 +1,4 @@
-"""Holds one conversation with each provider behind a router, through three client libraries. Run by gateway_clients.rs:
+"""Holds one conversation with each provider behind a router, through four client libraries. Run by gateway_clients.rs:
 gateway_clients.py URL NAME..."""
 
 import json
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import anthropic
 import ollama
 import openai
+from google import genai
+from google.genai import errors, types
 
 URL, NAMES = sys.argv[1], sys.argv[2:]
 SYSTEM, USER, RESULT = "Be brief.", "Weather in Köln?", "9 °C"
@@ -192,6 +194,56 @@ class Ollama:
         assert e.status_code == (-1 if self.stream else 502), e.status_code
 
 
+class Gemini:
+    """Speaks as the users of the library `google-genai` do."""
+
+    ends = {"STOP": "stop", "MAX_TOKENS": "length"}
+    function = types.FunctionDeclaration(name="weather", description="Tells it.", parameters_json_schema=PARAMETERS)
+
+    def __init__(self, name, stream):
+        self.name, self.stream = name, stream
+        self.client = genai.Client(api_key="none", http_options=types.HttpOptions(base_url=URL))
+        self.turns = [types.Content(role="user", parts=[types.Part(text=USER)])]
+
+    def ask(self, out, short=False):
+        more = {"max_output_tokens": 1} if short else {"thinking_config": types.ThinkingConfig(include_thoughts=True, thinking_budget=2000)}
+        config = types.GenerateContentConfig(system_instruction=SYSTEM, tools=[types.Tool(function_declarations=[self.function])], **more)
+        asked = {"model": self.name, "contents": self.turns, "config": config}
+        models = self.client.models
+        signature, calls = None, []
+        for piece in models.generate_content_stream(**asked) if self.stream else [models.generate_content(**asked)]:
+            assert out.end is None, "more after the end"
+            for candidate in piece.candidates or []:
+                for part in (candidate.content and candidate.content.parts) or []:
+                    if part.thought:
+                        out.thoughts += part.text
+                        continue
+                    out.text += part.text or ""
+                    signature = (part.text and part.thought_signature) or signature
+                    if part.function_call:
+                        calls.append(part)
+                if candidate.finish_reason:
+                    out.calls = [(p.function_call.name, p.function_call.args) for p in calls]
+                    # It has no word of its own for calls.
+                    out.end = "calls" if calls else self.ends[candidate.finish_reason.value]
+                    usage = piece.usage_metadata
+                    out.tokens = (usage.prompt_token_count, usage.candidates_token_count + (usage.thoughts_token_count or 0))
+        # As programs keep it: without thoughts, with what proves them.
+        self.turns.append(types.Content(role="model", parts=[types.Part(text=out.text, thought_signature=signature), *calls]))
+
+    def result(self):
+        [call] = [p.function_call for p in self.turns[-1].parts if p.function_call]
+        result = types.FunctionResponse(id=call.id, name=call.name, response={"output": RESULT})
+        self.turns.append(types.Content(role="user", parts=[types.Part(function_response=result)]))
+
+    def check_limited(self, e):
+        assert type(e) is errors.ClientError and (e.code, e.status) == (429, "RESOURCE_EXHAUSTED"), repr(e)
+        assert e.response.headers["retry-after"] == "7" and "Slow down" in e.message, repr(e)
+
+    def check_broken(self, e):
+        assert type(e) is errors.ServerError and e.code == 502 and e.message, repr(e)
+
+
 def holds(client, name, stream):
     """A call, what its result leads to, and an answer that has to be short."""
     talk = client(name, stream)
@@ -224,7 +276,7 @@ def fails(client, name, stream, how):
 
 wrong, cells = [], 0
 for name in NAMES:
-    for client in (OpenAI, Anthropic, Ollama):
+    for client in (OpenAI, Anthropic, Ollama, Gemini):
         for stream in (False, True):
             for how in (None, "limited", "broken", "ended"):
                 cells += 1
@@ -234,4 +286,4 @@ for name in NAMES:
                     trace = "" if isinstance(e, AssertionError) else traceback.format_exc()
                     wrong.append(f"{client.__name__} to {name}, stream {stream}, {how or 'good'}: {e!r} {e} {trace}")
 print("\n".join(wrong), f"{len(wrong)} of {cells} are wrong", sep="\n")
-assert cells == 5 * 3 * 2 * 4 and not wrong
+assert cells == 5 * 4 * 2 * 4 and not wrong

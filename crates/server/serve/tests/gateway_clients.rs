@@ -1,4 +1,4 @@
-//! The client libraries of OpenAI, Anthropic and Ollama hold one conversation, with tools and thoughts, through the router with five
+//! The client libraries of OpenAI, Anthropic, Ollama and Gemini hold one conversation, with tools and thoughts, through the router with five
 //! kinds of providers, streamed and whole: all hear the same, and each learns in its own way what went wrong. Fetches them from the
 //! network, so that `OCTET_TEST_NETWORK` has to be set.
 
@@ -12,8 +12,8 @@ use common::Fixture;
 use common::providers::{
     End, KINDS, Kind, Said, answers, asked, calls, dialect, limited, routes, sent, streams,
 };
-use common::python::{ANTHROPIC, OLLAMA, OPENAI, python, run};
-use common::upstream::{Seen, Step, Upstream, answer};
+use common::python::{ANTHROPIC, GENAI, OLLAMA, OPENAI, python, run};
+use common::upstream::{Seen, Step, Upstream, answer, typed};
 use serde_json::{Value, json};
 
 /// The answer when the tool has said what it knows.
@@ -93,7 +93,11 @@ fn thinks(seen: &Seen) -> bool {
             body["reasoning_effort"].is_string() || body["chat_template_kwargs"]["enable_thinking"] == true
         }
         Kind::Anthropic => matches!(body["thinking"]["type"].as_str(), Some("enabled" | "adaptive")),
-        Kind::Gemini => body["generationConfig"]["thinkingConfig"]["includeThoughts"] == true,
+        Kind::Gemini => {
+            // A client of its own sends the other spelling, which passes as it is.
+            let config = &body["generationConfig"]["thinkingConfig"];
+            config["includeThoughts"] == true || config["include_thoughts"] == true
+        }
         Kind::Ollama => !matches!(body["think"], Value::Null | Value::Bool(false)),
     }
 }
@@ -135,7 +139,7 @@ fn check_call(who: &str, seen: &Seen) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_libraries_hear_the_same_of_all_kinds_of_providers() {
-    let found = tokio::task::spawn_blocking(|| python("router", &[OPENAI, ANTHROPIC, OLLAMA])).await;
+    let found = tokio::task::spawn_blocking(|| python("router", &[OPENAI, ANTHROPIC, OLLAMA, GENAI])).await;
     let Some(python) = found.expect("pip ran") else { return };
     let up = Upstream::start(provider).await;
     // Everything fails many times in a row here.
@@ -151,10 +155,10 @@ async fn client_libraries_hear_the_same_of_all_kinds_of_providers() {
     // In order: by provider, client, and whether it streams, a call, its result, and a short one.
     let seen = up.seen();
     let (good, bad): (Vec<_>, Vec<_>) = seen.iter().partition(|s| asked(s) == "theirs");
-    assert_eq!((good.len(), bad.len()), (5 * 3 * 2 * 3, 5 * 3 * 2 * 3), "each once");
+    assert_eq!((good.len(), bad.len()), (5 * 4 * 2 * 3, 5 * 4 * 2 * 3), "each once");
     for (i, turns) in good.chunks(3).enumerate() {
         let (kind, client, stream) =
-            (KINDS[i / 6].0, ["openai", "anthropic", "ollama"][i / 2 % 3], i % 2 == 1);
+            (KINDS[i / 8].0, ["openai", "anthropic", "ollama", "gemini"][i / 2 % 4], i % 2 == 1);
         let who = format!("{client} to {kind}, stream {stream}");
         let said = ["system: Be brief.", "user: Weather in Köln?"];
         let then = ["assistant: Looking \"up\" 🙂.", "calls: weather {\"city\":\"Köln\"}", "result: 9 °C"];
@@ -194,14 +198,16 @@ async fn libraries_of_the_clouds_accept_what_they_are_asked() {
     let (claude, nova) =
         ("bedrock/anthropic.claude-3-5-haiku-20241022-v1:0", "bedrock/eu.amazon.nova-lite-v1:0");
     let vertex = dir.path().join("vertex.json");
+    let vertex = vertex.display();
     let f = Fixture::routed(&format!(
         "model_list:
 - {{model_name: invoked, litellm_params: {{model: '{claude}', aws_bedrock_runtime_endpoint: '{base}', {keys}}}}}
 - {{model_name: conversed, litellm_params: {{model: '{nova}', aws_bedrock_runtime_endpoint: '{base}', {keys}}}}}
-- {{model_name: gemini, litellm_params: {{model: vertex_ai/gemini-2.5-flash, api_base: '{base}', vertex_credentials: '{}'}}}}
+- {{model_name: titan, litellm_params: {{model: 'bedrock/amazon.titan-embed-text-v2:0', aws_bedrock_runtime_endpoint: '{base}', {keys}}}}}
+- {{model_name: gecko, litellm_params: {{model: vertex_ai/text-embedding-005, api_base: '{base}', vertex_credentials: '{vertex}'}}}}
+- {{model_name: gemini, litellm_params: {{model: vertex_ai/gemini-2.5-flash, api_base: '{base}', vertex_credentials: '{vertex}'}}}}
 router_settings: {{num_retries: 0}}
-",
-        vertex.display()
+"
     ))
     .await;
     let function = json!({"name": "weather", "description": "Tells it.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}});
@@ -235,6 +241,13 @@ router_settings: {{num_retries: 0}}
             (&json!(9), &json!(3))
         );
     }
+    for model in ["titan", "gecko"] {
+        let answer = f.ok("/v1/embeddings", &json!({"model": model, "input": ["one", "two"]})).await;
+        let vectors: Vec<&Value> =
+            answer["data"].as_array().expect("vectors").iter().map(|d| &d["embedding"]).collect();
+        assert_eq!(vectors, [&json!([0.5, 0.25]); 2], "{answer}");
+        assert_eq!(answer["usage"]["prompt_tokens"], 2);
+    }
     drop(clouds.stdin.take());
     assert!(clouds.wait().expect("it ends").success());
 }
@@ -261,4 +274,136 @@ keys: {{database: '{}'}}
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/litellm_keys.py");
     let asking = tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).arg(url)));
     asking.await.expect("the client is content");
+}
+
+/// What stands in a field of a form; of a file, how many bytes it has.
+fn field<'a>(seen: &'a Seen, name: &str) -> &'a [u8] {
+    let find = |bytes: &[u8], what: &str| bytes.windows(what.len()).position(|w| w == what.as_bytes());
+    let Some(at) = find(&seen.raw, &format!("name=\"{name}\"")) else { return b"" };
+    let rest = &seen.raw[at..];
+    let rest = &rest[find(rest, "\r\n\r\n").expect("a head") + 4..];
+    &rest[..find(rest, "\r\n--").expect("a boundary")]
+}
+
+fn passed(seen: &Seen) -> Vec<Step> {
+    let ok = |body: Value| answer("200 OK", &body);
+    let file = |id: &str| json!({"id": id, "object": "file", "bytes": 600_000, "created_at": 1, "filename": "a.jsonl", "purpose": "batch", "status": "processed"});
+    let batch = |status: &str| {
+        json!({"id": "batch_1", "object": "batch", "endpoint": "/v1/chat/completions", "input_file_id": "file-1",
+        "completion_window": "24h", "status": status, "created_at": 1})
+    };
+    let said = |name: &str| String::from_utf8_lossy(field(seen, name)).into_owned();
+    match (seen.head.split(' ').next().unwrap_or_default(), seen.path.split('?').next().unwrap_or_default()) {
+        _ if seen.path.starts_with("/v1/audio/tr") && said("model") == "busy" => limited(seen),
+        ("POST", "/v1/audio/transcriptions" | "/v1/audio/translations") => {
+            let (model, language, bytes) = (said("model"), said("language"), field(seen, "file").len());
+            ok(json!({"text": format!("model={model} language={language} bytes={bytes}")}))
+        }
+        ("POST", "/v1/audio/speech") => {
+            let words =
+                ["model", "input"].map(|name| seen.body[name].as_str().unwrap_or_default().to_string());
+            typed("audio/mpeg", &format!("ID3 {}", words.join(" ")))
+        }
+        ("POST", "/v1/images/generations" | "/v1/images/edits" | "/v1/images/variations") => {
+            assert!(seen.body["model"] == "theirs" || said("model") == "theirs");
+            ok(json!({"created": 1, "data": [{"b64_json": "Zm94"}]}))
+        }
+        ("POST", "/v1/moderations") => ok(
+            json!({"id": "m", "model": "theirs", "results": [{"flagged": false, "categories": {}, "category_scores": {}, "category_applied_input_types": {}}]}),
+        ),
+        ("POST", "/v1/files") => {
+            assert_eq!(field(seen, "file").len(), 600_000);
+            ok(file("file-1"))
+        }
+        ("GET", "/v1/files") => ok(json!({"object": "list", "data": [file("file-1")], "has_more": false})),
+        ("GET", "/v1/files/file-1/content") => typed("application/octet-stream", "{}"),
+        ("DELETE", "/v1/files/file-1") => ok(json!({"id": "file-1", "object": "file", "deleted": true})),
+        ("POST", "/v1/batches") | ("GET", "/v1/batches/batch_1") => ok(batch("in_progress")),
+        ("POST", "/v1/batches/batch_1/cancel") => ok(batch("cancelling")),
+        _ => answer(
+            "404 Not Found",
+            &json!({"error": {"message": "No such file", "type": "invalid_request_error"}}),
+        ),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_library_gets_what_is_passed_on() {
+    let found = tokio::task::spawn_blocking(|| python("openai", &[OPENAI])).await;
+    let Some(python) = found.expect("pip ran") else { return };
+    let up = Upstream::start(passed).await;
+    let entry = |name: &str, model: &str| {
+        format!(
+            "- {{model_name: {name}, litellm_params: {{model: {model}, api_base: '{}/v1', api_key: sk-x}}}}\n",
+            up.base
+        )
+    };
+    let entries =
+        [entry("ours", "openai/theirs"), entry("busy", "openai/busy"), entry("claude", "anthropic/claude")];
+    let settings = "router_settings: {num_retries: 0}\n";
+    let f = Fixture::routed(&format!("model_list:\n{}{settings}", entries.concat())).await;
+    let url = f.url("");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passed.py");
+    let asking = tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).arg(url)));
+    asking.await.expect("the client is content");
+}
+
+/// Where the provider below listens, for the process that trusts it.
+const H2_PORT: &str = "OCTET_TEST_H2_PORT";
+
+/// A provider with TLS and HTTP/2, written with the library `h2`. What certificates are trusted is set for a process, so that another one asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn providers_with_tls_are_asked_over_http_2() {
+    if let Ok(port) = std::env::var(H2_PORT) {
+        return ask_over_http_2(&port).await;
+    }
+    let found = tokio::task::spawn_blocking(|| python("h2", &["h2==4.4.1", "cryptography==46.0.3"])).await;
+    let Some(python) = found.expect("pip ran") else { return };
+    let dir = tempfile::tempdir().expect("a folder");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/h2_provider.py");
+    let mut provider = Command::new(python)
+        .arg(script)
+        .arg(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 can be run");
+    let mut port = String::new();
+    BufReader::new(provider.stdout.take().expect("its output")).read_line(&mut port).expect("a port");
+    let mut again = Command::new(std::env::current_exe().expect("this program"));
+    again.args(["--exact", "providers_with_tls_are_asked_over_http_2", "--nocapture"]);
+    again.env(H2_PORT, port.trim()).env("SSL_CERT_FILE", dir.path().join("ca.pem"));
+    tokio::task::spawn_blocking(move || run(&mut again)).await.expect("it is asked");
+    drop(provider.stdin.take());
+    assert!(provider.wait().expect("it ends").success());
+}
+
+async fn ask_over_http_2(port: &str) {
+    let entry = |name: &str| {
+        format!(
+            "- {{model_name: {name}, litellm_params: {{model: hosted_vllm/{name}, api_base: 'https://localhost:{port}/v1', api_key: sk-x}}}}\n"
+        )
+    };
+    let f = Fixture::routed(&format!("model_list:\n{}{}", entry("one"), entry("many"))).await;
+    let asked = |model: &str| json!({"model": model, "messages": [{"role": "user", "content": "Hello"}]});
+    let path = "/v1/chat/completions";
+    for _ in 0..3 {
+        let said = f.ok(path, &asked("one")).await;
+        assert_eq!(said["choices"][0]["message"]["content"], "1 connections");
+    }
+    let mut stream = asked("one");
+    stream["stream"] = true.into();
+    let text = f.send(path, &stream).await.text().await.expect("a stream");
+    assert!(text.contains("1 connections") && text.contains("[DONE]"), "{text}");
+    // None of these is answered before all are there, and they are more than the server lets be on a connection.
+    let body = asked("many");
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..80 {
+        all.spawn(f.request(path, &body).send());
+    }
+    while let Some(response) = all.join_next().await {
+        let said: Value = response.expect("no panic").expect("an answer").json().await.expect("JSON");
+        let content = said["choices"][0]["message"]["content"].as_str().expect("text");
+        assert!(content.ends_with(" connections") && content != "1 connections", "{content}");
+    }
 }

@@ -8,6 +8,7 @@
 //! | `read` | how much of a body is read |
 //! | `auth` | who may come in, and what that costs whom |
 //! | `cache` | answers that are given again |
+//! | `relay` | files and batches, which are an account's |
 //! | `model_info` | what is told of deployments |
 //! | `routed_request` | one request on its way through |
 //! | `told` | what callbacks are told of it |
@@ -20,6 +21,7 @@ mod caller;
 mod check;
 mod model_info;
 pub mod read;
+mod relay;
 mod routed_request;
 mod servers;
 mod target;
@@ -343,6 +345,14 @@ impl Gateway {
         })
     }
 
+    /// Whether other servers answer for `name`, and no model in this process.
+    pub fn is_elsewhere(&self, name: &str) -> bool {
+        let table = self.router.table();
+        let Some(name) = known(&table, name) else { return false };
+        let here = |d: &Arc<octet_router::Deployment<Target>>| matches!(d.target, Target::LocalTarget(_));
+        matches!(table.resolve(name), Resolved::Group { group, .. } if !group.deployments.iter().any(here))
+    }
+
     /// The name as the table has it: Ollama's clients add a tag.
     pub fn name<'a>(&self, name: &'a str) -> &'a str {
         known(&self.router.table(), name).unwrap_or(name)
@@ -384,12 +394,13 @@ impl Gateway {
         let first = group.and_then(|g| g.deployments.first()).and_then(|d| current.about.get(d.id()));
         let first = first.map(|a| &a.info);
         let embeds = first.is_some_and(|i| i.mode == Mode::Embedding);
+        let passes = first.is_some_and(|i| matches!(i.mode, Mode::Passed(_)));
         ModelInfo {
             id: name.into(),
             created_s: current.created_s,
             context_length: window.unwrap_or_default(),
             abilities: Abilities {
-                completion: !embeds,
+                completion: !embeds && !passes,
                 tools: first.is_none_or(|i| i.supports_function_calling.unwrap_or(true)),
                 thinking: first.is_some_and(|i| i.supports_reasoning.unwrap_or(false)),
                 embedding: embeds,

@@ -49,6 +49,7 @@ fn told(current: &Current, id: &str, window_tokens: Option<u64>) -> Map<String, 
         Mode::Chat => "chat",
         Mode::Completion => "completion",
         Mode::Embedding => "embedding",
+        Mode::Passed(mode) => mode,
     };
     set("mode", mode.into());
     set("base_model", info.base_model.clone().into());

@@ -12,7 +12,7 @@ use octet_api::anthropic::{count_tokens, messages};
 use octet_api::core::{Completion, EmbedRequest, GenerateRequest, Input};
 use octet_api::ollama::{self, Call};
 use octet_api::openai::{chat, completions, embeddings, responses};
-use octet_api::{ApiError, ErrorKind};
+use octet_api::{ApiError, ErrorKind, gemini};
 use octet_router::{Dialect, Original, Wishes};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -20,12 +20,18 @@ use serde_json::{Map, Value};
 
 /// Whether a request in this dialect is for text.
 pub fn generates(dialect: Dialect) -> bool {
-    !is_embedding(dialect) && dialect != Dialect::AnthropicCountTokens
+    !is_embedding(dialect) && !is_count(dialect) && !matches!(dialect, Dialect::Passed(_))
+}
+
+/// Whether it is for a count of tokens.
+pub fn is_count(dialect: Dialect) -> bool {
+    matches!(dialect, Dialect::AnthropicCountTokens | Dialect::GeminiCountTokens)
 }
 
 /// Whether it is for vectors.
 pub fn is_embedding(dialect: Dialect) -> bool {
-    matches!(dialect, Dialect::OpenAiEmbeddings | Dialect::OllamaEmbed)
+    use Dialect::*;
+    matches!(dialect, OpenAiEmbeddings | OllamaEmbed | GeminiEmbed | GeminiBatchEmbed)
 }
 
 /// What is read of a body that passes through.
@@ -55,6 +61,16 @@ struct Peek<'a> {
     tags: Option<&'a RawValue>,
     #[serde(borrow, default)]
     cache: Option<&'a RawValue>,
+    #[serde(default, rename = "generationConfig")]
+    generation_config: Option<GenerationConfig>,
+}
+
+/// Where Gemini's clients limit their answers.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GenerationConfig {
+    #[serde(default, alias = "max_output_tokens")]
+    max_output_tokens: Option<u32>,
 }
 
 /// What a body says of the cache of responses, in LiteLLM's names.
@@ -217,7 +233,8 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
     let left = if ours { Some(without_own(body, dialect)?) } else { None };
     let mut out = shallow(peek.model.into_owned());
     out.stream = peek.stream.unwrap_or(false);
-    out.max_tokens = peek.max_completion_tokens.or(peek.max_tokens);
+    let of_config = peek.generation_config.and_then(|c| c.max_output_tokens);
+    out.max_tokens = peek.max_completion_tokens.or(peek.max_tokens).or(of_config);
     out.user = peek.user.or_else(|| own.metadata.get("user_id")?.as_str().map(str::to_string));
     (!out.model.is_empty()).then_some(Peeked { request: out, own, body: left })
 }
@@ -264,6 +281,7 @@ pub fn request(original: &Original) -> Result<GenerateRequest, ApiError> {
         }
         Dialect::OllamaChat => of_ollama(ollama::chat::parse(body)?),
         Dialect::OllamaGenerate => of_ollama(ollama::generate::parse(body)?),
+        Dialect::Gemini => gemini::parse(body),
         other => Err(ApiError::new(ErrorKind::Internal, format!("{other:?} is not for text"))),
     }
 }
@@ -272,14 +290,32 @@ pub fn request(original: &Original) -> Result<GenerateRequest, ApiError> {
 pub fn embedding(original: &Original) -> Result<EmbedRequest, ApiError> {
     match original.dialect {
         Dialect::OllamaEmbed => ollama::embed::parse(&original.body),
+        Dialect::GeminiEmbed => gemini::embed::parse(&original.body),
+        Dialect::GeminiBatchEmbed => gemini::embed::parse_batch(&original.body),
         _ => embeddings::parse(&original.body),
+    }
+}
+
+/// All of a request for a count of tokens.
+pub fn to_count(original: &Original) -> Result<GenerateRequest, ApiError> {
+    match original.dialect {
+        Dialect::GeminiCountTokens => gemini::count_tokens::parse(&original.body),
+        _ => count_tokens::parse(&original.body),
+    }
+}
+
+/// The answer to such a request.
+pub fn counted(dialect: Dialect, tokens: u64) -> serde_json::Value {
+    match dialect {
+        Dialect::GeminiCountTokens => gemini::count_tokens::response(tokens),
+        _ => count_tokens::response(tokens),
     }
 }
 
 /// What is wrong with a request of which not even the model can be read.
 pub fn check(original: &Original) -> Result<(), ApiError> {
     match original.dialect {
-        Dialect::AnthropicCountTokens => count_tokens::parse(&original.body).map(drop),
+        dialect if is_count(dialect) => to_count(original).map(drop),
         dialect if is_embedding(dialect) => embedding(original).map(drop),
         _ => request(original).map(drop),
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::header::{HeaderName, HeaderValue};
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind};
-use octet_router::{Allowed, Answered, Call, Original, Piece, Reply, Route, Size, Step};
+use octet_router::{Allowed, Answered, Call, Dialect, Original, Piece, Reply, Route, Size, Step};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::auth::{Bill, counted};
@@ -54,6 +54,8 @@ pub struct RoutedRequest {
     request: Arc<GenerateRequest>,
     reply: Reply<Target>,
     bill: Option<Bill>,
+    /// Nobody knows what its bytes mean: only what was counted is billed.
+    unread: bool,
     /// The virtual key that asks.
     owner: Option<Arc<str>>,
     usage: Option<Usage>,
@@ -148,6 +150,7 @@ impl RoutedRequest {
             Caller::Key(key) => Some(Arc::clone(&key.id)),
             Caller::Trusted => None,
         };
+        let unread = original.as_ref().is_some_and(|o| matches!(o.dialect, Dialect::Passed(_)));
         let callbacks = current.callbacks.clone();
         let told = callbacks.filter(|c| !c.is_empty()).map(|callbacks| {
             let name = match (caller, gateway.store()) {
@@ -189,6 +192,7 @@ impl RoutedRequest {
             app: Arc::clone(app),
             trace: trace.clone(),
             bill,
+            unread,
             owner,
             usage: None,
             pieces: 0,
@@ -245,6 +249,11 @@ impl RoutedRequest {
                 bill.answered_by(&who.deployment, Some(&who.model));
             }
         });
+    }
+
+    /// The headers of another server's answer that passes unread.
+    pub fn headers(&self) -> Option<&hyper::HeaderMap> {
+        self.reply.headers()
     }
 
     fn count_tags(&self, who: Option<&Answered>, usage: Option<&Usage>) {
@@ -411,6 +420,7 @@ impl Drop for RoutedRequest {
         let Some(bill) = self.bill.take() else { return };
         if self.began || usage.is_some() || asked {
             let per_token = if self.request.stream { STREAM_BYTES_PER_TOKEN } else { ANSWER_BYTES_PER_TOKEN };
+            let usage = usage.or(self.unread.then(Usage::default));
             bill.settle(usage.as_ref(), self.pieces + self.raw_bytes / per_token);
         } else if in_vain {
             bill.settle_added();

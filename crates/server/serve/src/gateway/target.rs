@@ -4,14 +4,14 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use axum::body::Bytes;
-use octet_api::anthropic::count_tokens;
+use hyper::{HeaderMap, Method};
 use octet_api::core::{EmbedRequest, Embeddings, GenerateRequest, Usage};
-use octet_api::{ApiError, ErrorKind, ollama, openai};
+use octet_api::{ApiError, ErrorKind, gemini, ollama, openai};
 use octet_config::{Changes, ProcessTarget, Provider};
 use octet_router::{
     Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, Size, from_api,
 };
-use octet_upstream::{Client, Endpoint, Overrides, Settings, Timeouts};
+use octet_upstream::{Client, Endpoint, Overrides, Raw, Settings, Timeouts, Upload};
 use serde_json::{Map, Value};
 
 use super::read;
@@ -76,17 +76,43 @@ impl RemoteTarget {
         self.endpoint.speaks(dialect)
     }
 
+    /// Whose API.
+    pub fn provider(&self) -> Provider {
+        self.endpoint.provider()
+    }
+
+    /// Whether both are reached with the same key at the same address.
+    pub fn is_same_account(&self, other: &Self) -> bool {
+        let (a, b) = (&self.endpoint.settings().remote, &other.endpoint.settings().remote);
+        (&a.api_base, &a.api_key, &a.organization) == (&b.api_base, &b.api_key, &b.organization)
+    }
+
+    /// Hands on a request for something that is no model's.
+    pub async fn relay(
+        &self,
+        method: Method,
+        path: &str,
+        upload: Option<&Arc<Upload>>,
+        headers: &HeaderMap,
+    ) -> Result<Raw, Failure> {
+        self.client.relay(&self.endpoint, method, path, upload, headers).await
+    }
+
     async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
         let foreign = ask.original.filter(|o| !self.endpoint.speaks(o.dialect));
         if let Some(o) = foreign.filter(|o| read::is_embedding(o.dialect)) {
             return self.embed(ask, o).await;
         }
-        if let Some(o) = foreign.filter(|o| o.dialect == Dialect::AnthropicCountTokens) {
-            let request = count_tokens::parse(&o.body).map_err(|e| from_api(&e))?;
+        if let Some(o) = foreign.filter(|o| read::is_count(o.dialect)) {
+            let request = read::to_count(o).map_err(|e| from_api(&e))?;
             // This provider counts for nobody.
-            let mut counted = count_tokens::response(Size::of(&request).tokens());
+            let mut counted = read::counted(o.dialect, Size::of(&request).tokens());
             counted["estimated"] = true.into();
             return Ok(Answer::Ready(Some(counted.to_string().into()), None));
+        }
+        if let Some(Original { dialect: Dialect::Passed(passed), .. }) = foreign {
+            let what = format!("{} has no {}", self.endpoint.provider().name(), passed.path());
+            return Err(Failure::new(FailureKind::BadRequest, what));
         }
         let whole;
         let mut ask = ask;
@@ -171,8 +197,13 @@ impl LocalTarget {
     async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
         let app = self.app.upgrade().ok_or_else(ending)?;
         let answer = match ask.original {
+            Some(Original { dialect: Dialect::Passed(passed), .. }) => {
+                let what =
+                    format!("'{}' is a model in this process, which has no {}", self.name, passed.path());
+                Err(ApiError::invalid("model", what))
+            }
             Some(o) if read::is_embedding(o.dialect) => self.embed(&app, o).await,
-            Some(o) if o.dialect == Dialect::AnthropicCountTokens => self.count(&app, o).await,
+            Some(o) if read::is_count(o.dialect) => self.count(&app, o).await,
             original => self.run(&app, ask.request, original).await,
         };
         answer.map_err(|e| from_api(&e))
@@ -207,8 +238,8 @@ impl LocalTarget {
     }
 
     async fn count(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
-        let tokens = self.tokens(app, &Arc::new(count_tokens::parse(&original.body)?)).await?;
-        Ok(Answer::Ready(Some(count_tokens::response(tokens).to_string().into()), None))
+        let tokens = self.tokens(app, &Arc::new(read::to_count(original)?)).await?;
+        Ok(Answer::Ready(Some(read::counted(original.dialect, tokens).to_string().into()), None))
     }
 
     /// Tokens of a conversation's prompt, exactly.
@@ -385,6 +416,8 @@ impl Answer {
     fn vectors(dialect: Dialect, request: &EmbedRequest, vectors: &Embeddings) -> Self {
         let body = match dialect {
             Dialect::OllamaEmbed => ollama::embed::response(vectors),
+            Dialect::GeminiEmbed => gemini::embed::response(vectors).to_string().into_bytes(),
+            Dialect::GeminiBatchEmbed => gemini::embed::response_batch(vectors).to_string().into_bytes(),
             _ => openai::embeddings::response(request, vectors),
         };
         let usage = Usage { prompt_tokens: vectors.prompt_tokens, ..Usage::default() };
@@ -418,6 +451,13 @@ impl Events for Answer {
             Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.usage(),
             Self::LocalTarget(_) => None,
             Self::Ready(_, usage) => *usage,
+        }
+    }
+
+    fn headers(&self) -> Option<&HeaderMap> {
+        match self {
+            Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.headers(),
+            Self::LocalTarget(_) | Self::Ready(..) => None,
         }
     }
 }

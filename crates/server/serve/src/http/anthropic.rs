@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::anthropic::{count_tokens, messages};
-use octet_api::{ApiError, ErrorKind};
 use octet_router::Dialect as Wire;
 
 use super::body;
@@ -16,8 +15,8 @@ use super::openai::keep_nothing;
 use super::reply::{Form, SSE};
 use super::routed;
 use super::routed::Asked;
+use super::tokens::count_prompt;
 use crate::app::App;
-use crate::pipeline::{Job, Purpose, acquire, chat_prompt};
 
 const MESSAGES: Form = Form {
     writer: |r| Box::new(messages::MessageWriter::new(r)),
@@ -42,14 +41,8 @@ pub async fn count(State(app): State<Arc<App>>, request: Request) -> Response {
             return routed::ready(&gateway, c, Wire::AnthropicCountTokens).await;
         }
         let (parsed, share) = body::parse(c.body, count_tokens::parse).await?;
-        let lease = acquire(&c.app, &parsed.model, None, None).await?;
-        let model = Arc::clone(lease.model());
-        let counted = c.app.blocking_pool.run_unqueued(share, move |gone| match parsed.chat() {
-            Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
-            None => Err(ApiError::new(ErrorKind::Internal, "these are no messages")),
-        });
-        let tokens = counted.await?;
-        Ok(json(200, count_tokens::response(tokens as u64).to_string()))
+        let tokens = count_prompt(&c.app, parsed, share).await?;
+        Ok(json(200, count_tokens::response(tokens).to_string()))
     })
     .await
 }

@@ -17,6 +17,7 @@ use hyper::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN,
 };
 use octet_api::{ApiError, ErrorKind, shortened};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
@@ -50,6 +51,15 @@ impl Held {
             .is_ok_and(|o| o.contains_key(field))
     }
 
+    /// The model that it names.
+    pub fn model(&self) -> Option<String> {
+        #[derive(serde::Deserialize)]
+        struct Named {
+            model: String,
+        }
+        serde_json::from_slice::<Named>(&self.bytes).ok().map(|named| named.model)
+    }
+
     /// The bytes and their memory permit, which must live as long as they do.
     pub fn into_parts(self) -> (Bytes, MemoryPermit) {
         (self.bytes.into(), self.share)
@@ -57,7 +67,12 @@ impl Held {
 
     /// The same body with the model that the path names.
     pub fn naming(self, model: &PathModel) -> Self {
-        Self { bytes: with_model(self.bytes, model), ..self }
+        self.saying(&[("model", model.0.as_str().into())])
+    }
+
+    /// The same body with these fields.
+    pub fn saying(self, fields: &[(&str, Value)]) -> Self {
+        Self { bytes: with_fields(self.bytes, fields), ..self }
     }
 
     fn push(&mut self, data: &[u8], bytes_max: usize) -> Result<(), ApiError> {
@@ -71,13 +86,16 @@ impl Held {
     }
 }
 
-/// A body with the path's model in it. What is no object is left for the endpoint to complain about.
-fn with_model(body: Vec<u8>, model: &PathModel) -> Vec<u8> {
+/// A body with what the path says in it. What is no object is left for the endpoint to complain about.
+fn with_fields(body: Vec<u8>, said: &[(&str, Value)]) -> Vec<u8> {
     let Ok(mut fields) = serde_json::from_slice::<BTreeMap<String, &RawValue>>(&body) else {
         return body;
     };
-    let Ok(name) = serde_json::value::to_raw_value(&model.0) else { return body };
-    fields.insert("model".into(), &name);
+    let raw = |value: &Value| serde_json::value::to_raw_value(value).ok();
+    let values: Vec<_> = said.iter().filter_map(|(name, value)| Some((*name, raw(value)?))).collect();
+    for (name, value) in &values {
+        fields.insert((*name).into(), value);
+    }
     serde_json::to_vec(&fields).unwrap_or_else(|_| body.clone())
 }
 
@@ -110,7 +128,7 @@ async fn gather(mut body: Body, bytes_max: usize, memory_budget: &MemoryBudget) 
 }
 
 /// Why no more of a body comes; `connections` says how long one is waited for.
-fn broken(e: &(dyn std::error::Error + 'static)) -> ApiError {
+pub fn broken(e: &(dyn std::error::Error + 'static)) -> ApiError {
     let mut causes = std::iter::successors(Some(e), |e| e.source());
     let why = causes.find_map(|e| e.downcast_ref::<BodyError>());
     match why {
@@ -220,7 +238,8 @@ mod tests {
 
     #[test]
     fn the_path_s_model_beats_the_body_s() {
-        let with = |body: &str| String::from_utf8(with_model(body.into(), &PathModel("m\"".into()))).unwrap();
+        let with =
+            |body: &str| String::from_utf8(with_fields(body.into(), &[("model", "m\"".into())])).unwrap();
         assert_eq!(with(r#"{"a": 1.0,"model":"x"}"#), r#"{"a":1.0,"model":"m\""}"#);
         assert_eq!(with("[1]"), "[1]");
     }

@@ -6,7 +6,7 @@ use axum::extract::rejection::PathRejection;
 use axum::http::StatusCode;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use octet_api::{ApiError, ErrorKind, anthropic, ollama, openai};
+use octet_api::{ApiError, ErrorKind, anthropic, gemini, ollama, openai};
 
 use crate::ops::Trace;
 
@@ -19,6 +19,8 @@ pub enum Dialect {
     Anthropic,
     /// Ollama's.
     Ollama,
+    /// Gemini's.
+    Gemini,
 }
 
 impl Dialect {
@@ -26,6 +28,8 @@ impl Dialect {
     pub fn of(path: &str) -> Self {
         if path.starts_with("/api/") {
             Self::Ollama
+        } else if super::gemini::is_path(path) {
+            Self::Gemini
         } else if ["/v1/messages", "/messages", "/anthropic/v1/messages"]
             .iter()
             .any(|p| path.strip_prefix(p).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
@@ -42,6 +46,7 @@ impl Dialect {
             Self::OpenAi => openai::error::body(error),
             Self::Anthropic => anthropic::error::body(error, trace.map(|t| &*t.id)),
             Self::Ollama => ollama::error::body(error),
+            Self::Gemini => gemini::error::body(error),
         };
         let mut out = json(status(error), body.to_string());
         if let Some(seconds) = error.retry_after_s {

@@ -61,10 +61,15 @@ fn ours(path: &str) -> Option<(Cow<'static, str>, Option<String>)> {
     if !exact.is_empty() {
         return Some((exact.into(), None));
     }
-    for (begin, to) in
-        [("/responses/", "/v1/responses/"), ("/models/", "/v1/models/"), ("/openai/v1/", "/v1/")]
-    {
-        if let Some(rest) = path.strip_prefix(begin).filter(|rest| !rest.is_empty()) {
+    for (begin, to) in [
+        ("/responses/", "/v1/responses/"),
+        ("/models/", "/v1/models/"),
+        ("/openai/v1/", "/v1/"),
+        ("/v1beta/openai/", "/v1/"),
+        ("/v1alpha/models", "/v1beta/models"),
+        ("/gemini/v1beta/models", "/v1beta/models"),
+    ] {
+        if let Some(rest) = path.strip_prefix(begin).filter(|rest| !rest.is_empty() || begin.ends_with('s')) {
             return Some((format!("{to}{rest}").into(), None));
         }
     }
@@ -77,7 +82,7 @@ fn ours(path: &str) -> Option<(Cow<'static, str>, Option<String>)> {
 }
 
 /// A part of a path without its `%20`s.
-fn decoded(part: &str) -> String {
+pub fn decoded(part: &str) -> String {
     let mut out = Vec::with_capacity(part.len());
     let mut rest = part.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
@@ -201,6 +206,9 @@ mod tests {
             ("/engines/openai/gpt-4o/completions", "/v1/completions", Some("openai/gpt-4o")),
             ("/health/liveliness", "/health", None),
             ("/anthropic/v1/messages", "/v1/messages", None),
+            ("/v1beta/openai/chat/completions", "/v1/chat/completions", None),
+            ("/v1alpha/models/m:generateContent", "/v1beta/models/m:generateContent", None),
+            ("/models/a/b:generateContent", "/v1/models/a/b:generateContent", None),
         ] {
             let (ours, named) = ours(path).unwrap_or_else(|| panic!("{path}"));
             assert_eq!((&*ours, named.as_deref()), (to, model), "{path}");

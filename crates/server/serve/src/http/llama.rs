@@ -9,7 +9,7 @@ use octet_api::ApiError;
 use octet_api::core::{GenerateRequest, Usage};
 use octet_api::llama::{self, rerank};
 use octet_api::openai;
-use octet_router::Dialect as Wire;
+use octet_router::{Dialect as Wire, Passed};
 use serde_json::{Value, json};
 
 use super::call::{Call, call};
@@ -19,7 +19,7 @@ use super::openai::keep_nothing;
 use super::reply::{Form, SSE};
 use super::status::{Which, about};
 use super::tokens::permit;
-use super::{body, openai as openai_http, routed};
+use super::{body, openai as openai_http, passed, routed};
 use crate::app::App;
 use crate::gateway::RequestContext;
 use crate::gateway::read::{Own, shallow};
@@ -109,7 +109,13 @@ async fn vectors(c: Call) -> Result<Response, ApiError> {
 
 /// `POST /rerank`, `/v1/rerank`, `/v2/rerank`, `/reranking`, `/v1/reranking`
 pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Response {
+    let path = request.uri().path().to_string();
     call(app, request, |c: Call| async move {
+        if let Some(gateway) = c.app.gateway()
+            && c.body.model().is_some_and(|name| gateway.is_elsewhere(&name))
+        {
+            return passed::json(c, Passed::Rerank, &path).await;
+        }
         let (parsed, _share) = body::parse(c.body, rerank::parse).await?;
         c.app.warnings.note(&parsed.warnings)?;
         permit(&c.app, &c.caller, &parsed.model)?;

@@ -8,12 +8,15 @@ mod anthropic;
 mod body;
 mod call;
 mod error;
+mod gemini;
 mod generate;
 mod litellm;
 mod llama;
+mod multipart;
 mod ollama;
 mod openai;
 mod page;
+mod passed;
 mod reply;
 mod response_store;
 mod responses;
@@ -103,6 +106,8 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/page/{*path}", get(page::file))
         .route("/", get(page::document))
         .merge(litellm::routes())
+        .merge(gemini::routes())
+        .merge(passed::routes())
         .merge(admin::routes())
         .method_not_allowed_fallback(wrong_method);
     // Paths of other programs lead to the same endpoints; only what is nowhere else is looked up among them.
@@ -170,6 +175,7 @@ fn cors(origins: &[String], has_keys: bool) -> Option<CorsLayer> {
 
 /// Lets in who may come in.
 async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    gemini::take_key(&mut request);
     let path = request.uri().path();
     let options = &app.options;
     let is_open = app.gateway().map_or(options.keys.is_empty(), |g| g.is_open());

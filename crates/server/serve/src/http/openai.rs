@@ -7,7 +7,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use octet_api::core::{Answer, EmbedRequest, GenerateRequest};
 use octet_api::openai::{chat, completions, embeddings, models};
-use octet_api::{ApiError, anthropic};
+use octet_api::{ApiError, anthropic, gemini};
 use octet_router::Dialect as Wire;
 
 use super::call::{Call, call, caller, trace};
@@ -80,15 +80,26 @@ pub async fn embed_inputs(c: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// Anthropic's clients ask at the same address, and say who they are.
-fn is_anthropic(request: &Request) -> bool {
-    request.headers().contains_key("anthropic-version")
+/// Clients of Anthropic's and Gemini's APIs ask at the same address, and say who they are.
+fn dialect_of(request: &Request) -> Dialect {
+    let has = |name: &str| request.headers().contains_key(name);
+    if has("anthropic-version") {
+        Dialect::Anthropic
+    } else if has("x-goog-api-client") || has("x-goog-api-key") {
+        Dialect::Gemini
+    } else {
+        Dialect::OpenAi
+    }
 }
 
 /// `GET /v1/models`
 pub async fn list_models(State(app): State<Arc<App>>, request: Request) -> Response {
     let all = app.list(&caller(&request));
-    let list = if is_anthropic(&request) { anthropic::models::list(&all) } else { models::list(&all) };
+    let list = match dialect_of(&request) {
+        Dialect::Anthropic => anthropic::models::list(&all),
+        Dialect::Gemini => gemini::models::list(&all),
+        Dialect::OpenAi | Dialect::Ollama => models::list(&all),
+    };
     json(200, list.to_string())
 }
 
@@ -98,15 +109,16 @@ pub async fn one_model(
     name: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
-    let is_anthropic = is_anthropic(&request);
+    let dialect = dialect_of(&request);
     let info = match named(name).and_then(|name| app.info(&name, &caller(&request))) {
         Ok(info) => info,
-        Err(e) => {
-            let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
-            return dialect.error(&e, Some(&trace(&request)));
-        }
+        Err(e) => return dialect.error(&e, Some(&trace(&request))),
     };
-    let one = if is_anthropic { anthropic::models::one(&info) } else { models::one(&info) };
+    let one = match dialect {
+        Dialect::Anthropic => anthropic::models::one(&info),
+        Dialect::Gemini => gemini::models::one(&info),
+        Dialect::OpenAi | Dialect::Ollama => models::one(&info),
+    };
     json(200, one.to_string())
 }
 

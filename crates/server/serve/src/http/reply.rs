@@ -136,7 +136,7 @@ impl<S: AnswerSource> Streaming<S> {
         match piece {
             Piece::Raw(bytes) => {
                 self.is_raw = true;
-                out.extend_from_slice(bytes);
+                self.writer.pass(bytes, out);
             }
             Piece::Event(event) => {
                 self.is_raw = false;
@@ -180,7 +180,9 @@ impl<S: AnswerSource> Streaming<S> {
                     break;
                 }
                 Ok(None) => {
-                    if !self.is_raw {
+                    if self.is_raw {
+                        self.writer.end_passed(&mut out);
+                    } else {
                         self.writer.end(&mut out);
                     }
                     self.source.wrote(&out);

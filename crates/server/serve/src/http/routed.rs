@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::response::Response;
+use futures_util::stream::unfold;
 use hyper::HeaderMap;
+use hyper::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, HeaderName};
 use octet_api::core::GenerateRequest;
 use octet_api::{ApiError, ErrorKind};
 use octet_router::{Dialect as Wire, Original, Piece};
@@ -81,7 +83,7 @@ pub async fn parsed(
     let lookup = cached_as.and_then(|(dialect, body)| {
         gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (*dialect, body))
     });
-    let mut routed_request = enter(app, gateway, asker, request, original)?;
+    let mut routed_request = enter(app, gateway, asker, request, original.map(json_original))?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {
             routed_request.answered_from_cache();
@@ -121,14 +123,14 @@ pub async fn bytes(
 ) -> Result<(Bytes, Facts), ApiError> {
     let Some(read::Peeked { request, own, body: left }) = read::peek(&body, dialect) else {
         // To say what is wrong with it.
-        let original = Original { dialect, headers: HeaderMap::new(), body };
+        let original = Original { dialect, headers: HeaderMap::new(), body, upload: None };
         let request = read::check(&original);
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
     };
     let request = GenerateRequest { stream: false, ..request };
     let (asker, body) = (RequestContext { own, ..asker }.with_tags(), left.unwrap_or(body));
     let lookup = gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (dialect, &body));
-    let mut routed_request = enter(app, gateway, asker, request, Some((dialect, body)))?;
+    let mut routed_request = enter(app, gateway, asker, request, Some(json_original((dialect, body))))?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {
             routed_request.answered_from_cache();
@@ -157,12 +159,65 @@ fn from_cache(lookup: &Lookup) -> Facts {
     Facts { route: Some("cache".into()), response_cache: Some((lookup.key(), true)), ..Facts::default() }
 }
 
+/// A request as it came, without its headers.
+fn json_original((dialect, body): (Wire, Bytes)) -> Original {
+    Original { dialect, headers: HeaderMap::new(), body, upload: None }
+}
+
+/// A request that nobody here understands: it goes on as it is, and so does what is answered, in the pieces in which it comes.
+pub async fn unread(
+    app: &Arc<App>,
+    gateway: &Arc<Gateway>,
+    asker: RequestContext<'_>,
+    request: GenerateRequest,
+    original: Original,
+) -> Result<Response, ApiError> {
+    // Handed out as it comes.
+    let request = GenerateRequest { stream: true, ..request };
+    let mut routed_request = enter(app, gateway, asker.with_tags(), request, Some(original))?;
+    routed_request.decide(None).await?;
+    let facts = routed_request.facts();
+    let headers = routed_request.headers().cloned().unwrap_or_default();
+    let mut response = as_it_comes(&headers, routed_request, |mut routed_request| async move {
+        let piece = routed_request.next().await?;
+        let piece = match piece {
+            Piece::Raw(bytes) => Ok(bytes),
+            Piece::Event(octet_api::core::Event::Error(e)) => Err(std::io::Error::other(e.message)),
+            Piece::Event(_) => Ok(Bytes::new()),
+        };
+        Some((piece, routed_request))
+    });
+    write_facts(facts, &mut response);
+    Ok(response)
+}
+
+/// Headers of another server's answer that are its client's business.
+const PASSED_ON: [HeaderName; 4] =
+    [CONTENT_TYPE, CONTENT_DISPOSITION, CACHE_CONTROL, HeaderName::from_static("openai-processing-ms")];
+
+/// An answer of which nothing is read.
+pub fn as_it_comes<S, F, R>(headers: &HeaderMap, source: S, next: F) -> Response
+where
+    S: Send + 'static,
+    F: FnMut(S) -> R + Send + 'static,
+    R: Future<Output = Option<(Result<Bytes, std::io::Error>, S)>> + Send + 'static,
+{
+    let mut response = Response::new(Body::from_stream(unfold(source, next)));
+    for name in PASSED_ON {
+        if let Some(value) = headers.get(&name) {
+            response.headers_mut().insert(name, value.clone());
+        }
+    }
+    response
+}
+
+/// `original` gets the asker's headers.
 fn enter(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
     asker: RequestContext<'_>,
     request: GenerateRequest,
-    original: Option<(Wire, Bytes)>,
+    original: Option<Original>,
 ) -> Result<RoutedRequest, ApiError> {
     let model = match request.model.as_str() {
         "" => app.sole_name(asker.caller)?,
@@ -171,6 +226,7 @@ fn enter(
     // How long a model stays is everybody's affair: no virtual key changes it.
     let keep_alive = request.keep_alive.filter(|_| matches!(asker.caller, Caller::Trusted));
     let request = Arc::new(GenerateRequest { model, keep_alive, ..request });
-    let original = original.map(|(dialect, body)| Original { dialect, headers: asker.headers.clone(), body });
+    let headers = || asker.headers.clone();
+    let original = original.map(|o| Original { headers: headers(), ..o });
     RoutedRequest::enter(app, gateway, asker, &request, original)
 }

@@ -17,6 +17,7 @@ use super::call::{Call, call};
 use super::error::json as json_response;
 use crate::app::App;
 use crate::gateway::Caller;
+use crate::memory_budget::MemoryPermit;
 use crate::models::Lease;
 use crate::pipeline::{Job, Purpose, acquire, chat_prompt, text_tokens};
 
@@ -127,6 +128,19 @@ pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Respon
         Ok(json_response(200, out.to_string()))
     })
     .await
+}
+
+/// How many tokens the prompt of a conversation has, where there is no router.
+pub async fn count_prompt(
+    app: &Arc<App>,
+    asked: GenerateRequest,
+    share: MemoryPermit,
+) -> Result<u64, ApiError> {
+    let lease = acquire(app, &asked.model, None, None).await?;
+    let model = Arc::clone(lease.model());
+    let chat = conversation(asked)?;
+    let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens.len() as u64);
+    app.blocking_pool.run_unqueued(share, count).await
 }
 
 /// What counts of a chat request here.

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The libraries of three APIs, in the versions that the tests were written with.
+/// The libraries of four APIs, in the versions that the tests were written with.
 pub const OPENAI: &str = "openai==3.54.0";
 pub const ANTHROPIC: &str = "anthropic==2.12.0";
 pub const OLLAMA: &str = "ollama==0.6.3";
+pub const GENAI: &str = "google-genai==3.4.0";
 
 /// A virtual environment with a library or some, made once. Nothing where that is not wished or not possible.
 pub fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {

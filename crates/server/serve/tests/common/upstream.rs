@@ -26,6 +26,8 @@ pub struct Seen {
     pub path: String,
     pub head: String,
     pub body: Value,
+    /// The same as it came.
+    pub raw: Vec<u8>,
 }
 
 type Script = dyn Fn(&Seen) -> Vec<Step> + Send + Sync;
@@ -69,6 +71,12 @@ pub fn answer(status: &str, body: &Value) -> Vec<Step> {
     let body = body.to_string();
     let head =
         format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+    vec![Step::Send(format!("{head}\r\n\r\n{body}"))]
+}
+
+/// An answer of any type.
+pub fn typed(kind: &str, body: &str) -> Vec<Step> {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}", body.len());
     vec![Step::Send(format!("{head}\r\n\r\n{body}"))]
 }
 
@@ -173,15 +181,17 @@ async fn read(stream: &mut TcpStream) -> Option<Seen> {
         all.extend_from_slice(&buffer[..n]);
     };
     let text = String::from_utf8(all[..head].to_vec()).expect("a head is text");
+    let chunked = text.to_lowercase().contains("transfer-encoding: chunked");
     let length = text
         .lines()
         .find_map(|l| l.to_lowercase().strip_prefix("content-length: ").map(|v| v.parse::<usize>()))
         .map_or(0, |v| v.expect("a number"));
-    while all.len() < head + length {
+    while all.len() < head + length || (chunked && !all.ends_with(b"\r\n0\r\n\r\n")) {
         let n = stream.read(&mut buffer).await.ok().filter(|n| *n > 0)?;
         all.extend_from_slice(&buffer[..n]);
     }
     let path = text.split(' ').nth(1).expect("a path").to_string();
-    let body = serde_json::from_slice(&all[head..]).unwrap_or(Value::Null);
-    Some(Seen { path, head: text, body })
+    let raw = all.split_off(head);
+    let body = serde_json::from_slice(&raw).unwrap_or(Value::Null);
+    Some(Seen { path, head: text, body, raw })
 }

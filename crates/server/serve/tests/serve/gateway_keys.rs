@@ -506,7 +506,7 @@ async fn a_request_to_rank_documents_counts() {
     let limited = key(&f, &store, Limits { rpm: Some(1), ..Limits::default() }).await;
     let documents = json!({"model": "m", "query": "What?", "documents": ["That."]});
     let (status, body) = ask(&f, &limited, "/v1/rerank", &documents).await;
-    assert_eq!(status, 400, "a model elsewhere ranks nothing: {body}");
+    assert_eq!(status, 404, "the server that is asked ranks nothing: {body}");
     let (status, body) = ask(&f, &limited, "/v1/rerank", &documents).await;
     assert_eq!((status, body["error"]["code"].as_str()), (429, Some("rate_limit_exceeded")), "{body}");
 }

@@ -4,6 +4,7 @@
 mod common;
 
 mod anthropic;
+mod connections;
 mod description;
 mod gateway_admin;
 mod gateway_cache;
@@ -11,6 +12,7 @@ mod gateway_callbacks;
 mod gateway_keys;
 mod gateway_litellm;
 mod gateway_matrix;
+mod gateway_passed;
 mod gateway_resume;
 mod gateway_routes;
 mod generic_tools;

@@ -1,0 +1,235 @@
+//! A request's body on its way: how fast it comes, and how long that may take. Part of `connections`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::{Activity, At, IDLE_MIN};
+
+/// How long a body may come, whatever it sends, and how long it may send nothing.
+const BODY_GRACE: Duration = Duration::from_secs(20);
+/// Each of so many bytes gives it a second more (Apache's mod_reqtimeout has the same rule and numbers).
+const BODY_BYTES_PER_S: u64 = 500;
+/// Longest time for a body to come.
+const BODY_TIME_MAX: Duration = Duration::from_secs(120);
+/// A body that comes at least this fast does not make way.
+const FAST_BYTES_PER_S: u64 = 16 << 10;
+
+/// How a body comes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    since: Instant,
+    last: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    pub(super) fn start(now: Instant) -> Self {
+        Self { since: now, last: now, bytes: 0 }
+    }
+
+    /// When it has taken too long, if nothing comes until then.
+    fn deadline(&self) -> Instant {
+        let earned = BODY_GRACE + Duration::from_secs(self.bytes / BODY_BYTES_PER_S);
+        (self.since + earned.min(BODY_TIME_MAX)).min(self.last + BODY_GRACE)
+    }
+
+    /// Bytes a second, where it is so slow that it may make way.
+    pub(super) fn slow(&self, now: Instant) -> Option<u64> {
+        let time = now - self.since;
+        let rate = (self.bytes as f64 / time.as_secs_f64().max(1e-9)) as u64;
+        let slow = time >= IDLE_MIN && (rate < FAST_BYTES_PER_S || now - self.last >= IDLE_MIN);
+        slow.then_some(rate)
+    }
+}
+
+/// Why a body is read no further.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// It took too long.
+    #[error("the body took too long to come")]
+    Slow,
+    /// Its connection is needed.
+    #[error("all connections are in use, and the body came too slowly to keep this one; try again")]
+    MadeWay,
+    /// The connection broke off.
+    #[error("the body broke off: {0}")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A request's body on its way, which tells how it comes.
+pub(super) struct Coming<B> {
+    inner: B,
+    activity: Arc<Activity>,
+    over: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Coming<B> {
+    pub(super) fn new(inner: B, activity: Arc<Activity>) -> Self {
+        Self { inner, activity, over: None }
+    }
+
+    /// Ready when it has taken too long.
+    fn poll_over(&mut self, pace: Pace, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = pace.deadline();
+        let over = self.over.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if over.deadline() != deadline {
+            over.as_mut().reset(deadline);
+        }
+        over.as_mut().poll(cx)
+    }
+}
+
+impl<B> HttpBody for Coming<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        this.activity.body.register(cx.waker());
+        if this.activity.refused.load(Ordering::Acquire) {
+            return Poll::Ready(Some(Err(BodyError::MadeWay)));
+        }
+        let At::Body(mut pace) = this.activity.at() else {
+            let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
+            return Poll::Ready(frame.map(|f| f.map_err(|e| BodyError::Broken(e.into()))));
+        };
+        let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
+            return this.poll_over(pace, cx).map(|()| Some(Err(BodyError::Slow)));
+        };
+        let now = Instant::now();
+        if frame.is_none() || this.inner.is_end_stream() {
+            this.activity.set(At::Answer);
+        } else if now > pace.deadline() {
+            return Poll::Ready(Some(Err(BodyError::Slow)));
+        } else if let Some(data) = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()) {
+            (pace.last, pace.bytes) = (now, pace.bytes + data.len() as u64);
+            this.activity.set(At::Body(pace));
+        }
+        Poll::Ready(frame.map(|f| f.map_err(|e| BodyError::Broken(e.into()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+    use tokio::time::advance;
+
+    use super::super::Worth;
+    use super::*;
+
+    /// A body whose pieces somebody sends.
+    struct Sent(UnboundedReceiver<Bytes>);
+
+    impl HttpBody for Sent {
+        type Data = Bytes;
+        type Error = std::io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+            self.0.poll_recv(cx).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+        }
+    }
+
+    fn body() -> (UnboundedSender<Bytes>, Coming<Sent>, Arc<Activity>) {
+        let (send, pieces) = unbounded_channel();
+        let room = Arc::new(tokio::sync::Semaphore::new(1));
+        let activity = Activity::new(room.try_acquire_owned().unwrap());
+        activity.set(At::Body(Pace::start(Instant::now())));
+        (send, Coming::new(Sent(pieces), Arc::clone(&activity)), activity)
+    }
+
+    async fn next(body: &mut Coming<Sent>) -> Option<Result<usize, BodyError>> {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
+        Some(frame.map(|f| f.data_ref().unwrap().len()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stands_still_is_not_waited_for() {
+        let (send, mut body, _) = body();
+        send.send(Bytes::from_static(b"{")).unwrap();
+        assert!(matches!(next(&mut body).await, Some(Ok(1))));
+        let began = Instant::now();
+        assert!(matches!(next(&mut body).await, Some(Err(BodyError::Slow))));
+        let took = began.elapsed();
+        assert!(took >= BODY_GRACE && took < BODY_GRACE + Duration::from_secs(1), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_is_not_waited_for_either() {
+        let (send, mut body, _) = body();
+        let began = Instant::now();
+        let error = loop {
+            send.send(Bytes::from_static(b" ")).unwrap();
+            match next(&mut body).await.unwrap() {
+                Ok(_) => advance(Duration::from_secs(5)).await,
+                Err(e) => break e,
+            }
+        };
+        assert!(began.elapsed() <= BODY_GRACE + Duration::from_secs(5));
+        assert!(matches!(error, BodyError::Slow), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_line_is_waited_for() {
+        let (send, mut body, activity) = body();
+        // 100 KB at 1 KB a second.
+        for _ in 0..100 {
+            send.send(Bytes::from(vec![b' '; 1000])).unwrap();
+            assert!(matches!(next(&mut body).await, Some(Ok(1000))));
+            advance(Duration::from_secs(1)).await;
+        }
+        drop(send);
+        assert!(next(&mut body).await.is_none());
+        assert!(matches!(activity.at(), At::Answer));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_slowest_is_worth_least() {
+        let all = [body(), body(), body()];
+        for ((send, ..), bytes) in all.iter().zip([1000, 10, 1 << 20]) {
+            send.send(Bytes::from(vec![b' '; bytes])).unwrap();
+        }
+        let [mut a, mut b, mut c] = all;
+        for (_, body, _) in [&mut a, &mut b, &mut c] {
+            next(body).await.unwrap().unwrap();
+        }
+        assert_eq!(a.2.worth(), None, "it has only begun");
+        advance(Duration::from_millis(400)).await;
+        c.0.send(Bytes::from_static(b" ")).unwrap();
+        next(&mut c.1).await.unwrap().unwrap();
+        advance(Duration::from_millis(100)).await;
+        assert_eq!([&a, &b, &c].map(|x| x.2.worth()), [Some(Worth::Slow(2000)), Some(Worth::Slow(20)), None]);
+        assert!(Worth::Slow(20) < Worth::Slow(2000));
+        let idle = |s| Worth::Idle(std::cmp::Reverse(Duration::from_secs(s)));
+        assert!(idle(2) < idle(1) && idle(1) < Worth::Slow(0));
+        // It is told.
+        let room = Arc::new(tokio::sync::Semaphore::new(1));
+        assert!(b.2.make_way(room.try_acquire_owned().ok()).is_some());
+        assert!(matches!(next(&mut b.1).await, Some(Err(BodyError::MadeWay))));
+        assert!(a.2.make_way(None).is_some() && a.2.make_way(None).is_none(), "once");
+    }
+}

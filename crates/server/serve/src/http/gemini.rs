@@ -1,0 +1,225 @@
+//! Gemini's endpoints: `POST /v1beta/models/{model}:{method}`, which has model and method in its path, and lists of models.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use octet_api::core::{EmbedRequest, Embeddings, GenerateRequest};
+use octet_api::gemini::{self, ContentWriter, count_tokens, embed, models};
+use octet_api::{ApiError, ErrorKind, shortened};
+use octet_router::Dialect as Wire;
+use serde_json::Value;
+
+use super::call::{Call, call, caller, trace};
+use super::error::{json, named};
+use super::generate::answer;
+use super::openai::keep_nothing;
+use super::reply::{Form, SSE};
+use super::routed::Asked;
+use super::tokens::count_prompt;
+use super::{Dialect, body, litellm, routed};
+use crate::app::App;
+use crate::pipeline;
+use crate::warnings::{messages, tell};
+
+/// Where clients of this dialect send their key.
+const KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
+
+/// Server-sent events, for clients that say `alt=sse`.
+const EVENTS: Form = Form {
+    writer: |r| Box::new(ContentWriter::events(r)),
+    whole: gemini::response,
+    stream_type: SSE,
+    done: keep_nothing,
+};
+
+/// One array, for those that do not.
+const ARRAY: Form =
+    Form { writer: |r| Box::new(ContentWriter::array(r)), stream_type: "application/json", ..EVENTS };
+
+/// What can be asked of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Generate,
+    Stream,
+    CountTokens,
+    Embed,
+    BatchEmbed,
+}
+
+const METHODS: [(&str, Method); 5] = [
+    ("generateContent", Method::Generate),
+    ("streamGenerateContent", Method::Stream),
+    ("countTokens", Method::CountTokens),
+    ("embedContent", Method::Embed),
+    ("batchEmbedContents", Method::BatchEmbed),
+];
+
+/// The routes. Google describes them; `/openapi.json` does not.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1beta/models", get(list))
+        .route("/v1beta/models/{*id}", get(one).post(of_model))
+        // Clients that are told to speak another version, or to leave it out.
+        .route("/v1/models/{*id}", post(of_model))
+}
+
+/// Whether a path is of this dialect.
+pub fn is_path(path: &str) -> bool {
+    ["/v1beta/", "/v1alpha/", "/gemini/"].iter().any(|p| path.starts_with(p)) && !path.contains("/openai/")
+        || path.contains("/models/") && METHODS.iter().any(|(name, _)| of(path).is_some_and(|m| m == *name))
+}
+
+/// What follows the last colon.
+fn of(path: &str) -> Option<&str> {
+    path.rsplit_once(':').map(|(_, method)| method)
+}
+
+/// Takes the key out of the query, where clients of this dialect may have it and no header has one.
+pub fn take_key(request: &mut Request) {
+    let Some(query) = request.uri().query() else { return };
+    if !is_path(request.uri().path())
+        || request.headers().contains_key(&KEY)
+        || request.headers().contains_key(AUTHORIZATION)
+    {
+        return;
+    }
+    let key = parameter(query, "key").and_then(|key| HeaderValue::from_str(&litellm::decoded(key)).ok());
+    if let Some(mut key) = key {
+        key.set_sensitive(true);
+        request.headers_mut().insert(KEY, key);
+    }
+}
+
+/// A parameter of a query as it stands there.
+fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// `POST /v1beta/models/{model}:{method}`
+async fn of_model(
+    State(app): State<Arc<App>>,
+    name: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Response {
+    let found = named(name).and_then(|name| {
+        let (model, method) = name.rsplit_once(':').unwrap_or((&name, ""));
+        let method = METHODS.iter().find(|(known, _)| *known == method).map(|(_, method)| *method);
+        let unknown = || {
+            let known = METHODS.map(|(name, _)| format!(":{name}")).join(", ");
+            let what =
+                format!("'{}' does not end in one of the methods that there are: {known}", shortened(&name));
+            ApiError::new(ErrorKind::NotFound, what)
+        };
+        Ok((model.to_string(), method.ok_or_else(unknown)?))
+    });
+    let (model, method) = match found {
+        Ok(found) => found,
+        Err(e) => return Dialect::Gemini.error(&e, Some(&trace(&request))),
+    };
+    let form = match request.uri().query().and_then(|q| parameter(q, "alt")) {
+        Some("sse") => EVENTS,
+        _ => ARRAY,
+    };
+    call(app, request, |mut c: Call| async move {
+        let said = [("model", Value::from(model)), ("stream", Value::from(method == Method::Stream))];
+        let said = if matches!(method, Method::Generate | Method::Stream) { &said[..] } else { &said[..1] };
+        c.body = c.body.saying(said);
+        match method {
+            Method::Generate | Method::Stream => {
+                answer(c, Asked { dialect: Wire::Gemini, parse: gemini::parse, form }).await
+            }
+            Method::CountTokens => count(c).await,
+            Method::Embed => embedded(c, Wire::GeminiEmbed, embed::parse, embed::response).await,
+            Method::BatchEmbed => {
+                embedded(c, Wire::GeminiBatchEmbed, embed::parse_batch, embed::response_batch).await
+            }
+        }
+    })
+    .await
+}
+
+async fn count(c: Call) -> Result<Response, ApiError> {
+    if let Some(gateway) = c.app.gateway().cloned() {
+        return routed::ready(&gateway, c, Wire::GeminiCountTokens).await;
+    }
+    let (parsed, share): (GenerateRequest, _) = body::parse(c.body, count_tokens::parse).await?;
+    let tokens = count_prompt(&c.app, parsed, share).await?;
+    Ok(json(200, count_tokens::response(tokens).to_string()))
+}
+
+async fn embedded(
+    c: Call,
+    dialect: Wire,
+    parse: fn(&[u8]) -> Result<EmbedRequest, ApiError>,
+    write: fn(&Embeddings) -> Value,
+) -> Result<Response, ApiError> {
+    if let Some(gateway) = c.app.gateway().cloned() {
+        return routed::ready(&gateway, c, dialect).await;
+    }
+    let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, parse).await?;
+    let parsed = Arc::new(parsed);
+    let index = c.app.find(&parsed.model)?;
+    let vectors = pipeline::embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
+    let mut response = json(200, write(&vectors).to_string());
+    tell(&mut response, messages(&parsed.warnings));
+    Ok(response)
+}
+
+/// `GET /v1beta/models`
+async fn list(State(app): State<Arc<App>>, request: Request) -> Response {
+    json(200, models::list(&app.list(&caller(&request))).to_string())
+}
+
+/// `GET /v1beta/models/{model}`
+async fn one(
+    State(app): State<Arc<App>>,
+    name: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Response {
+    match named(name).and_then(|name| app.info(&name, &caller(&request))) {
+        Ok(info) => json(200, models::one(&info).to_string()),
+        Err(e) => Dialect::Gemini.error(&e, Some(&trace(&request))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_dialect_are_known() {
+        for (path, is) in [
+            ("/v1beta/models", true),
+            ("/v1beta/models/smollm2:135m:streamGenerateContent", true),
+            ("/v1/models/m:generateContent", true),
+            ("/models/m:countTokens", true),
+            ("/v1/models/smollm2:135m", false),
+            ("/v1beta/openai/chat/completions", false),
+            ("/v1/chat/completions", false),
+        ] {
+            assert_eq!(is_path(path), is, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_key_may_stand_in_the_query() {
+        let ask = |uri: &str, header: Option<&'static str>| {
+            let mut request = Request::builder().uri(uri).body(axum::body::Body::empty()).expect("a request");
+            if let Some(key) = header {
+                request.headers_mut().insert(KEY, HeaderValue::from_static(key));
+            }
+            take_key(&mut request);
+            request.headers().get(KEY).map(|v| v.to_str().expect("text").to_string())
+        };
+        let at = "/v1beta/models/m:generateContent";
+        assert_eq!(ask(&format!("{at}?alt=sse&key=sk%2D1"), None).as_deref(), Some("sk-1"));
+        assert_eq!(ask(&format!("{at}?key=x"), Some("own")).as_deref(), Some("own"));
+        assert_eq!(ask(&format!("{at}?monkey=x"), None), None);
+        assert_eq!(ask("/v1/models?key=x", None), None);
+    }
+}
