@@ -397,7 +397,7 @@ mod tests {
             spent += by.fill;
             while drafts && classes.len() < most {
                 let pays = by.pass == 0.0 || c.pays_to_draft(&history, 0, &classes);
-                if !pays && !(classes.is_empty() && c.probes(&mut history)) {
+                if !(pays || classes.is_empty() && c.probes(&mut history)) {
                     break;
                 }
                 spent += by.pass;
