@@ -67,7 +67,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         &["app", "gateway"],
         "the gateway's local targets run requests on the App that holds the gateway",
     ),
-    ("serve", &["connections", "linger"], "the socket reports to the activity of its connection"),
+    (
+        "serve",
+        &["connections", "http2", "linger"],
+        "the socket and HTTP/2 report to the activity of their connection",
+    ),
     ("synth", &["error", "known", "mix", "shape", "tiny"], "errors list the names that are known"),
     (
         "upstream",

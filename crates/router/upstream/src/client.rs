@@ -10,49 +10,22 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client as Pool, Error};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use octet_api::{ApiError, anthropic, bedrock, gemini, ollama, openai};
 use octet_config::{Auth, Provider};
 
 use crate::auth;
 use crate::body::{Body, Clock, chain};
-use crate::connect::Connector;
+use crate::connect::{Connector, Limits, connector, pool};
 use crate::encoding::Encoding;
 use crate::endpoint::{Endpoint, Operation, Timeouts};
 use crate::failure::{Failure, FailureKind, retry_after};
 use crate::tls::{Place, Pools};
 use crate::upload::Outgoing;
 
-/// Most headers of an answer. Providers behind several proxies send more than hyper's 100.
-const HEADERS_MAX: usize = 256;
 /// Most time for an access token.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest error that is read.
 const ERROR_BYTES_MAX: u64 = 1 << 20;
-
-/// Limits of connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Longest time to connect, names and TLS included.
-    pub connect: Duration,
-    /// How long a connection rests before it is closed.
-    pub idle: Duration,
-    /// Connections that may rest, for each host.
-    pub idle_per_host_max: usize,
-    /// Longest head of an answer.
-    pub head_bytes_max: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(10),
-            idle: Duration::from_secs(90),
-            idle_per_host_max: 256,
-            head_bytes_max: 64 << 10,
-        }
-    }
-}
 
 type Plain = Pool<Connector<HttpConnector>, Outgoing>;
 
@@ -307,25 +280,6 @@ impl Failure {
         said.into_iter().flatten().for_each(|text| endpoint.hide_keys(text));
         self
     }
-}
-
-pub(crate) fn connector(limits: &Limits) -> HttpConnector {
-    let mut c = HttpConnector::new();
-    c.set_nodelay(true);
-    c.set_keepalive(Some(Duration::from_secs(60)));
-    c.set_connect_timeout(Some(limits.connect));
-    c
-}
-
-pub(crate) fn pool(limits: &Limits) -> hyper_util::client::legacy::Builder {
-    let mut b = Pool::builder(TokioExecutor::new());
-    b.pool_timer(TokioTimer::new())
-        .timer(TokioTimer::new())
-        .pool_idle_timeout(limits.idle)
-        .pool_max_idle_per_host(limits.idle_per_host_max)
-        .http1_max_buf_size(limits.head_bytes_max)
-        .http1_max_headers(HEADERS_MAX);
-    b
 }
 
 fn hyper_error(e: &Error) -> Option<&hyper::Error> {

@@ -1,15 +1,44 @@
-//! Connections within a limit of time. Used by the client's pools.
+//! Connections: their limits, and how they are made and pooled.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use hyper_util::client::legacy::connect::Connection;
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tower_service::Service;
+
+/// Most headers of an answer. Providers behind several proxies send more than hyper's 100.
+const HEADERS_MAX: usize = 256;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
+
+/// Limits of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest time to connect, names and TLS included.
+    pub connect: Duration,
+    /// How long a connection rests before it is closed.
+    pub idle: Duration,
+    /// Connections that may rest, for each host.
+    pub idle_per_host_max: usize,
+    /// Longest head of an answer.
+    pub head_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            idle: Duration::from_secs(90),
+            idle_per_host_max: 256,
+            head_bytes_max: 64 << 10,
+        }
+    }
+}
 
 /// Connects within a limit of time, names and TLS included.
 #[derive(Debug, Clone)]
@@ -42,4 +71,25 @@ where
             }
         })
     }
+}
+
+/// What connects without TLS.
+pub(crate) fn connector(limits: &Limits) -> HttpConnector {
+    let mut c = HttpConnector::new();
+    c.set_nodelay(true);
+    c.set_keepalive(Some(Duration::from_secs(60)));
+    c.set_connect_timeout(Some(limits.connect));
+    c
+}
+
+/// What pools are built with.
+pub(crate) fn pool(limits: &Limits) -> hyper_util::client::legacy::Builder {
+    let mut b = Pool::builder(TokioExecutor::new());
+    b.pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .pool_idle_timeout(limits.idle)
+        .pool_max_idle_per_host(limits.idle_per_host_max)
+        .http1_max_buf_size(limits.head_bytes_max)
+        .http1_max_headers(HEADERS_MAX);
+    b
 }

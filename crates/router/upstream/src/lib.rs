@@ -30,7 +30,8 @@ mod tls;
 mod upload;
 mod watch;
 
-pub use client::{Client, Limits};
+pub use client::Client;
+pub use connect::Limits;
 pub use endpoint::{
     ANSWER_BYTES_MAX, Dialect, Endpoint, InvalidEndpoint, MAX_TOKENS, Passed, Settings, Timeouts,
 };

@@ -14,8 +14,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::ClientConfig;
 use rustls_platform_verifier::BuilderVerifierExt;
 
-use crate::client::{Limits, connector, pool};
-use crate::connect::Connector;
+use crate::connect::{Connector, Limits, connector, pool};
 use crate::upload::Outgoing;
 
 /// Requests of one pool at once. Servers let 100 or more be on a connection.

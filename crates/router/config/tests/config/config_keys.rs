@@ -316,7 +316,7 @@ fn of_the_proxy() -> Vec<Row> {
             Done(|c| json!([c.keys.defaults.max_budget, c.keys.defaults.models]), json!([1.5, ["default"]])),
         ),
         litellm("max_internal_user_budget", "1", Noted("there are keys here")),
-        litellm("prometheus_latency_buckets", "[1]", Noted("/metrics and octet usage")),
+        litellm("prometheus_latency_buckets", "[1]", Noted("/metrics has the figures")),
         litellm("blocked_user_list", "[a]", Refused("must not be ignored")),
         general(
             "master_key",

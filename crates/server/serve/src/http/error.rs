@@ -28,7 +28,7 @@ impl Dialect {
     pub fn of(path: &str) -> Self {
         if path.starts_with("/api/") {
             Self::Ollama
-        } else if super::gemini::is_path(path) {
+        } else if super::gemini_path::is_path(path) {
             Self::Gemini
         } else if ["/v1/messages", "/messages", "/anthropic/v1/messages"]
             .iter()

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
+use super::gemini_path::{METHODS, Method, is_path};
 use super::generate::answer;
 use super::openai::keep_nothing;
 use super::reply::{Form, SSE};
@@ -41,24 +42,6 @@ const EVENTS: Form = Form {
 const ARRAY: Form =
     Form { writer: |r| Box::new(ContentWriter::array(r)), stream_type: "application/json", ..EVENTS };
 
-/// What can be asked of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Method {
-    Generate,
-    Stream,
-    CountTokens,
-    Embed,
-    BatchEmbed,
-}
-
-const METHODS: [(&str, Method); 5] = [
-    ("generateContent", Method::Generate),
-    ("streamGenerateContent", Method::Stream),
-    ("countTokens", Method::CountTokens),
-    ("embedContent", Method::Embed),
-    ("batchEmbedContents", Method::BatchEmbed),
-];
-
 /// The routes. Google describes them; `/openapi.json` does not.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -66,17 +49,6 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1beta/models/{*id}", get(one).post(of_model))
         // Clients that are told to speak another version, or to leave it out.
         .route("/v1/models/{*id}", post(of_model))
-}
-
-/// Whether a path is of this dialect.
-pub fn is_path(path: &str) -> bool {
-    ["/v1beta/", "/v1alpha/", "/gemini/"].iter().any(|p| path.starts_with(p)) && !path.contains("/openai/")
-        || path.contains("/models/") && METHODS.iter().any(|(name, _)| of(path).is_some_and(|m| m == *name))
-}
-
-/// What follows the last colon.
-fn of(path: &str) -> Option<&str> {
-    path.rsplit_once(':').map(|(_, method)| method)
 }
 
 /// Takes the key out of the query, where clients of this dialect may have it and no header has one.
@@ -190,21 +162,6 @@ async fn one(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_of_the_dialect_are_known() {
-        for (path, is) in [
-            ("/v1beta/models", true),
-            ("/v1beta/models/smollm2:135m:streamGenerateContent", true),
-            ("/v1/models/m:generateContent", true),
-            ("/models/m:countTokens", true),
-            ("/v1/models/smollm2:135m", false),
-            ("/v1beta/openai/chat/completions", false),
-            ("/v1/chat/completions", false),
-        ] {
-            assert_eq!(is_path(path), is, "{path}");
-        }
-    }
 
     #[test]
     fn the_key_may_stand_in_the_query() {

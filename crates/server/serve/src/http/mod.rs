@@ -9,6 +9,7 @@ mod body;
 mod call;
 mod error;
 mod gemini;
+mod gemini_path;
 mod generate;
 mod litellm;
 mod llama;

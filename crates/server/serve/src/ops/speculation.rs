@@ -53,8 +53,9 @@ impl SpeculationMetrics {
         set(&self.drafts.get_or_create(&model), stats.drafts);
         set(&self.drafted.get_or_create(&model), stats.drafted);
         set(&self.accepted.get_or_create(&model), stats.accepted);
-        let used = stats.accepted_at.iter().rposition(|n| *n > 0).map_or(0, |last| last + 1);
-        for (i, n) in stats.accepted_at[..used].iter().enumerate() {
+        // The first place is there from the start: a counter that appears later breaks a dashboard's rate.
+        let used = stats.accepted_at.iter().rposition(|n| *n > 0).map_or(1, |last| last + 1);
+        for (i, n) in stats.accepted_at.iter().take(used).enumerate() {
             let at = Position { model_name: model_name.into(), position: i as u64 };
             set(&self.accepted_at.get_or_create(&at), *n);
         }

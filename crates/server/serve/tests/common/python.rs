@@ -9,7 +9,7 @@ pub const ANTHROPIC: &str = "anthropic==2.12.0";
 pub const OLLAMA: &str = "ollama==0.6.3";
 pub const GENAI: &str = "google-genai==3.4.0";
 
-/// A virtual environment with a library or some, made once. Nothing where that is not wished or not possible.
+/// A virtual environment with a library or some, made once for each list of packages. Nothing where that is not wished or not possible.
 pub fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
     if std::env::var_os("OCTET_TEST_NETWORK").is_none() {
         octet_testkit::skipped(&format!(
@@ -24,12 +24,14 @@ pub fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("venv-{library}"));
     let python = dir.join("bin/python");
     let done = dir.join("installed");
-    if !done.exists() {
-        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
-        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        run(Command::new(&python).args(pip).args(packages));
-        std::fs::write(done, packages.join("\n")).expect("a file can be written");
+    let wanted = packages.join("\n");
+    if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
+        return Some(python);
     }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run(Command::new(&python).args(pip).args(packages));
+    std::fs::write(done, wanted).expect("a file can be written");
     Some(python)
 }
 
