@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use octet_api::core::{ContentForm, Roles};
+use octet_api::core::Roles;
 use octet_api::ollama::Call;
 
 fuzz_target!(|data: &[u8]| {
@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
         Ok(Call::Generate(request)) => {
             if let Some(chat) = request.chat() {
                 // Refused by name, or fit for a template.
-                let _ = chat.template(ContentForm::Parts, Roles::default());
+                let _ = chat.template(Roles::default());
             }
         }
         Ok(Call::Load(load)) => assert_eq!(load.response(true, 0)["done"], true),

@@ -2,7 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use octet_parser::{Format, Message, Options, Parser, ReasoningFormat, Start, Tool, ToolSyntax, parse};
+use octet_parser::{
+    Format, Message, Options, Parser, ReasoningFormat, ReasoningTags, Start, Tool, ToolSyntax, parse,
+};
 use serde_json::{Value, json};
 
 fuzz_target!(|data: &[u8]| {
@@ -14,7 +16,8 @@ fuzz_target!(|data: &[u8]| {
         1 => ToolSyntax::Hermes,
         _ => ToolSyntax::Qwen3Coder,
     };
-    let format = Format { reasoning: switches & 4 == 0, tools: syntax };
+    let reasoning = (switches & 4 == 0).then(ReasoningTags::default);
+    let format = Format { reasoning, tools: syntax };
     let start = Start { in_reasoning: switches & 8 != 0 };
     let whole = switches & 16 != 0;
     let options = Options {

@@ -42,7 +42,9 @@ fuzz_target!(|data: &[u8]| {
         ..ChatInput::default()
     };
     if let Ok(prompt) = template.render(&input) {
-        assert!(prompt.barriers.is_sorted() && prompt.barriers.iter().all(|&b| prompt.text.is_char_boundary(b)));
+        assert!(
+            prompt.barriers.is_sorted() && prompt.barriers.iter().all(|&b| prompt.text.is_char_boundary(b))
+        );
         tokenizer.encode_prompt(&prompt).expect("bytes can be encoded");
     }
 });
