@@ -190,15 +190,9 @@ impl Client {
         request: Request<Bytes>,
         most: Duration,
     ) -> Result<(StatusCode, Option<Duration>), Failure> {
-        let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
         let request = request.map(Outgoing::from);
         let sending = async {
-            let result = if request.uri().scheme() == Some(&http::uri::Scheme::HTTPS) {
-                self.tls()?.pool().request(request).await
-            } else {
-                self.shared.plain.request(request).await
-            };
-            let (head, incoming) = result.map_err(|e| not_sent(&e, &host))?.into_parts();
+            let (head, incoming) = self.direct(request).await?.into_parts();
             // Read, so that the connection can be used again.
             let clock = Clock::start(Timeouts::default(), false);
             drop(Body::new(incoming, clock, ERROR_BYTES_MAX).whole().await);
@@ -209,17 +203,23 @@ impl Client {
             .unwrap_or_else(|_| Err(Failure::new(FailureKind::Timeout, format!("no answer within {most:?}"))))
     }
 
-    /// Sends a request that is none of an endpoint's, and reads its answer.
-    async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
-        let request = request.map(Outgoing::Whole);
+    /// Sends a request that belongs to no endpoint, over TLS if its address says so.
+    async fn direct(&self, request: Request<Outgoing>) -> Result<Response<Incoming>, Failure> {
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
+        let result = if request.uri().scheme() == Some(&http::uri::Scheme::HTTPS) {
+            self.tls()?.pool().request(request).await
+        } else {
+            self.shared.plain.request(request).await
+        };
+        result.map_err(|e| not_sent(&e, &host))
+    }
+
+    /// Sends a request that belongs to no endpoint, and reads its answer.
+    async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
+        let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
+        let request = request.map(Outgoing::Whole);
         let sending = async {
-            let result = if request.uri().scheme() == Some(&http::uri::Scheme::HTTPS) {
-                self.tls()?.pool().request(request).await
-            } else {
-                self.shared.plain.request(request).await
-            };
-            let (head, incoming) = result.map_err(|e| not_sent(&e, &host))?.into_parts();
+            let (head, incoming) = self.direct(request).await?.into_parts();
             let clock = Clock::start(Timeouts::default(), false);
             let body = Body::new(incoming, clock, ERROR_BYTES_MAX).whole().await?;
             Ok((head.status, body))

@@ -1,4 +1,4 @@
-//! Who is told of finished requests. Looked at by the server and by the crate that sends.
+//! Where finished requests are reported. Looked at by the server and by the crate that sends.
 
 use crate::Secret;
 

@@ -55,7 +55,7 @@ pub struct Config {
     pub keys: KeysSettings,
     /// What models cost where their entries do not say.
     pub prices: PriceList,
-    /// Who is told of finished requests.
+    /// Where finished requests are reported.
     pub callbacks: Vec<Callback>,
     /// Whether answers are kept and given again.
     pub cache: Option<ResponseCache>,

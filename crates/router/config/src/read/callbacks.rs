@@ -1,4 +1,4 @@
-//! LiteLLM's callbacks: who is told of finished requests. Called by `read`.
+//! LiteLLM's callbacks: where finished requests are reported. Called by `read`.
 
 use crate::fields::Fields;
 use crate::problem::quoted;
@@ -22,7 +22,7 @@ const GUARDS: &[&str] = &[
     "presidio",
 ];
 
-/// Who is told of what. Services that are not known are named in a note; what may refuse requests is not enforced.
+/// Where what is reported. Services that are not known are named in a note; what may refuse requests is not enforced.
 pub(crate) fn callbacks(root: &Fields, litellm: Option<&Fields>) -> Vec<Callback> {
     let own = webhooks(root);
     let mut out: Vec<Callback> = Vec::new();

@@ -25,7 +25,7 @@ pub static LITELLM: Section = Section {
         key(
             "callbacks",
             Kind::Texts,
-            "who is told of finished requests: otel, langfuse, langfuse_otel, generic_api, or a name in callback_settings (docs/callbacks.md)",
+            "where finished requests are reported: otel, langfuse, langfuse_otel, generic_api, or a name in callback_settings (docs/callbacks.md)",
         ),
         key("success_callback", Kind::Texts, "as callbacks, of requests that were answered"),
         key("failure_callback", Kind::Texts, "as callbacks, of requests that failed"),

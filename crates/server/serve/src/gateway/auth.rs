@@ -50,7 +50,7 @@ pub struct Current {
     pub headers: bool,
     /// What models cost where their entries do not say.
     pub price_list: PriceList,
-    /// Who is told of requests that are over.
+    /// Where finished requests are reported.
     pub callbacks: Option<Arc<Callbacks>>,
     /// What the configuration says of them.
     pub told: Vec<octet_config::Callback>,

@@ -430,7 +430,7 @@ fn set_total(store: &Store, config: &Config) -> Result<(), octet_keys::Error> {
 /// Most time for the last records of requests when the server ends.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Who is told of requests; those of `old` go on if the configuration says the same.
+/// Where requests are reported; the destinations of `old` go on if the configuration says the same.
 fn callbacks(
     config: &Config,
     client: &Client,

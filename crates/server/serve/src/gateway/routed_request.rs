@@ -71,7 +71,7 @@ pub struct RoutedRequest {
     ended: bool,
     /// What it is counted by beside its key, where that is kept.
     tags: Vec<String>,
-    /// Who is told of it when it is over.
+    /// Where it is reported when it is over.
     told: Option<Told>,
     /// The answer is gathered here to be kept.
     keep: Option<Keep>,
