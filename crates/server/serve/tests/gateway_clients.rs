@@ -6,7 +6,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::Fixture;
 use common::providers::{
@@ -175,6 +175,20 @@ async fn client_libraries_hear_the_same_of_all_kinds_of_providers() {
     }
 }
 
+/// Starts a provider that is written in Python, with a folder for its files; it ends when its input does. Gives its port, too.
+fn provider_in_python(python: &Path, script: &str, folder: &Path) -> (Child, String) {
+    let mut provider = Command::new(python)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script))
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 can be run");
+    let mut port = String::new();
+    BufReader::new(provider.stdout.take().expect("its output")).read_line(&mut port).expect("a port");
+    (provider, port)
+}
+
 /// Amazon's library checks the signature and the shape of what Bedrock is asked, Google's the statement that Vertex AI's token is asked with.
 #[tokio::test(flavor = "multi_thread")]
 async fn libraries_of_the_clouds_accept_what_they_are_asked() {
@@ -182,16 +196,7 @@ async fn libraries_of_the_clouds_accept_what_they_are_asked() {
     let found = tokio::task::spawn_blocking(move || python("clouds", &packages)).await;
     let Some(python) = found.expect("pip ran") else { return };
     let dir = tempfile::tempdir().expect("a folder");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clouds.py");
-    let mut clouds = Command::new(python)
-        .arg(script)
-        .arg(dir.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3 can be run");
-    let mut port = String::new();
-    BufReader::new(clouds.stdout.take().expect("its output")).read_line(&mut port).expect("a port");
+    let (mut clouds, port) = provider_in_python(&python, "clouds.py", dir.path());
     let base = format!("http://127.0.0.1:{}", port.trim());
     let keys = "aws_access_key_id: AKIDEXAMPLE, aws_secret_access_key: wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY, \
                 aws_region_name: eu-central-1";
@@ -360,16 +365,7 @@ async fn providers_with_tls_are_asked_over_http_2() {
     let found = tokio::task::spawn_blocking(|| python("h2", &["h2==4.4.1", "cryptography==46.0.3"])).await;
     let Some(python) = found.expect("pip ran") else { return };
     let dir = tempfile::tempdir().expect("a folder");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/h2_provider.py");
-    let mut provider = Command::new(python)
-        .arg(script)
-        .arg(dir.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3 can be run");
-    let mut port = String::new();
-    BufReader::new(provider.stdout.take().expect("its output")).read_line(&mut port).expect("a port");
+    let (mut provider, port) = provider_in_python(&python, "h2_provider.py", dir.path());
     let mut again = Command::new(std::env::current_exe().expect("this program"));
     again.args(["--exact", "providers_with_tls_are_asked_over_http_2", "--nocapture"]);
     again.env(H2_PORT, port.trim()).env("SSL_CERT_FILE", dir.path().join("ca.pem"));
