@@ -161,6 +161,8 @@ async function ask(message: Message, before: Message[], prefix: Message | null) 
   const counting = beginCounting();
   if (counting) body.return_routed_experts = true;
   await complete(run, async () => {
+    // Asked before the model works: the answer's counts are differences to these.
+    await counting?.before;
     const response = await call("v1/chat/completions", {
       method: "POST",
       body: JSON.stringify(body),
