@@ -135,6 +135,8 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
         "weight_bytes_per_token": r.bytes_per_token,
         "bytes_per_second": row.achieved().map(|b| b as u64),
         "memory_bytes_per_second": row.bandwidth.map(|b| b as u64),
+        "memory_share": row.share.map(|s| s.median),
+        "memory_bytes_per_second_in_turn": row.share.map(|s| s.memory as u64),
         "barriers_per_step": row.stages.map(|s| s.0),
         "kernels_per_step": row.stages.map(|s| s.1),
         "logits_hash": hash(o),

@@ -11,7 +11,7 @@ use std::io::Write;
 use clap::{Args, ValueEnum};
 use octet_compute::backend::KvTypes;
 use octet_compute::cpu::Cpu;
-use octet_engine::bench::{self, Kind, Outcome, Test};
+use octet_engine::bench::{self, Kind, Outcome, Share, Test};
 use octet_engine::models::{self, Limits};
 use octet_engine::report::Report;
 use octet_synth::Shape;
@@ -190,6 +190,8 @@ struct Row {
     kv: KvTypes,
     /// Bytes per second that this many threads read from memory, where it was measured.
     bandwidth: Option<f64>,
+    /// How near generation comes to that, measured in turn.
+    share: Option<Share>,
 }
 
 impl Row {
@@ -351,7 +353,8 @@ fn measure(
             bar.update(done, (tests.len() * runs) as u64);
         })?;
         let stages = loaded.backend().stages();
-        rows.push(Row { outcome, backend, device: device.clone(), stages, threads, ubatch, kv, bandwidth });
+        let share = if args.no_bandwidth { None } else { bench::share(&mut *loaded, test)? };
+        rows.push(Row { outcome, backend, device: device.clone(), stages, threads, ubatch, kv, bandwidth, share });
     }
     Ok(rows)
 }

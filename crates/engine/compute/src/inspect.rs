@@ -1,7 +1,7 @@
 //! What a backend tells about itself: all that the engine needs of it beyond the verbs. Implemented beside each backend.
 
 use crate::Error;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Probe};
 use crate::cpu::profile::Profile;
 use crate::reference::Reference;
 
@@ -21,6 +21,11 @@ pub trait Inspect {
     /// to be had.
     fn quick_bandwidth(&mut self) -> Option<f64> {
         None
+    }
+    /// Bytes per second of one pass over some memory, which `probe` keeps: to be measured in turn with steps. `None` where the backend has
+    /// no such way.
+    fn probe_memory(&mut self, _probe: &mut Option<Probe>) -> Result<Option<f64>, Error> {
+        Ok(None)
     }
     /// Bytes of weights, states, keys and values that its steps had to read so far; `None` where nobody counts.
     fn bytes_read(&self) -> Option<u64> {
@@ -76,6 +81,9 @@ impl Inspect for Cpu {
     }
     fn quick_bandwidth(&mut self) -> Option<f64> {
         Cpu::quick_bandwidth(self)
+    }
+    fn probe_memory(&mut self, probe: &mut Option<Probe>) -> Result<Option<f64>, Error> {
+        Cpu::probe_memory(self, probe).map(Some)
     }
     fn bytes_read(&self) -> Option<u64> {
         Some(Cpu::bytes_read(self))

@@ -109,7 +109,29 @@ struct Runner<'a> {
     steps: usize,
 }
 
-impl Runner<'_> {
+impl<'a> Runner<'a> {
+    fn new(model: &'a mut dyn Model, test: Test) -> Result<Self, Error> {
+        let mut pool = Pool::new(model);
+        let seqs =
+            (0..test.sequences).map(|_| pool.sequence(model, test.context())).collect::<Result<_, _>>()?;
+        let pages = test.sequences * test.context().div_ceil(PAGE_TOKENS);
+        let batch = Batch::with_capacity(model.limits().batch_tokens, test.sequences, pages);
+        Ok(Self { model, pool, seqs, batch, steps: 0 })
+    }
+
+    /// Tokens of each sequence in a step of a prompt.
+    fn at_once(&self) -> usize {
+        (self.model.limits().batch_tokens / self.seqs.len().max(1)).max(1)
+    }
+
+    /// Forgets what was fed, and feeds what is in the cache before `test`.
+    fn begin(&mut self, test: Test) -> Result<(), Error> {
+        for seq in &mut self.seqs {
+            self.pool.clear(self.model, seq);
+        }
+        self.feed(test.depth, self.at_once())
+    }
+
     /// Feeds `n` tokens to each sequence, at most `at_once` to each in a step; logits of its last one are computed as
     /// a prompt's are.
     fn feed(&mut self, n: usize, at_once: usize) -> Result<(), Error> {
@@ -144,26 +166,17 @@ pub fn run(
     warm_up: bool,
     tick: &mut dyn FnMut(),
 ) -> Result<Outcome, Error> {
-    let mut pool = Pool::new(model);
-    let seqs = (0..test.sequences).map(|_| pool.sequence(model, test.context())).collect::<Result<_, _>>()?;
-    let batch_tokens = model.limits().batch_tokens;
-    let at_once = (batch_tokens / test.sequences.max(1)).max(1);
-    let pages = test.sequences * test.context().div_ceil(PAGE_TOKENS);
-    let batch = Batch::with_capacity(batch_tokens, test.sequences, pages);
-    let mut r = Runner { model, pool, seqs, batch, steps: 0 };
+    let mut r = Runner::new(model, test)?;
     let mut times = Vec::new();
     let mut profile: Option<Profile> = None;
     let mut steps = 0;
     for run in 0..repetitions + usize::from(warm_up) {
-        for seq in &mut r.seqs {
-            r.pool.clear(r.model, seq);
-        }
-        r.feed(test.depth, at_once)?;
+        r.begin(test)?;
         r.model.backend().take_profile();
         let before = r.steps;
         let start = Instant::now();
         match test.kind {
-            Kind::Prompt(n) => r.feed(n, at_once)?,
+            Kind::Prompt(n) => r.feed(n, r.at_once())?,
             Kind::Generate(n) => r.feed(n, 1)?,
         }
         let time = start.elapsed();
@@ -180,6 +193,48 @@ pub fn run(
     }
     let logits_hash = hash(r.model.last_logits());
     Ok(Outcome { test, times, steps, profile, logits_hash })
+}
+
+/// How near steps come to what the memory gives at the same time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Share {
+    /// Bytes per second of a step over those of plain reads right before and after it: median over the steps, and the quarters below and
+    /// above which a quarter of them lie.
+    pub median: f64,
+    /// See [`Share::median`].
+    pub quartiles: [f64; 2],
+    /// Bytes per second of the plain reads, the median.
+    pub memory: f64,
+}
+
+/// Steps that are measured for [`share`], at most.
+const SHARE_STEPS: usize = 48;
+
+/// Generates as `test` says, and reads memory before and after each step: on a machine that is shared, what memory gives changes from
+/// one second to the next, and a limit that was measured before says little. `None` for prompts, and where the backend can not.
+pub fn share(model: &mut dyn Model, test: Test) -> Result<Option<Share>, Error> {
+    let Kind::Generate(n) = test.kind else { return Ok(None) };
+    let mut probe = None;
+    let mut r = Runner::new(model, test)?;
+    r.begin(test)?;
+    let Some(mut before) = r.model.backend().probe_memory(&mut probe)? else { return Ok(None) };
+    let (mut shares, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..n.min(SHARE_STEPS) {
+        r.model.backend().take_profile();
+        let start = Instant::now();
+        r.feed(1, 1)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let Some(profile) = r.model.backend().take_profile() else { return Ok(None) };
+        let Some(after) = r.model.backend().probe_memory(&mut probe)? else { return Ok(None) };
+        let memory = (before + after) / 2.0;
+        shares.push(profile.total().bytes as f64 / seconds / memory);
+        plain.push(memory);
+        before = after;
+    }
+    shares.sort_by(f64::total_cmp);
+    plain.sort_by(f64::total_cmp);
+    let at = |x: &[f64], quarters: usize| x[(x.len() - 1) * quarters / 4];
+    Ok(Some(Share { median: at(&shares, 2), quartiles: [at(&shares, 1), at(&shares, 3)], memory: at(&plain, 2) }))
 }
 
 /// The beginning of BLAKE3 over the bits of the logits.

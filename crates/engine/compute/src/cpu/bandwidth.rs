@@ -34,6 +34,24 @@ pub(super) fn measure(
     Ok((0..passes).map(|_| bytes as f64 / read(team, vector, &memory)).collect())
 }
 
+/// Memory to read in turn with steps: what it gives on a shared machine changes within a second.
+pub struct Probe(HugeVec);
+
+impl Probe {
+    pub(super) fn new() -> Result<Self, Error> {
+        let mut memory = HugeVec::zeroed(FEW_BYTES).map_err(|e| {
+            Error(format!("no {} MiB of memory to measure its bandwidth with: {e}", FEW_BYTES >> 20))
+        })?;
+        memory.fill(60);
+        Ok(Self(memory))
+    }
+
+    /// Bytes per second of one pass.
+    pub(super) fn read(&self, team: &mut Team, vector: &VectorKernels) -> f64 {
+        FEW_BYTES as f64 / read(team, vector, &self.0)
+    }
+}
+
 /// Seconds in which the team reads `memory` once.
 pub(super) fn read(team: &mut Team, vector: &VectorKernels, memory: &[u8]) -> f64 {
     assert!(memory.as_ptr().cast::<f32>().is_aligned());

@@ -5,7 +5,7 @@ use std::time::Instant;
 use octet_weights::Matrix;
 
 use super::arbiter::{Arbiter, Permit};
-use super::bandwidth;
+use super::bandwidth::{self, Probe};
 use super::isa::Isa;
 use super::kernels::Kernels;
 use super::kind::ROWS;
@@ -119,6 +119,16 @@ impl Cpu {
         const PASSES: usize = 4;
         let passes = bandwidth::measure(&mut self.team, &self.vector, bandwidth::FEW_BYTES, PASSES).ok()?;
         passes.into_iter().reduce(f64::max)
+    }
+
+    /// Bytes per second of one pass over `probe`, which is made where there is none.
+    pub(crate) fn probe_memory(&mut self, probe: &mut Option<Probe>) -> Result<f64, Error> {
+        let probe = match probe {
+            Some(made) => made,
+            None => probe.insert(Probe::new()?),
+        };
+        let _pinned = self.team.pin_caller();
+        Ok(probe.read(&mut self.team, &self.vector))
     }
 
     /// Distance of the kernels' software prefetch, in bytes.

@@ -27,4 +27,5 @@ pub mod vector;
 mod word;
 
 pub use arbiter::Arbiter;
+pub use bandwidth::Probe;
 pub use device::{Cpu, CpuOptions};
