@@ -357,6 +357,24 @@ on("performance and API show figures and a request that works", { settings: { sa
   await page.waitForFunction(() => document.querySelector("#api-answer")?.value.includes("chat.completion"));
 });
 
+on("the performance panel shows what was before the page was opened", {}, async page => {
+  const body = JSON.stringify({ messages: [{ role: "user", content: "Hello" }], max_tokens: 40, ignore_eos: true });
+  const answer = await fetch(`${url}/v1/chat/completions`, { method: "POST", headers: { "Content-Type": "application/json" }, body });
+  assert.equal(answer.status, 200);
+  // The server takes its next sample within ten seconds.
+  await page.waitForFunction(async () => {
+    const history = await (await fetch("metrics/history")).json();
+    const generated = history.series["vllm:generation_tokens_total"];
+    return history.ages_s.length === generated.length && Math.max(...generated) > Math.min(...generated);
+  }, null, { timeout: 30_000, polling: 500 });
+  // From here on nothing is generated: what the page draws is what the server kept.
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector("#model")?.value);
+  await page.click("#open-performance");
+  const chart = '.chart[data-metric="performance.generated"] .axis span:last-child';
+  await page.waitForFunction(chart => /highest 0*\.?0*[1-9]/.test(document.querySelector(chart)?.textContent ?? ""), chart, { timeout: 30_000 });
+});
+
 on("models are unloaded and loaded", {}, async page => {
   await page.click("#open-settings");
   await page.click('aside button:has-text("Unload")');

@@ -50,6 +50,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         kv: args.kv.kv(),
         guesses: guesses.guesses(),
         mtp: guesses.wants_mtp(),
+        draft_vocab: guesses.vocab,
         ..Limits::single(context)
     };
     report.check_kv(limits.kv)?;

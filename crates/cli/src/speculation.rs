@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use octet_engine::engine::speculation::{DRAFT_DEFAULT, DRAFT_MAX, Mode, Options};
+use octet_engine::models::DraftVocab;
 use serde_json::{Map, Value};
 
 use crate::Usage;
@@ -37,6 +38,12 @@ pub struct SpeculationFlags {
     /// Guesses that are right with this chance, 0 to 1, once a prompt comes again: to measure, not to use.
     #[arg(long, value_name = "P", hide = true, value_parser = chance)]
     draft_oracle: Option<f64>,
+    /// Of the first N tokens of the vocabulary the block for multi-token prediction guesses one, or one of those in --draft-recent: to measure.
+    #[arg(long, value_name = "N", hide = true)]
+    draft_vocab: Option<u32>,
+    /// Tokens of the text that it may guess besides: to measure.
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(..=32_768))]
+    draft_recent: Option<u32>,
     /// llama-server's; how much is guessed follows from what it brings.
     #[arg(long, hide = true, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N")]
     draft_min: Option<u32>,
@@ -99,9 +106,11 @@ fn chance(s: &str) -> Result<f64, String> {
 impl SpeculationFlags {
     /// Whether one of them is given.
     pub fn is_given(&self) -> bool {
-        let Self { speculative, draft_max, model_draft, speculative_config, draft_oracle, .. } = self;
+        let Self { speculative, draft_max, model_draft, speculative_config, .. } = self;
         let names = speculative.is_some() || model_draft.is_some() || speculative_config.is_some();
-        names || draft_max.is_some() || draft_oracle.is_some()
+        let measured =
+            self.draft_oracle.is_some() || self.draft_vocab.is_some() || self.draft_recent.is_some();
+        names || draft_max.is_some() || measured
     }
 
     /// The engine's options. Opens the draft model, which is fetched if it is not here.
@@ -137,7 +146,12 @@ impl SpeculationFlags {
             How::Mode(mode) => (mode, None),
             How::Draft(name) => (Mode::Draft, Some(Arc::new(crate::model::open(&name, settings)?))),
         };
-        Ok(Options { mode, draft_max, draft, oracle: self.draft_oracle, always: false })
+        let vocab = DraftVocab::default();
+        let vocab = DraftVocab {
+            first: self.draft_vocab.map_or(vocab.first, |n| n as usize),
+            recent: self.draft_recent.map_or(vocab.recent, |n| n as usize),
+        };
+        Ok(Options { mode, draft_max, draft, vocab, oracle: self.draft_oracle, always: false })
     }
 }
 

@@ -393,6 +393,9 @@ pub trait Backend: Send + Sized + 'static {
     fn copy_slot(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
     /// Copies page `from` to page `to`, in all layers.
     fn copy_page(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
+    /// Makes row `to` of one projection what row `from` of another is, for each `(from, to)`. Both have the same number of columns and
+    /// were packed from the same type; each `to` comes once. Biases stay. Called between steps.
+    fn copy_rows(&mut self, from: &Self::Weight, to: &mut Self::Weight, rows: &[(u32, u32)]);
     /// Writes the state of a slot into `out`, whose length is [`CacheShape::slot_bytes`].
     fn save_slot(&mut self, cache: &Self::Cache, slot: usize, out: &mut [u8]);
     /// The inverse of [`Backend::save_slot`].

@@ -246,6 +246,12 @@ impl Backend for Reference {
             }
         }
     }
+    fn copy_rows(&mut self, from: &Dense, to: &mut Dense, rows: &[(u32, u32)]) {
+        for &(a, b) in rows {
+            let row = &from.values[a as usize * from.cols..][..from.cols];
+            to.values[b as usize * to.cols..][..to.cols].copy_from_slice(row);
+        }
+    }
     fn save_slot(&mut self, cache: &Cache, slot: usize, out: &mut [u8]) {
         let mut out = out.chunks_exact_mut(4);
         for l in &cache.layers {

@@ -116,6 +116,19 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn rows_that_are_copied_are_those_of_the_other_matrix((seed, ty, shape, rows) in copies()) {
+        copies_rows(Reference, seed, ty, shape, &rows);
+        for isa in isas() {
+            copies_rows(cpu(isa, 2, false), seed, ty, shape, &rows);
+        }
+        copies_rows(cpu(Isa::detect(), 1, true), seed, ty, shape, &rows);
+    }
+}
+
 /// To the token, whatever the batch: the counts are the choices of the oracle's router.
 #[test]
 fn experts_are_counted_as_the_router_chooses() {

@@ -228,10 +228,8 @@ impl Report {
         let weights = self.group(Group::Mtp).map_or(0, &packed);
         let page = layer_cache(c, c.layers).page_bytes(limits.kv) as u64;
         let head = self.group(if self.tied { Group::Embedding } else { Group::LmHead }).map_or(0, packed);
-        let head = match models::draft_vocab(c.vocab) {
-            0 => 0,
-            rows => (u128::from(head) * rows as u128 / c.vocab as u128) as u64,
-        };
+        let rows = limits.draft_vocab.rows(c.vocab);
+        let head = (u128::from(head) * rows as u128 / c.vocab.max(1) as u128) as u64;
         let states = (4 * c.hidden as u64).saturating_mul(2 * (limits.batch_tokens + limits.slots) as u64);
         weights
             .saturating_add(page.saturating_mul(limits.pages as u64))

@@ -9,7 +9,7 @@ use octet_compute::backend::KvType;
 use octet_compute::batch::{PAGE_TOKENS, Redo};
 use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_engine::cache::Pool;
-use octet_engine::models::{self, Guess, Limits, Rows};
+use octet_engine::models::{self, DraftVocab, Guess, Limits, Rows};
 
 struct Counting;
 
@@ -79,6 +79,7 @@ fn decode() {
             batch_outputs: 4,
             guesses: 3,
             mtp: true,
+            draft_vocab: DraftVocab { first: 16, recent: 32 },
             ..Limits::single(context)
         };
         let mut model = models::load(&file, cpu, limits, &mut |_, _| {}).expect("a tiny model loads");
@@ -107,6 +108,7 @@ fn decode() {
         let mut redo = Redo::default();
         let (mut fill, mut draft) = (Rows::with_capacity(512, 4, 20), Rows::with_capacity(4, 4, 20));
         let mut out = [Guess::default()];
+        let mut rare = 0;
         let mut guess = || {
             pool.reserve(&mut seq, 4).expect("room");
             let past = seq.tokens.len();
@@ -123,6 +125,10 @@ fn decode() {
                 rows.from.push_row(n.start - past);
                 rows.batch.push(&[5], n.start, seq.slot, &seq.pages, 1);
             }
+            // tokens that have a place, and tokens that need one
+            model.note(&seq.tokens[past - 40..]);
+            rare = (rare + 1) % vocab;
+            model.note(&[rare]);
             model.draft(&fill, &draft, &mut out).expect("a CPU does not fail");
         };
         guess();

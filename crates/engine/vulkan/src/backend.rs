@@ -200,8 +200,9 @@ impl Vulkan {
         let (rows, cols) = (first.rows, first.cols);
         let ty = match DeviceType::of(first.ty) {
             _ if self.exact => DeviceType::F32,
-            // two scales share a word, and an expert begins with a word
+            // two scales share a word; an expert begins with one, and so does a row that may be copied
             DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => DeviceType::I8,
+            DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::I8,
             ty => ty,
         };
         let mut planes = weights::Planes::default();
@@ -359,6 +360,23 @@ impl Backend for Vulkan {
                 for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
                     let n = (rows * device_row_bytes(ty, dim)) as u64;
                     be.recorder.copy((&b, from as u64 * n), (&b, to as u64 * n), n)?;
+                }
+            }
+            be.recorder.barrier();
+            Ok(())
+        });
+    }
+    fn copy_rows(&mut self, from: &Weight, to: &mut Weight, rows: &[(u32, u32)]) {
+        assert!(
+            (from.ty, from.cols) == (to.ty, to.cols),
+            "rows are copied between matrices of one type and width"
+        );
+        self.guard(|be| {
+            be.recorder.barrier();
+            let planes = [(&from.quants, &to.quants), (&from.high, &to.high), (&from.scales, &to.scales)];
+            for ((a, b), n) in planes.into_iter().zip(weights::row_bytes(from.ty, from.cols)) {
+                for &(row, place) in rows {
+                    be.recorder.copy((a, u64::from(row) * n), (b, u64::from(place) * n), n)?;
                 }
             }
             be.recorder.barrier();

@@ -127,6 +127,22 @@ pub(crate) fn pack(m: &Matrix, ty: DeviceType) -> Planes {
     planes
 }
 
+/// Bytes of a row in each plane: quants, high bits, scales. Of `Q8_0` where the row has an even number of blocks.
+pub(crate) fn row_bytes(ty: DeviceType, cols: usize) -> [u64; 3] {
+    let blocks = cols / 32;
+    let pieces = blocks.div_ceil(LANES) * LANES;
+    let words = match ty {
+        DeviceType::F32 => [0, 0, cols],
+        DeviceType::F16 | DeviceType::Bf16 => [0, 0, cols.div_ceil(2)],
+        DeviceType::Q8_0 => [8 * pieces, 0, blocks / 2],
+        DeviceType::I8 => [8 * pieces, 0, 2 * blocks],
+        DeviceType::Q4_K => [4 * pieces, 0, blocks / 8 * 4],
+        DeviceType::Q5_K => [4 * pieces, pieces, blocks / 8 * 4],
+        DeviceType::Q6_K => [4 * pieces, 2 * pieces, blocks / 8 * 5],
+    };
+    words.map(|n| 4 * n as u64)
+}
+
 fn pack_floats(m: &Matrix, ty: DeviceType, planes: &mut Planes) {
     if ty != DeviceType::F32 {
         for r in 0..m.rows {

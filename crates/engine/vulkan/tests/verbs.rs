@@ -56,6 +56,12 @@ proptest! {
     }
 
     #[test]
+    fn rows_that_are_copied_are_those_of_the_other_matrix((seed, ty, shape, rows) in copies()) {
+        let Some(be) = vulkan() else { return Ok(()) };
+        copies_rows(be, seed, ty, shape, &rows);
+    }
+
+    #[test]
     fn does_not_depend_on_the_batch_or_the_cut(shape in shapes(), n in 2..100usize, cut in 1..99usize) {
         let Some(be) = vulkan() else { return Ok(()) };
         let cut = cut.min(n - 1);

@@ -129,6 +129,7 @@ impl Server {
     pub async fn run(self, mut stage: watch::Receiver<Stage>) {
         let Self { listener, app } = self;
         let idle = tokio::spawn(Arc::clone(&app.models).unload_idle());
+        let history = tokio::spawn(Arc::clone(&app).keep_history());
         let routes = app.gateway().map(|gateway| tokio::spawn(Arc::clone(gateway).run()));
         let close = watch::Sender::new(());
         let mut draining = stage.clone();
@@ -148,6 +149,7 @@ impl Server {
             () = reached(&mut stage, Stage::Stop) => true,
         };
         idle.abort();
+        history.abort();
         if let Some(routes) = routes {
             routes.abort();
         }

@@ -104,6 +104,9 @@ impl Backend for Cpu {
             }
         }
     }
+    fn copy_rows(&mut self, from: &Weight, to: &mut Weight, rows: &[(u32, u32)]) {
+        rows.iter().for_each(|&(a, b)| to.packed.copy_row(&from.packed, a as usize, b as usize));
+    }
     fn save_slot(&mut self, cache: &Cache, slot: usize, mut out: &mut [u8]) {
         for l in &cache.layers {
             if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {

@@ -116,6 +116,7 @@ impl Options {
             guesses: self.speculation.guesses(),
             kv: self.kv,
             mtp: self.speculation.wants_mtp(),
+            draft_vocab: self.speculation.vocab,
         })
     }
 
@@ -138,6 +139,7 @@ impl Options {
             guesses: 0,
             kv: self.kv,
             mtp: false,
+            draft_vocab: models::DraftVocab::default(),
         })
     }
 

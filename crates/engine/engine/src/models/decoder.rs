@@ -58,8 +58,10 @@ pub struct Mtp<B: Backend> {
 pub struct DraftHead<B: Backend> {
     /// The rows.
     pub weight: B::Weight,
-    /// Which token each is.
+    /// Which token each of the first ones is; the rest are places for those of the text ([`super::mtp::Recent`]).
     pub ids: Vec<u32>,
+    /// How many such places there are.
+    pub recent: usize,
 }
 
 /// All weights of a model.

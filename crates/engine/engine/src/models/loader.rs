@@ -8,19 +8,11 @@ use octet_weights::{Matrix, Model};
 use super::architectures::QkNorm;
 use super::config::Config;
 use super::decoder::{Decoder, DraftHead, FeedForward, Layer, Mixer, Mtp};
+use super::mtp::DraftVocab;
 use crate::Error;
 
-/// Tokens among which drafts are chosen, besides [`MARKS`]: the first ones of the vocabulary, which in byte-pair encodings are
-/// the commonest. The head is read for each draft, so a part of it is a multiple of the speed (arXiv 2502.14856).
-const DRAFT_VOCAB: usize = 32_768;
 /// Types of tokens that end and mark parts of an answer: control tokens and those that were added.
 const MARKS: [i64; 2] = [3, 4];
-
-/// Tokens that the block for multi-token prediction has a part of the head for, control tokens left out; 0 where it uses the model's
-/// own, as a small vocabulary allows.
-pub(crate) fn draft_vocab(vocab: usize) -> usize {
-    if vocab < 2 * DRAFT_VOCAB { 0 } else { DRAFT_VOCAB }
-}
 
 /// Called while a model loads, with bytes loaded so far and in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -44,12 +36,12 @@ impl<'a, B: Backend> Loader<'a, B> {
         Self { model, be, config, progress, loaded: 0, used: HashSet::new() }
     }
 
-    /// The whole model; the multi-token-prediction block too where the file has one and `with_mtp` asks for it.
-    pub fn decoder(mut self, with_mtp: bool) -> Result<Decoder<B>, Error> {
+    /// The whole model; the multi-token-prediction block too where the file has one and `mtp` says what it drafts among.
+    pub fn decoder(mut self, mtp: Option<DraftVocab>) -> Result<Decoder<B>, Error> {
         let c = self.config;
         let (embedding, head) = self.embedding_and_head()?;
         let layers = (0..c.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
-        let mtp = if with_mtp && c.mtp_layers == 1 { Some(self.mtp(c.layers)?) } else { None };
+        let mtp = mtp.filter(|_| c.mtp_layers == 1).map(|vocab| self.mtp(c.layers, vocab)).transpose()?;
         let norm = self.vector("output_norm.weight", &[c.hidden])?;
         self.refuse_the_rest()?;
         Ok(Decoder { hidden: c.hidden, vocab: c.vocab, eps: c.eps, embedding, layers, norm, head, mtp })
@@ -89,7 +81,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// The multi-token-prediction block, which the file has as block `i`.
-    fn mtp(&mut self, i: usize) -> Result<Mtp<B>, Error> {
+    fn mtp(&mut self, i: usize, vocab: DraftVocab) -> Result<Mtp<B>, Error> {
         let h = self.config.hidden;
         let name = |n: &str| format!("blk.{i}.nextn.{n}.weight");
         let norm = name("shared_head_norm");
@@ -101,32 +93,36 @@ impl<'a, B: Backend> Loader<'a, B> {
             fc_hidden: self.columns(&name("eh_proj"), [h, 2 * h], h..2 * h)?,
             layer: self.layer(i)?,
             norm: self.vector(&norm, &[h])?,
-            head: self.draft_head()?,
+            head: self.draft_head(vocab)?,
         })
     }
 
-    /// The head for drafts, where the whole one is much larger.
-    fn draft_head(&mut self) -> Result<Option<DraftHead<B>>, Error> {
+    /// The head for drafts, where the whole one is much larger: the first tokens, [`MARKS`], and places for those of the text.
+    fn draft_head(&mut self, among: DraftVocab) -> Result<Option<DraftHead<B>>, Error> {
         let (vocab, hidden) = (self.config.vocab, self.config.hidden);
-        if draft_vocab(vocab) == 0 {
+        if !among.is_part_of(vocab) {
             return Ok(None);
         }
+        let DraftVocab { first, recent } = among;
         let own = self.model.info("output.weight").is_some();
         let name = if own { "output.weight" } else { "token_embd.weight" };
         let all = self.model.tensor(name, &[vocab, hidden])?.matrix();
-        let mut rows = all.slice_rows(0, DRAFT_VOCAB);
+        let mut rows = all.slice_rows(0, first);
         let mut data = rows.data.to_vec();
-        let mut ids: Vec<u32> = (0..DRAFT_VOCAB as u32).collect();
+        let mut ids: Vec<u32> = (0..first as u32).collect();
         let kinds = self.model.metadata.opt_ints("tokenizer.ggml.token_type")?.unwrap_or_default();
-        for (id, kind) in kinds.iter().enumerate().take(vocab).skip(DRAFT_VOCAB) {
+        for (id, kind) in kinds.iter().enumerate().take(vocab).skip(first) {
             if MARKS.contains(kind) {
                 data.extend_from_slice(&all.slice_rows(id, id + 1).data);
                 ids.push(id as u32);
             }
         }
-        (rows.rows, rows.data) = (ids.len(), data.into());
+        // Any row will do for a place that has no token yet.
+        let any = all.slice_rows(0, 1).data;
+        (0..recent).for_each(|_| data.extend_from_slice(&any));
+        (rows.rows, rows.data) = (ids.len() + recent, data.into());
         let head = self.be.weight(&rows, None);
-        Ok(Some(DraftHead { weight: self.named(name, head)?, ids }))
+        Ok(Some(DraftHead { weight: self.named(name, head)?, ids, recent }))
     }
 
     fn done(&mut self, name: &str) {

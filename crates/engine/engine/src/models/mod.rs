@@ -7,11 +7,12 @@ mod device;
 mod keys;
 pub mod loader;
 pub(crate) mod mtp;
+mod recent;
 pub mod rope;
 
 pub use architectures::{ARCHITECTURES, Architecture, QkNorm};
 pub use device::Device;
-pub use mtp::{Guess, Rows};
+pub use mtp::{DraftVocab, Guess, Rows};
 
 use std::sync::Arc;
 
@@ -23,7 +24,6 @@ use octet_compute::{Batch, ExpertCounts};
 use crate::Error;
 use config::Config;
 use decoder::{Decoder, Scratch};
-pub(crate) use loader::draft_vocab;
 use loader::{Loader, Progress};
 
 /// How much memory a model's caches and activations may take, and what to load.
@@ -46,6 +46,8 @@ pub struct Limits {
     pub kv: KvTypes,
     /// Load the multi-token-prediction block, where the file has one.
     pub mtp: bool,
+    /// The tokens that it drafts among.
+    pub draft_vocab: DraftVocab,
 }
 
 impl Limits {
@@ -60,6 +62,7 @@ impl Limits {
             guesses: 0,
             kv: KvType::F16.into(),
             mtp: false,
+            draft_vocab: DraftVocab::default(),
         }
     }
 }
@@ -104,6 +107,9 @@ pub trait Model: Send {
     fn has_mtp(&self) -> bool {
         false
     }
+    /// These tokens stand in a text that the block drafts for, the latest last: from now on it may guess them too, however rare they are
+    /// ([`DraftVocab::recent`]). Does nothing without the block, or where it drafts among all tokens.
+    fn note(&mut self, _tokens: &[u32]) {}
     /// The block's pass after a step: writes the keys and values of `fill`, and one guess for each sequence of `draft` into `out`, which
     /// has one token each. Both name rows of the last step, and the tokens that follow these. Does nothing without the block. The last
     /// step's logits and states are gone then.
@@ -161,7 +167,8 @@ pub fn load<B: Backend + Inspect>(
         let what = format!("a cache of {} pages is more than can be numbered", limits.pages);
         return Err(octet_compute::Error(what).into());
     }
-    let decoder = Loader::new(model, &mut be, &config, progress).decoder(limits.mtp)?;
+    let decoder =
+        Loader::new(model, &mut be, &config, progress).decoder(limits.mtp.then_some(limits.draft_vocab))?;
     let shape = decoder.cache_shape(limits.pages, limits.slots, limits.guesses, limits.kv);
     let step = StepShape {
         tokens: limits.batch_tokens,
@@ -333,6 +340,13 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn has_mtp(&self) -> bool {
         self.mtp.is_some()
+    }
+
+    fn note(&mut self, tokens: &[u32]) {
+        let Self { be, decoder, mtp: state, .. } = self;
+        if let (Some(head), Some(state)) = (decoder.mtp.as_mut().and_then(|m| m.head.as_mut()), state) {
+            state.note(be, &decoder.head, head, tokens);
+        }
     }
 
     fn draft(&mut self, fill: &Rows, draft: &Rows, out: &mut [Guess]) -> Result<(), Error> {

@@ -11,6 +11,7 @@ use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_engine::engine::{
     Constraint, Engine, Event, Finish, Options, Pooling, Request, ThinkingBudget, TokenLogprob,
 };
+use octet_engine::models::DraftVocab;
 use octet_engine::sampler::SamplerParams;
 use octet_synth::{Mix, tiny};
 
@@ -221,6 +222,45 @@ fn the_trained_block_guesses_well() {
             assert!(s.accepted * 10 > s.drafted * 6, "{} of {} guesses were right", s.accepted, s.drafted);
         }
     }
+}
+
+/// Answers that repeat rare tokens of the prompt: the block, which drafts among few tokens, guesses more of them where those of the text
+/// are among these. The text is the same.
+#[test]
+fn tokens_of_the_text_are_guessed_however_rare() {
+    let file = octet_weights::Model::open(FOX).expect("the model inside opens");
+    let mut off = open(&file, Speculation::off(), |_| {});
+    let texts = [
+        "Tell me a story about a hedgehog.",
+        "Describe a squirrel as JSON.",
+        "What is the capital of Portugal?",
+        "Write a Python function that adds two numbers.",
+    ];
+    let requests: Vec<Request> = texts
+        .into_iter()
+        .map(|text| {
+            let text = format!("<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n<think>\n");
+            let ids = off.tokenizer().encode(&text, octet_engine::tokenizer::Special::Parse);
+            greedy(ids.expect("it is short"), 100)
+        })
+        .collect();
+    let want = run(&mut off, requests.clone(), 1);
+    let share = |first, recent| {
+        let vocab = DraftVocab { first, recent };
+        let mut engine = open(&file, Speculation { vocab, draft_max: 1, ..always(Mode::Mtp, None) }, |_| {});
+        for together in [1, 4] {
+            assert!(run(&mut engine, requests.clone(), together) == want, "{vocab:?}, {together} at a time");
+        }
+        let s = engine.stats().speculation;
+        let share = s.accepted as f64 / s.drafted as f64;
+        println!("{vocab:?}: {} of {} guesses were right, {share:.3}", s.accepted, s.drafted);
+        share
+    };
+    // all tokens of the model; few; few and the text's, also where they change places all the time
+    let (all, few) = (share(0, 0), share(512, 0));
+    let (with_text, changing) = (share(512, 256), share(512, 30));
+    assert!(few + 0.05 < with_text && with_text <= all + 0.02, "{few}, {with_text}, {all}");
+    assert!(few < changing && changing <= with_text, "{few}, {changing}, {with_text}");
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn provider(target: &octet_config::Target, info: &ModelInfo) -> String {
 }
 
 /// Paths that are the operator's: what others ask shows there.
-const OPERATORS: &[&str] = &["/metrics", "/props", "/experts"];
+const OPERATORS: &[&str] = &["/metrics", "/metrics/history", "/props", "/experts"];
 
 impl Gateway {
     /// Whether everybody may come in.

@@ -100,6 +100,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/health", get(status::health))
         .route("/ready", get(status::ready))
         .route("/metrics", get(status::metrics))
+        .route("/metrics/history", get(status::history))
         .route("/props", get(status::props))
         .route("/experts", get(status::experts))
         .route("/openapi.json", get(status::openapi))

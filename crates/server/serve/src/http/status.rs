@@ -1,6 +1,7 @@
 //! How the server is: health, readiness, metrics, properties, its description.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
@@ -173,6 +174,19 @@ fn expert_usage(app: &App, index: usize) -> Value {
     out["model"] = app.models.name(index).into();
     out["is_sleeping"] = loaded.is_none().into();
     out
+}
+
+/// `GET /metrics/history`: an hour of a few metrics of a model.
+pub async fn history(
+    State(app): State<Arc<App>>,
+    which: Result<Query<Which>, QueryRejection>,
+    request: Request,
+) -> Response {
+    about(&app, which, &request, |index| {
+        let mut out = app.history.json(index, Instant::now());
+        out["model"] = app.models.name(index).into();
+        out
+    })
 }
 
 /// `GET /openapi.json`

@@ -76,7 +76,8 @@ impl Line {
 }
 
 /// Asked again and again by monitors and the page: their lines would hide the others, and are only written with `--verbose`.
-const WATCHING: &[&str] = &["/health", "/v1/health", "/ready", "/metrics", "/props", "/experts"];
+const WATCHING: &[&str] =
+    &["/health", "/v1/health", "/ready", "/metrics", "/metrics/history", "/props", "/experts"];
 
 /// What nginx calls a client that went away.
 const CLIENT_GONE: u16 = 499;

@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Exposed;
 
 use super::experts::ExpertMetrics;
+use super::history;
 use super::routes::RouteMetrics;
 use super::speculation::SpeculationMetrics;
 use crate::models::Registry;
@@ -321,6 +322,33 @@ impl Metrics {
         let mut out = String::new();
         encode(&mut out, &self.exposed)?;
         Ok(out)
+    }
+
+    /// What [`history::SERIES`] are of a model now.
+    pub fn sample(&self, models: &Registry, index: usize) -> history::Values {
+        let loaded = models.loaded(index);
+        let stats = loaded.as_ref().map(|l| l.handle.stats()).unwrap_or_default();
+        let label = Self::model(&models.name(index));
+        let count = |family: &Count| family.get_or_create(&label).get() as f64;
+        let cache = stats.cache;
+        [
+            count(&self.generation_tokens),
+            count(&self.computed),
+            count(&self.queries),
+            count(&self.hits),
+            stats.running as f64,
+            (stats.waiting + models.waiting(index)) as f64,
+            cache.pages_used as f64 / cache.pages.max(1) as f64,
+            cache.snapshot_bytes as f64,
+            cache.disk.bytes as f64,
+            stats.steps as f64,
+            stats.step_time.as_secs_f64(),
+            stats.step_bytes as f64,
+            loaded.as_ref().and_then(|l| l.handle.bandwidth()).unwrap_or(0) as f64,
+            stats.speculation.drafted as f64,
+            stats.speculation.accepted as f64,
+            resident_memory() as f64,
+        ]
     }
 
     fn read_engine(&self, models: &Registry, index: usize, label: &Model) {

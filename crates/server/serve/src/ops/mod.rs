@@ -2,6 +2,7 @@
 
 mod access;
 mod experts;
+pub mod history;
 mod keys;
 mod metrics;
 mod origin;

@@ -265,6 +265,38 @@ async fn experts_are_counted() {
     }
 }
 
+/// By the same names and with the same values as `/metrics`.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_hour_of_metrics_is_kept() {
+    let f = Fixture::start().await;
+    f.ok(CHAT, &chat("word")).await;
+    f.until("the engine rests", || f.app.models.loaded(0).is_some_and(|l| l.handle.stats().running == 0))
+        .await;
+    let sample = f.app.metrics.sample(&f.app.models, 0);
+    f.app.history.push(0, std::time::Instant::now(), sample);
+    let (status, kept) = f.get("/metrics/history?model=tiny").await;
+    assert_eq!((status, &kept["model"], &kept["interval_s"]), (200, &json!("tiny"), &json!(10)));
+    let ages = kept["ages_s"].as_array().unwrap().len();
+    let metrics = f.text("/metrics").await;
+    for (name, values) in kept["series"].as_object().unwrap() {
+        let values = values.as_array().unwrap();
+        assert_eq!(values.len(), ages, "{name}");
+        let line = metrics
+            .lines()
+            .find(|l| l.strip_prefix(name.as_str()).is_some_and(|l| l.starts_with(['{', ' '])));
+        let now: f64 = line.and_then(|l| l.rsplit(' ').next()?.parse().ok()).expect(name);
+        // What a process holds changes, and so does what the memory gives, which is measured when the model rests.
+        if !["process_resident_memory_bytes", "octet:memory_bandwidth_bytes"].contains(&name.as_str()) {
+            assert_eq!(values.last().and_then(|v| v.as_f64()), Some(now), "{name}");
+        }
+    }
+    assert!(
+        kept["series"]["vllm:generation_tokens_total"].as_array().unwrap().last().unwrap().as_f64()
+            > Some(0.0)
+    );
+    assert_eq!(f.get("/metrics/history?model=no").await.0, 404);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn system_messages_stand_where_the_template_takes_them() {
     // The second refuses later ones, as Qwen3.5's does; the third has none, and wants turns to alternate, as Gemma's does.

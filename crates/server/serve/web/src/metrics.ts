@@ -1,4 +1,4 @@
-// Samples of /metrics over the last hour, from when the page is opened.
+// Samples of the last hour: those that the server keeps, and those of /metrics since the page was opened.
 import { signal } from "@preact/signals";
 import { call } from "./api.ts";
 
@@ -27,7 +27,37 @@ export function parse(text: string, model: string): Record<string, number> {
   return out;
 }
 
+interface History {
+  ages_s: number[];
+  series: Record<string, number[]>;
+}
+
+/** The server's samples as if they were of /metrics, for `now` on this machine's clock. */
+function kept(history: History, now: number): Sample[] {
+  const names = Object.keys(history.series);
+  return history.ages_s.map((age, i) => ({
+    at: now - age * 1000,
+    values: Object.fromEntries(names.map(name => [name, history.series[name]![i] ?? 0])),
+  }));
+}
+
+/** Puts what was before the page was opened in front of its own samples. A server that keeps none loses nothing. */
+async function before() {
+  const model = modelNow;
+  if (!model) return;
+  try {
+    const history = (await (await call(`metrics/history?model=${encodeURIComponent(model)}`)).json()) as History;
+    if (model !== modelNow) return;
+    const own = samples.peek();
+    const first = own[0]?.at ?? Infinity;
+    samples.value = [...kept(history, Date.now()).filter(s => s.at < first), ...own];
+  } catch {
+    // a router's model, or an older server
+  }
+}
+
 let timer = 0;
+let asked = "";
 let modelNow = "";
 let looks = false;
 
@@ -45,6 +75,10 @@ async function sample() {
 }
 
 function next() {
+  if (asked !== modelNow) {
+    asked = modelNow;
+    void before();
+  }
   void sample();
   timer = window.setTimeout(next, looks ? PERIOD_MS : QUIET_MS);
 }

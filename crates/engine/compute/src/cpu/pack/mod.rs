@@ -118,6 +118,20 @@ impl Packed {
         Ok(packed)
     }
 
+    /// Makes row `to` what row `from` of `other` is, as it lies there. Both are single matrices of one type and width. A row is spread over
+    /// its whole group, so this costs as many cache lines as a product with all 32 rows of it.
+    pub fn copy_row(&mut self, other: &Self, from: usize, to: usize) {
+        let layout = self.layout;
+        assert!(
+            layout.ty == other.layout.ty && layout.cols == other.layout.cols,
+            "rows are copied between matrices of one type and width"
+        );
+        assert!(from < other.layout.rows && to < layout.rows, "rows of both");
+        let bytes = layout.group_bytes;
+        let group = &mut self.data[to / ROWS * bytes..][..bytes];
+        rows::copy(&layout, other.group(from / ROWS), from % ROWS, group, to % ROWS);
+    }
+
     /// Shape and kind of each matrix.
     pub fn layout(&self) -> &Layout {
         &self.layout

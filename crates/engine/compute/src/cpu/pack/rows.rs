@@ -1,7 +1,8 @@
-//! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks. Called by
-//! `Layout::pack_group`.
+//! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks; and from one group to another. Called by
+//! `Layout::pack_group` and `Packed::copy_row`.
 
-use crate::cpu::kind::{Kind, Planes, ROWS, SUBS, VECTOR};
+use super::Layout;
+use crate::cpu::kind::{Kind, Planes, ROWS, SUB, SUBS, VECTOR};
 
 /// Writes up to `ROWS` rows into their group.
 pub(super) fn pack(kind: Kind, rows: &[&[u8]], group: &mut [u8]) {
@@ -25,6 +26,46 @@ pub(super) fn pack(kind: Kind, rows: &[&[u8]], group: &mut [u8]) {
         Kind::Q2_K => large::<84>(Kind::Q2_K, rows, group, q2_k),
         Kind::Q3_K => large::<110>(Kind::Q3_K, rows, group, q3_k),
         Kind::IQ4_XS => large::<136>(Kind::IQ4_XS, rows, group, iq4_xs),
+    }
+}
+
+/// Copies one row's places in a plane.
+type Lane = fn(&[u8], usize, &mut [u8], usize);
+
+/// Copies row `a` of the group `from` to row `b` of the group `to`, both of this layout.
+pub(super) fn copy(layout: &Layout, from: &[u8], a: usize, to: &mut [u8], b: usize) {
+    let Some(planes) = layout.kind.planes() else {
+        let block = layout.ty.block_bytes();
+        return match layout.kind {
+            Kind::Raw => {
+                let n = layout.cols / layout.ty.block_len() * block;
+                to[b * n..][..n].copy_from_slice(&from[a * n..][..n]);
+            }
+            Kind::F32 => lane::<4>(from, a, to, b),
+            _ => lane::<2>(from, a, to, b),
+        };
+    };
+    let scales: Lane = match layout.kind {
+        Kind::Q4_0 | Kind::IQ4_NL | Kind::Q4_1 | Kind::Q5_0 | Kind::Q5_1 | Kind::Q8_0 => lane::<2>,
+        _ => lane::<1>,
+    };
+    let mut at = 0;
+    for first in (0..layout.cols / SUB).step_by(SUBS) {
+        let n = SUBS.min(layout.cols / SUB - first);
+        let parts: [(usize, Lane); 3] =
+            [(planes.head, lane::<2>), (n * planes.scale, scales), (n * planes.sub_bytes(), lane::<4>)];
+        for (bytes, copy) in parts {
+            copy(&from[at..at + bytes], a, &mut to[at..at + bytes], b);
+            at += bytes;
+        }
+    }
+}
+
+/// Row `a` of each `[ROWS][N]` of `from`, to row `b` of those of `to`.
+fn lane<const N: usize>(from: &[u8], a: usize, to: &mut [u8], b: usize) {
+    let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
+    for (from, to) in from.chunks_exact(ROWS).zip(to.chunks_exact_mut(ROWS)) {
+        to[b] = from[a];
     }
 }
 

@@ -21,7 +21,7 @@ use super::Running;
 use super::choice::Choice;
 use crate::Error;
 use crate::cache::Cache;
-use crate::models::Model;
+use crate::models::{DraftVocab, Model};
 use controller::{Class, Controller, History, Shared};
 use lookup::Lookup;
 
@@ -61,6 +61,8 @@ pub struct Options {
     pub draft_max: usize,
     /// A model for [`Mode::Draft`], with the same tokenizer.
     pub draft: Option<Arc<octet_weights::Model>>,
+    /// The tokens that the block for multi-token prediction drafts among.
+    pub vocab: DraftVocab,
     /// For tests: compute all guesses, whether that pays or not.
     pub always: bool,
     /// For measurements: replace all guesses by some that are right with this chance, 0 to 1.
@@ -69,7 +71,8 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::Auto, draft_max: DRAFT_DEFAULT, draft: None, always: false, oracle: None }
+        let vocab = DraftVocab::default();
+        Self { mode: Mode::Auto, draft_max: DRAFT_DEFAULT, draft: None, vocab, always: false, oracle: None }
     }
 }
 
@@ -98,12 +101,13 @@ impl Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mode, draft_max, draft, always, oracle } = self;
+        let Self { mode, draft_max, draft, vocab, always, oracle } = self;
         let draft = draft.as_ref().map(|m| &m.origin);
         f.debug_struct("Options")
             .field("mode", mode)
             .field("draft_max", draft_max)
             .field("draft", &draft)
+            .field("vocab", vocab)
             .field("always", always)
             .field("oracle", oracle)
             .finish()
@@ -153,6 +157,8 @@ pub struct Guesses {
     pub drafted: usize,
     /// Those of them that were right.
     pub accepted: usize,
+    /// Tokens of the text that the block for multi-token prediction was told of.
+    noted: usize,
     lookup: Option<Lookup>,
 }
 

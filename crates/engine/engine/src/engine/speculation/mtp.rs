@@ -17,6 +17,10 @@ use super::{Drafter, Work, measure};
 use crate::Error;
 use crate::models::{Guess, Model, Rows};
 
+/// Tokens at the end of a text that the block is told of. Most of them it drafts among in any case; of the others each costs a copy of a
+/// row once.
+const NOTED_TOKENS_MAX: usize = 8192;
+
 pub(super) struct Block {
     fill: Rows,
     draft: Rows,
@@ -48,7 +52,8 @@ impl Block {
         }
         self.order.clear();
         let (others, room) = (work.others(), work.model.limits().batch_tokens);
-        for (i, r) in work.running.iter_mut().enumerate() {
+        let Work { model, running, .. } = work;
+        for (i, r) in running.iter_mut().enumerate() {
             let (lease, tokens) = (&r.lease, &r.choice.tokens);
             if r.fresh == 0 || lease.is_loading() {
                 continue;
@@ -72,6 +77,9 @@ impl Block {
                 );
                 self.order.push(i);
                 end = last;
+                let noted = &mut r.choice.guesses.noted;
+                model.note(&tokens[(*noted).max(tokens.len().saturating_sub(NOTED_TOKENS_MAX))..]);
+                *noted = tokens.len();
             }
             let n = end.saturating_sub(past);
             if self.fill.batch.fits(past, n, lease.slot, &lease.pages) && self.fill.batch.len() + n <= room {

@@ -44,6 +44,7 @@ pub fn limits() -> Limits {
         guesses: 4,
         kv: KvType::F32.into(),
         mtp: true,
+        draft_vocab: models::DraftVocab::default(),
     }
 }
 

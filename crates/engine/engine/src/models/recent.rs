@@ -1,0 +1,138 @@
+//! The rare tokens that came last in the texts of running answers, which have places in the head for drafts. Called by `mtp`.
+
+/// A token that the head has anyway.
+const ALWAYS: u16 = u16::MAX;
+/// A token without a place.
+const NOWHERE: u16 = u16::MAX - 1;
+
+/// Which token has which place. When all are taken, one goes whose token has not come since the last round (a clock, as for pages of
+/// memory: nearly the least recently used, without a list to keep in order).
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    /// The place of each token of the vocabulary.
+    place: Vec<u16>,
+    /// The token at each place, of those that are taken.
+    ids: Vec<u32>,
+    /// Has come since the hand passed; and its row is yet to be copied.
+    seen: Vec<bool>,
+    new: Vec<bool>,
+    hand: usize,
+    places: usize,
+    /// The row of the first place.
+    first: u32,
+    changes: Vec<(u32, u32)>,
+}
+
+impl Recent {
+    /// `places` places behind the rows of `always`.
+    pub fn new(vocab: usize, always: &[u32], places: usize) -> Self {
+        let places = places.min(usize::from(NOWHERE));
+        let mut place = vec![NOWHERE; vocab];
+        always.iter().for_each(|&id| place[id as usize] = ALWAYS);
+        Self {
+            place,
+            ids: Vec::with_capacity(places),
+            seen: vec![false; places],
+            new: vec![false; places],
+            hand: 0,
+            places,
+            first: always.len() as u32,
+            changes: Vec::with_capacity(places),
+        }
+    }
+
+    /// Tokens that have a place, from the first place on.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// `id` stands in the text.
+    pub fn note(&mut self, id: u32) {
+        let Some(&place) = self.place.get(id as usize) else { return };
+        match place {
+            ALWAYS => {}
+            NOWHERE => self.take_a_place(id),
+            place => self.seen[usize::from(place)] = true,
+        }
+    }
+
+    fn take_a_place(&mut self, id: u32) {
+        let place = if self.ids.len() < self.places {
+            self.ids.push(id);
+            self.ids.len() - 1
+        } else if self.places == 0 {
+            return;
+        } else {
+            while std::mem::take(&mut self.seen[self.hand]) {
+                self.hand = (self.hand + 1) % self.places;
+            }
+            let place = self.hand;
+            self.hand = (place + 1) % self.places;
+            self.place[self.ids[place] as usize] = NOWHERE;
+            self.ids[place] = id;
+            place
+        };
+        self.place[id as usize] = place as u16;
+        (self.seen[place], self.new[place]) = (true, true);
+    }
+
+    /// What has changed since the last call: tokens, and the rows that are theirs now. Each row comes once.
+    pub fn changes(&mut self) -> &[(u32, u32)] {
+        self.changes.clear();
+        for (place, (&id, new)) in self.ids.iter().zip(&mut self.new).enumerate() {
+            if std::mem::take(new) {
+                self.changes.push((id, self.first + place as u32));
+            }
+        }
+        &self.changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// After any notes each row holds the token that the table says, and the last token has a place.
+        #[test]
+        fn rows_follow_the_text(
+            places in 0..20usize,
+            calls in prop::collection::vec(prop::collection::vec(0..60u32, 0..40), 0..20),
+        ) {
+            let always: Vec<u32> = (0..10).chain([55]).collect();
+            let mut recent = Recent::new(50, &always[..10], places);
+            let mut rows: HashMap<u32, u32> = HashMap::new();
+            for tokens in calls {
+                tokens.iter().for_each(|&id| recent.note(id));
+                let changes = recent.changes().to_vec();
+                let mut places_once: Vec<u32> = changes.iter().map(|c| c.1).collect();
+                places_once.sort_unstable();
+                places_once.dedup();
+                prop_assert_eq!(places_once.len(), changes.len());
+                rows.extend(changes.iter().map(|&(id, row)| (row, id)));
+                for (place, &id) in recent.ids().iter().enumerate() {
+                    prop_assert_eq!(rows.get(&(10 + place as u32)), Some(&id));
+                }
+                prop_assert!(recent.ids().len() <= places);
+                prop_assert!(recent.changes().is_empty());
+                if let Some(last) = tokens.iter().rev().find(|id| (10..50).contains(*id)).filter(|_| places > 0) {
+                    prop_assert!(recent.ids().contains(last));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_often_stays() {
+        let mut recent = Recent::new(1000, &[], 4);
+        for i in 0..500 {
+            recent.note(7);
+            recent.note(500 + i);
+        }
+        assert!(recent.ids().contains(&7) && recent.ids().contains(&999));
+    }
+}

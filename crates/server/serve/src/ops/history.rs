@@ -1,0 +1,105 @@
+//! An hour of a few metrics of each model, a sample every ten seconds, so that a page that is opened later sees what was before. Filled by a
+//! task of `server`, read by `http::status`.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+/// Between two samples.
+pub const INTERVAL: Duration = Duration::from_secs(10);
+/// Samples of an hour.
+const SAMPLES: usize = 360;
+/// What is kept, by the names in `/metrics`.
+pub const SERIES: [&str; 16] = [
+    "vllm:generation_tokens_total",
+    "octet:prompt_tokens_computed_total",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "octet:snapshot_bytes",
+    "octet:cache_disk_bytes",
+    "octet:steps",
+    "octet:step_seconds",
+    "octet:step_bytes",
+    "octet:memory_bandwidth_bytes",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "process_resident_memory_bytes",
+];
+
+/// What [`SERIES`] were at one moment.
+pub type Values = [f64; SERIES.len()];
+
+/// The samples of one model: a ring of a fixed size.
+#[derive(Debug)]
+struct Ring {
+    samples: Vec<(Instant, Values)>,
+    /// Where the next one goes when it is full.
+    next: usize,
+}
+
+/// The samples of all models, by their number.
+#[derive(Debug, Default)]
+pub struct History(Mutex<Vec<Ring>>);
+
+impl History {
+    /// Keeps a sample of the `index`th model. The oldest makes way.
+    pub fn push(&self, index: usize, at: Instant, values: Values) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while all.len() <= index {
+            all.push(Ring { samples: Vec::with_capacity(SAMPLES), next: 0 });
+        }
+        let ring = &mut all[index];
+        if ring.samples.len() < SAMPLES {
+            ring.samples.push((at, values));
+        } else {
+            ring.samples[ring.next] = (at, values);
+            ring.next = (ring.next + 1) % SAMPLES;
+        }
+    }
+
+    /// The samples of the `index`th model, the oldest first: how long ago each was taken, in seconds, and the values of each series.
+    pub fn json(&self, index: usize, now: Instant) -> Value {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples: Vec<&(Instant, Values)> = match all.get(index) {
+            Some(ring) => ring.samples[ring.next..].iter().chain(&ring.samples[..ring.next]).collect(),
+            None => Vec::new(),
+        };
+        let age = |at: Instant| (now.saturating_duration_since(at).as_secs_f64() * 1000.0).round() / 1000.0;
+        let ages: Vec<f64> = samples.iter().map(|s| age(s.0)).collect();
+        let series: Map<String, Value> = SERIES
+            .iter()
+            .enumerate()
+            .map(|(i, name)| ((*name).into(), samples.iter().map(|s| s.1[i]).collect::<Vec<_>>().into()))
+            .collect();
+        json!({"interval_s": INTERVAL.as_secs(), "ages_s": ages, "series": series})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_hour_is_kept() {
+        let (history, start) = (History::default(), Instant::now());
+        for i in 0..SAMPLES + 5 {
+            let mut values = [0.0; SERIES.len()];
+            values[9] = i as f64;
+            history.push(1, start + INTERVAL * i as u32, values);
+        }
+        let now = start + INTERVAL * (SAMPLES as u32 + 4) + Duration::from_millis(1500);
+        let told = history.json(1, now);
+        let (ages, steps) = (&told["ages_s"], &told["series"]["octet:steps"]);
+        let [ages, steps] = [ages, steps].map(|v| v.as_array().expect("a list"));
+        assert_eq!((ages.len(), steps.len()), (SAMPLES, SAMPLES));
+        assert_eq!((ages[0].as_f64(), ages[SAMPLES - 1].as_f64()), (Some(3591.5), Some(1.5)));
+        assert_eq!((steps[0].as_f64(), steps[SAMPLES - 1].as_f64()), (Some(5.0), Some(364.0)));
+        for (index, name) in [(0, "a model without samples"), (7, "no model")] {
+            assert_eq!(history.json(index, now)["ages_s"], json!([]), "{name}");
+        }
+    }
+}
