@@ -571,7 +571,7 @@ pub fn copies_rows<B: Backend>(
     let want = be.weight(&b, None).unwrap();
     let (x, norm) = (be.vector(&r.vec(cols)).unwrap(), be.vector(&r.near_one(cols)).unwrap());
     let [mut got, mut wanted] = [to, to].map(|n| be.buf(n).unwrap());
-    let shape = CacheShape { layers: Vec::new(), pages: 0, slots: 1, guesses: 0, kv: KvType::F32.into() };
+    let shape = CacheShape { layers: Vec::new(), pages: 1, slots: 1, guesses: 0, kv: KvType::F32.into() };
     let step = StepShape {
         tokens: 1,
         outputs: 1,
