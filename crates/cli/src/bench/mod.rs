@@ -354,7 +354,17 @@ fn measure(
         })?;
         let stages = loaded.backend().stages();
         let share = if args.no_bandwidth { None } else { bench::share(&mut *loaded, test)? };
-        rows.push(Row { outcome, backend, device: device.clone(), stages, threads, ubatch, kv, bandwidth, share });
+        rows.push(Row {
+            outcome,
+            backend,
+            device: device.clone(),
+            stages,
+            threads,
+            ubatch,
+            kv,
+            bandwidth,
+            share,
+        });
     }
     Ok(rows)
 }

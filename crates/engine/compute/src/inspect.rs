@@ -1,8 +1,8 @@
 //! What a backend tells about itself: all that the engine needs of it beyond the verbs. Implemented beside each backend.
 
 use crate::Error;
-use crate::cpu::{Cpu, Probe};
 use crate::cpu::profile::Profile;
+use crate::cpu::{Cpu, Probe};
 use crate::reference::Reference;
 
 /// What a backend can tell about itself.

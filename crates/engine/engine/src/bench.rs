@@ -234,7 +234,11 @@ pub fn share(model: &mut dyn Model, test: Test) -> Result<Option<Share>, Error> 
     shares.sort_by(f64::total_cmp);
     plain.sort_by(f64::total_cmp);
     let at = |x: &[f64], quarters: usize| x[(x.len() - 1) * quarters / 4];
-    Ok(Some(Share { median: at(&shares, 2), quartiles: [at(&shares, 1), at(&shares, 3)], memory: at(&plain, 2) }))
+    Ok(Some(Share {
+        median: at(&shares, 2),
+        quartiles: [at(&shares, 1), at(&shares, 3)],
+        memory: at(&plain, 2),
+    }))
 }
 
 /// The beginning of BLAKE3 over the bits of the logits.
