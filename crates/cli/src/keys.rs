@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use octet_config::{KeysSettings, printable};
+use octet_config::{Config, KeysSettings, printable};
 use octet_keys::{Budget, KeyInfo, Limits, Period, Store, Usd, calendar};
 use serde_json::{Value, json};
 
@@ -184,17 +184,16 @@ impl LimitArgs {
 }
 
 impl FileArgs {
-    /// What the server's configuration says of keys.
-    fn said(&self) -> anyhow::Result<Option<KeysSettings>> {
-        let Some(file) = &self.config else { return Ok(None) };
-        Ok(Some(routes::read_unguarded(file)?.keys))
+    /// The server's configuration.
+    fn config(&self) -> anyhow::Result<Option<Config>> {
+        self.config.as_deref().map(routes::read_unguarded).transpose()
     }
 
     fn path(&self, settings: &Settings) -> anyhow::Result<PathBuf> {
-        if let (None, Some(said), Some(file)) = (&self.db, self.said()?, &self.config) {
+        if let (None, Some(config), Some(file)) = (&self.db, self.config()?, &self.config) {
             let none =
                 || Usage(format!("{} names no file of keys: write keys: {{database: FILE}}", file.display()));
-            return Ok(said.database.ok_or_else(none)?);
+            return Ok(config.keys.database.ok_or_else(none)?);
         }
         match (&self.db, &settings.data) {
             (Some(path), _) => Ok(path.clone()),
@@ -231,7 +230,11 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
     let json = args.file.json;
     match &args.verb {
         Verb::Create { name, limits } => {
-            let limits = limits.apply(new_limits(args.file.said()?.as_ref())?)?;
+            let config = args.file.config()?;
+            if let (Some(config), Some(models)) = (&config, &limits.models) {
+                unknown_models(config, models);
+            }
+            let limits = limits.apply(new_limits(config.as_ref().map(|c| &c.keys))?)?;
             let store = args.file.open_or_make(settings)?;
             let (secret, key) = store.create(name, limits)?;
             store.close()?;
@@ -268,6 +271,9 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
         }
         Verb::Edit { key, name, limits } => {
             let store = args.file.open(settings)?;
+            if let (Some(config), Some(models)) = (args.file.config()?, &limits.models) {
+                unknown_models(&config, models);
+            }
             let found = store.find(key)?;
             store.edit(found.id, name.as_deref(), limits.apply(found.limits)?)?;
             let changed = store.find(&found.id.to_string())?;
@@ -299,6 +305,23 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Says which of these names the configuration has no model for: a slip would else be noticed by who is refused.
+fn unknown_models(config: &Config, models: &[String]) {
+    let groups = config.deployments.iter().flat_map(|d| {
+        std::iter::once(d.group.as_str()).chain(d.info.access_groups.iter().map(String::as_str))
+    });
+    let others = config.router.aliases.iter().map(|a| &a.name).chain(config.cascades.iter().map(|c| &c.name));
+    let skipped = config.skipped.iter().map(|s| s.group.as_str());
+    let known: Vec<&str> = groups.chain(others.map(String::as_str)).chain(skipped).collect();
+    let by_wildcard = |name: &str| config.deployments.iter().any(|d| d.group.matches(name));
+    for pattern in models {
+        let allowed = Limits { models: vec![pattern.clone()], ..Limits::default() };
+        if !known.iter().any(|name| allowed.allows(name)) && !by_wildcard(pattern) {
+            note!("the configuration has no model '{}'", printable(pattern));
+        }
+    }
+}
+
 /// What a new key may do where nothing is said: everything, or what the server's configuration says.
 fn new_limits(said: Option<&KeysSettings>) -> anyhow::Result<Limits> {
     let mut limits = Limits::default();
@@ -326,6 +349,7 @@ fn row(key: &KeyInfo) -> Vec<String> {
     let counts: Vec<String> =
         counts.iter().filter_map(|(name, n)| n.map(|n| format!("{n} {name}"))).collect();
     let state = match (key.revoked, limits.expires) {
+        (None, _) if key.profile.blocked => "blocked".into(),
         (Some(at), _) => format!("revoked {}", calendar::iso(calendar::day(at))),
         (None, Some(at)) if at <= now() => format!("expired {}", calendar::iso_minute(at)),
         (None, Some(at)) => format!("until {}", calendar::iso_minute(at)),
@@ -358,6 +382,9 @@ fn as_json(key: &KeyInfo) -> Value {
         "created": key.created,
         "expires": limits.expires,
         "revoked": key.revoked,
+        "blocked": key.profile.blocked,
+        "user": key.profile.user,
+        "team": key.profile.team,
     })
 }
 

@@ -103,6 +103,12 @@ fn a_configuration_says_where_keys_are_and_what_a_new_one_gets() {
     let more = made["created"].as_i64().unwrap() + 90 * 86_400 - made["expires"].as_i64().unwrap();
     assert!((0..3600).contains(&more), "{made}");
     assert_eq!(json(&place, &["keys", "list", "--config", &file])[0]["name"], "alice");
+    let bob = place.octet(&["keys", "create", "bob", "--config", &file, "--models", "m,typo,*"]);
+    assert!(
+        bob.stderr.contains("the configuration has no model 'typo'") && !bob.stderr.contains("'m'"),
+        "{}",
+        bob.stderr
+    );
     let bare = place.write("bare.yaml", "model_list: [{model_name: m, litellm_params: {model: ollama/m}}]\n");
     place
         .octet(&["keys", "list", "--config", crate::common::str(&bare)])
@@ -116,6 +122,6 @@ fn a_configuration_says_where_keys_are_and_what_a_new_one_gets() {
         "{}",
         listed.stderr
     );
-    assert_eq!(json(&place, &["keys", "list", "--config", &file]).as_array().unwrap().len(), 1);
+    assert_eq!(json(&place, &["keys", "list", "--config", &file]).as_array().unwrap().len(), 2);
     place.octet(&["keys", "revoke", "all requests", "--config", &file]).fails(1, &["no key 'all requests'"]);
 }

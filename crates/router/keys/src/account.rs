@@ -5,7 +5,7 @@ use crate::clock::Now;
 use crate::limits::Period;
 use crate::table::KeyRow;
 use crate::window::Minute;
-use crate::{Ask, Limits, Refusal, Usd};
+use crate::{Ask, Limits, Profile, Refusal, Usd};
 
 /// What a request that runs may still take.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,6 +27,7 @@ pub struct Account {
     pub limits: Limits,
     pub created: i64,
     pub revoked: Option<i64>,
+    pub profile: Profile,
     running: u64,
     requests: Minute,
     tokens: Minute,
@@ -47,6 +48,7 @@ impl Account {
             limits: row.limits,
             created: row.created,
             revoked: row.revoked,
+            profile: row.profile,
             running: 0,
             requests: Minute::new(),
             tokens: Minute::new(),
@@ -82,24 +84,32 @@ impl Account {
         self.limits.budget.and_then(|b| b.period.end(self.window))
     }
 
-    /// Lets a request through, and reserves what it may take. `fault` says why nothing can be written, if so.
+    /// Whether it is in force.
+    pub fn standing(&self, now: Now) -> Result<(), Refusal> {
+        if self.revoked.is_some() {
+            return Err(Refusal::Revoked);
+        }
+        if self.profile.blocked {
+            return Err(Refusal::Blocked);
+        }
+        match self.limits.expires.filter(|at| *at <= now.unix) {
+            Some(at) => Err(Refusal::Expired { at }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a request may go through. `fault` says why nothing can be written, if so.
     ///
     /// What is reserved counts as used, and a request is let through as long as less than all is used. So requests can
     /// overrun a budget by what the last of them takes, or where nothing is known beforehand, each by what it takes.
-    pub fn admit(
+    pub fn check(
         &mut self,
         now: Now,
         model: &str,
         groups: &[&str],
-        ask: &Ask,
         fault: impl FnOnce() -> Option<String>,
-    ) -> Result<Reserved, Refusal> {
-        if self.revoked.is_some() {
-            return Err(Refusal::Revoked);
-        }
-        if let Some(at) = self.limits.expires.filter(|at| *at <= now.unix) {
-            return Err(Refusal::Expired { at });
-        }
+    ) -> Result<(), Refusal> {
+        self.standing(now)?;
         if !self.limits.allows_any(model, groups) {
             return Err(Refusal::Model { model: model.into(), allowed: self.limits.models.clone() });
         }
@@ -128,11 +138,16 @@ impl Account {
                 return Err(Refusal::Tokens { limit, retry_after_s });
             }
         }
+        Ok(())
+    }
+
+    /// A request goes through: reserves what it may take.
+    pub fn take(&mut self, now: Now, ask: &Ask) -> Reserved {
         let reserved = Reserved::of(ask);
         self.running += 1;
         self.requests.add(now.second, 1);
         self.reserve(reserved);
-        Ok(reserved)
+        reserved
     }
 
     fn reserve(&mut self, r: Reserved) {
@@ -185,6 +200,7 @@ impl Account {
         self.name = row.name;
         self.limits = row.limits;
         self.revoked = row.revoked;
+        self.profile = row.profile;
         if self.period() != period || row.window >= self.window {
             self.window = row.window;
             self.stored = row.spent;

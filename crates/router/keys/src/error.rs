@@ -86,6 +86,22 @@ pub enum Error {
     /// No key is called so.
     #[error("there is no key '{0}'; `octet keys list` shows them")]
     NoSuchKey(String),
+    /// No user or team is called so.
+    #[error("there is no {kind} '{id}'")]
+    NoSuchOwner {
+        /// `user` or `team`.
+        kind: &'static str,
+        /// Its id.
+        id: String,
+    },
+    /// A user or a team is called so.
+    #[error("the {kind} '{id}' exists")]
+    Exists {
+        /// `user` or `team`.
+        kind: &'static str,
+        /// Its id.
+        id: String,
+    },
     /// Several keys are called so.
     #[error("several keys are called '{name}': {ids}; name one by its id")]
     Ambiguous {

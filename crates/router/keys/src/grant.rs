@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::account::Reserved;
-use crate::store::{Entry, Inner};
+use crate::entry::Entry;
+use crate::store::Inner;
 use crate::table::Counts;
 use crate::{Ask, KeyId, Prices, Usage, Usd};
 
@@ -12,6 +13,8 @@ use crate::{Ask, KeyId, Prices, Usage, Usd};
 pub struct Grant {
     pub(crate) store: Arc<Inner>,
     pub(crate) entry: Arc<Entry>,
+    /// The key's user and team, whose limits hold for all of their keys.
+    pub(crate) owners: Vec<Arc<Entry>>,
     /// As clients name it; `None` where no usage is told by model.
     pub(crate) model: Option<String>,
     pub(crate) reserved: Option<Reserved>,
@@ -25,12 +28,17 @@ impl Grant {
         self.entry.id
     }
 
+    /// All that the request counts for.
+    fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        std::iter::once(&self.entry).chain(&self.owners)
+    }
+
     /// Reserves something else, now that the deployment and its prices are known. It refuses nothing: the request runs.
     pub fn reserve(&mut self, ask: &Ask) {
-        if let Some(reserved) = &mut self.reserved {
+        if let Some(reserved) = self.reserved {
             let to = Reserved::of(ask);
-            self.entry.account().change(*reserved, to);
-            *reserved = to;
+            self.entries().for_each(|entry| entry.account().change(reserved, to));
+            self.reserved = Some(to);
         }
     }
 
@@ -46,7 +54,8 @@ impl Grant {
         all.add(&self.more);
         if let Some(reserved) = self.reserved.take() {
             let now = self.store.clock().now();
-            self.entry.account().settle(now, reserved, all.usage.tokens(), all.cost);
+            let tokens = all.usage.tokens();
+            self.entries().for_each(|entry| entry.account().settle(now, reserved, tokens, all.cost));
             if let Some(model) = self.model.take() {
                 self.store.count(now, self.entry.id, model, &all);
             }
@@ -58,7 +67,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if let Some(reserved) = self.reserved.take() {
-            self.entry.account().end(reserved);
+            self.entries().for_each(|entry| entry.account().end(reserved));
         }
     }
 }

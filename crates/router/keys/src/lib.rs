@@ -7,15 +7,21 @@
 //!
 //! Several processes may have the file open: each adds what it spent, and sees within a second what the others did, so a key
 //! that `octet keys revoke` takes back is refused by a running server.
+//!
+//! A key may be a user's and a team's ([`Profile`]). These have accounts as keys do, in the same table, and a request counts for all of them.
 
 mod account;
 pub mod calendar;
+mod change;
 mod clock;
+mod entry;
 mod error;
 mod files;
 mod grant;
 mod limits;
 mod money;
+mod owners;
+mod profile;
 mod refusal;
 mod schema;
 mod secret;
@@ -26,13 +32,15 @@ mod total;
 mod window;
 
 pub use clock::{Clock, Now};
+pub use entry::KeyInfo;
 pub use error::Error;
 pub use grant::Grant;
 pub use limits::{Budget, Limits, Period};
 pub use money::{Ask, Prices, Usage, Usd};
+pub use profile::{Member, OwnerKind, Profile};
 pub use refusal::Refusal;
 pub use secret::{KeyId, Secret};
-pub use store::{KeyInfo, Options, Store};
+pub use store::{Options, Store};
 pub use table::{Filter, UsageRow};
 pub use tags::TagRow;
 pub use total::budget;

@@ -2,6 +2,7 @@
 
 use crate::Usd;
 use crate::calendar::iso_minute;
+use crate::profile::OwnerKind;
 
 /// Why a request is not let through. What it says is for the client: it names neither the key nor other keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +14,17 @@ pub enum Refusal {
     /// It was taken back.
     #[error("this API key was revoked; ask for a new one")]
     Revoked,
+    /// It may not be used for now.
+    #[error("this API key is blocked; ask whoever runs this server")]
+    Blocked,
+    /// The key's user or team is refused.
+    #[error("{}", .refusal.to_string().replace("this API key", &format!("the {} of this API key", .kind.name())))]
+    Owner {
+        /// Which of both.
+        kind: OwnerKind,
+        /// Why.
+        refusal: Box<Refusal>,
+    },
     /// Its time is over.
     #[error("this API key expired on {}; ask for a new one", iso_minute(*.at))]
     Expired {
@@ -91,7 +103,8 @@ impl Refusal {
     /// The status of HTTP that says so.
     pub fn status(&self) -> u16 {
         match self {
-            Self::Unknown | Self::Revoked | Self::Expired { .. } => 401,
+            Self::Unknown | Self::Revoked | Self::Blocked | Self::Expired { .. } => 401,
+            Self::Owner { refusal, .. } => refusal.status(),
             Self::Model { .. } => 403,
             Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } => 429,
             Self::Budget { .. } | Self::Total { .. } => 429,
@@ -102,7 +115,8 @@ impl Refusal {
     /// The code that OpenAI's clients know for it.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Unknown | Self::Revoked | Self::Expired { .. } => "invalid_api_key",
+            Self::Unknown | Self::Revoked | Self::Blocked | Self::Expired { .. } => "invalid_api_key",
+            Self::Owner { refusal, .. } => refusal.code(),
             Self::Model { .. } => "model_not_allowed",
             Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } => "rate_limit_exceeded",
             Self::Budget { .. } | Self::Total { .. } => "insufficient_quota",
@@ -115,6 +129,7 @@ impl Refusal {
         match self {
             Self::Requests { retry_after_s, .. } | Self::Tokens { retry_after_s, .. } => Some(*retry_after_s),
             Self::Parallel { .. } | Self::Unwritable { .. } | Self::TotalUnwritable { .. } => Some(1),
+            Self::Owner { refusal, .. } => refusal.retry_after_s(),
             _ => None,
         }
     }

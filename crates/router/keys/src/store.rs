@@ -3,20 +3,21 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 
-use crate::account::Account;
+use crate::entry::{Entries, Entry, KeyInfo, lock};
 use crate::error::from_sqlite;
 use crate::files::{FILES, Identity, beside, identity};
 use crate::grant::Grant;
-use crate::limits::Period;
 use crate::table::{self, Counts, Filter, KeyRow, Unread, UsageKey, UsageRow};
 use crate::tags::Tags;
-use crate::{Ask, Clock, Error, KeyId, Limits, Now, Refusal, Secret, Usd, calendar, schema, secret, total};
+use crate::{
+    Ask, Clock, Error, KeyId, Limits, Now, Profile, Refusal, Secret, calendar, schema, secret, total,
+};
 
 /// How a store works.
 #[derive(Debug, Clone)]
@@ -49,49 +50,6 @@ impl Default for Options {
         }
     }
 }
-
-/// What is known of a key.
-#[derive(Debug, Clone)]
-pub struct KeyInfo {
-    /// What it is called in logs.
-    pub id: KeyId,
-    /// What its owner calls it.
-    pub name: String,
-    /// What it may do.
-    pub limits: Limits,
-    /// When it was made, in seconds since 1970 UTC.
-    pub created: i64,
-    /// When it was taken back.
-    pub revoked: Option<i64>,
-    /// Spent in the budget's period, or in all where it has no budget.
-    pub spent: Usd,
-    /// When the budget begins anew.
-    pub resets: Option<i64>,
-}
-
-/// One key in memory.
-pub(crate) struct Entry {
-    pub(crate) id: KeyId,
-    pub(crate) hash: blake3::Hash,
-    account: Mutex<Account>,
-}
-
-impl Entry {
-    pub(crate) fn new(row: KeyRow) -> Self {
-        Self { id: KeyId::of(&row.hash), hash: row.hash, account: Mutex::new(Account::new(row)) }
-    }
-
-    pub(crate) fn account(&self) -> MutexGuard<'_, Account> {
-        lock(&self.account)
-    }
-}
-
-/// A lock whose last holder panicked guards counts that are still right: each change is one step.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-type Entries = HashMap<KeyId, Arc<Entry>>;
 
 pub(crate) struct Inner {
     path: PathBuf,
@@ -189,11 +147,27 @@ impl Store {
     /// # Errors
     /// The refusal, for the client.
     pub fn authorize_in(&self, key: &str, model: &str, groups: &[&str], ask: &Ask) -> Result<Grant, Refusal> {
-        let entry = self.entry(key).ok_or(Refusal::Unknown)?;
+        let entry = self.inner.find(key).ok_or(Refusal::Unknown)?;
+        let owners = entry.owners()?;
+        let now = self.inner.clock().now();
         let fault = || self.inner.fault();
-        let reserved = entry.account().admit(self.inner.clock().now(), model, groups, ask, fault)?;
+        let reserved = {
+            let mut account = entry.account();
+            account.check(now, model, groups, fault)?;
+            // Nothing is taken before all of them agree. Locked in one order: the key, its user, its team.
+            let mut theirs = Vec::with_capacity(owners.len());
+            for owner in &owners {
+                let mut account = owner.account();
+                account.check(now, model, groups, fault).map_err(|refusal| owner.refusal(refusal))?;
+                theirs.push(account);
+            }
+            for account in &mut theirs {
+                account.take(now, ask);
+            }
+            account.take(now, ask)
+        };
         let (store, more) = (self.inner.clone(), Counts::default());
-        Ok(Grant { store, entry, model: Some(model.into()), reserved: Some(reserved), more })
+        Ok(Grant { store, entry, owners, model: Some(model.into()), reserved: Some(reserved), more })
     }
 
     /// Whose key this is, if it is one in force: for requests that ask no model.
@@ -201,21 +175,14 @@ impl Store {
     /// # Errors
     /// The refusal, for the client.
     pub fn check(&self, key: &str) -> Result<KeyId, Refusal> {
-        let entry = self.entry(key).ok_or(Refusal::Unknown)?;
-        let now = self.inner.clock().now();
-        let account = entry.account();
-        if account.revoked.is_some() {
-            return Err(Refusal::Revoked);
-        }
-        match account.limits.expires.filter(|at| *at <= now.unix) {
-            Some(at) => Err(Refusal::Expired { at }),
-            None => Ok(entry.id),
-        }
+        let entry = self.inner.find(key).ok_or(Refusal::Unknown)?;
+        entry.standing(self.inner.clock().now())?;
+        Ok(entry.id)
     }
 
     /// What the owner of this key calls it.
     pub fn name(&self, key: &str) -> Option<String> {
-        self.entry(key).map(|entry| entry.account().name.clone())
+        self.inner.find(key).map(|entry| entry.account().name.clone())
     }
 
     /// Whether `key` may see and use `model`, now that it asks for nothing: for lists of models.
@@ -226,18 +193,10 @@ impl Store {
     /// The same of a model that is in these groups.
     pub fn allows_in(&self, key: &str, model: &str, groups: &[&str]) -> bool {
         let now = self.inner.clock().now();
-        self.entry(key).is_some_and(|e| {
-            let account = e.account();
-            let is_valid = account.revoked.is_none() && account.limits.expires.is_none_or(|at| at > now.unix);
-            is_valid && account.limits.allows_any(model, groups)
+        self.inner.find(key).is_some_and(|e| {
+            let allows = |e: &Entry| e.account().limits.allows_any(model, groups);
+            e.standing(now).is_ok() && allows(&e) && e.owners().is_ok_and(|all| all.iter().all(|o| allows(o)))
         })
-    }
-
-    fn entry(&self, key: &str) -> Option<Arc<Entry>> {
-        let hash = secret::hash(key)?;
-        let entries = self.inner.entries.read().unwrap_or_else(PoisonError::into_inner);
-        // Constant in time: blake3's own comparison.
-        entries.get(&KeyId::of(&hash)).filter(|e| e.hash == hash).cloned()
     }
 
     /// Makes a key. The secret is in the answer and nowhere else.
@@ -245,28 +204,41 @@ impl Store {
     /// # Errors
     /// When the limits cannot be meant, or the file cannot be written.
     pub fn create(&self, name: &str, limits: Limits) -> Result<(Secret, KeyInfo), Error> {
+        self.create_for(name, limits, Profile::default())
+    }
+
+    /// The same for a key that is somebody's.
+    ///
+    /// # Errors
+    /// As [`Store::create`], and when there is no such team.
+    pub fn create_for(
+        &self,
+        name: &str,
+        limits: Limits,
+        profile: Profile,
+    ) -> Result<(Secret, KeyInfo), Error> {
         check_name(name)?;
         limits.check()?;
+        profile.check()?;
         let secret = Secret::new()?;
         let Some(hash) = secret::hash(secret.reveal()) else {
             return Err(Error::NoRandomness("it made no key".into()));
         };
-        let created = self.inner.clock().now().unix;
-        let window = limits.budget.map_or(Period::Ever, |b| b.period).start(created, created);
-        let name = name.to_string();
-        let row = KeyRow { hash, name, limits, created, revoked: None, window, spent: Usd::ZERO };
-        self.inner.put(&row)?;
-        let entry = Arc::new(Entry::new(row));
-        let info = self.inner.info(&entry);
-        self.inner.entries.write().unwrap_or_else(PoisonError::into_inner).insert(entry.id, entry);
-        Ok((secret, info))
+        let row = KeyRow { profile, ..KeyRow::new(hash, name, limits, self.inner.clock().now().unix) };
+        self.inner.transact(|rows| {
+            table::check_team(rows, &row.profile)?;
+            rows.push(row);
+            Ok(())
+        })?;
+        let entry = self.inner.get(KeyId::of(&hash)).ok_or_else(|| Error::NoSuchKey(name.into()))?;
+        Ok((secret, self.inner.info(&entry)))
     }
 
     /// All keys, the oldest first, and those of the same second by their names.
     pub fn list(&self) -> Vec<KeyInfo> {
         let all = self.inner.all();
-        let mut all: Vec<KeyInfo> =
-            all.iter().filter(|e| e.hash != total::hash()).map(|e| self.inner.info(e)).collect();
+        let is_key = |e: &&Arc<Entry>| e.kind.is_none() && e.hash != total::hash();
+        let mut all: Vec<KeyInfo> = all.iter().filter(is_key).map(|e| self.inner.info(e)).collect();
         all.sort_by(|a, b| (a.created, &a.name, a.id).cmp(&(b.created, &b.name, b.id)));
         all
     }
@@ -302,7 +274,11 @@ impl Store {
     /// When there is no such key, or the file cannot be written.
     pub fn revoke(&self, id: KeyId) -> Result<(), Error> {
         let now = self.inner.clock().now().unix;
-        self.inner.change(id, |row| row.revoked = row.revoked.or(Some(now)))
+        self.inner.transact(|rows| {
+            let row = table::find(rows, id)?;
+            row.revoked = row.revoked.or(Some(now));
+            Ok(())
+        })
     }
 
     /// Gives a key other limits, and another name if there is one. What it has spent counts on.
@@ -310,23 +286,37 @@ impl Store {
     /// # Errors
     /// When there is no such key, the limits cannot be meant, or the file cannot be written.
     pub fn edit(&self, id: KeyId, name: Option<&str>, limits: Limits) -> Result<(), Error> {
+        self.edit_for(id, name, limits, None)
+    }
+
+    /// The same of whose it is. Also for users and teams.
+    ///
+    /// # Errors
+    /// As [`Store::edit`], and when there is no such team.
+    pub fn edit_for(
+        &self,
+        id: KeyId,
+        name: Option<&str>,
+        limits: Limits,
+        profile: Option<Profile>,
+    ) -> Result<(), Error> {
         if let Some(name) = name {
             check_name(name)?;
         }
         limits.check()?;
+        profile.as_ref().map_or(Ok(()), Profile::check)?;
         let now = self.inner.clock().now().unix;
-        self.inner.change(id, |row| {
-            let period = |l: &Limits| l.budget.map_or(Period::Ever, |b| b.period);
-            if period(&row.limits) != period(&limits) {
-                if period(&row.limits).start(row.created, now) > row.window {
-                    row.spent = Usd::ZERO; // in a period that is over
-                }
-                row.window = period(&limits).start(row.created, now);
-            }
-            row.limits = limits;
+        self.inner.transact(|rows| {
+            profile.as_ref().map_or(Ok(()), |p| table::check_team(rows, p))?;
+            let row = table::find(rows, id)?;
+            row.limit(limits, now);
             if let Some(name) = name {
                 row.name = name.to_string();
             }
+            if let Some(profile) = profile {
+                row.profile = profile;
+            }
+            Ok(())
         })
     }
 
@@ -376,7 +366,7 @@ impl Drop for Store {
     }
 }
 
-fn check_name(name: &str) -> Result<(), Error> {
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     let is_name = !name.is_empty() && name.len() <= 200 && !name.chars().any(char::is_control);
     if is_name { Ok(()) } else { Err(Error::Invalid("a key's name has 1 to 200 bytes, on one line".into())) }
 }
@@ -423,7 +413,7 @@ impl Inner {
         lock(&self.used).entry(by).or_default().add(counts);
     }
 
-    fn all(&self) -> Vec<Arc<Entry>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
@@ -437,6 +427,7 @@ impl Inner {
             created: account.created,
             revoked: account.revoked,
             resets: account.resets(),
+            profile: account.profile.clone(),
         }
     }
 
@@ -444,7 +435,7 @@ impl Inner {
         from_sqlite(&self.path, self.options.bytes_max, e)
     }
 
-    fn unread(&self, e: Unread) -> Error {
+    pub(crate) fn unread(&self, e: Unread) -> Error {
         match e {
             Unread::Sqlite(e) => self.sqlite(e),
             Unread::Damaged(what) => Error::Damaged { path: self.path.clone(), what },
@@ -452,7 +443,7 @@ impl Inner {
     }
 
     /// Writes what was spent, reads what others changed, and notes whether that is possible.
-    fn tick(&self) -> Result<(), Error> {
+    pub(crate) fn tick(&self) -> Result<(), Error> {
         let mut file = lock(&self.file);
         let sound = self.is_there(&file).and_then(|()| self.is_whole(&mut file));
         let done = sound.and_then(|()| self.write(&mut file)).and_then(|()| self.read(&mut file));
@@ -551,30 +542,20 @@ impl Inner {
             };
             entries.insert(id, entry);
         }
+        Entry::link_all(&entries);
         file.data_version = version;
         Ok(())
     }
 
-    pub(crate) fn put(&self, row: &KeyRow) -> Result<(), Error> {
-        table::put(&lock(&self.file).db, row).map_err(|e| self.sqlite(e))
+    /// The account of a key.
+    pub(crate) fn find(&self, key: &str) -> Option<Arc<Entry>> {
+        let hash = secret::hash(key)?;
+        // Constant in time: blake3's own comparison.
+        self.get(KeyId::of(&hash)).filter(|e| e.hash == hash)
     }
 
-    /// Changes a key in the file and in memory.
-    fn change(&self, id: KeyId, change: impl FnOnce(&mut KeyRow)) -> Result<(), Error> {
-        // What was spent is written first, so that the file's sum is the whole.
-        self.tick()?;
-        let mut file = lock(&self.file);
-        let tx =
-            file.db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| self.sqlite(e))?;
-        let rows = table::keys(&tx).map_err(|e| self.unread(e))?;
-        let row = rows.into_iter().find(|r| KeyId::of(&r.hash) == id);
-        let mut row = row.ok_or_else(|| Error::NoSuchKey(id.to_string()))?;
-        change(&mut row);
-        table::put(&tx, &row).and_then(|()| tx.commit()).map_err(|e| self.sqlite(e))?;
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = entries.get(&id) {
-            entry.account().sync(row);
-        }
-        Ok(())
+    /// The account of that id.
+    pub(crate) fn get(&self, id: KeyId) -> Option<Arc<Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 }

@@ -2,15 +2,18 @@
 
 use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
 
-use crate::limits::{Budget, COUNT_MAX};
-use crate::{KeyId, Limits, Usage, Usd};
+use crate::limits::{Budget, COUNT_MAX, Period};
+use crate::profile::{Member, OwnerKind};
+use crate::{Error, KeyId, Limits, Profile, Usage, Usd};
 
 /// More keys than this are not kept in memory.
 const KEYS_MAX: i64 = 100_000;
 
-/// A key as the file has it.
-#[derive(Debug, Clone)]
+/// A key as the file has it; or a user or a team, which have a row as keys do.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRow {
+    /// What it is if it is no key; then its name is its id.
+    pub kind: Option<OwnerKind>,
     pub hash: blake3::Hash,
     pub name: String,
     pub limits: Limits,
@@ -20,6 +23,62 @@ pub struct KeyRow {
     pub window: i64,
     /// and what is spent in it.
     pub spent: Usd,
+    pub profile: Profile,
+}
+
+impl KeyRow {
+    /// A new one, which has spent nothing.
+    pub fn new(hash: blake3::Hash, name: &str, limits: Limits, created: i64) -> Self {
+        let window = limits.budget.map_or(Period::Ever, |b| b.period).start(created, created);
+        let profile = Profile::default();
+        Self {
+            kind: None,
+            hash,
+            name: name.into(),
+            limits,
+            created,
+            revoked: None,
+            window,
+            spent: Usd::ZERO,
+            profile,
+        }
+    }
+
+    /// Gives it other limits. What it has spent counts on, unless that was in a period that is over.
+    pub fn limit(&mut self, limits: Limits, now: i64) {
+        let period = |l: &Limits| l.budget.map_or(Period::Ever, |b| b.period);
+        if period(&self.limits) != period(&limits) {
+            if period(&self.limits).start(self.created, now) > self.window {
+                self.spent = Usd::ZERO;
+            }
+            self.window = period(&limits).start(self.created, now);
+        }
+        self.limits = limits;
+    }
+}
+
+/// The row of that id.
+pub fn find(rows: &mut [KeyRow], id: KeyId) -> Result<&mut KeyRow, Error> {
+    let row = rows.iter_mut().find(|r| KeyId::of(&r.hash) == id);
+    row.ok_or_else(|| Error::NoSuchKey(id.to_string()))
+}
+
+/// Refuses a key of a team that is not there.
+pub fn check_team(rows: &[KeyRow], profile: &Profile) -> Result<(), Error> {
+    let Some(team) = &profile.team else { return Ok(()) };
+    let (kind, hash) = (OwnerKind::Team, OwnerKind::Team.hash(team));
+    let is_there = rows.iter().any(|row| row.hash == hash);
+    if is_there { Ok(()) } else { Err(Error::NoSuchOwner { kind: kind.name(), id: team.clone() }) }
+}
+
+/// Refuses more rows than are kept in memory.
+pub fn check_many(rows: usize) -> Result<(), Error> {
+    let fits = i64::try_from(rows).is_ok_and(|n| n <= KEYS_MAX);
+    if fits {
+        Ok(())
+    } else {
+        Err(Error::Invalid(format!("there are {KEYS_MAX} keys, users and teams, which is the most")))
+    }
 }
 
 /// Why rows cannot be read.
@@ -54,7 +113,7 @@ pub fn keys(db: &Connection) -> Result<Vec<KeyRow>, Unread> {
     }
     let mut statement = db.prepare_cached(
         "SELECT id, hash, name, models, rpm, tpm, max_parallel, budget, period, created, expires, revoked, \
-         window_start, spent FROM keys ORDER BY created, name, id",
+         window_start, spent, kind, user, team, blocked, members, about FROM keys ORDER BY created, name, id",
     )?;
     let mut rows = statement.query([])?;
     let mut keys = Vec::new();
@@ -97,9 +156,20 @@ fn key(row: &Row<'_>, id: &str) -> Result<KeyRow, Unread> {
         expires: row.get("expires")?,
     };
     limits.check().map_err(|e| wrong(e.to_string()))?;
+    let name: String = row.get("name")?;
+    let kind = match row.get::<_, Option<String>>("kind")? {
+        None => None,
+        Some(kind) => Some(
+            OwnerKind::read(&kind)
+                .filter(|kind| kind.hash(&name) == hash)
+                .ok_or_else(|| wrong(format!("it is no {kind} '{name}'")))?,
+        ),
+    };
     Ok(KeyRow {
+        kind,
         hash,
-        name: row.get("name")?,
+        name,
+        profile: profile(row)?,
         limits,
         created: row.get("created")?,
         revoked: row.get("revoked")?,
@@ -108,15 +178,45 @@ fn key(row: &Row<'_>, id: &str) -> Result<KeyRow, Unread> {
     })
 }
 
+fn profile(row: &Row<'_>) -> Result<Profile, Unread> {
+    let wrong = |what: &str, e: serde_json::Error| Unread::Damaged(format!("its {what}: {e}"));
+    let members: Option<String> = row.get("members")?;
+    let members: Vec<(String, String)> = members
+        .map_or(Ok(Vec::new()), |text| serde_json::from_str(&text))
+        .map_err(|e| wrong("members", e))?;
+    let about: Option<String> = row.get("about")?;
+    Ok(Profile {
+        user: row.get("user")?,
+        team: row.get("team")?,
+        blocked: row.get("blocked")?,
+        members: members.into_iter().map(|(user, role)| Member { user, role }).collect(),
+        about: about
+            .map_or(Ok(serde_json::Map::new()), |t| serde_json::from_str(&t))
+            .map_err(|e| wrong("about", e))?,
+    })
+}
+
+/// Deletes a user or a team.
+pub fn delete(db: &Connection, id: KeyId) -> rusqlite::Result<()> {
+    db.execute("DELETE FROM keys WHERE id = ?1", [id.to_string()])?;
+    Ok(())
+}
+
 /// Adds a key, or replaces it.
 pub fn put(db: &Connection, key: &KeyRow) -> rusqlite::Result<()> {
     let limits = &key.limits;
     // A list of texts is JSON.
     let models = serde_json::Value::from(limits.models.clone()).to_string();
+    let profile = &key.profile;
+    let member = |m: &Member| serde_json::json!([m.user, m.role]);
+    let members: serde_json::Value = profile.members.iter().map(member).collect();
+    let has_about = !profile.about.is_empty();
     let mut statement = db.prepare_cached(
-        "INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+        "INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, \
+         ?15, ?16, ?17, ?18, ?19, ?20) \
          ON CONFLICT (id) DO UPDATE SET name = ?3, models = ?4, rpm = ?5, tpm = ?6, max_parallel = ?7, budget = ?8, \
-         period = ?9, expires = ?11, revoked = ?12, window_start = ?13, spent = ?14",
+         period = ?9, expires = ?11, revoked = ?12, window_start = ?13, spent = ?14, user = ?16, team = ?17, \
+         blocked = ?18, members = ?19, about = ?20",
     )?;
     statement.execute(params![
         KeyId::of(&key.hash).to_string(),
@@ -133,6 +233,12 @@ pub fn put(db: &Connection, key: &KeyRow) -> rusqlite::Result<()> {
         key.revoked,
         key.window,
         amount(key.spent),
+        key.kind.map(OwnerKind::name),
+        profile.user,
+        profile.team,
+        profile.blocked,
+        (!profile.members.is_empty()).then(|| members.to_string()),
+        has_about.then(|| serde_json::Value::from(profile.about.clone()).to_string()),
     ])?;
     Ok(())
 }

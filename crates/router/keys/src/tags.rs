@@ -5,7 +5,8 @@ use std::sync::Mutex;
 
 use rusqlite::{Connection, TransactionBehavior, params};
 
-use crate::store::{Store, lock};
+use crate::entry::lock;
+use crate::store::Store;
 use crate::table::Counts;
 use crate::{Error, Usage, Usd, calendar};
 

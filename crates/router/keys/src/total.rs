@@ -5,9 +5,10 @@
 
 use std::sync::{Arc, PoisonError};
 
+use crate::entry::{Entry, KeyInfo};
 use crate::grant::Grant;
 use crate::limits::Period;
-use crate::store::{Entry, KeyInfo, Store};
+use crate::store::Store;
 use crate::table::{Counts, KeyRow};
 use crate::{Ask, Budget, Error, KeyId, Limits, Refusal, Usd};
 
@@ -26,17 +27,18 @@ impl Store {
     /// When the file cannot be written.
     pub fn set_total(&self, budget: Budget) -> Result<(), Error> {
         let limits = Limits { budget: Some(budget), ..Limits::default() };
-        if let Some(known) = self.total() {
-            return if known.limits == limits { Ok(()) } else { self.edit(known.id, None, limits) };
+        if self.total().is_some_and(|known| known.limits == limits) {
+            return Ok(());
         }
-        let created = self.inner.clock().now().unix;
-        let window = budget.period.start(created, created);
-        let (hash, name) = (hash(), NAME.to_string());
-        let row = KeyRow { hash, name, limits, created, revoked: None, window, spent: Usd::ZERO };
-        self.inner.put(&row)?;
-        let entry = Arc::new(Entry::new(row));
-        self.inner.entries.write().unwrap_or_else(PoisonError::into_inner).insert(entry.id, entry);
-        Ok(())
+        let now = self.inner.clock().now().unix;
+        // Another process may do the same at this moment, so it is looked for in the file.
+        self.inner.transact(|rows| {
+            match rows.iter_mut().find(|row| row.hash == hash()) {
+                Some(row) => row.limit(limits, now),
+                None => rows.push(KeyRow::new(hash(), NAME, limits, now)),
+            }
+            Ok(())
+        })
     }
 
     /// The budget of all requests together, and what is spent of it, if one was ever set.
@@ -58,14 +60,17 @@ impl Store {
         let why = || "the budget of all requests is not in the file".to_string();
         let entry = self.all_requests().ok_or_else(|| Refusal::TotalUnwritable { why: why() })?;
         let fault = || self.inner.fault();
-        let admitted = entry.account().admit(self.inner.clock().now(), model, &[], ask, fault);
-        let reserved = admitted.map_err(|refusal| match refusal {
+        let now = self.inner.clock().now();
+        let mut account = entry.account();
+        account.check(now, model, &[], fault).map_err(|refusal| match refusal {
             Refusal::Budget { resets, .. } => Refusal::Total { resets },
             Refusal::Unwritable { why } => Refusal::TotalUnwritable { why },
             other => other,
         })?;
+        let reserved = Some(account.take(now, ask));
+        drop(account);
         let (store, more) = (self.inner.clone(), Counts::default());
-        Ok(Grant { store, entry, model: None, reserved: Some(reserved), more })
+        Ok(Grant { store, entry, owners: Vec::new(), model: None, reserved, more })
     }
 }
 

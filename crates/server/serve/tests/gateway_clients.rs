@@ -258,9 +258,10 @@ router_settings: {{num_retries: 0}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn litellms_client_manages_keys() {
-    let packages = ["litellm==1.106.2", "requests"];
-    let found = tokio::task::spawn_blocking(move || python("litellm", &packages)).await;
+async fn litellms_client_manages_keys_users_and_teams() {
+    // The last three are what its command needs.
+    let packages = ["litellm==1.106.2", "requests", "rich", "InquirerPy", "tomlkit"];
+    let found = tokio::task::spawn_blocking(move || python("litellm-proxy", &packages)).await;
     let Some(python) = found.expect("pip ran") else { return };
     let up = Upstream::saying("Hi").await;
     let dir = tempfile::tempdir().expect("a folder");

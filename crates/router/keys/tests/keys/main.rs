@@ -2,4 +2,5 @@
 
 mod keys_files;
 mod keys_limits;
+mod keys_owners;
 mod keys_store;

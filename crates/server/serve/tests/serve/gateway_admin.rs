@@ -1,4 +1,5 @@
-//! `/key/...` and `/spend/...`: who may manage keys, and what of a wish for a key is refused. (`gateway_clients.rs` has LiteLLM's client ask.)
+//! `/key/...`, `/user/...`, `/team/...` and `/spend/...`: who may manage, what is held to, and what of a wish is refused. (`gateway_clients.rs` has
+//! LiteLLM's client ask.)
 
 use crate::common::upstream::Upstream;
 use crate::common::{Fixture, chat, read, with};
@@ -32,11 +33,39 @@ async fn keys_are_managed_with_the_servers_own_key_alone() {
     let (status, made) = post(&f, "sk-master", "/key/generate", &json!({})).await;
     assert_eq!(status, 200, "{made}");
     let key = made["key"].as_str().expect("a key");
-    for path in ["/key/generate", "/key/update", "/key/delete"] {
+    let posts = [
+        "/key/generate",
+        "/key/update",
+        "/key/delete",
+        "/key/block",
+        "/key/unblock",
+        "/user/new",
+        "/user/update",
+        "/user/delete",
+        "/user/block",
+        "/user/unblock",
+        "/team/new",
+        "/team/update",
+        "/team/delete",
+        "/team/block",
+        "/team/unblock",
+        "/team/member_add",
+        "/team/member_delete",
+    ];
+    for path in posts {
         assert_eq!(post(&f, key, path, &json!({"key": key, "keys": [key]})).await.0, 403, "{path}");
         assert_eq!(post(&f, "sk-nobody", path, &json!({})).await.0, 401, "{path}");
     }
-    for path in ["/key/list", "/spend/logs", "/global/spend/report", &format!("/key/info?key={key}")] {
+    for path in [
+        "/key/list",
+        "/spend/logs",
+        "/global/spend/report",
+        &format!("/key/info?key={key}"),
+        "/user/list",
+        "/team/list",
+        "/v2/team/list",
+        "/team/available",
+    ] {
         assert_eq!(get(&f, key, path).await.0, 403, "{path}");
         assert_eq!(get(&f, "sk-master", path).await.0, 200, "{path}");
     }
@@ -52,11 +81,11 @@ async fn a_key_is_what_was_wished_or_refused() {
     let (f, _folder) = fixture(&up, KEYS).await;
     let wish = json!({"models": ["m"], "rpm_limit": 1, "tpm_limit": 5000, "max_parallel_requests": 3, "max_budget": 2.5,
         "budget_duration": "30d", "duration": "1h", "key_alias": "bob", "team_id": null, "aliases": {}, "spend": 0,
-        "metadata": {"why": "tests"}});
+        "metadata": {"why": "tests"}, "tags": ["a"], "user_id": "nobody"});
     let answer = f.request("/key/generate", &wish).bearer_auth("sk-master").send().await.expect("an answer");
     let warning =
         answer.headers().get("x-octet-warning").expect("a warning").to_str().expect("text").to_string();
-    assert_eq!(warning, "'metadata' is not kept here");
+    assert_eq!(warning, "'tags' is not kept here");
     let (status, made) = read(answer).await;
     assert_eq!(status, 200, "{made}");
     for (name, value) in [
@@ -68,6 +97,8 @@ async fn a_key_is_what_was_wished_or_refused() {
         ("budget_duration", json!("30d")),
         ("key_alias", json!("bob")),
         ("spend", json!(0.0)),
+        ("metadata", json!({"why": "tests"})),
+        ("user_id", json!("nobody")),
     ] {
         assert_eq!(made[name], value, "{name}");
     }
@@ -86,10 +117,10 @@ async fn a_key_is_what_was_wished_or_refused() {
     assert_eq!(post(&f, key, "/v1/chat/completions", &body).await.0, 200);
 
     for (wish, said) in [
-        (json!({"team_id": "t"}), "'team_id' is not supported"),
+        (json!({"models": ["all-team-models"]}), "needs a 'team_id'"),
         (json!({"guardrails": ["pii"]}), "'guardrails' is not supported"),
         (json!({"model_rpm_limit": {"m": 1}}), "'model_rpm_limit' is not supported"),
-        (json!({"blocked": true}), "'blocked' is not supported"),
+        (json!({"budget_id": "b"}), "'budget_id' is not supported"),
         (json!({"key": "sk-mine"}), "'key' is not supported"),
         (json!({"duration": "soon"}), "'soon' is no length of time"),
         (json!({"rpm_limit": 0}), "rpm is a number from 1"),
@@ -113,15 +144,140 @@ async fn a_key_is_what_was_wished_or_refused() {
     assert_eq!(get(&f, "sk-master", &format!("/key/info?key={key}")).await.0, 404);
     for (path, said) in [
         ("/key/list?size=0", "'size'"),
-        ("/key/list?team_id=x", "'team_id' is not supported"),
+        ("/key/list?organization_id=x", "'organization_id' is not supported"),
         ("/spend/logs?start_date=yesterday", "a date like 2026-11-22"),
-        ("/global/spend/report?group_by=team", "it is api_key"),
+        ("/global/spend/report?group_by=customer", "it is api_key or team"),
         ("/key/info", "'key' is needed"),
     ] {
         let (status, answer) = get(&f, "sk-master", path).await;
         assert_eq!(status, 400, "{path}: {answer}");
         assert!(answer.to_string().contains(said), "{path}: {answer}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_users_and_teams_may_do_holds_for_their_keys() {
+    let up = Upstream::saying("Hi").await;
+    let (f, _folder) = fixture(&up, KEYS).await;
+    let ok = async |path: &str, body: Value| {
+        let (status, answer) = post(&f, "sk-master", path, &body).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    };
+    // An answer costs 0.07.
+    let team = ok(
+        "/team/new",
+        json!({"team_alias": "blue", "max_budget": 0.1, "models": ["m"], "metadata": {"a": 1},
+        "members_with_roles": [{"user_id": "ann", "role": "admin"}]}),
+    )
+    .await;
+    let id = team["team_id"].as_str().expect("an id").to_string();
+    assert_eq!(team["members_with_roles"], json!([{"user_id": "ann", "user_email": null, "role": "admin"}]));
+    let made = ok(
+        "/user/new",
+        json!({"user_id": "bob", "user_email": "bob@example.org", "teams": [id], "rpm_limit": 1}),
+    )
+    .await;
+    assert_eq!(
+        (&made["user_id"], &made["teams"], &made["rpm_limit"]),
+        (&json!("bob"), &json!([id]), &json!(1))
+    );
+    let bobs = made["key"].as_str().expect("a key").to_string();
+    let key = async |wish: Value| ok("/key/generate", wish).await["key"].as_str().expect("a key").to_string();
+    let first = key(json!({"team_id": id, "models": ["all-team-models"]})).await;
+    let second = key(json!({"team_id": id, "user_id": "ann", "key_alias": "second"})).await;
+    let body = with(&chat("Hello"), json!({"model": "m"}));
+    let ask = async |key: &str| post(&f, key, "/v1/chat/completions", &body).await;
+    assert_eq!((ask(&first).await.0, ask(&second).await.0, ask(&bobs).await.0), (200, 200, 200));
+    let (status, said) = ask(&first).await;
+    assert_eq!((status, &said["error"]["code"]), (429, &json!("insufficient_quota")));
+    assert!(said.to_string().contains("the budget of the team of this API key ($0.10)"), "{said}");
+    let (status, said) = ask(&bobs).await;
+    assert!(
+        status == 429 && said.to_string().contains("the user of this API key is limited to 1 requests"),
+        "{said}"
+    );
+    assert_eq!(get(&f, &first, "/v1/models").await.1["data"].as_array().map(Vec::len), Some(1));
+
+    let told = get(&f, "sk-master", &format!("/team/info?team_id={id}")).await.1;
+    assert_eq!((&told["team_info"]["spend"], told["keys"].as_array().map(Vec::len)), (&json!(0.14), Some(2)));
+    let users: Vec<&Value> = told["team_info"]["members_with_roles"]
+        .as_array()
+        .expect("members")
+        .iter()
+        .map(|m| &m["user_id"])
+        .collect();
+    assert_eq!(users, ["ann", "bob"]);
+    let ann = get(&f, "sk-master", "/user/info?user_id=ann").await.1;
+    assert_eq!((&ann["user_info"]["spend"], &ann["keys"][0]["key_alias"]), (&json!(0.07), &json!("second")));
+    assert_eq!(get(&f, "sk-master", &format!("/key/list?team_id={id}")).await.1["total_count"], 2);
+    assert_eq!(get(&f, "sk-master", "/key/list?user_id=ann").await.1["total_count"], 1);
+    let days = get(&f, "sk-master", "/spend/logs").await.1;
+    let day = &days[0];
+    assert_eq!((&day["users"], &day["teams"][&id]), (&json!({"ann": 0.07, "bob": 0.07}), &json!(0.14)));
+    assert_eq!(get(&f, "sk-master", "/spend/logs?user_id=bob").await.1[0]["spend"], 0.07);
+    let report = get(&f, "sk-master", "/global/spend/report?group_by=team").await.1;
+    let teams = report[0]["teams"].as_array().expect("teams");
+    assert_eq!(teams.iter().map(|t| &t["team_name"]).collect::<Vec<_>>(), ["Unassigned Team", "blue"]);
+    assert_eq!(
+        (&teams[1]["total_spend"], teams[1]["metadata"].as_array().map(Vec::len)),
+        (&json!(0.14), Some(2))
+    );
+
+    // What is not named stays.
+    let team = ok("/team/update", json!({"team_id": id, "max_budget": 5, "rpm_limit": 100})).await;
+    assert_eq!(
+        (&team["data"]["max_budget"], &team["data"]["models"], &team["data"]["metadata"]),
+        (&json!(5.0), &json!(["m"]), &json!({"a": 1}))
+    );
+    ok("/user/update", json!({"user_email": "bob@example.org", "rpm_limit": null})).await;
+    assert_eq!((ask(&first).await.0, ask(&bobs).await.0), (200, 200));
+    for (path, what, key) in [
+        ("/team", json!({"team_id": id}), &first),
+        ("/user", json!({"user_ids": ["bob"]}), &bobs),
+        ("/key", json!({"key": bobs}), &bobs),
+    ] {
+        ok(&format!("{path}/block"), what.clone()).await;
+        let (status, said) = ask(key).await;
+        assert!(status == 401 && said.to_string().contains("is blocked"), "{path}: {said}");
+        ok(&format!("{path}/unblock"), what).await;
+        assert_eq!(ask(key).await.0, 200, "{path}");
+    }
+    ok("/team/member_delete", json!({"team_id": id, "user_email": "bob@example.org"})).await;
+    assert_eq!(get(&f, "sk-master", "/v2/user/info?user_id=bob").await.1["teams"], json!([]));
+    let joined = ok(
+        "/team/member_add",
+        json!({"team_id": id, "member": {"user_email": "eve@example.org", "role": "user"}}),
+    )
+    .await;
+    assert_eq!(joined["updated_users"][0]["user_email"], "eve@example.org");
+    assert_eq!(ok("/user/delete", json!({"user_ids": ["bob"]})).await, json!(1));
+    assert_eq!(ok("/team/delete", json!({"team_ids": [id]})).await, json!({"deleted_teams": [id]}));
+    assert_eq!((ask(&first).await.0, ask(&second).await.0, ask(&bobs).await.0), (401, 401, 401));
+    assert_eq!(get(&f, "sk-master", "/key/list").await.1["total_count"], 0);
+
+    for (path, body, status, said) in [
+        ("/key/generate", json!({"team_id": "none"}), 404, "there is no team 'none'"),
+        (
+            "/team/new",
+            json!({"team_id": "x", "organization_id": "o"}),
+            400,
+            "'organization_id' is not supported for teams",
+        ),
+        ("/team/new", json!({"team_member_budget": 1}), 400, "'team_member_budget' is not supported"),
+        ("/team/member_add", json!({"team_id": "none", "member": {"user_id": "u"}}), 404, "no team 'none'"),
+        ("/user/new", json!({"user_id": "ann"}), 400, "the user 'ann' exists"),
+        ("/user/new", json!({"user_email": "eve@example.org"}), 400, "'user_email' exists"),
+        ("/user/new", json!({"teams": ["none"]}), 404, "no team 'none'"),
+        ("/user/delete", json!({"user_ids": ["ann", "none"]}), 404, "no user 'none'"),
+        ("/user/delete", json!({}), 400, "'user_ids' is needed"),
+        ("/user/new", json!({"password": "x"}), 400, "'password' is not supported for users"),
+    ] {
+        let answer = post(&f, "sk-master", path, &body).await;
+        assert!(answer.0 == status && answer.1.to_string().contains(said), "{path} {body}: {answer:?}");
+    }
+    assert_eq!(get(&f, "sk-master", "/user/info?user_id=ann").await.0, 200, "all or none");
+    assert_eq!(get(&f, "sk-master", "/user/info?user_id=none").await.0, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,107 @@
+//! One account in memory: a key's, a user's, a team's. Used by `store` and `grant`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::account::Account;
+use crate::profile::OwnerKind;
+use crate::table::KeyRow;
+use crate::{KeyId, Limits, Now, Profile, Refusal, Usd};
+
+/// What is known of a key, a user or a team.
+#[derive(Debug, Clone)]
+pub struct KeyInfo {
+    /// What it is called in logs.
+    pub id: KeyId,
+    /// What its owner calls it; of a user or a team, its id in requests.
+    pub name: String,
+    /// What it may do.
+    pub limits: Limits,
+    /// When it was made, in seconds since 1970 UTC.
+    pub created: i64,
+    /// When it was taken back.
+    pub revoked: Option<i64>,
+    /// Spent in the budget's period, or in all where it has no budget.
+    pub spent: Usd,
+    /// When the budget begins anew.
+    pub resets: Option<i64>,
+    /// Whose it is, and what is said of it.
+    pub profile: Profile,
+}
+
+/// All accounts.
+pub(crate) type Entries = HashMap<KeyId, Arc<Entry>>;
+
+/// One account.
+pub(crate) struct Entry {
+    pub(crate) id: KeyId,
+    /// What it is, if it is no key.
+    pub(crate) kind: Option<OwnerKind>,
+    pub(crate) hash: blake3::Hash,
+    account: Mutex<Account>,
+    owners: RwLock<Owners>,
+}
+
+/// Whose a key is: the accounts that its requests count for, too.
+#[derive(Default)]
+struct Owners {
+    /// The user's and the team's, in this order.
+    accounts: Vec<Arc<Entry>>,
+    /// It has a team that is not there.
+    is_orphan: bool,
+}
+
+impl Entry {
+    pub(crate) fn new(row: KeyRow) -> Self {
+        let (id, kind, hash) = (KeyId::of(&row.hash), row.kind, row.hash);
+        Self { id, kind, hash, account: Mutex::new(Account::new(row)), owners: RwLock::default() }
+    }
+
+    pub(crate) fn account(&self) -> MutexGuard<'_, Account> {
+        lock(&self.account)
+    }
+
+    /// The accounts of its user and team.
+    pub(crate) fn owners(&self) -> Result<Vec<Arc<Entry>>, Refusal> {
+        let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
+        // Its team was deleted, and it was not: what limited it is gone.
+        if owners.is_orphan { Err(Refusal::Revoked) } else { Ok(owners.accounts.clone()) }
+    }
+
+    /// Whether it is in force, with its user and team.
+    pub(crate) fn standing(&self, now: Now) -> Result<(), Refusal> {
+        self.account().standing(now)?;
+        self.owners()?
+            .iter()
+            .try_for_each(|o| o.account().standing(now).map_err(|refusal| o.refusal(refusal)))
+    }
+
+    /// A refusal as the client of one of its keys is told it.
+    pub(crate) fn refusal(&self, refusal: Refusal) -> Refusal {
+        match self.kind {
+            Some(kind) => Refusal::Owner { kind, refusal: Box::new(refusal) },
+            None => refusal,
+        }
+    }
+
+    /// Connects keys with the accounts of their users and teams.
+    pub(crate) fn link_all(entries: &Entries) {
+        for entry in entries.values().filter(|e| e.kind.is_none()) {
+            let (user, team) = {
+                let account = entry.account();
+                let of =
+                    |kind: OwnerKind, id: &Option<String>| id.as_ref().map(|id| KeyId::of(&kind.hash(id)));
+                (of(OwnerKind::User, &account.profile.user), of(OwnerKind::Team, &account.profile.team))
+            };
+            let is_orphan = team.is_some_and(|id| !entries.contains_key(&id));
+            let accounts =
+                [user, team].into_iter().flatten().filter_map(|id| entries.get(&id).cloned()).collect();
+            *entry.owners.write().unwrap_or_else(PoisonError::into_inner) = Owners { accounts, is_orphan };
+        }
+    }
+}
+
+/// A lock whose last holder panicked guards counts that are still right: each change is one step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

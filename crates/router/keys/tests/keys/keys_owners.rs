@@ -1,0 +1,194 @@
+//! Users and teams: their limits hold for all of their keys together, in several processes and after a restart.
+
+use std::time::Duration;
+
+use octet_keys::{
+    Ask, Budget, Clock, Error, KeyInfo, Limits, Member, Options, OwnerKind, Period, Prices, Profile, Refusal,
+    Secret, Store, Usage,
+};
+
+const START: i64 = 1_795_284_000;
+
+fn open(dir: &tempfile::TempDir, clock: &Clock) -> Store {
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    Store::open_with(dir.path().join("keys.db"), options).unwrap()
+}
+
+fn budget(usd: &str) -> Limits {
+    let budget = Budget { limit: usd.parse().unwrap(), period: Period::Seconds(86_400) };
+    Limits { budget: Some(budget), ..Limits::default() }
+}
+
+fn of(user: Option<&str>, team: Option<&str>) -> Profile {
+    Profile { user: user.map(Into::into), team: team.map(Into::into), ..Profile::default() }
+}
+
+fn key(store: &Store, name: &str, profile: Profile) -> (Secret, KeyInfo) {
+    store.create_for(name, Limits::default(), profile).unwrap()
+}
+
+/// A request that costs as many thousandths of a dollar as it has tokens.
+fn spend(store: &Store, key: &Secret, tokens: u64) -> Result<(), Refusal> {
+    let prices = Prices::new(0.001, 0.001).unwrap();
+    let ask = Ask { input: tokens, output: 0, prices };
+    let grant = store.authorize(key.reveal(), "m", &ask)?;
+    grant.settle(&Usage { input: tokens, ..Usage::default() }, &prices);
+    Ok(())
+}
+
+#[test]
+fn a_budget_holds_for_all_keys_together() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(&dir, &clock);
+    store.create_owner(OwnerKind::Team, "t", budget("0.1"), Profile::default()).unwrap();
+    store.create_owner(OwnerKind::User, "u", budget("0.15"), Profile::default()).unwrap();
+    let (first, _) = key(&store, "first", of(Some("u"), Some("t")));
+    let (second, _) = key(&store, "second", of(None, Some("t")));
+    let (third, info) = key(&store, "third", of(Some("u"), None));
+    spend(&store, &first, 60).unwrap();
+    spend(&store, &second, 50).unwrap();
+    let refused = spend(&store, &first, 1).unwrap_err();
+    assert_eq!((refused.status(), refused.code()), (429, "insufficient_quota"));
+    assert!(
+        refused.to_string().starts_with("the budget of the team of this API key ($0.10) is used up"),
+        "{refused}"
+    );
+    // The user has 0.09 left, without the team.
+    spend(&store, &third, 100).unwrap();
+    let refused = spend(&store, &third, 1).unwrap_err();
+    assert!(refused.to_string().contains("the user of this API key"), "{refused}");
+    let spent = |store: &Store, kind, id: &str| store.owner(kind, id).unwrap().spent.to_string();
+    assert_eq!(
+        (spent(&store, OwnerKind::Team, "t"), spent(&store, OwnerKind::User, "u")),
+        ("$0.11".into(), "$0.16".into())
+    );
+    store.close().unwrap();
+    // Another process, or the same one later.
+    let store = open(&dir, &clock);
+    assert_eq!(spent(&store, OwnerKind::Team, "t"), "$0.11");
+    assert!(spend(&store, &second, 1).is_err());
+    // A new period.
+    clock.advance(Duration::from_secs(86_400));
+    spend(&store, &second, 1).unwrap();
+    // They are no keys.
+    assert_eq!(store.list().len(), 3);
+    assert!(store.find("t").is_err());
+    assert_eq!(store.find("third").unwrap().id, info.id);
+}
+
+#[test]
+fn a_request_that_a_team_refuses_takes_nothing_of_its_key() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(&dir, &clock);
+    let limits =
+        Limits { rpm: Some(2), max_parallel: Some(1), models: vec!["m*".into()], ..Limits::default() };
+    store.create_owner(OwnerKind::Team, "t", limits, Profile::default()).unwrap();
+    let own = Limits { rpm: Some(2), ..Limits::default() };
+    let (one, _) = store.create_for("one", own, of(None, Some("t"))).unwrap();
+    let (two, _) = key(&store, "two", of(None, Some("t")));
+    let go = |key: &Secret| store.authorize(key.reveal(), "m", &Ask::default());
+    let running = go(&one).unwrap();
+    for _ in 0..5 {
+        assert!(matches!(go(&one).unwrap_err(), Refusal::Owner { kind: OwnerKind::Team, .. }));
+    }
+    drop(running);
+    drop(go(&one).unwrap());
+    // Both of the minute are gone, for the other key as well.
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(go(&two).unwrap_err().retry_after_s(), Some(59));
+    assert_eq!(store.authorize(two.reveal(), "other", &Ask::default()).unwrap_err().status(), 403);
+    assert!(store.allows(two.reveal(), "m1") && !store.allows(two.reveal(), "other"));
+}
+
+#[test]
+fn who_is_blocked_or_deleted_is_refused_in_all_processes() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let (store, other) = (open(&dir, &clock), open(&dir, &clock));
+    for id in ["t", "gone"] {
+        store.create_owner(OwnerKind::Team, id, Limits::default(), Profile::default()).unwrap();
+    }
+    let member = Member { user: "u".into(), role: "user".into() };
+    store.edit_members("t", |members| members.push(member)).unwrap();
+    // A label, until there is such a user.
+    let (of_user, _) = key(&store, "of a user", of(Some("u"), None));
+    let (of_team, info) = key(&store, "of a team", of(None, Some("t")));
+    let (left, _) = key(&store, "left", of(None, Some("gone")));
+    other.flush().unwrap();
+    let ok = |key: &Secret| (store.check(key.reveal()).is_ok(), spend(&other, key, 1).is_ok());
+    assert_eq!([ok(&of_user), ok(&of_team), ok(&left)], [(true, true); 3]);
+    store
+        .create_owner(
+            OwnerKind::User,
+            "u",
+            Limits::default(),
+            Profile { blocked: true, ..Profile::default() },
+        )
+        .unwrap();
+    let team = store.owner(OwnerKind::Team, "t").unwrap();
+    let blocked = Profile { blocked: true, ..team.profile.clone() };
+    store.edit_for(team.id, None, team.limits.clone(), Some(blocked)).unwrap();
+    store.delete_owner(OwnerKind::Team, "gone").unwrap();
+    other.flush().unwrap();
+    assert_eq!([ok(&of_user), ok(&of_team), ok(&left)], [(false, false); 3]);
+    let said = store.check(of_team.reveal()).unwrap_err();
+    assert_eq!(
+        (said.status(), said.to_string().as_str()),
+        (401, "the team of this API key is blocked; ask whoever runs this server")
+    );
+    assert_eq!(store.check(left.reveal()), Err(Refusal::Revoked));
+    store.edit_for(team.id, None, team.limits, Some(team.profile)).unwrap();
+    store.delete_owner(OwnerKind::User, "u").unwrap();
+    other.flush().unwrap();
+    assert_eq!([ok(&of_user), ok(&of_team)], [(false, false), (true, true)]);
+    assert_eq!(other.owner(OwnerKind::Team, "t").unwrap().profile.members, []);
+    // A key alone.
+    store.edit_for(info.id, None, info.limits, Some(Profile { blocked: true, ..info.profile })).unwrap();
+    assert_eq!(store.check(of_team.reveal()), Err(Refusal::Blocked));
+}
+
+#[test]
+fn what_can_not_be_meant_is_refused() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(&dir, &clock);
+    let make = |id: &str| store.create_owner(OwnerKind::Team, id, Limits::default(), Profile::default());
+    make("t").unwrap();
+    assert!(matches!(make("t"), Err(Error::Exists { .. })));
+    for bad in ["", "two\nlines", &"x".repeat(201)] {
+        assert!(matches!(make(bad), Err(Error::Invalid(_))), "{bad}");
+    }
+    let no_team = store.create_for("k", Limits::default(), of(None, Some("none")));
+    assert!(matches!(no_team, Err(Error::NoSuchOwner { .. })));
+    assert!(
+        matches!(store.delete_owner(OwnerKind::User, "t"), Err(Error::NoSuchOwner { .. })),
+        "it is a team"
+    );
+    let about = [("metadata".to_string(), "x".repeat(100_000).into())].into_iter().collect();
+    let long = Profile { about, ..Profile::default() };
+    assert!(matches!(store.create_for("k", Limits::default(), long), Err(Error::Invalid(_))));
+    assert!(store.list().is_empty());
+}
+
+/// Whoever comes second must not set to nothing what the first has spent.
+#[test]
+fn processes_that_start_at_once_set_one_budget_of_all_requests() {
+    for _ in 0..20 {
+        let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+        let stores = [open(&dir, &clock), open(&dir, &clock), open(&dir, &clock)];
+        let all = octet_keys::budget(1.0, None).unwrap();
+        let prices = Prices::new(0.001, 0.001).unwrap();
+        std::thread::scope(|s| {
+            for store in &stores {
+                s.spawn(move || {
+                    store.set_total(all).unwrap();
+                    let grant = store.authorize_total("m", &Ask::default()).unwrap();
+                    grant.settle(&Usage { input: 10, ..Usage::default() }, &prices);
+                    store.flush().unwrap();
+                });
+            }
+        });
+        for store in &stores {
+            store.flush().unwrap();
+            assert_eq!(store.total().unwrap().spent.to_string(), "$0.03");
+        }
+    }
+}

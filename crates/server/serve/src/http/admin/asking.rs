@@ -1,0 +1,166 @@
+//! Who may ask about keys, users and teams, and how their file is waited for. Used by all endpoints here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::Response;
+use octet_api::{ApiError, ErrorKind};
+use octet_keys::{Error, KeyId, KeyInfo, Store};
+use serde_json::{Map, Value};
+
+use crate::app::App;
+use crate::gateway::Caller;
+use crate::http::call::{Call, call, caller, trace};
+use crate::http::error::{Dialect, json as json_response};
+use crate::warnings;
+
+/// A query.
+pub type Asked = HashMap<String, String>;
+
+/// A field that is not as it should be.
+pub fn wrong(field: &str, what: impl Into<String>) -> ApiError {
+    ApiError::invalid(field, what.into())
+}
+
+/// Refuses who may not manage the server.
+pub fn manager(who: &Caller) -> Result<(), ApiError> {
+    if matches!(who, Caller::Trusted) {
+        return Ok(());
+    }
+    let what = "this API key is for asking models; the server's own key is needed here";
+    Err(ApiError::new(ErrorKind::Permission, what))
+}
+
+/// The file of keys, for who may manage it.
+fn store(app: &App, who: &Caller) -> Result<Arc<Store>, ApiError> {
+    manager(who)?;
+    app.gateway().and_then(|g| g.store().cloned()).ok_or_else(|| {
+        let what = "there are no virtual keys: set keys.database in the configuration";
+        ApiError::new(ErrorKind::InvalidRequest, what)
+    })
+}
+
+/// What the file says of a change.
+pub fn failed(e: &Error) -> ApiError {
+    let kind = match e {
+        Error::NoSuchKey(_) | Error::NoSuchOwner { .. } => ErrorKind::NotFound,
+        Error::Invalid(_) | Error::Ambiguous { .. } | Error::Exists { .. } => ErrorKind::InvalidRequest,
+        _ => ErrorKind::Overloaded,
+    };
+    ApiError::new(kind, e.to_string())
+}
+
+/// Work on the file, which may wait for the disk.
+async fn waiting<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|e| Err(ApiError::new(ErrorKind::Internal, format!("the file of keys: {e}"))))
+}
+
+/// A request with a body, whose JSON object is given to `answer`; that may also say what has no effect.
+pub async fn posted(
+    app: Arc<App>,
+    request: Request,
+    answer: impl FnOnce(&Store, Map<String, Value>) -> Result<(Value, Vec<String>), ApiError> + Send + 'static,
+) -> Response {
+    call(app, request, |c: Call| async move {
+        let store = store(&c.app, &c.caller)?;
+        let (body, _share) = c.body.into_parts();
+        let (out, notes) = waiting(move || {
+            let fields = serde_json::from_slice(&body).map_err(|e| {
+                ApiError::new(ErrorKind::InvalidRequest, format!("the body is no JSON object: {e}"))
+            })?;
+            answer(&store, fields)
+        })
+        .await?;
+        let mut response = json_response(200, out.to_string());
+        warnings::tell(&mut response, notes.iter().map(String::as_str));
+        Ok(response)
+    })
+    .await
+}
+
+/// A request without a body.
+pub async fn asked(
+    app: Arc<App>,
+    request: Request,
+    answer: impl FnOnce(&Store) -> Result<Value, ApiError> + Send + 'static,
+) -> Response {
+    let result = match store(&app, &caller(&request)) {
+        Ok(store) => waiting(move || answer(&store)).await,
+        Err(e) => Err(e),
+    };
+    match result {
+        Ok(out) => json_response(200, out.to_string()),
+        Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
+    }
+}
+
+/// A key by itself, or by its token.
+pub fn find(store: &Store, key: &str) -> Result<KeyInfo, ApiError> {
+    let is_it = |k: &&KeyInfo| Some(k.id) == store.id(key).or_else(|| key.parse::<KeyId>().ok());
+    let keys = store.list();
+    let found = keys.iter().filter(|k| k.revoked.is_none()).find(is_it).cloned();
+    // What was sent may be a key: it is not repeated.
+    found.ok_or_else(|| ApiError::new(ErrorKind::NotFound, "there is no such key, or it was deleted"))
+}
+
+/// A text of a body that has to be there.
+pub fn needed(fields: &mut Map<String, Value>, name: &str, what: &str) -> Result<String, ApiError> {
+    match fields.shift_remove(name) {
+        Some(Value::String(text)) if !text.is_empty() => Ok(text),
+        _ => Err(wrong(name, format!("'{name}' is needed: {what}"))),
+    }
+}
+
+/// A list of texts of a body; none is an empty one.
+pub fn texts(fields: &mut Map<String, Value>, name: &str) -> Result<Vec<String>, ApiError> {
+    let value =
+        fields.shift_remove(name).filter(|v| !v.is_null()).unwrap_or_else(|| Value::Array(Vec::new()));
+    serde_json::from_value(value).map_err(|_| wrong(name, format!("'{name}' is a list of texts")))
+}
+
+/// Which part of a list is asked for.
+pub struct Page {
+    page: usize,
+    size: usize,
+}
+
+impl Page {
+    /// Reads `page`, and how many there are on one.
+    pub fn read(query: &Asked, size: &str, usual: usize, most: usize) -> Result<Self, ApiError> {
+        let number = |name: &str, usual: usize, most: usize| match query.get(name) {
+            Some(text) => {
+                let n = text.parse::<usize>().ok().filter(|n| (1..=most).contains(n));
+                n.ok_or_else(|| wrong(name, format!("'{name}' is a number from 1 to {most}")))
+            }
+            None => Ok(usual),
+        };
+        Ok(Self { page: number("page", 1, usize::MAX)?, size: number(size, usual, most)? })
+    }
+
+    /// What is on the page.
+    pub fn of<'a, T>(&self, all: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
+        all.iter().skip((self.page - 1).saturating_mul(self.size)).take(self.size)
+    }
+
+    /// Its number, how many there are on one, and how many pages there are.
+    pub fn figures(&self, all: usize) -> (usize, usize, usize) {
+        (self.page, self.size, all.div_ceil(self.size))
+    }
+}
+
+/// Says nothing: `null`, `{}`, `[]`, `false`, `0`, an empty text.
+pub fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::String(s) => s.is_empty(),
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.is_empty(),
+    }
+}

@@ -1,0 +1,155 @@
+//! `/key/...`: virtual keys. Called by the routes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use octet_api::{ApiError, shortened};
+use octet_keys::{KeyId, KeyInfo, OwnerKind, Store};
+use serde_json::{Map, Value, json};
+
+use super::asking::{Asked, Page, asked, failed, find, needed, posted, texts, wrong};
+use super::shapes::{self, UNNAMED, owner};
+use super::wish::{Of, Wish};
+use crate::app::App;
+
+/// The endpoints.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/key/generate", post(generate))
+        .route("/key/update", post(update))
+        .route("/key/delete", post(delete))
+        .route("/key/block", post(block))
+        .route("/key/unblock", post(unblock))
+        .route("/key/info", get(info))
+        .route("/key/list", get(list))
+}
+
+/// `POST /key/generate`: a new key, whose secret is in the answer and nowhere else.
+async fn generate(State(app): State<Arc<App>>, request: Request) -> Response {
+    posted(app, request, |store, fields| {
+        let wish = Wish::read(Of::Key, fields, None)?;
+        let notes = wish.notes.clone();
+        Ok((make(store, wish)?.into(), notes))
+    })
+    .await
+}
+
+/// Makes a key; its secret is in the answer.
+pub fn make(store: &Store, wish: Wish) -> Result<Map<String, Value>, ApiError> {
+    let name = wish.name.unwrap_or_else(|| UNNAMED.into());
+    check_alias(store, &name, None)?;
+    let (secret, info) = store.create_for(&name, wish.limits, wish.profile).map_err(|e| failed(&e))?;
+    let mut out = shapes::key(&info);
+    out.insert("key".into(), secret.reveal().into());
+    out.insert("token_id".into(), info.id.to_string().into());
+    Ok(out)
+}
+
+/// `POST /key/update`: other limits for a key. What is not named stays.
+async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
+    posted(app, request, |store, mut fields| {
+        let key = needed(&mut fields, "key", "the key, or its token")?;
+        let old = find(store, &key)?;
+        let wish = Wish::read(Of::Key, fields, Some(&old))?;
+        if let Some(name) = &wish.name {
+            check_alias(store, name, Some(old.id))?;
+        }
+        let edited = store.edit_for(old.id, wish.name.as_deref(), wish.limits, Some(wish.profile));
+        edited.map_err(|e| failed(&e))?;
+        let mut out = shapes::key(&find(store, &old.id.to_string())?);
+        out.insert("key".into(), key.into());
+        Ok((out.into(), wish.notes))
+    })
+    .await
+}
+
+/// `POST /key/block`: refuses requests with a key until it is unblocked.
+async fn block(State(app): State<Arc<App>>, request: Request) -> Response {
+    blocked(app, request, true).await
+}
+
+/// `POST /key/unblock`
+async fn unblock(State(app): State<Arc<App>>, request: Request) -> Response {
+    blocked(app, request, false).await
+}
+
+async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
+    posted(app, request, move |store, mut fields| {
+        let key = find(store, &needed(&mut fields, "key", "the key, or its token")?)?;
+        let profile = octet_keys::Profile { blocked, ..key.profile };
+        store.edit_for(key.id, None, key.limits, Some(profile)).map_err(|e| failed(&e))?;
+        Ok((shapes::key(&find(store, &key.id.to_string())?).into(), Vec::new()))
+    })
+    .await
+}
+
+/// `POST /key/delete`: takes keys back. Either all of them are, or none.
+async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
+    posted(app, request, |store, mut fields| {
+        let (keys, aliases) = (texts(&mut fields, "keys")?, texts(&mut fields, "key_aliases")?);
+        if keys.is_empty() && aliases.is_empty() {
+            return Err(wrong("keys", "'keys' or 'key_aliases' is needed: which keys to delete"));
+        }
+        let mut found: Vec<KeyInfo> = keys.iter().map(|key| find(store, key)).collect::<Result<_, _>>()?;
+        for alias in &aliases {
+            found.push(store.find(alias).map_err(|e| failed(&e))?);
+        }
+        for key in &found {
+            store.revoke(key.id).map_err(|e| failed(&e))?;
+        }
+        let tokens: Vec<String> =
+            if aliases.is_empty() { keys } else { found.iter().map(|k| k.id.to_string()).collect() };
+        Ok((json!({"deleted_keys": tokens}), Vec::new()))
+    })
+    .await
+}
+
+/// `GET /key/info?key=`
+async fn info(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+    asked(app, request, move |store| {
+        let key = query.get("key").ok_or_else(|| wrong("key", "'key' is needed: the key, or its token"))?;
+        Ok(json!({"key": key, "info": shapes::key(&find(store, key)?)}))
+    })
+    .await
+}
+
+/// `GET /key/list?page=&size=&key_alias=&user_id=&team_id=&return_full_object=`
+async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+    asked(app, request, move |store| {
+        if query.get("organization_id").is_some_and(|v| !v.is_empty()) {
+            let what = "'organization_id' is not supported: there are no organizations here";
+            return Err(wrong("organization_id", what));
+        }
+        let page = Page::read(&query, "size", 10, 100)?;
+        let is_of = |name: &str, is: Option<&str>| {
+            query.get(name).filter(|v| !v.is_empty()).is_none_or(|wanted| is == Some(wanted.as_str()))
+        };
+        let is_asked = |k: &KeyInfo| {
+            let (token, alias) = (k.id.to_string(), (k.name != UNNAMED).then_some(k.name.as_str()));
+            k.revoked.is_none()
+                && is_of("key_hash", Some(&token))
+                && is_of("key_alias", alias)
+                && is_of("user_id", owner(k, OwnerKind::User))
+                && is_of("team_id", owner(k, OwnerKind::Team))
+        };
+        let all: Vec<KeyInfo> = store.list().into_iter().filter(is_asked).collect();
+        let full = query.get("return_full_object").is_some_and(|v| v == "true");
+        let shown = |k: &KeyInfo| if full { shapes::key(k).into() } else { Value::from(k.id.to_string()) };
+        let keys: Vec<Value> = page.of(&all).map(shown).collect();
+        let (current, _, pages) = page.figures(all.len());
+        Ok(json!({"keys": keys, "total_count": all.len(), "current_page": current, "total_pages": pages}))
+    })
+    .await
+}
+
+fn check_alias(store: &Store, name: &str, own: Option<KeyId>) -> Result<(), ApiError> {
+    let taken = |k: &KeyInfo| k.revoked.is_none() && k.name == name && Some(k.id) != own;
+    if name != UNNAMED && store.list().iter().any(taken) {
+        let what = format!("a key with the alias '{}' exists", shortened(name));
+        return Err(wrong("key_alias", what));
+    }
+    Ok(())
+}

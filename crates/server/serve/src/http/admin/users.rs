@@ -1,0 +1,230 @@
+//! `/user/...`: users, whose limits hold for all of their keys together. Called by the routes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use octet_api::{ApiError, ErrorKind};
+use octet_keys::{KeyInfo, Limits, Member, OwnerKind, Profile, Store};
+use serde_json::{Map, Value, json};
+
+use super::asking::{Asked, Page, asked, failed, posted, texts, wrong};
+use super::wish::{Of, Wish, read};
+use super::{keys, shapes};
+use crate::app::App;
+
+/// The endpoints.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/user/new", post(new))
+        .route("/user/update", post(update))
+        .route("/user/delete", post(delete))
+        .route("/user/block", post(block))
+        .route("/user/unblock", post(unblock))
+        .route("/user/info", get(info))
+        .route("/v2/user/info", get(info_flat))
+        .route("/user/list", get(list))
+}
+
+/// `POST /user/new`: a user, and a key of this user unless `auto_create_key` is false.
+async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
+    posted(app, request, |store, mut fields| {
+        let id = fields.shift_remove("user_id").filter(|v| !v.is_null());
+        let id = id.map(|v| read::<String>("user_id", v)).transpose()?.flatten().unwrap_or_else(new_id);
+        let with_key =
+            fields.shift_remove("auto_create_key").filter(|v| !v.is_null()).is_none_or(|v| v == true);
+        let teams = texts(&mut fields, "teams")?;
+        // These are the key's.
+        let own = ["key_alias", "duration"]
+            .map(|name| (name.to_string(), fields.shift_remove(name).unwrap_or_default()));
+        let wish = Wish::read(Of::User, fields, None)?;
+        if let Some(email) = wish.profile.about.get("user_email").and_then(Value::as_str)
+            && with_email(store, email).is_some()
+        {
+            return Err(wrong("user_email", "a user with this 'user_email' exists"));
+        }
+        let mut key = Wish::read(Of::Key, own.into_iter().collect(), None)?;
+        let teams = teams.iter().map(|team| find_team(store, team)).collect::<Result<Vec<_>, _>>()?;
+        let user =
+            store.create_owner(OwnerKind::User, &id, wish.limits, wish.profile).map_err(|e| failed(&e))?;
+        for team in teams {
+            join(store, &team.name, Member { user: id.clone(), role: "user".into() })?;
+        }
+        let mut out = Map::new();
+        if with_key {
+            key.profile.user = Some(id);
+            out = keys::make(store, key)?;
+        }
+        out.extend(shapes::user(store, &user));
+        Ok((out.into(), wish.notes))
+    })
+    .await
+}
+
+/// `POST /user/update`: other limits for a user. What is not named stays.
+async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
+    posted(app, request, |store, mut fields| {
+        let old = match fields.shift_remove("user_id").filter(|v| !v.is_null()) {
+            Some(id) => find(store, &read::<String>("user_id", id)?.unwrap_or_default())?,
+            None => {
+                let email = fields.get("user_email").and_then(Value::as_str);
+                let email = email.ok_or_else(|| wrong("user_id", "'user_id' or 'user_email' is needed"))?;
+                let none = || ApiError::new(ErrorKind::NotFound, "there is no user with this 'user_email'");
+                with_email(store, email).ok_or_else(none)?
+            }
+        };
+        let wish = Wish::read(Of::User, fields, Some(&old))?;
+        let edited = store.edit_for(old.id, None, wish.limits, Some(wish.profile));
+        edited.map_err(|e| failed(&e))?;
+        let data = shapes::user(store, &find(store, &old.name)?);
+        Ok((json!({"user_id": old.name, "data": data}), wish.notes))
+    })
+    .await
+}
+
+/// `POST /user/delete`: deletes users and their keys. Says how many.
+async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
+    posted(app, request, |store, mut fields| {
+        let users = wanted(store, &mut fields)?;
+        for user in &users {
+            store.delete_owner(OwnerKind::User, &user.name).map_err(|e| failed(&e))?;
+        }
+        Ok((users.len().into(), Vec::new()))
+    })
+    .await
+}
+
+/// `POST /user/block`: refuses requests with keys of these users until they are unblocked.
+async fn block(State(app): State<Arc<App>>, request: Request) -> Response {
+    blocked(app, request, true).await
+}
+
+/// `POST /user/unblock`
+async fn unblock(State(app): State<Arc<App>>, request: Request) -> Response {
+    blocked(app, request, false).await
+}
+
+async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
+    posted(app, request, move |store, mut fields| {
+        let users = wanted(store, &mut fields)?;
+        for user in &users {
+            let profile = Profile { blocked, ..user.profile.clone() };
+            store.edit_for(user.id, None, user.limits.clone(), Some(profile)).map_err(|e| failed(&e))?;
+        }
+        let told = |u: &KeyInfo| Ok(Value::from(shapes::user(store, &find(store, &u.name)?)));
+        let users = users.iter().map(told).collect::<Result<Value, ApiError>>()?;
+        let name = if blocked { "blocked_users" } else { "unblocked_users" };
+        Ok((json!({name: users}), Vec::new()))
+    })
+    .await
+}
+
+/// The users that a body names; all of them exist.
+fn wanted(store: &Store, fields: &mut Map<String, Value>) -> Result<Vec<KeyInfo>, ApiError> {
+    let ids = texts(fields, "user_ids")?;
+    if ids.is_empty() {
+        return Err(wrong("user_ids", "'user_ids' is needed: a list of ids"));
+    }
+    ids.iter().map(|id| find(store, id)).collect()
+}
+
+/// `GET /user/info?user_id=`
+async fn info(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+    asked(app, request, move |store| {
+        let user = named(store, &query)?;
+        let is_member = |t: &KeyInfo| t.profile.members.iter().any(|m| m.user == user.name);
+        let teams = store.owners(OwnerKind::Team);
+        let teams: Value =
+            teams.iter().filter(|t| is_member(t)).map(|t| Value::from(shapes::team(t))).collect();
+        Ok(json!({
+            "user_id": user.name, "user_info": shapes::user(store, &user),
+            "keys": shapes::keys_of(store, OwnerKind::User, &user.name), "teams": teams,
+        }))
+    })
+    .await
+}
+
+/// `GET /v2/user/info?user_id=`: the user alone.
+async fn info_flat(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+    asked(app, request, move |store| Ok(shapes::user(store, &named(store, &query)?).into())).await
+}
+
+fn named(store: &Store, query: &Asked) -> Result<KeyInfo, ApiError> {
+    let id = query.get("user_id").filter(|id| !id.is_empty());
+    find(store, id.ok_or_else(|| wrong("user_id", "'user_id' is needed"))?)
+}
+
+/// `GET /user/list?page=&page_size=&user_ids=&user_email=&role=&team=`
+async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+    asked(app, request, move |store| {
+        let page = Page::read(&query, "page_size", 25, 100)?;
+        let text = |name: &str| query.get(name).filter(|v| !v.is_empty());
+        let is_asked = |u: &KeyInfo| {
+            let about = |name: &str| u.profile.about.get(name).and_then(Value::as_str).unwrap_or_default();
+            text("user_ids").is_none_or(|ids| ids.split(',').any(|id| id == u.name))
+                && text("user_email").is_none_or(|part| about("user_email").contains(part.as_str()))
+                && text("role").is_none_or(|role| about("user_role") == role)
+        };
+        let mut all = store.owners(OwnerKind::User);
+        all.retain(is_asked);
+        if let Some(team) = text("team") {
+            let members = find_team(store, team)?.profile.members;
+            all.retain(|u| members.iter().any(|m| m.user == u.name));
+        }
+        let keys = store.list();
+        let user = |u: &KeyInfo| {
+            let mut out = shapes::user(store, u);
+            let is_its = |k: &&KeyInfo| k.revoked.is_none() && k.profile.user.as_deref() == Some(&u.name);
+            out.insert("key_count".into(), keys.iter().filter(is_its).count().into());
+            Value::from(out)
+        };
+        let users: Value = page.of(&all).map(user).collect();
+        let (current, size, pages) = page.figures(all.len());
+        Ok(json!({"users": users, "total": all.len(), "page": current, "page_size": size, "total_pages": pages}))
+    })
+    .await
+}
+
+/// A user by the id.
+fn find(store: &Store, id: &str) -> Result<KeyInfo, ApiError> {
+    store.owner(OwnerKind::User, id).map_err(|e| failed(&e))
+}
+
+fn find_team(store: &Store, id: &str) -> Result<KeyInfo, ApiError> {
+    store.owner(OwnerKind::Team, id).map_err(|e| failed(&e))
+}
+
+/// The user of that address.
+pub fn with_email(store: &Store, email: &str) -> Option<KeyInfo> {
+    let is_it = |u: &KeyInfo| u.profile.about.get("user_email").and_then(Value::as_str) == Some(email);
+    store.owners(OwnerKind::User).into_iter().find(is_it)
+}
+
+/// Makes a user, if there is none of that id.
+pub fn ensure(store: &Store, id: &str, email: Option<&str>) -> Result<(), ApiError> {
+    let about = email.map(|email| ("user_email".to_string(), Value::from(email))).into_iter().collect();
+    let profile = Profile { about, ..Profile::default() };
+    match store.create_owner(OwnerKind::User, id, Limits::default(), profile) {
+        Ok(_) | Err(octet_keys::Error::Exists { .. }) => Ok(()),
+        Err(e) => Err(failed(&e)),
+    }
+}
+
+/// Makes a user a member of a team, or gives another role.
+pub fn join(store: &Store, team: &str, member: Member) -> Result<(), ApiError> {
+    let joined = store.edit_members(team, |members| {
+        members.retain(|m| m.user != member.user);
+        members.push(member);
+    });
+    joined.map_err(|e| failed(&e))
+}
+
+/// An id for what was given none.
+pub fn new_id() -> String {
+    let n = fastrand::u128(..);
+    let parts = [n >> 96, (n >> 80) & 0xffff, (n >> 64) & 0x0fff | 0x4000, (n >> 48) & 0x3fff | 0x8000];
+    let [a, b, c, d] = parts;
+    format!("{a:08x}-{b:04x}-{c:04x}-{d:04x}-{:012x}", n & 0xffff_ffff_ffff)
+}

@@ -1,0 +1,173 @@
+//! What a key, a user or a team is to be: read from a request. Used by the endpoints that make and change them.
+
+use octet_api::{ApiError, shortened};
+use octet_keys::{Budget, Error, KeyInfo, Limits, Member, Period, Profile, Usd};
+use serde_json::{Map, Value};
+
+use super::asking::{is_nothing, wrong};
+
+/// Whose fields are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    Key,
+    User,
+    Team,
+}
+
+/// What it is to be.
+pub struct Wish {
+    /// A key's name.
+    pub name: Option<String>,
+    pub limits: Limits,
+    pub profile: Profile,
+    /// What of the request has no effect.
+    pub notes: Vec<String>,
+}
+
+/// Fields that say something about it, and change nothing.
+const LABELS: &[&str] = &["tags", "key_type", "send_invite_email", "agent_id", "soft_budget", "sso_user_id"];
+
+impl Wish {
+    /// Reads the fields; what is not named is as in `old`. What would limit it and is not kept to here is refused.
+    pub fn read(of: Of, fields: Map<String, Value>, old: Option<&KeyInfo>) -> Result<Self, ApiError> {
+        let limits = old.map_or_else(Limits::default, |k| k.limits.clone());
+        let profile = old.map_or_else(Profile::default, |k| k.profile.clone());
+        let mut wish = Self { name: None, limits, profile, notes: Vec::new() };
+        let mut budget = wish.limits.budget.map(|b| b.limit);
+        let mut period = wish.limits.budget.map_or(Period::Ever, |b| b.period);
+        for (name, value) in fields {
+            match name.as_str() {
+                "max_budget" => {
+                    let dollars: Option<f64> = read(&name, value)?;
+                    let usd = dollars.map(Usd::from_dollars).transpose();
+                    budget = usd.map_err(|e| wrong(&name, e.to_string()))?;
+                }
+                "budget_duration" => period = length(&name, read(&name, value)?)?,
+                _ => {
+                    if !wish.limit(of, &name, &value)? && !wish.describe(of, &name, &value)? {
+                        wish.other(of, &name, &value)?;
+                    }
+                }
+            }
+        }
+        wish.limits.budget = budget.map(|limit| Budget { limit, period });
+        let Wish { profile, limits, .. } = &mut wish;
+        if limits.models.iter().any(|m| m == ALL_TEAM_MODELS) {
+            if profile.team.is_none() {
+                return Err(wrong("models", "'all-team-models' needs a 'team_id'"));
+            }
+            // The team's models hold for the key anyhow.
+            limits.models = vec!["*".into()];
+        }
+        Ok(wish)
+    }
+
+    /// Fields that limit; `false` for others.
+    fn limit(&mut self, of: Of, name: &str, value: &Value) -> Result<bool, ApiError> {
+        let limits = &mut self.limits;
+        match name {
+            "models" => limits.models = models(read(name, value.clone())?.unwrap_or_default()),
+            "rpm_limit" => limits.rpm = read(name, value.clone())?,
+            "tpm_limit" => limits.tpm = read(name, value.clone())?,
+            "max_parallel_requests" => limits.max_parallel = read(name, value.clone())?,
+            "blocked" => self.profile.blocked = read(name, value.clone())?.unwrap_or(false),
+            "duration" if of == Of::Key => {
+                limits.expires = expires(length(name, read(name, value.clone())?)?)
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Fields that say what it is called and whose it is; `false` for others.
+    fn describe(&mut self, of: Of, name: &str, value: &Value) -> Result<bool, ApiError> {
+        let text = || read::<String>(name, value.clone()).map(|t| t.filter(|t| !t.is_empty()));
+        match (of, name) {
+            (Of::Key, "key_alias") => self.name = text()?,
+            (Of::Key, "user_id") => self.profile.user = text()?,
+            (Of::Key, "team_id") => self.profile.team = text()?,
+            (Of::User, "user_alias" | "user_email" | "user_role") | (Of::Team, "team_alias") => {
+                self.about(name, text()?.map(Value::from));
+                if name == "user_role" && value.as_str().is_some_and(|role| role.starts_with("proxy_admin")) {
+                    self.notes
+                        .push("'user_role' has no effect: keys of users do not manage the server".into());
+                }
+            }
+            (Of::Team, "members_with_roles") => {
+                let members: Vec<Map<String, Value>> = read(name, value.clone())?.unwrap_or_default();
+                self.profile.members = members.iter().map(member).collect::<Result<_, _>>()?;
+            }
+            (_, "metadata") => {
+                let metadata: Option<Map<String, Value>> = read(name, value.clone())?;
+                self.about(name, metadata.map(Value::from));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn about(&mut self, name: &str, value: Option<Value>) {
+        match value {
+            Some(value) => drop(self.profile.about.insert(name.into(), value)),
+            None => drop(self.profile.about.shift_remove(name)),
+        }
+    }
+
+    fn other(&mut self, of: Of, name: &str, value: &Value) -> Result<(), ApiError> {
+        if is_nothing(value) {
+            return Ok(());
+        }
+        if LABELS.contains(&name) {
+            self.notes.push(format!("'{name}' is not kept here"));
+            return Ok(());
+        }
+        let whose = match of {
+            Of::Key => "keys",
+            Of::User => "users",
+            Of::Team => "teams",
+        };
+        let what = format!("'{}' is not supported for {whose} here: leave it out", shortened(name));
+        Err(wrong(name, what))
+    }
+}
+
+/// A member of a team, as a request names one.
+pub fn member(fields: &Map<String, Value>) -> Result<Member, ApiError> {
+    let text = |name: &str| fields.get(name).and_then(Value::as_str).filter(|t| !t.is_empty());
+    let Some(user) = text("user_id") else {
+        return Err(wrong("user_id", "'user_id' of a member is needed"));
+    };
+    let role = text("role").unwrap_or("user");
+    if !["admin", "user"].contains(&role) {
+        return Err(wrong("role", "'role' is admin or user"));
+    }
+    Ok(Member { user: user.into(), role: role.into() })
+}
+
+/// When a length of time from now is over.
+fn expires(length: Period) -> Option<i64> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    match length {
+        Period::Ever => None,
+        Period::Month => Some(now.saturating_add(30 * 86_400)),
+        Period::Seconds(s) => Some(now.saturating_add(s.into())),
+    }
+}
+
+pub fn read<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<Option<T>, ApiError> {
+    serde_json::from_value(value).map_err(|e| wrong(name, format!("'{name}': {e}")))
+}
+
+/// A length of time; none is for ever.
+fn length(name: &str, text: Option<String>) -> Result<Period, ApiError> {
+    text.map_or(Ok(Period::Ever), |t| t.parse().map_err(|e: Error| wrong(name, format!("'{name}': {e}"))))
+}
+
+const ALL_TEAM_MODELS: &str = "all-team-models";
+
+/// No models are all of them.
+fn models(names: Vec<String>) -> Vec<String> {
+    let all = names.is_empty() || names.iter().any(|n| n == "all-proxy-models");
+    if all { vec!["*".into()] } else { names }
+}
