@@ -131,6 +131,15 @@ pub(super) fn groups_per_chunk(groups: usize, bytes: usize, threads: usize) -> u
     (CHUNK_BYTES / bytes.max(1)).clamp(1, groups.div_ceil(4 * threads).max(1))
 }
 
+/// Bytes of one matrix that a thread reads in one stream before it goes on in another one. Each new stream costs time, and bytes that the
+/// processor's own prefetcher reads past its end: docs/performance-notes.md has figures.
+const RUN_BYTES: usize = 128 << 10;
+
+/// Groups of `weights` that make such a stream.
+pub(super) fn longest_run(weights: &Packed) -> usize {
+    (RUN_BYTES / weights.layout().group_bytes().max(1)).max(1)
+}
+
 /// How the groups of some matrices are cut into items for the team.
 struct Chunks<'a, const N: usize> {
     weights: [&'a Packed; N],

@@ -6,7 +6,7 @@ use super::activations::ActView;
 use super::device::Cpu;
 use super::kernels::Kernels;
 use super::kind::ROWS;
-use super::linear::{self, Input, Norm, Output, TOKEN_BLOCK, add_bias, form, groups_per_chunk, multiply};
+use super::linear::{self, Input, Norm, Output, TOKEN_BLOCK, add_bias, form, longest_run, multiply};
 use super::memory::Weight;
 use super::pack::Packed;
 use super::scratch::Scratch;
@@ -30,18 +30,18 @@ pub(super) fn mlp(
     let (own, per_thread) = (Shards::new(&mut s.threads), s.per_thread);
     let (tokens, rows) = (&s.tokens[..n], Shards::new(&mut s.hidden));
     let pair = GateUp::new(&m.gate, &m.up);
-    let (items, norm) = (pair.items(threads), Norm { vector, weights: &m.norm, eps: m.eps });
+    let (groups, norm) = (pair.groups(), Norm { vector, weights: &m.norm, eps: m.eps });
     let out = Output::new(&m.down, h);
     team.run(|w| {
-        kernels.prefetch(pair.first(w.first_item(items), threads));
+        kernels.prefetch(pair.first(w.first_item(groups)));
         // SAFETY: each thread has a part of its own.
         let own = unsafe { own.part(w.id * per_thread, per_thread) };
         // SAFETY: `h` is only read before the next barrier, and only written after it.
         let x = unsafe { out.read() };
         let view = input.write(w, kernels, |t, put| norm.row(x, t, own, put));
-        for item in w.items(items) {
-            let next = pair.first(item + 1, threads);
-            pair.rows(kernels, vector, pair.item(item, threads), next, &view, tokens, own, |i, g, y| {
+        for run in w.runs(groups, pair.longest_run()) {
+            let next = pair.first(run.end);
+            pair.rows(kernels, vector, run, next, &view, tokens, own, |i, g, y| {
                 // SAFETY: each group of each token is computed by one thread.
                 unsafe { rows.part(i * inner + g * ROWS, y.len()) }.copy_from_slice(y);
             });
@@ -81,26 +81,19 @@ impl<'a> GateUp<'a> {
         self.gate.layout().rows()
     }
 
-    fn groups_of_item(&self, threads: usize) -> usize {
-        let layout = self.gate.layout();
-        groups_per_chunk(layout.groups(), 2 * layout.group_bytes(), threads)
+    /// Groups of rows of each of the two.
+    pub fn groups(&self) -> usize {
+        self.gate.layout().groups()
     }
 
-    /// Items that it is cut into for so many threads.
-    pub fn items(&self, threads: usize) -> usize {
-        self.gate.layout().groups().div_ceil(self.groups_of_item(threads))
+    /// Groups of a run that a thread takes at a time.
+    pub fn longest_run(&self) -> usize {
+        longest_run(self.gate)
     }
 
-    /// The groups of an item.
-    pub fn item(&self, item: usize, threads: usize) -> Range<usize> {
-        let groups = self.groups_of_item(threads);
-        item * groups..((item + 1) * groups).min(self.gate.layout().groups())
-    }
-
-    /// What is read first of an item, if there is such an item.
-    pub fn first(&self, item: usize, threads: usize) -> Option<(&'a Packed, usize)> {
-        let groups = self.item(item, threads);
-        (!groups.is_empty()).then_some((self.gate, self.base + groups.start))
+    /// What is read first of a run that begins with `group`, if there is such a group.
+    pub fn first(&self, group: usize) -> Option<(&'a Packed, usize)> {
+        (group < self.groups()).then_some((self.gate, self.base + group))
     }
 
     /// `silu(gate . x) * (up . x)` of some groups of rows, for all `tokens` of `acts`: `put(i, group, y)` receives those
@@ -116,23 +109,50 @@ impl<'a> GateUp<'a> {
         own: &mut [f32],
         mut put: impl FnMut(usize, usize, &[f32]),
     ) {
-        let (gate_tile, up_tile) = own.split_at_mut(TOKEN_BLOCK * ROWS);
+        let (gate_tiles, up_tiles) = own.split_at_mut(TOKEN_BLOCK * ROWS);
         let all = self.gate.layout().rows();
         for (block, tokens) in tokens.chunks(TOKEN_BLOCK).enumerate() {
             let len = tokens.len() * ROWS;
-            let (gate_tile, up_tile) = (&mut gate_tile[..len], &mut up_tile[..len]);
-            for g in groups.clone() {
-                let index = self.base + g;
-                let next = if g + 1 < groups.end { Some((self.gate, index + 1)) } else { next };
-                kernels.group(self.gate, index, Some((self.up, index)), acts, tokens, gate_tile);
-                kernels.group(self.up, index, next, acts, tokens, up_tile);
-                add_bias(self.biases[0], g, gate_tile);
-                add_bias(self.biases[1], g, up_tile);
-                vector.silu_mul(gate_tile, up_tile);
-                for (i, y) in gate_tile.chunks_exact(ROWS).enumerate() {
-                    put(block * TOKEN_BLOCK + i, g, &y[..ROWS.min(all - g * ROWS)]);
+            // As many of the gate's groups as there is room for, then the same of the up projection: the longer each stream, the faster.
+            for run in chunks_of(groups.clone(), TOKEN_BLOCK / tokens.len()) {
+                let then = if run.end < groups.end { Some((self.gate, self.base + run.end)) } else { next };
+                let up = Some((self.up, self.base + run.start));
+                self.multiply(self.gate, kernels, run.clone(), up, acts, tokens, gate_tiles);
+                self.multiply(self.up, kernels, run.clone(), then, acts, tokens, up_tiles);
+                let tiles = gate_tiles.chunks_exact_mut(len).zip(up_tiles.chunks_exact_mut(len));
+                for (g, (gate, up)) in run.zip(tiles) {
+                    add_bias(self.biases[0], g, gate);
+                    add_bias(self.biases[1], g, up);
+                    vector.silu_mul(gate, up);
+                    for (i, y) in gate.chunks_exact(ROWS).enumerate() {
+                        put(block * TOKEN_BLOCK + i, g, &y[..ROWS.min(all - g * ROWS)]);
+                    }
                 }
             }
         }
     }
+
+    /// One of the two times `tokens`, a tile for each group.
+    fn multiply(
+        &self,
+        of: &Packed,
+        kernels: &Kernels,
+        groups: Range<usize>,
+        next: Option<(&Packed, usize)>,
+        acts: &ActView,
+        tokens: &[u32],
+        tiles: &mut [f32],
+    ) {
+        let end = self.base + groups.end;
+        let indices = self.base + groups.start..end;
+        for (index, tile) in indices.zip(tiles.chunks_exact_mut(tokens.len() * ROWS)) {
+            let next = if index + 1 < end { Some((of, index + 1)) } else { next };
+            kernels.group(of, index, next, acts, tokens, tile);
+        }
+    }
+}
+
+/// `range` in parts of `len`.
+fn chunks_of(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(len).map(move |from| from..(from + len).min(range.end))
 }

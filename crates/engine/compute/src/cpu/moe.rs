@@ -5,7 +5,7 @@ use super::activations::ActView;
 use super::device::Cpu;
 use super::kernels::Kernels;
 use super::kind::ROWS;
-use super::linear::{self, Input, Norm, Output, add_bias, form, groups_per_chunk, multiply, multiply_groups};
+use super::linear::{self, Input, Norm, Output, add_bias, form, longest_run, multiply, multiply_groups};
 use super::mlp::GateUp;
 use super::pack::Packed;
 use super::routes::Routes;
@@ -129,62 +129,48 @@ impl<'a> Step<'a> {
     /// `silu(gate . x) * (up . x)` of every assignment and of the shared expert.
     fn gate_up(&self, w: &Worker, routes: &Routes, view: &ActView) {
         let Self { kernels, vector, m, tokens, .. } = *self;
-        let (own, threads) = (self.own(w), w.threads());
+        let own = self.own(w);
         let pair = |expert: u32| GateUp::of_expert(&m.gate, &m.up, expert);
         let shared = m.shared.as_ref().map(|s| GateUp::new(&s.gate, &s.up));
-        let of_expert = pair(0).items(threads);
+        // The groups of all experts in use, one after the other, then those of the shared one.
+        let of_expert = pair(0).groups();
         let routed = routes.used().len() * of_expert;
-        let first = |item: usize| match (&shared, item < routed) {
-            (_, true) => pair(routes.used()[item / of_expert]).first(item % of_expert, threads),
-            (Some(s), false) => s.first(item - routed, threads),
+        let all = routed + shared.as_ref().map_or(0, GateUp::groups);
+        let first = |at: usize| match (&shared, at < routed) {
+            (_, true) => pair(routes.used()[at / of_expert]).first(at % of_expert),
+            (Some(s), false) => s.first(at - routed),
             (None, false) => None,
         };
-        let items = routed + shared.as_ref().map_or(0, |s| s.items(threads));
-        kernels.prefetch(first(w.first_item(items)));
-        for item in w.items(items) {
-            let next = first(item + 1);
-            let put = |rows: &Shards<f32>, i: usize, inner: usize, g: usize, y: &[f32]| {
-                // SAFETY: each group of each assignment, or token, is computed by one thread.
-                unsafe { rows.part(i * inner + g * ROWS, y.len()) }.copy_from_slice(y);
-            };
-            if let (Some(s), true) = (&shared, item >= routed) {
-                let inner = s.width();
-                s.rows(
-                    kernels,
-                    vector,
-                    s.item(item - routed, threads),
-                    next,
-                    view,
-                    tokens,
-                    own,
-                    |t, g, y| {
-                        put(&self.shared_rows, t, inner, g, y);
-                    },
-                );
-            } else {
-                let expert = routes.used()[item / of_expert];
-                let (pair, range) = (pair(expert), routes.of(expert));
-                let groups = pair.item(item % of_expert, threads);
+        kernels.prefetch(first(w.first_item(all)));
+        let put = |rows: &Shards<f32>, i: usize, inner: usize, g: usize, y: &[f32]| {
+            // SAFETY: each group of each assignment, or token, is computed by one thread.
+            unsafe { rows.part(i * inner + g * ROWS, y.len()) }.copy_from_slice(y);
+        };
+        for run in w.runs(all, pair(0).longest_run()) {
+            let mut at = run.start;
+            while at < run.end && at < routed {
+                let (expert, group) = (routes.used()[at / of_expert], at % of_expert);
+                let end = run.end.min(at - group + of_expert);
+                let (pair, range, groups) = (pair(expert), routes.of(expert), group..group + end - at);
                 let (inner, tokens) = (pair.width(), &routes.token[range.clone()]);
-                pair.rows(kernels, vector, groups, next, view, tokens, own, |i, g, y| {
+                pair.rows(kernels, vector, groups, first(end), view, tokens, own, |i, g, y| {
                     put(&self.rows, range.start + i, inner, g, y);
+                });
+                at = end;
+            }
+            if let (Some(s), true) = (&shared, at < run.end) {
+                let (inner, groups) = (s.width(), at - routed..run.end - routed);
+                s.rows(kernels, vector, groups, first(run.end), view, tokens, own, |t, g, y| {
+                    put(&self.shared_rows, t, inner, g, y);
                 });
             }
         }
     }
 
-    /// Groups of rows that a thread takes at a time in [`Step::down`], from those of all experts.
-    fn down_chunk(&self, routes: &Routes, threads: usize) -> usize {
-        let down = self.m.down.layout();
-        let experts = (routes.used().len() + 1).min(self.m.top_k + 1);
-        groups_per_chunk(down.groups(), experts * down.group_bytes(), threads)
-    }
-
     /// Asks for what this thread reads first in [`Step::down`].
     fn prefetch_down(&self, w: &Worker, routes: &Routes) {
-        let (down, chunk) = (&self.m.down, self.down_chunk(routes, w.threads()));
-        let groups = down.layout().groups();
-        let first = w.first_item(groups.div_ceil(chunk)) * chunk;
+        let (down, groups) = (&self.m.down, self.m.down.layout().groups());
+        let first = w.first_item(groups);
         if let (Some(&expert), true) = (routes.used().first(), first < groups) {
             self.kernels.prefetch(Some((down, expert as usize * groups + first)));
         }
@@ -199,7 +185,7 @@ impl<'a> Step<'a> {
             // SAFETY: each group of rows is one thread's.
             vector.add_scaled(unsafe { self.out.part(t * hidden + from, len) }, &y[..len], weight);
         };
-        for groups in w.chunks(all, self.down_chunk(routes, w.threads())) {
+        for groups in w.runs(all, longest_run(&m.down)) {
             let first = |expert: &u32| (&m.down, *expert as usize * all + groups.start);
             let shared_first = m.shared.as_ref().map(|s| (&s.down.packed, groups.start));
             for (i, &expert) in routes.used().iter().enumerate() {

@@ -235,14 +235,29 @@ impl Worker<'_> {
     ///
     /// Once a phase, and with the same count on every thread.
     pub fn items(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
+        let share = move |id| share(count, id, self.threads());
+        self.pieces(move |id| share(id).len()).map(move |(id, i)| share(id).start + i)
+    }
+
+    /// Items `0..count` in runs of up to `longest`, as [`Worker::items`] hands out single ones. Towards the end of a share runs are shorter,
+    /// so that nobody waits long for the last one.
+    pub fn runs(&self, count: usize, longest: usize) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+        let share = move |id| share(count, id, self.threads());
+        self.pieces(move |id| runs_of(share(id).len(), longest)).map(move |(id, i)| {
+            let (share, run) = (share(id), run_of(share(id).len(), longest, i));
+            share.start + run.start..share.start + run.end
+        })
+    }
+
+    /// Pieces of each thread's share, of which there are `count(thread)`: the thread whose share it is, and the number of the piece there.
+    fn pieces(&self, count: impl Fn(usize) -> usize) -> impl Iterator<Item = (usize, usize)> {
         let threads = self.threads();
         let (taken, mut turn) = (self.taken(), 0);
         std::iter::from_fn(move || {
             while turn < threads {
                 let id = (self.id + turn) % threads;
-                let share = share(count, id, threads);
-                if let Some(i) = take(&taken[id].0, share.len(), turn > 0) {
-                    return Some(share.start + i);
+                if let Some(i) = take(&taken[id].0, count(id), turn > 0) {
+                    return Some((id, i));
                 }
                 turn += 1;
             }
@@ -265,6 +280,24 @@ impl Worker<'_> {
 /// starts the job has it.
 fn share(count: usize, id: usize, threads: usize) -> std::ops::Range<usize> {
     (count * id).div_ceil(threads)..(count * (id + 1)).div_ceil(threads)
+}
+
+/// Runs that a share of `len` items is cut into: of `longest`, while there are two of these left, then each of half of the rest.
+fn runs_of(len: usize, longest: usize) -> usize {
+    let whole = (len / longest).saturating_sub(1);
+    whole + (usize::BITS - (len - whole * longest).leading_zeros()) as usize
+}
+
+/// The items of run `i` of these.
+fn run_of(len: usize, longest: usize, i: usize) -> std::ops::Range<usize> {
+    let whole = (len / longest).saturating_sub(1);
+    if i < whole {
+        return i * longest..(i + 1) * longest;
+    }
+    let rest = len - whole * longest;
+    // What is left before and after it.
+    let [from, to] = [i - whole, i - whole + 1].map(|halvings| len - (rest >> halvings));
+    from..to
 }
 
 /// Takes an item of a share of `len`, from its start or from its end. `taken` counts both, in its two halves: as long as
@@ -372,6 +405,33 @@ mod tests {
                     }
                 });
                 assert_eq!(sum.into_inner(), 1000 * round);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_cover_everything_once_and_become_shorter() {
+        for (len, longest) in (0..70).flat_map(|len| [1, 2, 3, 8, 100].map(|longest| (len, longest))) {
+            let runs: Vec<_> = (0..runs_of(len, longest)).map(|i| run_of(len, longest, i)).collect();
+            assert_eq!(runs.iter().cloned().flatten().collect::<Vec<_>>(), (0..len).collect::<Vec<_>>());
+            assert!(runs.iter().all(|r| (1..=longest).contains(&r.len())), "{len}, {longest}: {runs:?}");
+            assert!(runs.is_sorted_by(|a, b| a.len() >= b.len()), "{len}, {longest}: {runs:?}");
+            assert!(runs.last().is_none_or(|r| r.len() == 1), "{len}, {longest}: {runs:?}");
+        }
+    }
+
+    #[test]
+    fn every_item_is_in_one_run() {
+        for threads in [1, 2, 3] {
+            let mut team = Team::new(threads, &[]).unwrap();
+            let seen: Vec<AtomicUsize> = (0..145).map(|_| AtomicUsize::new(0)).collect();
+            for round in 1..=20 {
+                team.run(|w| {
+                    for i in w.runs(seen.len(), 8).flatten() {
+                        seen[i].fetch_add(1, Relaxed);
+                    }
+                });
+                assert!(seen.iter().all(|n| n.load(Relaxed) == round));
             }
         }
     }
