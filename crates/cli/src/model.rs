@@ -1,6 +1,6 @@
 //! From a model's name to the open file: looks it up, fetches it if need be. Called by every command that takes a model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use octet_hub::{Hub, Reference, catalog};
 
@@ -45,6 +45,26 @@ impl Place {
     }
 }
 
+/// Fails if `name` cannot be a model, or is a path with nothing there. Fetches nothing.
+pub fn check(name: &str) -> anyhow::Result<()> {
+    if inside::is(name) {
+        return Ok(());
+    }
+    match reference(name)? {
+        Reference::Path(path) => exists(&path),
+        _ => Ok(()),
+    }
+}
+
+fn exists(path: &Path) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        path.exists(),
+        "{}: no such file or directory; `octet list` shows the models on this machine",
+        path.display()
+    );
+    Ok(())
+}
+
 /// Where the model lies, after it has been fetched if it was not here.
 pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<Place> {
     if inside::is(name) {
@@ -52,11 +72,7 @@ pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<Place> {
     }
     let reference = reference(name)?;
     if let Reference::Path(path) = &reference {
-        anyhow::ensure!(
-            path.exists(),
-            "{}: no such file or directory; `octet list` shows the models on this machine",
-            path.display()
-        );
+        exists(path)?;
         return Ok(Place::Path(path.clone()));
     }
     Ok(Place::Path(Hub::new(settings.hub()?).ensure(&reference, &Pull::new())?))

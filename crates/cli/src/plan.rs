@@ -14,7 +14,7 @@ use octet_hub::catalog::CATALOG;
 use octet_synth::{Mix, known};
 use serde_json::{Value, json};
 
-use crate::args::{KvArgs, positive};
+use crate::args::{KvArgs, count};
 use crate::units::{parameters, size};
 
 const EXAMPLES: &str = "\
@@ -40,8 +40,8 @@ pub struct PlanArgs {
     /// Bandwidth of the card's memory in GB/s. Without it, no speed is given for models on the card.
     #[arg(long, value_name = "GB/S", value_parser = rate, requires = "vram")]
     vram_bandwidth: Option<f64>,
-    /// Tokens of context that must fit. Default: the most that fits, and at least 4096.
-    #[arg(short, long, value_name = "N", value_parser = positive)]
+    /// Tokens of context that must fit; 0 is all that a model was made for. Default: the most that fits, and at least 4096.
+    #[arg(short, long, value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
     #[command(flatten)]
     kv: KvArgs,
@@ -108,7 +108,11 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
             .collect();
         match (found.is_empty(), reports.first()) {
             (true, Some((_, smallest))) if smallest.check_kv(kv).is_ok() => {
-                let context = args.ctx_size.unwrap_or(CONTEXT_MIN);
+                let context = match args.ctx_size {
+                    None => CONTEXT_MIN,
+                    Some(0) => smallest.config.context_length,
+                    Some(tokens) => tokens,
+                };
                 too_large.push((name, smallest.memory(&limits(context, kv), false).total()));
             }
             _ if args.all || args.json => fits.extend(found),
@@ -175,10 +179,12 @@ fn fit(
     machine: &Machine,
 ) -> Option<Fit> {
     r.check_kv(kv).ok()?;
+    let made_for = r.config.context_length;
+    let context = context.map(|n| if n == 0 { made_for } else { n });
     let bytes = |context: usize| r.memory(&limits(context, kv), false).total();
     let largest = |memory: u64| match context {
-        Some(n) => (n <= r.config.context_length && bytes(n) <= memory).then_some(n),
-        None => contexts(r.config.context_length).find(|&n| bytes(n) <= memory),
+        Some(n) => (n <= made_for && bytes(n) <= memory).then_some(n),
+        None => contexts(made_for).find(|&n| bytes(n) <= memory),
     };
     let on_card = machine.card.and_then(|(memory, rate)| Some((largest(memory)?, rate)));
     let (context, rate) = match on_card {

@@ -7,6 +7,7 @@ use octet_engine::sampler::{SamplerParams, SamplingDefaults};
 use octet_weights::Metadata;
 
 use crate::Usage;
+use crate::args::{from_minus_one, from_minus_one_u32, number};
 
 /// What is taken where the model's makers recommend nothing: llama.cpp's settings. The plain distribution, which
 /// servers start from, makes small models ramble.
@@ -51,29 +52,29 @@ pub fn recommended(metadata: &Metadata) -> anyhow::Result<SamplerParams> {
 #[derive(Debug, Clone, Default, Args)]
 pub struct SamplerArgs {
     /// Temperature; 0 always takes the most probable token. Default: the model's, or 0.8.
-    #[arg(long, visible_alias = "temperature", value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "temperature", value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     temp: Option<f32>,
     /// Keep the N most probable tokens; 0 or -1 keeps all. Default: the model's, or 40.
     #[arg(long, value_name = "N", allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)))]
+          value_parser = from_minus_one_u32)]
     top_k: Option<i64>,
     /// Keep the most probable tokens that together have this probability. Default: the model's, or 0.95.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     top_p: Option<f32>,
     /// Keep tokens with at least this share of the most probable token's probability. Default: the model's, or 0.05.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     min_p: Option<f32>,
     /// Repetition penalty; 1 is off.
-    #[arg(long, visible_alias = "repetition-penalty", value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "repetition-penalty", value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     repeat_penalty: Option<f32>,
     /// Number of last tokens that the penalties look at; -1 is all.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_minus_one)]
     repeat_last_n: Option<i64>,
     /// Presence penalty: subtracted once for a token that was there before; 0 is off.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     presence_penalty: Option<f32>,
     /// Frequency penalty: subtracted for each time that a token was there before; 0 is off.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     frequency_penalty: Option<f32>,
     /// Random seed: the same request gives the same answer. -1 draws one for each request.
     #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
@@ -115,7 +116,7 @@ pub struct SamplingArgs {
     logit_bias: Vec<(u32, f32)>,
     /// Maximum number of generated tokens; -1 is as many as the context holds.
     #[arg(short = 'n', long, visible_alias = "max-tokens", alias = "n-predict", value_name = "N",
-          allow_negative_numbers = true, default_value_t = -1, value_parser = clap::value_parser!(i64).range(-1..))]
+          allow_negative_numbers = true, default_value_t = -1, value_parser = from_minus_one)]
     predict: i64,
     /// Text that ends an answer; may be given several times.
     #[arg(long, value_name = "TEXT")]
@@ -189,23 +190,21 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
     {
         value.parse().with_context(|| format!("{name} cannot be '{value}'"))
     }
-    fn from_minus_one(name: &str, value: &str) -> anyhow::Result<i64> {
-        let n = number(name, value)?;
-        anyhow::ensure!(n >= -1, "{name} cannot be '{value}': expected a whole number, -1 or more");
-        Ok(n)
+    fn at_least_minus_one(name: &str, value: &str) -> anyhow::Result<i64> {
+        from_minus_one(value).map_err(|e| anyhow::anyhow!("{name} cannot be '{value}': {e}"))
     }
     let mut new = request.clone();
     let s = &mut new.sampling;
     match canonical(name).as_str() {
         "temperature" => s.temperature = number(name, value)?,
         "top_k" => {
-            let n = from_minus_one(name, value)?;
+            let n = at_least_minus_one(name, value)?;
             s.top_k = if n == -1 { 0 } else { number(name, value)? };
         }
         "top_p" => s.top_p = number(name, value)?,
         "min_p" => s.min_p = number(name, value)?,
         "repeat_penalty" => s.repetition_penalty = number(name, value)?,
-        "repeat_last_n" => s.penalty_last_n = window(from_minus_one(name, value)?),
+        "repeat_last_n" => s.penalty_last_n = window(at_least_minus_one(name, value)?),
         "presence_penalty" => s.presence_penalty = number(name, value)?,
         "frequency_penalty" => s.frequency_penalty = number(name, value)?,
         "logit_bias" => {
@@ -215,7 +214,7 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
         }
         "seed" if value == "random" => s.seed = None,
         "seed" => s.seed = seed(value).map_err(|e| anyhow::anyhow!("seed cannot be '{value}': {e}"))?.0,
-        "num_predict" => new.max_tokens = limit(from_minus_one(name, value)?),
+        "num_predict" => new.max_tokens = limit(at_least_minus_one(name, value)?),
         "stop" => new.stop = if value.is_empty() { Vec::new() } else { vec![value.to_string()] },
         _ => return Ok(None),
     }

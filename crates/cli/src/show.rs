@@ -7,7 +7,7 @@ use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report, TypeShare};
 use serde_json::{Value, json};
 
-use crate::args::{KvArgs, ModelArgs, positive};
+use crate::args::{KvArgs, ModelArgs, count};
 use crate::device::{DeviceName, bill, bills};
 use crate::settings::Settings;
 
@@ -24,8 +24,8 @@ Examples:
 pub struct ShowArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens of context to count the memory for. Default: 8192, or all that the model was made for if less.
-    #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = positive)]
+    /// Tokens of context to count the memory for; 0 is all that the model was made for. Default: the same, but at most 8192.
+    #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
     #[command(flatten)]
     kv: KvArgs,
@@ -43,7 +43,12 @@ const CONTEXT: usize = 8192;
 pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let model = crate::model::open(&args.model.name(settings)?, settings)?;
     let report = Report::new(&model)?;
-    let context = args.ctx_size.unwrap_or(CONTEXT.min(report.config.context_length));
+    let made_for = report.config.context_length;
+    let context = match args.ctx_size {
+        None => CONTEXT.min(made_for),
+        Some(0) => made_for,
+        Some(tokens) => tokens,
+    };
     // with what `octet run` loads unasked
     let guesses = octet_engine::engine::speculation::Options::default();
     let limits = Limits {

@@ -9,6 +9,7 @@ use octet_engine::models::DraftVocab;
 use serde_json::{Map, Value};
 
 use crate::Usage;
+use crate::args::{number, whole};
 use crate::chat::object;
 use crate::settings::Settings;
 use crate::stderr::note;
@@ -26,7 +27,8 @@ pub struct SpeculationFlags {
     #[arg(
         long,
         visible_aliases = ["draft", "draft-n", "spec-draft-n-max", "num-speculative-tokens"],
-        value_name = "N"
+        value_name = "N",
+        value_parser = whole::<u32>
     )]
     draft_max: Option<u32>,
     /// The same as --speculative draft=MODEL. Also -md.
@@ -45,10 +47,10 @@ pub struct SpeculationFlags {
     #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(..=32_768))]
     draft_recent: Option<u32>,
     /// llama-server's; how much is guessed follows from what it brings.
-    #[arg(long, hide = true, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N")]
+    #[arg(long, hide = true, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N", value_parser = whole::<u32>)]
     draft_min: Option<u32>,
     /// The same.
-    #[arg(long, hide = true, alias = "spec-draft-p-min", value_name = "P")]
+    #[arg(long, hide = true, alias = "spec-draft-p-min", value_name = "P", value_parser = number::<f64>)]
     draft_p_min: Option<f64>,
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use octet_synth::{Mix, Shape, known};
 
 use crate::Usage;
-use crate::args::positive;
+use crate::args::{positive, whole};
 use crate::progress::Bar;
 use crate::units::size;
 
@@ -47,8 +47,8 @@ pub struct MadeArgs {
     /// Number of layers. Default: the shape's own.
     #[arg(long, value_name = "N", value_parser = positive)]
     layers: Option<usize>,
-    /// Random weights are the same for the same number. Default: 0.
-    #[arg(long, value_name = "N")]
+    /// Seed of the random weights. Default: 0.
+    #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     weights_seed: Option<u64>,
     /// With a block for multi-token prediction (shapes of Qwen3.5 and Qwen3.6).
     #[arg(long)]

@@ -20,7 +20,7 @@ use clap::Args;
 use octet_engine::engine::Finish;
 
 use crate::Usage;
-use crate::args::{EngineArgs, ModelArgs};
+use crate::args::{EngineArgs, ModelArgs, count, port};
 use crate::chat::{ChatArgs, Conversation, read, read_from};
 use crate::sampling::{SamplingArgs, recommended};
 use crate::settings::Settings;
@@ -68,19 +68,20 @@ pub struct RunArgs {
     #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs", "SamplerArgs"])]
     web: bool,
     /// With --web: port of the page; 0 picks a free port. The browser keeps conversations by port.
-    #[arg(long, value_name = "N", default_value_t = 8080, requires = "web")]
+    #[arg(long, value_name = "N", default_value_t = 8080, value_parser = port, requires = "web")]
     port: u16,
     /// Chat even if there is a prompt, or if standard input is no terminal.
     #[arg(short, long, conflicts_with_all = ["json", "raw"])]
     interactive: bool,
-    /// Leave out what the model thinks before it answers.
+    /// Leave out the reasoning. Default: on a terminal it is shown in dim letters; if standard output is a file or a pipe, it goes to
+    /// standard error, if that is a terminal or --verbose is given.
     #[arg(long, visible_alias = "hidethinking")]
     hide_thinking: bool,
     /// Print answer, usage and timings as JSON when all is there.
     #[arg(long)]
     json: bool,
-    /// With --json: each token's log-probability, and those of its N likeliest rivals.
-    #[arg(long, value_name = "N", requires = "json")]
+    /// With --json: the log-probability of each token and of the N most probable alternatives.
+    #[arg(long, value_name = "N", value_parser = count, requires = "json")]
     logprobs: Option<usize>,
     /// Do not keep what is typed in the chat for later sessions.
     #[arg(long)]
@@ -130,10 +131,13 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     };
     // A question that is loaded needs no further one.
     let prompt = prompt.filter(|p| !source.waiting || !p.trim().is_empty());
-    if prompt.is_none() && !source.waiting && task != Task::Chat {
-        return Err(Usage("the prompt is empty".into()).into());
-    }
-    if prompt.as_ref().is_some_and(|p| p.trim().is_empty()) {
+    let is_empty = match &prompt {
+        None => !source.waiting && task != Task::Chat,
+        Some(p) => p.trim().is_empty(),
+    };
+    if is_empty {
+        // A model that does not exist is the first thing to fix. Nothing is fetched for an empty prompt.
+        crate::model::check(&name)?;
         return Err(Usage("the prompt is empty".into()).into());
     }
     let model = crate::model::open(&name, settings)?;
@@ -233,10 +237,12 @@ fn place(model: &octet_weights::Model, engine: &mut octet_engine::engine::Engine
 }
 
 fn show(args: &RunArgs) -> Reasoning {
-    match (args.hide_thinking, std::io::stdout().is_terminal()) {
-        (true, _) => Reasoning::Hidden,
-        (false, true) => Reasoning::Dim,
-        (false, false) => Reasoning::Tags,
+    let errors_are_read = args.verbose || std::io::stderr().is_terminal();
+    match std::io::stdout().is_terminal() {
+        _ if args.hide_thinking => Reasoning::Hidden,
+        true => Reasoning::Dim,
+        false if errors_are_read => Reasoning::Stderr,
+        false => Reasoning::Hidden,
     }
 }
 
@@ -257,7 +263,7 @@ fn once(args: &RunArgs, session: &mut Session, interrupt: &Interrupt) -> anyhow:
     if args.verbose || std::io::stderr().is_terminal() {
         note!("\n{}", reply.summary());
     }
-    if args.hide_thinking && reply.content.is_empty() && !reply.reasoning.is_empty() {
+    if show(args) != Reasoning::Dim && reply.content.is_empty() && !reply.reasoning.is_empty() {
         note!("note: the answer ended while the model was thinking; raise --predict, or give --no-think");
     }
     if session.is_full(&reply) {

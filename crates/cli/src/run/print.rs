@@ -15,14 +15,14 @@ pub enum Kind {
     Content,
 }
 
-/// How reasoning is told from the answer.
+/// Where reasoning goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reasoning {
-    /// In dim letters: on a terminal.
+    /// To standard output in dim letters, before the answer: on a terminal.
     Dim,
-    /// Between `<think>` and `</think>`: in a file.
-    Tags,
-    /// Not at all.
+    /// To standard error: standard output is a file or a pipe, which gets the answer alone.
+    Stderr,
+    /// Nowhere.
     Hidden,
 }
 
@@ -70,16 +70,16 @@ impl<'a> Printer<'a> {
             let styled = kind == Kind::Content && console::colors_enabled();
             self.markdown = self.markdown.is_some().then(|| Markdown::new(styled));
         }
-        let mut out = io::stdout().lock();
-        match (self.last, kind, self.reasoning) {
-            (None, Kind::Reasoning, Reasoning::Tags) => out.write_all(b"<think>\n")?,
-            (Some(Kind::Reasoning), Kind::Content, Reasoning::Tags) => out.write_all(b"\n</think>\n\n")?,
-            (Some(Kind::Reasoning), Kind::Content, _) => out.write_all(b"\n\n")?,
-            _ => {}
+        if (self.last, kind) == (Some(Kind::Reasoning), Kind::Content) {
+            match self.reasoning {
+                Reasoning::Stderr => self.put(Kind::Reasoning, "\n\n")?,
+                Reasoning::Dim | Reasoning::Hidden => io::stdout().write_all(b"\n\n")?,
+            }
         }
-        drop(out);
         self.last = Some(kind);
-        self.ends_line = text.ends_with('\n');
+        if kind == Kind::Content || self.reasoning == Reasoning::Dim {
+            self.ends_line = text.ends_with('\n');
+        }
         match &mut self.markdown {
             Some(markdown) => {
                 let text = markdown.push(text, columns());
@@ -91,6 +91,11 @@ impl<'a> Printer<'a> {
 
     fn put(&self, kind: Kind, text: &str) -> io::Result<()> {
         if text.is_empty() {
+            return Ok(());
+        }
+        if kind == Kind::Reasoning && self.reasoning == Reasoning::Stderr {
+            // Who closed standard error still wants the answer.
+            let _ = write!(io::stderr(), "{}", console::style(text).for_stderr().dim());
             return Ok(());
         }
         let mut out = io::stdout().lock();

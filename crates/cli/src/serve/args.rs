@@ -11,7 +11,7 @@ use octet_serve::{Keys, ReasoningFormat, ToolSyntax};
 use serde_json::{Map, Value};
 
 use crate::Usage;
-use crate::args::positive;
+use crate::args::{from_minus_one_u32, port, positive, whole};
 use crate::chat::{object, read};
 use crate::sampling::SamplerArgs;
 use crate::settings::empty_mirror;
@@ -19,11 +19,11 @@ use crate::settings::empty_mirror;
 /// What is served to whom, and how.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Address to listen at. 0.0.0.0 is all of this machine's: give an --api-key then.
+    /// Address to listen on. 0.0.0.0 listens on all interfaces: give an --api-key then.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host, help_heading = "Server")]
     pub host: IpAddr,
-    /// Port to listen at; 0 takes any that is free.
-    #[arg(long, value_name = "N", default_value_t = 8080, help_heading = "Server")]
+    /// Port to listen on; 0 picks a free port.
+    #[arg(long, value_name = "N", default_value_t = 8080, value_parser = port, help_heading = "Server")]
     pub port: u16,
     /// A key that clients must send; may be given several times. Other users of this machine see flags: prefer
     /// --api-key-file or OCTET_API_KEY.
@@ -42,18 +42,18 @@ pub struct ServerArgs {
     /// Refuse fields of requests that are unknown or have no effect. Default: accept them, and name them in the header x-octet-warning and in the log.
     #[arg(long, help_heading = "Server")]
     pub strict: bool,
-    /// Longest time of a request in seconds; 0 is any.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, help_heading = "Server")]
+    /// Maximum time of a request in seconds; 0 is no limit.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>, help_heading = "Server")]
     pub timeout: u64,
-    /// Longest body of a request: 32MiB, 500K.
+    /// Maximum request body size: 32MiB, 500K.
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = some, help_heading = "Server")]
     pub max_body: u64,
-    /// Most connections at once.
+    /// Maximum number of open connections.
     #[arg(long, value_name = "N", default_value = "1024", value_parser = positive, help_heading = "Server")]
     pub max_connections: usize,
 
-    /// The name that clients ask for the (first) model by; further names after commas. A name may have stars: 'claude-*' stands for all that begin
-    /// so. Default: as it is named here.
+    /// Name of the (first) model in requests; more names after commas. A name may have stars: 'claude-*' matches all names that begin
+    /// with claude-. Default: the MODEL argument.
     #[arg(
         long,
         visible_alias = "served-model-name",
@@ -62,20 +62,20 @@ pub struct ServerArgs {
         help_heading = "Models"
     )]
     pub alias: Vec<String>,
-    /// Unload a model that nobody has used for so long: 5m, 1h30m, 90 (seconds); -1 is never.
+    /// Unload a model that nobody has used for this time: 5m, 1h30m, 90 (seconds); -1 is never.
     #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive, help_heading = "Models")]
     pub keep_alive: KeepAlive,
-    /// What all models may take together: 24GiB. Default: what is free.
+    /// Maximum memory of all models together: 24GiB. Default: the free memory.
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Models")]
     pub memory_limit: Option<u64>,
-    /// Requests that may wait for a model to be loaded.
+    /// Maximum number of requests that wait for a model to be loaded.
     #[arg(long, value_name = "N", default_value = "64", value_parser = positive, help_heading = "Models")]
     pub load_queue: usize,
 
-    /// Answers that are generated at once. Also -np.
+    /// Maximum concurrent requests. Also -np.
     #[arg(long, visible_alias = "max-num-seqs", value_name = "N", default_value = "4", value_parser = positive, help_heading = "Requests")]
     pub parallel: usize,
-    /// Answers that may wait for their turn; more are refused with 429.
+    /// Maximum queued requests; more are refused with 429.
     #[arg(long, value_name = "N", default_value = "128", value_parser = positive, help_heading = "Requests")]
     pub max_queue: usize,
     /// Tokens that the KV cache holds, of all requests and of what is kept for later ones. Default: enough for
@@ -89,11 +89,11 @@ pub struct ServerArgs {
     /// Keep the cache in this folder too: it survives a restart, and holds what memory has no room for.
     #[arg(long, alias = "slot-save-path", value_name = "DIR", help_heading = "Cache")]
     pub cache_disk: Option<PathBuf>,
-    /// What the files in it may take together.
+    /// Maximum size of the files in it.
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = some, help_heading = "Cache")]
     pub cache_disk_size: u64,
 
-    /// Where reasoning goes: apart from the answer (deepseek), nowhere (hidden), or it stays in the answer (none).
+    /// Where reasoning goes: to a field of its own (deepseek), nowhere (hidden), or it stays in the answer (none).
     #[arg(long, value_name = "FORMAT", default_value = "deepseek", value_parser = reasoning, help_heading = "Answers")]
     pub reasoning_format: ReasoningFormat,
     /// How the models write tool calls: qwen3_coder, hermes, openai, none. Default: as their templates say.
@@ -114,7 +114,7 @@ pub struct ServerArgs {
     pub sampling: SamplerArgs,
     /// Maximum number of generated tokens; -1 is as many as the context holds.
     #[arg(short = 'n', long, alias = "n-predict", value_name = "N", allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)),
+          value_parser = from_minus_one_u32,
           help_heading = "Sampling defaults (for requests that set nothing)")]
     predict: Option<i64>,
 }

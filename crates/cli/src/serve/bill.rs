@@ -1,4 +1,4 @@
-//! What a served model takes in memory: sized to what is free and allowed where the user does not say, and printed before it is
+//! The memory that a served model may take: sized to what is free and allowed where the user does not say, and printed before it is
 //! loaded.
 
 use octet_compute::batch::PAGE_TOKENS;
@@ -104,7 +104,7 @@ impl Bill {
         if slot > 0 {
             let of = |n: usize| size(slot.saturating_mul(n as u64));
             out += &format!(
-                "  states       {:>12}  {} sequences, {} each\n  snapshots    {:>12}  {} of them{}\n",
+                "  states       {:>12}  {} sequences, {} each\n  snapshots    {:>12}  at most {} states{}\n",
                 of(self.limits.slots),
                 self.limits.slots,
                 size(slot),
@@ -120,7 +120,8 @@ impl Bill {
             out += &format!("  speculation  {:>12}  for guesses\n", size(m.speculation));
         }
         out += &format!(
-            "  activations  {:>12}\n  together     {:>12}\n  context of {} tokens; {at_once} such at once, {} answers in all",
+            "  activations  {:>12}\n  at most      {:>12}  KV cache and snapshots take their memory when they are filled\n  \
+             context of {} tokens; {at_once} such at once, {} answers in all",
             size(m.activations),
             size(m.total()),
             self.context,

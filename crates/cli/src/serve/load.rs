@@ -22,7 +22,6 @@ use crate::device::DeviceFlags;
 use crate::model::{Place, locate, open};
 use crate::sampling::server_defaults;
 use crate::settings::Settings;
-use crate::stderr::note;
 
 /// Tokens of a prompt that are scored at once (`echo` with `logprobs`): each costs a row of logits.
 const SCORE_TOKENS: usize = 32;
@@ -130,8 +129,14 @@ impl Load {
         Ok(self)
     }
 
-    /// A model that is one of `of`. It is fetched if it is not here, and its memory is counted; nothing is loaded.
-    pub fn spec(&self, name: &str, model: &str, of: usize, settings: &Settings) -> anyhow::Result<ModelSpec> {
+    /// A model that is one of `of`, and its bill. It is fetched if it is not here, and its memory is counted; nothing is loaded.
+    pub fn spec(
+        &self,
+        name: &str,
+        model: &str,
+        of: usize,
+        settings: &Settings,
+    ) -> anyhow::Result<(ModelSpec, String)> {
         let place = locate(model, settings)?;
         let meta = match &place {
             Place::Inside => None,
@@ -158,10 +163,10 @@ impl Load {
         if self.check && bill.options.device.is_none() {
             bill.check(&report)?;
         }
-        note!("{}", bill.text(name, &report));
+        let text = bill.text(name, &report);
         let written = meta.and_then(|m| m.modified().ok());
         let open = move || place.open().map_err(octet_serve::BoxError::from);
-        Ok(ModelSpec {
+        let spec = ModelSpec {
             created_s: written.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs()),
             options: scheduler::Options { engine: bill.options, queue: self.queue },
             chat_template: self.chat_template.clone(),
@@ -171,7 +176,8 @@ impl Load {
             pooling: self.pooling,
             predict: self.predict,
             ..ModelSpec::new(name, Arc::new(open))
-        })
+        };
+        Ok((spec, text))
     }
 }
 

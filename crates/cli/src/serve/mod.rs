@@ -122,6 +122,7 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     let read = |file| routes::read(file, &args.unsupported.keys);
     let config = args.config.as_deref().map(read).transpose()?;
     let mut options = options(args, keys);
+    let mut bills = Vec::new();
     let mut address = SocketAddr::new(args.server.host, args.server.port);
     if let Some(config) = &config {
         routes::server(&mut options, &mut address, config, &settings.given)?;
@@ -130,12 +131,17 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     let reserved = Reserved::new(address).map_err(anyhow::Error::from_boxed)?;
     match (config, &args.config) {
         (Some(config), Some(file)) => options.routes = Some(routes::routes(config, file, args, settings)?),
-        _ => options.models = models(args, settings)?,
+        _ => {
+            let (models, texts) = models(args, settings)?;
+            (options.models, bills) = (models, texts);
+        }
     }
     let single = options.models.len() == 1;
     let runtime = serving_runtime()?;
     let served = runtime.block_on(async {
         let server = Server::listen(reserved, options).map_err(anyhow::Error::from_boxed)?;
+        // The server has found the names in order.
+        bills.iter().for_each(|bill| note!("{bill}"));
         let mut stage = signals()?;
         let gateway = server.app().gateway().cloned();
         if let Some(gateway) = &gateway {
@@ -216,18 +222,16 @@ pub fn options(args: &ServeArgs, keys: Keys) -> Options {
     }
 }
 
-fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Vec<ModelSpec>> {
+/// The models that are named, and their bills.
+fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<(Vec<ModelSpec>, Vec<String>)> {
     let hf = args.hf.iter().map(|h| format!("hf:{}", h.trim_start_matches("hf:")));
     let mut given: Vec<String> = args.positional.iter().chain(&args.flag).cloned().chain(hf).collect();
     if given.is_empty() {
         given.push(settings.default_model());
     }
     let of = given.len();
-    let mut models = Vec::with_capacity(of);
-    for (i, given) in given.iter().enumerate() {
-        models.push(model((i, of), given, args, settings)?);
-    }
-    Ok(models)
+    let all = given.iter().enumerate().map(|(i, given)| model((i, of), given, args, settings));
+    Ok(all.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
 }
 
 /// The cache makes a folder that is not there.
@@ -270,13 +274,13 @@ fn default_name(model: &str) -> anyhow::Result<String> {
     })
 }
 
-/// Model `i` of `n`. It is fetched if it is not here, and its memory is counted; nothing is loaded.
+/// Model `i` of `of`, and its bill. It is fetched if it is not here, and its memory is counted; nothing is loaded.
 fn model(
     (i, of): (usize, usize),
     given: &str,
     args: &ServeArgs,
     settings: &Settings,
-) -> anyhow::Result<ModelSpec> {
+) -> anyhow::Result<(ModelSpec, String)> {
     let s = &args.server;
     let first = i == 0;
     let (name, model) = split_name(given);
@@ -293,8 +297,8 @@ fn model(
         load.chat_template = None;
     }
     let name = names.remove(0);
-    let spec = load.spec(&name, model, of, settings)?;
-    Ok(ModelSpec { aliases: names, ..spec })
+    let (spec, bill) = load.spec(&name, model, of, settings)?;
+    Ok((ModelSpec { aliases: names, ..spec }, bill))
 }
 
 #[cfg(test)]

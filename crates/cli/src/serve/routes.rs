@@ -12,6 +12,7 @@ use octet_serve::{BoxError, Gateway, Options, Routes};
 use super::ServeArgs;
 use super::load::{Load, model_name};
 use crate::settings::{self, Settings};
+use crate::stderr::note;
 
 /// How often to look whether the file has changed.
 const WATCH: Duration = Duration::from_secs(1);
@@ -104,7 +105,10 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
     let local = move |name: &str, local: &octet_config::Local| -> Result<_, BoxError> {
         let made = || {
             let model = model_name(&local.model, &local.base)?;
-            load.clone().with(&local.engine, &local.base, &settings)?.spec(name, &model, of, &settings)
+            let load = load.clone().with(&local.engine, &local.base, &settings)?;
+            let (spec, bill) = load.spec(name, &model, of, &settings)?;
+            note!("{bill}");
+            Ok(spec)
         };
         made().map_err(|e: anyhow::Error| crate::described(&e).into())
     };

@@ -114,6 +114,30 @@ fn nobody_needs_to_read_the_log() {
     assert_eq!(served.ended(), Some(0));
 }
 
+/// One line for a request that is refused, with the reason; what the client sent stays out.
+#[test]
+fn the_log_says_why_a_request_was_refused() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let log = place.path("log");
+    let mut served = Served::start(&place, || std::fs::File::create(&log).unwrap().into());
+    assert!(served.ask(&completion("\"temperature\": \"secret\"")).starts_with("HTTP/1.1 400"));
+    assert!(
+        served.ask(&completion("\"max_tokens\": 1").replace("\"model\":", "\"Model\":")).contains("HTTP/1.1")
+    );
+    assert!(served.get("/nowhere").starts_with("HTTP/1.1 404"));
+    served.terminate();
+    assert_eq!(served.ended(), Some(0));
+    let log = std::fs::read_to_string(&log).unwrap();
+    let line = |path: &str, status: u16| {
+        let is = |l: &&str| l.contains(path) && l.contains(&format!(" {status} "));
+        log.lines().find(is).unwrap_or_else(|| panic!("{path}: {log}"))
+    };
+    let refused = line("/v1/completions", 400);
+    assert!(refused.contains("error=\"invalid_request_error (temperature)\""), "{refused}");
+    assert!(!refused.contains("secret"), "{refused}");
+    assert!(line("/nowhere", 404).contains("error=\"not_found_error\""), "{log}");
+}
+
 #[test]
 fn whose_answer_is_broken_off_is_told_so() {
     let place = Place::with_model("qwen3", "q8_0");

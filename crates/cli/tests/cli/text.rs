@@ -390,7 +390,7 @@ fn without_a_recommendation_sampling_is_moderate() {
 }
 
 #[test]
-fn reasoning_is_told_from_the_answer() {
+fn reasoning_is_no_part_of_a_piped_answer() {
     let place = Place::with_model("qwen3", "q8_0");
     // Whatever the model says after this prompt, it thinks.
     place
@@ -399,8 +399,13 @@ fn reasoning_is_told_from_the_answer() {
     let out = json_of(&run(&place, &[&thinks[..], &["--json", "Hello"]].concat()).ok().stdout);
     assert_eq!(out["content"], "");
     assert!(!out["reasoning_content"].as_str().unwrap().is_empty());
-    let shown = run(&place, &[&thinks[..], &["Hello"]].concat()).ok().stdout;
-    assert!(shown.starts_with("<think>\n"), "{shown}");
+    // Who pipes an answer wants the answer alone.
+    let piped = run(&place, &[&thinks[..], &["Hello"]].concat()).ok();
+    assert_eq!(piped.stdout, "");
+    assert!(!piped.stderr.contains(out["reasoning_content"].as_str().unwrap()), "{}", piped.stderr);
+    let verbose = run(&place, &[&thinks[..], &["--verbose", "Hello"]].concat()).ok();
+    assert_eq!(verbose.stdout, "");
+    assert!(verbose.stderr.contains(out["reasoning_content"].as_str().unwrap()), "{}", verbose.stderr);
     let hidden = run(&place, &[&thinks[..], &["--hide-thinking", "Hello"]].concat()).ok();
     assert_eq!(hidden.stdout, "");
     assert!(hidden.stderr.contains("thinking"), "{}", hidden.stderr);
@@ -427,6 +432,9 @@ fn wrong_settings_are_named() {
     run(&place, &["--chat-template-kwargs", "[1]", "Hi"]).fails(2, &["JSON object"]);
     run(&place, &["--chat-template", "none.jinja", "Hi"]).fails(1, &["none.jinja"]);
     run(&place, &[" "]).fails(2, &["prompt is empty"]);
+    let missing = place.octet(&["run", "missing.gguf"]);
+    missing.fails(1, &["missing.gguf", "no such file"]);
+    place.octet(&["run", "no-such-model"]).fails(1, &["no-such-model"]);
     run(&place, &["-f", "none.txt"]).fails(1, &["none.txt"]);
     place.write("bad.json", "{\"messages\": 1}");
     run(&place, &["--messages", "bad.json", "Hi"]).fails(1, &["bad.json", "messages"]);

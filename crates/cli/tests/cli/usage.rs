@@ -35,6 +35,17 @@ fn bad_flags_are_refused_by_name() {
     let place = Place::new();
     place.octet(&["bench", "--frobnicate"]).fails(2, &["--frobnicate"]);
     place.octet(&["bench", "m.gguf", "-t", "0"]).fails(2, &["--threads", "above 0"]);
+    for (flags, words) in [
+        (["run", "--temp", "abc"], "expected a number"),
+        (["run", "--predict", "x"], "expected a whole number, -1 or more"),
+        (["serve", "--port", "70000"], "expected a port, 0 to 65535"),
+        (["serve", "--timeout", "1.5"], "expected a whole number from 0 up"),
+        (["serve", "--top-k", "4294967296"], "expected at most 4294967295"),
+        (["run", "--draft-max", "x"], "expected a whole number from 0 up"),
+        (["serve", "-c", "many"], "expected a whole number from 0 up"),
+    ] {
+        place.octet(&flags).fails(2, &[flags[2], words]);
+    }
     place.octet(&["shwo", "m.gguf"]).fails(2, &["shwo", "show"]);
     place.octet(&["show", "a.gguf", "-m", "b.gguf"]).fails(2, &["two models", "a.gguf", "b.gguf"]);
     place.octet(&["run", "--web", "--temp", "0"]).fails(2, &["--web", "cannot be used with", "--temp"]);
@@ -53,6 +64,8 @@ fn the_environment_mirrors_flags_and_flags_beat_it() {
     assert_eq!(context(&[], &[("OCTET_CTX_SIZE", "512")]), 512);
     assert_eq!(context(&["-c", "256"], &[("OCTET_CTX_SIZE", "512")]), 256);
     assert_eq!(context(&["--max-model-len", "128"], &[]), 128);
+    // llama.cpp's 0: all that the model was made for.
+    assert_eq!(context(&["-c", "0"], &[]), context(&[], &[("OCTET_CTX_SIZE", "0")]));
     assert_eq!(context(&[], &[("OCTET_CTX_SIZE", "")]), context(&[], &[]), "an empty variable is none");
     let wrong = place.octet_with(&["show", "model.gguf"], "", &[("OCTET_CTX_SIZE", "many")]);
     wrong.fails(2, &["many", "OCTET_CTX_SIZE"]);
@@ -212,6 +225,9 @@ fn completions_are_printed() {
 fn an_empty_key_does_not_open_the_server() {
     let place = Place::with_model("qwen3", "q8_0");
     let serve = ["serve", "model.gguf", "--port", "0"];
+    let twice =
+        place.octet(&[&serve[..], &["model.gguf"]].concat()).fails(1, &["two models are called 'model'"]);
+    assert!(!twice.stderr.contains("KV cache"), "no bill of what is not served: {}", twice.stderr);
     let flag = |key: &str| place.octet(&[&serve[..], &["--api-key", key]].concat());
     for key in ["", " ", "\t"] {
         flag(key).fails(2, &["--api-key is empty", "leave it out"]);

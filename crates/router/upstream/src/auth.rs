@@ -1,4 +1,4 @@
-//! What authenticates requests to clouds: signatures for Amazon's, access tokens for Google's. Called by `client` for each request; a
+//! What authenticates requests to clouds: signatures for Amazon's, access tokens for Google's and Azure. Called by `client` for each request; a
 //! token is fetched once and kept until it is about to expire.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,9 +10,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
-use octet_config::{Aws, Google};
+use octet_config::{Aws, Entra, Google};
 use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -67,7 +67,7 @@ pub(crate) fn sign<B>(
     Ok(())
 }
 
-/// An access token of Google's, shared by all requests of an endpoint.
+/// An access token, shared by all requests of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Token {
     current: Mutex<Option<(HeaderValue, Instant)>>,
@@ -88,22 +88,25 @@ impl Token {
         current.as_ref().and_then(|(value, _)| value.to_str().ok().map(str::to_owned))
     }
 
-    /// The token as a header's value; `fetch` sends a request and gives the body of its answer.
-    pub async fn header<F, R>(&self, account: &Google, fetch: F) -> Result<HeaderValue, Failure>
+    /// The token as a header's value; `request` asks for one, and `fetch` sends that and gives the body of its answer.
+    pub async fn header<F, R>(
+        &self,
+        request: impl FnOnce() -> Result<Request<Full<Bytes>>, Failure>,
+        fetch: F,
+    ) -> Result<HeaderValue, Failure>
     where
         F: FnOnce(Request<Full<Bytes>>) -> R,
         R: Future<Output = Result<Bytes, Failure>>,
     {
         // Held while it is fetched: once is enough for all who wait.
         let mut current = self.current.lock().await;
-        if let Some((value, until)) = current.as_ref().filter(|(_, until)| Instant::now() < *until) {
-            let _ = until;
+        if let Some((value, _)) = current.as_ref().filter(|(_, until)| Instant::now() < *until) {
             return Ok(value.clone());
         }
         let asked = Instant::now();
-        let answer = fetch(request(account, SystemTime::now())?).await?;
+        let answer = fetch(request()?).await?;
         let granted: Granted = serde_json::from_slice(&answer).map_err(|_| {
-            Failure::new(FailureKind::Authentication, "what Google's token server says is no access token")
+            Failure::new(FailureKind::Authentication, "the answer of the token server has no access token")
         })?;
         let mut value = HeaderValue::from_str(&format!("Bearer {}", granted.access_token))
             .map_err(|_| Failure::protocol("the access token cannot stand in a header"))?;
@@ -114,8 +117,31 @@ impl Token {
     }
 }
 
-/// The request for a token.
-fn request(account: &Google, now: SystemTime) -> Result<Request<Full<Bytes>>, Failure> {
+/// The request for a token of Entra ID (RFC 6749, 4.4).
+pub(crate) fn entra(application: &Entra) -> Result<Request<Full<Bytes>>, Failure> {
+    let form = [
+        ("client_id", application.client_id.as_str()),
+        ("grant_type", "client_credentials"),
+        ("client_secret", application.client_secret.expose()),
+        ("scope", &application.scope),
+    ];
+    let uri = application.token_uri.parse().map_err(|_| {
+        Failure::new(FailureKind::Authentication, "AZURE_AUTHORITY_HOST is not the address of a server")
+    })?;
+    Ok(posted(uri, encoded(&form)))
+}
+
+fn posted(uri: Uri, form: String) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(form.into()));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = uri;
+    let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
+    request.headers_mut().insert(CONTENT_TYPE, kind);
+    request
+}
+
+/// The request for a token of Google's.
+pub(crate) fn google(account: &Google, now: SystemTime) -> Result<Request<Full<Bytes>>, Failure> {
     let wrong = |what: &str| Failure::new(FailureKind::Authentication, format!("vertex_credentials: {what}"));
     let (uri, form) = match account {
         Google::Service { email, private_key, key_id, token_uri } => {
@@ -139,16 +165,12 @@ fn request(account: &Google, now: SystemTime) -> Result<Request<Full<Bytes>>, Fa
         }
     };
     let uri: Uri = uri.parse().map_err(|_| wrong("token_uri is no address"))?;
-    let mut headers = HeaderMap::new();
-    if form.is_some() {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
-    } else {
-        headers.insert("metadata-flavor", HeaderValue::from_static("Google"));
+    if let Some(form) = form {
+        return Ok(posted(uri, form));
     }
-    let mut request = Request::new(Full::new(form.clone().unwrap_or_default().into()));
-    *request.method_mut() = if form.is_some() { Method::POST } else { Method::GET };
+    let mut request = Request::new(Full::default());
     *request.uri_mut() = uri;
-    *request.headers_mut() = headers;
+    request.headers_mut().insert("metadata-flavor", HeaderValue::from_static("Google"));
     Ok(request)
 }
 
@@ -240,7 +262,7 @@ mod tests {
                 key_id: None,
                 token_uri: "http://127.0.0.1/".into(),
             };
-            let failure = request(&account, UNIX_EPOCH).expect_err("no key");
+            let failure = google(&account, UNIX_EPOCH).expect_err("no key");
             assert_eq!(failure.kind, FailureKind::Authentication);
             assert!(failure.message.contains(expected) && !failure.message.contains("c2Vj"), "{failure:?}");
         }

@@ -167,7 +167,13 @@ impl Client {
                 auth::sign(&mut request, &signed, aws, SystemTime::now())?;
             }
             Auth::Google(account) => {
-                let value = endpoint.token().header(account, |request| self.fetch(request)).await?;
+                let asking = || auth::google(account, SystemTime::now());
+                let value = endpoint.token().header(asking, |request| self.fetch(request)).await?;
+                request.headers_mut().insert(auth::TOKEN_HEADER, value);
+            }
+            Auth::Entra(application) => {
+                let asking = || auth::entra(application);
+                let value = endpoint.token().header(asking, |request| self.fetch(request)).await?;
                 request.headers_mut().insert(auth::TOKEN_HEADER, value);
             }
         }

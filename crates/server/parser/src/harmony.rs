@@ -42,6 +42,8 @@ pub struct Reader {
     head: String,
     /// The beginning of a tag.
     part: String,
+    /// A message has ended.
+    later: bool,
 }
 
 impl Reader {
@@ -71,15 +73,19 @@ impl Reader {
         }
     }
 
-    /// The answer is over.
-    pub fn finish(&mut self, emit: &mut impl FnMut(Event<'_>)) {
+    /// The answer is over; where it was `cut`, what is left of a tag or a head is no text.
+    pub fn finish(&mut self, cut: bool, emit: &mut impl FnMut(Event<'_>)) {
         let part = std::mem::take(&mut self.part);
+        if cut && (self.later || self.in_message) {
+            return;
+        }
         if self.in_message {
             part.chars().for_each(|c| emit(Event::Char(c)));
         } else {
             let head = std::mem::take(&mut self.head) + &part;
             // Between messages nothing stands but the next one's head.
-            if !head.contains("<|") && head.trim() != "assistant" {
+            let is_tag = head.contains("<|") || cut && head == "<";
+            if !is_tag && head.trim() != "assistant" {
                 emit(Event::Stray(&head));
             }
         }
@@ -89,6 +95,7 @@ impl Reader {
         if self.in_message {
             emit(Event::End(tag));
             self.head.clear();
+            self.later = true;
         } else {
             let head = std::mem::take(&mut self.head);
             emit(Event::Begin(kind(&head), &head));

@@ -24,6 +24,8 @@
 //!   then it is held back. One that is malformed, unfinished or names another function is text, all of it: nothing
 //!   inside it is taken for a call.
 //! - **A call in the middle of the reasoning** is a call, and ends the reasoning. One that is not valid stays reasoning.
+//! - **An answer that is cut** at its maximum length ends with [`Parser::finish_cut`]: a call that has begun and is not out is left out,
+//!   and no half of a tag is text.
 //! - **White space.** The newlines that templates write next to tags belong to the tags: one behind `<think>` and one
 //!   before `</think>`, up to two behind it, up to two (Hermes: one) between text and a call. White space alone is neither
 //!   reasoning nor text, if a tag follows it. So a message that is rendered again is the text that the model wrote.

@@ -129,6 +129,8 @@ pub struct Parser {
     streamed: Streamed,
     /// The call names no tool: it is followed for its end alone, and its values are handed out as they come.
     quoted: bool,
+    /// The answer was cut, and there is no more.
+    cut: bool,
     /// Texts that are to be read again, and how far they are; the last first.
     again: Vec<(String, usize)>,
     ready: Vec<Ready>,
@@ -174,6 +176,7 @@ impl Parser {
             call: None,
             streamed: Streamed::Nothing,
             quoted: false,
+            cut: false,
             again: Vec::new(),
             ready: Vec::new(),
             steps: 0,
@@ -204,15 +207,29 @@ impl Parser {
     }
 
     /// The answer is over: hands out the rest.
-    pub fn finish(mut self, emit: &mut impl FnMut(Delta<'_>)) {
+    pub fn finish(self, emit: &mut impl FnMut(Delta<'_>)) {
+        self.end(false, emit);
+    }
+
+    /// The answer was cut, at its maximum length say. A call that has begun and is not out is left out: half of its markup is no text.
+    pub fn finish_cut(self, emit: &mut impl FnMut(Delta<'_>)) {
+        self.end(true, emit);
+    }
+
+    fn end(mut self, cut: bool, emit: &mut impl FnMut(Delta<'_>)) {
+        self.cut = cut;
         if let Some(mut reader) = self.harmony.take() {
-            reader.finish(&mut |event| self.message(event));
+            reader.finish(cut, &mut |event| self.message(event));
             return self.hand_out(emit);
         }
         loop {
             if !self.part.is_empty() {
                 let part = std::mem::take(&mut self.part);
-                self.no_tag(part);
+                if cut && self.begins_call(&part) {
+                    self.gap.clear();
+                } else {
+                    self.no_tag(part);
+                }
             } else if self.call.is_some() {
                 self.end_call();
             } else {
@@ -224,6 +241,18 @@ impl Parser {
             self.emit_gap();
         }
         self.hand_out(emit);
+    }
+
+    /// Whether what came is the beginning of a call's markup, or of a tag within a call.
+    fn begins_call(&self, part: &str) -> bool {
+        // A JSON object may be the answer itself.
+        let section = self.trigger().is_some_and(|t| t.starts_with(part) && !t.starts_with('{'));
+        let wanted = self.wanted();
+        let is_tag = |tag: Tag| wanted.has(tag) && tag.text().starts_with(part);
+        if self.call.is_some() {
+            return !self.quoted; // of a tag within it
+        }
+        section || is_tag(Tag::CallOpen) || is_tag(Tag::FunctionOpen)
     }
 
     fn hand_out(&mut self, emit: &mut impl FnMut(Delta<'_>)) {

@@ -55,7 +55,7 @@ impl Tags {
         self.0 == 0
     }
 
-    fn has(self, tag: Tag) -> bool {
+    pub fn has(self, tag: Tag) -> bool {
         self.0 & (1 << tag as u8) != 0
     }
 

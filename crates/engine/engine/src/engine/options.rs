@@ -17,7 +17,8 @@ use crate::sampler::SamplingDefaults;
 /// How a model is opened.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Most tokens of a sequence; `None` is what the model was made for, at most [`DEFAULT_CONTEXT`].
+    /// Most tokens of a sequence; `None` is what the model was made for, at most [`DEFAULT_CONTEXT`]. `Some(0)` is all that the model was
+    /// made for, as in llama.cpp.
     pub context: Option<usize>,
     /// Tokens that the KV cache holds for all sequences and for what is kept of earlier ones; `None` is one context.
     pub kv_tokens: Option<usize>,
@@ -84,7 +85,11 @@ impl Options {
 
     /// Tokens of context for a model that was made for `made_for`.
     pub fn context_for(&self, made_for: usize) -> usize {
-        self.context.unwrap_or(made_for.min(DEFAULT_CONTEXT))
+        match self.context {
+            None => made_for.min(DEFAULT_CONTEXT),
+            Some(0) => made_for,
+            Some(tokens) => tokens,
+        }
     }
 
     /// What a model that was made for `made_for` tokens of context is loaded with, in the terms of

@@ -60,6 +60,8 @@ pub struct Shadow {
 /// `model_info`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelInfo {
+    /// `litellm_params.model` as the file has it, `openai/gpt-4o`; empty for a process under its own name.
+    pub written: String,
     /// What it is for.
     pub mode: Mode,
     /// `base_model`: what it is when its name does not tell (Azure's deployments).

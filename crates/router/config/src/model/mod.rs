@@ -23,8 +23,8 @@ pub use process::{PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSett
 pub use router::{Alias, ErrorCounts, Fallback, RouterSettings, SessionKey, Sticky, Strategy, TagFilter};
 pub use server::{HealthChecks, ServerSettings};
 pub use target::{
-    Auth, Aws, Changes, Edits, EngineSettings, Google, KeepAlive, Local, ProcessTarget, Provider, Remote,
-    Target,
+    Auth, Aws, Changes, Edits, EngineSettings, Entra, Google, KeepAlive, Local, ProcessTarget, Provider,
+    Remote, Target,
 };
 pub use wildcard::GroupName;
 

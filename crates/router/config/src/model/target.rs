@@ -70,6 +70,8 @@ pub enum Auth {
     Aws(Aws),
     /// By an access token that is fetched and kept until it expires.
     Google(Google),
+    /// The same, of Microsoft's Entra ID.
+    Entra(Entra),
 }
 
 impl Auth {
@@ -82,6 +84,7 @@ impl Auth {
                 all.extend(&aws.session_token);
                 all
             }
+            Self::Entra(entra) => vec![&entra.client_secret],
             Self::Google(Google::Service { private_key, .. }) => vec![private_key],
             Self::Google(Google::User { client_secret, refresh_token, .. }) => {
                 vec![client_secret, refresh_token]
@@ -101,6 +104,19 @@ pub struct Aws {
     pub secret_access_key: Secret,
     /// Belongs to temporary keys.
     pub session_token: Option<Secret>,
+}
+
+/// An application that Entra ID gives an access token: OAuth's client credentials.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entra {
+    /// Where tokens are given: `https://login.microsoftonline.com/TENANT/oauth2/v2.0/token`.
+    pub token_uri: String,
+    /// Names the application.
+    pub client_id: String,
+    /// Its secret.
+    pub client_secret: Secret,
+    /// What the token is for.
+    pub scope: String,
 }
 
 /// Whose access token is sent to Google Cloud.

@@ -106,6 +106,7 @@ fn entry(
         let target = target(&params, defaults)?;
         let id = info.as_ref().and_then(|i| i.text("id")).unwrap_or_else(|| made_id(&group, node));
         let mut info = info::read(info.as_ref(), &params, mode);
+        info.written = params.text("model").unwrap_or_default();
         price(&mut info, &params, &target, defaults.prices);
         Some(deployment(&params, group.clone(), target, id, info, defaults))
     });

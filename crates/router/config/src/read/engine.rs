@@ -52,7 +52,7 @@ pub(crate) fn settings(params: &Fields) -> EngineSettings {
         params.reader.wrong(params.span, "ctx_size and num_ctx are the same: keep one of them");
     }
     EngineSettings {
-        ctx_size: params.count("ctx_size", 1).or_else(|| params.count("num_ctx", 1)),
+        ctx_size: params.count("ctx_size", 0).or_else(|| params.count("num_ctx", 1)),
         ubatch_size: params.count("ubatch_size", 1),
         batch_size: params.count("batch_size", 1),
         kv_cache_dtype: word("kv_cache_dtype", KV_TYPES),

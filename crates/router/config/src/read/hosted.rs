@@ -1,15 +1,18 @@
-//! Clouds that host other makers' models: Amazon Bedrock and Google's Vertex AI. Where a model is there, which API it has, and what
-//! authenticates requests. Called by `remote`.
+//! Clouds that host other makers' models: Amazon Bedrock, Google's Vertex AI and Azure. Where a model is there, which API it has, and
+//! what authenticates requests. Called by `remote`.
 
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
 use crate::reader::Reader;
-use crate::{Auth, Aws, Google, Provider, Secret};
+use crate::{Auth, Aws, Entra, Google, Provider, Secret};
 
 /// Longest file of credentials.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 const GOOGLE_TOKENS: &str = "https://oauth2.googleapis.com/token";
+/// Where Entra ID gives tokens, and what they are for.
+const ENTRA: &str = "https://login.microsoftonline.com";
+const ENTRA_SCOPE: &str = "https://cognitiveservices.azure.com/.default";
 const GOOGLE_METADATA: &str = "http://metadata.google.internal";
 
 /// Keys that mean something for Bedrock alone,
@@ -25,6 +28,8 @@ const OF_BEDROCK: &[&str] = &[
 ];
 /// and for Vertex AI alone.
 const OF_VERTEX: &[&str] = &["vertex_project", "vertex_location", "vertex_credentials"];
+/// The same for Azure.
+const OF_AZURE: &[&str] = &["tenant_id", "client_id", "client_secret", "azure_scope"];
 
 /// Where a model is, and by which API.
 pub(crate) struct Route {
@@ -41,9 +46,12 @@ pub(crate) struct Route {
 
 /// Finds it; an error says why the entry cannot be served.
 pub(crate) fn route(params: &Fields, provider: Provider, prefix: &str, model: &str) -> Result<Route, String> {
-    for (cloud, keys, of) in
-        [("Bedrock", OF_BEDROCK, Provider::Bedrock), ("Vertex AI", OF_VERTEX, Provider::Vertex)]
-    {
+    let clouds = [
+        ("Bedrock", OF_BEDROCK, Provider::Bedrock),
+        ("Vertex AI", OF_VERTEX, Provider::Vertex),
+        ("Azure", OF_AZURE, Provider::AzureOpenAi),
+    ];
+    for (cloud, keys, of) in clouds {
         for name in keys.iter().filter(|_| of != provider) {
             if let Some(node) = params.get(name) {
                 params.reader.note(
@@ -165,8 +173,36 @@ pub(crate) fn auth(
             aws(params, region.unwrap_or_default()).map(Auth::Aws)
         }
         Provider::Vertex | Provider::VertexAnthropic => google(params).map(Auth::Google),
+        Provider::AzureOpenAi if !has_key => Ok(entra(params)?.map_or(Auth::Key, Auth::Entra)),
         _ => Ok(Auth::Key),
     }
+}
+
+/// The application whose tokens stand for a key at Azure: `tenant_id`, `client_id` and `client_secret`, or the variables of Azure's
+/// libraries.
+pub(crate) fn entra(params: &Fields) -> Result<Option<Entra>, String> {
+    let reader = params.reader;
+    let first = |key: &'static str, variable: &str| params.name(key).or_else(|| reader.variable(variable));
+    let tenant = first("tenant_id", "AZURE_TENANT_ID");
+    let client = first("client_id", "AZURE_CLIENT_ID");
+    let variable = || Secret::new(&reader.variable("AZURE_CLIENT_SECRET")?);
+    let secret = params.secret("client_secret").or_else(variable);
+    let (Some(tenant), Some(client_id), Some(client_secret)) = (tenant, client, secret) else {
+        let some = ["tenant_id", "client_id", "client_secret"].into_iter().any(|key| params.has(key));
+        return if some {
+            Err("tenant_id, client_id and client_secret are needed together, for a token of Entra ID".into())
+        } else {
+            Ok(None)
+        };
+    };
+    if !is_name(&tenant) {
+        return Err("tenant_id is neither an id nor a domain".into());
+    }
+    let authority = reader.variable("AZURE_AUTHORITY_HOST").unwrap_or_else(|| ENTRA.into());
+    let authority = if authority.contains("://") { authority } else { format!("https://{authority}") };
+    let token_uri = format!("{}/{tenant}/oauth2/v2.0/token", authority.trim_end_matches('/'));
+    let scope = first("azure_scope", "AZURE_SCOPE").unwrap_or_else(|| ENTRA_SCOPE.into());
+    Ok(Some(Entra { token_uri, client_id, client_secret, scope }))
 }
 
 fn aws(params: &Fields, region: String) -> Result<Aws, String> {

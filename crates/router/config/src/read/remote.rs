@@ -73,7 +73,9 @@ pub(crate) fn read(
             &found,
             known.key_variables.first(),
             known.provider != Provider::Bedrock
-                && (known.base.is_some() || known.provider == Provider::AzureOpenAi),
+                && (known.base.is_some()
+                    || known.provider == Provider::AzureOpenAi
+                        && hosted::entra(params).is_ok_and(|application| application.is_none())),
         ) {
             reader.lacks(params.span, first);
         }

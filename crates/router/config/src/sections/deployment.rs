@@ -49,6 +49,14 @@ pub static PARAMS: Section = Section {
         key("vertex_credentials", Kind::Any, "of Vertex AI: a key file of a service account, or its JSON")
             .guard()
             .or(&["vertex_ai_credentials"]),
+        key(
+            "tenant_id",
+            Kind::Text,
+            "of Azure, with client_id and client_secret: tokens of Entra ID in place of a key",
+        ),
+        key("client_id", Kind::Text, "of Azure: the application's id"),
+        key("client_secret", Kind::Secret, "of Azure: the application's secret").guard(),
+        key("azure_scope", Kind::Text, "of Azure: what the token is for"),
         key("custom_llm_provider", Kind::Text, "the provider, where model does not begin with it"),
         key("litellm_credential_name", Kind::Text, "an entry of credential_list"),
         key("weight", Kind::Number, "share of the group's requests"),
@@ -250,17 +258,8 @@ pub static PARAMS: Section = Section {
             "it does nothing here",
         ),
         (
-            &[
-                "azure_ad_token",
-                "azure_ad_token_provider",
-                "tenant_id",
-                "client_id",
-                "client_secret",
-                "azure_username",
-                "azure_password",
-                "azure_scope",
-            ],
-            "Azure is reached with api_key or AZURE_API_KEY; tokens of Entra ID are not fetched here",
+            &["azure_ad_token", "azure_ad_token_provider", "azure_username", "azure_password"],
+            "Azure is reached with api_key, or with tenant_id, client_id and client_secret",
         ),
         (
             &["ssl_verify", "ssl_certificate"],

@@ -193,6 +193,40 @@ fn models_at_vertex_have_a_project_and_an_account() {
     }
 }
 
+#[test]
+fn azure_is_reached_with_a_key_or_an_application() {
+    let no_key = [("AZURE_API_KEY", ""), ("AZURE_OPENAI_API_KEY", "")];
+    let with = |more: &str| format!("{{model: azure/gpt-4o, api_base: 'https://me.openai.azure.com'{more}}}");
+    let application = ", tenant_id: tn, client_id: app, client_secret: s3cret";
+    let r = entry(&with(application), &no_key).expect("an entry");
+    let Auth::Entra(entra) = &r.auth else { panic!("{:?}", r.auth) };
+    assert_eq!(entra.token_uri, "https://login.microsoftonline.com/tn/oauth2/v2.0/token");
+    assert_eq!((entra.client_id.as_str(), entra.client_secret.expose()), ("app", "s3cret"));
+    assert_eq!(entra.scope, "https://cognitiveservices.azure.com/.default");
+    assert!(!format!("{r:?}").contains("s3cret"), "the secret is not printed");
+    let variables = [
+        ("AZURE_TENANT_ID", "tn"),
+        ("AZURE_CLIENT_ID", "app"),
+        ("AZURE_CLIENT_SECRET", "s3cret"),
+        ("AZURE_AUTHORITY_HOST", "login.microsoftonline.us"),
+        no_key[0],
+        no_key[1],
+    ];
+    let r = entry(&with(""), &variables).expect("an entry");
+    let Auth::Entra(entra) = &r.auth else { panic!("{:?}", r.auth) };
+    assert_eq!(entra.token_uri, "https://login.microsoftonline.us/tn/oauth2/v2.0/token");
+    // A key is used where there is one.
+    assert_eq!(entry(&with(&format!("{application}, api_key: k")), &[]).expect("an entry").auth, Auth::Key);
+    for (params, why) in [
+        ("", "AZURE_API_KEY"),
+        (", tenant_id: tn", "needed together"),
+        (", tenant_id: 'a/b', client_id: app, client_secret: s", "neither an id nor a domain"),
+    ] {
+        let e = entry(&with(params), &no_key).unwrap_err();
+        assert!(e.contains(why), "{params}: {e}");
+    }
+}
+
 /// The names of OpenAI-compatible providers that LiteLLM 1.106 knows.
 const LITELLMS: &str = "abliteration ai21 ai21_chat aihubmix aiml amazon_nova anyscale apertis assemblyai azure_ai baseten \
     cerebras charity_engine chatgpt chutes clarifai cloudflare codestral cognition cohere cohere_chat \

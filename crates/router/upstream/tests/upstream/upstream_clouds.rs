@@ -5,7 +5,7 @@ use aws_smithy_types::event_stream::{Header, HeaderValue, Message};
 use octet_api::core::{
     Block, Chat, FinishReason, GenerateRequest, Input, Message as Said, Role, Tool, ToolCall, ToolChoice,
 };
-use octet_config::{Auth, Aws, Google, Provider, Secret};
+use octet_config::{Auth, Aws, Entra, Google, Provider, Secret};
 use octet_upstream::{Endpoint, FailureKind, Settings};
 use serde_json::{Value, json};
 
@@ -330,6 +330,41 @@ async fn vertex_is_asked_with_one_token() {
                 assert_eq!(seen.json().get("model"), None);
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn azure_is_asked_with_one_token_of_entra_id() {
+    let token = json_answer(
+        &json!({"token_type": "Bearer", "expires_in": 3599, "ext_expires_in": 3599, "access_token": "eyJ.x"}),
+    );
+    let said = json!({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [{"index": 0,
+        "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}]});
+    let server = Server::start(vec![token, json_answer(&said)]).await;
+    let application = Entra {
+        token_uri: format!("{}/tn/oauth2/v2.0/token", server.base),
+        client_id: "app-id".into(),
+        client_secret: secret("s+c&r t"),
+        scope: "https://cognitiveservices.azure.com/.default".into(),
+    };
+    let e = cloud(Provider::AzureOpenAi, "gpt-4o", &server.base, Auth::Entra(application));
+    for _ in 0..2 {
+        let answer = answered(&e, &request(false)).await;
+        assert_eq!(answer.choices[0].blocks, [Block::Text("Hello".into())]);
+    }
+    let seen = server.seen();
+    let [asked, first, second] = seen.as_slice() else { panic!("one token for two requests: {seen:?}") };
+    assert_eq!(asked.path(), "/tn/oauth2/v2.0/token");
+    assert_eq!(asked.header("content-type"), Some("application/x-www-form-urlencoded"));
+    // What msal 1.39 posts for the same application, less its `client_info`.
+    assert_eq!(
+        String::from_utf8_lossy(&asked.body),
+        "client_id=app-id&grant_type=client_credentials&client_secret=s%2Bc%26r%20t&\
+         scope=https%3A%2F%2Fcognitiveservices.azure.com%2F.default"
+    );
+    for seen in [first, second] {
+        assert_eq!(seen.header("authorization"), Some("Bearer eyJ.x"));
+        assert_eq!(seen.header("api-key"), None);
     }
 }
 

@@ -42,6 +42,11 @@ fn code(kind: ErrorKind) -> Option<&'static str> {
     }
 }
 
+/// The word for an error that programs look at: its code, or else its type.
+pub fn reason(error: &ApiError) -> &str {
+    error.code.as_deref().or_else(|| code(error.kind)).unwrap_or_else(|| type_name(error.kind))
+}
+
 /// A provider's error, from its answer's status and body. Understands OpenAI, vLLM, llama.cpp and what has a `message`
 /// somewhere similar; otherwise the status speaks, and the body's beginning.
 pub fn parse(status: u16, body: &[u8]) -> ApiError {

@@ -443,6 +443,8 @@ pub(super) fn named_schema(o: &mut Object) -> Result<ResponseFormat> {
     let strict = o.read("strict", Field::bool)?;
     // Without a schema any object will do.
     Ok(match o.take("schema") {
+        // OpenAI takes an object alone. `true` would allow anything at all, which nobody names who wants structure.
+        Some(f) if f.value().is_boolean() => return Err(f.expected("an object, which is a JSON schema")),
         Some(f) => ResponseFormat::JsonSchema { name: Some(name), description, schema: schema(f)?, strict },
         None => ResponseFormat::JsonObject,
     })

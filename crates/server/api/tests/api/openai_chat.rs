@@ -150,6 +150,11 @@ fn what_is_wrong_is_named() {
         "chat_template_kwargs.enable_thinking",
         "switches thinking off",
     );
+    for schema in [json!(true), json!(false), json!("x"), json!([])] {
+        let format =
+            json!({"type": "json_schema", "json_schema": {"name": "s", "strict": true, "schema": schema}});
+        refused(json!({"response_format": format}), "response_format.json_schema.schema", "JSON schema");
+    }
     refused(json!({"continue_final_message": true}), "continue_final_message", "of the assistant");
     let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
     refused(json!({"tools": [tool("a"), tool("a")]}), "tools", "two of the name 'a'");

@@ -135,6 +135,11 @@ impl Parser {
                 let held = std::mem::take(&mut self.held);
                 self.again.push((held, 0));
             }
+            None if self.cut && !self.quoted && !self.held.starts_with('{') => {
+                self.call = None;
+                self.held.clear();
+                self.gap.clear();
+            }
             None => self.give_up(self.held.len()),
         }
     }

@@ -319,3 +319,48 @@ proptest! {
         prop_assert_eq!(got, want, "{}", text);
     }
 }
+
+/// What becomes of an answer that is cut behind each of its characters: no half of a call is text.
+#[test]
+fn a_call_that_is_cut_is_no_text() {
+    let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let xml = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>";
+    for (syntax, call) in [(ToolSyntax::Hermes, call), (ToolSyntax::Qwen3Coder, xml)] {
+        let text = format!("A <b.\n\n{call}\n{call}");
+        for (at, _) in text.char_indices() {
+            let mut parser = parser(syntax.clone(), false, Options::default());
+            let mut message = Message::default();
+            parser.push(&text[..at], &mut |delta| message.add(delta));
+            parser.finish_cut(&mut |delta| message.add(delta));
+            assert!("A <b.\n\n".starts_with(&message.content), "{syntax:?} {at}: {:?}", message.content);
+            for made in &message.tool_calls {
+                assert_eq!(
+                    (made.name.as_str(), made.arguments.as_str()),
+                    ("get_weather", r#"{"city": "Rome"}"#)
+                );
+            }
+        }
+        // What is no call stays what it is.
+        let mut parser = parser(syntax, false, Options::default());
+        let mut message = Message::default();
+        parser.push("a < b and <br", &mut |delta| message.add(delta));
+        parser.finish_cut(&mut |delta| message.add(delta));
+        assert_eq!(message.content, "a < b and <br");
+    }
+}
+
+#[test]
+fn a_head_that_is_cut_is_no_text() {
+    let text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather \
+                <|constrain|>json<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>Yes.<|end|>";
+    for (at, _) in text.char_indices() {
+        let mut parser = parser(ToolSyntax::Harmony, false, Options::default());
+        let mut message = Message::default();
+        parser.push(&text[..at], &mut |delta| message.add(delta));
+        parser.finish_cut(&mut |delta| message.add(delta));
+        assert!(
+            "Hm.".starts_with(&message.reasoning) && "Yes.".starts_with(&message.content),
+            "{at}: {message:?}"
+        );
+    }
+}

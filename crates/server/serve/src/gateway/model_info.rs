@@ -23,7 +23,10 @@ impl Gateway {
             };
             for d in &group.deployments {
                 let info = told(&current, d.id(), d.terms.window_tokens);
-                out.push(entry(name, octet_router::Target::model(&d.target), info));
+                let model = octet_router::Target::model(&d.target);
+                // With its provider, as LiteLLM's proxy and its file have it.
+                let written = current.about.get(d.id()).map(|about| about.info.written.as_str());
+                out.push(entry(name, written.filter(|w| !w.is_empty()).unwrap_or(model), info));
             }
         }
         json!({"data": out})

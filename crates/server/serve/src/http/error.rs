@@ -6,7 +6,7 @@ use axum::extract::rejection::PathRejection;
 use axum::http::StatusCode;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use octet_api::{ApiError, ErrorKind, anthropic, gemini, ollama, openai};
+use octet_api::{ApiError, ErrorKind, anthropic, gemini, ollama, openai, shortened};
 
 use crate::ops::Trace;
 
@@ -52,10 +52,22 @@ impl Dialect {
         if let Some(seconds) = error.retry_after_s {
             out.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Some(trace) = trace {
+            trace.note(|f| f.refused = Some(reason(error)));
+        }
         if error.status() >= 500 {
             tracing::warn!(id = trace.map(|t| &*t.id), "{}", error.message);
         }
         out
+    }
+}
+
+/// Why a request is refused, for its line in the log: the code and the field. The message may quote what the client sent, and stays out.
+fn reason(error: &ApiError) -> String {
+    let kind = openai::error::reason(error);
+    match &error.param {
+        Some(field) => format!("{kind} ({})", shortened(field)),
+        None => kind.into(),
     }
 }
 

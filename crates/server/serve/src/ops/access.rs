@@ -32,6 +32,8 @@ pub struct Figures {
     pub route: Option<String>,
     /// What went wrong after the answer had begun.
     pub error: Option<String>,
+    /// Why the request was refused: its error code, and the field.
+    pub refused: Option<String>,
 }
 
 /// A request's name and figures, which its handlers find among its extensions.
@@ -88,18 +90,19 @@ impl Drop for Line {
         let status = if self.complete { self.status.unwrap_or(CLIENT_GONE) } else { CLIENT_GONE };
         let ms = self.trace.began.elapsed().as_millis();
         let (id, method, path) = (&*self.trace.id, &self.method, &self.path);
+        let error =
+            f.error.as_ref().or(f.refused.as_ref()).map_or(String::new(), |e| format!(" error={e:?}"));
         if f.prompt == 0 && f.route.is_none() {
             if status < 400 && (WATCHING.contains(&&**path) || path.starts_with("/page/")) {
-                tracing::debug!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}");
+                tracing::debug!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}{error}");
             } else {
-                tracing::info!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}");
+                tracing::info!(target: "octet_serve::access", "{method} {path} {status} {ms} ms id={id}{error}");
             }
             return;
         }
         let ttft = f.ttft.map_or(String::new(), |t| format!(" ttft={} ms", t.as_millis()));
         let rate = f.rate.map_or(String::new(), |r| format!(" {r:.1} tok/s"));
         let route = f.route.as_ref().map_or(String::new(), |r| format!(" route={r}"));
-        let error = f.error.as_ref().map_or(String::new(), |e| format!(" error={e:?}"));
         let (cached, prompt, completion) = (f.cached, f.prompt, f.completion);
         // Where names have stars, clients say what stands for them.
         let model = printable(&f.model);

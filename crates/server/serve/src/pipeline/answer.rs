@@ -142,7 +142,10 @@ impl Choice {
             self.text(end, out);
         }
         if let Some(parser) = self.parser.take() {
-            parser.finish(&mut |delta| self.delta(delta, out));
+            match finish {
+                Finish::Length => parser.finish_cut(&mut |delta| self.delta(delta, out)),
+                _ => parser.finish(&mut |delta| self.delta(delta, out)),
+            }
         }
         let reason = match finish {
             Finish::Length => FinishReason::Length,

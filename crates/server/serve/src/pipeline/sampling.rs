@@ -96,27 +96,27 @@ pub fn described(s: &SamplerParams) -> Map<String, Value> {
     let order: Vec<&str> = s.order.iter().map(|stage| stage.name()).collect();
     let all = json!({
         "seed": s.seed.map_or(json!(-1), Value::from),
-        "temperature": s.temperature,
-        "dynatemp_range": s.dynamic_temperature.range,
-        "dynatemp_exponent": s.dynamic_temperature.exponent,
+        "temperature": decimal(s.temperature),
+        "dynatemp_range": decimal(s.dynamic_temperature.range),
+        "dynatemp_exponent": decimal(s.dynamic_temperature.exponent),
         "top_k": s.top_k,
-        "top_p": s.top_p,
-        "min_p": s.min_p,
-        "top_n_sigma": s.top_n_sigma,
-        "xtc_probability": s.xtc.probability,
-        "xtc_threshold": s.xtc.threshold,
-        "typical_p": s.typical_p,
+        "top_p": decimal(s.top_p),
+        "min_p": decimal(s.min_p),
+        "top_n_sigma": decimal(s.top_n_sigma),
+        "xtc_probability": decimal(s.xtc.probability),
+        "xtc_threshold": decimal(s.xtc.threshold),
+        "typical_p": decimal(s.typical_p),
         "repeat_last_n": last_n(s.penalty_last_n),
-        "repeat_penalty": s.repetition_penalty,
-        "presence_penalty": s.presence_penalty,
-        "frequency_penalty": s.frequency_penalty,
-        "dry_multiplier": s.dry.multiplier,
-        "dry_base": s.dry.base,
+        "repeat_penalty": decimal(s.repetition_penalty),
+        "presence_penalty": decimal(s.presence_penalty),
+        "frequency_penalty": decimal(s.frequency_penalty),
+        "dry_multiplier": decimal(s.dry.multiplier),
+        "dry_base": decimal(s.dry.base),
         "dry_allowed_length": s.dry.allowed_length,
         "dry_penalty_last_n": last_n(s.dry.last_n),
         "mirostat": version,
-        "mirostat_tau": s.mirostat.map_or(MIROSTAT_TAU, |m| f64::from(m.tau)),
-        "mirostat_eta": s.mirostat.map_or(MIROSTAT_ETA, |m| f64::from(m.eta)),
+        "mirostat_tau": s.mirostat.map_or(MIROSTAT_TAU, |m| decimal(m.tau)),
+        "mirostat_eta": s.mirostat.map_or(MIROSTAT_ETA, |m| decimal(m.eta)),
         // There is none: below zero is llama.cpp's way to say so.
         "adaptive_target": -1.0,
         "adaptive_decay": 0.0,
@@ -129,12 +129,17 @@ pub fn described(s: &SamplerParams) -> Map<String, Value> {
     }
 }
 
+/// The decimal number that a user typed: 0.8, where the `f32` widened to an `f64` is 0.800000011920929.
+fn decimal(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or_else(|_| x.into())
+}
+
 /// What a request came to: all that is asked of the engine, in llama.cpp's names.
 pub fn settings(request: &GenerateRequest, engine: &Request) -> Map<String, Value> {
     let mut out = described(&engine.sampling);
     let most = engine.max_tokens.map_or(json!(-1), Value::from);
     let breakers = request.sampling.more.dry_sequence_breakers.clone();
-    let bias = |(id, bias): &(u32, f32)| json!({"token": id, "bias": bias});
+    let bias = |(id, bias): &(u32, f32)| json!({"token": id, "bias": decimal(*bias)});
     let grammar = match &request.response_format {
         ResponseFormat::Gbnf(text) => text.as_str(),
         _ => "",

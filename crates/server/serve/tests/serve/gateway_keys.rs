@@ -465,7 +465,10 @@ async fn keys_reach_models_by_their_access_groups_and_are_told_of_no_others() {
         assert_eq!(names, ["m", "gpt"]);
         let expected = json!({"id": "one", "mode": "chat", "base_model": "big", "max_input_tokens": 100,
             "input_cost_per_token": 0.5, "supports_vision": true, "access_groups": ["beta"], "owner": "me"});
-        assert_eq!((&all[0]["model_info"], &all[0]["litellm_params"]), (&expected, &json!({"model": "x"})));
+        assert_eq!(
+            (&all[0]["model_info"], &all[0]["litellm_params"]),
+            (&expected, &json!({"model": "hosted_vllm/x"}))
+        );
         let all = read(f.client.get(f.url(path)).bearer_auth("sk-master").send().await.unwrap()).await.1;
         assert_eq!(all["data"].as_array().unwrap().len(), 3, "stars are no names");
     }

@@ -190,7 +190,7 @@ async fn gaps_are_filled_between_their_tokens() {
 async fn defaults_of_the_server_are_what_props_say() {
     let mut spec = model("tiny");
     let said = SamplingDefaults {
-        temperature: Some(0.0),
+        temperature: Some(0.8),
         top_k: Some(7),
         seed: Some(5),
         ..SamplingDefaults::default()
@@ -209,7 +209,8 @@ async fn defaults_of_the_server_are_what_props_say() {
     let params = &props["default_generation_settings"]["params"];
     assert_eq!(
         (&params["temperature"], &params["top_k"], &params["seed"]),
-        (&json!(0.0), &json!(7), &json!(5))
+        (&json!(0.8), &json!(7), &json!(5)),
+        "0.8, not an f32 widened to an f64"
     );
     assert_eq!(f.get("/slots").await.1.as_array().unwrap().len(), 4);
     // The last token's state, whatever came before has gone into it.
