@@ -18,6 +18,7 @@ mod llama_flags;
 mod loading;
 mod memory;
 mod model;
+mod numbers;
 mod perplexity;
 mod plan;
 mod progress;

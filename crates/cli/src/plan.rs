@@ -14,7 +14,8 @@ use octet_hub::catalog::CATALOG;
 use octet_synth::{Mix, known};
 use serde_json::{Value, json};
 
-use crate::args::{KvArgs, count};
+use crate::args::KvArgs;
+use crate::numbers::count;
 use crate::units::{parameters, size};
 
 const EXAMPLES: &str = "\

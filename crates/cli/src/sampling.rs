@@ -7,7 +7,7 @@ use octet_engine::sampler::{SamplerParams, SamplingDefaults};
 use octet_weights::Metadata;
 
 use crate::Usage;
-use crate::args::{from_minus_one, from_minus_one_u32, number};
+use crate::numbers::{from_minus_one, from_minus_one_u32, number};
 
 /// What is taken where the model's makers recommend nothing: llama.cpp's settings. The plain distribution, which
 /// servers start from, makes small models ramble.

@@ -7,8 +7,9 @@ use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report, TypeShare};
 use serde_json::{Value, json};
 
-use crate::args::{KvArgs, ModelArgs, count};
+use crate::args::{KvArgs, ModelArgs};
 use crate::device::{DeviceName, bill, bills};
+use crate::numbers::count;
 use crate::settings::Settings;
 
 const EXAMPLES: &str = "\

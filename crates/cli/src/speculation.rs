@@ -9,8 +9,8 @@ use octet_engine::models::DraftVocab;
 use serde_json::{Map, Value};
 
 use crate::Usage;
-use crate::args::{number, whole};
 use crate::chat::object;
+use crate::numbers::{number, whole};
 use crate::settings::Settings;
 use crate::stderr::note;
 

@@ -7,7 +7,7 @@ use clap::Args;
 use octet_synth::{Mix, Shape, known};
 
 use crate::Usage;
-use crate::args::{positive, whole};
+use crate::numbers::{positive, whole};
 use crate::progress::Bar;
 use crate::units::size;
 

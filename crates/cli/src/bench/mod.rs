@@ -17,8 +17,9 @@ use octet_engine::report::Report;
 use octet_synth::Shape;
 
 use crate::Usage;
-use crate::args::{KernelArgs, KvArgs, MemoryArgs, ModelArgs, count, positive};
+use crate::args::{KernelArgs, KvArgs, MemoryArgs, ModelArgs};
 use crate::device::{DeviceName, gib};
+use crate::numbers::{count, positive};
 use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;

@@ -12,7 +12,7 @@ use octet_router::confidence::{Meter, Verdict};
 use octet_serve::{App, Gateway, Options};
 use serde_json::{Map, Value, json};
 
-use crate::args::positive;
+use crate::numbers::positive;
 use crate::serve::{ServeArgs, routes};
 use crate::settings::Settings;
 use crate::stderr::note;

@@ -20,8 +20,9 @@ use clap::Args;
 use octet_engine::engine::Finish;
 
 use crate::Usage;
-use crate::args::{EngineArgs, ModelArgs, count, port};
+use crate::args::{EngineArgs, ModelArgs};
 use crate::chat::{ChatArgs, Conversation, read, read_from};
+use crate::numbers::{count, port};
 use crate::sampling::{SamplingArgs, recommended};
 use crate::settings::Settings;
 use crate::stderr::note;

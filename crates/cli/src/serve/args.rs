@@ -11,8 +11,8 @@ use octet_serve::{Keys, ReasoningFormat, ToolSyntax};
 use serde_json::{Map, Value};
 
 use crate::Usage;
-use crate::args::{from_minus_one_u32, port, positive, whole};
 use crate::chat::{object, read};
+use crate::numbers::{from_minus_one_u32, port, positive, whole};
 use crate::sampling::SamplerArgs;
 use crate::settings::empty_mirror;
 

@@ -243,18 +243,6 @@ impl Parser {
         self.hand_out(emit);
     }
 
-    /// Whether what came is the beginning of a call's markup, or of a tag within a call.
-    fn begins_call(&self, part: &str) -> bool {
-        // A JSON object may be the answer itself.
-        let section = self.trigger().is_some_and(|t| t.starts_with(part) && !t.starts_with('{'));
-        let wanted = self.wanted();
-        let is_tag = |tag: Tag| wanted.has(tag) && tag.text().starts_with(part);
-        if self.call.is_some() {
-            return !self.quoted; // of a tag within it
-        }
-        section || is_tag(Tag::CallOpen) || is_tag(Tag::FunctionOpen)
-    }
-
     fn hand_out(&mut self, emit: &mut impl FnMut(Delta<'_>)) {
         for ready in self.ready.drain(..) {
             match ready {

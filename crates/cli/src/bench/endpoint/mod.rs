@@ -19,7 +19,7 @@ use url::Url;
 
 use super::Output;
 use crate::Usage;
-use crate::args::{count, positive};
+use crate::numbers::{count, positive};
 use crate::progress::Bar;
 use crate::settings::secret;
 use client::{Endpoint, Timeouts};

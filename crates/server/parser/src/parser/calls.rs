@@ -6,6 +6,18 @@ use crate::tags::{Step, Tag, Token};
 use crate::{hermes, native, xml};
 
 impl Parser {
+    /// Whether what came is the beginning of a call's markup, or of a tag within a call.
+    pub(super) fn begins_call(&self, part: &str) -> bool {
+        // A JSON object may be the answer itself.
+        let section = self.trigger().is_some_and(|t| t.starts_with(part) && !t.starts_with('{'));
+        let wanted = self.wanted();
+        let is_tag = |tag: Tag| wanted.has(tag) && tag.text().starts_with(part);
+        if self.call.is_some() {
+            return !self.quoted; // of a tag within it
+        }
+        section || is_tag(Tag::CallOpen) || is_tag(Tag::FunctionOpen)
+    }
+
     pub(super) fn begin_section(&mut self) {
         let Some(plan) = &self.plan else { return };
         self.skip = 0;

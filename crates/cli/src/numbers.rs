@@ -1,0 +1,81 @@
+//! Numbers as they are typed: what is expected, in words. Used by the flags of all commands.
+
+/// Largest count that is taken: far above what any machine holds, and far below what sums of them could overflow.
+const COUNT_MAX: usize = 1 << 28;
+
+/// A count of something there must be some of.
+pub fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=COUNT_MAX) => Ok(n),
+        Ok(0) | Err(_) => Err("expected a whole number above 0".into()),
+        Ok(_) => Err(format!("expected at most {COUNT_MAX}")),
+    }
+}
+
+/// A count of something there may be none of.
+pub fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 0..=COUNT_MAX) => Ok(n),
+        Ok(_) => Err(format!("expected at most {COUNT_MAX}")),
+        Err(_) => Err("expected a whole number from 0 up".into()),
+    }
+}
+
+/// A whole number, as large as its type holds.
+pub fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let n: u64 = text.parse().map_err(|_| "expected a whole number from 0 up")?;
+    T::try_from(n).map_err(|_| "the number is too large".into())
+}
+
+/// A whole number, or llama.cpp's -1.
+pub fn from_minus_one(text: &str) -> Result<i64, String> {
+    let n = text.parse().ok().filter(|n| *n >= -1);
+    n.ok_or_else(|| "expected a whole number, -1 or more".into())
+}
+
+/// The same of what is a `u32` elsewhere.
+pub fn from_minus_one_u32(text: &str) -> Result<i64, String> {
+    let n = from_minus_one(text)?;
+    if n <= u32::MAX.into() { Ok(n) } else { Err(format!("expected at most {}", u32::MAX)) }
+}
+
+/// A number.
+pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "expected a number, like 0.8".into())
+}
+
+/// A TCP port.
+pub fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "expected a port, 0 to 65535".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_bounded() {
+        assert_eq!((count("0"), positive("268435456")), (Ok(0), Ok(COUNT_MAX)));
+        assert!(positive("0").is_err() && count("-1").is_err());
+        assert!(positive("268435457").unwrap_err().contains("at most"));
+        assert!(positive("18446744073709551616").is_err());
+    }
+
+    #[test]
+    fn wrong_numbers_are_refused_in_words() {
+        assert_eq!((whole::<u32>("7"), from_minus_one("-1"), port("65535")), (Ok(7), Ok(-1), Ok(65535)));
+        assert_eq!(number::<f32>("0.5"), Ok(0.5));
+        let errors = [
+            whole::<u32>("x").unwrap_err(),
+            whole::<u32>("4294967296").unwrap_err(),
+            from_minus_one("-2").unwrap_err(),
+            from_minus_one_u32("4294967296").unwrap_err(),
+            number::<f32>("abc").unwrap_err(),
+            port("70000").unwrap_err(),
+            count("many").unwrap_err(),
+        ];
+        for e in errors {
+            assert!(e.starts_with("expected ") || e.ends_with("too large"), "{e}");
+        }
+    }
+}
