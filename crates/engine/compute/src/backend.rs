@@ -415,6 +415,11 @@ pub trait Backend: Send + Sized + 'static {
     /// When the device failed in this step or before it: what the step was to compute is undefined.
     fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error>;
 
+    /// Whether something outside of a step has failed since the last one: what was read or saved is undefined, and the next step says why.
+    fn has_failed(&self) -> bool {
+        false
+    }
+
     /// Adds to `counts` what [`Backend::moe`] has counted on the device since the last call. Called after each step; does nothing
     /// where `moe` adds to `counts` itself.
     fn count_experts(&mut self, _counts: &ExpertCounts) {}

@@ -1,6 +1,7 @@
 #version 450
-// Softmax attention of one query head over one chunk of 512 positions, page after page: maximum, sum of weights, and weighted values. merge.comp adds
-// the chunks up in ascending order. Decode and prefill run this same kernel.
+// Softmax attention of one query head over one chunk of 512 positions, page after page: maximum, sum of weights, and weighted values.
+// The last workgroup of a head adds its chunks up in ascending order, divides by the sum of weights, and applies the output gate. Decode and prefill run
+// this same kernel.
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "kv.glsl"
@@ -9,18 +10,27 @@ layout(constant_id = 0) const uint KEY_TYPE = 1u;
 layout(constant_id = 1) const uint VALUE_TYPE = 1u;
 layout(constant_id = 2) const uint PARTS = 4u;  // head_dim / 64, rounded up
 
-layout(binding = 0, std430) readonly buffer Queries { float q[]; };
+layout(binding = 0, std430) readonly buffer Queries { float queries[]; };
 layout(binding = 1, std430) readonly buffer Keys { uint keys[]; };
 layout(binding = 2, std430) readonly buffer Values { uint values[]; };
 layout(binding = 3, std430) readonly buffer Block { uint block[]; };
-layout(binding = 4, std430) writeonly buffer Partial { float partial[]; };  // [tokens, heads, chunks, dim + 2]
+layout(binding = 4, std430) coherent buffer Partial { float partial[]; };  // [tokens, heads, chunks, dim + 2]
+layout(binding = 5, std430) writeonly buffer Out { float y[]; };
+layout(binding = 6, std430) writeonly buffer Rows { uint q[]; };
+layout(binding = 7, std430) writeonly buffer D { vec2 d[]; };
+layout(binding = 8, std430) coherent buffer Tickets { uint tickets[]; };
 
 layout(push_constant) uniform Push {
     uint heads, kv_heads, dim, stride;
     uint first_token, chunks;
     uint positions, tables, pages;  // in the block: position of each token, start of its page table, the tables
     float scale;
+    uint gated, quantise;  // quantise: heads are whole blocks of 32, and are quantised too
+    uint ticket;
 } p;
+
+#include "quantise.glsl"
+#include "tail.glsl"
 
 shared float query[512];
 shared float weight[64];
@@ -41,12 +51,43 @@ float value_at(uint row, uint i) {
     return d * float(bitfieldExtract(int(values[base + (i >> 2)]), int(8u * (i & 3u)), 8));
 }
 
+// Adds the chunks of a head up; `base` is the first.
+void merge(uint t, uint h, uint chunks, uint base) {
+    uint me = gl_LocalInvocationID.x, to = (t * p.heads + h) * p.dim;
+    for (uint i = me; i < p.dim; i += 64u) {
+        float most = -3.4028234e38;
+        precise float sum = 0.0;
+        precise float acc = 0.0;
+        for (uint c = 0u; c < chunks; c++) {
+            uint at = (base + c) * (p.dim + 2u);
+            float next = max(most, partial[at + p.dim]);
+            float old = c > 0u ? exp(most - next) : 0.0, new_ = exp(partial[at + p.dim] - next);
+            precise float a = acc * old;
+            acc = a + partial[at + i] * new_;
+            precise float s = sum * old;
+            sum = s + partial[at + p.dim + 1u] * new_;
+            most = next;
+        }
+        precise float out_ = acc / sum;
+        if (p.gated == 1u) { out_ = out_ * sigmoid(queries[(t * p.heads + h) * p.stride + p.dim + i]); }
+        y[to + i] = out_;
+        query[i] = out_;
+    }
+    if (p.quantise == 0u) { return; }
+    barrier();
+    for (uint b = me; b < p.dim >> 5; b += 64u) {
+        float v[32];
+        [[unroll]] for (uint i = 0u; i < 32u; i++) { v[i] = query[32u * b + i]; }
+        store_block(v, (to >> 5) + b);
+    }
+}
+
 void main() {
     uint chunk = gl_WorkGroupID.x, h = gl_WorkGroupID.y, t = p.first_token + gl_WorkGroupID.z, me = gl_LocalInvocationID.x;
     uint context = block[p.positions + t] + 1u, from = chunk * 512u, to = min(from + 512u, context);
     if (from >= to) { return; }
     uint table = p.pages + block[p.tables + t], kv_head = h / (p.heads / p.kv_heads);
-    for (uint i = me; i < p.dim; i += 64u) { query[i] = q[(t * p.heads + h) * p.stride + i]; }
+    for (uint i = me; i < p.dim; i += 64u) { query[i] = queries[(t * p.heads + h) * p.stride + i]; }
     barrier();
     float most = -3.4028234e38, sum = 0.0;
     float acc[PARTS];
@@ -87,7 +128,7 @@ void main() {
         }
         barrier();
     }
-    uint out_ = ((gl_WorkGroupID.z * p.heads + h) * p.chunks + chunk) * (p.dim + 2u);
+    uint head = gl_WorkGroupID.z * p.heads + h, out_ = (head * p.chunks + chunk) * (p.dim + 2u);
     [[unroll]] for (uint part = 0u; part < PARTS; part++) {
         uint i = part * 64u + me;
         if (i < p.dim) { partial[out_ + i] = acc[part]; }
@@ -96,4 +137,6 @@ void main() {
         partial[out_ + p.dim] = most;
         partial[out_ + p.dim + 1u] = sum;
     }
+    uint chunks = (context + 511u) >> 9;
+    if (is_last(p.ticket + head, chunks)) { merge(t, h, chunks, head * p.chunks); }
 }

@@ -1,11 +1,13 @@
 #version 450
 // Gated DeltaNet: convolution, l2 norms and the delta rule (arXiv 2412.06464, section 3), token by token, in prefill as in decode. A workgroup has 32 columns of one value head's state, 8 threads
-// a column, each with a stripe of its rows in registers. The states of the convolution are advanced by gdn_out.comp.
+// a column, each with a stripe of its rows in registers. The states of the convolution are advanced by conv_state.comp.
+// Of a few tokens, the last workgroup of a head does the gated norm, too.
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint ROWS = 16u;  // rows of the state per thread: k_dim / 8, rounded up
 layout(constant_id = 1) const uint TILED = 1u;
+layout(constant_id = 2) const uint TAIL = 0u;  // 1: the gated norm; 2: and its quantisation
 
 layout(binding = 0, std430) readonly buffer Qkv { float qkv[]; };
 layout(binding = 1, std430) readonly buffer Beta { float beta_in[]; };
@@ -16,8 +18,13 @@ layout(binding = 5, std430) readonly buffer A { float a[]; };
 layout(binding = 6, std430) readonly buffer Conv { float conv[]; };
 layout(binding = 7, std430) buffer State { float state[]; };
 layout(binding = 8, std430) readonly buffer Block { uint block[]; };
-layout(binding = 9, std430) writeonly buffer Out { float y[]; };
+layout(binding = 9, std430) coherent buffer Out { float o[]; };
 layout(binding = 10, std430) readonly buffer Kept { float kept[]; };  // inputs of each slot's guesses: [channels | v_heads | v_heads]
+layout(binding = 11, std430) readonly buffer Z { float z[]; };
+layout(binding = 12, std430) readonly buffer W { float w[]; };
+layout(binding = 13, std430) writeonly buffer Q { uint q[]; };
+layout(binding = 14, std430) writeonly buffer D { vec2 d[]; };
+layout(binding = 15, std430) coherent buffer Tickets { uint tickets[]; };
 
 layout(push_constant) uniform Push {
     uint k_heads, v_heads, k_dim, v_dim, channels, kernel;
@@ -25,10 +32,15 @@ layout(push_constant) uniform Push {
     uint slices; // of 32 columns
     float scale; // k_dim^-0.5
     uint kept_rows; // of a slot
+    float eps;      // of the gated norm
+    uint ticket;
 } p;
 
-shared float q[512];
-shared float k[512];
+#include "gated_norm.glsl"
+#include "tail.glsl"
+
+shared float query[512];
+shared float key[512];
 shared float v[32];
 shared float partial[256];
 shared float sums[256];
@@ -87,18 +99,18 @@ void main() {
         for (uint c = me; c < p.k_dim; c += 256u) {
             float qc = convolve(start, i, slot, from, redo, key_head * p.k_dim + c);
             float kc = convolve(start, i, slot, from, redo, (p.k_heads + key_head) * p.k_dim + c);
-            q[c] = qc;
-            k[c] = kc;
+            query[c] = qc;
+            key[c] = kc;
             q2 = q2 + qc * qc;
             k2 = k2 + kc * kc;
         }
         if (me < 32u && inside) { v[me] = convolve(start, i, slot, from, redo, 2u * p.k_heads * p.k_dim + h * p.v_dim + column); }
         float qn = inverse_norm(q2, me), kn = inverse_norm(k2, me);
         for (uint c = me; c < p.k_dim; c += 256u) {
-            precise float qc = (q[c] * qn) * p.scale;
-            precise float kc = k[c] * kn;
-            q[c] = qc;
-            k[c] = kc;
+            precise float qc = (query[c] * qn) * p.scale;
+            precise float kc = key[c] * kn;
+            query[c] = qc;
+            key[c] = kc;
         }
         barrier();
         float beta = sigmoid(i < redo ? kept[again + h] : beta_in[t * p.v_heads + h]);
@@ -107,7 +119,7 @@ void main() {
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             precise float kept = s[r] * decay;
             s[r] = kept;
-            if (first + r < p.k_dim) { read = read + kept * k[first + r]; }
+            if (first + r < p.k_dim) { read = read + kept * key[first + r]; }
         }
         partial[me] = read;
         barrier();
@@ -115,20 +127,20 @@ void main() {
         for (uint g = 1u; g < 8u; g++) { total = total + partial[32u * g + (me & 31u)]; }
         precise float d = beta * (v[me & 31u] - total);
         barrier();
-        precise float o = 0.0;
+        precise float out_ = 0.0;
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             if (first + r < p.k_dim) {
-                precise float next = s[r] + k[first + r] * d;
+                precise float next = s[r] + key[first + r] * d;
                 s[r] = next;
-                o = o + next * q[first + r];
+                out_ = out_ + next * query[first + r];
             }
         }
-        partial[me] = o;
+        partial[me] = out_;
         barrier();
         if (me < 32u && inside && i >= redo) {
             precise float all = partial[me];
             for (uint g = 1u; g < 8u; g++) { all = all + partial[32u * g + me]; }
-            y[(t * p.v_heads + h) * p.v_dim + column] = all;
+            o[(t * p.v_heads + h) * p.v_dim + column] = all;
         }
         barrier();
         if (i + 1u == certain) {  // guesses leave no trace
@@ -137,4 +149,6 @@ void main() {
             }
         }
     }
+    if (TAIL == 0u || !is_last(p.ticket + span * p.v_heads + h, p.slices)) { return; }
+    for (uint t = start; t < start + len; t++) { gated_norm((t * p.v_heads + h) * p.v_dim, p.v_dim, p.eps, TAIL == 2u); }
 }

@@ -16,8 +16,6 @@ layout(binding = 3, std430) writeonly buffer Q { uint q[]; };
 layout(binding = 4, std430) writeonly buffer D { vec2 d[]; };
 layout(binding = 5, std430) writeonly buffer F { float f[]; };
 
-#include "quantise.glsl"
-
 layout(push_constant) uniform Push {
     uint cols;
     uint gather;       // 1: row `i` is row `index[gather_at + i]` of x
@@ -25,43 +23,23 @@ layout(push_constant) uniform Push {
     float eps;
 } p;
 
-shared float sums[128];
-
-float value(uint from, uint c, float scale) {
+float value(uint from, uint c, float factor) {
     precise float v = x[from + c];
-    if (MODE == 1u) { v = (v * scale) * w[c]; }
+    if (MODE == 1u) { v = (v * factor) * w[c]; }
     if (MODE == 2u) { v = (v * sigmoid(v)) * w[from + c]; }
     return v;
 }
+#define ROW(i) x[i]
+#include "quantise.glsl"
+#include "norm_row.glsl"
 
 void main() {
-    uint row = gl_WorkGroupID.x, me = gl_LocalInvocationID.x;
+    uint row = gl_WorkGroupID.x;
     uint from = (p.gather == 1u ? index[p.gather_at + row] : row) * p.cols;
-    float scale = 1.0;
-    if (MODE == 1u || MODE == 3u) {
-        precise float sum = 0.0;
-        for (uint c = me; c < p.cols; c += 128u) { sum = sum + x[from + c] * x[from + c]; }
-        sums[me] = sum;
-        barrier();
-        for (uint half_ = 64u; half_ > 0u; half_ >>= 1) {
-            if (me < half_) { precise float s = sums[me] + sums[me + half_]; sums[me] = s; }
-            barrier();
-        }
-        precise float mean = sums[0] / float(p.cols) + p.eps;
-        scale = 1.0 / sqrt(mean);
-    }
+    float factor = MODE == 1u || MODE == 3u ? norm_factor(from, p.cols, p.eps) : 1.0;
     if (MODE == 3u) {
-        if (me == 0u) { f[p.gather_at + row] = scale; }
+        if (gl_LocalInvocationID.x == 0u) { f[p.gather_at + row] = factor; }
         return;
     }
-    if (FLOAT == 1u) {
-        for (uint c = me; c < p.cols; c += 128u) { f[row * p.cols + c] = value(from, c, scale); }
-    }
-    if (QUANT == 1u) {
-        for (uint b = me; b < (p.cols >> 5); b += 128u) {
-            float v[32];
-            [[unroll]] for (uint i = 0u; i < 32u; i++) { v[i] = value(from, 32u * b + i, scale); }
-            store_block(v, (row * p.cols >> 5) + b);
-        }
-    }
+    store_row(row, from, p.cols, factor, FLOAT == 1u, QUANT == 1u);
 }

@@ -14,6 +14,7 @@ pub(crate) use crate::cache::LayerStore;
 use crate::cache::device_row_bytes;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
+use crate::faults::Faults;
 use crate::memory::{Buffer, Memory, Place};
 use crate::record::Recorder;
 use crate::steps::{Step, StepKey};
@@ -185,6 +186,12 @@ impl Vulkan {
         self.recorder.lose_after = Some(submissions);
     }
 
+    /// Fails as it is told to from now on, for tests.
+    #[doc(hidden)]
+    pub fn inject_faults(&mut self, faults: Arc<Faults>) {
+        self.recorder.faults = Some(faults);
+    }
+
     /// Does `f`, unless something failed before; keeps what fails.
     pub(crate) fn guard(&mut self, f: impl FnOnce(&mut Self) -> Result<(), Error>) {
         if self.fault.is_none()
@@ -305,7 +312,12 @@ impl Backend for Vulkan {
         }
         let tables = shape.pages * shape.slots.max(1);
         self.block = Some(Block::new(&self.memory, step.tokens, tables, pairs, self.embed_cols)?);
-        self.scratch = Some(Scratch::new(&self.memory, &step, self.cols_max, shape.layers.len())?);
+        let v_heads = |l: &LayerCache| if let LayerCache::Gdn { v_heads, .. } = l { *v_heads } else { 0 };
+        let v_heads = shape.layers.iter().map(v_heads).max().unwrap_or(0);
+        let scratch = Scratch::new(&self.memory, &step, self.cols_max, shape.layers.len(), v_heads)?;
+        self.recorder.clear(&scratch.tickets, 0, scratch.tickets.bytes)?;
+        self.recorder.flush()?;
+        self.scratch = Some(scratch);
         self.slot_tables(&step, shape.layers.len())?;
         Ok(Cache { layers, kv: shape.kv })
     }
@@ -322,14 +334,14 @@ impl Backend for Vulkan {
     }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
         self.guard(|be| {
-            be.recorder.barrier();
+            be.recorder.barrier()?;
             for l in &cache.layers {
                 if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
                     be.recorder.clear(conv, slot as u64 * conv_bytes, *conv_bytes)?;
                     be.recorder.clear(state, slot as u64 * state_bytes, *state_bytes)?;
                 }
             }
-            be.recorder.barrier();
+            be.recorder.barrier()?;
             Ok(())
         });
     }
@@ -338,7 +350,7 @@ impl Backend for Vulkan {
             return;
         }
         self.guard(|be| {
-            be.recorder.barrier();
+            be.recorder.barrier()?;
             for l in &cache.layers {
                 if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
                     for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
@@ -346,7 +358,7 @@ impl Backend for Vulkan {
                     }
                 }
             }
-            be.recorder.barrier();
+            be.recorder.barrier()?;
             Ok(())
         });
     }
@@ -355,14 +367,14 @@ impl Backend for Vulkan {
             return;
         }
         self.guard(|be| {
-            be.recorder.barrier();
+            be.recorder.barrier()?;
             for l in &cache.layers {
                 for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
                     let n = (rows * device_row_bytes(ty, dim)) as u64;
                     be.recorder.copy((&b, from as u64 * n), (&b, to as u64 * n), n)?;
                 }
             }
-            be.recorder.barrier();
+            be.recorder.barrier()?;
             Ok(())
         });
     }
@@ -471,6 +483,10 @@ impl Backend for Vulkan {
             Some(i) => self.replay(i, batch),
             None => self.record_step(key, batch, body),
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.fault.is_some()
     }
 
     fn count_experts(&mut self, counts: &ExpertCounts) {

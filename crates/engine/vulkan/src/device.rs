@@ -6,6 +6,8 @@ use std::sync::Arc;
 use ash::vk;
 use octet_compute::Error;
 
+use crate::kernel::BUFFERS_MAX;
+
 /// What kind of device it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
@@ -130,7 +132,7 @@ impl Instance {
         {
             missing.push("workgroups of 256 invocations with 16 KiB of shared memory".to_string());
         }
-        if p.limits.max_per_stage_descriptor_storage_buffers < 13 {
+        if p.limits.max_per_stage_descriptor_storage_buffers < BUFFERS_MAX as u32 {
             missing.push("kernels that read 13 buffers".to_string());
         }
         if self.queue_family(device).is_none() {

@@ -98,7 +98,7 @@ impl Vulkan {
         let at = (layer * table_words(m.experts, slots)) as u32;
         let push = [m.experts as u32, slots as u32, at];
         self.recorder.dispatch(Kernel::Resolve, [0; 3], &[&tiles, &table, &fills], &push, [1, 1, 1])?;
-        self.recorder.barrier();
+        self.recorder.barrier()?;
         for w in [&m.gate, &m.up, &m.down] {
             let Some(p) = &w.paged else { continue };
             let buffers = [&p.quants, &p.high, &p.scales, &w.quants, &w.high, &w.scales, &fills];
@@ -110,7 +110,7 @@ impl Vulkan {
             ];
             self.recorder.dispatch(Kernel::Fill, [0; 3], &buffers, &push, groups)?;
         }
-        self.recorder.barrier();
+        self.recorder.barrier()?;
         Ok(at)
     }
 }

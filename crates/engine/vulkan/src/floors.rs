@@ -57,7 +57,7 @@ impl Vulkan {
                 self.recorder.flush()?;
                 for _ in 0..stages {
                     self.recorder.dispatch(Kernel::Bandwidth, [0; 3], &[&from, &sink], &[], [1, 1, 1])?;
-                    self.recorder.barrier();
+                    self.recorder.barrier()?;
                 }
                 let recording =
                     self.recorder.finish()?.ok_or_else(|| Error("nothing was recorded".into()))?;

@@ -1,5 +1,8 @@
 //! The kernels by name: their SPIR-V, and how many buffers each binds. Compiled from `shaders/` by `build-shaders.sh`.
 
+/// Most buffers of a kernel.
+pub(crate) const BUFFERS_MAX: usize = 16;
+
 macro_rules! kernels {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $buffers:literal;)*) => {
         /// A kernel of `shaders/`.
@@ -36,8 +39,12 @@ kernels! {
     Linear, "linear", 13;
     /// Norm, SwiGLU or neither, then 8-bit quantisation; constants: mode, whether to quantise, whether to write f32.
     Norm, "norm", 6;
+    /// A projection of a few tokens that completes rows, and their norm; constants: type of the weights, tokens.
+    LinearNorm, "linear_norm", 12;
+    /// The router of a few tokens, their experts, and the pairs by expert; constants: as `LinearNorm`.
+    Router, "router", 16;
     /// The router's choice of experts.
-    Route, "route", 9;
+    Route, "route", 7;
     /// Pairs of tokens and experts by expert.
     Group, "group", 3;
     /// Slots in the device's memory for the experts of a step.
@@ -46,19 +53,17 @@ kernels! {
     Fill, "fill", 7;
     /// Gate and up projections of a SwiGLU block, and its quantisation; constants: as `Linear`.
     GateUp, "gate_up", 12;
-    /// Last projection of a few tokens' experts, and their sum; constants: type of the weights.
-    Down, "down", 10;
+    /// Last projection of a few tokens' experts, and their sum; constants: type of the weights, whether the rows' norm follows.
+    Down, "down", 15;
     /// Sums a token's experts.
     Combine, "combine", 5;
     /// Rotation, and storing keys and values; constants: types of keys and values, pairing.
     Rope, "rope", 10;
-    /// Attention over one chunk; constants: types of keys and values, parts of a head.
-    Attend, "attend", 5;
-    /// Adds the chunks of attention up.
-    Merge, "merge", 6;
-    /// Convolution and delta rule; constants: rows of the state per thread, order of the heads.
-    Gdn, "gdn", 11;
-    /// The gated norm after it.
+    /// Attention over one chunk, and the sum of the chunks; constants: types of keys and values, parts of a head.
+    Attend, "attend", 9;
+    /// Convolution and delta rule; constants: rows of the state per thread, order of the heads, whether the gated norm follows.
+    Gdn, "gdn", 16;
+    /// The gated norm after it, of many tokens.
     GdnOut, "gdn_out", 5;
     /// The states of the convolution, and the inputs of guesses.
     ConvState, "conv_state", 6;

@@ -7,6 +7,8 @@ mod block;
 mod cache;
 pub mod device;
 mod experts;
+#[doc(hidden)]
+pub mod faults;
 mod floors;
 mod inspect;
 mod kernel;

@@ -7,16 +7,16 @@ use ash::vk;
 use octet_compute::Error;
 
 use crate::device::Device;
-use crate::kernel::Kernel;
+use crate::faults::Faults;
+use crate::kernel::{BUFFERS_MAX, Kernel};
 use crate::memory::Buffer;
 use crate::pipeline::{PUSH_BYTES, Pipelines};
 
 /// Descriptor sets of a pool; each dispatch takes one.
 const SETS_PER_POOL: u32 = 256;
-/// Most buffers of a kernel.
-const BUFFERS_MAX: usize = 13;
-/// Nanoseconds that a submission may take.
-const TIME_MAX_NS: u64 = 60_000_000_000;
+/// Seconds that a submission may take. They are counted one by one, so that a process that is stopped for a while does not take its device for lost.
+const TIME_MAX_S: u32 = 60;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Commands of a step, ready to run as often as one likes. Holds what they use.
 pub(crate) struct Recording {
@@ -36,6 +36,16 @@ pub(crate) struct Recording {
     is_dirty: bool,
 }
 
+/// A kernel to start: its constants, its buffers in the order of its bindings, its push constants, and its workgroups.
+#[derive(Clone)]
+pub(crate) struct Dispatch {
+    pub(crate) kernel: Kernel,
+    pub(crate) constants: [u32; 3],
+    pub(crate) buffers: Vec<Arc<Buffer>>,
+    pub(crate) push: Vec<u32>,
+    pub(crate) groups: [u32; 3],
+}
+
 /// Records and runs commands on a device's queue, one submission at a time.
 pub(crate) struct Recorder {
     device: Arc<Device>,
@@ -48,6 +58,10 @@ pub(crate) struct Recorder {
     /// Pools that were made.
     all_pools: Vec<vk::DescriptorPool>,
     open: Option<Recording>,
+    /// The last kernel, until it is known what follows: a kernel with a tail may take its place.
+    held: Option<Dispatch>,
+    /// Kernels that nothing of the next stage depends on, and that run beside it.
+    later: Vec<Dispatch>,
     /// Recordings that may still run on a device that did not come back: what they use is kept until the device has stopped.
     stuck: Vec<Recording>,
     /// Leaves out the barrier of this number: for the test that validation notices.
@@ -58,6 +72,8 @@ pub(crate) struct Recorder {
     pub(crate) is_lost: bool,
     /// Submissions until one reports a lost device: for tests.
     pub(crate) lose_after: Option<u32>,
+    /// Faults of submissions: for tests.
+    pub(crate) faults: Option<Arc<Faults>>,
 }
 
 impl Drop for Recorder {
@@ -78,6 +94,10 @@ fn failed(what: &str, e: vk::Result) -> Error {
             format!("the graphics device was lost while {what}: its driver reset it, or it was removed")
         }
         vk::Result::TIMEOUT => format!("the graphics device took over a minute while {what}"),
+        vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => format!(
+            "the graphics device ran out of memory while {what}: close other programs that use it, or leave it more room with a smaller \
+             --gpu-memory or --ctx-size"
+        ),
         e => format!("the graphics device failed while {what}: {e}"),
     })
 }
@@ -107,11 +127,14 @@ impl Recorder {
             free_pools: Vec::new(),
             all_pools: Vec::new(),
             open: None,
+            held: None,
+            later: Vec::new(),
             stuck: Vec::new(),
             skip_barrier: None,
             break_kernel: None,
             is_lost: false,
             lose_after: None,
+            faults: None,
         })
     }
 
@@ -173,7 +196,41 @@ impl Recorder {
     }
 
     /// Ends a stage: what follows sees what came before. Two in a row are one.
-    pub(crate) fn barrier(&mut self) {
+    pub(crate) fn barrier(&mut self) -> Result<(), Error> {
+        self.barrier_beside()?;
+        self.end_stage();
+        Ok(())
+    }
+
+    /// Ends a stage, as `barrier`; kernels that were put off for later run in the next one, beside what follows.
+    pub(crate) fn barrier_beside(&mut self) -> Result<(), Error> {
+        self.start_held()?;
+        self.end_stage();
+        std::mem::take(&mut self.later).iter().try_for_each(|d| self.start(d))
+    }
+
+    /// Starts `kernel` when it is known what follows: unless [`Recorder::take_held`] comes before anything else.
+    pub(crate) fn hold(&mut self, kernel: Dispatch) -> Result<(), Error> {
+        self.start_held()?;
+        self.held = Some(kernel);
+        Ok(())
+    }
+
+    /// The kernel that waits to be started, if `is_wanted`. The caller starts it or one that does the same and more.
+    pub(crate) fn take_held(&mut self, is_wanted: impl FnOnce(&Dispatch) -> bool) -> Option<Dispatch> {
+        self.held.take_if(|d| is_wanted(d))
+    }
+
+    /// Starts `kernel` in the next stage.
+    pub(crate) fn put_off(&mut self, kernel: Dispatch) {
+        self.later.push(kernel);
+    }
+
+    fn start_held(&mut self) -> Result<(), Error> {
+        self.held.take().map_or(Ok(()), |d| self.start(&d))
+    }
+
+    fn end_stage(&mut self) {
         let Some(open) = &mut self.open else { return };
         if !open.is_dirty {
             return;
@@ -227,8 +284,17 @@ impl Recorder {
         push: &[u32],
         groups: [u32; 3],
     ) -> Result<(), Error> {
+        let buffers = buffers.iter().map(|b| (*b).clone()).collect();
+        self.start(&Dispatch { kernel, constants, buffers, push: push.to_vec(), groups })
+    }
+
+    /// The same for one that was made before.
+    pub(crate) fn start(&mut self, what: &Dispatch) -> Result<(), Error> {
+        self.start_held()?;
+        let Dispatch { kernel, constants, buffers, push, groups } = what;
+        let (kernel, constants) = (*kernel, *constants);
         assert!(buffers.len() == kernel.buffers() && 4 * push.len() <= PUSH_BYTES, "{}", kernel.name());
-        let mut groups = groups;
+        let mut groups = *groups;
         if self.break_kernel.as_deref() == Some(kernel.name()) {
             groups[0] = groups[0].saturating_sub(1);
         }
@@ -254,7 +320,7 @@ impl Recorder {
         }
         let open = self.open()?;
         let commands = open.commands;
-        open.buffers.extend(buffers.iter().map(|b| (*b).clone()));
+        open.buffers.extend(buffers.iter().cloned());
         open.dispatches += 1;
         (open.is_empty, open.is_dirty) = (false, true);
         let d = &self.device;
@@ -295,6 +361,7 @@ impl Recorder {
         if bytes == 0 {
             return Ok(());
         }
+        self.start_held()?;
         let open = self.open()?;
         open.buffers.extend([from.0.clone(), to.0.clone()]);
         (open.is_empty, open.is_dirty) = (false, true);
@@ -311,6 +378,7 @@ impl Recorder {
         if bytes == 0 {
             return Ok(());
         }
+        self.start_held()?;
         let open = self.open()?;
         open.buffers.push(buffer.clone());
         (open.is_empty, open.is_dirty) = (false, true);
@@ -322,6 +390,10 @@ impl Recorder {
 
     /// Ends the open recording, if anything was recorded.
     pub(crate) fn finish(&mut self) -> Result<Option<Recording>, Error> {
+        self.start_held()?;
+        if !self.later.is_empty() {
+            self.barrier_beside()?;
+        }
         let Some(recording) = self.open.take() else { return Ok(None) };
         let barrier = [vk::MemoryBarrier::default()
             .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
@@ -357,6 +429,10 @@ impl Recorder {
             }
             *left -= 1;
         }
+        if let Some(fault) = self.faults.as_ref().and_then(|f| f.take()) {
+            self.is_lost |= fault == vk::Result::ERROR_DEVICE_LOST;
+            return Err(failed("computing", fault));
+        }
         let d = &self.device.raw;
         let commands = [recording.commands];
         let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
@@ -365,7 +441,16 @@ impl Recorder {
         let done = unsafe {
             d.reset_fences(&fence)
                 .and_then(|()| d.queue_submit(self.device.queue, &submit, self.fence))
-                .and_then(|()| d.wait_for_fences(&fence, true, TIME_MAX_NS))
+                .and_then(|()| {
+                    let mut done = Err(vk::Result::TIMEOUT);
+                    for _ in 0..TIME_MAX_S {
+                        done = d.wait_for_fences(&fence, true, SECOND_NS);
+                        if done != Err(vk::Result::TIMEOUT) {
+                            break;
+                        }
+                    }
+                    done
+                })
         };
         self.is_lost |= matches!(done, Err(vk::Result::ERROR_DEVICE_LOST | vk::Result::TIMEOUT));
         done.map_err(|e| failed("computing", e))
@@ -401,6 +486,8 @@ impl Recorder {
 
     /// Forgets what was recorded and not run.
     pub(crate) fn abandon(&mut self) {
+        self.held = None;
+        self.later.clear();
         if let Ok(Some(recording)) = self.finish() {
             self.recycle(recording);
         }

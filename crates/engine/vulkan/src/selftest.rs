@@ -136,8 +136,8 @@ impl Vulkan {
         let out = self.memory.buffer(4 * (TOKENS[TOKENS.len() - 1] * ROWS) as u64, Place::Device)?;
         let (mut wrong, mut all) = (0, 0);
         for n in TOKENS {
-            self.recorder.barrier();
-            self.project(n, &rows, &w, &out, false, None)?;
+            self.recorder.barrier()?;
+            self.project(n, &rows, &w, &out, None)?;
             let mut bytes = vec![0; 4 * n * ROWS];
             self.download(&out, 0, &mut bytes)?;
             for (i, got) in bytes.as_chunks::<4>().0.iter().enumerate() {

@@ -28,7 +28,7 @@ impl Vulkan {
         if self.in_step {
             self.is_split = true;
         }
-        self.recorder.barrier();
+        self.recorder.barrier()?;
         let staging = self.staging.clone();
         for (i, part) in out.chunks_mut(STAGING_BYTES as usize).enumerate() {
             self.recorder.copy((from, at + i as u64 * STAGING_BYTES), (&staging, 0), part.len() as u64)?;

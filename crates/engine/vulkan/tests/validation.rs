@@ -16,6 +16,8 @@ use octet_weights::GgmlType;
 const SKIP: &str = "OCTET_TEST_SKIP_BARRIER";
 /// Says how many slots experts have.
 const SLOTS: &str = "OCTET_TEST_EXPERT_SLOTS";
+/// Says how many tokens the pass has: in steps of a few, the last workgroup of a stage does the work of some stages of many.
+const TOKENS: &str = "OCTET_TEST_TOKENS";
 
 /// What the other test runs in a process of its own; without it, one more pass.
 #[test]
@@ -38,18 +40,20 @@ fn a_pass_through_every_verb() {
     device.skip_barrier(std::env::var(SKIP).ok().map(|n| n.parse().expect("a number")));
     let mut be = layers(device, &shape);
     let mut batch = Batch::default();
-    batch.push(&tokens(0, 9), 0, 0, &pages(0), 9);
+    let n = std::env::var(TOKENS).map_or(9, |n| n.parse().expect("a number"));
+    batch.push(&tokens(0, n), 0, 0, &pages(0), n);
     be.step(&batch);
     println!("barriers: {}", be.be.last_step().0);
 }
 
-fn messages(layers: &str, skip: Option<u32>, slots: Option<u32>) -> (String, u32) {
+fn messages(layers: &str, n: usize, skip: Option<u32>, slots: Option<u32>) -> (String, u32) {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new(program);
     child
         .args(["--exact", "a_pass_through_every_verb", "--nocapture"])
         .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
-        .env("VK_LAYER_ENABLES", layers);
+        .env("VK_LAYER_ENABLES", layers)
+        .env(TOKENS, n.to_string());
     if let Some(slots) = slots {
         child.env(SLOTS, slots.to_string());
     }
@@ -78,20 +82,22 @@ fn validation_finds_nothing_and_notices_a_missing_barrier() {
         return;
     }
     let sync = "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT";
-    let (text, _) = messages(sync, None, None);
-    assert!(!complains(&text), "{text}");
-    // two slots for four experts: those two stages more
-    let (text, barriers) = messages(sync, None, Some(2));
-    assert!(!complains(&text), "{text}");
-    assert!(barriers > 10, "a pass has stages: {text}");
-    let unnoticed: Vec<u32> =
-        (1..=barriers).filter(|i| !complains(&messages(sync, Some(*i), Some(2)).0)).collect();
-    // the pass ends with `norm`, `norm_outputs` and `logits`, which all begin by reading the same rows: the barriers between them order
-    // at most a write after a write, which the layers do not report
-    assert_eq!(unnoticed, [barriers - 2, barriers - 1], "of {barriers} barriers");
+    // of many tokens, with two slots for four experts, which are two stages more; and of a few
+    for (n, slots, other_slots) in [(9, Some(2), None), (2, None, Some(2))] {
+        let (text, _) = messages(sync, n, None, other_slots);
+        assert!(!complains(&text), "{text}");
+        let (text, barriers) = messages(sync, n, None, slots);
+        assert!(!complains(&text), "{text}");
+        assert!(barriers > 10, "a pass has stages: {text}");
+        let unnoticed: Vec<u32> =
+            (1..=barriers).filter(|i| !complains(&messages(sync, n, Some(*i), slots).0)).collect();
+        // the pass ends with `norm` and `norm_outputs`, which read the same rows: the barrier between them orders a write after a write,
+        // which the layers do not report
+        assert_eq!(unnoticed, [barriers], "with {n} tokens");
+    }
     let bounds = "VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT";
-    for slots in [None, Some(2)] {
-        let (text, _) = messages(bounds, None, slots);
+    for (n, slots) in [(9, None), (9, Some(2)), (2, None)] {
+        let (text, _) = messages(bounds, n, None, slots);
         assert!(!complains(&text), "{text}");
     }
 }

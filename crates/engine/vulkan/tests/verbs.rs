@@ -96,6 +96,24 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
+    /// In a step the last workgroup of a stage does the norms and the routing of a few tokens. Where each verb's result is read, these are stages.
+    #[test]
+    fn a_step_gives_the_bits_of_single_verbs(shape in shapes(), n in 1..7usize, past in 1..20usize) {
+        let Some(be) = vulkan() else { return Ok(()) };
+        let mut be = layers(be, &shape);
+        let all = tokens(0, past + n + 1);
+        let mut results = [Vec::new(), Vec::new()];
+        for (in_step, result) in results.iter_mut().enumerate() {
+            be.reset();
+            for (from, to) in [(0, past), (past, past + n), (past + n, past + n + 1)] {
+                let mut batch = Batch::default();
+                batch.push(&all[from..to], from, 0, &pages(0), if from == past { n } else { 1 });
+                result.push(if in_step == 1 { be.step(&batch) } else { be.logits(&batch) });
+            }
+        }
+        prop_assert!(results[0] == results[1], "{n} tokens after {past}");
+    }
+
     #[test]
     fn guesses_leave_no_trace(
         shape in shapes(),

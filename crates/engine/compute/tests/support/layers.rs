@@ -217,9 +217,9 @@ impl<B: Backend> Layers<B> {
         self.pass(batch, false)
     }
 
-    /// The same as one step, in which nothing is read.
-    pub fn step(&mut self, batch: &Batch) {
-        self.pass(batch, true);
+    /// The same as one step, in which nothing is read; the logits.
+    pub fn step(&mut self, batch: &Batch) -> Vec<f32> {
+        self.pass(batch, true).pop().expect("logits are read after it")
     }
 
     fn pass(&mut self, batch: &Batch, as_step: bool) -> Vec<Vec<f32>> {
@@ -295,15 +295,18 @@ impl<B: Backend> Layers<B> {
             keep(be, &router, n * s.experts);
             be.moe(n, moe, 1, counts, &mut h);
             keep(be, &h, n * hidden);
+            be.logits(batch, &h, norm, 1e-6, head, &mut logits);
             be.norm(n, &h, norm, 1e-6, &mut normed);
             keep(be, &normed, n * hidden);
             be.norm_outputs(batch, &h, norm, 1e-6, &mut normed);
             keep(be, &normed, batch.outputs().len() * hidden);
-            be.logits(batch, &h, norm, 1e-6, head, &mut logits);
             keep(be, &logits, batch.outputs().len() * VOCAB);
         };
         if as_step {
-            be.step(Pass::Trunk, batch, |be| body(be, false)).expect("the step works");
+            be.step(Pass::Other, batch, |be| body(be, false)).expect("the step works");
+            let mut values = vec![0.0; batch.outputs().len() * VOCAB];
+            be.read(&logits, &mut values);
+            states.push(values);
         } else {
             body(be, true);
         }

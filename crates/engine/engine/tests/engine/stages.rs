@@ -21,12 +21,12 @@ fn stages(shape: &Shape) -> Option<(u32, u32)> {
 
 #[test]
 fn a_decode_step_has_no_more_barriers_than_were_counted() {
-    // 40 layers as Qwen3.6-35B-A3B has them: 30 of Gated DeltaNet with 10 each, 10 of attention with 11, 3 for embedding and head
+    // 40 layers as Qwen3.6-35B-A3B has them: 30 of Gated DeltaNet with 6 each, 10 of attention with 7, 2 for embedding and first norm
     let shape = Shape { layers: 40, mtp: false, ..tiny_shape("qwen35moe").expect("a shape") };
     let Some((barriers, kernels)) = stages(&shape) else { return };
-    assert!(barriers <= 413, "{barriers} barriers, {kernels} kernels");
-    // 30 layers of a dense model: 6 for attention, 4 for the MLP
+    assert!(barriers <= 252, "{barriers} barriers, {kernels} kernels");
+    // 30 layers of a dense model: 4 for attention, 2 for the MLP
     let shape = Shape { layers: 30, ..tiny_shape("llama").expect("a shape") };
     let Some((barriers, kernels)) = stages(&shape) else { return };
-    assert!(barriers <= 303, "{barriers} barriers, {kernels} kernels");
+    assert!(barriers <= 182, "{barriers} barriers, {kernels} kernels");
 }

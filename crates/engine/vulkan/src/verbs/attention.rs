@@ -60,9 +60,8 @@ impl Vulkan {
             Some((q, _)) if q.len == a.head_dim => 1,
             // over all heads together (OLMoE): their factors first
             Some(_) => {
-                self.recorder.barrier();
+                self.recorder.barrier()?;
                 self.norm_factors(batch.len(), a.heads * a.head_dim, &q.buffer, a.eps, 0)?;
-                self.recorder.barrier();
                 self.norm_factors(batch.len(), a.kv_heads * a.head_dim, &k.buffer, a.eps, batch.len())?;
                 2
             }
@@ -84,7 +83,7 @@ impl Vulkan {
         let adjacent = u32::from(a.rope_pairing == RopePairing::Adjacent);
         let constants = [number(cache.kv.keys), number(cache.kv.values), adjacent];
         let groups = [(a.heads + 2 * a.kv_heads) as u32, batch.len() as u32, 1];
-        self.recorder.barrier();
+        self.recorder.barrier()?;
         self.recorder.dispatch(Kernel::Rope, constants, &buffers, &push, groups)
     }
 
@@ -101,7 +100,9 @@ impl Vulkan {
             unreachable!("layer {layer} has no keys and values")
         };
         self.use_batch(batch)?;
-        let partial = self.scratch()?.partial.clone();
+        let scratch = self.scratch()?;
+        let (partial, tickets, ticket) =
+            (scratch.partial.clone(), scratch.tickets.clone(), scratch.attention_tickets);
         let block = self.block()?;
         let (words, positions, tables, pages) =
             (block.words.clone(), block.positions, block.tables, block.pages);
@@ -128,15 +129,15 @@ impl Vulkan {
                 tables,
                 pages,
                 scale.to_bits(),
+                a.gated.into(),
+                quantise.into(),
+                ticket,
             ];
             let constants = [number(cache.kv.keys), number(cache.kv.values), dim.div_ceil(64)];
-            let buffers = [&q.buffer, keys, values, &words, &partial];
-            self.recorder.barrier();
+            let (q, out) = (&q.buffer, &out.buffer);
+            let buffers = [q, keys, values, &words, &partial, out, &rows.quants, &rows.scales, &tickets];
+            self.recorder.barrier()?;
             self.recorder.dispatch(Kernel::Attend, constants, &buffers, &push, [chunks as u32, heads, n])?;
-            self.recorder.barrier();
-            let push = [heads, dim, stride, first as u32, chunks as u32, positions, a.gated.into()];
-            let buffers = [&partial, &q.buffer, &words, &out.buffer, &rows.quants, &rows.scales];
-            self.recorder.dispatch(Kernel::Merge, [quantise.into(), 0, 0], &buffers, &push, [heads, n, 1])?;
         }
         self.prepared = quantise.then(|| out.buffer.clone());
         Ok(())

@@ -1,11 +1,15 @@
 //! Gated DeltaNet.
 
+use std::sync::Arc;
+
 use octet_compute::Error;
 use octet_compute::backend::{Gdn, HeadOrder};
 use octet_compute::batch::Batch;
 
+use super::{HEAD_TAIL_TOKENS_MAX, HEAD_TICKETS};
 use crate::backend::{Buf, Cache, LayerStore, Vulkan};
 use crate::kernel::Kernel;
+use crate::record::Dispatch;
 
 impl Vulkan {
     pub(crate) fn delta_net(
@@ -26,6 +30,10 @@ impl Vulkan {
         let (channels, rows) = (g.channels() as u32, (g.conv_kernel - 1) as u32);
         let n_spans = batch.spans().len() as u32;
         let slices = g.v_dim.div_ceil(32) as u32;
+        let n = batch.len();
+        let (rows_out, quantise) = (self.input()?, g.v_dim.is_multiple_of(32) && g.v_dim <= 512);
+        let tickets = self.scratch()?.tickets.clone();
+        let has_tail = n > 0 && n <= HEAD_TAIL_TOKENS_MAX;
         let push = [
             g.k_heads as u32,
             g.v_heads as u32,
@@ -37,9 +45,12 @@ impl Vulkan {
             slices,
             (g.k_dim as f32).powf(-0.5).to_bits(),
             *kept_rows,
+            g.eps.to_bits(),
+            HEAD_TICKETS,
         ];
         let tiled = u32::from(g.order == HeadOrder::Tiled);
-        let constants = [g.k_dim.div_ceil(8) as u32, tiled, 0];
+        let tail = if has_tail { 1 + u32::from(quantise) } else { 0 };
+        let constants = [g.k_dim.div_ceil(8) as u32, tiled, tail];
         let buffers = [
             &qkv.buffer,
             &beta.buffer,
@@ -52,8 +63,13 @@ impl Vulkan {
             &words,
             &out.buffer,
             kept,
+            &z.buffer,
+            &g.norm.buffer,
+            &rows_out.quants,
+            &rows_out.scales,
+            &tickets,
         ];
-        self.recorder.barrier();
+        self.recorder.barrier()?;
         self.recorder.dispatch(
             Kernel::Gdn,
             constants,
@@ -61,22 +77,26 @@ impl Vulkan {
             &push,
             [g.v_heads as u32 * slices, n_spans, 1],
         )?;
-        self.recorder.barrier();
         let buffers = [&qkv.buffer, conv, &words, &beta.buffer, &alpha.buffer, kept];
         let v_heads = g.v_heads as u32;
         let groups = [(channels + 2 * v_heads).div_ceil(64), n_spans, 1];
         let push = [channels, rows, spans, v_heads, *kept_rows];
-        self.recorder.dispatch(Kernel::ConvState, [0; 3], &buffers, &push, groups)?;
-        if batch.is_empty() {
-            self.prepared = None;
-            return Ok(()); // it only redoes
+        self.recorder.put_off(Dispatch {
+            kernel: Kernel::ConvState,
+            constants: [0; 3],
+            buffers: buffers.map(Arc::clone).to_vec(),
+            push: push.to_vec(),
+            groups,
+        });
+        // a batch without tokens only redoes
+        self.prepared = (n > 0 && quantise).then(|| out.buffer.clone());
+        if n == 0 || has_tail {
+            return Ok(());
         }
+        self.recorder.barrier_beside()?;
         let push = [g.v_heads as u32, g.v_dim as u32, g.eps.to_bits()];
-        let (rows, quantise) = (self.input()?, g.v_dim.is_multiple_of(32) && g.v_dim <= 512);
-        let buffers = [&out.buffer, &z.buffer, &g.norm.buffer, &rows.quants, &rows.scales];
+        let buffers = [&out.buffer, &z.buffer, &g.norm.buffer, &rows_out.quants, &rows_out.scales];
         let groups = [g.v_heads as u32, batch.len() as u32, 1];
-        self.recorder.dispatch(Kernel::GdnOut, [quantise.into(), 0, 0], &buffers, &push, groups)?;
-        self.prepared = quantise.then(|| out.buffer.clone());
-        Ok(())
+        self.recorder.dispatch(Kernel::GdnOut, [quantise.into(), 0, 0], &buffers, &push, groups)
     }
 }

@@ -6,10 +6,11 @@ use octet_compute::Error;
 use octet_compute::backend::Mlp;
 use octet_compute::batch::Batch;
 
-use super::Rows;
+use super::{ROW_TICKETS, Rows, TAIL_TOKENS_MAX};
 use crate::backend::{Buf, Embedding, Prologue, Vulkan, Weight};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
+use crate::record::Dispatch;
 
 /// What becomes of a row before a projection; the numbers are those of `norm.comp`.
 #[derive(Clone, Copy)]
@@ -86,16 +87,28 @@ impl Vulkan {
         self.recorder.dispatch(Kernel::Norm, [3, 0, 0], &buffers, &push, [n as u32, 1, 1])
     }
 
-    /// Starts a projection of prepared rows: `out[t] (+)= w . x[t]`.
+    /// Starts a projection of prepared rows: `out[t] = w . x[t]`.
     pub(crate) fn project(
         &mut self,
         n: usize,
         x: &Rows,
         w: &Weight,
         out: &Arc<Buffer>,
-        add: bool,
         experts: Option<&Experts<'_>>,
     ) -> Result<(), Error> {
+        let kernel = self.projection(n, x, w, out, false, experts);
+        self.recorder.start(&kernel)
+    }
+
+    pub(crate) fn projection(
+        &self,
+        n: usize,
+        x: &Rows,
+        w: &Weight,
+        out: &Arc<Buffer>,
+        add: bool,
+        experts: Option<&Experts<'_>>,
+    ) -> Dispatch {
         let dummy = self.dummy.clone();
         let input = if w.ty.is_float() { &x.floats } else { &x.quants };
         let tokens = tile(n);
@@ -132,7 +145,56 @@ impl Vulkan {
         let kind = experts.map_or(0, |_| 1 + u32::from(host.is_some()));
         let constants = [w.ty as u32, tokens, kind];
         let groups = [w.rows.div_ceil(8) as u32, columns, 1];
-        self.recorder.dispatch(Kernel::Linear, constants, &buffers, &push, groups)
+        let buffers = buffers.map(Arc::clone).to_vec();
+        Dispatch { kernel: Kernel::Linear, constants, buffers, push: push.to_vec(), groups }
+    }
+
+    /// Starts a projection of prepared rows that completes rows: `h[t] += w . x[t]`. Waits for what follows, which may be the rows' norm.
+    fn project_to_rows(&mut self, n: usize, x: &Rows, w: &Weight, h: &Arc<Buffer>) -> Result<(), Error> {
+        let kernel = self.projection(n, x, w, h, true, None);
+        if n > TAIL_TOKENS_MAX { self.recorder.start(&kernel) } else { self.recorder.hold(kernel) }
+    }
+
+    /// Prepares the RMS norm of `n` rows of `cols` values of `h` for the next stage, and ends this one: as the tail of the stage that
+    /// completes these rows, if it was the last one, or as a stage.
+    pub(crate) fn norm_stage(
+        &mut self,
+        n: usize,
+        cols: usize,
+        h: &Arc<Buffer>,
+        norm: (&Arc<Buffer>, f32),
+        forms: [bool; 2],
+        to: &Rows,
+    ) -> Result<(), Error> {
+        // the place of the rows among a kernel's buffers, and how many rows there are
+        let completes = |d: &Dispatch| match d.kernel {
+            Kernel::Linear => {
+                Arc::ptr_eq(&d.buffers[6], h) && d.push[0] == cols as u32 && d.push[2] == n as u32
+            }
+            Kernel::Down => {
+                Arc::ptr_eq(&d.buffers[9], h) && d.push[0] == cols as u32 && d.groups[1] == n as u32
+            }
+            _ => false,
+        };
+        let held = self.recorder.take_held(completes);
+        let Some(mut kernel) = held else {
+            self.recorder.barrier()?;
+            self.prepare_rows(n, cols, h, Before::Norm(norm.0, norm.1), None, forms, to)?;
+            return self.recorder.barrier();
+        };
+        let tickets = self.scratch()?.tickets.clone();
+        // those of a kernel without a tail: the buffers of experts, or places for those of the tail
+        let (buffers, push) = if kernel.kernel == Kernel::Linear { (7, 7) } else { (10, 4) };
+        kernel.buffers.truncate(buffers);
+        kernel.buffers.extend([norm.0, &to.quants, &to.scales, &to.floats, &tickets].map(Arc::clone));
+        kernel.push.truncate(push);
+        kernel.push.extend([norm.1.to_bits(), u32::from(forms[0]) | u32::from(forms[1]) << 1, ROW_TICKETS]);
+        match kernel.kernel {
+            Kernel::Linear => kernel.kernel = Kernel::LinearNorm,
+            _ => kernel.constants[1] = 1,
+        }
+        self.recorder.hold(kernel)?;
+        self.recorder.barrier()
     }
 
     /// Which forms of their input these weights read: 8-bit, f32.
@@ -155,7 +217,7 @@ impl Vulkan {
         let batch = Batch::of_tokens(tokens);
         self.prepare(&prologue, &batch)?;
         self.prologue.push(prologue);
-        self.recorder.barrier();
+        self.recorder.barrier()?;
         let bytes = (4 * tokens.len() * cols) as u64;
         self.recorder.copy((&rows, (4 * first * cols) as u64), (&out.buffer, 0), bytes)
     }
@@ -170,11 +232,8 @@ impl Vulkan {
         out: &[Arc<Buffer>],
     ) -> Result<(), Error> {
         let input = self.input()?;
-        let before = Before::Norm(&norm.buffer, eps);
-        self.recorder.barrier();
-        self.prepare_rows(n, norm.len, &x.buffer, before, None, Self::forms(weights), &input)?;
-        self.recorder.barrier();
-        weights.iter().zip(out).try_for_each(|(w, out)| self.project(n, &input, w, out, false, None))
+        self.norm_stage(n, norm.len, &x.buffer, (&norm.buffer, eps), Self::forms(weights), &input)?;
+        weights.iter().zip(out).try_for_each(|(w, out)| self.project(n, &input, w, out, None))
     }
 
     pub(crate) fn project_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &Buf) -> Result<(), Error> {
@@ -183,32 +242,31 @@ impl Vulkan {
         if w.ty.is_float() {
             input.floats = x.buffer.clone();
         } else if !prepared {
-            self.recorder.barrier();
+            self.recorder.barrier_beside()?;
             self.prepare_rows(n, w.cols, &x.buffer, Before::Nothing, None, [true, false], &input)?;
         }
-        self.recorder.barrier();
-        self.project(n, &input, w, &h.buffer, true, None)
+        // what Gated DeltaNet put off touches neither these rows nor `h`
+        self.recorder.barrier_beside()?;
+        self.project_to_rows(n, &input, w, &h.buffer)
     }
 
     pub(crate) fn dense(&mut self, n: usize, m: &Mlp<Self>, h: &Buf) -> Result<(), Error> {
         let input = self.input()?;
         let scratch = self.scratch.as_ref().expect("`input` found it");
         let (gate, up, inner) = (scratch.gate.clone(), scratch.up.clone(), scratch.inner.clone());
-        let before = Before::Norm(&m.norm.buffer, m.eps);
-        self.recorder.barrier();
-        self.prepare_rows(n, m.gate.cols, &h.buffer, before, None, Self::forms(&[&m.gate, &m.up]), &input)?;
-        self.recorder.barrier();
+        let (norm, forms) = ((&m.norm.buffer, m.eps), Self::forms(&[&m.gate, &m.up]));
+        self.norm_stage(n, m.gate.cols, &h.buffer, norm, forms, &input)?;
         if Self::can_fuse(&m.gate, &m.up, &m.down) {
             self.gate_up(n, &input, &m.gate, &m.up, &inner, None)?;
         } else {
-            self.project(n, &input, &m.gate, &gate, false, None)?;
-            self.project(n, &input, &m.up, &up, false, None)?;
-            self.recorder.barrier();
+            self.project(n, &input, &m.gate, &gate, None)?;
+            self.project(n, &input, &m.up, &up, None)?;
+            self.recorder.barrier()?;
             let forms = Self::forms(&[&m.down]);
             self.prepare_rows(n, m.down.cols, &gate, Before::Swiglu(&up), None, forms, &inner)?;
         }
-        self.recorder.barrier();
-        self.project(n, &inner, &m.down, &h.buffer, true, None)
+        self.recorder.barrier()?;
+        self.project_to_rows(n, &inner, &m.down, &h.buffer)
     }
 
     /// Whether gate, up and the quantisation of their product are one kernel.
@@ -263,12 +321,17 @@ impl Vulkan {
     ) -> Result<(), Error> {
         self.use_batch(batch)?;
         let (input, outputs) = (self.input()?, self.block()?.outputs);
-        let n = batch.outputs().len();
-        let before = Before::Norm(&norm.buffer, eps);
-        self.recorder.barrier();
-        self.prepare_rows(n, head.cols, &h.buffer, before, Some(outputs), Self::forms(&[head]), &input)?;
-        self.recorder.barrier();
-        self.project(n, &input, head, &out.buffer, false, None)
+        let (n, forms) = (batch.outputs().len(), Self::forms(&[head]));
+        if n == batch.len() {
+            // they ascend, so they are all rows
+            self.norm_stage(n, head.cols, &h.buffer, (&norm.buffer, eps), forms, &input)?;
+        } else {
+            let before = Before::Norm(&norm.buffer, eps);
+            self.recorder.barrier()?;
+            self.prepare_rows(n, head.cols, &h.buffer, before, Some(outputs), forms, &input)?;
+            self.recorder.barrier()?;
+        }
+        self.project(n, &input, head, &out.buffer, None)
     }
 
     pub(crate) fn norm_outputs(
@@ -283,7 +346,7 @@ impl Vulkan {
         let (mut to, outputs) = (self.input()?, self.block()?.outputs);
         to.floats = out.buffer.clone();
         let (n, before) = (batch.outputs().len(), Before::Norm(&norm.buffer, eps));
-        self.recorder.barrier();
+        self.recorder.barrier()?;
         self.prepare_rows(n, norm.len, &h.buffer, before, Some(outputs), [false, true], &to)
     }
 
@@ -297,7 +360,7 @@ impl Vulkan {
     ) -> Result<(), Error> {
         let mut to = self.input()?;
         to.floats = out.buffer.clone();
-        self.recorder.barrier();
+        self.recorder.barrier()?;
         self.prepare_rows(n, norm.len, &h.buffer, Before::Norm(&norm.buffer, eps), None, [false, true], &to)
     }
 }

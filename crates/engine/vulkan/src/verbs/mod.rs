@@ -63,14 +63,35 @@ pub(crate) struct Scratch {
     pub(crate) factors: Arc<Buffer>,
     /// Chunks of attention before they are added up.
     pub(crate) partial: Arc<Buffer>,
+    /// How many workgroups of a stage have finished, for its last one; zeros between stages. A part for each kind of stage.
+    pub(crate) tickets: Arc<Buffer>,
+    /// Where those of attention's heads start.
+    pub(crate) attention_tickets: u32,
 }
+
+/// Up to so many tokens, the last workgroup of a stage does their norm, or chooses their experts: one after the other, so they are few. A tile
+/// of a projection has room for them all.
+pub(crate) const TAIL_TOKENS_MAX: usize = 4;
+/// Up to so many tokens, the last workgroup of a head of Gated DeltaNet does its norm.
+pub(crate) const HEAD_TAIL_TOKENS_MAX: usize = 16;
+/// Where the tickets start of rows, of the router, and of heads: of Gated DeltaNet, then of attention.
+pub(crate) const ROW_TICKETS: u32 = 0;
+pub(crate) const ROUTER_TICKET: u32 = TAIL_TOKENS_MAX as u32;
+pub(crate) const HEAD_TICKETS: u32 = ROUTER_TICKET + 1;
 
 /// Bytes of [`Scratch::partial`]; long prompts are cut so that they fit.
 const PARTIAL_BYTES: u64 = 32 << 20;
 
 impl Scratch {
-    /// For steps of up to `step`, with inputs of up to `cols` columns.
-    pub(crate) fn new(memory: &Memory, step: &StepShape, cols: usize, layers: usize) -> Result<Self, Error> {
+    /// For steps of up to `step`, with inputs of up to `cols` columns, and `v_heads` heads of Gated DeltaNet. The tickets are not
+    /// zeroed yet.
+    pub(crate) fn new(
+        memory: &Memory,
+        step: &StepShape,
+        cols: usize,
+        layers: usize,
+        v_heads: usize,
+    ) -> Result<Self, Error> {
         let t = step.tokens;
         let pairs = t * step.top_k;
         let floats = |len: usize| memory.buffer(4 * len as u64, Place::Device);
@@ -78,6 +99,7 @@ impl Scratch {
         counts.write(0, &vec![0; counts.bytes as usize]);
         let counts_dummy = floats(1)?; // `slot_tables` has better ones where experts are paged
         let partial = if step.heads == 0 { 16 } else { PARTIAL_BYTES };
+        let attention_tickets = HEAD_TICKETS as usize + HEAD_TAIL_TOKENS_MAX * v_heads;
         Ok(Self {
             input: Rows::new(memory, t, cols)?,
             gate: floats(t * step.intermediate)?,
@@ -99,6 +121,8 @@ impl Scratch {
             fills: counts_dummy,
             factors: floats(2 * t)?,
             partial: memory.buffer(partial, Place::Device)?,
+            tickets: floats(attention_tickets + t * step.heads)?,
+            attention_tickets: attention_tickets as u32,
         })
     }
 }
