@@ -34,6 +34,16 @@ pub fn vulkan_device() -> Option<usize> {
     }
 }
 
+/// Number of the Vulkan device that the tests' models run on where a test does not say: the one that `OCTET_TEST_DEVICE_VULKAN` names, or
+/// `None` without the variable: the processor.
+///
+/// # Panics
+/// When the variable is not a number.
+pub fn models_on_vulkan() -> Option<usize> {
+    let index = std::env::var("OCTET_TEST_DEVICE_VULKAN").ok()?;
+    Some(index.parse().expect("OCTET_TEST_DEVICE_VULKAN is a device's number"))
+}
+
 /// Path of `name` in the reference data, or `None` (said on standard error) where there is none.
 ///
 /// # Panics

@@ -130,6 +130,7 @@ impl Server {
         let Self { listener, app } = self;
         let idle = tokio::spawn(Arc::clone(&app.models).unload_idle());
         let history = tokio::spawn(Arc::clone(&app).keep_history());
+        let lost = tokio::spawn(Arc::clone(&app.models).reload_lost());
         let routes = app.gateway().map(|gateway| tokio::spawn(Arc::clone(gateway).run()));
         let close = watch::Sender::new(());
         let mut draining = stage.clone();
@@ -150,6 +151,7 @@ impl Server {
         };
         idle.abort();
         history.abort();
+        lost.abort();
         if let Some(routes) = routes {
             routes.abort();
         }

@@ -330,6 +330,9 @@ impl Cache {
         }
         let mut state = self.spare.pop().unwrap_or_else(|| vec![0; self.slot_bytes]);
         model.save_slot(lease.slot, &mut state);
+        if model.has_failed() {
+            return; // as above
+        }
         self.stats.taken += 1;
         self.add_snapshot(model, parent, tail, host, at, Arc::new(state));
     }

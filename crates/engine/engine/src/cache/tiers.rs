@@ -244,6 +244,9 @@ impl Cache {
         }
         let mut bytes = vec![0; model.cache_shape().page_bytes()];
         model.save_page(page as usize, &mut bytes);
+        if model.has_failed() {
+            return false; // the next step says why
+        }
         disk.store_page(node.key, &self.tree.nodes[parent].key, node.start / PAGE_TOKENS, bytes);
         true
     }
@@ -281,6 +284,9 @@ impl Cache {
             model.save_page(page as usize, &mut bytes);
             bytes
         });
+        if model.has_failed() {
+            return false; // the next step says why
+        }
         let s = &self.tree.snapshots[&id];
         let Some(disk) = &mut self.disk else { return true };
         let parent = &self.tree.nodes[parent];

@@ -19,7 +19,7 @@ pub mod speculation;
 mod stats;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use octet_compute::Batch;
@@ -164,8 +164,8 @@ pub struct Engine {
     step_time_max: Duration,
     masks: MaskWorker,
     stats: Stats,
-    /// The device is lost.
-    broken: bool,
+    /// Why the device is lost, as soon as it is.
+    lost: Arc<OnceLock<String>>,
 }
 
 impl Engine {
@@ -257,7 +257,7 @@ impl Engine {
             looked: None,
             masks: MaskWorker::default(),
             stats: Stats::default(),
-            broken: false,
+            lost: Arc::default(),
         })
     }
 
@@ -279,7 +279,11 @@ impl Engine {
     }
     /// Its device is lost: no request can be served any more. It has to be opened again.
     pub fn is_broken(&self) -> bool {
-        self.broken
+        self.lost.get().is_some()
+    }
+    /// Why its device is lost, once it is: known before any listener hears of it.
+    pub(crate) fn lost(&self) -> &Arc<OnceLock<String>> {
+        &self.lost
     }
     /// What runs the model.
     pub fn backend(&mut self) -> &mut dyn models::Inspect {
@@ -385,10 +389,7 @@ impl Engine {
         }
         if let Err(e) = computed {
             // the states of all that ran are undefined
-            self.broken = self.model.backend().is_lost();
-            let what = e.to_string();
-            self.fail_all(|| Error::Device(what.clone()));
-            self.drop_closed();
+            self.device_failed(&e);
             return Step::Worked;
         }
         self.finish_step();
@@ -436,11 +437,21 @@ impl Engine {
         let Self { model, cache, running, jobs: _, speculation, .. } = self;
         let mut work = speculation::Work { model: &mut **model, cache, running };
         if let Err(e) = speculation.draft(&mut work) {
-            let what = e.to_string();
-            self.fail_all(|| Error::Device(what.clone()));
-            self.drop_closed();
+            self.device_failed(&e);
         }
         self.stats.draft_time += start.elapsed();
+    }
+
+    /// Tells all listeners that the device has failed, and why.
+    fn device_failed(&mut self, why: &impl std::fmt::Display) {
+        let why = why.to_string();
+        if self.model.backend().is_lost() {
+            self.lost.get_or_init(|| why.clone());
+        }
+        self.fail_all(|| Error::Device(why.clone()));
+        // those whose client has left leave nothing to be kept either
+        self.jobs.iter_mut().for_each(|(_, job)| job.failed = true);
+        self.drop_closed();
     }
 
     /// Tells the listener that it is over, and cancels what is left.

@@ -135,6 +135,10 @@ pub trait Model: Send {
     fn save_slot(&mut self, slot: usize, out: &mut [u8]);
     /// The inverse of `save_slot`.
     fn load_slot(&mut self, slot: usize, data: &[u8]);
+    /// Whether the device has failed since the last step: what was saved is worth nothing, and the next step says why.
+    fn has_failed(&self) -> bool {
+        false
+    }
     /// Writes a page (`cache_shape().page_bytes()` bytes) into `out`.
     fn save_page(&mut self, page: usize, out: &mut [u8]);
     /// The inverse of `save_page`.
@@ -242,6 +246,14 @@ impl<B: Backend + Inspect> Loaded<B> {
         self.last_logits()
     }
 
+    /// What has failed outside of a step, since what was read then is not what was computed.
+    fn check_failure(&mut self) -> Result<(), Error> {
+        match self.be.has_failed() {
+            true => Ok(self.be.step(Pass::Other, &Batch::default(), |_| {})?),
+            false => Ok(()),
+        }
+    }
+
     fn check(&self, batch: &Batch) {
         assert!(
             batch.len() <= self.limits.batch_tokens && batch.outputs().len() <= self.limits.batch_outputs
@@ -274,7 +286,13 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
             decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
         })?;
         be.count_experts(counts);
-        Ok(self.read_logits(batch))
+        self.read_logits(batch);
+        self.check_failure()?;
+        Ok(self.last_logits())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.be.has_failed()
     }
 
     fn last_logits(&self) -> &[f32] {
@@ -303,6 +321,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         })?;
         self.states.resize(n * decoder.hidden, 0.0);
         be.read(normed, &mut self.states);
+        self.check_failure()?;
         self.states_current = true;
         Ok(&self.states)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use super::work::{Command, Submission, work};
@@ -46,6 +46,29 @@ pub(super) struct Shared {
     /// Somebody wants to know.
     pub bandwidth_wanted: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Why the engine's device is lost, once it is.
+    lost: Arc<OnceLock<String>>,
+    ended: Arc<Mutex<Ended>>,
+}
+
+/// That an engine has ended, and who is to be told.
+#[derive(Default)]
+struct Ended {
+    is_over: bool,
+    listeners: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+/// Tells when it is dropped.
+struct TellsEnd(Arc<Mutex<Ended>>);
+
+impl Drop for TellsEnd {
+    fn drop(&mut self) {
+        let mut ended = lock(&self.0);
+        ended.is_over = true;
+        let listeners = std::mem::take(&mut ended.listeners);
+        drop(ended);
+        listeners.into_iter().for_each(|tell| tell());
+    }
 }
 
 /// A running engine. Clones are handles to the same one; when the last is dropped, the engine finishes what it has, and
@@ -120,7 +143,11 @@ impl Handle {
         let queue = queue.max(1);
         let thread = std::thread::Builder::new().name("octet-engine".into());
         // The backend's team takes the thread that it is made on for one of its own: it must be this one.
+        let ended = Arc::new(Mutex::new(Ended::default()));
+        let tells_end = TellsEnd(Arc::clone(&ended));
         let thread = thread.spawn(move || {
+            // Dropped last: the engine's memory is free when others hear that it has ended.
+            let _tells_end = tells_end;
             // What it is made of (the file) is dropped with `open`.
             let mut engine = match open() {
                 Ok(engine) => engine,
@@ -129,7 +156,7 @@ impl Handle {
                     return;
                 }
             };
-            let shared = Arc::new(shared(&mut engine, queue));
+            let shared = Arc::new(shared(&mut engine, queue, ended));
             if ready.send(Ok(Arc::clone(&shared))).is_ok() {
                 drop(ready);
                 work(&mut engine, &received, &shared);
@@ -228,9 +255,25 @@ impl Handle {
         let _ = self.commands.send(Command::Wake); // it has ended already
     }
 
-    /// True when the thread has ended, or panicked.
+    /// True when the engine has ended, or panicked: its memory is free.
     pub fn is_finished(&self) -> bool {
-        lock(&self.shared.thread).as_ref().is_none_or(JoinHandle::is_finished)
+        lock(&self.shared.ended).is_over
+    }
+
+    /// Why the engine's device is lost, once it is: known before any listener of a request hears of it. Then the engine ends.
+    pub fn lost(&self) -> Option<&str> {
+        self.shared.lost.get().map(String::as_str)
+    }
+
+    /// Calls `tell` when the engine has ended, or panicked; at once where it has. It may not wait for anything.
+    pub fn on_end(&self, tell: impl FnOnce() + Send + 'static) {
+        let mut ended = lock(&self.shared.ended);
+        if !ended.is_over {
+            ended.listeners.push(Box::new(tell));
+            return;
+        }
+        drop(ended);
+        tell();
     }
 
     /// Waits until the thread has ended. Fails if it panicked.
@@ -246,7 +289,7 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-fn shared(engine: &mut Engine, queue: usize) -> Shared {
+fn shared(engine: &mut Engine, queue: usize, ended: Arc<Mutex<Ended>>) -> Shared {
     let model = engine.model();
     let info = ModelInfo {
         config: model.config().clone(),
@@ -268,5 +311,7 @@ fn shared(engine: &mut Engine, queue: usize) -> Shared {
         bandwidth: AtomicU64::new(0),
         bandwidth_wanted: AtomicBool::new(false),
         thread: Mutex::new(None),
+        lost: Arc::clone(engine.lost()),
+        ended,
     }
 }

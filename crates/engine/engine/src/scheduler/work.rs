@@ -55,7 +55,14 @@ pub(super) fn work(engine: &mut Engine, commands: &Receiver<Command>, shared: &S
         while catch_unwind(AssertUnwindSafe(|| engine.fail_all(|| Error::Panicked))).is_err() {}
     }
     // What was sent too late hears of it as it is dropped: here, or with the channel.
-    commands.try_iter().for_each(drop);
+    for command in commands.try_iter() {
+        if let (Command::Submit(mut submission), Some(why)) = (command, engine.lost().get())
+            && let Some((_, sink, _)) = &mut submission.0
+        {
+            let _ = sink.send(Event::Failed(Error::Device(why.clone()))); // over either way
+            submission.0 = None;
+        }
+    }
     if let Err(panic) = result {
         resume_unwind(panic);
     }

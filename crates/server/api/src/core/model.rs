@@ -31,6 +31,8 @@ pub struct ModelInfo {
     pub license: Option<String>,
     /// `None` if it is not in memory.
     pub loaded: Option<Loaded>,
+    /// Why it cannot answer just now, since the device that it runs on was lost; `None` if it can.
+    pub unhealthy: Option<String>,
 }
 
 /// What a model can do.

@@ -11,7 +11,7 @@ pub fn list(models: &[ModelInfo]) -> Value {
 
 /// The answer to `GET /v1/models/{id}`, with what vLLM's and llama.cpp's clients look for.
 pub fn one(m: &ModelInfo) -> Value {
-    json!({
+    let mut out = json!({
         "id": m.id,
         "object": "model",
         "created": m.created_s,
@@ -25,5 +25,9 @@ pub fn one(m: &ModelInfo) -> Value {
             "n_params": m.parameters,
             "size": m.size_bytes,
         },
-    })
+    });
+    if let Some(why) = &m.unhealthy {
+        out["unhealthy"] = why.as_str().into();
+    }
+    out
 }

@@ -17,16 +17,28 @@ use super::call::trace;
 use super::error::json as json_response;
 use crate::app::App;
 use crate::gateway::Caller;
+use crate::models::Unhealthy;
 use crate::ops;
 use crate::pipeline::described;
 
 /// The description of all endpoints.
 pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
 
-/// `GET /health`: the process is there. Who brings the server's own key is also told how all deployments are, in the shape of LiteLLM's
+/// `GET /health`: the process is there, and how the models' devices are. 503 where all models are down for good, so that starting the server
+/// again may help; where one is loaded again, or there are others, it goes on. Who brings the server's own key is also told how all deployments are, in the shape of LiteLLM's
 /// proxy; none is asked for it.
 pub async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
     let mut out = json!({"status": "ok"});
+    let mut status = 200;
+    let all = 0..app.models.list().len();
+    let ill: Vec<_> = all.clone().filter_map(|i| Some((i, app.models.unhealthy(i)?))).collect();
+    if !ill.is_empty() {
+        let is_down =
+            app.gateway().is_none() && ill.len() == all.len() && ill.iter().all(|(_, u)| !u.is_loading_again);
+        (status, out["status"]) = if is_down { (503, "unhealthy".into()) } else { (200, "degraded".into()) };
+        let told = |(i, u): &(usize, Unhealthy)| json!({"model": app.models.name(*i), "error": u.why, "is_loading_again": u.is_loading_again});
+        out["unhealthy_models"] = ill.iter().map(told).collect();
+    }
     let path = request.uri().path();
     if let Some(gateway) = app.gateway().filter(|g| !g.is_open())
         && matches!(gateway.admit(path, request.headers()), Ok(Caller::Trusted))
@@ -45,16 +57,16 @@ pub async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
         out["healthy_endpoints"] = well.iter().map(told).collect();
         out["unhealthy_endpoints"] = ill.iter().map(told).collect();
     }
-    json_response(200, out.to_string())
+    json_response(status, out.to_string())
 }
 
-/// `GET /ready`: requests are taken. 503 while it shuts down, and where the only model cannot be loaded.
+/// `GET /ready`: requests are taken. 503 while it shuts down, and where the only model cannot be loaded or has lost its device.
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     let state = |i: usize| {
         let name = app.models.name(i);
         let mut out =
             json!({"model": name, "loaded": app.models.progress(i), "waiting": app.models.waiting(i)});
-        if let Some(why) = app.models.failure(i) {
+        if let Some(why) = app.models.unhealthy(i).map(|u| u.why).or_else(|| app.models.failure(i)) {
             out["error"] = why.into();
         }
         out

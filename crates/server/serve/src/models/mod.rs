@@ -11,5 +11,5 @@ mod tools;
 
 pub use loaded::Loaded;
 pub use memory::{FreeMemory, Memory};
-pub use registry::{AcquireError, Lease, Registry};
+pub use registry::{AcquireError, Lease, Registry, Unhealthy};
 pub use spec::{BoxError, MakeEngine, ModelCard, ModelSpec, Open};

@@ -9,10 +9,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use humansize::{BINARY, format_size};
-use octet_api::core::{self, KeepAlive, ModelInfo};
+use octet_api::core::KeepAlive;
 use octet_engine::scheduler::Shutdown;
 use tokio::sync::watch;
 
@@ -20,6 +20,11 @@ use super::loaded::{Loaded, Progress};
 use super::memory::Memory;
 use super::names::find;
 use super::spec::{BoxError, ModelCard, ModelSpec};
+use health::Health;
+pub use listing::Unhealthy;
+
+mod health;
+mod listing;
 
 /// Why there is no model for a request.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +42,14 @@ pub enum AcquireError {
     QueueFull {
         /// Which.
         name: String,
+    },
+    /// Its device was lost, and it is not loaded again.
+    #[error("the model '{name}' is out of service: {why}")]
+    Down {
+        /// Which.
+        name: String,
+        /// The cause, and what to do.
+        why: String,
     },
     /// The server is shutting down.
     #[error("the server is shutting down")]
@@ -76,6 +89,7 @@ struct State {
     /// How many times it was tried to load it, and how the last try failed.
     attempt: u64,
     failed: Option<(u64, String)>,
+    health: Health,
 }
 
 struct Entry {
@@ -218,6 +232,7 @@ impl Registry {
             keep_alive: None,
             attempt: 0,
             failed: None,
+            health: Health::default(),
         });
         self.entries.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(Entry { spec, card }));
         Ok(index)
@@ -290,15 +305,13 @@ impl Registry {
                 if self.draining.load(Ordering::Acquire) {
                     return Err(AcquireError::Draining);
                 }
-                if matches!(&s.phase, Phase::Ready(l) if l.handle.is_finished()) {
-                    tracing::error!(
-                        model = self.name(index),
-                        "the engine ended by itself; the model is loaded again"
-                    );
-                    s.phase = Phase::Idle;
+                self.notice_end(index, s);
+                if let Some(why) = s.health.down() {
+                    return Err(AcquireError::Down { name: self.name(index), why });
                 }
                 match &s.phase {
-                    Phase::Ready(loaded) if !s.leaving => {
+                    // one whose device is lost is about to end, and to be loaded again
+                    Phase::Ready(loaded) if !s.leaving && loaded.handle.lost().is_none() => {
                         s.users += 1;
                         s.last_used = Instant::now();
                         if let Some(k) = keep_alive {
@@ -322,16 +335,21 @@ impl Registry {
                     s.waiting += 1;
                     turn = Some(Turn(self, index));
                 }
-                if matches!(s.phase, Phase::Idle) {
-                    s.attempt += 1;
-                    s.failed = None;
-                    s.phase = Phase::Queued;
-                    tokio::spawn(Arc::clone(self).load(index, s.attempt));
-                }
+                self.begin_loading(index, s);
                 seen.get_or_insert(s.attempt);
             }
             // The sender lives as long as `self`.
             let _ = changed.changed().await;
+        }
+    }
+
+    /// Begins to load a model, unless it is loaded or that has begun.
+    fn begin_loading(self: &Arc<Self>, index: usize, s: &mut State) {
+        if matches!(s.phase, Phase::Idle) {
+            s.attempt += 1;
+            s.failed = None;
+            s.phase = Phase::Queued;
+            tokio::spawn(Arc::clone(self).load(index, s.attempt));
         }
     }
 
@@ -371,9 +389,13 @@ impl Registry {
                 if self.draining.load(Ordering::Acquire) {
                     loaded.handle.shutdown(Shutdown::Drain);
                 }
+                s.health.loaded(now);
+                let registry = Arc::downgrade(&self);
+                loaded.handle.on_end(move || registry.upgrade().iter().for_each(|r| r.tell()));
                 s.phase = Phase::Ready(Arc::new(loaded));
             }
             Err(why) => {
+                s.health.failed(&why);
                 s.failed = Some((attempt, why));
                 s.phase = Phase::Idle;
             }
@@ -499,62 +521,6 @@ impl Registry {
     pub fn keep(&self, index: usize, keep_alive: KeepAlive) {
         self.lock()[index].keep_alive = Some(duration(keep_alive));
         self.tell();
-    }
-
-    /// The model's engine, if it is loaded.
-    pub fn loaded(&self, index: usize) -> Option<Arc<Loaded>> {
-        match &self.lock()[index].phase {
-            Phase::Ready(loaded) => Some(Arc::clone(loaded)),
-            _ => None,
-        }
-    }
-
-    /// How far a model is loaded, from 0 to 1.
-    pub fn progress(&self, index: usize) -> f64 {
-        match &self.lock()[index].phase {
-            Phase::Ready(_) => 1.0,
-            Phase::Loading(progress) => progress.share(),
-            Phase::Idle | Phase::Queued | Phase::Unloading => 0.0,
-        }
-    }
-
-    /// How the last try to load a model failed, if it did.
-    pub fn failure(&self, index: usize) -> Option<String> {
-        self.lock()[index].failed.as_ref().map(|f| f.1.clone())
-    }
-
-    /// Requests that use a model or wait for one.
-    pub fn busy(&self) -> usize {
-        self.lock().iter().map(|s| s.users + s.waiting).sum()
-    }
-
-    /// Requests that wait for a model to be loaded.
-    pub fn waiting(&self, index: usize) -> usize {
-        self.lock()[index].waiting
-    }
-
-    /// All models as lists show them.
-    pub fn list(&self) -> Vec<ModelInfo> {
-        (0..self.len()).map(|i| self.info(i)).collect()
-    }
-
-    /// One model as lists show it.
-    pub fn info(&self, index: usize) -> ModelInfo {
-        let entry = self.entry(index);
-        let mut info = entry.card.info.clone();
-        let states = self.lock();
-        let s = &states[index];
-        if let Phase::Ready(_) = &s.phase {
-            let keep = s.keep_alive.unwrap_or(entry.spec.keep_alive);
-            let left = keep.map(|k| k.saturating_sub(s.last_used.elapsed()));
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            info.loaded = Some(core::Loaded {
-                memory_bytes: entry.card.memory_bytes,
-                accelerator_bytes: 0,
-                expires_s: left.map(|l| (now + l).as_secs()),
-            });
-        }
-        info
     }
 
     /// True when the server shuts down.

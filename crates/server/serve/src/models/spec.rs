@@ -133,6 +133,7 @@ impl ModelCard {
                 template,
                 license: text("general.license")?,
                 loaded: None,
+                unhealthy: None,
             },
         })
     }

@@ -79,6 +79,8 @@ pub struct Metrics {
     // Ours.
     refused: Count,
     loaded: Share,
+    healthy: Level,
+    losses: Level,
     pages_idle: Level,
     snapshots: Level,
     snapshot_bytes: Level,
@@ -154,6 +156,8 @@ impl Default for Metrics {
             "octet:memory_bandwidth_bytes",
             "What the device's memory gives in a second; measured when the model rests first",
         );
+        let healthy = level("octet:model_healthy", "1, or 0 while the model's device is lost");
+        let losses = level("octet:device_losses", "How many times the model's device was lost");
         let masked_steps = level("octet:masked_steps", "Those that had constrained answers");
         let memory = Gauge::default();
         exposed.register("process_resident_memory_bytes", "Memory that the server holds", memory.clone());
@@ -217,6 +221,8 @@ impl Default for Metrics {
             cache_config,
             refused,
             loaded,
+            healthy,
+            losses,
             pages_idle,
             snapshots,
             snapshot_bytes,
@@ -364,6 +370,7 @@ impl Metrics {
         set(&self.pages_idle, cache.pages_idle);
         set(&self.snapshots, cache.snapshots);
         set(&self.disk_files, cache.disk.files);
+        set(&self.healthy, usize::from(models.unhealthy(index).is_none()));
         for (level, n) in [
             (&self.snapshot_bytes, cache.snapshot_bytes),
             (&self.snapshots_taken, cache.taken),
@@ -374,6 +381,7 @@ impl Metrics {
             (&self.step_bytes, stats.step_bytes),
             (&self.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle))),
             (&self.masked_steps, stats.masked_steps),
+            (&self.losses, models.losses(index)),
             (&self.disk_bytes, cache.disk.bytes),
             (&self.disk_hits, cache.disk.hits),
             (&self.disk_tokens, cache.disk.tokens),

@@ -547,7 +547,7 @@ pub async fn acquire_at(
     lease.map_err(|e| {
         let error = |kind| ApiError::new(kind, e.to_string());
         match &e {
-            AcquireError::Failed { .. } => error(ErrorKind::Internal),
+            AcquireError::Failed { .. } | AcquireError::Down { .. } => error(ErrorKind::Internal),
             AcquireError::QueueFull { .. } => {
                 app.metrics.refused(&Metrics::model(&app.models.name(index)));
                 ApiError { retry_after_s: Some(RETRY_LOADING_S), ..error(ErrorKind::RateLimit) }

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 
 use octet_config::{Config, Disk};
 use octet_engine::engine;
+use octet_engine::models::Device;
 use octet_engine::scheduler;
 use octet_serve::{App, ModelSpec, Options, Routes, Server, Stage};
 use octet_synth::{Mix, tiny};
+use octet_vulkan::{Vulkan, VulkanOptions};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -38,6 +40,7 @@ pub fn model(name: &str) -> ModelSpec {
         batch_tokens: 128,
         snapshot_memory: Some(64 << 20),
         cpu,
+        device: octet_testkit::models_on_vulkan().map(vulkan),
         ..engine::Options::default()
     };
     ModelSpec {
@@ -45,6 +48,11 @@ pub fn model(name: &str) -> ModelSpec {
         chat_template: Some(TEMPLATE.into()),
         ..ModelSpec::new(name, Arc::new(open))
     }
+}
+
+/// A graphics device.
+fn vulkan(index: usize) -> Device {
+    Device::new("vulkan", move || Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }))
 }
 
 /// A model that has room for [`endless`] answers.

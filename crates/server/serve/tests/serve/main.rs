@@ -6,6 +6,7 @@ mod common;
 mod anthropic;
 mod connections;
 mod description;
+mod devices;
 mod gateway_admin;
 mod gateway_cache;
 mod gateway_callbacks;
