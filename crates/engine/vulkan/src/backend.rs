@@ -384,14 +384,14 @@ impl Backend for Vulkan {
             "rows are copied between matrices of one type and width"
         );
         self.guard(|be| {
-            be.recorder.barrier();
+            be.recorder.barrier()?;
             let planes = [(&from.quants, &to.quants), (&from.high, &to.high), (&from.scales, &to.scales)];
             for ((a, b), n) in planes.into_iter().zip(weights::row_bytes(from.ty, from.cols)) {
                 for &(row, place) in rows {
                     be.recorder.copy((a, u64::from(row) * n), (b, u64::from(place) * n), n)?;
                 }
             }
-            be.recorder.barrier();
+            be.recorder.barrier()?;
             Ok(())
         });
     }
