@@ -145,7 +145,8 @@ def measure(args, name, data):
                 if "load_seconds" in result:
                     mine["load_seconds"] = result["load_seconds"]
                 for row in result.get("rows", []):
-                    keep = ["test", "bytes_per_second", "memory_bytes_per_second", "weight_bytes_per_token", "device", "n_threads", "profile"]
+                    keep = ["test", "bytes_per_second", "memory_bytes_per_second", "memory_share", "memory_bytes_per_second_in_turn", "weight_bytes_per_token",
+                            "device", "n_threads", "profile"]
                     mine.setdefault("detail", {})[row["test"]] = {k: row[k] for k in keep}
                 print(f"{name} round {number + 1}: {engine:18}", {k: round(v[0], 1) for k, v in result["rates"].items()}, flush=True)
         warm(path)

@@ -46,6 +46,15 @@ def ratios(rounds, test, peer):
     return [r["octet"]["rates"][test] / r[peer]["rates"][test] for r in rounds if test in r.get(peer, {}).get("rates", {})]
 
 
+def share_of_memory(detail):
+    """How near a test comes to a plain read of memory: in turn with it where that was measured, or else before the model was loaded."""
+    if detail.get("memory_share"):
+        return detail["memory_share"]
+    if detail["bytes_per_second"] and detail["memory_bytes_per_second"]:
+        return detail["bytes_per_second"] / detail["memory_bytes_per_second"]
+    return None
+
+
 def table(entry):
     rounds = entry["rounds"]
     tests = list(dict.fromkeys(t for r in rounds for t in r["octet"]["rates"]))
@@ -55,7 +64,7 @@ def table(entry):
     for test in tests:
         peer = best_peer(rounds, test)
         detail = [r["octet"]["detail"][test] for r in rounds]
-        share = [d["bytes_per_second"] / d["memory_bytes_per_second"] for d in detail if d["bytes_per_second"] and d["memory_bytes_per_second"]]
+        share = [s for d in detail if (s := share_of_memory(d))]
         share = f"{100 * statistics.median(share):.0f}%" if test.startswith("tg") and share else ""
         cells = [spread(rates(rounds, e, test)) for e in engines]
         lines.append(f"| {test} | " + " | ".join(cells) + f" | **{spread(ratios(rounds, test, peer), 2)}** | {share} |")
@@ -127,7 +136,7 @@ def roofline(data, path):
                     continue
                 parallel = int(test.split(" x")[1]) if " x" in test else 1
                 at_once = parallel if test.startswith("tg") else 512
-                points.setdefault((at_once, test), []).append(d["bytes_per_second"] / d["memory_bytes_per_second"])
+                points.setdefault((at_once, test), []).append(share_of_memory(d))
         if points:
             xs = sorted(points)
             axes.plot([x for x, _ in xs], [100 * statistics.median(points[x]) for x in xs], marker="o", lw=0.8, label=name)
@@ -202,7 +211,8 @@ def write(machines, out):
     lines = [
         "# Performance on a CPU", "",
         "Written by `benches/compare.py`, which measures Octet and its peers in turn on one machine; run it on yours. Tokens per second, median [least-largest] over the rounds;",
-        "*against the best peer* is the ratio within each round to the peer with the highest median. `pp512` processes a prompt of 512 tokens, `tg64` generates 64, `@ d4096` after",
+        "*against the best peer* is the ratio within each round to the peer with the highest median. *of memory bandwidth* compares each step with plain reads right before and after it",
+        "(on the Ice Lake with reads before the model was loaded). `pp512` processes a prompt of 512 tokens, `tg64` generates 64, `@ d4096` after",
         "4096 tokens, `x4` four sequences at once and their tokens together. llama.cpp's load time is that of mapping the file; it reads it when it first computes. Weights are random",
         "(`octet synth`), shapes and types are the published ones; all engines run the same files with the same token ids.", "",
     ]

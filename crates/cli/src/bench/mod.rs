@@ -41,8 +41,8 @@ Examples:
 
 Rows are llama-bench's: pp512 processes a prompt of 512 tokens, tg128 generates 128, '@ d4096' does
 so after 4096 tokens, x4 is four sequences at once and their tokens together. Several values with
-commas make several rows. Below them: what a token reads, and how much of this machine's measured
-memory bandwidth was reached, the limit of generation.
+commas make several rows. Below them: what a token reads, and how near generation comes to its limit,
+the memory: each step against a plain read of memory right before and after it.
 
 --kernels measures the matrix kernels without a model, for each type and instruction set: GB/s of
 weights in the cache, which is the kernel's own limit, and in memory, next to a plain read of memory.
