@@ -52,9 +52,6 @@ enum Measure {
     Margin,
 }
 
-/// Tokens that are watched where the file does not say.
-const WINDOW: u32 = 16;
-
 pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
     let config = routes::read_unguarded(&args.config)?;
     let cascade = cascade(&config, args.name.as_deref())?.clone();
@@ -132,13 +129,8 @@ async fn sample(
     request: &GenerateRequest,
     measure: Measure,
 ) -> anyhow::Result<Option<Sample>> {
-    let known = cascade.confidence.unwrap_or(Confidence {
-        window: WINDOW,
-        mean_logprob: None,
-        margin: None,
-        skip_thoughts: true,
-    });
-    let mut meter = Meter::new(&Confidence { mean_logprob: None, margin: None, ..known });
+    let known = cascade.confidence.unwrap_or(Confidence::new(Confidence::WINDOW));
+    let mut meter = Meter::new(&Confidence { signal: None, mean_logprob: None, margin: None, ..known });
     let asked = |model: &str, logprobs| GenerateRequest { model: model.into(), logprobs, ..request.clone() };
     let mut watch = |event: &Event| {
         if meter.verdict() == Verdict::Watching {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    Cascade, Condition, Config, Deployment, Fallback, RouterSettings, Side, Strategy, Target, printable,
+    Cascade, Condition, Confidence, Config, Deployment, Fallback, RouterSettings, Side, Strategy, Target,
+    printable,
 };
 
 impl Config {
@@ -160,24 +161,38 @@ fn cascade_lines(cascade: &Cascade) -> Lines {
         let check = if rule.check { ", if it is sure" } else { "" };
         rest.push(format!("{} for {}{check}  ({})", group(rule.to), when.join(" and "), rule.name));
     }
+    if let Some(p) = &cascade.prerouter {
+        rest.push(format!(
+            "{} for prompts with a probability below {} (prerouter)",
+            cascade.strong, p.threshold
+        ));
+    }
     rest.push(match cascade.confidence {
         None => format!("{} otherwise", cascade.fast),
-        Some(c) => {
-            let mean = c.mean_logprob.map(|m| format!("mean log-probability from {m}"));
-            let margin = c.margin.map(|m| format!("margin from {m}"));
-            let sure: Vec<String> = mean.into_iter().chain(margin).collect();
-            format!(
-                "{} otherwise, if it is sure ({} over {} tokens)",
-                cascade.fast,
-                sure.join(", "),
-                c.window
-            )
-        }
+        Some(c) => format!("{} otherwise, if it is sure ({})", cascade.fast, sureness(&c)),
     });
     if cascade.confidence.is_some() {
         rest.push(format!("{} where it is not", cascade.strong));
     }
     Lines { head: format!("{}  a cascade", cascade.name), rest }
+}
+
+/// What makes an answer sure.
+fn sureness(c: &Confidence) -> String {
+    let signal = c.signal.map(|t| {
+        let bound = if t.signal.measure.rises() { "from" } else { "up to" };
+        format!("{} {bound} {}", t.signal, t.threshold)
+    });
+    let mean = c.mean_logprob.map(|m| format!("mean log-probability from {m}"));
+    let margin = c.margin.map(|m| format!("margin from {m}"));
+    let measured: Vec<String> = signal.into_iter().chain(mean).chain(margin).collect();
+    let mut all = Vec::new();
+    if !measured.is_empty() {
+        all.push(format!("{} over {} tokens", measured.join(", "), c.window));
+    }
+    all.extend(c.tool_calls.then(|| "its tool calls fit their schemas".to_string()));
+    all.extend(c.self_check.map(|p| format!("it calls its answer right with a probability from {p}")));
+    all.join("; ")
 }
 
 fn condition(condition: &Condition) -> String {

@@ -1,20 +1,22 @@
-//! Easy requests to a fast group, hard ones to a strong one, by what a request looks like. (By how sure the fast one is:
-//! `confidence`.) Called by `dispatch`.
+//! Easy requests to a fast group, hard ones to a strong one: by what a request looks like, and by how sure the fast one is (`confidence`).
+//! Called by `dispatch`.
 
 use std::sync::Arc;
 
-use octet_api::core::GenerateRequest;
-use octet_config::{Cascade, Condition, Rule, Side};
-use tokio::time::Instant;
+use octet_api::core::{Event, GenerateRequest};
+use octet_config::{Cascade, Condition, Confidence, Rule, Side};
+use tokio::time::{Instant, timeout_at};
 
 use crate::attempt::{AttemptError, OpenAnswer};
+use crate::confidence::Meter;
 use crate::dispatch::Job;
 use crate::failure::FailureKind;
 use crate::remote::generates;
+use crate::self_check;
 use crate::size::{Size, has_code, has_images, last_user_text, system_text};
-use crate::table::{Resolved, Table};
-use crate::target::Target;
-use crate::trace::Step;
+use crate::table::{Group, Resolved, Table};
+use crate::target::{Piece, Target};
+use crate::trace::{Spent, Step};
 
 /// What conditions look at.
 #[derive(Debug, Clone, Copy)]
@@ -70,27 +72,12 @@ impl<T: Target> Job<T> {
         cascade: &Cascade,
     ) -> Result<OpenAnswer<T>, AttemptError> {
         let (side, watch) = self.rule(table, cascade).await;
-        if side == Side::Strong {
-            return self.groups(table, &cascade.strong).await;
-        }
-        let Resolved::Group { group, name, .. } = table.resolve(&cascade.fast) else {
+        let to_strong = side == Side::Strong || watch && self.prerouted(table, cascade).await;
+        let (false, Resolved::Group { group, name, .. }) = (to_strong, table.resolve(&cascade.fast)) else {
             return self.groups(table, &cascade.strong).await;
         };
-        // What is measured is the one answer. Vectors and counts have no tokens to be sure of.
-        let has_text = self.call.original.as_ref().is_none_or(|o| generates(o.dialect));
-        self.watch = cascade.confidence.filter(|_| watch && has_text && self.request.n == 1);
-        let result = self.group(table, group, name, false).await;
-        self.watch = None;
-        let measured = self.meter.take();
-        if let Some(meter) = measured.filter(|_| !matches!(result, Err(AttemptError::Failed(_)))) {
-            self.trace.step(Step::Confidence {
-                tokens: meter.tokens(),
-                logprob: meter.mean_logprob(),
-                margin: meter.mean_margin(),
-                verdict: meter.verdict().name(),
-            });
-        }
-        let why = match &result {
+        let mut result = self.watched(table, (group, name), cascade.confidence.filter(|_| watch)).await;
+        let why = match &mut result {
             Ok(_) => return result,
             Err(AttemptError::Unsure) => None,
             Err(AttemptError::Failed(failure)) => {
@@ -112,6 +99,111 @@ impl<T: Target> Job<T> {
         }
     }
 
+    /// The fast group's answer, if it is sure enough.
+    async fn watched(
+        &mut self,
+        table: &Arc<Table<T>>,
+        (group, name): (&Arc<Group<T>>, &str),
+        rules: Option<Confidence>,
+    ) -> Result<OpenAnswer<T>, AttemptError> {
+        // What is measured is the one answer. Vectors and counts have no tokens to be sure of.
+        let has_text = self.call.original.as_ref().is_none_or(|o| generates(o.dialect));
+        let rules = rules.filter(|_| has_text && self.request.n == 1);
+        self.watch = rules;
+        self.hold_whole = rules.is_some_and(|r| r.self_check.is_some());
+        let result = self.group(table, group, name, false).await;
+        (self.watch, self.hold_whole) = (None, false);
+        let (meter, probe) = (self.meter.take(), self.probe.take());
+        let Some(rules) = rules.filter(|_| !matches!(result, Err(AttemptError::Failed(_)))) else {
+            return result;
+        };
+        if let Some(meter) = probe.as_ref().or(meter.as_ref()).filter(|_| rules.measures_tokens()) {
+            self.trace.step(measured(&rules, meter, probe.is_some()));
+        }
+        if let Some(why) = meter.as_ref().and_then(Meter::called) {
+            let (why, verdict) = (why.map(String::from), if why.is_some() { "escalated" } else { "kept" });
+            self.trace.step(Step::ToolCalls { why, verdict });
+        }
+        match (result, rules.self_check) {
+            (Ok(answer), Some(least)) => self.checked(table, (group, name), answer, least).await,
+            (result, _) => result,
+        }
+    }
+
+    /// The answer, unless the model that gave it says that it is wrong.
+    async fn checked(
+        &mut self,
+        table: &Arc<Table<T>>,
+        (group, name): (&Arc<Group<T>>, &str),
+        mut answer: OpenAnswer<T>,
+        least: f64,
+    ) -> Result<OpenAnswer<T>, AttemptError> {
+        let events = answer.begun.held.iter().filter_map(event);
+        let text: String = events
+            .filter_map(|e| if let Event::Text { text, .. } = e { Some(&**text) } else { None })
+            .collect();
+        let calls =
+            answer.begun.held.iter().filter_map(event).any(|e| matches!(e, Event::ToolCallStart { .. }));
+        let Some(question) = self_check::question(&self.request, &text).filter(|_| !calls) else {
+            return Ok(answer);
+        };
+        // All of it is there: its place is free for the question.
+        let usage = answer.usage();
+        if let Some(permit) = answer.permit.take() {
+            permit.answered(usage.map(|u| (u.total_tokens(), u.completion_tokens)), false, Instant::now());
+        }
+        let request = std::mem::replace(&mut self.request, Arc::new(question));
+        self.hold_whole = true;
+        let said = self.group(table, group, name, false).await;
+        (self.request, self.hold_whole) = (request, false);
+        let probability = said.ok().and_then(|said| {
+            let probability = self_check::probability(said.begun.held.iter().filter_map(event));
+            let (deployment, usage) = (said.deployment.id().into(), said.usage());
+            let pieces = usage.map_or(1, |u| u.completion_tokens);
+            self.trace.spent(Spent { deployment, usage, pieces });
+            said.settle(false);
+            probability
+        });
+        let is_wrong = probability.is_some_and(|p| p < least);
+        let verdict = if is_wrong { "escalated" } else { "kept" };
+        self.trace.step(Step::SelfCheck { probability, verdict });
+        if is_wrong {
+            let pieces = usage.map_or(0, |u| u.completion_tokens);
+            self.trace.spent(Spent { deployment: answer.deployment.id().into(), usage, pieces });
+            return Err(AttemptError::Unsure);
+        }
+        Ok(answer)
+    }
+
+    /// Whether the prompt alone says that the fast model's answer would be wrong.
+    async fn prerouted(&mut self, table: &Arc<Table<T>>, cascade: &Cascade) -> bool {
+        let Some(prerouter) = &cascade.prerouter else { return false };
+        let has_text = self.call.original.as_ref().is_none_or(|o| generates(o.dialect));
+        let text = last_user_text(&self.call.request);
+        if !has_text || text.trim().is_empty() {
+            return false;
+        }
+        let by = prerouter.embed.as_ref().unwrap_or(&cascade.fast);
+        let mut probability = None;
+        if let Resolved::Group { group, .. } = table.resolve(by)
+            && let Some(d) = group.deployments.iter().find(|d| d.target.is_local())
+            && let Ok(Some(vector)) = timeout_at(self.deadline, d.target.embed(&text)).await
+        {
+            probability = prerouter.probability(&vector);
+            if probability.is_none() {
+                let (ours, theirs) = (vector.len(), prerouter.weights.len());
+                tracing::warn!(
+                    cascade = cascade.name,
+                    "the prerouter has {theirs} weights, and the embedding of '{by}' {ours} numbers: calibrate again"
+                );
+            }
+        }
+        let is_unlikely = probability.is_some_and(|p| p < prerouter.threshold);
+        let to = if is_unlikely { &cascade.strong } else { &cascade.fast }.clone();
+        self.trace.step(Step::Prerouted { probability, to, strong: is_unlikely });
+        is_unlikely
+    }
+
     /// What the rules say: which side, and whether the fast one is watched.
     pub(crate) async fn rule(&mut self, table: &Arc<Table<T>>, cascade: &Cascade) -> (Side, bool) {
         let mut tokens = None;
@@ -131,5 +223,25 @@ impl<T: Target> Job<T> {
         let to = if rule.to == Side::Fast { &cascade.fast } else { &cascade.strong };
         self.trace.step(Step::Rule { rule: rule.name.clone(), to: to.clone() });
         (rule.to, rule.check)
+    }
+}
+
+/// What is said of a measurement.
+fn measured(rules: &Confidence, meter: &Meter, probe: bool) -> Step {
+    Step::Confidence {
+        tokens: meter.tokens(),
+        logprob: meter.mean_logprob(),
+        margin: meter.mean_margin(),
+        signal: rules.signal.map(|t| t.signal.to_string()),
+        value: rules.signal.and_then(|t| meter.value(t.signal)),
+        probe,
+        verdict: meter.measured().name(),
+    }
+}
+
+fn event(piece: &Piece) -> Option<&Event> {
+    match piece {
+        Piece::Event(event) => Some(event),
+        Piece::Raw(_) => None,
     }
 }

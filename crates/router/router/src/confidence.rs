@@ -1,12 +1,14 @@
-//! How sure a model is of its first tokens: they are held back and measured, and an answer that begins unsurely is dropped.
-//! Used by `attempt`; thresholds are found with `calibrate`.
-//!
-//! A token's log-probability says how likely it was; the margin, how much likelier than the next best.
+//! How sure a model is of its first tokens: they are held back and measured, and an answer that begins unsurely, or calls tools in a
+//! way that cannot be carried out, is dropped. Used by `attempt` and `probe`; thresholds are found with `calibrate`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use octet_api::core::{Event, TokenLogprob};
-use octet_config::Confidence;
+use octet_api::core::{Event, GenerateRequest};
+use octet_config::{Confidence, Over, Signal};
+
+use crate::calls::Calls;
+use crate::signal::{self, Token, is_below};
 
 /// An answer is held back for no longer than this after its first event; then it is kept.
 pub const HOLD_MAX: Duration = Duration::from_secs(60);
@@ -40,14 +42,18 @@ impl Verdict {
 #[derive(Debug, Clone)]
 pub struct Meter {
     rules: Confidence,
-    /// Log-probabilities whose text has not come yet: (of the token, margin).
-    waiting: Vec<(f64, Option<f64>)>,
-    tokens: u32,
+    /// Tokens whose text has not come yet.
+    waiting: Vec<Token>,
+    tokens: Vec<Token>,
     logprobs: f64,
-    /// Over the tokens that had a second choice.
-    margins: f64,
-    margin_tokens: u32,
-    verdict: Verdict,
+    /// Of the tokens.
+    measured: Verdict,
+    calls: Option<Calls>,
+    /// A call has begun: it is held back until it is complete.
+    in_call: bool,
+    /// Pieces of text that are held back for a call that may follow, where tokens are not measured.
+    pieces_left: u32,
+    broken: Option<String>,
 }
 
 impl Meter {
@@ -56,47 +62,100 @@ impl Meter {
         Self {
             rules: *rules,
             waiting: Vec::new(),
-            tokens: 0,
+            tokens: Vec::new(),
             logprobs: 0.0,
-            margins: 0.0,
-            margin_tokens: 0,
-            verdict: Verdict::Watching,
+            measured: Verdict::Watching,
+            calls: None,
+            in_call: false,
+            pieces_left: 0,
+            broken: None,
         }
     }
 
-    /// What is known so far.
+    /// Checks the tool calls of the answer to `request` too.
+    pub fn checking(mut self, request: &Arc<GenerateRequest>) -> Self {
+        self.calls = Calls::new(request).filter(|_| self.rules.tool_calls);
+        self
+    }
+
+    /// What is known so far, of tokens and calls.
     pub fn verdict(&self) -> Verdict {
-        self.verdict
+        match self.measured {
+            _ if self.broken.is_some() => Verdict::Escalated,
+            Verdict::Kept | Verdict::Unmeasured(_) if self.in_call || self.pieces_left > 0 => {
+                Verdict::Watching
+            }
+            measured => measured,
+        }
+    }
+
+    /// What is known so far of the tokens alone.
+    pub fn measured(&self) -> Verdict {
+        self.measured
+    }
+
+    /// Whether nothing is looked at: neither tokens nor calls.
+    pub fn is_idle(&self) -> bool {
+        self.calls.is_none() && self.measured != Verdict::Watching
+    }
+
+    /// Whether tool calls came and were checked, and what is wrong with them.
+    pub fn called(&self) -> Option<Option<&str>> {
+        let any = self.calls.as_ref().is_some_and(Calls::any) && !self.in_call;
+        any.then_some(self.broken.as_deref())
     }
 
     /// Tokens measured.
     pub fn tokens(&self) -> u32 {
-        self.tokens
+        u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
     }
 
     /// Mean log-probability of the tokens so far.
     pub fn mean_logprob(&self) -> Option<f64> {
-        (self.tokens > 0).then(|| self.logprobs / f64::from(self.tokens))
+        (!self.tokens.is_empty()).then(|| self.logprobs / self.tokens.len() as f64)
     }
 
     /// Mean margin of the tokens so far, in nats.
     pub fn mean_margin(&self) -> Option<f64> {
-        (self.margin_tokens > 0).then(|| self.margins / f64::from(self.margin_tokens))
+        self.value(Signal { measure: octet_config::Measure::Margin, over: Over::Mean })
+    }
+
+    /// The value of `signal` over the tokens so far.
+    pub fn value(&self, signal: Signal) -> Option<f64> {
+        signal::value(signal, &self.tokens)
     }
 
     /// The next event of the answer.
     pub fn see(&mut self, event: &Event) -> Verdict {
-        if self.verdict != Verdict::Watching {
-            return self.verdict;
+        if let Some(calls) = &mut self.calls {
+            calls.see(event);
         }
+        if self.measured == Verdict::Watching {
+            self.measure(event);
+        }
+        match (event, &self.calls) {
+            (Event::ToolCallStart { .. }, Some(_)) => self.in_call = true,
+            (Event::Text { text, .. }, _) if !text.is_empty() => {
+                self.pieces_left = self.pieces_left.saturating_sub(1);
+            }
+            (Event::Finished { .. }, Some(calls)) => {
+                self.broken = calls.broken();
+                (self.in_call, self.pieces_left) = (false, 0);
+            }
+            _ => {}
+        }
+        self.verdict()
+    }
+
+    fn measure(&mut self, event: &Event) {
         match event {
-            Event::Logprobs { tokens, .. } => self.waiting.extend(tokens.iter().filter_map(measured)),
+            Event::Logprobs { tokens, .. } => self.waiting.extend(tokens.iter().filter_map(Token::of)),
             Event::Reasoning { .. } if self.rules.skip_thoughts => self.waiting.clear(),
             Event::Reasoning { .. } => self.count(),
             Event::Text { text, .. } if !text.is_empty() => {
                 self.count();
-                if self.tokens == 0 {
-                    self.verdict = Verdict::Unmeasured("no log-probabilities came");
+                if self.tokens.is_empty() && self.measured == Verdict::Watching {
+                    self.measured = Verdict::Unmeasured("no log-probabilities came");
                 }
             }
             // A call has no log-probabilities in any dialect: what came before it is what there is.
@@ -106,48 +165,55 @@ impl Meter {
             }
             _ => {}
         }
-        self.verdict
     }
 
     /// It was held back for long enough.
     pub fn give_up(&mut self) {
-        if self.verdict == Verdict::Watching {
-            self.verdict = Verdict::Unmeasured("held back too long");
+        (self.in_call, self.pieces_left) = (false, 0);
+        self.calls = None;
+        if self.measured == Verdict::Watching {
+            self.measured = Verdict::Unmeasured("held back too long");
         }
     }
 
-    /// It cannot be measured.
+    /// Its tokens are not measured.
     pub fn skip(&mut self, why: &'static str) {
-        self.verdict = Verdict::Unmeasured(why);
+        self.pieces_left = if self.calls.is_some() { self.rules.window } else { 0 };
+        self.measured = Verdict::Unmeasured(why);
     }
 
     fn count(&mut self) {
-        for (logprob, margin) in std::mem::take(&mut self.waiting) {
-            if self.verdict != Verdict::Watching {
+        for token in std::mem::take(&mut self.waiting) {
+            if self.measured != Verdict::Watching {
                 break;
             }
-            self.tokens += 1;
-            self.logprobs += logprob;
-            if let Some(margin) = margin {
-                self.margins += margin;
-                self.margin_tokens += 1;
-            }
-            let window = self.rules.window.max(1);
-            // Log-probabilities are never above 0: this sum will not become better.
-            let hopeless = |least: f64| self.logprobs < least * f64::from(window);
-            if self.rules.mean_logprob.is_some_and(hopeless) {
-                self.verdict = Verdict::Escalated;
-            } else if self.tokens >= window {
+            self.tokens.push(token);
+            self.logprobs += token.logprob;
+            if self.is_hopeless(&token) {
+                self.measured = Verdict::Escalated;
+            } else if self.tokens() >= self.rules.window.max(1) {
                 self.judge();
             }
         }
     }
 
+    /// Whether the rest of the window cannot change that it is too unsure.
+    fn is_hopeless(&self, last: &Token) -> bool {
+        // Log-probabilities are never above 0: this sum will not become better.
+        let window = f64::from(self.rules.window.max(1));
+        let low = |least: f64| self.logprobs < least * window;
+        let least_sure = |t: &octet_config::Threshold| {
+            let value = signal::value(t.signal, std::slice::from_ref(last));
+            t.signal.over == Over::Quantile(0.0) && value.is_some_and(|v| is_below(t.signal, v, t.threshold))
+        };
+        self.rules.mean_logprob.is_some_and(low) || self.rules.signal.as_ref().is_some_and(least_sure)
+    }
+
     /// The answer was shorter than the window.
     fn end(&mut self) {
-        if self.verdict != Verdict::Watching {
-        } else if self.tokens == 0 {
-            self.verdict = Verdict::Unmeasured("nothing to measure");
+        if self.measured != Verdict::Watching {
+        } else if self.tokens.is_empty() {
+            self.measured = Verdict::Unmeasured("nothing to measure");
         } else {
             self.judge();
         }
@@ -155,21 +221,10 @@ impl Meter {
 
     fn judge(&mut self) {
         let low = |least: Option<f64>, mean: Option<f64>| least.zip(mean).is_some_and(|(l, m)| m < l);
-        let unsure =
-            low(self.rules.mean_logprob, self.mean_logprob()) || low(self.rules.margin, self.mean_margin());
-        self.verdict = if unsure { Verdict::Escalated } else { Verdict::Kept };
+        let signal = self.rules.signal.and_then(|t| Some((t, self.value(t.signal)?)));
+        let unsure = low(self.rules.mean_logprob, self.mean_logprob())
+            || low(self.rules.margin, self.mean_margin())
+            || signal.is_some_and(|(t, value)| is_below(t.signal, value, t.threshold));
+        self.measured = if unsure { Verdict::Escalated } else { Verdict::Kept };
     }
-}
-
-/// Less likely is not told apart: no mean can be made of -inf.
-const LOGPROB_MIN: f32 = -100.0;
-
-fn measured(token: &TokenLogprob) -> Option<(f64, Option<f64>)> {
-    let sane = |l: f32| f64::from(if l.is_nan() { LOGPROB_MIN } else { l.clamp(LOGPROB_MIN, 0.0) });
-    let logprob = sane(token.logprob?);
-    let margin = match token.top.as_slice() {
-        [first, second, ..] => Some((sane(first.logprob) - sane(second.logprob)).max(0.0)),
-        _ => None,
-    };
-    Some((logprob, margin))
 }

@@ -11,11 +11,10 @@ use octet_api::core::GenerateRequest;
 use octet_config::{Confidence, Side, Strategy};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::attempt::{AttemptError, AttemptParams, FailedAttempt, OpenAnswer, attempt, too_late};
+use crate::attempt::{AttemptError, OpenAnswer, too_late};
 use crate::choose::{Candidate, Ineligible, Pick, Requirements, choose, unfit};
 use crate::confidence::Meter;
 use crate::failure::{Failure, FailureKind, is_of_the_request};
-use crate::reply::may_be_continued;
 use crate::retry::{Next, RetryState};
 use crate::router::{Call, Router};
 use crate::shadow::CopyGuard;
@@ -24,7 +23,7 @@ use crate::state::Permit;
 use crate::table::{Deployment, Group, Resolved, Table};
 use crate::tags;
 use crate::target::{Sent, Target};
-use crate::trace::{By, Spent, Step, Trace};
+use crate::trace::{By, Step, Trace};
 use crate::turn::{Freed, Turn, left_out, nobody, wait_until};
 
 /// What a chat template may add to a prompt, in tokens: prompts that are shorter than a window by more are not counted.
@@ -54,14 +53,18 @@ pub struct Job<T: Target> {
     /// How sure the model has to be that is asked next, and how sure it was.
     pub(crate) watch: Option<Confidence>,
     pub(crate) meter: Option<Meter>,
+    /// The same of a greedy copy of the request, where that was measured instead.
+    pub(crate) probe: Option<Meter>,
+    /// Nothing of the answer is handed out before all of it is there.
+    pub(crate) hold_whole: bool,
     /// A copy of a request, which has one try.
-    is_shadow: bool,
+    pub(crate) is_shadow: bool,
     shadowed: bool,
     pub(crate) following: Option<CopyGuard>,
     /// Where to begin, instead of the name that the client asked for.
     start: Option<String>,
     /// What the client has got, and from whom.
-    broken: Option<(Sent, Vec<String>)>,
+    pub(crate) broken: Option<(Sent, Vec<String>)>,
 }
 
 impl<T: Target> Job<T> {
@@ -84,6 +87,8 @@ impl<T: Target> Job<T> {
             window_above: None,
             watch: None,
             meter: None,
+            probe: None,
+            hold_whole: false,
             is_shadow: false,
             shadowed: false,
             following: None,
@@ -471,81 +476,10 @@ impl<T: Target> Job<T> {
             self.trace.step(Step::Shadow { group: shadow.group.clone(), sent });
         }
     }
-
-    /// One attempt at one deployment.
-    async fn ask(
-        &mut self,
-        table: &Table<T>,
-        group: &Arc<Group<T>>,
-        d: &Arc<Deployment<T>>,
-        name: &str,
-        permit: Permit,
-    ) -> Result<OpenAnswer<T>, AttemptError> {
-        let policy = &table.policy;
-        let streams = self.request.stream && !self.is_shadow;
-        let own = if streams { d.stream_timeout.or(policy.stream_timeout).or(d.timeout) } else { d.timeout };
-        let most = own.unwrap_or(TIMEOUT_MAX).min(TIMEOUT_MAX);
-        let request = self.prepared(d);
-        let same = Arc::ptr_eq(&request, &self.call.request);
-        let read = table.is_mended(group) && may_be_continued(&request);
-        let original = self.call.original.clone().filter(|_| same && !read);
-        let orders = AttemptParams {
-            request: &request,
-            original: original.as_deref(),
-            traceparent: self.call.traceparent.as_deref(),
-            resumed: self.broken.is_some(),
-            name,
-            group,
-            deadline: self.deadline.min(permit.began() + most),
-            idle: policy.idle,
-            whole: !streams,
-            meter: self.meter.as_mut(),
-        };
-        let result = attempt(&d.target, orders).await;
-        let now = Instant::now();
-        match result {
-            Ok(begun) => {
-                if let Some(first) = begun.first.filter(|_| streams) {
-                    permit.first_event(first);
-                }
-                let (deployment, group) = (Arc::clone(d), Arc::clone(group));
-                Ok(OpenAnswer { begun, deployment, group, name: name.to_string(), permit: Some(permit) })
-            }
-            Err(FailedAttempt { miss, took }) => {
-                if let Some(took) = took {
-                    let (usage, pieces) = (took.usage, took.pieces);
-                    self.trace.spent(Spent { deployment: d.id().into(), usage, pieces });
-                }
-                match &miss {
-                    AttemptError::Unsure => permit.answered(None, false, now),
-                    AttemptError::Failed(failure) => {
-                        blame(&self.trace, table, group, (d, name), permit, failure)
-                    }
-                }
-                Err(miss)
-            }
-        }
-    }
-
-    /// The request as it is sent: with log-probabilities where they are to be measured.
-    fn prepared(&mut self, d: &Deployment<T>) -> Arc<GenerateRequest> {
-        self.meter = self.watch.as_ref().map(Meter::new);
-        let Some(meter) = &mut self.meter else { return Arc::clone(&self.request) };
-        if !d.target.tells_logprobs() {
-            meter.skip("the model tells no log-probabilities");
-            return Arc::clone(&self.request);
-        }
-        let mut request = GenerateRequest::clone(&self.request);
-        request.logprobs = Some(request.logprobs.unwrap_or(0).max(2));
-        // Or nothing could be measured before all is there.
-        request.stream = true;
-        request.include_usage = true;
-        Arc::new(request)
-    }
 }
 
 /// No time is counted past this: a year.
-const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Takes note of a deployment's failure, and leaves it alone where that is due.
 pub fn blame<T>(

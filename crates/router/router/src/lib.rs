@@ -12,12 +12,14 @@
 //! | `policy`, `retry` | retries, cooldown, fallbacks |
 //! | `dispatch`, `attempt`, `reply` | a request on its way; one try; the answer on its way back |
 //! | `remote`, `resume` | a provider as a target; the rest of an answer that broke off elsewhere |
-//! | `cascade`, `confidence`, `calibrate` | a fast group and a strong one |
+//! | `cascade`, `confidence`, `signal`, `probe`, `calls`, `self_check`, `calibrate` | a fast group and a strong one |
 //! | `shadow`, `health` | what runs beside requests |
 //! | `trace` | every decision, as data |
 
+mod ask;
 mod attempt;
 pub mod calibrate;
+pub mod calls;
 mod cascade;
 pub mod choose;
 pub mod confidence;
@@ -27,12 +29,15 @@ mod failure;
 pub mod hash;
 pub mod health;
 mod policy;
+mod probe;
 mod remote;
 mod reply;
 mod resume;
 mod retry;
 mod router;
+pub mod self_check;
 mod shadow;
+pub mod signal;
 mod size;
 pub mod state;
 mod table;
@@ -49,7 +54,7 @@ pub use remote::Remote;
 pub use reply::Reply;
 pub use router::{Allowed, Call, Router, Wishes};
 pub use shadow::ShadowCounts;
-pub use size::Size;
+pub use size::{Size, last_user_text};
 pub use table::{Deployment, Group, Resolved, Table, TableError};
 pub use target::{Ask, Events, Original, Piece, Sent, Target};
 pub use trace::{Answered, Route, Spent, Step};

@@ -39,6 +39,16 @@ pub trait Target: Send + Sync + 'static {
         true
     }
 
+    /// Whether the model is in this process: asking it for a second answer beside the first costs little, for the prompt is computed once.
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    /// An embedding of a text by the model, where it makes them here.
+    fn embed(&self, _text: &str) -> impl Future<Output = Option<Vec<f32>>> + Send {
+        async { None }
+    }
+
     /// Whether it can go on from an answer that broke off. The request then ends with the assistant's message so far, and
     /// has `continue_final` set.
     fn continues(&self, _sent: &Sent) -> bool {

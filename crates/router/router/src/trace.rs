@@ -150,7 +150,38 @@ pub enum Step {
         logprob: Option<f64>,
         /// Mean margin between the two most probable tokens.
         margin: Option<f64>,
+        /// The cascade's signal: `margin.q25`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        signal: Option<String>,
+        /// Its value.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value: Option<f64>,
+        /// A greedy copy of the request was measured.
+        probe: bool,
         /// What was made of it: `kept`, `escalated`, or why it could not be measured.
+        verdict: &'static str,
+    },
+    /// The prompt was looked at before anybody was asked.
+    Prerouted {
+        /// That the fast model's answer is right; `None` where it could not be computed.
+        probability: Option<f64>,
+        /// The group that is asked.
+        to: String,
+        /// It is the strong one.
+        strong: bool,
+    },
+    /// The fast model called tools.
+    ToolCalls {
+        /// What is wrong with a call.
+        why: Option<String>,
+        /// `kept` or `escalated`.
+        verdict: &'static str,
+    },
+    /// The fast model was asked whether its answer is right.
+    SelfCheck {
+        /// How probable its yes was; `None` where it said something else.
+        probability: Option<f64>,
+        /// `kept` or `escalated`.
         verdict: &'static str,
     },
     /// The answer broke off, and goes on elsewhere.
@@ -165,6 +196,22 @@ pub enum Step {
         /// `false`: there was no room for it.
         sent: bool,
     },
+}
+
+impl Step {
+    /// For a step of a cascade: what decided, and what it decided.
+    pub fn decision(&self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::Rule { .. } => ("rule", "matched"),
+            Self::Prerouted { probability: None, .. } => ("prerouter", "unknown"),
+            Self::Prerouted { strong: true, .. } => ("prerouter", "strong"),
+            Self::Prerouted { .. } => ("prerouter", "fast"),
+            Self::Confidence { verdict, .. } => ("confidence", verdict),
+            Self::ToolCalls { verdict, .. } => ("tool_calls", verdict),
+            Self::SelfCheck { verdict, .. } => ("self_check", verdict),
+            _ => return None,
+        })
+    }
 }
 
 impl Route {
@@ -189,6 +236,18 @@ impl Route {
                     None => write!(out, "!{kind}"),
                 },
                 Step::Fallback { to, .. } => write!(out, ">fallback={}", Ascii(to)),
+                Step::Confidence { signal: Some(signal), value: Some(value), verdict, .. } => {
+                    write!(out, ">confidence({signal}={value:.3})={verdict}")
+                }
+                Step::Prerouted { probability, to, .. } => match probability {
+                    Some(p) => write!(out, ">prerouter({p:.2})={}", Ascii(to)),
+                    None => write!(out, ">prerouter=unknown"),
+                },
+                Step::ToolCalls { verdict, .. } => write!(out, ">tool_calls={verdict}"),
+                Step::SelfCheck { probability: Some(p), verdict } => {
+                    write!(out, ">self_check({p:.2})={verdict}")
+                }
+                Step::SelfCheck { verdict, .. } => write!(out, ">self_check={verdict}"),
                 Step::Confidence { logprob, margin, verdict, .. } => match (logprob, margin) {
                     (Some(l), Some(m)) => write!(out, ">confidence({l:.2},{m:.2})={verdict}"),
                     (Some(l), None) => write!(out, ">confidence({l:.2})={verdict}"),
@@ -221,7 +280,9 @@ impl Route {
     /// What a cascade made of the request; `None` if there was none to decide.
     pub fn escalated(&self) -> Option<bool> {
         self.steps.iter().rev().find_map(|s| match s {
-            Step::Confidence { verdict, .. } => Some(*verdict == "escalated"),
+            Step::Confidence { verdict, .. }
+            | Step::ToolCalls { verdict, .. }
+            | Step::SelfCheck { verdict, .. } => Some(*verdict == "escalated"),
             _ => None,
         })
     }

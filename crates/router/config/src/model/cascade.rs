@@ -4,6 +4,7 @@ use std::fmt;
 
 use regex::Regex;
 
+use super::signal::{Prerouter, Threshold};
 use crate::Span;
 
 /// A name that is answered by a fast group or a strong one.
@@ -17,6 +18,8 @@ pub struct Cascade {
     pub strong: String,
     /// Looked at in turn; the first whose conditions all hold decides.
     pub rules: Vec<Rule>,
+    /// Guesses from the prompt alone whether the fast model will be right, where no rule decides.
+    pub prerouter: Option<Prerouter>,
     /// How sure the fast model has to be where no rule decides. `None`: it always answers.
     pub confidence: Option<Confidence>,
     /// Where it stands.
@@ -119,12 +122,45 @@ impl fmt::Debug for Pattern {
 /// strong group answers instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Confidence {
-    /// Tokens that are watched (16). A shorter answer is judged by what there is.
+    /// Tokens that are measured (16). A shorter answer is judged by what there is.
     pub window: u32,
+    /// `signal` and `threshold`. `None`: not looked at.
+    pub signal: Option<Threshold>,
     /// `mean_logprob`: least mean of their natural log-probabilities: -0.5. `None`: not looked at.
     pub mean_logprob: Option<f64>,
     /// `margin`: least mean of the difference between the first and the second choice's log-probability. `None`: not looked at.
     pub margin: Option<f64>,
     /// `skip_thoughts`: tokens of reasoning do not count (true).
     pub skip_thoughts: bool,
+    /// `probe`: the first tokens of a greedy copy of the request are measured instead of the answer's own. `None`: where the model
+    /// is in this process.
+    pub probe: Option<bool>,
+    /// `tool_calls`: calls are checked against the schemas of their tools (true).
+    pub tool_calls: bool,
+    /// `self_check`: least probability, 0 to 1, that the fast model calls its whole answer right. `None`: not asked.
+    pub self_check: Option<f64>,
+}
+
+impl Confidence {
+    /// Tokens that are measured where the file does not say.
+    pub const WINDOW: u32 = 16;
+
+    /// Without a threshold.
+    pub const fn new(window: u32) -> Self {
+        Self {
+            window,
+            signal: None,
+            mean_logprob: None,
+            margin: None,
+            skip_thoughts: true,
+            probe: None,
+            tool_calls: true,
+            self_check: None,
+        }
+    }
+
+    /// Whether tokens are measured.
+    pub fn measures_tokens(&self) -> bool {
+        self.signal.is_some() || self.mean_logprob.is_some() || self.margin.is_some()
+    }
 }

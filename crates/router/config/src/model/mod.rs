@@ -11,6 +11,7 @@ mod keys;
 mod process;
 mod router;
 mod server;
+mod signal;
 mod target;
 mod wildcard;
 
@@ -22,6 +23,7 @@ pub use keys::{KeyDefaults, KeysSettings};
 pub use process::{PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings};
 pub use router::{Alias, ErrorCounts, Fallback, RouterSettings, SessionKey, Sticky, Strategy, TagFilter};
 pub use server::{HealthChecks, ServerSettings};
+pub use signal::{Measure, Over, Prerouter, Signal, Threshold};
 pub use target::{
     Auth, Aws, Changes, Edits, EngineSettings, Entra, Google, KeepAlive, Local, ProcessTarget, Provider,
     Remote, Target,

@@ -110,6 +110,9 @@ fn cascades(reader: &Reader, config: &Config, routes: &Routes, target: &dyn Fn(&
                 );
             }
         }
+        if let Some(embed) = cascade.prerouter.as_ref().and_then(|p| p.embed.as_ref()) {
+            target(&cascade.span, &format!("the cascade '{}': prerouter.embed", cascade.name), embed);
+        }
         let twice = config.cascades[..i].iter().any(|c| c.name == cascade.name);
         if twice || routes.groups.contains(&cascade.name.as_str()) {
             reader.wrong(

@@ -3,6 +3,7 @@
 mod any_provider;
 mod cache;
 mod callbacks;
+mod cascades;
 mod check;
 mod deployments;
 mod engine;
@@ -64,7 +65,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
         deployments,
         skipped,
         router,
-        cascades: ours::cascades(&fields),
+        cascades: cascades::cascades(&fields),
         processes,
         process_settings,
         server: ours::server(&fields, general.as_ref()),

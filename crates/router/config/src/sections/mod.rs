@@ -13,7 +13,7 @@ pub(crate) use callbacks::CALLBACK;
 pub(crate) use deployment::{
     CREDENTIAL, CREDENTIAL_VALUES, ENGINE_KEYS, MODEL, MODEL_INFO, PARAMS, SAMPLING,
 };
-pub(crate) use ours::{CASCADE, CONFIDENCE, KEYS, RULE, SERVER, STICKY};
+pub(crate) use ours::{CASCADE, CONFIDENCE, KEYS, PREROUTER, RULE, SERVER, STICKY};
 pub(crate) use processes::{FILTERS, GROUP, HOOKS, ON_STARTUP, PROCESS, PROCESSES};
 pub(crate) use proxy::{GENERAL, KEY_PARAMS, LITELLM};
 pub(crate) use router::{ALLOWED_FAILS_POLICY, RETRY_POLICY, ROUTER, STRATEGY_ARGS};

@@ -12,6 +12,12 @@ pub static CASCADE: Section = Section {
         key("strong", Kind::Text, "the group for what is hard"),
         key("rules", Kind::List(&RULE), "looked at in turn; the first whose conditions all hold decides")
             .guard(),
+        key(
+            "prerouter",
+            Kind::Section(&PREROUTER),
+            "guesses from the prompt alone whether the fast model will be right",
+        )
+        .guard(),
         key("confidence", Kind::Section(&CONFIDENCE), "how sure the fast model has to be").guard(),
     ],
     warned: &[],
@@ -44,15 +50,39 @@ pub static RULE: Section = Section {
     open: false,
 };
 
+/// `prerouter` of a cascade.
+pub static PREROUTER: Section = Section {
+    name: "prerouter",
+    doc: "logistic regression over an embedding of the user's last message: unlikely answers are not tried",
+    keys: &[
+        key("file", Kind::Text, "the weights, as octet route calibrate --prerouter FILE writes them").guard(),
+        key("threshold", Kind::Number, "least probability that the fast model's answer is right (0.5)")
+            .guard(),
+        key("embed", Kind::Text, "the group whose local model makes the embedding (the fast group)"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
+};
+
 /// `confidence` of a cascade.
 pub static CONFIDENCE: Section = Section {
     name: "confidence",
-    doc: "how sure the fast model has to be; needs mean_logprob or margin",
+    doc: "how sure the fast model has to be; needs signal and threshold, or another threshold",
     keys: &[
-        key("window", Kind::Count, "tokens that are held back and watched (16)"),
-        key("mean_logprob", Kind::Number, "least mean log-probability: -0.5").guard(),
-        key("margin", Kind::Number, "least mean difference between the first and the second choice: 1.0")
-            .guard(),
+        key("window", Kind::Count, "tokens that are held back and measured (16)"),
+        key(
+            "signal",
+            Kind::Text,
+            "what is measured: top1, margin or entropy of each token, then .mean, .min or .q25 (any quantile) over the window: margin.q25",
+        )
+        .guard(),
+        key("threshold", Kind::Number, "least value of the signal; of entropy the greatest").guard(),
+        key("probe", Kind::Bool, "measure a greedy copy of the answer's beginning, so that temperature and seed do not matter (true for models in this process)"),
+        key("tool_calls", Kind::Bool, "a call that breaks its tool's schema goes to the strong model (true)").guard(),
+        key("self_check", Kind::Number, "least probability of yes when the fast model is asked whether its whole answer is right").guard(),
+        key("mean_logprob", Kind::Number, "an older signal: least mean log-probability of the tokens: -0.5").guard(),
+        key("margin", Kind::Number, "an older form of signal: margin.mean: 1.0").guard(),
         key("skip_thoughts", Kind::Bool, "tokens of reasoning do not count (true)"),
     ],
     warned: &[],

@@ -323,13 +323,19 @@ fn an_entry_without_its_key_is_left_out_by_name() {
 #[test]
 fn cascades_and_processes_are_checked() {
     let cascade = |rest: &str| format!("cascades: [{{model_name: c, fast: a, strong: a{rest}}}]\n");
-    refused(&cascade(""), &["needs rules or confidence"]);
+    refused(&cascade(""), &["needs rules, confidence or a prerouter"]);
     refused(&cascade(", rules: [{to: fast}]"), &["a rule needs a condition"]);
     refused(&cascade(", rules: [{system: '('}]"), &["is no regular expression"]);
     refused(&cascade(", rules: [{system: '(a{1000}){1000}'}]"), &["is no regular expression"]);
     refused(&cascade(", rules: [{tools: true, check: true}]"), &["check is for rules with to: fast"]);
     refused(&cascade(", confidence: {}"), &["confidence needs a threshold"]);
     refused(&cascade(", confidence: {margin: 1, window: 9999}"), &["at most 1024 tokens"]);
+    refused(&cascade(", confidence: {signal: top2, threshold: 0.5}"), &["'top2'", "margin.q25"]);
+    refused(&cascade(", confidence: {signal: top1}"), &["belong together"]);
+    refused(&cascade(", confidence: {threshold: 1, margin: 1}"), &["belong together"]);
+    refused(&cascade(", confidence: {self_check: 1.5}"), &["self_check"]);
+    refused(&cascade(", prerouter: {}"), &["prerouter needs a file"]);
+    refused(&cascade(", prerouter: {file: none.json}"), &["prerouter.file", "none.json"]);
     refused("cascades: [{model_name: c, fast: a, rules: [{tools: true}]}]\n", &["a cascade needs strong"]);
     let process = |body: &str| format!("processes: {{models: {{p: {{{body}}}}}}}\n");
     refused(&process(""), &["the process 'p' needs a cmd"]);

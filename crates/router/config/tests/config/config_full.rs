@@ -228,8 +228,20 @@ fn cascades_and_processes() {
             User(pattern("prove"))
         ]
     );
-    let sure = Confidence { window: 24, mean_logprob: Some(-0.5), margin: Some(1.5), skip_thoughts: false };
+    let sure = Confidence {
+        mean_logprob: Some(-0.5),
+        margin: Some(1.5),
+        skip_thoughts: false,
+        signal: Some(Threshold { signal: "margin.q25".parse().unwrap(), threshold: 0.75 }),
+        probe: Some(false),
+        tool_calls: false,
+        self_check: Some(0.3),
+        ..Confidence::new(24)
+    };
     assert_eq!(cascade.confidence, Some(sure));
+    let prerouter = cascade.prerouter.as_ref().unwrap();
+    assert_eq!((&prerouter.weights[..], prerouter.bias), (&[1.0, -2.5, 0.0][..], 0.5));
+    assert_eq!((prerouter.threshold, prerouter.embed.as_deref()), (0.4, Some("default")));
 
     let p = &c.processes[0];
     let words = [

@@ -36,7 +36,7 @@ coder
 auto  a cascade
 ├─ cloud for tools  (tools)
 ├─ default for up to 50 tokens and no code, if it is sure  (rule 2)
-├─ default otherwise, if it is sure (mean log-probability from -0.5 over 16 tokens)
+├─ default otherwise, if it is sure (mean log-probability from -0.5 over 16 tokens; its tool calls fit their schemas)
 └─ cloud where it is not
 gone
 ├─ left out: the environment variable GROQ_API_KEY is not set

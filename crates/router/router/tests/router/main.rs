@@ -2,6 +2,7 @@
 
 mod common;
 mod router_cascade;
+mod router_checks;
 mod router_choose;
 mod router_cooldown;
 mod router_dispatch;

@@ -19,12 +19,11 @@ fn cascade(rules: Vec<Rule>, confidence: Option<Confidence>) -> Config {
     let mut c = config(&[("fast", "f"), ("strong", "s")]);
     c.router.num_retries = 0;
     let (name, fast, strong) = ("auto".into(), "fast".into(), "strong".into());
-    c.cascades = vec![Cascade { name, fast, strong, rules, confidence, span: span() }];
+    c.cascades = vec![Cascade { name, fast, strong, rules, prerouter: None, confidence, span: span() }];
     c
 }
 
-const WATCH: Confidence =
-    Confidence { window: 4, mean_logprob: Some(-1.0), margin: Some(0.5), skip_thoughts: true };
+const WATCH: Confidence = Confidence { mean_logprob: Some(-1.0), margin: Some(0.5), ..Confidence::new(4) };
 
 /// Tokens of these log-probabilities, and of these for the next best.
 fn tokens(of: &[(f32, f32)]) -> Script {

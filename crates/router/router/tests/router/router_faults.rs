@@ -383,13 +383,13 @@ async fn what_passes_through_is_whole_or_ends_with_an_error() {
 #[tokio::test(start_paused = true)]
 async fn what_is_changed_is_not_handed_on_as_it_came() {
     let mut c = pair();
-    let watched =
-        octet_config::Confidence { window: 4, mean_logprob: Some(-1.0), margin: None, skip_thoughts: true };
+    let watched = octet_config::Confidence { mean_logprob: Some(-1.0), ..octet_config::Confidence::new(4) };
     c.cascades = vec![octet_config::Cascade {
         name: "auto".into(),
         fast: "m".into(),
         strong: "m".into(),
         rules: Vec::new(),
+        prerouter: None,
         confidence: Some(watched),
         span: span(),
     }];

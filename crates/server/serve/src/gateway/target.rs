@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use axum::body::Bytes;
 use hyper::{HeaderMap, Method};
-use octet_api::core::{EmbedRequest, Embeddings, GenerateRequest, Usage};
+use octet_api::core::{EmbedRequest, Embeddings, GenerateRequest, Prompt, Usage, VectorEncoding};
 use octet_api::{ApiError, ErrorKind, gemini, ollama, openai};
 use octet_config::{Changes, ProcessTarget, Provider};
 use octet_router::{
@@ -237,6 +237,30 @@ impl LocalTarget {
         Ok(Answer::vectors(original.dialect, &request, &vectors))
     }
 
+    /// An embedding of a text, as `/v1/embeddings` would give it; its end is cut off if it is longer than the context.
+    async fn vector(&self, text: &str) -> Option<Vec<f32>> {
+        let app = self.app.upgrade()?;
+        let request = EmbedRequest {
+            model: self.name.to_string(),
+            inputs: vec![Prompt::Text(text.into())],
+            dimensions: None,
+            encoding: VectorEncoding::Float,
+            truncate: true,
+            keep_alive: None,
+            context_length: None,
+            user: None,
+            extra: Map::new(),
+            warnings: Vec::new(),
+        };
+        match embed(&app, &Trace::default(), self.index, Arc::new(request), false).await {
+            Ok(mut vectors) => vectors.vectors.pop(),
+            Err(e) => {
+                tracing::warn!(model = &*self.name, "no embedding for the prerouter: {}", e.message);
+                None
+            }
+        }
+    }
+
     async fn count(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
         let tokens = self.tokens(app, &Arc::new(read::to_count(original)?)).await?;
         Ok(Answer::Ready(Some(read::counted(original.dialect, tokens).to_string().into()), None))
@@ -349,6 +373,17 @@ impl octet_router::Target for Target {
     fn window_tokens(&self) -> Option<u64> {
         match self {
             Self::LocalTarget(here) => Some(here.window_tokens),
+            Self::RemoteTarget(_) | Self::OnDemandTarget(_) => None,
+        }
+    }
+
+    fn is_local(&self) -> bool {
+        matches!(self, Self::LocalTarget(_))
+    }
+
+    async fn embed(&self, text: &str) -> Option<Vec<f32>> {
+        match self {
+            Self::LocalTarget(here) => here.vector(text).await,
             Self::RemoteTarget(_) | Self::OnDemandTarget(_) => None,
         }
     }

@@ -164,7 +164,7 @@ fn attempts(route: &Route, began: Instant) -> Vec<Attempt> {
                     open = false;
                 }
             }
-            Step::Confidence { .. } => {
+            Step::Confidence { .. } | Step::ToolCalls { .. } => {
                 if let Some(last) = out.last_mut().filter(|_| open) {
                     last.took = after.saturating_sub(last.after);
                 }

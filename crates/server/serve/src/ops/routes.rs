@@ -41,6 +41,12 @@ struct Verdict {
     verdict: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Decision {
+    by: &'static str,
+    verdict: &'static str,
+}
+
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// All of them.
@@ -49,6 +55,7 @@ pub struct RouteMetrics {
     failures: Family<Failed, Counter>,
     fallbacks: Family<Fell, Counter>,
     cascades: Family<Verdict, Counter>,
+    decisions: Family<Decision, Counter>,
     continued: Counter,
     prompt_tokens: Family<Deployed, Counter>,
     generation_tokens: Family<Deployed, Counter>,
@@ -69,6 +76,7 @@ impl RouteMetrics {
             failures: Family::default(),
             fallbacks: Family::default(),
             cascades: Family::default(),
+            decisions: Family::default(),
             continued: Counter::default(),
             prompt_tokens: Family::default(),
             generation_tokens: Family::default(),
@@ -90,6 +98,11 @@ impl RouteMetrics {
             "octet:route_confidence",
             "What cascades made of first tokens",
             out.cascades.clone(),
+        );
+        exposed.register(
+            "octet:route_decisions",
+            "Decisions of cascades, by what decided: rule, prerouter, confidence, tool_calls, self_check",
+            out.decisions.clone(),
         );
         let continued = "Answers that broke off and went on elsewhere";
         exposed.register("octet:route_continued", continued, out.continued.clone());
@@ -117,6 +130,9 @@ impl RouteMetrics {
     /// A request has come to its end, or its client to the end of its patience.
     pub fn count(&self, route: &Route, failed: bool, took: Duration, usage: Option<&Usage>) {
         for step in &route.steps {
+            if let Some((by, verdict)) = step.decision() {
+                self.decisions.get_or_create(&Decision { by, verdict }).inc();
+            }
             match step {
                 Step::Failed { deployment, kind, .. } => {
                     let failed = Failed { deployment: deployment.clone(), kind };

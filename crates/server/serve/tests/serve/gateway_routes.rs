@@ -273,6 +273,45 @@ async fn cascades_send_what_is_hard_to_the_strong_one() {
     assert!(metrics.contains("octet:route_confidence_total{verdict=\"escalated\"} 1"), "{metrics}");
 }
 
+/// The decision is of the prompt: not of temperature and seed, nor of what else is computed at the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn chance_and_company_do_not_change_a_decision() {
+    let strong = Upstream::saying("Strong").await;
+    let rest = "cascades:
+- {model_name: auto, fast: fast, strong: strong, confidence: {window: 4, signal: margin.q25, threshold: 0.05}}
+- {model_name: full, fast: fast, strong: strong, confidence: {window: 4, signal: entropy.mean, threshold: 1.2}}
+";
+    let all = [("strong", "hosted_vllm/theirs", &*strong.base), ("fast", "octet/tiny", HERE)];
+    let f = Fixture::routed(&file(&all, rest)).await;
+    let prompts = ["Hello", "What is the capital of France?", "Count to ten.", "Tell me a story."];
+    let mut verdicts = std::collections::BTreeSet::new();
+    for name in ["auto", "full"] {
+        for prompt in prompts {
+            let asked = |temperature: f64, seed: u64, stream: bool| {
+                let messages = json!([{"role": "user", "content": prompt}]);
+                let body =
+                    json!({"messages": messages, "temperature": temperature, "seed": seed, "stream": stream});
+                with(&with(&ask(name), json!({"max_tokens": 8})), body)
+            };
+            let decision = async |body: Value| {
+                let answer = f.send(CHAT, &body).await;
+                let route = header(&answer, "x-octet-route").to_string();
+                let decision = route[route.find("confidence(").expect("it is measured")..].to_string();
+                answer.text().await.unwrap();
+                decision.split('>').next().unwrap().to_string()
+            };
+            let alone = decision(asked(0.0, 1, true)).await;
+            let (a, b, c) = (asked(0.7, 2, true), asked(1.5, 3, false), asked(0.0, 4, false));
+            let all = tokio::join!(decision(a), decision(b), decision(c));
+            assert_eq!(all, (alone.clone(), alone.clone(), alone.clone()), "{prompt}");
+            verdicts.insert(alone);
+        }
+    }
+    assert!(verdicts.len() > 2, "{verdicts:?}");
+    let metrics = f.text("/metrics").await;
+    assert!(metrics.contains("octet:route_decisions_total{by=\"confidence\",verdict="), "{metrics}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn vectors_and_counts() {
     let up = Upstream::saying("x").await;

@@ -50,6 +50,8 @@ pub struct Nature {
     pub tokens: Option<u64>,
     pub load: Option<u32>,
     pub no_logprobs: bool,
+    pub local: bool,
+    pub vector: Option<Vec<f32>>,
     pub sick: bool,
 }
 
@@ -168,6 +170,14 @@ impl Target for Mock {
 
     fn tells_logprobs(&self) -> bool {
         !self.world.of(&self.who).no_logprobs
+    }
+
+    fn is_local(&self) -> bool {
+        self.world.of(&self.who).local
+    }
+
+    async fn embed(&self, _text: &str) -> Option<Vec<f32>> {
+        self.world.of(&self.who).vector
     }
 
     fn continues(&self, _sent: &Sent) -> bool {
