@@ -1,4 +1,4 @@
-//! `octet route explain`: each decision about a request that is not sent.
+//! `octet route explain`: each decision about a request, without sending it or while it is answered.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,8 +8,10 @@ use octet_api::core::GenerateRequest;
 use octet_api::{anthropic, openai};
 use octet_config::{Config, Target as Whose, printable};
 use octet_router::{Ask, Call, Events, Failure, FailureKind, Piece, Route, Router, Step, Table, Target};
+use octet_serve::{App, Options};
 
-use crate::serve::routes;
+use crate::serve::{ServeArgs, routes};
+use crate::settings::Settings;
 
 /// A deployment that is only talked about.
 pub struct Planned(String);
@@ -67,13 +69,32 @@ pub fn planned(config: &Config) -> anyhow::Result<Arc<Router<Planned>>> {
     Ok(Arc::new(router))
 }
 
-pub fn run(file: &Path, config: &Path, given: &[String], as_json: bool) -> anyhow::Result<()> {
-    let body = crate::chat::read_or_stdin(file)?;
-    let config = routes::read_unguarded(config)?;
+/// What is to be explained.
+pub struct Explained<'a> {
+    /// The request's file.
+    pub request: &'a Path,
+    /// The router's file.
+    pub config: &'a Path,
+    /// Headers of the request.
+    pub headers: &'a [String],
+    /// The request is sent, and its answer read.
+    pub send: bool,
+    /// As JSON.
+    pub json: bool,
+}
+
+pub fn run(args: &Explained<'_>, settings: &Settings) -> anyhow::Result<()> {
+    let body = crate::chat::read_or_stdin(args.request)?;
+    let config = routes::read_unguarded(args.config)?;
     let router = planned(&config)?;
-    let call = Call { headers: headers(given)?, ..Call::new(request(body.as_bytes())?) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let route = runtime.block_on(router.explain(call));
+    let as_json = args.json;
+    let call = Call { headers: headers(args.headers)?, ..Call::new(request(body.as_bytes())?) };
+    let route = if args.send {
+        sent(call, config, args.config, settings)?
+    } else {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        runtime.block_on(router.explain(call))
+    };
     if as_json {
         crate::print(&format!("{}\n", serde_json::to_string_pretty(&route)?))?;
     } else {
@@ -83,6 +104,20 @@ pub fn run(file: &Path, config: &Path, given: &[String], as_json: bool) -> anyho
         Some(_) => Ok(()),
         None => anyhow::bail!(nobody(&route, &router.table())),
     }
+}
+
+/// The route of a request that is sent.
+fn sent(call: Call, config: Config, file: &Path, settings: &Settings) -> anyhow::Result<Route> {
+    let mut options = Options::new(Vec::new());
+    let made = routes::routes(config, file, &ServeArgs::plain()?, settings)?;
+    options.routes = Some(octet_serve::Routes { watch: None, ..made });
+    crate::serve::serving_runtime()?.block_on(async {
+        let app = App::new(options).map_err(anyhow::Error::from_boxed)?;
+        let gateway = app.gateway().context("there is no router")?;
+        let route = gateway.routed(call).await;
+        gateway.stop().await;
+        Ok(route)
+    })
 }
 
 /// Who would be asked.
@@ -126,11 +161,38 @@ fn text(route: &Route) -> String {
                 format!("{deployment} fails ({kind}): {message}")
             }
             Step::Fallback { from, to, why } => format!("falls back from {from} to {to}: {why}"),
+            Step::Confidence { signal: Some(signal), value: Some(value), tokens, probe, verdict, .. } => {
+                let of = if *probe { " of a greedy copy" } else { "" };
+                format!("{signal} of {tokens} tokens{of} is {value:.4}: {verdict}")
+            }
+            Step::Confidence { logprob: Some(mean), margin, tokens, verdict, .. } => {
+                let margin = margin.map_or(String::new(), |m| format!(", mean margin {m:.3}"));
+                format!("mean log-probability of {tokens} tokens is {mean:.3}{margin}: {verdict}")
+            }
+            Step::Confidence { verdict, .. } => format!("its tokens are not measured: {verdict}"),
+            Step::Prerouted { probability: Some(p), to, .. } => {
+                format!(
+                    "the prerouter expects a right answer of the fast model with probability {p:.3}: {to}"
+                )
+            }
+            Step::Prerouted { probability: None, to, .. } => {
+                format!("the prerouter has no embedding of the prompt: {to}")
+            }
+            Step::ToolCalls { why: Some(why), verdict } => format!("{why}: {verdict}"),
+            Step::ToolCalls { why: None, verdict } => format!("its tool calls fit their schemas: {verdict}"),
+            Step::SelfCheck { probability: Some(p), verdict } => {
+                format!("it calls its answer right with probability {p:.3}: {verdict}")
+            }
+            Step::SelfCheck { probability: None, verdict } => {
+                format!("asked whether its answer is right it says neither yes nor no: {verdict}")
+            }
             other => format!("{other:?}"),
         };
         out += &format!("  {}\n", printable(&line));
     }
-    if let Some(who) = chosen(route) {
+    if let Some(who) = &route.answered {
+        out += &format!("{} answered\n", printable(&who.deployment));
+    } else if let Some(who) = chosen(route) {
         out += &format!("{} would be asked\n", printable(who));
     }
     out

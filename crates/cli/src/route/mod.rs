@@ -37,17 +37,24 @@ enum Action {
         /// A header of the request, as rules may look at: 'x-team: a'. May be given several times.
         #[arg(long, value_name = "NAME: VALUE")]
         header: Vec<String>,
+        /// Send the request, to show also what only an answer can tell: failures, and what a cascade measures.
+        #[arg(long)]
+        send: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Asks the fast and the strong model of a cascade the same questions, and says what each threshold would do.
+    /// Asks the fast and the strong model of a cascade the same questions: says which signal tells right answers from wrong ones, and
+    /// what each threshold would do.
     Calibrate(Box<calibrate::CalibrateArgs>),
 }
 
 pub fn run(args: &RouteArgs, settings: &Settings) -> anyhow::Result<()> {
     match &args.action {
-        Action::Explain { request, config, header, json } => explain::run(request, config, header, *json),
+        Action::Explain { request, config, header, send, json } => {
+            let (send, json) = (*send, *json);
+            explain::run(&explain::Explained { request, config, headers: header, send, json }, settings)
+        }
         Action::Calibrate(args) => calibrate::run(args, settings),
     }
 }

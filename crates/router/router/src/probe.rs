@@ -77,11 +77,14 @@ pub async fn attempt_beside<T: Target>(
         }
     };
     meter.give_up();
-    result.unwrap_or_else(|| {
-        // Both were generated side by side.
-        let took = Took { usage: None, pieces: u64::from(meter.tokens()) };
-        Err(FailedAttempt { miss: AttemptError::Unsure, took: Some(took) })
-    })
+    match result {
+        Some(result) => result,
+        None => {
+            // Both were generated side by side.
+            let took = Took { usage: None, pieces: u64::from(meter.tokens()) };
+            Err(FailedAttempt { miss: AttemptError::Unsure, took: Some(took) })
+        }
+    }
 }
 
 /// Measures until it is decided. A probe that fails decides nothing: its answer is kept.

@@ -256,41 +256,55 @@ async fn a_rule_for_the_fast_one_is_checked_only_where_it_says_so() {
 
 #[test]
 fn a_sweep_says_what_each_threshold_costs() {
-    let sample = |measure, agreement| Sample { measure, agreement };
+    let sample = |measure, fast| Sample { measure, fast, strong: 1.0 };
     let samples =
         [sample(-0.1, 1.0), sample(-2.0, 0.0), sample(-0.5, 1.0), sample(-1.0, 0.0), sample(-1.0, 1.0)];
     let rows = sweep(&samples, 100);
-    let shares: Vec<(f64, f64)> = rows.iter().map(|r| (r.escalated, r.agreement)).collect();
+    let shares: Vec<(f64, f64)> = rows.iter().map(|r| (r.escalated, r.quality)).collect();
     assert_eq!(shares, [(0.0, 0.6), (0.2, 0.8), (0.6, 1.0), (0.8, 1.0), (1.0, 1.0)]);
     assert_eq!(rows[1].threshold, -1.0, "answers with less are escalated, and only they");
-    assert_eq!(rows.last().unwrap().agreement_kept, None);
+    assert_eq!(rows.last().unwrap().quality_kept, None);
     assert_eq!(cheapest(&rows, 0.95).unwrap().escalated, 0.6);
     let drawn = draw(&rows, 40, 6);
     assert!(drawn.starts_with("100.0% |"), "{drawn}");
     assert_eq!(drawn.matches('*').count(), 5, "{drawn}");
     assert!(sweep(&[], 10).is_empty());
+    // A strong model that is no better.
+    let rows = sweep(&samples.map(|s| Sample { strong: 0.0, ..s }), 100);
+    assert_eq!(rows.last().unwrap().quality, 0.0);
+    assert_eq!(cheapest(&rows, 0.7), None);
+}
+
+/// Of those that a threshold keeps each counts what the fast model is worth, of the others what the strong one is.
+fn applied(samples: &[Sample], threshold: f64) -> (f64, f64) {
+    let n = samples.len() as f64;
+    let escalated = samples.iter().filter(|s| s.measure < threshold).count() as f64;
+    let quality: f64 = samples.iter().map(|s| if s.measure < threshold { s.strong } else { s.fast }).sum();
+    (escalated / n, quality / n)
 }
 
 proptest! {
     /// Every row is what applying its threshold to the samples gives.
     #[test]
     fn sweeps_are_what_thresholds_do(
-        samples in prop::collection::vec((-50i32..0, 0u8..=4), 1..60),
+        samples in prop::collection::vec((-50i32..0, 0u8..=4, 0u8..=4), 1..60),
         rows in 2usize..20,
     ) {
         let samples: Vec<Sample> = samples
             .into_iter()
-            .map(|(m, a)| Sample { measure: f64::from(m) / 10.0, agreement: f64::from(a) / 4.0 })
+            .map(|(m, f, s)| Sample {
+                measure: f64::from(m) / 10.0,
+                fast: f64::from(f) / 4.0,
+                strong: f64::from(s) / 4.0,
+            })
             .collect();
-        let n = samples.len() as f64;
         let rows = sweep(&samples, rows);
         prop_assert_eq!(rows[0].escalated, 0.0);
         prop_assert_eq!(rows.last().unwrap().escalated, 1.0);
         for row in rows {
-            let escalated = samples.iter().filter(|s| s.measure < row.threshold).count() as f64;
-            let kept: f64 = samples.iter().filter(|s| s.measure >= row.threshold).map(|s| s.agreement).sum();
-            prop_assert!((row.escalated - escalated / n).abs() < 1e-12);
-            prop_assert!((row.agreement - (escalated + kept) / n).abs() < 1e-9);
+            let (escalated, quality) = applied(&samples, row.threshold);
+            prop_assert!((row.escalated - escalated).abs() < 1e-12);
+            prop_assert!((row.quality - quality).abs() < 1e-9);
         }
     }
 }

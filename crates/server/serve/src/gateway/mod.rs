@@ -241,6 +241,21 @@ impl Gateway {
         Ok(out)
     }
 
+    /// Sends a request, reads its answer to the end, and says how it was found: for measurements.
+    pub async fn routed(&self, call: octet_router::Call) -> octet_router::Route {
+        let mut reply = self.router.send(call);
+        while reply.next().await.is_some() {}
+        reply.route()
+    }
+
+    /// An embedding of a text by the first model in this process that answers for `name`.
+    pub async fn embedding(&self, name: &str, text: &str) -> Option<Vec<f32>> {
+        let table = self.router.table();
+        let Resolved::Group { group, .. } = table.resolve(name) else { return None };
+        let local = group.deployments.iter().find(|d| octet_router::Target::is_local(&d.target))?;
+        octet_router::Target::embed(&local.target, text).await
+    }
+
     /// How often another file was taken.
     pub fn reloads(&self) -> u64 {
         self.reloads.load(Ordering::Relaxed)

@@ -4,6 +4,7 @@
 mod common;
 
 mod anthropic;
+mod cascade_figures;
 mod connections;
 mod description;
 mod devices;

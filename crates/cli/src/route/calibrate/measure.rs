@@ -1,0 +1,221 @@
+//! One prompt to both models of a cascade: how sure the fast one was, and how good both answers are. Used by `calibrate`.
+
+use std::sync::Arc;
+
+use octet_api::core::{Event, GenerateRequest};
+use octet_config::{Cascade, Confidence, Measure, Over, Signal};
+use octet_router::calls::Calls;
+use octet_router::confidence::{Meter, Verdict};
+use octet_router::{last_user_text, self_check, signal};
+use octet_serve::Gateway;
+
+use super::CalibrateArgs;
+use super::labels::{Prompt, agreement};
+
+/// How a label was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The line has one.
+    Label,
+    /// The judge was asked.
+    Judge,
+    /// The words in common with the strong model's answer.
+    Agreement,
+}
+
+/// What a prompt gave.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// The value of each of [`names`], where there is one; the higher, the surer.
+    pub sureness: Vec<Option<f64>>,
+    /// The embedding of the prompt, where it is wanted.
+    pub embedding: Option<Vec<f64>>,
+    /// How good the fast model's answer is, 0 to 1: 1 is right.
+    pub fast: f64,
+    /// How good the strong one's is.
+    pub strong: f64,
+    /// How that was found.
+    pub by: By,
+}
+
+impl Measured {
+    /// Whether the fast model's answer is right.
+    pub fn right(&self) -> bool {
+        self.fast >= 0.5
+    }
+}
+
+/// Something to decide by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Name {
+    /// `confidence.signal`.
+    Signal(Signal),
+    /// `confidence.mean_logprob`.
+    MeanLogprob,
+    /// `confidence.self_check`.
+    SelfCheck,
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Signal(signal) => signal.fmt(f),
+            Self::MeanLogprob => f.write_str("mean_logprob"),
+            Self::SelfCheck => f.write_str("self_check"),
+        }
+    }
+}
+
+impl Name {
+    /// A sureness, as it stands in a file.
+    pub fn shown(self, sureness: f64) -> f64 {
+        match self {
+            Self::Signal(signal) if !signal.measure.rises() => -sureness,
+            _ => sureness,
+        }
+    }
+
+    /// A threshold, as it stands in a file.
+    pub fn setting(self, sureness: f64, window: u32) -> String {
+        let value = self.shown(sureness);
+        match self {
+            Self::Signal(signal) => {
+                format!("confidence: {{window: {window}, signal: {signal}, threshold: {value:.4}}}")
+            }
+            Self::MeanLogprob => format!("confidence: {{window: {window}, mean_logprob: {value:.4}}}"),
+            Self::SelfCheck => format!("confidence: {{self_check: {value:.4}}}"),
+        }
+    }
+}
+
+/// All that is measured.
+pub fn names(self_check: bool) -> Vec<Name> {
+    let over = [Over::Mean, Over::Quantile(0.0), Over::Quantile(0.25), Over::Quantile(0.5)];
+    let signals =
+        Measure::ALL.into_iter().flat_map(|measure| over.map(|over| Name::Signal(Signal { measure, over })));
+    signals.chain([Name::MeanLogprob]).chain(self_check.then_some(Name::SelfCheck)).collect()
+}
+
+/// An answer.
+struct Answer {
+    /// Its text, and its calls as `name(arguments)`.
+    text: String,
+    /// A tool was called in a way that cannot be carried out.
+    broken: bool,
+}
+
+async fn ask(
+    gateway: &Gateway,
+    model: &str,
+    request: &GenerateRequest,
+    see: &mut (dyn FnMut(&Event) + Send),
+) -> anyhow::Result<Answer> {
+    let asked = GenerateRequest { model: model.into(), ..request.clone() };
+    let mut calls = Calls::new(&Arc::new(asked.clone()));
+    let mut called = String::new();
+    let mut watch = |event: &Event| {
+        see(event);
+        calls.iter_mut().for_each(|c| c.see(event));
+        match event {
+            Event::ToolCallStart { name, .. } => called += &format!("\n{name} "),
+            Event::ToolCallArguments { text, .. } => called += text,
+            _ => {}
+        }
+    };
+    let text = gateway.collect(asked, &mut watch).await;
+    let text = text.map_err(|e| anyhow::anyhow!("{model}: {}", e.message))?;
+    Ok(Answer { text: text + &called, broken: calls.is_some_and(|c| c.broken().is_some()) })
+}
+
+/// Asks both.
+pub async fn measure(
+    gateway: &Gateway,
+    cascade: &Cascade,
+    prompt: &Prompt,
+    args: &CalibrateArgs,
+) -> anyhow::Result<Measured> {
+    let known = cascade.confidence.unwrap_or(Confidence::new(Confidence::WINDOW));
+    let plain = Confidence { window: known.window, skip_thoughts: known.skip_thoughts, ..Confidence::new(1) };
+    let mut meter = Meter::new(&plain);
+    let mut watch = |event: &Event| {
+        if meter.verdict() == Verdict::Watching {
+            meter.see(event);
+        }
+    };
+    let request = GenerateRequest { logprobs: Some(signal::ENTROPY_TOP), ..prompt.request.clone() };
+    let fast = ask(gateway, &cascade.fast, &request, &mut watch).await?;
+    let strong = ask(gateway, &cascade.strong, &prompt.request, &mut |_: &Event| {}).await?;
+    let checked = match self_check::question(&prompt.request, &fast.text).filter(|_| args.self_check) {
+        Some(question) => {
+            let mut events = Vec::new();
+            ask(gateway, &cascade.fast, &question, &mut |e: &Event| events.push(e.clone())).await?;
+            self_check::probability(&events)
+        }
+        None => None,
+    };
+    let sureness = names(args.self_check).into_iter().map(|name| match name {
+        Name::Signal(signal) => meter.value(signal).map(|v| if signal.measure.rises() { v } else { -v }),
+        Name::MeanLogprob => meter.mean_logprob(),
+        Name::SelfCheck => checked,
+    });
+    let sureness = sureness.collect();
+    let embedding = match &args.prerouter {
+        Some(_) => Some(embedding(gateway, cascade, &prompt.request).await?),
+        None => None,
+    };
+    let (quality, by) = quality(gateway, prompt, [&fast, &strong], args).await?;
+    let [fast, strong] = [(quality[0], &fast), (quality[1], &strong)]
+        .map(|(quality, answer)| if answer.broken { 0.0 } else { quality });
+    Ok(Measured { sureness, embedding, fast, strong, by })
+}
+
+/// How good the fast model's answer is, and the strong one's.
+async fn quality(
+    gateway: &Gateway,
+    prompt: &Prompt,
+    answers: [&Answer; 2],
+    args: &CalibrateArgs,
+) -> anyhow::Result<([f64; 2], By)> {
+    let number = |right: bool| f64::from(u8::from(right));
+    if let (Some(fast), Some(strong)) =
+        (prompt.is_right(&answers[0].text)?, prompt.is_right(&answers[1].text)?)
+    {
+        return Ok(([number(fast), number(strong)], By::Label));
+    }
+    if let Some(judge) = &args.judge {
+        let fast = judged(gateway, judge, prompt, &answers[0].text).await?;
+        let strong = judged(gateway, judge, prompt, &answers[1].text).await?;
+        return Ok(([number(fast), number(strong)], By::Judge));
+    }
+    Ok(([agreement(&answers[0].text, &answers[1].text), 1.0], By::Agreement))
+}
+
+/// Whether the judge calls it right.
+async fn judged(gateway: &Gateway, judge: &str, prompt: &Prompt, answer: &str) -> anyhow::Result<bool> {
+    /// A judge may think first.
+    const TOKENS_MAX: u32 = 1024;
+    let Some(question) = self_check::question(&prompt.request, answer) else { return Ok(false) };
+    // Not every server has log-probabilities: its word counts.
+    let question = GenerateRequest { logprobs: None, max_tokens: Some(TOKENS_MAX), ..question };
+    let said = ask(gateway, judge, &question, &mut |_: &Event| {}).await?.text.to_lowercase();
+    let word = said.split(|c: char| !c.is_alphanumeric()).find(|w| matches!(*w, "yes" | "no"));
+    match word {
+        Some(word) => Ok(word == "yes"),
+        None => anyhow::bail!("the judge {judge} says neither yes nor no: '{}'", said.trim()),
+    }
+}
+
+async fn embedding(
+    gateway: &Gateway,
+    cascade: &Cascade,
+    request: &GenerateRequest,
+) -> anyhow::Result<Vec<f64>> {
+    let embed = cascade.prerouter.as_ref().and_then(|p| p.embed.as_ref()).unwrap_or(&cascade.fast);
+    let vector = gateway.embedding(embed, &last_user_text(request)).await;
+    let vector = vector.ok_or_else(|| {
+        anyhow::anyhow!(
+            "'{embed}' makes no embeddings: prerouter.embed names a group with a model in this process"
+        )
+    })?;
+    Ok(vector.into_iter().map(f64::from).collect())
+}

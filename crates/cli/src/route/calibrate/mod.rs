@@ -1,0 +1,124 @@
+//! `octet route calibrate`: asks both models of a cascade the same questions, and says which signal tells right answers from wrong
+//! ones, and what each threshold would have done.
+
+mod labels;
+mod measure;
+mod report;
+mod svg;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use octet_config::{Cascade, Config, printable};
+use octet_serve::{App, Options};
+
+use crate::numbers::positive;
+use crate::serve::{ServeArgs, routes};
+use crate::settings::Settings;
+use crate::stderr::note;
+use labels::Prompt;
+
+/// Which cascade, by which questions.
+#[derive(Debug, Args)]
+pub struct CalibrateArgs {
+    /// A question a line: {"prompt": "...", "answer": "..."}, or a request of OpenAI's chat with its "messages". Labels are
+    /// answer (a text that a right answer holds, or a list of them), regex, and tests (commands that get the answer on
+    /// standard input; see --run-tests).
+    #[arg(value_name = "PROMPTS.jsonl")]
+    prompts: PathBuf,
+    /// The router's file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The cascade's name. Default: the only one that the file has.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// The signal that thresholds are for: margin.q25, mean_logprob, self_check, ... Default: the one with the highest AUC.
+    #[arg(long, value_name = "SIGNAL", alias = "measure")]
+    signal: Option<String>,
+    /// A model of the file that says which answers are right where a line has no label. Without it, a line without a label counts
+    /// the words in common with the strong model's answer.
+    #[arg(long, value_name = "NAME")]
+    judge: Option<String>,
+    /// Run the tests that stand in the lines: commands of the file, on this machine.
+    #[arg(long)]
+    run_tests: bool,
+    /// Also ask the fast model whether its answers are right (confidence.self_check).
+    #[arg(long)]
+    self_check: bool,
+    /// Also train a prerouter, and write its weights to this file.
+    #[arg(long, value_name = "FILE")]
+    prerouter: Option<PathBuf>,
+    /// Longest answer in tokens.
+    #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
+    max_tokens: usize,
+    /// Rows of the table.
+    #[arg(long, value_name = "N", default_value = "20", value_parser = positive)]
+    rows: usize,
+    /// Find the threshold that reaches this share of the strong model's quality with the fewest requests for it.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, alias = "agreement")]
+    quality: f64,
+    /// Also draw cost against quality, as SVG.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON: every question's measures and quality, the AUCs, and the rows.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
+    let config = routes::read_unguarded(&args.config)?;
+    let cascade = cascade(&config, args.name.as_deref())?.clone();
+    let prompts = prompts(args)?;
+    let signal = args.signal.as_deref().map(|s| report::signal(s, args.self_check)).transpose()?;
+    let plain = ServeArgs::plain()?;
+    let mut options = Options::new(Vec::new());
+    let made = routes::routes(config, &args.config, &plain, settings)?;
+    options.routes = Some(octet_serve::Routes { watch: None, ..made });
+    let measured = crate::serve::serving_runtime()?.block_on(async {
+        let app = App::new(options).map_err(anyhow::Error::from_boxed)?;
+        let gateway = app.gateway().context("there is no router")?;
+        let mut all = Vec::new();
+        for (i, prompt) in prompts.iter().enumerate() {
+            let place = || format!("prompt {}", i + 1);
+            all.push(measure::measure(gateway, &cascade, prompt, args).await.with_context(place)?);
+            note!("{} of {}", i + 1, prompts.len());
+        }
+        gateway.stop().await;
+        anyhow::Ok(all)
+    })?;
+    anyhow::ensure!(
+        measured.iter().any(|m| m.sureness.iter().any(Option::is_some)),
+        "no answer of '{}' could be measured: its server gives no log-probabilities",
+        cascade.fast
+    );
+    report::report(args, &cascade, signal, &measured)
+}
+
+fn cascade<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<&'a Cascade> {
+    let all: Vec<&str> = config.cascades.iter().map(|c| c.name.as_str()).collect();
+    let all = all.join(", ");
+    let all = printable(&all);
+    match (name, &config.cascades[..]) {
+        (_, []) => anyhow::bail!(
+            "the file has no cascade, so there is no threshold to find; docs/routing.md says how one is written"
+        ),
+        (None, [only]) => Ok(only),
+        (Some(name), cascades) => cascades
+            .iter()
+            .find(|c| c.name == name)
+            .with_context(|| format!("there is no cascade '{}'; there are: {all}", printable(name))),
+        (None, _) => anyhow::bail!("the file has several cascades: {all}; give a --name"),
+    }
+}
+
+fn prompts(args: &CalibrateArgs) -> anyhow::Result<Vec<Prompt>> {
+    let text = crate::chat::read(&args.prompts)?;
+    let mut out = Vec::new();
+    for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+        let place = || format!("{}:{}", args.prompts.display(), i + 1);
+        out.push(Prompt::read(line, args.max_tokens, args.run_tests).with_context(place)?);
+    }
+    anyhow::ensure!(!out.is_empty(), "{}: holds no question", args.prompts.display());
+    Ok(out)
+}
