@@ -330,12 +330,12 @@ fn cascades_and_processes_are_checked() {
     refused(&cascade(", rules: [{tools: true, check: true}]"), &["check is for rules with to: fast"]);
     refused(&cascade(", confidence: {}"), &["confidence needs a threshold"]);
     refused(&cascade(", confidence: {margin: 1, window: 9999}"), &["at most 1024 tokens"]);
-    refused(&cascade(", confidence: {signal: top2, threshold: 0.5}"), &["'top2'", "margin.q25"]);
+    refused(&cascade(", confidence: {signal: top2, threshold: 0.5}"), &["is 'top2'; it is top1, margin or entropy"]);
     refused(&cascade(", confidence: {signal: top1}"), &["belong together"]);
     refused(&cascade(", confidence: {threshold: 1, margin: 1}"), &["belong together"]);
     refused(&cascade(", confidence: {self_check: 1.5}"), &["self_check"]);
     refused(&cascade(", prerouter: {}"), &["prerouter needs a file"]);
-    refused(&cascade(", prerouter: {file: none.json}"), &["prerouter.file", "none.json"]);
+    refused(&cascade(", prerouter: {file: none.json}"), &["prerouter.file: 'none.json': "]);
     refused("cascades: [{model_name: c, fast: a, rules: [{tools: true}]}]\n", &["a cascade needs strong"]);
     let process = |body: &str| format!("processes: {{models: {{p: {{{body}}}}}}}\n");
     refused(&process(""), &["the process 'p' needs a cmd"]);
