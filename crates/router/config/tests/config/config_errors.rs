@@ -330,7 +330,10 @@ fn cascades_and_processes_are_checked() {
     refused(&cascade(", rules: [{tools: true, check: true}]"), &["check is for rules with to: fast"]);
     refused(&cascade(", confidence: {}"), &["confidence needs a threshold"]);
     refused(&cascade(", confidence: {margin: 1, window: 9999}"), &["at most 1024 tokens"]);
-    refused(&cascade(", confidence: {signal: top2, threshold: 0.5}"), &["is 'top2'; it is top1, margin or entropy"]);
+    refused(
+        &cascade(", confidence: {signal: top2, threshold: 0.5}"),
+        &["is 'top2'; it is top1, margin or entropy"],
+    );
     refused(&cascade(", confidence: {signal: top1}"), &["belong together"]);
     refused(&cascade(", confidence: {threshold: 1, margin: 1}"), &["belong together"]);
     refused(&cascade(", confidence: {self_check: 1.5}"), &["self_check"]);

@@ -4,7 +4,6 @@
 mod common;
 
 mod anthropic;
-mod cascade_figures;
 mod connections;
 mod description;
 mod devices;
