@@ -58,7 +58,7 @@ pub struct Mtp<B: Backend> {
 pub struct DraftHead<B: Backend> {
     /// The rows.
     pub weight: B::Weight,
-    /// Which token each of the first ones is; the rest are places for those of the text ([`super::mtp::Recent`]).
+    /// Which token each of the first ones is; the rest are places for those of the text (`models/recent.rs`).
     pub ids: Vec<u32>,
     /// How many such places there are.
     pub recent: usize,
