@@ -9,10 +9,10 @@ layout(binding = 1, std430) writeonly buffer Chosen { uint chosen[]; };    // [n
 layout(binding = 2, std430) writeonly buffer Share { float share[]; };     // [n, top_k]
 layout(binding = 3, std430) readonly buffer Floats { float floats[]; };    // normalised rows
 layout(binding = 4, std430) readonly buffer SharedRouter { float shared_w[]; };
-layout(binding = 5, std430) writeonly buffer Gate { float gate[]; };       // [n]
-layout(binding = 6, std430) buffer Counts { uint counts[]; };              // [layers, experts]
+layout(binding = 5, std430) buffer Gate { float gate[]; };       // [n]
+layout(binding = 6, std430) buffer Counts { uint counts[]; };              // [layers, experts]; then the routes: [layers, tokens, top_k + 1]
 
-layout(push_constant) uniform Push { uint experts, top_k, hidden, has_shared, counts_at, normalise; } p;
+layout(push_constant) uniform Push { uint experts, top_k, hidden, has_shared, counts_at, normalise, routes_at; } p;
 
 #define LOGIT(i) logits[i]
 #include "route.glsl"

@@ -63,6 +63,7 @@ void route(uint t) {
             chosen[t * p.top_k + rank] = ids[k];
             share[t * p.top_k + rank] = picked[k] / sum;
             atomicAdd(counts[p.counts_at + ids[k]], 1u);
+            counts[p.routes_at + t * (p.top_k + 1u) + k] = ids[k];
         }
     }
     barrier();
@@ -75,7 +76,10 @@ void route(uint t) {
             if (me < half_) { precise float s = best[me] + best[me + half_]; best[me] = s; }
             barrier();
         }
-        if (me == 0u) { gate[t] = sigmoid(best[0]); }
+        if (me == 0u) {
+            gate[t] = sigmoid(best[0]);
+            counts[p.routes_at + t * (p.top_k + 1u) + p.top_k] = floatBitsToUint(gate[t]);
+        }
         barrier();
     }
 }

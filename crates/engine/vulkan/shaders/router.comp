@@ -12,15 +12,15 @@ layout(binding = 7, std430) writeonly buffer Chosen { uint chosen[]; };    // [n
 layout(binding = 8, std430) writeonly buffer Share { float share[]; };     // [n, top_k]
 layout(binding = 9, std430) readonly buffer Floats { float floats[]; };    // normalised rows
 layout(binding = 10, std430) readonly buffer SharedRouter { float shared_w[]; };
-layout(binding = 11, std430) writeonly buffer Gate { float gate[]; };      // [n]
-layout(binding = 12, std430) buffer Counts { uint counts[]; };             // [layers, experts]
+layout(binding = 11, std430) buffer Gate { float gate[]; };      // [n]
+layout(binding = 12, std430) buffer Counts { uint counts[]; };             // [layers, experts]; then the routes: [layers, tokens, top_k + 1]
 layout(binding = 13, std430) writeonly buffer Tiles { uint tiles[]; };
 layout(binding = 14, std430) writeonly buffer Pairs { uint pairs[]; };
 layout(binding = 15, std430) coherent buffer Tickets { uint tickets[]; };
 
 layout(push_constant) uniform Push {
     uint rows, cols, n, x_stride, y_stride, has_bias, add;
-    uint experts, top_k, hidden, has_shared, counts_at, normalise;
+    uint experts, top_k, hidden, has_shared, counts_at, normalise, routes_at;
     uint ticket;
 } p;
 

@@ -101,6 +101,8 @@ pub struct Vulkan {
     pub(crate) expert_slots: Option<usize>,
     /// Barriers and kernels of the last step.
     pub(crate) last_step: (u32, u32),
+    /// Tokens of the last step.
+    pub(crate) tokens: usize,
     pub(crate) device: Arc<Device>,
 }
 
@@ -138,6 +140,7 @@ impl Vulkan {
             exact: options.exact,
             expert_slots: options.expert_slots,
             last_step: (0, 0),
+            tokens: 0,
             device,
         })
     }
@@ -472,6 +475,7 @@ impl Backend for Vulkan {
         if let Some(e) = self.fault.take() {
             return Err(e);
         }
+        self.tokens = batch.len();
         let key = StepKey {
             pass,
             tokens: batch.len(),
@@ -487,6 +491,10 @@ impl Backend for Vulkan {
 
     fn has_failed(&self) -> bool {
         self.fault.is_some()
+    }
+
+    fn records_routes(&self) -> bool {
+        true
     }
 
     fn count_experts(&mut self, counts: &ExpertCounts) {

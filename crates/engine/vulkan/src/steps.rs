@@ -156,17 +156,28 @@ impl Vulkan {
     pub(crate) fn add_counts(&mut self, counts: &ExpertCounts) -> Result<(), Error> {
         self.recorder.flush()?;
         let Some(scratch) = &self.scratch else { return Ok(()) };
-        let experts = counts.experts();
+        let [layers, experts, tokens, top_k] = scratch.counted;
         if experts == 0 {
             return Ok(());
         }
-        let layers = scratch.counts.bytes as usize / (4 * experts);
         let mut bytes = vec![0; 4 * layers * experts];
         scratch.counts.read(0, &mut bytes);
         for (i, b) in bytes.as_chunks::<4>().0.iter().enumerate() {
             match u32::from_le_bytes(*b) {
                 0 => {}
                 n => counts.add(i / experts, i % experts, n as usize),
+            }
+        }
+        if counts.is_traced() {
+            let stride = 4 * (top_k + 1);
+            let mut routes = vec![0; self.tokens * stride];
+            for layer in 0..layers {
+                scratch.counts.read((bytes.len() + layer * tokens * stride) as u64, &mut routes);
+                for (token, route) in routes.chunks_exact(stride).enumerate() {
+                    let word = |i: usize| u32::from_le_bytes(route.as_chunks::<4>().0[i]);
+                    let experts = (0..top_k).map(|k| word(k) as usize);
+                    counts.record(layer, token, experts, f32::from_bits(word(top_k)));
+                }
             }
         }
         bytes.fill(0);

@@ -182,6 +182,25 @@ fn experts_are_counted_as_the_router_chooses() {
     assert_eq!(be.counts.layers().collect::<Vec<_>>(), oracle.counts.layers().collect::<Vec<_>>());
 }
 
+#[test]
+fn routes_of_tokens_are_the_oracles() {
+    let Some(be) = vulkan() else { return };
+    let shape =
+        Shape { seed: 3, experts: 7, top_k: 3, kv: KvType::F32.into(), shared: true, ..plain_shape() };
+    let (mut oracle, mut be) = (layers(Reference, &shape), layers(be, &shape));
+    oracle.counts.trace(true);
+    be.counts.trace(true);
+    for batch in two_steps(20) {
+        let _ = (be.step(&batch), oracle.run(&batch));
+        be.be.count_experts(&be.counts);
+        for t in 0..batch.len() {
+            let [got, want] = [&be.counts, &oracle.counts].map(|c| c.routes(t).expect("they are asked for"));
+            assert_eq!(got.experts, want.experts, "token {t}");
+            assert!(got.gates.iter().zip(&want.gates).all(|(g, w)| g.abs_diff(*w) <= 1), "{got:?} {want:?}");
+        }
+    }
+}
+
 /// Results of two steps, and of one-token steps after them, with experts in slots of which there are fewer than the steps need.
 #[test]
 fn where_experts_lie_changes_no_bit() {

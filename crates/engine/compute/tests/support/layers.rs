@@ -205,7 +205,7 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
         head: weight!(VOCAB, hidden),
         embedding: be.embedding(&r.matrix(GgmlType::F32, VOCAB, hidden)).unwrap(),
         cache: be.cache(&cache, step).unwrap(),
-        counts: ExpertCounts::new(2, s.experts),
+        counts: ExpertCounts::new(2, s.experts).with_trace(2, step.tokens, s.top_k),
         shape: s.clone(),
         be,
     }

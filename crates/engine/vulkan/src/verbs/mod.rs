@@ -54,8 +54,11 @@ pub(crate) struct Scratch {
     pub(crate) shared_gate: Arc<Buffer>,
     pub(crate) tiles: Arc<Buffer>,
     pub(crate) pairs: Arc<Buffer>,
-    /// Tokens that went to each expert of each layer since they were read.
+    /// Tokens that went to each expert of each layer since they were read; then the routes of the last step: the experts of each layer and token,
+    /// the likeliest first, and the gate of the shared one.
     pub(crate) counts: Arc<Buffer>,
+    /// Layers, experts of each, tokens of a step, and experts of a token, as `counts` has them.
+    pub(crate) counted: [usize; 4],
     /// Slots of experts: [`crate::experts`] has the layout; and those that a step fills.
     pub(crate) slots: Arc<Buffer>,
     pub(crate) fills: Arc<Buffer>,
@@ -95,7 +98,8 @@ impl Scratch {
         let t = step.tokens;
         let pairs = t * step.top_k;
         let floats = |len: usize| memory.buffer(4 * len as u64, Place::Device);
-        let counts = memory.buffer(4 * (layers * step.experts) as u64, Place::Host)?;
+        let words = layers * (step.experts + if step.experts > 0 { t * (step.top_k + 1) } else { 0 });
+        let counts = memory.buffer(4 * words as u64, Place::Host)?;
         counts.write(0, &vec![0; counts.bytes as usize]);
         let counts_dummy = floats(1)?; // `slot_tables` has better ones where experts are paged
         let partial = if step.heads == 0 { 16 } else { PARTIAL_BYTES };
@@ -117,6 +121,7 @@ impl Scratch {
             tiles: floats(1 + 3 * (pairs + 1))?,
             pairs: floats(pairs)?,
             counts,
+            counted: [layers, step.experts, t, step.top_k],
             slots: counts_dummy.clone(),
             fills: counts_dummy,
             factors: floats(2 * t)?,

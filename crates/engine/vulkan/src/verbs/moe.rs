@@ -22,6 +22,7 @@ impl Vulkan {
         let (e_gate, e_up, e_inner) = (s.expert_gate.clone(), s.expert_up.clone(), s.expert_inner.clone());
         let (e_out, shared_out) = (s.expert_out.clone(), s.shared_out.clone());
         let (hidden, pairs) = (m.router.cols, n * m.top_k);
+        let [layers, experts, tokens, _] = s.counted;
 
         let forms = [hidden.is_multiple_of(32), true];
         self.norm_stage(n, hidden, &h.buffer, (&m.norm.buffer, m.eps), forms, &input)?;
@@ -36,6 +37,7 @@ impl Vulkan {
             m.shared.is_some().into(),
             (layer * m.experts) as u32,
             m.norm_top_k.into(),
+            (layers * experts + layer * tokens * (m.top_k + 1)) as u32,
         ];
         let mut kernel = self.projection(n, &input, &m.router, &router, false, None);
         if is_few {
