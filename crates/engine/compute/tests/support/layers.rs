@@ -304,9 +304,8 @@ impl<B: Backend> Layers<B> {
         };
         if as_step {
             be.step(Pass::Other, batch, |be| body(be, false)).expect("the step works");
-            let mut values = vec![0.0; batch.outputs().len() * VOCAB];
-            be.read(&logits, &mut values);
-            states.push(values);
+            states.push(vec![0.0; batch.outputs().len() * VOCAB]);
+            be.read(&logits, &mut states[0]);
         } else {
             body(be, true);
         }
