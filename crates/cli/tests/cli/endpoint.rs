@@ -100,7 +100,7 @@ struct Reply<'a> {
 }
 
 impl Reply<'_> {
-    /// Waits until so many have been answered at a time; if they never are, the test that counts them says so.
+    /// Waits until this number of requests has been answered at a time; if they never are, the test that counts them says so.
     fn wait_for(&self, running: usize) {
         let began = Instant::now();
         let max = || self.seen.map_or(running, |s| s.running_max.load(Ordering::SeqCst));

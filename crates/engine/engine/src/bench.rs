@@ -25,9 +25,9 @@ pub struct Test {
 /// What a test times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Processing a prompt of so many tokens (`pp`).
+    /// Prompt processing: tokens of the prompt (`pp`).
     Prompt(usize),
-    /// Generating so many tokens one by one (`tg`).
+    /// Text generation: tokens, one a step (`tg`).
     Generate(usize),
 }
 

@@ -130,7 +130,7 @@ impl Memory {
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The same with a draft model of so many bytes.
+    /// The same with a draft model of `bytes` bytes.
     pub fn with_draft(self, bytes: u64) -> Self {
         Self { speculation: self.speculation.saturating_add(bytes), ..self }
     }

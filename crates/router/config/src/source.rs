@@ -8,7 +8,7 @@ pub trait Source {
     /// The variable of this name, where it is set. (An empty one counts as not set.)
     fn variable(&self, name: &str) -> Option<String>;
 
-    /// The text of a file of no more than so many bytes.
+    /// The text of a file of at most `bytes_max` bytes.
     fn read(&self, path: &Path, bytes_max: u64) -> io::Result<String>;
 
     /// Unsupported keys that need not be enforced, as `--ignore-unsupported` names them: `guardrails`,

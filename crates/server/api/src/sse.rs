@@ -63,7 +63,7 @@ pub enum SseError {
     NotUtf8,
 }
 
-/// Longest event that a decoder takes, if not told otherwise.
+/// Default of the longest event that a decoder takes.
 pub const EVENT_BYTES_MAX: usize = 16 << 20;
 
 /// Reads a stream that comes in pieces, cut anywhere.

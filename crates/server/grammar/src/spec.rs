@@ -81,7 +81,7 @@ pub enum ToolSyntax {
 }
 
 impl ToolSyntax {
-    /// Whether calls are told from text by standing at the answer's beginning, and not by a token.
+    /// Whether calls are recognised by their place at the beginning of the answer, not by a token.
     pub(crate) fn is_told_by_place(&self, vocabulary: &Vocabulary) -> bool {
         match self {
             Self::Native(syntax) => syntax.at_start() && vocabulary.special(syntax.trigger()).is_none(),

@@ -32,7 +32,7 @@ pub enum ToolSyntax {
     Hermes,
     /// As the model's own chat template writes them.
     Native(Arc<CallSyntax>),
-    /// gpt-oss' messages in channels, of which some are calls. Reasoning is told by its channel.
+    /// gpt-oss' messages in channels, of which some are calls. Reasoning has a channel of its own.
     Harmony,
 }
 
@@ -144,7 +144,7 @@ pub enum ReasoningFormat {
     /// Apart from the content, without its tags.
     #[default]
     Deepseek,
-    /// Nowhere: it is told from the content, and left out.
+    /// Nowhere: it is recognised and left out.
     Hidden,
     /// It stays in the content as generated, tags and all.
     None,
@@ -201,7 +201,7 @@ impl Format {
         let mut out: Vec<&str> =
             self.reasoning.iter().flat_map(|r| tags(&r.open).chain(tags(&r.close))).collect();
         match &self.tools {
-            // In channels reasoning is told by them as well.
+            // Channels separate reasoning as well.
             ToolSyntax::Harmony => {
                 out.extend(["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"]);
             }

@@ -104,7 +104,7 @@ impl Plan {
 
 #[derive(Debug)]
 enum At {
-    /// So many bytes of the text came.
+    /// Number of bytes of the text that have come.
     Text(usize),
     /// In a name or an id.
     Word,

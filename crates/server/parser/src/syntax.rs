@@ -123,7 +123,7 @@ impl Tagged {
         other.map_or(&self.text, |(_, text)| text)
     }
 
-    /// Whether strings are told from all other values by what stands before them.
+    /// Whether the text before a value distinguishes strings from all other values.
     pub fn tells_strings(&self) -> bool {
         self.others.iter().all(|(_, text)| *text != self.text)
     }
@@ -152,7 +152,7 @@ impl CallSyntax {
         &opening[..end]
     }
 
-    /// Whether calls are told from text only by their place: they begin the answer.
+    /// Whether only their place distinguishes calls from text: they begin the answer.
     pub fn at_start(&self) -> bool {
         let trigger = self.trigger();
         trigger.len() < 2 || !trigger.starts_with(['<', '['])

@@ -42,7 +42,7 @@ pub struct Options {
     pub reasoning: ReasoningFormat,
     /// Refuse what otherwise is accepted with a warning: fields that are unknown, or only tune.
     pub strict: bool,
-    /// Connections at once. Further ones are told so.
+    /// Maximum number of open connections. Further ones get an error.
     pub connections_max: usize,
     /// Prompts that are rendered and tokenized at once, of all requests; the rest of the processors is the models'.
     pub prompts_at_once: usize,

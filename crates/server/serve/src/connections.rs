@@ -61,7 +61,7 @@ pub enum Stage {
 pub enum Worth {
     /// Nothing comes over it, since so long.
     Idle(std::cmp::Reverse<Duration>),
-    /// A body comes at so many bytes a second.
+    /// Rate of a body in bytes per second.
     Slow(u64),
 }
 
@@ -238,7 +238,7 @@ impl Activity {
     }
 
     /// Has it closed; its place is another's now. `None` where it was given away already. With a place in `parting` a client
-    /// that was sending a body is told why.
+    /// that was sending a body gets the reason.
     pub fn make_way(&self, parting: Option<OwnedSemaphorePermit>) -> Option<OwnedSemaphorePermit> {
         let mut held = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let place = held.take()?;
@@ -307,7 +307,7 @@ async fn run<C: Served>(
             if activity.dropped.load(Ordering::Acquire) {
                 return Ok(());
             }
-            // Who is told why gets the time to read it.
+            // The client gets the time to read the reason.
             if activity.refused.load(Ordering::Acquire) { REST_TIME_MAX } else { Duration::ZERO }
         }
         _ = close.changed() => REST_TIME_MAX,

@@ -43,9 +43,9 @@ const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// After the system has refused a connection (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections beyond the most that there may be, which are told so, or asked how the server is. The newest always find a place.
+/// Connections over the limit: they get an error, or health and metrics. The newest always find a place.
 const TURNED_AWAY_MAX: usize = 64;
-/// Connections that made way and whose clients are still told why; others are closed without a word.
+/// Connections that were closed to make room and whose clients still get the reason; further ones are closed without it.
 const PARTING_MAX: usize = 64;
 /// Longest time for the request of such a one to come.
 const TURNED_AWAY_TIME_MAX: Duration = Duration::from_secs(5);
@@ -160,7 +160,7 @@ impl Server {
         }
         app.models.stop(if stopped { Shutdown::Now } else { Shutdown::Drain }).await;
         if stopped {
-            // Whose answer was broken off is told so.
+            // Clients whose answers were interrupted get an error.
             let _ = tokio::time::timeout(LAST_WORD_TIME_MAX, closed).await;
         }
     }
@@ -172,7 +172,7 @@ async fn reached(stage: &mut watch::Receiver<Stage>, which: Stage) {
     let _ = stage.wait_for(|s| *s >= which).await;
 }
 
-/// Waits until the server has been told to end, and everything is answered.
+/// Waits for the signal to shut down, and until every request is answered.
 async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
     reached(stage, Stage::Drain).await;
     tracing::info!(requests = app.busy(), "draining; once more to stop at once");

@@ -17,7 +17,7 @@ use crate::Error;
 /// earlier builds have stored is not found any more.
 const VERSION: u32 = 2;
 
-/// Files are hashed in pieces of so many bytes, by several threads; a file's hash is that of its pieces' hashes.
+/// Files are hashed in pieces of this size in bytes, by several threads; a file's hash is that of its pieces' hashes.
 const PIECE: usize = 16 << 20;
 /// Threads that hash: the disk and the memory are no faster for more.
 const THREADS_MAX: usize = 8;
@@ -46,7 +46,7 @@ impl<'a> Contents<'a> {
         unknown.map(|f| f.bytes.len() as u64).sum()
     }
 
-    /// Reads what is not known, which `progress` is told in bytes. The model has been loaded: a file that has changed
+    /// Reads what is not known; `progress` gets the bytes read. The model has been loaded: a file that has changed
     /// since it was opened may have been loaded in part before and in part after, and gets a hash that never comes again.
     fn hash(mut self, h: &mut blake3::Hasher, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         let files = self.model.files();
@@ -100,7 +100,7 @@ fn is_settled(stamp: &Stamp) -> bool {
     i128::from(stamp.modified_ns.max(stamp.changed_ns)) + TICK_NS < nanoseconds()
 }
 
-/// BLAKE3 of the pieces' BLAKE3. `read` is told the bytes of each piece.
+/// BLAKE3 of the pieces' BLAKE3. `read` gets the bytes of each piece.
 fn hash_file(file: &Mapped, read: &mut dyn FnMut(u64)) -> Key {
     let pieces = file.bytes.len().div_ceil(PIECE);
     let mut hashes = vec![Key::default(); pieces];
@@ -135,7 +135,7 @@ fn hash_file(file: &Mapped, read: &mut dyn FnMut(u64)) -> Key {
     blake3::hash(hashes.as_flattened()).into()
 }
 
-/// `numerics` names kernels and precision. `progress` is told bytes of [`Contents::bytes`].
+/// `numerics` names kernels and precision. `progress` gets bytes of [`Contents::bytes`].
 pub fn fingerprint(
     contents: Contents<'_>,
     numerics: &str,

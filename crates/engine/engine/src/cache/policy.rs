@@ -6,7 +6,7 @@
 
 use super::tree::{NodeId, Snapshot, SnapshotId, Tree, common};
 
-/// A state is copied or read only to save at least so many tokens.
+/// Minimum number of tokens that a copied or read state must save.
 pub const TOKENS_MIN: usize = 16;
 /// Tokens beyond which a snapshot is not worth more: else one long conversation that is over would stay for days.
 const TOKENS_MAX: usize = 4096;

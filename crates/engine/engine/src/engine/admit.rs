@@ -18,7 +18,7 @@ use crate::cache::{Arrival, Found, checkpoints};
 
 /// Tokens of an answer for which there must be room before it is begun.
 const HEADROOM: usize = 4 * PAGE_TOKENS;
-/// A prompt waits for another that is being computed if it then saves so many tokens.
+/// A prompt waits for another that is being computed if that saves at least this number of tokens.
 const SHARED_MIN: usize = 2 * PAGE_TOKENS;
 
 /// Files from disk that are taken in before a step: some 20 MB beside other sequences, more where none waits.

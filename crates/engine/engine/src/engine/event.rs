@@ -1,4 +1,4 @@
-//! What a request's listener is told, in this order: `Admitted`, some `PromptProgress`, `PromptLogprobs` or `Embedding`
+//! The events that a request's listener gets, in this order: `Admitted`, some `PromptProgress`, `PromptLogprobs` or `Embedding`
 //! where they were asked for, `Token`s, one `Done` for each choice. Or `Failed`, at any point and as the last.
 
 use std::ops::ControlFlow;
@@ -111,7 +111,7 @@ pub struct Timings {
     pub generation: Duration,
     /// Guesses that were computed (speculative decoding).
     pub drafted: usize,
-    /// Those of them that were right: so many tokens needed no step of their own.
+    /// Accepted guesses: tokens that needed no step of their own.
     pub accepted: usize,
 }
 

@@ -69,7 +69,7 @@ pub enum Step {
 struct Job {
     serial: u64,
     sink: Box<dyn EventSink>,
-    /// The listener is gone, or has been told that it is over.
+    /// The listener is gone, or has got its last event.
     closed: bool,
     failed: bool,
     salt: String,
@@ -169,7 +169,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Loads a model onto its device; `progress` is told the bytes loaded so far and in all.
+    /// Loads a model onto its device; `progress` gets the bytes loaded so far and in all.
     pub fn open(
         file: &octet_weights::Model,
         options: &Options,

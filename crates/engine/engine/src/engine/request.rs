@@ -42,7 +42,7 @@ pub struct Request {
     pub control_tokens: ControlTokens,
     /// Control tokens that appear in any case: those that the model's calls are written with.
     pub shown_tokens: Vec<u32>,
-    /// Log-probabilities of the prompt's tokens, and of so many likeliest rivals. The prompt is then computed in full.
+    /// Log-probabilities of the prompt's tokens, and of this number of most probable alternatives. The prompt is then computed in full.
     pub prompt_logprobs: Option<usize>,
     /// Return a pooled hidden state of the prompt; nothing is generated.
     pub pooling: Option<Pooling>,

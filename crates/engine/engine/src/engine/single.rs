@@ -106,7 +106,7 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Negative log-likelihood of each token but the first, given those before it. `tick` is told how many are done.
+    /// Negative log-likelihood of each token but the first, given those before it. `tick` gets the number of finished tokens.
     /// Fails where the model computes something that is no number.
     pub fn score(&mut self, tokens: &[u32], tick: &mut dyn FnMut(usize)) -> Result<Vec<f32>, Error> {
         let request = Request {

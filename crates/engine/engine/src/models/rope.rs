@@ -108,7 +108,7 @@ fn yarn(k: &Keys, theta: f64, factor: f32, original: f32, rope: &mut Rope) -> Re
         return Err(k.bad("rope.scaling.yarn_beta_fast", format!("is {fast}; expected at least {slow}")));
     }
     let dims = rope.dims as f64;
-    // The pair that turns so many times within the original context.
+    // The pair that makes this number of rotations within the original context.
     let pair =
         |turns: f32| dims * (f64::from(original) / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * theta.ln());
     let first = pair(fast).floor().max(0.0);

@@ -121,7 +121,7 @@ impl std::fmt::Debug for Place {
 }
 
 impl Handle {
-    /// Loads a model on a thread of its own. Returns when it is loaded; `progress` is told the bytes loaded so far and in
+    /// Loads a model on a thread of its own. Returns when it is loaded; `progress` gets the bytes loaded so far and in
     /// all.
     pub fn open(
         file: octet_weights::Model,

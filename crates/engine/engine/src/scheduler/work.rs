@@ -26,7 +26,7 @@ impl Submission {
         Self(Some((Box::new(request), sink, place)))
     }
 
-    /// Drops the request without a word: its submitter is told otherwise.
+    /// Drops the request without an event: its submitter learns of it in another way.
     pub fn refuse(mut self) {
         self.0 = None;
     }
@@ -45,7 +45,7 @@ const QUIET: Duration = Duration::from_secs(3);
 /// Between two parts of that; and between looks at whether those that drain have all come.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Works until it is told to end, or all handles are gone and everything is done. Should the engine panic, everybody
+/// Works until the shutdown message, or until all handles are gone and everything is done. Should the engine panic, everybody
 /// hears of it before the thread does so too.
 pub(super) fn work(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
     let result = catch_unwind(AssertUnwindSafe(|| run(engine, commands, shared)));

@@ -95,7 +95,7 @@ fn too_long() -> Error {
     Error::new(ErrorKind::InvalidOperation, what)
 }
 
-/// Fails where a text of so many bytes may not be made.
+/// Fails if a text of `bytes` bytes is over the limit.
 pub(super) fn check_text(bytes: usize) -> Result<(), Error> {
     if bytes > TEXT_BYTES_MAX { Err(too_long()) } else { Ok(()) }
 }

@@ -58,29 +58,7 @@ pub(crate) fn read(
         return None;
     };
     let api_base = format!("{}{}", address(params, &base)?, route.path);
-    let own_key = params.secret("api_key").or_else(|| credential?.api_key.clone());
-    let given = params.has("api_key") || credential.is_some_and(|c| c.api_key.is_some());
-    let api_key = if given || elsewhere {
-        own_key
-    } else {
-        let found = known.key_variables.iter().find_map(|v| Some((v, reader.variable(v)?)));
-        let found = found.and_then(|(variable, key)| {
-            let key = Secret::new(&key)?;
-            let what = format!("the environment variable {variable}");
-            reader.sendable(params.span, &what, key.expose()).then_some(key)
-        });
-        if let (None, Some(first), true) = (
-            &found,
-            known.key_variables.first(),
-            known.provider != Provider::Bedrock
-                && (known.base.is_some()
-                    || known.provider == Provider::AzureOpenAi
-                        && hosted::entra(params).is_ok_and(|application| application.is_none())),
-        ) {
-            reader.lacks(params.span, first);
-        }
-        found
-    };
+    let api_key = key(params, known, credential, elsewhere);
     let provider = match route.provider {
         Provider::OpenAi if !api_base.starts_with("https://api.openai.com/") => Provider::OpenAiCompatible,
         provider => provider,
@@ -116,6 +94,34 @@ pub(crate) fn read(
     })
 }
 
+/// The key of an entry: its own, its credential's, or the provider's variable. A variable that is not set is reported, unless the
+/// provider works without a key.
+fn key(params: &Fields, known: &Known, credential: Option<&Credential>, elsewhere: bool) -> Option<Secret> {
+    let reader = params.reader;
+    let own_key = params.secret("api_key").or_else(|| credential?.api_key.clone());
+    let given = params.has("api_key") || credential.is_some_and(|c| c.api_key.is_some());
+    if given || elsewhere {
+        return own_key;
+    }
+    let found = known.key_variables.iter().find_map(|v| Some((v, reader.variable(v)?)));
+    let found = found.and_then(|(variable, key)| {
+        let key = Secret::new(&key)?;
+        let what = format!("the environment variable {variable}");
+        reader.sendable(params.span, &what, key.expose()).then_some(key)
+    });
+    if let (None, Some(first), true) = (
+        &found,
+        known.key_variables.first(),
+        known.provider != Provider::Bedrock
+            && (known.base.is_some()
+                || known.provider == Provider::AzureOpenAi
+                    && hosted::entra(params).is_ok_and(|application| application.is_none())),
+    ) {
+        reader.lacks(params.span, first);
+    }
+    found
+}
+
 /// An address with the region and variables in it. `None` where one is not set, which is said then.
 fn filled(reader: &Reader, params: &Fields, base: &str, region: Option<&str>) -> Option<String> {
     let (Some(start), Some(end)) = (base.find('{'), base.find('}')) else { return Some(base.into()) };
@@ -128,7 +134,6 @@ fn filled(reader: &Reader, params: &Fields, base: &str, region: Option<&str>) ->
     Some(format!("{}{value}{}", &base[..start], &base[end + 1..]))
 }
 
-/// What is peculiar to a provider: gives the model's name there.
 /// The model of `openai/responses/o3-pro` or `azure/o_series/NAME`: the word in front tells LiteLLM's proxy how to ask, and is no
 /// part of the name.
 fn bare<'a>(reader: &Reader, span: &Span, provider: Provider, model: &'a str) -> &'a str {
@@ -144,6 +149,7 @@ fn bare<'a>(reader: &Reader, span: &Span, provider: Provider, model: &'a str) ->
     }
 }
 
+/// What is peculiar to a provider: gives the model's name there.
 fn quirks(
     known: &Known,
     model: &str,

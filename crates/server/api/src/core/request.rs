@@ -42,7 +42,7 @@ pub struct GenerateRequest {
     pub keep_alive: Option<KeepAlive>,
     /// The context that the client wants to have, in tokens (Ollama's `num_ctx`).
     pub context_length: Option<u32>,
-    /// What is to be told besides the answer.
+    /// What to report besides the answer.
     pub report: Reporting,
     /// Keep the answer for a later `previous_response_id`.
     pub store: bool,
@@ -204,7 +204,7 @@ impl PromptPart {
     }
 }
 
-/// What is to be told besides the answer, as llama.cpp's clients ask for it.
+/// What to report besides the answer, as requested by llama.cpp's clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reporting {
     /// How far the prompt is processed, while it is.

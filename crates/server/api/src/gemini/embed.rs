@@ -10,7 +10,7 @@ use crate::json::{self, Field, Object, Result};
 use crate::reader;
 use crate::rules::{Rules, tuning};
 
-/// Fields beside the content. What the vectors are for is told to providers that go by it.
+/// Fields beside the content. The purpose of the vectors is sent to providers that use it.
 const RULES: Rules = &[
     ("taskType", tuning("this model makes the same vectors for all tasks")),
     ("title", tuning("this model makes the same vectors with and without a title")),

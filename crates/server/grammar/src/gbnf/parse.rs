@@ -90,7 +90,7 @@ pub enum Node {
     Seq(Vec<Node>),
     /// One of them.
     Alt(Vec<Node>),
-    /// From so many times to so many.
+    /// Minimum and maximum number of repetitions.
     Repeat(Box<Node>, u32, Option<u32>),
 }
 

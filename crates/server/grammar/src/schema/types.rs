@@ -8,7 +8,7 @@ use super::{Policy, target};
 use crate::Error;
 use crate::limits::ONE_OF_MAX;
 
-/// A set of JSON types. Numbers that are whole and those that are not are told apart.
+/// A set of JSON types. Integers and other numbers are distinct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Types(u8);
 

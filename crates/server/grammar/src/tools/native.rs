@@ -40,7 +40,7 @@ pub(super) fn section(
     rules.rule("body", "section");
 }
 
-/// Lets the answer be text, which does not begin as calls do: those are told by their place.
+/// Lets the answer be text, which does not begin as calls do: those are recognised by their place.
 pub(super) fn or_text(rules: &mut Rules, syntax: &CallSyntax) {
     let first: String =
         syntax.trigger().chars().take(1).map(|c| regex_syntax::escape(&c.to_string())).collect();

@@ -255,7 +255,7 @@ impl Prober<'_> {
         let two = self.region(&[argument(VALUE), argument(VALUE)]);
         let two = two.filter(|t| NAMES.iter().all(|n| t.contains(n)));
         let syntax = split::syntax(&one, two.as_deref(), &arguments)?;
-        // What begins like any text cannot be told from it.
+        // A call that begins like any text cannot be distinguished from text.
         let is_clear = syntax.trigger().starts_with(['<', '[', '{', ']']) || syntax.trigger().len() > 2;
         is_clear.then_some(syntax)
     }

@@ -14,7 +14,7 @@ use super::{Activity, At, IDLE_MIN};
 
 /// How long a body may come, whatever it sends, and how long it may send nothing.
 const BODY_GRACE: Duration = Duration::from_secs(20);
-/// Each of so many bytes gives it a second more (Apache's mod_reqtimeout has the same rule and numbers).
+/// Each block of this many bytes extends the deadline by a second (Apache's mod_reqtimeout has the same rule and numbers).
 const BODY_BYTES_PER_S: u64 = 500;
 /// Longest time for a body to come.
 const BODY_TIME_MAX: Duration = Duration::from_secs(120);

@@ -120,7 +120,7 @@ pub async fn groups(State(app): State<Arc<App>>, request: Request) -> Response {
     json_response(200, json!({"data": groups}).to_string())
 }
 
-/// Of windows, prices and limits the largest is told, and an ability that one deployment has.
+/// Reports the largest of windows, prices and limits, and each ability that at least one deployment has.
 fn add(group: &mut Map<String, Value>, info: &Value) {
     const TOLD: &[&str] = &[
         "mode",
@@ -174,7 +174,7 @@ pub async fn token_counter(State(app): State<Arc<App>>, request: Request) -> Res
     .await
 }
 
-/// Tokens of a text of so many bytes, about.
+/// Estimated number of tokens of a text of `bytes` bytes.
 fn estimate(bytes: usize) -> usize {
     const BYTES_PER_TOKEN: usize = 4;
     bytes.div_ceil(BYTES_PER_TOKEN)

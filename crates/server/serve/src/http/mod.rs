@@ -118,7 +118,7 @@ pub fn routes(app: Arc<App>) -> Router {
     layered(router, app)
 }
 
-/// What those are told whose connection is one too many. Whoever looks after the server still sees how it is.
+/// Routes of connections over the limit: an error, but health and metrics still answer.
 pub fn full(app: Arc<App>) -> Router {
     let router = Router::new()
         .route("/health", get(status::health))

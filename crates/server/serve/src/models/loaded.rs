@@ -125,7 +125,7 @@ impl Loaded {
         })
     }
 
-    /// Whether a call is told from text as it begins.
+    /// Whether the beginning of a call distinguishes it from text.
     pub fn tells_calls(&self) -> bool {
         let by_place = match &self.format.tools {
             ToolSyntax::Native(syntax) => syntax.at_start(),

@@ -60,7 +60,7 @@ pub enum AcquireError {
 const IDLE_MIN: Duration = Duration::from_millis(500);
 /// Shortest turn of a model that others wait for.
 const TURN_MIN: Duration = Duration::from_secs(5);
-/// A turn is so many times as long as loading took.
+/// A turn takes this multiple of the loading time.
 const TURN_LOADS: u32 = 4;
 /// How often those who wait for memory look again, at the latest.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -212,7 +212,7 @@ impl Registry {
             )
             .into());
         }
-        // One is added at a time. The states are let go before the entries are taken: others take them the other way round.
+        // One is added at a time. The lock of the states is released before the entries are locked: others lock them in the other order.
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<&String> = std::iter::once(&spec.name).chain(&spec.aliases).collect();
         let twice = all.iter().enumerate().find(|(i, n)| names.contains_key(**n) || all[..*i].contains(*n));

@@ -10,9 +10,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry as Exposed;
 use serde_json::{Value, json};
 
-/// Of a layer's experts, the most used of which shares are told: 8, 32 and 128 of 256.
+/// Numbers of most used experts of a layer whose share is reported, as divisors: 8, 32 and 128 of 256.
 const PARTS: [usize; 3] = [32, 8, 2];
-/// Parts of all experts of all layers, in percent, whose share of all choices is told.
+/// Parts of all experts of all layers, in percent, whose share of all choices is reported.
 const COVERED: [usize; 6] = [5, 10, 25, 50, 75, 90];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -61,26 +61,33 @@ const E2E_S: [f64; 21] = [
 /// All metrics.
 pub struct Metrics {
     exposed: Exposed,
-    running: Level,
-    waiting: Level,
-    kv_usage: Share,
+    counts: Counts,
+    levels: Levels,
+    shares: Shares,
+    latencies: Latencies,
+    finished: Family<Finished, Counter>,
+    cache_config: Family<CacheConfig, Gauge>,
+    memory: Gauge,
+    experts: ExpertMetrics,
+    speculation: SpeculationMetrics,
+    /// What the router does.
+    pub routes: RouteMetrics,
+}
+
+/// Counters of requests and tokens.
+struct Counts {
     queries: Count,
     hits: Count,
     prompt_tokens: Count,
     generation_tokens: Count,
-    finished: Family<Finished, Counter>,
-    ttft: Times,
-    itl: Times,
-    e2e: Times,
-    queued: Times,
-    prefill: Times,
-    decode: Times,
-    cache_config: Family<CacheConfig, Gauge>,
-    // Ours.
+    computed: Count,
     refused: Count,
-    loaded: Share,
-    healthy: Level,
-    losses: Level,
+}
+
+/// Gauges of whole numbers, read off the engines.
+struct Levels {
+    running: Level,
+    waiting: Level,
     pages_idle: Level,
     snapshots: Level,
     snapshot_bytes: Level,
@@ -93,163 +100,183 @@ pub struct Metrics {
     disk_tokens: Level,
     disk_errors: Level,
     disk_dropped: Level,
-    computed: Count,
     preemptions: Level,
     steps: Level,
-    masked_steps: Level,
     step_bytes: Level,
     bandwidth: Level,
-    memory: Gauge,
+    healthy: Level,
+    losses: Level,
+    masked_steps: Level,
+}
+
+/// Gauges of shares and times.
+struct Shares {
+    kv_usage: Share,
+    loaded: Share,
     worst_step: Share,
     step_seconds: Share,
     masked_step_seconds: Share,
     mask_seconds: Share,
     mask_wait_seconds: Share,
-    experts: ExpertMetrics,
-    speculation: SpeculationMetrics,
-    /// What the router does.
-    pub routes: RouteMetrics,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        let mut exposed = Exposed::default();
+/// Histograms of the times of requests.
+struct Latencies {
+    ttft: Times,
+    itl: Times,
+    e2e: Times,
+    queued: Times,
+    prefill: Times,
+    decode: Times,
+}
+
+impl Counts {
+    fn new(exposed: &mut Exposed) -> Self {
         let mut count = |name: &str, help: &str| {
             let family = Count::default();
             exposed.register(name, help, family.clone());
             family
         };
-        let queries =
-            count("vllm:prefix_cache_queries", "Tokens of prompts that were looked for in the cache");
-        let hits = count("vllm:prefix_cache_hits", "Tokens of prompts that were found there");
-        let prompt_tokens = count("vllm:prompt_tokens", "Tokens of prompts, cached ones included");
-        let generation_tokens = count("vllm:generation_tokens", "Tokens generated");
-        let computed = count("octet:prompt_tokens_computed", "Tokens of prompts that were computed");
-        let refused = count("octet:requests_refused", "Requests that were refused for want of room");
+        Self {
+            queries: count(
+                "vllm:prefix_cache_queries",
+                "Tokens of prompts that were looked for in the cache",
+            ),
+            hits: count("vllm:prefix_cache_hits", "Tokens of prompts that were found there"),
+            prompt_tokens: count("vllm:prompt_tokens", "Tokens of prompts, cached ones included"),
+            generation_tokens: count("vllm:generation_tokens", "Tokens generated"),
+            computed: count("octet:prompt_tokens_computed", "Tokens of prompts that were computed"),
+            refused: count("octet:requests_refused", "Requests that were refused for want of room"),
+        }
+    }
+}
+
+impl Levels {
+    fn new(exposed: &mut Exposed) -> Self {
         let mut level = |name: &str, help: &str| {
             let family = Level::default();
             exposed.register(name, help, family.clone());
             family
         };
-        let running = level("vllm:num_requests_running", "Sequences on the model");
-        let waiting =
-            level("vllm:num_requests_waiting", "Sequences that wait, for the model to be loaded too");
-        let pages_idle = level("octet:kv_pages_idle", "Pages that are kept for later prompts");
-        let snapshots = level("octet:snapshots", "Snapshots of recurrent states in memory");
-        let snapshot_bytes = level("octet:snapshot_bytes", "Bytes of these");
-        let snapshots_taken = level("octet:snapshots_taken", "Snapshots taken since the model was loaded");
-        let snapshot_hits = level("octet:snapshot_hits", "Snapshots that a prompt went on from since then");
-        let snapshots_evicted = level("octet:snapshots_evicted", "Snapshots that made way since then");
-        let disk_files = level("octet:cache_disk_files", "Files of the cache's tier on disk");
-        let disk_bytes = level("octet:cache_disk_bytes", "Bytes of these");
-        let disk_hits =
-            level("octet:cache_disk_hits", "Prompts that went on from there since the model was loaded");
-        let disk_tokens = level("octet:cache_disk_tokens", "Tokens that they did not compute");
-        let disk_errors = level("octet:cache_disk_errors", "Files that were damaged, gone or not written");
-        let disk_dropped =
-            level("octet:cache_disk_dropped", "States that were to be stored there and were not");
-        let preemptions = level("octet:preemptions", "Sequences put back for want of pages since then");
-        let steps = level("octet:steps", "Steps of the model since then");
-        let step_bytes =
-            level("octet:step_bytes", "Bytes that they had to read: weights, states, keys and values");
-        let bandwidth = level(
-            "octet:memory_bandwidth_bytes",
-            "What the device's memory gives in a second; measured when the model rests first",
-        );
-        let healthy = level("octet:model_healthy", "1, or 0 while the model's device is lost");
-        let losses = level("octet:device_losses", "How many times the model's device was lost");
-        let masked_steps = level("octet:masked_steps", "Those that had constrained answers");
-        let memory = Gauge::default();
-        exposed.register("process_resident_memory_bytes", "Memory that the server holds", memory.clone());
+        Self {
+            running: level("vllm:num_requests_running", "Sequences on the model"),
+            waiting: level(
+                "vllm:num_requests_waiting",
+                "Sequences that wait, for the model to be loaded too",
+            ),
+            pages_idle: level("octet:kv_pages_idle", "Pages that are kept for later prompts"),
+            snapshots: level("octet:snapshots", "Snapshots of recurrent states in memory"),
+            snapshot_bytes: level("octet:snapshot_bytes", "Bytes of these"),
+            snapshots_taken: level("octet:snapshots_taken", "Snapshots taken since the model was loaded"),
+            snapshot_hits: level("octet:snapshot_hits", "Snapshots that a prompt went on from since then"),
+            snapshots_evicted: level("octet:snapshots_evicted", "Snapshots that made way since then"),
+            disk_files: level("octet:cache_disk_files", "Files of the cache's tier on disk"),
+            disk_bytes: level("octet:cache_disk_bytes", "Bytes of these"),
+            disk_hits: level(
+                "octet:cache_disk_hits",
+                "Prompts that went on from there since the model was loaded",
+            ),
+            disk_tokens: level("octet:cache_disk_tokens", "Tokens that they did not compute"),
+            disk_errors: level("octet:cache_disk_errors", "Files that were damaged, gone or not written"),
+            disk_dropped: level(
+                "octet:cache_disk_dropped",
+                "States that were to be stored there and were not",
+            ),
+            preemptions: level("octet:preemptions", "Sequences put back for want of pages since then"),
+            steps: level("octet:steps", "Steps of the model since then"),
+            step_bytes: level(
+                "octet:step_bytes",
+                "Bytes that they had to read: weights, states, keys and values",
+            ),
+            bandwidth: level(
+                "octet:memory_bandwidth_bytes",
+                "What the device's memory gives in a second; measured when the model rests first",
+            ),
+            healthy: level("octet:model_healthy", "1, or 0 while the model's device is lost"),
+            losses: level("octet:device_losses", "How many times the model's device was lost"),
+            masked_steps: level("octet:masked_steps", "Those that had constrained answers"),
+        }
+    }
+}
+
+impl Shares {
+    fn new(exposed: &mut Exposed) -> Self {
         let mut share = |name: &str, help: &str| {
             let family = Share::default();
             exposed.register(name, help, family.clone());
             family
         };
-        let kv_usage =
-            share("vllm:kv_cache_usage_perc", "Share of the KV cache that running sequences use, 0 to 1");
-        let loaded = share("octet:model_loaded", "How far the model is loaded, 0 to 1");
-        let worst_step =
-            share("octet:decode_step_seconds_max", "The longest step that had an answer's token in it");
-        let step_seconds = share("octet:step_seconds", "Time that all steps took since the model was loaded");
-        let masked_step_seconds = share(
-            "octet:masked_step_seconds",
-            "Time that those with constrained answers took, masks included",
-        );
-        let mask_seconds =
-            share("octet:mask_seconds", "Time that masks were computed, beside the steps' own work");
-        let mask_wait_seconds =
-            share("octet:mask_wait_seconds", "Time that steps waited for masks: what constraints cost");
+        Self {
+            kv_usage: share(
+                "vllm:kv_cache_usage_perc",
+                "Share of the KV cache that running sequences use, 0 to 1",
+            ),
+            loaded: share("octet:model_loaded", "How far the model is loaded, 0 to 1"),
+            worst_step: share(
+                "octet:decode_step_seconds_max",
+                "The longest step that had an answer's token in it",
+            ),
+            step_seconds: share("octet:step_seconds", "Time that all steps took since the model was loaded"),
+            masked_step_seconds: share(
+                "octet:masked_step_seconds",
+                "Time that those with constrained answers took, masks included",
+            ),
+            mask_seconds: share(
+                "octet:mask_seconds",
+                "Time that masks were computed, beside the steps' own work",
+            ),
+            mask_wait_seconds: share(
+                "octet:mask_wait_seconds",
+                "Time that steps waited for masks: what constraints cost",
+            ),
+        }
+    }
+}
+
+impl Latencies {
+    fn new(exposed: &mut Exposed) -> Self {
         let mut times = |name: &str, help: &str, new: fn() -> Histogram| {
             let family = Times::new_with_constructor(new);
             exposed.register(name, help, family.clone());
             family
         };
         let long: fn() -> Histogram = || Histogram::new(E2E_S);
-        let ttft = times("vllm:time_to_first_token_seconds", "From the request to the first token", || {
-            Histogram::new(TTFT_S)
-        });
-        let itl =
-            times("vllm:inter_token_latency_seconds", "From one token to the next", || Histogram::new(ITL_S));
-        let e2e = times("vllm:e2e_request_latency_seconds", "From the request to its end", long);
-        let queued = times("vllm:request_queue_time_seconds", "In the queue", long);
-        let prefill = times("vllm:request_prefill_time_seconds", "From there to the first token", long);
-        let decode = times("vllm:request_decode_time_seconds", "From there to the last", long);
+        Self {
+            ttft: times("vllm:time_to_first_token_seconds", "From the request to the first token", || {
+                Histogram::new(TTFT_S)
+            }),
+            itl: times("vllm:inter_token_latency_seconds", "From one token to the next", || {
+                Histogram::new(ITL_S)
+            }),
+            e2e: times("vllm:e2e_request_latency_seconds", "From the request to its end", long),
+            queued: times("vllm:request_queue_time_seconds", "In the queue", long),
+            prefill: times("vllm:request_prefill_time_seconds", "From there to the first token", long),
+            decode: times("vllm:request_decode_time_seconds", "From there to the last", long),
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut exposed = Exposed::default();
+        let memory = Gauge::default();
+        exposed.register("process_resident_memory_bytes", "Memory that the server holds", memory.clone());
         let finished = Family::<Finished, Counter>::default();
         exposed.register("vllm:request_success", "Answers that came to their end", finished.clone());
         let cache_config = Family::<CacheConfig, Gauge>::default();
         exposed.register("vllm:cache_config_info", "The cache's shape", cache_config.clone());
-        let experts = ExpertMetrics::new(&mut exposed);
-        let speculation = SpeculationMetrics::new(&mut exposed);
-        let routes = RouteMetrics::new(&mut exposed);
         Self {
-            exposed,
-            running,
-            waiting,
-            kv_usage,
-            queries,
-            hits,
-            prompt_tokens,
-            generation_tokens,
+            counts: Counts::new(&mut exposed),
+            levels: Levels::new(&mut exposed),
+            shares: Shares::new(&mut exposed),
+            latencies: Latencies::new(&mut exposed),
             finished,
-            ttft,
-            itl,
-            e2e,
-            queued,
-            prefill,
-            decode,
             cache_config,
-            refused,
-            loaded,
-            healthy,
-            losses,
-            pages_idle,
-            snapshots,
-            snapshot_bytes,
-            snapshots_taken,
-            snapshot_hits,
-            snapshots_evicted,
-            disk_files,
-            disk_bytes,
-            disk_hits,
-            disk_tokens,
-            disk_errors,
-            disk_dropped,
-            computed,
-            preemptions,
-            steps,
-            masked_steps,
-            step_bytes,
-            bandwidth,
             memory,
-            worst_step,
-            step_seconds,
-            masked_step_seconds,
-            mask_seconds,
-            mask_wait_seconds,
-            experts,
-            speculation,
-            routes,
+            experts: ExpertMetrics::new(&mut exposed),
+            speculation: SpeculationMetrics::new(&mut exposed),
+            routes: RouteMetrics::new(&mut exposed),
+            exposed,
         }
     }
 }
@@ -279,19 +306,19 @@ impl Metrics {
 
     /// A request was refused for want of room.
     pub fn refused(&self, model: &Model) {
-        self.refused.get_or_create(model).inc();
+        self.counts.refused.get_or_create(model).inc();
     }
 
     /// The first token of a request came.
     pub fn first_token(&self, model: &Model, after: Duration) {
-        self.ttft.get_or_create(model).observe(after.as_secs_f64());
-        self.generation_tokens.get_or_create(model).inc();
+        self.latencies.ttft.get_or_create(model).observe(after.as_secs_f64());
+        self.counts.generation_tokens.get_or_create(model).inc();
     }
 
     /// Another token came, so long after the one before it.
     pub fn token(&self, model: &Model, after: Duration) {
-        self.itl.get_or_create(model).observe(after.as_secs_f64());
-        self.generation_tokens.get_or_create(model).inc();
+        self.latencies.itl.get_or_create(model).observe(after.as_secs_f64());
+        self.counts.generation_tokens.get_or_create(model).inc();
     }
 
     /// An answer came to its end.
@@ -302,17 +329,18 @@ impl Metrics {
 
     /// A request came to its end.
     pub fn request(&self, model: &Model, took: &Took) {
-        self.prompt_tokens.get_or_create(model).inc_by(took.prompt_tokens);
-        self.queries.get_or_create(model).inc_by(took.prompt_tokens);
-        self.hits.get_or_create(model).inc_by(took.cached_tokens);
-        self.computed
+        self.counts.prompt_tokens.get_or_create(model).inc_by(took.prompt_tokens);
+        self.counts.queries.get_or_create(model).inc_by(took.prompt_tokens);
+        self.counts.hits.get_or_create(model).inc_by(took.cached_tokens);
+        self.counts
+            .computed
             .get_or_create(model)
             .inc_by(took.prompt_tokens - took.cached_tokens.min(took.prompt_tokens));
         let seconds = [
-            (&self.e2e, took.total),
-            (&self.queued, took.queued),
-            (&self.prefill, took.prefill),
-            (&self.decode, took.decode),
+            (&self.latencies.e2e, took.total),
+            (&self.latencies.queued, took.queued),
+            (&self.latencies.prefill, took.prefill),
+            (&self.latencies.decode, took.decode),
         ];
         for (times, time) in seconds {
             times.get_or_create(model).observe(time.as_secs_f64());
@@ -338,10 +366,10 @@ impl Metrics {
         let count = |family: &Count| family.get_or_create(&label).get() as f64;
         let cache = stats.cache;
         [
-            count(&self.generation_tokens),
-            count(&self.computed),
-            count(&self.queries),
-            count(&self.hits),
+            count(&self.counts.generation_tokens),
+            count(&self.counts.computed),
+            count(&self.counts.queries),
+            count(&self.counts.hits),
             stats.running as f64,
             (stats.waiting + models.waiting(index)) as f64,
             cache.pages_used as f64 / cache.pages.max(1) as f64,
@@ -365,40 +393,40 @@ impl Metrics {
             level.get_or_create(label).set(int(n as u64));
         };
         let cache = stats.cache;
-        set(&self.running, stats.running);
-        set(&self.waiting, stats.waiting + models.waiting(index));
-        set(&self.pages_idle, cache.pages_idle);
-        set(&self.snapshots, cache.snapshots);
-        set(&self.disk_files, cache.disk.files);
-        set(&self.healthy, usize::from(models.unhealthy(index).is_none()));
+        set(&self.levels.running, stats.running);
+        set(&self.levels.waiting, stats.waiting + models.waiting(index));
+        set(&self.levels.pages_idle, cache.pages_idle);
+        set(&self.levels.snapshots, cache.snapshots);
+        set(&self.levels.disk_files, cache.disk.files);
+        set(&self.levels.healthy, usize::from(models.unhealthy(index).is_none()));
         for (level, n) in [
-            (&self.snapshot_bytes, cache.snapshot_bytes),
-            (&self.snapshots_taken, cache.taken),
-            (&self.snapshot_hits, cache.hits),
-            (&self.snapshots_evicted, cache.evicted),
-            (&self.preemptions, stats.preemptions),
-            (&self.steps, stats.steps),
-            (&self.step_bytes, stats.step_bytes),
-            (&self.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle))),
-            (&self.masked_steps, stats.masked_steps),
-            (&self.losses, models.losses(index)),
-            (&self.disk_bytes, cache.disk.bytes),
-            (&self.disk_hits, cache.disk.hits),
-            (&self.disk_tokens, cache.disk.tokens),
-            (&self.disk_errors, cache.disk.errors),
-            (&self.disk_dropped, cache.disk.dropped),
+            (&self.levels.snapshot_bytes, cache.snapshot_bytes),
+            (&self.levels.snapshots_taken, cache.taken),
+            (&self.levels.snapshot_hits, cache.hits),
+            (&self.levels.snapshots_evicted, cache.evicted),
+            (&self.levels.preemptions, stats.preemptions),
+            (&self.levels.steps, stats.steps),
+            (&self.levels.step_bytes, stats.step_bytes),
+            (&self.levels.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle))),
+            (&self.levels.masked_steps, stats.masked_steps),
+            (&self.levels.losses, models.losses(index)),
+            (&self.levels.disk_bytes, cache.disk.bytes),
+            (&self.levels.disk_hits, cache.disk.hits),
+            (&self.levels.disk_tokens, cache.disk.tokens),
+            (&self.levels.disk_errors, cache.disk.errors),
+            (&self.levels.disk_dropped, cache.disk.dropped),
         ] {
             level.get_or_create(label).set(int(n));
         }
         let share = if cache.pages > 0 { cache.pages_used as f64 / cache.pages as f64 } else { 0.0 };
-        self.kv_usage.get_or_create(label).set(share);
-        self.loaded.get_or_create(label).set(models.progress(index));
+        self.shares.kv_usage.get_or_create(label).set(share);
+        self.shares.loaded.get_or_create(label).set(models.progress(index));
         for (share, time) in [
-            (&self.worst_step, stats.decode_step_time_max),
-            (&self.step_seconds, stats.step_time),
-            (&self.masked_step_seconds, stats.masked_step_time),
-            (&self.mask_seconds, stats.mask_time),
-            (&self.mask_wait_seconds, stats.mask_wait_time),
+            (&self.shares.worst_step, stats.decode_step_time_max),
+            (&self.shares.step_seconds, stats.step_time),
+            (&self.shares.masked_step_seconds, stats.masked_step_time),
+            (&self.shares.mask_seconds, stats.mask_time),
+            (&self.shares.mask_wait_seconds, stats.mask_wait_time),
         ] {
             share.get_or_create(label).set(time.as_secs_f64());
         }

@@ -50,7 +50,7 @@ impl BlockingPool {
         if bytes < SHORT_BYTES { &self.short } else { &self.long }
     }
 
-    /// Does `work` for a request of so many bytes on a thread that may take its time. The flag that it is given is set as soon as
+    /// Does `work` for a request of this size in bytes on a thread that may block. The flag that it is given is set as soon as
     /// the caller is dropped: then the client is gone. For requests that have a place in a model's queue, which bounds how many
     /// wait here.
     pub async fn run<T: Send + 'static>(
@@ -130,7 +130,7 @@ mod tests {
             ours.run(0, work).await
         });
         tokio::task::spawn_blocking(move || seen.recv()).await.unwrap().unwrap();
-        // one at a time, and so many more may wait
+        // one at a time; up to this number wait
         let mut others: Vec<_> = (0..WAITING_MAX + 5)
             .map(|_| {
                 let blocking_pool = Arc::clone(&blocking_pool);

@@ -117,7 +117,7 @@ fn tool_calls(
         ToolChoice::Named(name) => ToolMode::Named(name.clone()),
         ToolChoice::Required => ToolMode::Required,
         ToolChoice::Auto if formatted => ToolMode::Required,
-        // Calls among text are told by the token that they begin with.
+        // The token that begins a call distinguishes it from text.
         ToolChoice::Auto if strict && !model.tells_calls() => {
             unenforced.push(
                 "'strict': the model has no token that begins calls, so calls among text are not enforced"

@@ -22,7 +22,7 @@ use crate::ops::Trace;
 
 /// What the documents are for, where the client does not say.
 const INSTRUCTION: &str = "Given a search query, find passages that answer it";
-/// What the model is told, where its file has no prompt of its own for this.
+/// The prompt, if the model's file has none for reranking.
 const JUDGE: &str = "Decide whether the document meets the query under the given instruction. Answer with \"yes\" or \"no\" only.";
 
 /// Only these tokens may come, and one of them.

@@ -79,7 +79,7 @@ pub struct Run {
     pub warnings: Vec<String>,
     /// The field that asks for that form.
     form: Option<String>,
-    /// The prompts and settings as they are applied, until they are told.
+    /// The prompts and settings as they are applied, until they are reported.
     applied: Option<Box<Applied>>,
     /// Tokens of each prompt that are done, and all of them.
     progress: Vec<(usize, usize)>,

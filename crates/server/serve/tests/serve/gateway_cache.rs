@@ -186,7 +186,7 @@ async fn keys_share_no_answers_unless_that_is_wished_and_hits_cost_nothing() {
         assert!(is_hit(&one).await);
         assert_eq!(is_hit(&two).await, shared);
         assert_eq!(is_hit("sk-master").await, shared);
-        // Who may not ask the model does not get what others were told.
+        // A key without access to the model gets no cached answers of others.
         assert_eq!(ask_as(&f, &none, path, &m("Hello")).await.status, 403);
         let info = f.client.get(f.url(&format!("/key/info?key={one}"))).bearer_auth("sk-master").send().await;
         let (_, info) = read(info.expect("an answer")).await;

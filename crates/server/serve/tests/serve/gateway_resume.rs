@@ -182,7 +182,7 @@ async fn only_who_is_known_to_go_on_is_asked_to() {
         ("hosted_vllm/theirs", ", continues: false", false),
         ("openai/theirs", "", false),
         ("anthropic/theirs", "", false),
-        // It would not be told, and begin anew.
+        // It would not know, and begin again.
         ("hosted_vllm/theirs", ", additional_drop_params: [continue_final_message]", false),
         ("hosted_vllm/theirs", ", extra_body: {add_generation_prompt: true}", false),
     ] {

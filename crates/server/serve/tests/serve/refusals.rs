@@ -154,7 +154,7 @@ async fn who_finds_all_connections_taken_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_bodies_keep_nobody_out() {
-    // More than are served and told so together.
+    // More than are served and refused together.
     const SLOW: usize = 4 + 64 + 60;
     let f = Fixture::with(Options { connections_max: 4, ..Options::new(vec![model("tiny")]) }).await;
     let to = f.address;
@@ -192,7 +192,7 @@ async fn half_sent_bodies_keep_nobody_out() {
     }
     // Whoever sends all of its request takes the place of one that does not.
     until(head("/tokenize", "application/json", 17) + r#"{"content": "hi"}"#, 200).await;
-    // One that makes way is told why.
+    // One that is closed to make room gets the reason.
     let (status, close, error) = apart(move || {
         let began = Instant::now();
         loop {

@@ -2,7 +2,7 @@
 //! touched here. Used by `disk`.
 //!
 //! Only what nothing hangs on makes way, least recently used first: a page is of no use without those before it, nor a
-//! state without its pages. Files of several models lie in one folder under one budget, and need not be told apart.
+//! state without its pages. Files of several models share one folder and one budget.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -26,7 +26,7 @@ pub struct Item {
     pub parent: Name,
     /// Whole pages before it.
     pub depth: u32,
-    /// `None` for a page; otherwise a state, so many tokens after its parent.
+    /// `None` for a page; otherwise a state, and its distance to its parent in tokens.
     pub tail: Option<u8>,
 }
 

@@ -287,7 +287,7 @@ impl Disk {
         }
     }
 
-    /// Makes room for so many more bytes.
+    /// Makes room for `more` bytes.
     fn shrink(&mut self, more: u64) {
         let most = self.limit().saturating_sub(self.writing_bytes.saturating_add(more));
         let gone = self.index.shrink(most);

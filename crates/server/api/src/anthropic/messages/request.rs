@@ -32,7 +32,7 @@ const RULES: Rules = &[
 const KEEP_ALL: &str =
     r#"[{"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, {"edits": []}, {}]"#;
 
-/// What only messages have, and a count of tokens is not told.
+/// Fields that only messages have, and not a count of tokens.
 const ANSWER: Rules = &[
     ("max_tokens", echo()),
     ("stop_sequences", echo()),

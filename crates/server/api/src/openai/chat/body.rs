@@ -113,7 +113,7 @@ fn sampling(b: &mut Body, request: &GenerateRequest, extended: bool) {
 fn reasoning(b: &mut Body, chat: &Chat, extended: bool) {
     let r = &chat.reasoning;
     let on = r.enabled != Some(false);
-    // Who has no switch is told an effort.
+    // A provider without a switch gets an effort.
     let effort = r.effort.or_else(|| match r.budget_tokens {
         _ if extended => None,
         Some(budget) => Some(effort_of(budget)),
