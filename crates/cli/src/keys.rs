@@ -249,7 +249,7 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
         }
         Verb::List => {
             let store = args.file.open(settings)?;
-            let (keys, total) = (store.list(), store.total());
+            let keys = store.list();
             if json {
                 writeln!(out, "{:#}", keys.iter().map(as_json).collect::<Value>())?;
             } else if keys.is_empty() {
@@ -263,10 +263,8 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
                     &[2],
                 )?;
             }
-            if let Some((total, limit)) =
-                total.filter(|_| !json).and_then(|t| Some((t.spent, t.limits.budget?)))
-            {
-                note!("all requests together: {total} of {} per {} spent", limit.limit, limit.period);
+            if !json {
+                total_note(&store);
             }
         }
         Verb::Edit { key, name, limits } => {
@@ -319,6 +317,13 @@ fn unknown_models(config: &Config, models: &[String]) {
         if !known.iter().any(|name| allowed.allows(name)) && !by_wildcard(pattern) {
             note!("the configuration has no model '{}'", printable(pattern));
         }
+    }
+}
+
+/// Says what all requests spent together, those of the server's own key included, if they have a budget.
+pub fn total_note(store: &Store) {
+    if let Some((spent, budget)) = store.total().and_then(|t| Some((t.spent, t.limits.budget?))) {
+        note!("all requests together: {spent} of {} per {} spent", budget.limit, budget.period);
     }
 }
 

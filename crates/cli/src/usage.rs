@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use octet_keys::{Filter, KeyId, Period, Store, UsageRow, Usd, calendar};
 use serde_json::{Map, Value};
 
-use crate::keys::{FileArgs, now, table};
+use crate::keys::{FileArgs, now, table, total_note};
 use crate::settings::Settings;
 use crate::stderr::note;
 
@@ -18,9 +18,13 @@ Examples:
   octet usage --by day --since 2026-11-01
   octet usage --key alice --by model,day --json
 
-Days are UTC. A running server writes once a second.";
+Days are UTC. A running server writes once a second. Requests with the server's own key are not
+recorded by key; a budget for all requests (litellm_settings.max_budget) counts them too.";
 
-/// Shows what virtual keys used.
+/// What the table leaves out.
+const OWN_KEY: &str = "requests with the server's own key are not recorded by key";
+
+/// Shows the usage of virtual keys.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UsageArgs {
@@ -112,7 +116,8 @@ pub fn run(args: &UsageArgs, settings: &Settings) -> anyhow::Result<()> {
         return Ok(());
     }
     if groups.is_empty() {
-        note!("nothing was used since {}", calendar::iso(from_day));
+        note!("no virtual key was used since {}; {OWN_KEY}", calendar::iso(from_day));
+        total_note(&store);
         return Ok(());
     }
     let head: Vec<&str> = args.by.iter().map(|by| ["DAY", "KEY", "MODEL"][*by as usize]).collect();
@@ -127,6 +132,7 @@ pub fn run(args: &UsageArgs, settings: &Settings) -> anyhow::Result<()> {
         lines.push(line(&all, &total));
     }
     table(&mut out, &head, &lines, &[sums, sums + 1, sums + 2, sums + 3, sums + 4])?;
+    total_note(&store);
     Ok(())
 }
 

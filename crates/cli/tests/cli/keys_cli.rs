@@ -79,7 +79,20 @@ fn usage_is_summed_as_asked_for() {
     let by_model: Value = serde_json::from_str(&run(&["--by", "model", "--key", "alice", "--json"])).unwrap();
     assert_eq!((by_model.as_array().unwrap().len(), &by_model[0]["input_tokens"]), (2, &150.into()));
     assert!(by_model[0]["day"].is_null() && by_model[1]["model"] == "y");
-    assert_eq!(run(&["--until", "2020-01-01"]), "");
+    let none = place.octet(&usage(&["--until", "2020-01-01"]).split(' ').collect::<Vec<_>>()).ok();
+    assert_eq!(none.stdout, "");
+    assert!(none.stderr.contains("no virtual key was used since"), "{}", none.stderr);
+    assert!(none.stderr.contains("server's own key are not recorded"), "{}", none.stderr);
+    // A budget for all requests counts those of the server's own key too.
+    let store = Store::open(&db).unwrap();
+    store.set_total(octet_keys::budget(100.0, None).unwrap()).unwrap();
+    store
+        .authorize_total("x", &Ask::default())
+        .unwrap()
+        .settle(&Usage { input: 200, ..Usage::default() }, &Prices::new(0.01, 0.02).unwrap());
+    store.close().unwrap();
+    let shown = place.octet(&usage(&[]).split(' ').collect::<Vec<_>>()).ok();
+    assert!(shown.stderr.contains("all requests together: $2 of $100"), "{}", shown.stderr);
     place
         .octet(&["usage", "--db", crate::common::str(&db), "--since", "yesterday"])
         .fails(2, &["yesterday", "7d"]);
