@@ -25,10 +25,10 @@ Examples:
   octet keys revoke alice
   octet keys list --json | jq -r '.[] | select(.revoked == null) | .name'
 
-A key is shown once, when it is made: the file has its hash alone. A server that has the file open
-sees changes within a second. KEY is an id, or a name that one key in force has.";
+A key is shown once, when it is created: the file has only its hash. A running server applies
+changes within a second. KEY is an id, or the name of exactly one active key.";
 
-/// Makes, lists, changes and takes back virtual keys.
+/// Creates, lists, edits and revokes virtual keys.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeysArgs {
@@ -44,7 +44,7 @@ pub struct FileArgs {
     /// The file of keys: `keys.database` of the server's configuration. Default: keys.db where Octet keeps its data.
     #[arg(long, value_name = "FILE", global = true)]
     db: Option<PathBuf>,
-    /// The server's configuration: its keys.database is meant, and a new key gets what default_key_generate_params says.
+    /// The server's configuration. Its keys.database is used, and default_key_generate_params are the limits of new keys.
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     /// As JSON.
@@ -54,29 +54,29 @@ pub struct FileArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Makes a key and prints it, this once.
+    /// Creates a key and prints it, only this once.
     Create {
-        /// What its owner is called.
+        /// Name of the key.
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
         limits: LimitArgs,
     },
-    /// Lists all keys, with what is spent of their budgets.
+    /// Lists all keys, with their spending and budgets.
     #[command(visible_alias = "ls")]
     List,
-    /// Changes what is named, and leaves the rest.
+    /// Changes the given settings of a key.
     Edit {
         /// The key.
         #[arg(value_name = "KEY")]
         key: String,
-        /// Another name.
+        /// New name.
         #[arg(long)]
         name: Option<String>,
         #[command(flatten)]
         limits: LimitArgs,
     },
-    /// Takes keys back: requests with them are refused.
+    /// Revokes keys: requests with them are refused.
     Revoke {
         /// The keys.
         #[arg(value_name = "KEY", required = true)]
@@ -94,25 +94,25 @@ fn limit<T: FromStr>(text: &str) -> Result<Limit<T>, T::Err> {
 
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Models that it may use, after commas; * stands for any text. Default: all.
+    /// Models that the key can use, separated by commas; * matches any text. Default: all.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     models: Option<Vec<String>>,
-    /// Requests in any minute, or none.
+    /// Maximum requests per minute, or none.
     #[arg(long, value_name = "N", value_parser = limit::<u64>)]
     rpm: Option<Limit<u64>>,
-    /// Tokens in any minute, of prompts and answers, or none.
+    /// Maximum tokens per minute, of prompts and answers, or none.
     #[arg(long, value_name = "N", value_parser = limit::<u64>)]
     tpm: Option<Limit<u64>>,
-    /// Requests at a time, or none.
+    /// Maximum concurrent requests, or none.
     #[arg(long, value_name = "N", value_parser = limit::<u64>)]
     max_parallel: Option<Limit<u64>>,
-    /// What it may spend, in US dollars, or none.
+    /// Budget in US dollars, or none.
     #[arg(long, value_name = "USD", value_parser = limit::<Usd>)]
     budget: Option<Limit<Usd>>,
-    /// When the budget begins anew: 30d, 12h (from when the key was made on), 1mo (by the calendar, UTC), ever (never).
+    /// When the budget resets: 30d, 12h (from the creation of the key), 1mo (calendar month, UTC), ever (never).
     #[arg(long, value_name = "TIME")]
     per: Option<Period>,
-    /// When it ends: 90d from now, 2027-01-01, or none.
+    /// When the key expires: 90d from now, 2027-01-01, or none.
     #[arg(long, value_name = "WHEN", value_parser = limit::<When>)]
     expires: Option<Limit<When>>,
 }

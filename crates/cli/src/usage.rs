@@ -28,19 +28,19 @@ const OWN_KEY: &str = "requests with the server's own key are not recorded by ke
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UsageArgs {
-    /// Of one key: its id, or its name.
+    /// Only this key: its id or name.
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Of one model, as clients name it.
+    /// Only this model, by its name in requests.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// From this day on: 2026-11-01, or 7d before today.
+    /// First day: 2026-11-01, or 7d before today.
     #[arg(long, value_name = "WHEN", default_value = "30d")]
     since: Since,
-    /// Up to this day, and with it: 2026-11-30. Default: up to now.
+    /// Last day: 2026-11-30. Default: today.
     #[arg(long, value_name = "DATE", value_parser = date)]
     until: Option<i64>,
-    /// What sums are made by.
+    /// Columns to group by.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [By::Key, By::Model])]
     by: Vec<By>,
     #[command(flatten)]

@@ -34,8 +34,8 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"model\": \"smollm2:135m\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
-A chat for the browser is at the address itself; docs/serving.md, docs/router.md and docs/agents.md say more.
-Ctrl-C finishes what was accepted and ends; a second one ends at once.";
+The chat page is at the address itself. See docs/serving.md, docs/router.md and docs/agents.md.
+Ctrl-C finishes open requests and exits; a second Ctrl-C exits at once.";
 
 /// Serves models to clients of OpenAI's, Anthropic's and Ollama's APIs.
 #[derive(Debug, Args)]
@@ -51,8 +51,8 @@ pub struct ServeArgs {
     /// A model on Hugging Face: user/repo:QUANT. Also -hf.
     #[arg(long = "hf", alias = "hf-repo", value_name = "REPO", help_heading = "Models")]
     hf: Vec<String>,
-    /// A router's file, which names all that is served: docs/router.md. What changes in it is taken over while the
-    /// server runs, also on SIGHUP. Flags beat what stands there.
+    /// Router configuration, which defines all models: docs/router.md. The server applies changes of the file while it runs, also on
+    /// SIGHUP. Flags override the file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["positional", "flag", "hf", "alias"], help_heading = "Models")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub struct ServeArgs {
     server: ServerArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Say more: why prompts were not found in the cache, what happens to connections. (RUST_LOG says which.)
+    /// Log more: why prompts were not found in the cache, what happens to connections. RUST_LOG selects the parts.
     #[arg(short, long)]
     verbose: bool,
 }
@@ -69,7 +69,7 @@ pub struct ServeArgs {
 /// What a configuration may ask for in vain.
 #[derive(Debug, Clone, Default, Args)]
 pub struct UnsupportedArgs {
-    /// Start although these keys of the configuration, which protect something or change answers, have no effect here:
+    /// Start although these keys of the configuration, which protect something or change answers, are not supported:
     /// guardrails, general_settings.allowed_ips. Default: such a key is an error.
     #[arg(
         long = "ignore-unsupported",
