@@ -323,7 +323,11 @@ fn unknown_models(config: &Config, models: &[String]) {
 /// Says what all requests spent together, those of the server's own key included, if they have a budget.
 pub fn total_note(store: &Store) {
     if let Some((spent, budget)) = store.total().and_then(|t| Some((t.spent, t.limits.budget?))) {
-        note!("all requests together: {spent} of {} per {} spent", budget.limit, budget.period);
+        let per = match budget.period {
+            Period::Ever => String::new(),
+            period => format!(" per {period}"),
+        };
+        note!("all requests together: {spent} of {}{per} spent", budget.limit);
     }
 }
 

@@ -92,7 +92,7 @@ fn usage_is_summed_as_asked_for() {
         .settle(&Usage { input: 200, ..Usage::default() }, &Prices::new(0.01, 0.02).unwrap());
     store.close().unwrap();
     let shown = place.octet(&usage(&[]).split(' ').collect::<Vec<_>>()).ok();
-    assert!(shown.stderr.contains("all requests together: $2 of $100"), "{}", shown.stderr);
+    assert!(shown.stderr.contains("all requests together: $2.00 of $100.00 spent"), "{}", shown.stderr);
     place
         .octet(&["usage", "--db", crate::common::str(&db), "--since", "yesterday"])
         .fails(2, &["yesterday", "7d"]);
