@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests the page in Debian's Chromium against the real server with the model inside, and that its built files are what its sources say.
+"""Tests the pages in Debian's Chromium against the real server with the model inside, and that their built files are what the sources say.
 
     cargo build -p octet
     tests/page/run.py [--octet target/debug/octet] [--folder DIR] [--shots DIR] [--only PATTERN]
@@ -47,8 +47,9 @@ def build(node, folder):
     for command in (["ci", "--no-audit", "--no-fund", "--ignore-scripts"], ["run", "build"], ["test"]):
         run_quietly([node / "npm", *command], cwd=web, env=env)
     different = differences(folder / "assets/page", ASSETS / "page")
-    if (folder / "assets/index.html").read_bytes() != (ASSETS / "index.html").read_bytes():
-        different.append("index.html")
+    for document in ("index.html", "admin.html"):
+        if (folder / "assets" / document).read_bytes() != (ASSETS / document).read_bytes():
+            different.append(document)
     if different:
         raise Failure(f"{ASSETS.relative_to(ROOT)} is not what {WEB.relative_to(ROOT)} builds: {', '.join(different)}; run 'npm run build' there")
 
@@ -78,7 +79,7 @@ def main():
             "SHOTS": str(args.shots.resolve()) if args.shots else "",
         }
         only = ["--test-name-pattern", args.only] if args.only else []
-        tests = [node / "node", "--test", "--test-concurrency=1", "--test-reporter=spec", "--test-force-exit", *only, HERE / "page.test.mjs"]
+        tests = [node / "node", "--test", "--test-concurrency=1", "--test-reporter=spec", "--test-force-exit", *only, HERE / "page.test.mjs", HERE / "admin.test.mjs"]
         sys.exit(subprocess.run(tests, env=env, cwd=temporary).returncode)
 
 

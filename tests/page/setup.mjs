@@ -1,4 +1,4 @@
-// The server, the browser and the helpers of page.test.mjs.
+// The server, the browser and the helpers of page.test.mjs and admin.test.mjs.
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
 import { createServer } from "node:http";
@@ -44,7 +44,7 @@ export function toolServer() {
 export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
 
 /** A page of its own, with empty storage. Errors and requests to other hosts fail the test that calls `problems`. */
-export async function fresh(browser, url, { allowed = [], options = {}, settings = {} } = {}) {
+export async function fresh(browser, url, { allowed = [], options = {}, settings = {}, path = "/", ready = () => document.querySelector("#model")?.value } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, locale: "en-US", ...options });
   const page = await context.newPage();
   const problems = [];
@@ -59,8 +59,8 @@ export async function fresh(browser, url, { allowed = [], options = {}, settings
   await page.addInitScript(kept => {
     if (!localStorage.getItem("octet.settings.2")) localStorage.setItem("octet.settings.2", JSON.stringify(kept));
   }, settings);
-  await page.goto(url);
-  await page.waitForFunction(() => document.querySelector("#model")?.value);
+  await page.goto(url + path);
+  await page.waitForFunction(ready);
   return { context, page, problems };
 }
 

@@ -19,6 +19,14 @@ impl Key {
     pub(crate) fn namespace_bytes(&self) -> usize {
         self.namespace.as_ref().map_or(0, |n| n.len())
     }
+
+    /// The key of that name, as it [shows](fmt::Display) itself.
+    pub fn read(name: &str) -> Option<Self> {
+        let (namespace, hash) = name.rsplit_once(':').map_or((None, name), |(n, hash)| (Some(n), hash));
+        let is_hash = hash.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        let hash = is_hash.then(|| blake3::Hash::from_hex(hash).ok()).flatten()?;
+        Some(Self { namespace: namespace.map(Into::into), hash: hash.into() })
+    }
 }
 
 impl fmt::Display for Key {

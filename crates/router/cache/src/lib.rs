@@ -117,6 +117,69 @@ impl Cache {
         Some((entry, ttl))
     }
 
+    /// Forgets the answers of these names; what is not there is forgotten already.
+    ///
+    /// # Errors
+    /// Why Redis cannot be asked.
+    pub async fn delete(&self, names: &[String]) -> Result<(), String> {
+        // Others may keep something in the same Redis.
+        let keys: Vec<Key> = names.iter().filter_map(|name| Key::read(name)).collect();
+        match &self.place {
+            Place::Memory(memory) => {
+                keys.iter().for_each(|key| memory.delete(key));
+                Ok(())
+            }
+            Place::Redis(redis) => {
+                let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
+                redis.delete(&names).await.map_err(|why| self.unasked(why))
+            }
+        }
+    }
+
+    /// Forgets all answers. What else lies in the same Redis stays.
+    ///
+    /// # Errors
+    /// Why Redis cannot be asked.
+    pub async fn clear(&self) -> Result<(), String> {
+        match &self.place {
+            Place::Memory(memory) => {
+                memory.clear();
+                Ok(())
+            }
+            Place::Redis(redis) => {
+                let cleared = redis.clear(|name| Key::read(name).is_some(), MAGIC).await;
+                cleared.map_err(|why| self.unasked(why))
+            }
+        }
+    }
+
+    /// Whether answers can be kept.
+    ///
+    /// # Errors
+    /// Why Redis cannot be asked.
+    pub async fn ping(&self) -> Result<(), String> {
+        match &self.place {
+            Place::Memory(_) => Ok(()),
+            Place::Redis(redis) => redis.ping().await.map_err(|why| self.unasked(why)),
+        }
+    }
+
+    /// What Redis says of itself and of its clients; nothing where answers lie in this process.
+    ///
+    /// # Errors
+    /// Why Redis cannot be asked.
+    pub async fn redis_info(&self) -> Result<Option<(String, String)>, String> {
+        match &self.place {
+            Place::Memory(_) => Ok(None),
+            Place::Redis(redis) => redis.info().await.map(Some).map_err(|why| self.unasked(why)),
+        }
+    }
+
+    fn unasked(&self, why: redis::Failed) -> String {
+        self.failed(why.as_deref());
+        why.unwrap_or_else(|| "it has just failed, and is not asked for some seconds".into())
+    }
+
     /// How often Redis did not answer, or was not asked because it had just failed.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)

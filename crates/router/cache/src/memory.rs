@@ -69,6 +69,16 @@ impl Memory {
         None
     }
 
+    /// Forgets an answer.
+    pub fn delete(&self, key: &Key) {
+        self.entries.remove(key);
+    }
+
+    /// Forgets all.
+    pub fn clear(&self) {
+        self.entries.clear();
+    }
+
     /// Keeps an answer.
     pub fn put(&self, key: &Key, answer: Bytes, ttl: Duration) {
         self.entries.insert(key.clone(), Entry { answer, until: Instant::now() + ttl });

@@ -15,6 +15,9 @@ pub const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// How long Redis is not asked after it has failed.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// How many names are asked for at once.
+const SCAN_MANY: usize = 500;
+
 /// A Redis server.
 #[derive(Debug)]
 pub struct Redis {
@@ -68,6 +71,56 @@ impl Redis {
         let mut command = redis::cmd("SET");
         command.arg(key).arg(value).arg("PX").arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
         self.ask(&command).await
+    }
+
+    /// Whether it answers.
+    pub async fn ping(&self) -> Result<(), Failed> {
+        self.ask::<String>(&redis::cmd("PING")).await.map(drop)
+    }
+
+    /// Forgets what has these names.
+    pub async fn delete(&self, names: &[String]) -> Result<(), Failed> {
+        for some in names.chunks(SCAN_MANY) {
+            let mut command = redis::cmd("UNLINK");
+            command.arg(some);
+            self.ask::<u64>(&command).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what `is_ours` by its name and begins with `magic`: others may keep something there, too.
+    pub async fn clear(&self, is_ours: impl Fn(&str) -> bool, magic: &[u8]) -> Result<(), Failed> {
+        let mut cursor = 0_u64;
+        loop {
+            let mut command = redis::cmd("SCAN");
+            command.arg(cursor).arg("COUNT").arg(SCAN_MANY);
+            let (next, names): (u64, Vec<Vec<u8>>) = self.ask(&command).await?;
+            let mut names: Vec<String> =
+                names.into_iter().filter_map(|n| String::from_utf8(n).ok()).collect();
+            names.retain(|name| is_ours(name));
+            let mut ours = Vec::new();
+            for name in names {
+                let mut command = redis::cmd("GETRANGE");
+                command.arg(&name).arg(0).arg(magic.len().saturating_sub(1));
+                // What is not even a text is somebody else's.
+                if self.ask::<Vec<u8>>(&command).await.is_ok_and(|begins| begins == magic) {
+                    ours.push(name);
+                }
+            }
+            self.delete(&ours).await?;
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What the server says of itself, and of its clients.
+    pub async fn info(&self) -> Result<(String, String), Failed> {
+        let info = self.ask(&redis::cmd("INFO")).await?;
+        let mut clients = redis::cmd("CLIENT");
+        clients.arg("LIST");
+        Ok((info, self.ask(&clients).await?))
     }
 
     async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Failed> {

@@ -1,5 +1,6 @@
-// Builds the page into ../assets: index.html, and page/ with the rest, whose list the server includes. Names have no hashes: the server
-// sends an ETag, and a change is a change of one file.
+// Builds the pages into ../assets: index.html, admin.html, and page/ with the rest, whose list the server includes. Names have no hashes: the
+// server sends an ETag, and a change is a change of one file. The operator's page is built by itself, after the other (`--mode admin`), so that
+// these share no files and neither grows by the other.
 import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
@@ -41,8 +42,9 @@ function licences(): Plugin {
   };
 }
 
-/** Compresses all but fonts, which are, and writes `page/files.in`: path, content type and bytes of each file, as Rust. */
-function list(): Plugin {
+/** Compresses all but fonts, which are, and writes `page/files.in`: path, content type and bytes of each file, as Rust. The first build deletes
+ * what is there. */
+function list(isFirst: boolean): Plugin {
   let out = "";
   return {
     name: "list",
@@ -50,21 +52,25 @@ function list(): Plugin {
       out = config.build.outDir;
     },
     buildStart() {
-      rmSync(join(out, "page"), { recursive: true, force: true });
+      if (isFirst) rmSync(join(out, "page"), { recursive: true, force: true });
     },
     closeBundle() {
-      const names = readdirSync(join(out, "page")).filter(name => name !== "files.in").sort();
+      const names = readdirSync(join(out, "page")).filter(name => name !== "files.in").map(name => name.replace(/\.gz$/, "")).sort();
       const line = (path: string, type: string, file: string, gzip: boolean) => `    ("${path}", "${type}", include_bytes!("${file}"), ${gzip}),\n`;
       const lines = names.map(name => {
         const type = TYPES[name.split(".").pop() ?? ""];
         if (!type) throw new Error(`which content type has ${name}?`);
         if (type.startsWith("font/")) return line(name, type, name, false);
         const path = join(out, "page", name);
-        writeFileSync(`${path}.gz`, gzipSync(readFileSync(path), { level: 9 }));
-        rmSync(path);
+        if (existsSync(path)) {
+          writeFileSync(`${path}.gz`, gzipSync(readFileSync(path), { level: 9 }));
+          rmSync(path);
+        }
         return line(name, type, `${name}.gz`, true);
       });
-      lines.unshift(line("index.html", "text/html; charset=utf-8", "../index.html", false));
+      for (const document of isFirst ? ["index.html"] : ["admin.html", "index.html"]) {
+        lines.unshift(line(document, "text/html; charset=utf-8", `../${document}`, false));
+      }
       writeFileSync(join(out, "page/files.in"), `&[\n${lines.join("")}]\n`);
     },
   };
@@ -84,11 +90,11 @@ function woff2Only(): Plugin {
 
 const server = process.env.OCTET ?? "http://127.0.0.1:8080";
 
-export default defineConfig({
+export default defineConfig(({ mode }) => ({
   base: "./",
-  plugins: [woff2Only(), licences(), list()],
+  plugins: mode === "admin" ? [list(false)] : [woff2Only(), licences(), list(true)],
   server: {
-    proxy: Object.fromEntries(["v1", "api", "ready", "props", "experts", "metrics", "streams", "openapi.json"].map(path => [`/${path}`, { target: server, changeOrigin: true, headers: { origin: server } }])),
+    proxy: Object.fromEntries(["v1", "api", "ready", "props", "experts", "metrics", "streams", "openapi.json", "admin/status", "key", "user", "team", "v2", "spend"].map(path => [`/${path}`, { target: server, changeOrigin: true, headers: { origin: server } }])),
   },
   build: {
     outDir: process.env.OUT ?? "../assets",
@@ -101,11 +107,12 @@ export default defineConfig({
     reportCompressedSize: false,
     chunkSizeWarningLimit: 2000,
     rolldownOptions: {
+      input: mode === "admin" ? "admin.html" : "index.html",
       output: {
-        entryFileNames: "page/app.js",
+        entryFileNames: mode === "admin" ? "page/admin.js" : "page/app.js",
         chunkFileNames: "page/[name].js",
         assetFileNames: "page/[name][extname]",
       },
     },
   },
-});
+}));

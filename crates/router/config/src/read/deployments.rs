@@ -118,7 +118,7 @@ fn entry(
 
 /// The price of a deployment whose entry gives none, where it is reached at its provider's own address.
 fn price(info: &mut ModelInfo, params: &Fields, target: &Target, prices: &PriceList) {
-    let Target::Remote(remote) = target else { return };
+    let Target::Remote(far) = target else { return };
     if info.input_cost_per_token.or(info.output_cost_per_token).is_some() {
         return;
     }
@@ -127,7 +127,7 @@ fn price(info: &mut ModelInfo, params: &Fields, target: &Target, prices: &PriceL
         return;
     };
     let is_theirs = match known.base {
-        Some(base) => remote.api_base.starts_with(base.split('{').next().unwrap_or(base)),
+        Some(base) => far.api_base.starts_with(base.split('{').next().unwrap_or(base)),
         None => known.prefix == "azure",
     };
     if !is_theirs {
@@ -136,7 +136,10 @@ fn price(info: &mut ModelInfo, params: &Fields, target: &Target, prices: &PriceL
     let name = match &info.base_model {
         Some(base) if base.contains('/') => base.clone(),
         Some(base) => format!("{}/{base}", known.prefix),
-        None => format!("{}/{model}", known.prefix),
+        None => {
+            let bare = remote::without_word(far.provider, model).map_or(model, |(_, rest)| rest);
+            format!("{}/{bare}", known.prefix)
+        }
     };
     if let Some(price) = prices.get(&name) {
         info.input_cost_per_token = Some(price.input);

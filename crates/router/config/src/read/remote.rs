@@ -135,18 +135,24 @@ fn filled(reader: &Reader, params: &Fields, base: &str, region: Option<&str>) ->
 }
 
 /// The model of `openai/responses/o3-pro` or `azure/o_series/NAME`: the word in front tells LiteLLM's proxy how to ask, and is no
-/// part of the name.
+/// part of the name. With the word.
+pub fn without_word(provider: Provider, model: &str) -> Option<(&str, &str)> {
+    let (word, rest) = model.split_once('/').filter(|(_, rest)| !rest.is_empty())?;
+    let is_word = match provider {
+        Provider::OpenAi => word == "responses",
+        Provider::AzureOpenAi => matches!(word, "responses" | "o_series" | "gpt5_series"),
+        _ => false,
+    };
+    is_word.then_some((word, rest))
+}
+
 fn bare<'a>(reader: &Reader, span: &Span, provider: Provider, model: &'a str) -> &'a str {
-    let Some((word, rest)) = model.split_once('/').filter(|(_, rest)| !rest.is_empty()) else { return model };
-    match (provider, word) {
-        (Provider::OpenAi | Provider::AzureOpenAi, "responses") => {
-            let text = "requests for chats go to the provider's /chat/completions; only those of /v1/responses go to its /responses";
-            reader.note(span, "litellm_params.model", text);
-            rest
-        }
-        (Provider::AzureOpenAi, "o_series" | "gpt5_series") => rest,
-        _ => model,
+    let Some((word, rest)) = without_word(provider, model) else { return model };
+    if word == "responses" {
+        let text = "requests for chats go to the provider's /chat/completions; only those of /v1/responses go to its /responses";
+        reader.note(span, "litellm_params.model", text);
     }
+    rest
 }
 
 /// What is peculiar to a provider: gives the model's name there.

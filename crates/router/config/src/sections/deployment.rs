@@ -408,7 +408,10 @@ pub static MODEL_INFO: Section = Section {
     keys: INFO_KEYS,
     warned: &[
         OTHER_COSTS,
-        (&["team_public_model_name"], "there are no teams here: access_groups and keys say who may use it"),
+        (
+            &["team_public_model_name"],
+            "models belong to no team here: models of teams and keys, and access_groups, say who may use it",
+        ),
         (&["rpm", "tpm"], "it counts under litellm_params"),
         (
             &["health_check_model", "health_check_timeout", "health_check_max_tokens", "health_check_voice"],
@@ -418,7 +421,7 @@ pub static MODEL_INFO: Section = Section {
     refused: &[
         (
             &["team_id"],
-            "there are no teams here, so everybody may use it: access_groups and keys say who may",
+            "models belong to no team here, so everybody may use it: models of teams and keys, and access_groups, say who may",
         ),
         (&["access_windows"], "a model may be used at any time here"),
     ],

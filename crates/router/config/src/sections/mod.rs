@@ -3,9 +3,10 @@
 mod cache;
 mod callbacks;
 mod deployment;
+mod general;
+mod litellm;
 mod ours;
 mod processes;
-mod proxy;
 mod router;
 
 pub(crate) use cache::CACHE;
@@ -13,9 +14,10 @@ pub(crate) use callbacks::CALLBACK;
 pub(crate) use deployment::{
     CREDENTIAL, CREDENTIAL_VALUES, ENGINE_KEYS, MODEL, MODEL_INFO, PARAMS, SAMPLING,
 };
+pub(crate) use general::GENERAL;
+pub(crate) use litellm::{KEY_PARAMS, LITELLM};
 pub(crate) use ours::{CASCADE, CONFIDENCE, KEYS, PREROUTER, RULE, SERVER, STICKY};
 pub(crate) use processes::{FILTERS, GROUP, HOOKS, ON_STARTUP, PROCESS, PROCESSES};
-pub(crate) use proxy::{GENERAL, KEY_PARAMS, LITELLM};
 pub(crate) use router::{ALLOWED_FAILS_POLICY, RETRY_POLICY, ROUTER, STRATEGY_ARGS};
 
 use crate::keys::{Kind, Section, Verdict, key};

@@ -97,6 +97,8 @@ fn prices_come_from_the_list_where_the_provider_itself_is_asked() {
 - {model_name: d, litellm_params: {model: openai/nobody-knows-it}}
 - {model_name: 'openai/*', litellm_params: {model: 'openai/*'}}
 - {model_name: e, litellm_params: {model: azure/my-own-name, api_base: 'https://x.openai.azure.com', api_key: x}, model_info: {base_model: gpt-4-turbo}}
+- {model_name: f, litellm_params: {model: openai/responses/o3}}
+- {model_name: g, litellm_params: {model: azure/o_series/o3-pro, api_base: 'https://x.openai.azure.com', api_key: x}}
 ";
     let config = Config::parse(
         "octet.yaml",
@@ -109,9 +111,12 @@ fn prices_come_from_the_list_where_the_provider_itself_is_asked() {
         .iter()
         .map(|d| (d.info.input_cost_per_token, d.info.priced_as.as_deref()))
         .collect();
-    let [a, b, c, d, star, azure] = all[..] else { panic!("{all:?}") };
+    let [a, b, c, d, star, azure, responses, series] = all[..] else { panic!("{all:?}") };
     assert_eq!(a, (Some(2.5e-6), Some("openai/gpt-4o")));
     assert_eq!((b, c), ((Some(0.5), None), (None, None)), "a price of its own; a server of one's own");
     assert_eq!((d.0, star), (None, (None, Some("openai/*"))));
     assert_eq!((azure.0.is_some(), azure.1), (true, Some("azure/gpt-4-turbo")));
+    // A word that tells LiteLLM's proxy how to ask is no part of the name.
+    assert_eq!(responses, (Some(2e-6), Some("openai/o3")));
+    assert_eq!(series, (Some(20e-6), Some("azure/o3-pro")));
 }

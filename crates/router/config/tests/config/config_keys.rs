@@ -147,7 +147,7 @@ fn params() -> Vec<Row> {
         info("access_groups", "[beta]", Done(|c| json!(first(c).info.access_groups), json!(["beta"]))),
         info("disable_background_health_check", "true", Done(|c| first(c).info.unchecked.into(), json!(true))),
         info("blocked", "true", Noted("'default' is left out: model_info.blocked is true")),
-        info("team_id", "t", Refused("there are no teams here")),
+        info("team_id", "t", Refused("models belong to no team here")),
         info("owner", "me", Done(|c| json!(first(c).info.other), json!({"owner": "me"}))),
     ]
 }
@@ -315,7 +315,7 @@ fn of_the_proxy() -> Vec<Row> {
             "{max_budget: 1.5, models: [default]}",
             Done(|c| json!([c.keys.defaults.max_budget, c.keys.defaults.models]), json!([1.5, ["default"]])),
         ),
-        litellm("max_internal_user_budget", "1", Noted("there are keys here")),
+        litellm("max_internal_user_budget", "1", Noted("nothing gets any by default")),
         litellm("prometheus_latency_buckets", "[1]", Noted("/metrics has the figures")),
         litellm("blocked_user_list", "[a]", Refused("must not be ignored")),
         general(

@@ -13,6 +13,7 @@ use octet_router::{Dialect, Resolved};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::Gateway;
 use super::caller::Caller;
@@ -50,6 +51,25 @@ impl Responses {
     pub fn errors(&self) -> u64 {
         self.cache.errors()
     }
+
+    /// The answers.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Where they lie, as the configuration calls it.
+    pub fn kind(&self) -> &'static str {
+        if self.cache.is_local() { "local" } else { "redis" }
+    }
+
+    /// What the configuration says of it, without addresses and passwords.
+    pub fn told(&self) -> Value {
+        let s = &self.settings;
+        json!({
+            "type": self.kind(), "namespace": s.namespace, "ttl": s.ttl.map(|t| t.as_secs_f64()),
+            "mode": if s.opt_in { "default_off" } else { "default_on" }, "shared_between_keys": s.shared,
+        })
+    }
 }
 
 /// A request that may be answered from the cache, or whose answer is kept.
@@ -68,6 +88,9 @@ pub struct Lookup {
 struct Looked<'a> {
     #[serde(default)]
     messages: Option<Vec<IgnoredAny>>,
+    /// Of Gemini's dialect.
+    #[serde(default)]
+    contents: Option<Vec<IgnoredAny>>,
     #[serde(borrow, default)]
     input: Option<&'a RawValue>,
     #[serde(default)]
@@ -81,7 +104,8 @@ impl Looked<'_> {
             let input = self.input.filter(|_| dialect == Dialect::OpenAiResponses)?;
             serde_json::from_str::<Vec<IgnoredAny>>(input.get()).ok().map(|items| items.len())
         };
-        self.messages.as_ref().map(Vec::len).or_else(items).unwrap_or(0)
+        let messages = self.messages.as_ref().or(self.contents.as_ref());
+        messages.map(Vec::len).or_else(items).unwrap_or(0)
     }
 }
 
@@ -93,7 +117,8 @@ impl Gateway {
     /// The entry of a request in the cache; `None` where it is not looked at, also because there is no cache.
     ///
     /// An answer depends on the dialect, the body, the deployments that may answer, the headers that go on to them or that routes go by,
-    /// and on who asks: virtual keys have entries of their own unless the configuration says that they share them.
+    /// and on who asks: virtual keys have entries of their own unless the configuration says that they share them. `stream_type` is the
+    /// content type that a stream would have.
     pub fn lookup(
         &self,
         caller: &Caller,
@@ -101,14 +126,16 @@ impl Gateway {
         request: &GenerateRequest,
         own: &Own,
         (dialect, body): (Dialect, &Bytes),
+        stream_type: &str,
     ) -> Option<Lookup> {
         let responses = self.responses()?;
         let settings = &responses.settings;
         let calls = settings.calls;
         let is_looked_at = match dialect {
-            Dialect::OpenAiChat | Dialect::OllamaChat => calls.chat,
+            Dialect::OpenAiChat | Dialect::OllamaChat | Dialect::Gemini => calls.chat,
             Dialect::OpenAiCompletions | Dialect::OllamaGenerate => calls.text,
             Dialect::OpenAiEmbeddings | Dialect::OllamaEmbed => calls.embeddings,
+            Dialect::GeminiEmbed | Dialect::GeminiBatchEmbed => calls.embeddings,
             Dialect::OpenAiResponses => calls.responses,
             Dialect::AnthropicMessages => calls.messages,
             _ => false,
@@ -131,6 +158,10 @@ impl Gateway {
             _ => "",
         });
         maker.text(&format!("{dialect:?} {}", request.stream));
+        // Gemini's streams have two forms.
+        if request.stream && dialect == Dialect::Gemini {
+            maker.text(stream_type);
+        }
         self.answering(&request.model, &mut maker);
         if self.router().table().policy.tags.is_some() {
             own.tags.iter().for_each(|tag| maker.text(tag));

@@ -10,6 +10,7 @@
 //! | `cache` | answers that are given again |
 //! | `relay` | files and batches, which are an account's |
 //! | `model_info` | what is told of deployments |
+//! | `overview` | what an operator's page shows |
 //! | `routed_request` | one request on its way through |
 //! | `told` | what callbacks are told of it |
 //! | `watch` | the file changes |
@@ -20,6 +21,7 @@ mod cache;
 mod caller;
 mod check;
 mod model_info;
+mod overview;
 pub mod read;
 mod relay;
 mod routed_request;
@@ -48,7 +50,7 @@ use crate::models::{BoxError, ModelSpec, Registry};
 use crate::ops::Keys;
 use crate::pipeline::unknown;
 use auth::Current;
-pub use cache::Lookup;
+pub use cache::{Lookup, Responses};
 pub use caller::Caller;
 pub use check::check;
 pub use routed_request::{RequestContext, RoutedRequest};
@@ -271,7 +273,7 @@ impl Gateway {
     }
 
     /// The cache of responses, if there is one.
-    fn responses(&self) -> Option<Arc<cache::Responses>> {
+    pub fn responses(&self) -> Option<Arc<Responses>> {
         self.current().responses.clone()
     }
 

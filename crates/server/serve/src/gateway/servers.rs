@@ -44,6 +44,11 @@ impl Servers {
         })
     }
 
+    /// Whether a server takes requests.
+    pub fn is_ready(&self, id: &str) -> bool {
+        self.0.status().iter().any(|s| s.id == id && s.phase == octet_process::Phase::Ready)
+    }
+
     /// Ends all, and waits until they have.
     pub async fn shutdown(&self) {
         self.0.shutdown().await;
@@ -87,6 +92,11 @@ impl Servers {
     /// There is none.
     pub fn preload(&self, _: &Config) -> Result<(), String> {
         Ok(())
+    }
+
+    /// There is none.
+    pub fn is_ready(&self, _: &str) -> bool {
+        false
     }
 
     /// There is none.

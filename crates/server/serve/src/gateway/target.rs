@@ -291,6 +291,11 @@ pub struct OnDemandTarget {
 }
 
 impl OnDemandTarget {
+    /// Whether the server runs.
+    pub fn is_ready(&self) -> bool {
+        self.servers.is_ready(&self.target.process)
+    }
+
     /// A server of `servers`.
     pub fn new(
         servers: &Servers,

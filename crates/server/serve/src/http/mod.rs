@@ -47,9 +47,17 @@ pub use error::Dialect;
 use error::METHOD_NOT_ALLOWED;
 pub use response_store::ResponseStore;
 
-/// Paths that need no key: whether the server is there is no secret, and the page asks for a key itself.
-const OPEN: &[&str] =
-    &["/", "/health", "/v1/health", "/ready", "/health/liveliness", "/health/liveness", "/health/readiness"];
+/// Paths that need no key: whether the server is there is no secret, and the pages ask for a key themselves.
+const OPEN: &[&str] = &[
+    "/",
+    "/admin",
+    "/health",
+    "/v1/health",
+    "/ready",
+    "/health/liveliness",
+    "/health/liveness",
+    "/health/readiness",
+];
 /// When a client may come again for whom there was no connection.
 const RETRY_FULL_S: u64 = 1;
 /// How long a browser remembers what it may do.

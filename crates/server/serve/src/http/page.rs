@@ -1,5 +1,5 @@
-//! The page: a chat for the browser. Its files are built from `web/` and lie in `assets/page/`, compressed; `/` is its document,
-//! `/page/` has the rest.
+//! The pages: a chat for the browser, and the operator's. Their files are built from `web/` and lie in `assets/page/`, compressed; `/` and
+//! `/admin` are their documents, `/page/` has the rest.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -36,6 +36,10 @@ const DOCUMENT: &str = "index.html";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data: blob:; \
     connect-src 'self'{}; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types dompurify octet";
+const ADMIN: &str = "admin.html";
+/// What the operator's page may do: the same without anybody else, and it makes no HTML.
+const ADMIN_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; \
+    form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// A file as it is sent.
 struct File {
@@ -119,6 +123,18 @@ pub async fn document(State(app): State<Arc<App>>, request: Request) -> Response
     response
 }
 
+/// `GET /admin`: it asks for the server's own key itself. Where there is none, the page could not keep anybody out.
+pub async fn admin(State(app): State<Arc<App>>, request: Request) -> Response {
+    if app.gateway().is_none_or(|g| g.is_open()) {
+        let what = "there is no admin page here: it needs a router with a key of its own (octet serve --config FILE, with \
+                    general_settings.master_key in the file)";
+        return Dialect::OpenAi.error(&ApiError::new(ErrorKind::NotFound, what), Some(&trace(&request)));
+    }
+    let mut response = files()[ADMIN].response(request.headers());
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(ADMIN_POLICY));
+    response
+}
+
 /// `GET /page/{path}`
 pub async fn file(path: Result<Path<String>, PathRejection>, request: Request) -> Response {
     let found = named(path).and_then(|path| {
@@ -139,13 +155,15 @@ mod tests {
 
     #[test]
     fn the_document_loads_files_that_are_there() {
-        let document = files()[DOCUMENT].plain();
-        let document = std::str::from_utf8(&document).expect("UTF-8");
-        let named = document.split("./page/").skip(1).filter_map(|rest| rest.split('"').next());
-        let named: Vec<&str> = named.collect();
-        assert!(named.len() >= 2, "a script and a style: {named:?}");
-        assert!(named.iter().all(|name| files().contains_key(name)), "{named:?}");
-        assert!(!document.contains("<style") && !document.contains(" style="), "the policy forbids it");
+        for document in [DOCUMENT, ADMIN] {
+            let document = files()[document].plain();
+            let document = std::str::from_utf8(&document).expect("UTF-8");
+            let named = document.split("./page/").skip(1).filter_map(|rest| rest.split('"').next());
+            let named: Vec<&str> = named.collect();
+            assert!(named.len() >= 2, "a script and a style: {named:?}");
+            assert!(named.iter().all(|name| files().contains_key(name)), "{named:?}");
+            assert!(!document.contains("<style") && !document.contains(" style="), "the policy forbids it");
+        }
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub async fn parsed(
     let asker = asker.with_tags();
     let cached_as = asker.own.cached_as.as_ref().or(original.as_ref());
     let lookup = cached_as.and_then(|(dialect, body)| {
-        gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (*dialect, body))
+        gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (*dialect, body), form.stream_type)
     });
     let mut routed_request = enter(app, gateway, asker, request, original.map(json_original))?;
     if let Some(lookup) = lookup {
@@ -129,7 +129,7 @@ pub async fn bytes(
     };
     let request = GenerateRequest { stream: false, ..request };
     let (asker, body) = (RequestContext { own, ..asker }.with_tags(), left.unwrap_or(body));
-    let lookup = gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (dialect, &body));
+    let lookup = gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (dialect, &body), "");
     let mut routed_request = enter(app, gateway, asker, request, Some(json_original((dialect, body))))?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {

@@ -77,7 +77,7 @@ impl Line {
     }
 }
 
-/// Asked again and again by monitors and the page: their lines would hide the others, and are only written with `--verbose`.
+/// Asked again and again by monitors and the pages: their lines would hide the others, and are only written with `--verbose`.
 const WATCHING: &[&str] =
     &["/health", "/v1/health", "/ready", "/metrics", "/metrics/history", "/props", "/experts"];
 

@@ -65,6 +65,7 @@ async fn keys_are_managed_with_the_servers_own_key_alone() {
         "/team/list",
         "/v2/team/list",
         "/team/available",
+        "/admin/status",
     ] {
         assert_eq!(get(&f, key, path).await.0, 403, "{path}");
         assert_eq!(get(&f, "sk-master", path).await.0, 200, "{path}");
@@ -278,6 +279,40 @@ async fn what_users_and_teams_may_do_holds_for_their_keys() {
     }
     assert_eq!(get(&f, "sk-master", "/user/info?user_id=ann").await.0, 200, "all or none");
     assert_eq!(get(&f, "sk-master", "/user/info?user_id=none").await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_page_is_there_where_a_key_keeps_others_out() {
+    let up = Upstream::saying("Hi").await;
+    let (f, _folder) = fixture(&up, &format!("{KEYS}litellm_settings: {{max_budget: 5}}\n")).await;
+    let page = f.client.get(f.url("/admin")).send().await.expect("an answer");
+    let header = |name: &str| page.headers()[name].to_str().expect("text").to_string();
+    assert_eq!((page.status().as_u16(), header("content-type").as_str()), (200, "text/html; charset=utf-8"));
+    let policy = header("content-security-policy");
+    for part in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "connect-src 'self';",
+        "frame-ancestors 'none'",
+        "trusted-types 'none'",
+    ] {
+        assert!(policy.contains(part), "{part} in {policy}");
+    }
+    assert!(!policy.contains("-inline") && !policy.contains("-eval"), "{policy}");
+    let (_, status) = get(&f, "sk-master", "/admin/status").await;
+    assert_eq!(
+        (&status["has_keys"], &status["busy"], &status["budget"]["max_budget"]),
+        (&json!(true), &json!(0), &json!(5.0))
+    );
+    let d = &status["deployments"][0];
+    assert_eq!(
+        (&d["group"], &d["model"], &d["state"], &d["loaded"]),
+        (&json!("m"), &json!("x"), &json!("ready"), &Value::Null)
+    );
+    assert!(!status.to_string().contains(&up.base), "addresses are not told: {status}");
+    let (open, _folder) = fixture(&up, "").await;
+    let (status, said) = read(open.client.get(open.url("/admin")).send().await.expect("an answer")).await;
+    assert!(status == 404 && said.to_string().contains("general_settings.master_key"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

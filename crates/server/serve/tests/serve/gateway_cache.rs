@@ -57,6 +57,7 @@ async fn the_same_request_is_answered_once_in_every_dialect() {
     let f = Fixture::routed(&file(&up, MEMORY)).await;
     let claude =
         json!({"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]});
+    let gemini = json!({"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]});
     let requests = [
         ("/v1/chat/completions", m("Hello")),
         ("/v1/chat/completions", with(&m("Hello"), json!({"stream": true}))),
@@ -67,6 +68,10 @@ async fn the_same_request_is_answered_once_in_every_dialect() {
         ("/v1/messages", with(&claude, json!({"model": "m", "stream": true}))),
         ("/v1/responses", json!({"model": "m", "input": "Hello", "store": false})),
         ("/api/chat", json!({"model": "m", "messages": [{"role": "user", "content": "Hello"}]})),
+        ("/v1beta/models/m:generateContent", gemini.clone()),
+        // Its streams have two forms.
+        ("/v1beta/models/m:streamGenerateContent", gemini.clone()),
+        ("/v1beta/models/m:streamGenerateContent?alt=sse", gemini),
     ];
     for (n, (path, body)) in requests.iter().enumerate() {
         let first = ask_as(&f, "none", path, body).await;
@@ -81,7 +86,7 @@ async fn the_same_request_is_answered_once_in_every_dialect() {
     // The head of a stream is that of a stream.
     let events = f.events("/v1/chat/completions", &requests[1].1).await;
     assert_eq!(events.last().map(|e| e.1.clone()), Some(json!("[DONE]")));
-    assert!(f.text("/metrics").await.contains("octet:response_cache_hits_total 9"));
+    assert!(f.text("/metrics").await.contains("octet:response_cache_hits_total 12"));
     // Neither what is counted nor what is kept by its id.
     for (path, body) in [
         ("/v1/responses", json!({"model": "m", "input": "Hello"})),
@@ -281,6 +286,53 @@ impl Drop for Server {
     }
 }
 
+/// What an endpoint of the operator's says.
+async fn managed(f: &Fixture, method: &str, path: &str) -> Value {
+    let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+    let answer =
+        f.client.request(method, f.url(path)).bearer_auth("sk-master").send().await.expect("an answer");
+    let (status, said) = read(answer).await;
+    assert_eq!(status, 200, "{path}: {said}");
+    said
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_own_key_empties_the_cache() {
+    let up = Upstream::saying("Hi").await;
+    let f = Fixture::routed(&file(&up, &format!("{MEMORY}\ngeneral_settings: {{master_key: sk-master}}\n")))
+        .await;
+    let ask = async |text: &str| ask_as(&f, "sk-master", "/v1/chat/completions", &m(text)).await;
+    assert_eq!(
+        (ask("a").await.cached.as_deref(), ask("b").await.cached.as_deref()),
+        (Some("miss"), Some("miss"))
+    );
+    let told = managed(&f, "GET", "/cache/ping").await;
+    assert_eq!((&told["status"], &told["cache_type"]), (&json!("healthy"), &json!("local")));
+    let key = ask("a").await.key.expect("a key");
+    let post = async |path: &str, key: &str, body: Value| {
+        read(f.request(path, &body).bearer_auth(key).send().await.expect("an answer")).await
+    };
+    assert_eq!(post("/cache/delete", "sk-master", json!({"keys": [key]})).await.0, 200);
+    assert_eq!(
+        (ask("a").await.cached.as_deref(), ask("b").await.cached.as_deref()),
+        (Some("miss"), Some("hit"))
+    );
+    assert_eq!(managed(&f, "POST", "/cache/flushall").await, json!({"status": "success"}));
+    assert_eq!(
+        (ask("a").await.cached.as_deref(), ask("b").await.cached.as_deref()),
+        (Some("miss"), Some("miss"))
+    );
+    assert_eq!(post("/cache/delete", "sk-master", json!({})).await.0, 400);
+    assert_eq!(post("/cache/delete", "sk-other", json!({"keys": [key]})).await.0, 401);
+    let answer =
+        f.client.get(f.url("/cache/redis/info")).bearer_auth("sk-master").send().await.expect("an answer");
+    assert_eq!(answer.status(), 400, "answers lie in memory");
+    let bare = Fixture::routed(&file(&up, "")).await;
+    let answer = bare.client.get(bare.url("/cache/ping")).send().await.expect("an answer");
+    let (status, said) = read(answer).await;
+    assert!(status == 503 && said.to_string().contains("litellm_settings.cache"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_share_a_redis_and_go_on_without_it() {
     let Some(mut redis) = Server::start("secret") else { return };
@@ -325,8 +377,45 @@ async fn servers_share_a_redis_and_go_on_without_it() {
         assert!(set.expect("it ran a moment ago").status.success());
         assert!(!hit(&one, &m("Hello")).await);
     }
+    // It is asked and emptied; what others keep there stays.
+    let cli = |args: &[&str]| {
+        let all = [&["-p", &port, "-a", "secret", "--no-auth-warning"], args].concat();
+        let ran = Command::new("redis-cli").args(all).output().expect("Redis' client is there");
+        String::from_utf8_lossy(&ran.stdout).trim().to_string()
+    };
+    let told = managed(&one, "GET", "/cache/ping").await;
+    assert_eq!(
+        (&told["status"], &told["cache_type"], &told["ping_response"]),
+        (&json!("healthy"), &json!("redis"), &json!(true))
+    );
+    assert!(!told.to_string().contains("secret"), "{told}");
+    let told = managed(&one, "GET", "/cache/redis/info").await;
+    assert!(told["info"]["uptime_in_seconds"].is_u64() && told["num_clients"].as_u64() > Some(0), "{told}");
+    assert_eq!(told["clients"][0]["db"], 0, "{told}");
+    let body = m("Keep this");
+    let kept = async || {
+        let began = Instant::now();
+        while !hit(&one, &body).await {
+            assert!(began.elapsed() < PATIENCE, "it is never found in Redis");
+        }
+    };
+    kept().await;
+    let key = ask(&one, &body).await.key.expect("a key");
+    let answer =
+        one.request("/cache/delete", &json!({"keys": [key, "theirs"]})).send().await.expect("an answer");
+    assert_eq!(read(answer).await, (200, json!({"status": "success"})));
+    assert!(!hit(&one, &body).await);
+    kept().await;
+    let theirs = "f".repeat(64);
+    for name in ["theirs", &theirs] {
+        assert_eq!(cli(&["SET", name, "x"]), "OK");
+    }
+    assert_eq!(managed(&one, "POST", "/cache/flushall").await, json!({"status": "success"}));
+    assert_eq!((cli(&["EXISTS", &key]).as_str(), cli(&["EXISTS", "theirs", &theirs]).as_str()), ("0", "2"));
     let _ = redis.child.kill();
     let _ = redis.child.wait();
+    let answer = one.client.get(one.url("/cache/ping")).send().await.expect("an answer");
+    assert_eq!(answer.status(), 503);
     for n in 0..3 {
         assert!(!hit(&one, &m(&format!("Still there? {n}"))).await);
     }

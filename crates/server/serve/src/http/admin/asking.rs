@@ -101,9 +101,8 @@ pub async fn asked(
 
 /// A key by itself, or by its token.
 pub fn find(store: &Store, key: &str) -> Result<KeyInfo, ApiError> {
-    let is_it = |k: &&KeyInfo| Some(k.id) == store.id(key).or_else(|| key.parse::<KeyId>().ok());
-    let keys = store.list();
-    let found = keys.iter().filter(|k| k.revoked.is_none()).find(is_it).cloned();
+    let id = store.id(key).or_else(|| key.parse::<KeyId>().ok());
+    let found = store.list().into_iter().find(|k| Some(k.id) == id && k.revoked.is_none());
     // What was sent may be a key: it is not repeated.
     found.ok_or_else(|| ApiError::new(ErrorKind::NotFound, "there is no such key, or it was deleted"))
 }

@@ -6,15 +6,19 @@
 //! | `keys` | `/key/...` |
 //! | `users` | `/user/...` |
 //! | `teams` | `/team/...` |
+//! | `cache` | `/cache/...` |
 //! | `spend` | `/spend/...`, `/global/spend/report` |
+//! | `status` | `/admin/status`; the page itself is `page`'s |
 //! | `wish` | what a key, a user or a team is to be |
 //! | `shapes` | these as they are told |
 //! | `asking` | who may ask, and how the file is waited for |
 
 mod asking;
+mod cache;
 mod keys;
 mod shapes;
 mod spend;
+mod status;
 mod teams;
 mod users;
 mod wish;
@@ -22,10 +26,17 @@ mod wish;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::routing::get;
 
+use super::page;
 use crate::app::App;
 
 /// The endpoints.
 pub fn routes() -> Router<Arc<App>> {
-    keys::routes().merge(users::routes()).merge(teams::routes()).merge(spend::routes())
+    let page = Router::new().route("/admin", get(page::admin)).route("/admin/status", get(status::status));
+    page.merge(keys::routes())
+        .merge(users::routes())
+        .merge(teams::routes())
+        .merge(spend::routes())
+        .merge(cache::routes())
 }
