@@ -1,6 +1,7 @@
 //! The tests of the router, in one program: each program is linked by itself.
 
 mod common;
+mod router_calibrate;
 mod router_cascade;
 mod router_checks;
 mod router_choose;
