@@ -286,14 +286,51 @@ fn schemas_are_bounded() {
         doubling["$defs"][format!("d{i}")] = json!({"anyOf": [before, before]});
     }
     doubling["$ref"] = "#/$defs/d63".into();
+    // The same names at the root are harmless: a check takes 2^63 steps if the references end here.
+    let mut harmless = serde_json::Map::new();
+    (0..64).for_each(|i| drop(harmless.insert(format!("d{i}"), json!({"type": "object"}))));
+    let under = |key: &str, value: &str| {
+        let mut inner = doubling.clone();
+        inner[key] = value.into();
+        json!({"allOf": [inner], "$defs": harmless})
+    };
+    let mut draft_4 = under("id", "http://a/b");
+    draft_4["$schema"] = "http://json-schema.org/draft-04/schema#".into();
+    let mut in_draft_4 = under("id", "http://a/b");
+    in_draft_4["allOf"][0]["$schema"] = "http://json-schema.org/draft-04/schema#".into();
+    let mut escaped = doubling.clone();
+    escaped["%24defs"] = json!({"d63": {"type": "object"}});
+    escaped["$ref"] = "#/%24defs/d63".into();
+    let patterns = |n: usize| {
+        let all: serde_json::Map<_, _> = (0..n)
+            .map(|i| (format!("p{i}"), json!({"type": "string", "pattern": format!("^x{i}\\w?$")})))
+            .collect();
+        json!({"properties": all, "required": ["missing"]})
+    };
+    let keys = |n: usize| {
+        let all: serde_json::Map<_, _> = (0..n).map(|i| (format!("^x{i}\\w?$"), json!({}))).collect();
+        json!({"patternProperties": all, "required": ["missing"]})
+    };
+    for few in [patterns(32), keys(32)] {
+        assert!(broken(&tool(few), "{}").unwrap().contains("missing"));
+    }
     let mut deep = json!({"type": "object"});
     for _ in 0..100 {
         deep = json!({"properties": {"a": deep}});
     }
     for schema in [
+        under("$id", "http://a/b"),
+        draft_4,
+        in_draft_4,
+        escaped,
         doubling,
+        patterns(10_000),
+        patterns(33),
+        keys(33),
         deep,
         json!({"$ref": "#"}),
+        json!({"$ref": "#a", "$defs": {"a": {"$anchor": "a", "required": ["missing"]}}}),
+        json!({"required": ["missing"], "properties": {"x": {"format": "regex"}}}),
         json!({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
         json!({"$ref": "http://127.0.0.1:1/schema.json"}),
         json!({"$ref": "file:///etc/passwd"}),
@@ -302,6 +339,14 @@ fn schemas_are_bounded() {
         json!({"properties": {"x": {"pattern": "(a{1000}){1000}"}}}),
     ] {
         assert_eq!(broken(&tool(schema.clone()), "{\"x\": 1}"), None, "{schema}");
+    }
+    // Properties may have the names of keywords, and the root an `$id`.
+    for schema in [
+        json!({"$id": "http://a/b", "required": ["missing"], "properties": {"id": {"type": "string"}}}),
+        json!({"$id": "https://json-schema.org/draft/2020-12/schema", "required": ["missing"]}),
+        json!({"required": ["missing"], "properties": {"pattern": {}, "$id": {}, "format": {}, "$schema": {}}}),
+    ] {
+        assert!(broken(&tool(schema.clone()), "{}").is_some_and(|why| why.contains("missing")), "{schema}");
     }
     // Backtracking would take years.
     let pattern = tool(json!({"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}));
