@@ -133,7 +133,7 @@ impl Instance {
             missing.push("workgroups of 256 invocations with 16 KiB of shared memory".to_string());
         }
         if p.limits.max_per_stage_descriptor_storage_buffers < BUFFERS_MAX as u32 {
-            missing.push("kernels that read 13 buffers".to_string());
+            missing.push(format!("kernels that read {BUFFERS_MAX} buffers"));
         }
         if self.queue_family(device).is_none() {
             missing.push("a compute queue".to_string());

@@ -102,9 +102,12 @@ impl Redis {
             for name in names {
                 let mut command = redis::cmd("GETRANGE");
                 command.arg(&name).arg(0).arg(magic.len().saturating_sub(1));
-                // What is not even a text is somebody else's.
-                if self.ask::<Vec<u8>>(&command).await.is_ok_and(|begins| begins == magic) {
-                    ours.push(name);
+                match self.query::<Vec<u8>>(&command).await? {
+                    Ok(begins) if begins == magic => ours.push(name),
+                    Ok(_) => {}
+                    // What is not even a text is somebody else's.
+                    Err(e) if e.code() == Some("WRONGTYPE") => {}
+                    Err(e) => return Err(Some(e.to_string())),
                 }
             }
             self.delete(&ours).await?;
@@ -124,13 +127,23 @@ impl Redis {
     }
 
     async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Failed> {
+        self.query(command).await?.map_err(|e| Some(e.to_string()))
+    }
+
+    /// What the server answers, which may be that it refuses the command.
+    async fn query<T: redis::FromRedisValue>(
+        &self,
+        command: &redis::Cmd,
+    ) -> Result<redis::RedisResult<T>, Failed> {
         let answer = tokio::time::timeout(ANSWER_WITHIN, async {
             let mut connection = self.connection().await?;
-            command.query_async(&mut connection).await.map_err(|e| {
+            match command.query_async(&mut connection).await {
                 // What is wrong with one value or one command says nothing about the connection.
-                let rests = e.is_io_error() || e.is_timeout() || e.is_connection_dropped();
-                if rests { self.rest(e.to_string()) } else { Some(e.to_string()) }
-            })
+                Err(e) if e.is_io_error() || e.is_timeout() || e.is_connection_dropped() => {
+                    Err(self.rest(e.to_string()))
+                }
+                answer => Ok(answer),
+            }
         });
         answer
             .await

@@ -131,7 +131,7 @@ impl App {
     /// nothing where tokens are made.
     pub async fn keep_history(self: Arc<Self>) {
         loop {
-            for index in 0..self.models.list().len() {
+            for index in 0..self.models.count() {
                 self.history.push(index, Instant::now(), self.metrics.sample(&self.models, index));
             }
             tokio::time::sleep(history::INTERVAL).await;

@@ -30,7 +30,7 @@ pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
 pub async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
     let mut out = json!({"status": "ok"});
     let mut status = 200;
-    let all = 0..app.models.list().len();
+    let all = 0..app.models.count();
     let ill: Vec<_> = all.clone().filter_map(|i| Some((i, app.models.unhealthy(i)?))).collect();
     if !ill.is_empty() {
         let is_down =
@@ -71,7 +71,7 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
         }
         out
     };
-    let all: Vec<Value> = (0..app.models.list().len()).map(state).collect();
+    let all: Vec<Value> = (0..app.models.count()).map(state).collect();
     let broken = !all.is_empty() && all.iter().all(|m| m.get("error").is_some());
     let (status, word) = match (app.models.is_draining(), broken) {
         (true, _) => (503, "draining"),

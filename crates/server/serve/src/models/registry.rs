@@ -165,7 +165,9 @@ impl Drop for Try {
         let mut states = self.registry.lock();
         let s = &mut states[self.index];
         if s.attempt == self.attempt && matches!(s.phase, Phase::Queued | Phase::Loading(_)) {
-            s.failed = Some((self.attempt, "an internal error; the log says more".into()));
+            let why = "an internal error; the log says more";
+            s.health.failed(why, Instant::now());
+            s.failed = Some((self.attempt, why.into()));
             s.phase = Phase::Idle;
             stay(&mut states);
         }
@@ -219,7 +221,7 @@ impl Registry {
         if let Some((_, name)) = twice {
             return Err(format!("two models are called '{name}'; give them names by --alias").into());
         }
-        let index = self.len();
+        let index = self.count();
         names.extend(all.into_iter().map(|name| (name.clone(), index)));
         let now = Instant::now();
         self.lock().push(State {
@@ -247,7 +249,7 @@ impl Registry {
     }
 
     /// How many there are.
-    fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
@@ -267,7 +269,7 @@ impl Registry {
 
     /// The model, where there is only one.
     pub fn sole(&self) -> Option<usize> {
-        (self.len() == 1).then_some(0)
+        (self.count() == 1).then_some(0)
     }
 
     /// Names of all models, for errors.
@@ -395,7 +397,10 @@ impl Registry {
                 s.phase = Phase::Ready(Arc::new(loaded));
             }
             Err(why) => {
-                s.health.failed(&why);
+                s.health.failed(&why, Instant::now());
+                if let Some(why) = s.health.down() {
+                    tracing::error!(model = name, why, "the model stays down");
+                }
                 s.failed = Some((attempt, why));
                 s.phase = Phase::Idle;
             }
@@ -537,7 +542,7 @@ impl Registry {
     /// Ends all engines, and waits until they have.
     pub async fn stop(self: &Arc<Self>, how: Shutdown) {
         self.drain();
-        let engines: Vec<Arc<Loaded>> = (0..self.len()).filter_map(|i| self.loaded(i)).collect();
+        let engines: Vec<Arc<Loaded>> = (0..self.count()).filter_map(|i| self.loaded(i)).collect();
         engines.iter().for_each(|l| l.handle.shutdown(how));
         for loaded in engines {
             let ended = tokio::task::spawn_blocking(move || loaded.handle.join()).await;

@@ -18,20 +18,24 @@ struct Breakable {
     faults: Arc<Faults>,
     /// How often the device was opened.
     opened: Arc<AtomicUsize>,
-    /// Each opening but the first waits for a word, and what it is.
-    open: Sender<()>,
+    /// Each opening but the first waits for a word: whether it goes well.
+    open: Sender<bool>,
     spec: ModelSpec,
 }
 
 fn breakable() -> Option<Breakable> {
     let index = octet_testkit::vulkan_device()?;
     let (faults, opened) = (Arc::new(Faults::default()), Arc::new(AtomicUsize::new(0)));
-    let (open, may_open): (Sender<()>, Receiver<()>) = channel();
+    let (open, may_open): (Sender<bool>, Receiver<bool>) = channel();
     let may_open = std::sync::Mutex::new(may_open);
     let (count, injected) = (Arc::clone(&opened), Arc::clone(&faults));
     let device = Device::new("vulkan", move || {
         if count.fetch_add(1, Ordering::SeqCst) > 0 {
-            may_open.lock().unwrap().recv().map_err(|e| octet_compute::Error(e.to_string()))?;
+            let goes_well =
+                may_open.lock().unwrap().recv().map_err(|e| octet_compute::Error(e.to_string()))?;
+            if !goes_well {
+                return Err(octet_compute::Error("the driver is being reset".into()));
+            }
         }
         let mut device = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() })?;
         device.inject_faults(Arc::clone(&injected));
@@ -84,7 +88,7 @@ async fn a_lost_device_is_told_and_its_model_loaded_again_once() {
     assert!(metrics.contains("octet:model_healthy{model_name=\"tiny\"} 0"), "{metrics}");
     // nobody has to ask for it
     server.until("the model is loaded again", || opened.load(Ordering::SeqCst) == 2).await;
-    open.send(()).expect("it is being loaded");
+    open.send(true).expect("it is being loaded");
     server.until("the model is well", || server.app.models.unhealthy(0).is_none()).await;
     assert_eq!(server.get("/health").await, (200, json!({"status": "ok"})));
     assert!(server.get("/v1/models").await.1["data"][0].get("unhealthy").is_none());
@@ -109,6 +113,24 @@ async fn a_lost_device_is_told_and_its_model_loaded_again_once() {
     assert!(refused["error"]["message"].as_str().is_some_and(|m| m.contains("twice")), "{refused}");
     assert_eq!(server.get("/ready").await.0, 503);
     assert_eq!(opened.load(Ordering::SeqCst), 2, "it is not loaded for ever");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_device_that_takes_a_while_to_come_back_is_tried_again() {
+    let Some(Breakable { faults, opened, open, spec }) = breakable() else { return };
+    let server = Fixture::with(Options::new(vec![spec])).await;
+    struck(&server, &faults, Fault::Lost).await;
+    open.send(false).expect("it is loaded again");
+    let failed =
+        || server.app.models.unhealthy(0).is_some_and(|u| u.why.contains("the driver is being reset"));
+    server.until("that has failed", failed).await;
+    let (status, health) = server.get("/health").await;
+    assert_eq!((status, &health["unhealthy_models"][0]["is_loading_again"]), (200, &json!(true)), "{health}");
+    // nobody asks for it
+    open.send(true).expect("it is tried again");
+    server.until("the model is well", || server.app.models.unhealthy(0).is_none()).await;
+    assert_eq!(opened.load(Ordering::SeqCst), 3);
+    server.ok("/v1/chat/completions", &with(&chat("Hello"), json!({"max_tokens": 3}))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

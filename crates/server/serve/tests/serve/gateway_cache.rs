@@ -327,10 +327,39 @@ async fn the_servers_own_key_empties_the_cache() {
     let answer =
         f.client.get(f.url("/cache/redis/info")).bearer_auth("sk-master").send().await.expect("an answer");
     assert_eq!(answer.status(), 400, "answers lie in memory");
-    let bare = Fixture::routed(&file(&up, "")).await;
-    let answer = bare.client.get(bare.url("/cache/ping")).send().await.expect("an answer");
+    let bare = Fixture::routed(&file(&up, "general_settings: {master_key: sk-master}")).await;
+    let answer = bare.client.get(bare.url("/cache/ping")).bearer_auth("sk-master").send();
+    let answer = answer.await.expect("an answer");
     let (status, said) = read(answer).await;
     assert!(status == 503 && said.to_string().contains("litellm_settings.cache"), "{said}");
+}
+
+async fn flush(f: &Fixture, key: &str) -> (u16, Value) {
+    read(f.request("/cache/flushall", &json!({})).bearer_auth(key).send().await.expect("an answer")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_without_a_key_lets_nobody_manage_it() {
+    let up = Upstream::saying("Hi").await;
+    let f = Fixture::routed(&file(&up, MEMORY)).await;
+    assert!(!hit(&f, &m("Hello")).await);
+    for (method, path) in [
+        (reqwest::Method::GET, "/admin/status"),
+        (reqwest::Method::GET, "/cache/ping"),
+        (reqwest::Method::POST, "/cache/delete"),
+        (reqwest::Method::POST, "/cache/flushall"),
+        (reqwest::Method::GET, "/cache/redis/info"),
+        (reqwest::Method::GET, "/key/list"),
+        (reqwest::Method::POST, "/key/generate"),
+    ] {
+        let (status, said) =
+            read(f.client.request(method, f.url(path)).send().await.expect("an answer")).await;
+        assert!(
+            status == 403 && said.to_string().contains("general_settings.master_key"),
+            "{path}: {status} {said}"
+        );
+    }
+    assert!(hit(&f, &m("Hello")).await, "nothing is forgotten");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -347,6 +376,8 @@ async fn servers_share_a_redis_and_go_on_without_it() {
         redis.port
     );
     let two = Fixture::routed(&file(&up, &url)).await;
+    let owned =
+        Fixture::routed(&file(&up, &format!("{rest}\ngeneral_settings: {{master_key: sk-master}}"))).await;
     for body in [m("Hello"), with(&m("Hello"), json!({"stream": true}))] {
         let first = ask(&one, &body).await;
         assert_eq!((first.status, first.cached.as_deref()), (200, Some("miss")));
@@ -383,13 +414,13 @@ async fn servers_share_a_redis_and_go_on_without_it() {
         let ran = Command::new("redis-cli").args(all).output().expect("Redis' client is there");
         String::from_utf8_lossy(&ran.stdout).trim().to_string()
     };
-    let told = managed(&one, "GET", "/cache/ping").await;
+    let told = managed(&owned, "GET", "/cache/ping").await;
     assert_eq!(
         (&told["status"], &told["cache_type"], &told["ping_response"]),
         (&json!("healthy"), &json!("redis"), &json!(true))
     );
     assert!(!told.to_string().contains("secret"), "{told}");
-    let told = managed(&one, "GET", "/cache/redis/info").await;
+    let told = managed(&owned, "GET", "/cache/redis/info").await;
     assert!(told["info"]["uptime_in_seconds"].is_u64() && told["num_clients"].as_u64() > Some(0), "{told}");
     assert_eq!(told["clients"][0]["db"], 0, "{told}");
     let body = m("Keep this");
@@ -402,20 +433,32 @@ async fn servers_share_a_redis_and_go_on_without_it() {
     kept().await;
     let key = ask(&one, &body).await.key.expect("a key");
     let answer =
-        one.request("/cache/delete", &json!({"keys": [key, "theirs"]})).send().await.expect("an answer");
-    assert_eq!(read(answer).await, (200, json!({"status": "success"})));
+        owned.request("/cache/delete", &json!({"keys": [key, "theirs"]})).bearer_auth("sk-master").send();
+    assert_eq!(read(answer.await.expect("an answer")).await, (200, json!({"status": "success"})));
     assert!(!hit(&one, &body).await);
     kept().await;
     let theirs = "f".repeat(64);
     for name in ["theirs", &theirs] {
         assert_eq!(cli(&["SET", name, "x"]), "OK");
     }
-    assert_eq!(managed(&one, "POST", "/cache/flushall").await, json!({"status": "success"}));
+    assert_eq!(cli(&["RPUSH", &"e".repeat(64), "no text"]), "1");
+    // Nothing is said to be forgotten that is not.
+    assert_eq!(cli(&["ACL", "SETUSER", "default", "-getrange"]), "OK");
+    let (status, said) = flush(&owned, "sk-master").await;
+    assert!(status == 503 && said.to_string().contains("getrange"), "{said}");
+    assert_eq!(
+        (cli(&["ACL", "SETUSER", "default", "+getrange"]).as_str(), cli(&["EXISTS", &key]).as_str()),
+        ("OK", "1")
+    );
+    assert_eq!(managed(&owned, "POST", "/cache/flushall").await, json!({"status": "success"}));
     assert_eq!((cli(&["EXISTS", &key]).as_str(), cli(&["EXISTS", "theirs", &theirs]).as_str()), ("0", "2"));
     let _ = redis.child.kill();
     let _ = redis.child.wait();
-    let answer = one.client.get(one.url("/cache/ping")).send().await.expect("an answer");
-    assert_eq!(answer.status(), 503);
+    for _ in 0..2 {
+        assert_eq!(flush(&owned, "sk-master").await.0, 503);
+    }
+    let answer = owned.client.get(owned.url("/cache/ping")).bearer_auth("sk-master").send().await;
+    assert_eq!(answer.expect("an answer").status(), 503);
     for n in 0..3 {
         assert!(!hit(&one, &m(&format!("Still there? {n}"))).await);
     }

@@ -23,18 +23,21 @@ pub fn wrong(field: &str, what: impl Into<String>) -> ApiError {
     ApiError::invalid(field, what.into())
 }
 
-/// Refuses who may not manage the server.
-pub fn manager(who: &Caller) -> Result<(), ApiError> {
-    if matches!(who, Caller::Trusted) {
-        return Ok(());
-    }
-    let what = "this API key is for asking models; the server's own key is needed here";
+/// Refuses who may not manage the server. A router that everybody may ask is managed by nobody.
+pub fn manager(app: &App, who: &Caller) -> Result<(), ApiError> {
+    let what = match who {
+        Caller::Trusted if app.gateway().is_some_and(|g| g.is_open()) => {
+            "this needs a key of the server's own, and there is none: set general_settings.master_key in the configuration"
+        }
+        Caller::Trusted => return Ok(()),
+        Caller::Key(_) => "this API key is for asking models; the server's own key is needed here",
+    };
     Err(ApiError::new(ErrorKind::Permission, what))
 }
 
 /// The file of keys, for who may manage it.
 fn store(app: &App, who: &Caller) -> Result<Arc<Store>, ApiError> {
-    manager(who)?;
+    manager(app, who)?;
     app.gateway().and_then(|g| g.store().cloned()).ok_or_else(|| {
         let what = "there are no virtual keys: set keys.database in the configuration";
         ApiError::new(ErrorKind::InvalidRequest, what)

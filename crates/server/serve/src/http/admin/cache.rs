@@ -26,7 +26,7 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// The cache, for who may manage it.
 fn responses(app: &App, who: &Caller) -> Result<Arc<Responses>, ApiError> {
-    manager(who)?;
+    manager(app, who)?;
     app.gateway().and_then(|g| g.responses()).ok_or_else(|| {
         let what = "there is no cache of responses: set litellm_settings.cache to true in the configuration";
         ApiError::new(ErrorKind::Overloaded, what)

@@ -16,7 +16,7 @@ pub async fn status(State(app): State<Arc<App>>, request: Request) -> Response {
     let none = || {
         ApiError::new(ErrorKind::NotFound, "there is no router here: octet serve --config FILE starts one")
     };
-    let gateway = manager(&caller(&request)).and_then(|()| app.gateway().ok_or_else(none));
+    let gateway = manager(&app, &caller(&request)).and_then(|()| app.gateway().ok_or_else(none));
     match gateway {
         Ok(gateway) => json_response(200, gateway.overview().to_string()),
         Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),

@@ -1,5 +1,5 @@
-//! What becomes of a model whose device is lost: it is loaded again, once. Where the device is lost again soon after that, the model stays down
-//! with the reason, instead of being loaded for ever. Used by the registry.
+//! What becomes of a model whose device is lost: it is loaded again. Where that fails several times, or the device is lost again soon after it,
+//! the model stays down with the reason, instead of being loaded for ever. Used by the registry.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,13 +10,19 @@ use super::{Phase, Registry, State};
 /// A model whose device is lost so soon after it was loaded again stays down.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// How long is waited before a model whose device is lost is loaded again, where that has failed: a driver may take a while to come back.
+const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16)];
+
+const WHAT_TO_DO: &str = "look at the driver's messages (dmesg on Linux), then start the server again, or run the model on the processor \
+                          with --device cpu";
+
 /// How a model's device is.
 #[derive(Debug, Default)]
 enum Condition {
     #[default]
     Well,
-    /// It was lost; `is_due`: nobody has begun to load the model again.
-    Lost { why: String, is_due: bool },
+    /// It was lost. The model is loaded again at `next`; where that is nothing, it is being loaded. So many times that `failed`.
+    Lost { why: String, next: Option<Instant>, failed: usize },
     /// It was lost, and the model is not loaded again.
     Down(String),
 }
@@ -45,11 +51,11 @@ impl Health {
     fn after(&self, why: &str) -> Condition {
         if self.loaded_again.is_some_and(|at| at.elapsed() < AGAIN) {
             return Condition::Down(format!(
-                "{why}; it was lost twice within a minute, so the model is not loaded again: look at the driver's messages (dmesg on \
-                 Linux), then start the server again, or run the model on the processor with --device cpu"
+                "{why}; it was lost twice within a minute, so the model is not loaded again: {WHAT_TO_DO}"
             ));
         }
-        Condition::Lost { why: format!("{why}; the model is loaded again"), is_due: true }
+        let why = format!("{why}; the model is loaded again");
+        Condition::Lost { why, next: Some(Instant::now()), failed: 0 }
     }
 
     fn lost(&mut self, why: &str) {
@@ -64,10 +70,35 @@ impl Health {
         }
     }
 
-    /// The model cannot be loaded; the next request tries again.
-    pub(super) fn failed(&mut self, error: &str) {
-        if let Condition::Lost { why, is_due: false } = &mut self.condition {
-            *why = format!("its device was lost, and it cannot be loaded again: {error}");
+    /// The model cannot be loaded; it is tried again after a pause, or not any more. What requests try meanwhile does not count.
+    pub(super) fn failed(&mut self, error: &str, now: Instant) {
+        let Condition::Lost { why, next, failed } = &mut self.condition else { return };
+        *why = format!("its device was lost, and it cannot be loaded again: {error}");
+        if next.is_some() {
+            return;
+        }
+        match PAUSES.get(*failed) {
+            Some(pause) => (*next, *failed) = (Some(now + *pause), *failed + 1),
+            None => {
+                let why = format!("{why}; that was tried {} times: {WHAT_TO_DO}", *failed + 1);
+                self.condition = Condition::Down(why);
+            }
+        }
+    }
+
+    /// Whether the model is to be loaded again now; then it is taken to be.
+    fn is_due(&mut self, now: Instant) -> bool {
+        match &mut self.condition {
+            Condition::Lost { next, .. } => next.take_if(|at| *at <= now).is_some(),
+            Condition::Well | Condition::Down(_) => false,
+        }
+    }
+
+    /// When it is loaded again, if it waits for that.
+    fn next(&self) -> Option<Instant> {
+        match self.condition {
+            Condition::Lost { next, .. } => next,
+            Condition::Well | Condition::Down(_) => None,
         }
     }
 
@@ -119,18 +150,70 @@ impl Registry {
         let mut changed = self.changed.subscribe();
         loop {
             changed.mark_unchanged();
+            let mut next = None;
             // engines that were told to end have ended by that
             if !self.is_draining() {
                 for (index, s) in self.lock().iter_mut().enumerate() {
                     self.notice_end(index, s);
-                    if let Condition::Lost { is_due: due @ true, .. } = &mut s.health.condition {
-                        *due = false;
+                    if s.health.is_due(Instant::now()) {
                         self.begin_loading(index, s);
                     }
+                    next = next.into_iter().chain(s.health.next()).min();
                 }
             }
             // The sender lives as long as `self`.
-            let _ = changed.changed().await;
+            match next {
+                Some(at) => drop(tokio::time::timeout_at(at.into(), changed.changed()).await),
+                None => drop(changed.changed().await),
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_cannot_be_loaded_again_is_tried_with_growing_pauses_and_then_down() {
+        let mut health = Health::default();
+        let mut now = Instant::now();
+        health.failed("no file", now);
+        assert_eq!((health.now(None), health.next()), (None, None), "its device was never lost");
+        health.lost("the device is lost");
+        now += Duration::from_secs(1);
+        for pause in PAUSES {
+            assert!(health.is_due(now) && !health.is_due(now), "one tries at a time");
+            health.failed("no such device", now);
+            let told = health.now(None).expect("it is not well");
+            assert!(told.is_loading_again && told.why.contains("no such device"), "{told:?}");
+            assert_eq!(health.next(), Some(now + pause));
+            // a request that tries it meanwhile changes nothing of that
+            health.failed("still none", now);
+            assert_eq!(health.next(), Some(now + pause));
+            assert!(!health.is_due(now));
+            now += pause;
+        }
+        assert!(health.is_due(now));
+        health.failed("no such device", now);
+        assert_eq!((health.next(), health.is_due(now + AGAIN)), (None, false));
+        let told = health.now(None).expect("it is not well");
+        assert_eq!(health.down(), Some(told.why.clone()));
+        assert!(!told.is_loading_again);
+        for part in ["no such device", "tried 4 times", "--device cpu"] {
+            assert!(told.why.contains(part), "{part}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_loaded_at_a_later_try_is_well() {
+        let mut health = Health::default();
+        health.lost("the device is lost");
+        let now = Instant::now();
+        assert!(health.is_due(now));
+        health.failed("no such device", now);
+        assert!(health.is_due(now + PAUSES[0]));
+        health.loaded(now + PAUSES[0]);
+        assert_eq!((health.now(None), health.next(), health.losses()), (None, None, 1));
     }
 }

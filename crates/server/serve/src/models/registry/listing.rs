@@ -75,7 +75,7 @@ impl Registry {
 
     /// All models as lists show them.
     pub fn list(&self) -> Vec<ModelInfo> {
-        (0..self.len()).map(|i| self.info(i)).collect()
+        (0..self.count()).map(|i| self.info(i)).collect()
     }
 
     /// One model as lists show it.
