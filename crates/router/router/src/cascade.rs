@@ -152,10 +152,14 @@ impl<T: Target> Job<T> {
         if let Some(permit) = answer.permit.take() {
             permit.answered(usage.map(|u| (u.total_tokens(), u.completion_tokens)), false, Instant::now());
         }
-        let request = std::mem::replace(&mut self.request, Arc::new(question));
+        let (size, counts) = (Size::of(&question), std::mem::take(&mut self.counts));
+        let (request, size) = (
+            std::mem::replace(&mut self.request, Arc::new(question)),
+            std::mem::replace(&mut self.size, size),
+        );
         self.hold_whole = true;
         let said = self.group(table, group, name, false).await;
-        (self.request, self.hold_whole) = (request, false);
+        (self.request, self.size, self.counts, self.hold_whole) = (request, size, counts, false);
         let probability = said.ok().and_then(|said| {
             let probability = self_check::probability(said.begun.held.iter().filter_map(event));
             let (deployment, usage) = (said.deployment.id().into(), said.usage());
@@ -190,7 +194,7 @@ impl<T: Target> Job<T> {
             && let Ok(Some(vector)) = timeout_at(self.deadline, d.target.embed(&text)).await
         {
             probability = prerouter.probability(&vector);
-            if probability.is_none() {
+            if probability.is_none() && table.is_first_mismatch(&cascade.name) {
                 let (ours, theirs) = (vector.len(), prerouter.weights.len());
                 tracing::warn!(
                     cascade = cascade.name,

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use octet_config as config;
@@ -145,6 +145,8 @@ pub struct Table<T> {
     names: Vec<String>,
     /// Groups whose broken answers somebody goes on with.
     mended: HashSet<String>,
+    /// Cascades whose prerouter was found not to fit the embeddings.
+    mismatched: Mutex<HashSet<String>>,
     /// What holds for all groups.
     pub policy: Policy,
     /// Checks beside the requests.
@@ -200,6 +202,7 @@ impl<T: Target> Table<T> {
             cascades: config.cascades.iter().map(|c| (c.name.clone(), Arc::new(c.clone()))).collect(),
             names: Vec::new(),
             mended: HashSet::new(),
+            mismatched: Mutex::default(),
             policy: Policy::of(&config.router),
             health: config.health.clone(),
         };
@@ -289,6 +292,12 @@ impl<T: Target> Table<T> {
 }
 
 impl<T> Table<T> {
+    /// Whether nobody was told yet that the prerouter of `cascade` does not fit the embeddings.
+    pub(crate) fn is_first_mismatch(&self, cascade: &str) -> bool {
+        let mut known = self.mismatched.lock().unwrap_or_else(PoisonError::into_inner);
+        !known.contains(cascade) && known.insert(cascade.to_string())
+    }
+
     /// What `name` stands for: a group of just this name, else an alias, a cascade, or the group with stars in its name that
     /// says most.
     pub fn resolve<'a>(&'a self, name: &'a str) -> Resolved<'a, T> {

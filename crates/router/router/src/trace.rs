@@ -277,14 +277,15 @@ impl Route {
         self.steps.iter().any(|s| matches!(s, Step::Fallback { .. }))
     }
 
-    /// What a cascade made of the request; `None` if there was none to decide.
+    /// Whether an answer of a cascade's fast group was dropped for what one of the checks found; `None` if none was checked.
     pub fn escalated(&self) -> Option<bool> {
-        self.steps.iter().rev().find_map(|s| match s {
+        let verdicts = self.steps.iter().filter_map(|s| match s {
             Step::Confidence { verdict, .. }
             | Step::ToolCalls { verdict, .. }
             | Step::SelfCheck { verdict, .. } => Some(*verdict == "escalated"),
             _ => None,
-        })
+        });
+        verdicts.reduce(|any, one| any || one)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a cascade decides by beside the older thresholds: signals of a greedy copy, tool calls, the model's own check, the prompt alone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::*;
 use octet_api::core::{
@@ -9,9 +10,11 @@ use octet_api::core::{
 use octet_config::{Cascade, Confidence, Config, Prerouter, Threshold};
 use octet_router::calls::broken;
 use octet_router::signal::{Token, value};
-use octet_router::{Call, FailureKind, Step};
+use octet_router::{Call, FailureKind, Route, Step};
 use serde_json::json;
 use tokio::time::Instant;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Level, Metadata, Subscriber};
 
 fn cascade(confidence: Option<Confidence>, prerouter: Option<Prerouter>) -> Config {
     let mut c = config(&[("fast", "f"), ("strong", "s")]);
@@ -325,6 +328,7 @@ fn schemas_are_bounded() {
         escaped,
         doubling,
         patterns(10_000),
+        json!({"required": ["missing"], "properties": {"x": {"pattern": "(?i)\\w".repeat(1500)}}}),
         patterns(33),
         keys(33),
         deep,
@@ -354,6 +358,22 @@ fn schemas_are_bounded() {
     assert!(broken(&pattern, &text).unwrap().contains("/x"));
     let nested = "[".repeat(10_000);
     assert!(broken(&weather(), &format!("{{\"city\": {nested}")).is_some());
+}
+
+#[test]
+fn one_check_that_drops_an_answer_is_enough() {
+    let by_calls = |verdict| Step::ToolCalls { why: None, verdict };
+    let by_question = |verdict| Step::SelfCheck { probability: None, verdict };
+    for (steps, expected) in [
+        (vec![], None),
+        (vec![by_calls("kept")], Some(false)),
+        (vec![by_calls("escalated"), by_question("kept")], Some(true)),
+        (vec![by_calls("kept"), by_question("escalated")], Some(true)),
+        (vec![by_calls("kept"), by_question("kept")], Some(false)),
+    ] {
+        let route = Route { steps, ..Route::default() };
+        assert_eq!(route.escalated(), expected, "{}", route.header());
+    }
 }
 
 fn said(yes: f32, no: f32) -> Script {
@@ -414,6 +434,23 @@ async fn a_model_is_asked_whether_it_is_right() {
     }
 }
 
+/// The question holds the prompt and the answer: who has room for the one may have none for the other.
+#[tokio::test(start_paused = true)]
+async fn the_question_s_own_length_counts() {
+    let rules = Confidence { self_check: Some(0.5), ..Confidence::new(4) };
+    let mut c = config(&[("fast", "f"), ("fast", "g"), ("strong", "s")]);
+    c.cascades = cascade(Some(rules), None).cascades;
+    c.deployments[0].info.max_input_tokens = Some(20);
+    (c.deployments[0].order, c.deployments[1].order) = (Some(1), Some(2));
+    c.router.enable_pre_call_checks = true;
+    let (router, world) = router(&c);
+    world.script("f", [tokens(&[(-0.1, -5.0); 99])]);
+    world.script("g", [said(0.1, 0.7)]);
+    let mut reply = router.send(call("auto"));
+    assert_eq!(read(&all(&mut reply).await).unwrap(), "s");
+    assert_eq!(world.who(), ["f", "g", "s"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_prompt_alone_may_decide() {
     let prerouter = || Prerouter { weights: vec![2.0, -1.0].into(), bias: 0.5, threshold: 0.5, embed: None };
@@ -430,5 +467,48 @@ async fn the_prompt_alone_may_decide() {
         assert_eq!(read(&all(&mut reply).await).unwrap(), to, "{shown}");
         assert!(reply.route().header().contains(shown), "{}", reply.route().header());
         assert_eq!(world.who(), [to], "the fast model generates nothing for it");
+    }
+}
+
+/// Counts warnings.
+#[derive(Debug, Default, Clone)]
+struct Warnings(Arc<AtomicUsize>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prerouter_of_another_model_is_told_of_once() {
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let prerouter = Prerouter { weights: vec![2.0, -1.0].into(), bias: 0.5, threshold: 0.5, embed: None };
+    let c = cascade(None, Some(prerouter));
+    let (router, world) = router(&c);
+    world.nature("f", Nature { local: true, vector: Some(vec![1.0]), ..Nature::default() });
+    for configurations in 1..3 {
+        for _ in 0..3 {
+            assert_eq!(ask(&router, "auto").await.unwrap(), "f");
+        }
+        assert_eq!(warnings.0.load(Ordering::Relaxed), configurations);
+        router.reload(&c, |d| mock(&world, d)).unwrap();
     }
 }
