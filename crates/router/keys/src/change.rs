@@ -5,17 +5,17 @@ use std::sync::{Arc, PoisonError};
 
 use rusqlite::TransactionBehavior;
 
-use crate::entry::{Entry, lock};
+use crate::entry::{Entries, Entry, lock};
 use crate::store::Inner;
 use crate::table::{self, KeyRow};
 use crate::{Error, KeyId};
 
 impl Inner {
     /// Changes rows in the file and in memory: all that `edit` does, or nothing. Other processes wait meanwhile.
-    pub(crate) fn transact(
+    pub(crate) fn transact<E: From<Error>>(
         &self,
-        edit: impl FnOnce(&mut Vec<KeyRow>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        edit: impl FnOnce(&mut Vec<KeyRow>) -> Result<(), E>,
+    ) -> Result<(), E> {
         // What was spent is written first, so that the file's sum is the whole.
         self.tick()?;
         let mut file = lock(&self.file);
@@ -27,29 +27,49 @@ impl Inner {
         table::check_many(rows.len())?;
         let kept: HashSet<blake3::Hash> = rows.iter().map(|r| r.hash).collect();
         let gone: Vec<KeyId> = old.keys().filter(|hash| !kept.contains(hash)).map(KeyId::of).collect();
-        let is_new = |row: &&KeyRow| old.get(&row.hash) != Some(*row);
+        let is_new = |row: &KeyRow| old.get(&row.hash) != Some(row);
         let write = || -> rusqlite::Result<()> {
-            rows.iter().filter(is_new).try_for_each(|row| table::put(&tx, row))?;
+            rows.iter().filter(|row| is_new(row)).try_for_each(|row| table::put(&tx, row))?;
             gone.iter().try_for_each(|id| table::delete(&tx, *id))?;
             tx.commit()
         };
         write().map_err(|e| self.sqlite(e))?;
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        self.adopt(rows, is_new);
+        Ok(())
+    }
+
+    /// Puts the rows of the file in the place of what was known; of accounts that are known, those that are new. Called with the file locked, so
+    /// that no two do it at once.
+    pub(crate) fn adopt(&self, rows: Vec<KeyRow>, is_new: impl Fn(&KeyRow) -> bool) {
+        // Requests go on meanwhile: they wait for the exchange at the end alone.
+        let mut old = self.entries.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut entries = Entries::with_capacity(rows.len());
+        let (mut owners_changed, mut moved) = (false, Vec::new());
         for row in rows {
-            match entries.get(&KeyId::of(&row.hash)) {
-                Some(entry) if is_new(&&row) => entry.account().sync(row),
-                Some(_) => {}
-                // Also what another process made meanwhile: whoever looked for it goes on with it.
+            let id = KeyId::of(&row.hash);
+            let known = old.get(&id).is_some_and(|e| e.hash == row.hash);
+            let entry = match known.then(|| old.remove(&id)).flatten() {
+                Some(entry) => {
+                    if is_new(&row) && entry.sync(row) {
+                        moved.push(Arc::clone(&entry));
+                    }
+                    entry
+                }
                 None => {
                     let entry = Arc::new(Entry::new(row));
-                    entries.insert(entry.id, entry);
+                    owners_changed |= entry.kind.is_some();
+                    moved.push(Arc::clone(&entry));
+                    entry
                 }
-            }
+            };
+            entries.insert(id, entry);
         }
-        for id in gone {
-            entries.remove(&id);
+        owners_changed |= old.values().any(|e| e.kind.is_some());
+        if owners_changed {
+            entries.values().for_each(|e| e.link(&entries));
+        } else {
+            moved.iter().for_each(|e| e.link(&entries));
         }
-        Entry::link_all(&entries);
-        Ok(())
+        *self.entries.write().unwrap_or_else(PoisonError::into_inner) = entries;
     }
 }

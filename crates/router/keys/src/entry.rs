@@ -84,20 +84,29 @@ impl Entry {
         }
     }
 
-    /// Connects keys with the accounts of their users and teams.
-    pub(crate) fn link_all(entries: &Entries) {
-        for entry in entries.values().filter(|e| e.kind.is_none()) {
-            let (user, team) = {
-                let account = entry.account();
-                let of =
-                    |kind: OwnerKind, id: &Option<String>| id.as_ref().map(|id| KeyId::of(&kind.hash(id)));
-                (of(OwnerKind::User, &account.profile.user), of(OwnerKind::Team, &account.profile.team))
-            };
-            let is_orphan = team.is_some_and(|id| !entries.contains_key(&id));
-            let accounts =
-                [user, team].into_iter().flatten().filter_map(|id| entries.get(&id).cloned()).collect();
-            *entry.owners.write().unwrap_or_else(PoisonError::into_inner) = Owners { accounts, is_orphan };
+    /// Takes on what the file says; whether its user or its team is another now, so that it is to be [linked](Self::link).
+    pub(crate) fn sync(&self, row: KeyRow) -> bool {
+        let mut account = self.account();
+        let is_moved = account.profile.user != row.profile.user || account.profile.team != row.profile.team;
+        account.sync(row);
+        is_moved
+    }
+
+    /// Connects a key with the accounts of its user and team. Users and teams have none.
+    pub(crate) fn link(&self, entries: &Entries) {
+        if self.kind.is_some() {
+            return;
         }
+        let (user, team) = {
+            let account = self.account();
+            (account.profile.user.clone(), account.profile.team.clone())
+        };
+        let of = |kind: OwnerKind, id: Option<String>| id.map(|id| KeyId::of(&kind.hash(&id)));
+        let (user, team) = (of(OwnerKind::User, user), of(OwnerKind::Team, team));
+        let is_orphan = team.is_some_and(|id| !entries.contains_key(&id));
+        let accounts =
+            [user, team].into_iter().flatten().filter_map(|id| entries.get(&id).cloned()).collect();
+        *self.owners.write().unwrap_or_else(PoisonError::into_inner) = Owners { accounts, is_orphan };
     }
 }
 

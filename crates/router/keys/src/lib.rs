@@ -40,7 +40,7 @@ pub use money::{Ask, Prices, Usage, Usd};
 pub use profile::{Member, OwnerKind, Profile};
 pub use refusal::Refusal;
 pub use secret::{KeyId, Secret};
-pub use store::{Options, Store};
+pub use store::{Draft, Options, Store};
 pub use table::{Filter, UsageRow};
 pub use tags::TagRow;
 pub use total::budget;

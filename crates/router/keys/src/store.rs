@@ -84,6 +84,17 @@ pub(crate) struct File {
 /// Looking at a file takes no more than one part in so many of the time.
 const LOOK_SHARE: u32 = 200;
 
+/// What of a key, a user or a team can be changed.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// What its owner calls a key. Of a user or a team it is the id, and stays.
+    pub name: String,
+    /// What it may do.
+    pub limits: Limits,
+    /// Whose it is, and what is said of it.
+    pub profile: Profile,
+}
+
 /// All keys. Dropping it writes what is left to write; [`Store::close`] says whether that went well.
 pub struct Store {
     pub(crate) inner: Arc<Inner>,
@@ -225,7 +236,7 @@ impl Store {
             return Err(Error::NoRandomness("it made no key".into()));
         };
         let row = KeyRow { profile, ..KeyRow::new(hash, name, limits, self.inner.clock().now().unix) };
-        self.inner.transact(|rows| {
+        self.inner.transact::<Error>(|rows| {
             table::check_team(rows, &row.profile)?;
             rows.push(row);
             Ok(())
@@ -273,11 +284,21 @@ impl Store {
     /// # Errors
     /// When there is no such key, or the file cannot be written.
     pub fn revoke(&self, id: KeyId) -> Result<(), Error> {
+        self.revoke_all(&[id])
+    }
+
+    /// Takes all of these keys back, or none.
+    ///
+    /// # Errors
+    /// As [`Store::revoke`].
+    pub fn revoke_all(&self, ids: &[KeyId]) -> Result<(), Error> {
         let now = self.inner.clock().now().unix;
         self.inner.transact(|rows| {
-            let row = table::find(rows, id)?;
-            row.revoked = row.revoked.or(Some(now));
-            Ok(())
+            ids.iter().try_for_each(|id| {
+                let row = table::find(rows, *id)?;
+                row.revoked = row.revoked.or(Some(now));
+                Ok(())
+            })
         })
     }
 
@@ -286,36 +307,42 @@ impl Store {
     /// # Errors
     /// When there is no such key, the limits cannot be meant, or the file cannot be written.
     pub fn edit(&self, id: KeyId, name: Option<&str>, limits: Limits) -> Result<(), Error> {
-        self.edit_for(id, name, limits, None)
+        self.edit_for(id, |draft| {
+            draft.name = name.map_or_else(|| std::mem::take(&mut draft.name), Into::into);
+            draft.limits = limits;
+            Ok(())
+        })
     }
 
-    /// The same of whose it is. Also for users and teams.
+    /// Changes a key, a user or a team as the file has it: nobody else changes it meanwhile. Where `edit` fails, nothing is changed.
     ///
     /// # Errors
-    /// As [`Store::edit`], and when there is no such team.
-    pub fn edit_for(
+    /// Those of `edit`; as [`Store::edit`], and when there is no such team.
+    pub fn edit_for<E: From<Error>>(
         &self,
         id: KeyId,
-        name: Option<&str>,
-        limits: Limits,
-        profile: Option<Profile>,
-    ) -> Result<(), Error> {
-        if let Some(name) = name {
-            check_name(name)?;
-        }
-        limits.check()?;
-        profile.as_ref().map_or(Ok(()), Profile::check)?;
+        edit: impl FnOnce(&mut Draft) -> Result<(), E>,
+    ) -> Result<(), E> {
         let now = self.inner.clock().now().unix;
         self.inner.transact(|rows| {
-            profile.as_ref().map_or(Ok(()), |p| table::check_team(rows, p))?;
             let row = table::find(rows, id)?;
-            row.limit(limits, now);
-            if let Some(name) = name {
-                row.name = name.to_string();
+            let mut draft =
+                Draft { name: row.name.clone(), limits: row.limits.clone(), profile: row.profile.clone() };
+            edit(&mut draft)?;
+            if draft.name != row.name {
+                if let Some(kind) = row.kind {
+                    return Err(Error::Invalid(format!("the id of a {} stays as it is", kind.name())).into());
+                }
+                check_name(&draft.name)?;
             }
-            if let Some(profile) = profile {
-                row.profile = profile;
+            draft.limits.check()?;
+            draft.profile.check()?;
+            if draft.profile.team != row.profile.team {
+                table::check_team(rows, &draft.profile)?;
             }
+            let row = table::find(rows, id)?;
+            row.limit(draft.limits, now);
+            (row.name, row.profile) = (draft.name, draft.profile);
             Ok(())
         })
     }
@@ -529,20 +556,7 @@ impl Inner {
             return Ok(());
         }
         let rows = table::keys(&file.db).map_err(|e| self.unread(e))?;
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let mut old = std::mem::take(&mut *entries);
-        for row in rows {
-            let id = KeyId::of(&row.hash);
-            let entry = match old.remove(&id).filter(|e| e.hash == row.hash) {
-                Some(entry) => {
-                    entry.account().sync(row);
-                    entry
-                }
-                None => Arc::new(Entry::new(row)),
-            };
-            entries.insert(id, entry);
-        }
-        Entry::link_all(&entries);
+        self.adopt(rows, |_| true);
         file.data_version = version;
         Ok(())
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use octet_keys::{
-    Ask, Budget, Clock, Error, KeyInfo, Limits, Member, Options, OwnerKind, Period, Prices, Profile, Refusal,
-    Secret, Store, Usage,
+    Ask, Budget, Clock, Draft, Error, KeyId, KeyInfo, Limits, Member, Options, OwnerKind, Period, Prices,
+    Profile, Refusal, Secret, Store, Usage,
 };
 
 const START: i64 = 1_795_284_000;
@@ -100,6 +100,101 @@ fn a_request_that_a_team_refuses_takes_nothing_of_its_key() {
     assert!(store.allows(two.reveal(), "m1") && !store.allows(two.reveal(), "other"));
 }
 
+fn set_blocked(store: &Store, id: KeyId, blocked: bool) {
+    let edit = |draft: &mut Draft| {
+        draft.profile.blocked = blocked;
+        Ok::<(), Error>(())
+    };
+    store.edit_for(id, edit).unwrap();
+}
+
+#[test]
+fn a_change_loses_nothing_of_another_process() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let (store, other) = (open(&dir, &clock), open(&dir, &clock));
+    let team = store.create_owner(OwnerKind::Team, "t", Limits::default(), Profile::default()).unwrap();
+    other.flush().unwrap();
+    let member = Member { user: "u".into(), role: "user".into() };
+    other.edit_members("t", |members| members.push(member)).unwrap();
+    set_blocked(&other, team.id, true);
+    // What this one has read is older.
+    let old = store.owner(OwnerKind::Team, "t").unwrap().profile;
+    assert_eq!((old.members.len(), old.blocked), (0, false));
+    let edit = |draft: &mut Draft| {
+        draft.limits.rpm = Some(7);
+        Ok::<(), Error>(())
+    };
+    store.edit_for(team.id, edit).unwrap();
+    let now = store.owner(OwnerKind::Team, "t").unwrap();
+    assert_eq!((now.profile.members.len(), now.profile.blocked, now.limits.rpm), (1, true, Some(7)));
+    // A change that fails changes nothing.
+    let no_id = |draft: &mut Draft| {
+        (draft.name, draft.limits.rpm) = ("other".into(), None);
+        Ok::<(), Error>(())
+    };
+    assert!(matches!(store.edit_for(team.id, no_id), Err(Error::Invalid(_))));
+    let fails = |draft: &mut Draft| {
+        draft.limits.rpm = None;
+        Err(Error::Invalid("no".into()))
+    };
+    assert!(store.edit_for(team.id, fails).is_err());
+    assert_eq!(store.owner(OwnerKind::Team, "t").unwrap().limits.rpm, Some(7));
+}
+
+#[test]
+fn a_key_that_moves_is_held_to_the_limits_of_where_it_is() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let (store, other) = (open(&dir, &clock), open(&dir, &clock));
+    for (id, usd) in [("rich", "1"), ("poor", "0.01")] {
+        store.create_owner(OwnerKind::Team, id, budget(usd), Profile::default()).unwrap();
+    }
+    let (secret, info) = key(&store, "k", of(None, Some("rich")));
+    let (stays, _) = key(&store, "stays", of(None, Some("rich")));
+    let go_to = |profile: Profile| {
+        let edit = |draft: &mut Draft| {
+            draft.profile = profile;
+            Ok::<(), Error>(())
+        };
+        store.edit_for(info.id, edit).unwrap();
+        other.flush().unwrap();
+    };
+    other.flush().unwrap();
+    spend(&store, &secret, 10).unwrap();
+    go_to(of(None, Some("poor")));
+    spend(&other, &secret, 10).unwrap();
+    other.flush().unwrap();
+    store.flush().unwrap();
+    for s in [&store, &other] {
+        assert!(matches!(spend(s, &secret, 1), Err(Refusal::Owner { kind: OwnerKind::Team, .. })));
+        spend(s, &stays, 10).unwrap();
+    }
+    // A user who is made later, and one who is deleted.
+    go_to(of(Some("later"), None));
+    spend(&other, &secret, 1).unwrap();
+    store.create_owner(OwnerKind::User, "later", budget("0.001"), Profile::default()).unwrap();
+    other.flush().unwrap();
+    spend(&other, &secret, 1).unwrap();
+    other.flush().unwrap();
+    store.flush().unwrap();
+    for s in [&store, &other] {
+        assert!(matches!(spend(s, &secret, 1), Err(Refusal::Owner { kind: OwnerKind::User, .. })));
+    }
+}
+
+#[test]
+fn all_keys_are_taken_back_or_none() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(&dir, &clock);
+    let (first, one) = key(&store, "one", Profile::default());
+    let (_, two) = key(&store, "two", Profile::default());
+    let other_dir = tempfile::tempdir().unwrap();
+    let (_, unknown) = key(&open(&other_dir, &clock), "unknown", Profile::default());
+    assert!(matches!(store.revoke_all(&[one.id, unknown.id, two.id]), Err(Error::NoSuchKey(_))));
+    assert!(store.check(first.reveal()).is_ok());
+    store.revoke_all(&[one.id, two.id]).unwrap();
+    assert!(store.list().iter().all(|k| k.revoked.is_some()));
+}
+
 #[test]
 fn who_is_blocked_or_deleted_is_refused_in_all_processes() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
@@ -125,8 +220,7 @@ fn who_is_blocked_or_deleted_is_refused_in_all_processes() {
         )
         .unwrap();
     let team = store.owner(OwnerKind::Team, "t").unwrap();
-    let blocked = Profile { blocked: true, ..team.profile.clone() };
-    store.edit_for(team.id, None, team.limits.clone(), Some(blocked)).unwrap();
+    set_blocked(&store, team.id, true);
     store.delete_owner(OwnerKind::Team, "gone").unwrap();
     other.flush().unwrap();
     assert_eq!([ok(&of_user), ok(&of_team), ok(&left)], [(false, false); 3]);
@@ -136,13 +230,13 @@ fn who_is_blocked_or_deleted_is_refused_in_all_processes() {
         (401, "the team of this API key is blocked; ask whoever runs this server")
     );
     assert_eq!(store.check(left.reveal()), Err(Refusal::Revoked));
-    store.edit_for(team.id, None, team.limits, Some(team.profile)).unwrap();
+    set_blocked(&store, team.id, false);
     store.delete_owner(OwnerKind::User, "u").unwrap();
     other.flush().unwrap();
     assert_eq!([ok(&of_user), ok(&of_team)], [(false, false), (true, true)]);
     assert_eq!(other.owner(OwnerKind::Team, "t").unwrap().profile.members, []);
     // A key alone.
-    store.edit_for(info.id, None, info.limits, Some(Profile { blocked: true, ..info.profile })).unwrap();
+    set_blocked(&store, info.id, true);
     assert_eq!(store.check(of_team.reveal()), Err(Refusal::Blocked));
 }
 

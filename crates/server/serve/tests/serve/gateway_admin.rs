@@ -282,6 +282,66 @@ async fn what_users_and_teams_may_do_holds_for_their_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn changes_at_the_same_time_lose_nothing() {
+    let up = Upstream::saying("Hi").await;
+    let (f, _folder) = fixture(&up, KEYS).await;
+    let ok = async |path: &str, body: Value| {
+        let (status, answer) = post(&f, "sk-master", path, &body).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    };
+    ok("/team/new", json!({"team_id": "t"})).await;
+    let joins = async {
+        for n in 0..20 {
+            ok("/team/member_add", json!({"team_id": "t", "member": {"user_id": format!("u{n}")}})).await;
+        }
+    };
+    let updates = async {
+        for n in 1..=40 {
+            ok("/team/update", json!({"team_id": "t", "rpm_limit": n})).await;
+        }
+    };
+    let block = ok("/team/block", json!({"team_id": "t"}));
+    tokio::join!(joins, updates, block);
+    let team = &get(&f, "sk-master", "/team/info?team_id=t").await.1["team_info"];
+    assert_eq!(
+        (team["members_with_roles"].as_array().map(Vec::len), &team["blocked"], &team["rpm_limit"]),
+        (Some(20), &json!(true), &json!(40))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_leaves_nothing_behind() {
+    let up = Upstream::saying("Hi").await;
+    let (f, _folder) = fixture(&up, KEYS).await;
+    let master = async |path: &str, body: Value| post(&f, "sk-master", path, &body).await;
+    let (_, made) = master("/key/generate", json!({"key_alias": "mine"})).await;
+    assert_eq!(made["key_alias"], "mine", "{made}");
+    assert_eq!(master("/team/new", json!({"team_id": "t"})).await.0, 200);
+    let (status, said) =
+        master("/user/new", json!({"user_id": "ann", "teams": ["t"], "key_alias": "mine"})).await;
+    assert!(status == 400 && said["error"]["param"] == "key_alias", "{said}");
+    assert_eq!(get(&f, "sk-master", "/user/info?user_id=ann").await.0, 404);
+    let members = json!([{"user_id": "ann"}, {"user_id": "two\nlines"}]);
+    let (status, said) =
+        master("/team/new", json!({"team_id": "other", "members_with_roles": members})).await;
+    assert_eq!(status, 400, "{said}");
+    assert_eq!(get(&f, "sk-master", "/team/info?team_id=other").await.0, 404);
+    assert_eq!(get(&f, "sk-master", "/user/info?user_id=ann").await.0, 404);
+    // A key for all models of its team is not one for all models.
+    let (_, key) = master("/key/generate", json!({"team_id": "t", "models": ["all-team-models"]})).await;
+    let (status, said) =
+        master("/key/update", json!({"key": key["token"], "team_id": null, "rpm_limit": 3})).await;
+    assert!(status == 400 && said.to_string().contains("say which by 'models'"), "{said}");
+    let info =
+        get(&f, "sk-master", &format!("/key/info?key={}", key["token"].as_str().expect("a token"))).await.1;
+    assert_eq!((&info["info"]["team_id"], &info["info"]["rpm_limit"]), (&json!("t"), &Value::Null));
+    let (status, key) =
+        master("/key/update", json!({"key": key["token"], "team_id": null, "models": ["m"]})).await;
+    assert_eq!((status, &key["team_id"], &key["models"]), (200, &Value::Null, &json!(["m"])), "{key}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_admin_page_is_there_where_a_key_keeps_others_out() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, &format!("{KEYS}litellm_settings: {{max_budget: 5}}\n")).await;

@@ -10,7 +10,7 @@ use octet_api::{ApiError, shortened};
 use octet_keys::{KeyId, KeyInfo, OwnerKind, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, failed, find, needed, posted, texts, wrong};
+use super::asking::{Asked, Page, asked, edit, failed, find, needed, posted, texts, wrong};
 use super::shapes::{self, UNNAMED, owner};
 use super::wish::{Of, Wish};
 use crate::app::App;
@@ -53,15 +53,14 @@ async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
     posted(app, request, |store, mut fields| {
         let key = needed(&mut fields, "key", "the key, or its token")?;
         let old = find(store, &key)?;
-        let wish = Wish::read(Of::Key, fields, Some(&old))?;
-        if let Some(name) = &wish.name {
-            check_alias(store, name, Some(old.id))?;
-        }
-        let edited = store.edit_for(old.id, wish.name.as_deref(), wish.limits, Some(wish.profile));
-        edited.map_err(|e| failed(&e))?;
+        let mut notes = Vec::new();
+        edit(store, old.id, |draft| {
+            notes = Wish::change(Of::Key, fields, draft)?;
+            if draft.name == old.name { Ok(()) } else { check_alias(store, &draft.name, Some(old.id)) }
+        })?;
         let mut out = shapes::key(&find(store, &old.id.to_string())?);
         out.insert("key".into(), key.into());
-        Ok((out.into(), wish.notes))
+        Ok((out.into(), notes))
     })
     .await
 }
@@ -79,8 +78,10 @@ async fn unblock(State(app): State<Arc<App>>, request: Request) -> Response {
 async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     posted(app, request, move |store, mut fields| {
         let key = find(store, &needed(&mut fields, "key", "the key, or its token")?)?;
-        let profile = octet_keys::Profile { blocked, ..key.profile };
-        store.edit_for(key.id, None, key.limits, Some(profile)).map_err(|e| failed(&e))?;
+        edit(store, key.id, |draft| {
+            draft.profile.blocked = blocked;
+            Ok(())
+        })?;
         Ok((shapes::key(&find(store, &key.id.to_string())?).into(), Vec::new()))
     })
     .await
@@ -97,9 +98,8 @@ async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
         for alias in &aliases {
             found.push(store.find(alias).map_err(|e| failed(&e))?);
         }
-        for key in &found {
-            store.revoke(key.id).map_err(|e| failed(&e))?;
-        }
+        let ids: Vec<KeyId> = found.iter().map(|key| key.id).collect();
+        store.revoke_all(&ids).map_err(|e| failed(&e))?;
         let tokens: Vec<String> =
             if aliases.is_empty() { keys } else { found.iter().map(|k| k.id.to_string()).collect() };
         Ok((json!({"deleted_keys": tokens}), Vec::new()))
@@ -145,7 +145,8 @@ async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
     .await
 }
 
-fn check_alias(store: &Store, name: &str, own: Option<KeyId>) -> Result<(), ApiError> {
+/// Refuses an alias that another key has.
+pub fn check_alias(store: &Store, name: &str, own: Option<KeyId>) -> Result<(), ApiError> {
     let taken = |k: &KeyInfo| k.revoked.is_none() && k.name == name && Some(k.id) != own;
     if name != UNNAMED && store.list().iter().any(taken) {
         let what = format!("a key with the alias '{}' exists", shortened(name));

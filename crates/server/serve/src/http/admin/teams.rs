@@ -7,12 +7,12 @@ use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use octet_api::{ApiError, ErrorKind};
-use octet_keys::{KeyInfo, OwnerKind, Profile, Store};
+use octet_keys::{KeyInfo, OwnerKind, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, failed, is_nothing, needed, posted, texts, wrong};
+use super::asking::{Asked, Page, asked, edit, failed, is_nothing, needed, posted, texts, wrong};
 use super::shapes;
-use super::users::{ensure, join, new_id, with_email};
+use super::users::{ensure, enter, join, new_id, with_email};
 use super::wish::{Of, Wish, member, read};
 use crate::app::App;
 
@@ -40,13 +40,12 @@ async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
         let id = fields.shift_remove("team_id").filter(|v| !v.is_null());
         let id = id.map(|v| read::<String>("team_id", v)).transpose()?.flatten().unwrap_or_else(new_id);
         let mut wish = Wish::read(Of::Team, fields, None)?;
-        let members = std::mem::take(&mut wish.profile.members);
-        let made = store.create_owner(OwnerKind::Team, &id, wish.limits, wish.profile);
-        made.map_err(|e| failed(&e))?;
-        for member in members {
-            ensure(store, &member.user, None)?;
-            join(store, &id, member)?;
+        for member in std::mem::take(&mut wish.profile.members) {
+            enter(&mut wish.profile.members, member);
         }
+        let made = store.create_owner(OwnerKind::Team, &id, wish.limits, wish.profile);
+        let team = made.map_err(|e| failed(&e))?;
+        team.profile.members.iter().try_for_each(|member| ensure(store, &member.user, None))?;
         Ok((shapes::team(&find(store, &id)?).into(), wish.notes))
     })
     .await
@@ -61,11 +60,13 @@ async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
             return Err(wrong("members_with_roles", what));
         }
         fields.shift_remove("members_with_roles");
-        let wish = Wish::read(Of::Team, fields, Some(&old))?;
-        let edited = store.edit_for(old.id, None, wish.limits, Some(wish.profile));
-        edited.map_err(|e| failed(&e))?;
+        let mut notes = Vec::new();
+        edit(store, old.id, |draft| {
+            notes = Wish::change(Of::Team, fields, draft)?;
+            Ok(())
+        })?;
         let data = shapes::team(&find(store, &old.name)?);
-        Ok((json!({"team_id": old.name, "data": data}), wish.notes))
+        Ok((json!({"team_id": old.name, "data": data}), notes))
     })
     .await
 }
@@ -99,8 +100,10 @@ async fn unblock(State(app): State<Arc<App>>, request: Request) -> Response {
 async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     posted(app, request, move |store, mut fields| {
         let team = find(store, &needed(&mut fields, "team_id", ID)?)?;
-        let profile = Profile { blocked, ..team.profile };
-        store.edit_for(team.id, None, team.limits, Some(profile)).map_err(|e| failed(&e))?;
+        edit(store, team.id, |draft| {
+            draft.profile.blocked = blocked;
+            Ok(())
+        })?;
         Ok((shapes::team(&find(store, &team.name)?).into(), Vec::new()))
     })
     .await

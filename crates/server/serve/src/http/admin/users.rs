@@ -10,7 +10,7 @@ use octet_api::{ApiError, ErrorKind};
 use octet_keys::{KeyInfo, Limits, Member, OwnerKind, Profile, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, failed, posted, texts, wrong};
+use super::asking::{Asked, Page, asked, edit, failed, posted, texts, wrong};
 use super::wish::{Of, Wish, read};
 use super::{keys, shapes};
 use crate::app::App;
@@ -46,6 +46,9 @@ async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
             return Err(wrong("user_email", "a user with this 'user_email' exists"));
         }
         let mut key = Wish::read(Of::Key, own.into_iter().collect(), None)?;
+        if let Some(alias) = &key.name {
+            keys::check_alias(store, alias, None)?;
+        }
         let teams = teams.iter().map(|team| find_team(store, team)).collect::<Result<Vec<_>, _>>()?;
         let user =
             store.create_owner(OwnerKind::User, &id, wish.limits, wish.profile).map_err(|e| failed(&e))?;
@@ -75,11 +78,13 @@ async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
                 with_email(store, email).ok_or_else(none)?
             }
         };
-        let wish = Wish::read(Of::User, fields, Some(&old))?;
-        let edited = store.edit_for(old.id, None, wish.limits, Some(wish.profile));
-        edited.map_err(|e| failed(&e))?;
+        let mut notes = Vec::new();
+        edit(store, old.id, |draft| {
+            notes = Wish::change(Of::User, fields, draft)?;
+            Ok(())
+        })?;
         let data = shapes::user(store, &find(store, &old.name)?);
-        Ok((json!({"user_id": old.name, "data": data}), wish.notes))
+        Ok((json!({"user_id": old.name, "data": data}), notes))
     })
     .await
 }
@@ -110,8 +115,10 @@ async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     posted(app, request, move |store, mut fields| {
         let users = wanted(store, &mut fields)?;
         for user in &users {
-            let profile = Profile { blocked, ..user.profile.clone() };
-            store.edit_for(user.id, None, user.limits.clone(), Some(profile)).map_err(|e| failed(&e))?;
+            edit(store, user.id, |draft| {
+                draft.profile.blocked = blocked;
+                Ok(())
+            })?;
         }
         let told = |u: &KeyInfo| Ok(Value::from(shapes::user(store, &find(store, &u.name)?)));
         let users = users.iter().map(told).collect::<Result<Value, ApiError>>()?;
@@ -214,11 +221,13 @@ pub fn ensure(store: &Store, id: &str, email: Option<&str>) -> Result<(), ApiErr
 
 /// Makes a user a member of a team, or gives another role.
 pub fn join(store: &Store, team: &str, member: Member) -> Result<(), ApiError> {
-    let joined = store.edit_members(team, |members| {
-        members.retain(|m| m.user != member.user);
-        members.push(member);
-    });
-    joined.map_err(|e| failed(&e))
+    store.edit_members(team, |members| enter(members, member)).map_err(|e| failed(&e))
+}
+
+/// One more member, or the same with another role.
+pub fn enter(members: &mut Vec<Member>, member: Member) {
+    members.retain(|m| m.user != member.user);
+    members.push(member);
 }
 
 /// An id for what was given none.

@@ -1,7 +1,7 @@
 //! What a key, a user or a team is to be: read from a request. Used by the endpoints that make and change them.
 
 use octet_api::{ApiError, shortened};
-use octet_keys::{Budget, Error, KeyInfo, Limits, Member, Period, Profile, Usd};
+use octet_keys::{Budget, Draft, Error, Limits, Member, Period, Profile, Usd};
 use serde_json::{Map, Value};
 
 use super::asking::{is_nothing, wrong};
@@ -29,7 +29,8 @@ const LABELS: &[&str] = &["tags", "key_type", "send_invite_email", "agent_id", "
 
 impl Wish {
     /// Reads the fields; what is not named is as in `old`. What would limit it and is not kept to here is refused.
-    pub fn read(of: Of, fields: Map<String, Value>, old: Option<&KeyInfo>) -> Result<Self, ApiError> {
+    pub fn read(of: Of, fields: Map<String, Value>, old: Option<&Draft>) -> Result<Self, ApiError> {
+        let names_models = fields.contains_key("models");
         let limits = old.map_or_else(Limits::default, |k| k.limits.clone());
         let profile = old.map_or_else(Profile::default, |k| k.profile.clone());
         let mut wish = Self { name: None, limits, profile, notes: Vec::new() };
@@ -59,7 +60,22 @@ impl Wish {
             // The team's models hold for the key anyhow.
             limits.models = vec!["*".into()];
         }
+        let leaves_team = profile.team.is_none() && old.is_some_and(|o| o.profile.team.is_some());
+        if leaves_team && !names_models && limits.models.iter().any(|m| m == "*") {
+            let what = "this key may use all models that its team may; without the team that is all models: say which by 'models', too";
+            return Err(wrong("team_id", what));
+        }
         Ok(wish)
+    }
+
+    /// Changes what the fields name; says what of them has no effect.
+    pub fn change(of: Of, fields: Map<String, Value>, draft: &mut Draft) -> Result<Vec<String>, ApiError> {
+        let wish = Self::read(of, fields, Some(draft))?;
+        (draft.limits, draft.profile) = (wish.limits, wish.profile);
+        if let Some(name) = wish.name {
+            draft.name = name;
+        }
+        Ok(wish.notes)
     }
 
     /// Fields that limit; `false` for others.
