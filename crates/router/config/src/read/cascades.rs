@@ -147,9 +147,11 @@ fn confidence(fields: &Fields) -> Option<Confidence> {
             format!("confidence.window is {}; at most {WINDOW_MAX} tokens are held back", confidence.window),
         );
     }
-    let decides = ["signal", "mean_logprob", "margin", "tool_calls", "self_check"];
-    if !decides.into_iter().any(|key| fields.has(key)) {
-        let what = "confidence needs a threshold: signal and threshold (octet route calibrate finds them), mean_logprob, margin or self_check";
+    let decides = ["signal", "mean_logprob", "margin", "self_check"];
+    // By default they are checked beside what else decides.
+    let by_calls = fields.has("tool_calls") && confidence.tool_calls;
+    if !by_calls && !decides.into_iter().any(|key| fields.has(key)) {
+        let what = "confidence needs a threshold: signal and threshold (octet route calibrate finds them), mean_logprob, margin or self_check; or tool_calls: true";
         fields.reader.wrong(fields.span, what);
         return None;
     }

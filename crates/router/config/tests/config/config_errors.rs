@@ -328,7 +328,9 @@ fn cascades_and_processes_are_checked() {
     refused(&cascade(", rules: [{system: '('}]"), &["is no regular expression"]);
     refused(&cascade(", rules: [{system: '(a{1000}){1000}'}]"), &["is no regular expression"]);
     refused(&cascade(", rules: [{tools: true, check: true}]"), &["check is for rules with to: fast"]);
-    refused(&cascade(", confidence: {}"), &["confidence needs a threshold"]);
+    for nothing in ["", "tool_calls: false", "tool_calls: false, window: 9"] {
+        refused(&cascade(&format!(", confidence: {{{nothing}}}")), &["confidence needs a threshold"]);
+    }
     refused(&cascade(", confidence: {margin: 1, window: 9999}"), &["at most 1024 tokens"]);
     refused(
         &cascade(", confidence: {signal: top2, threshold: 0.5}"),
