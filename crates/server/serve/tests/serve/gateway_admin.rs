@@ -3,6 +3,7 @@
 
 use crate::common::upstream::Upstream;
 use crate::common::{Fixture, chat, read, with};
+use octet_keys::{Draft, KeyId, Member, OwnerKind, Store};
 use serde_json::{Value, json};
 
 async fn fixture(up: &Upstream, keys: &str) -> (Fixture, tempfile::TempDir) {
@@ -282,32 +283,46 @@ async fn what_users_and_teams_may_do_holds_for_their_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_at_the_same_time_lose_nothing() {
+async fn a_change_loses_nothing_that_others_changed_meanwhile() {
     let up = Upstream::saying("Hi").await;
-    let (f, _folder) = fixture(&up, KEYS).await;
+    let (f, folder) = fixture(&up, KEYS).await;
     let ok = async |path: &str, body: Value| {
         let (status, answer) = post(&f, "sk-master", path, &body).await;
         assert_eq!(status, 200, "{path}: {answer}");
         answer
     };
     ok("/team/new", json!({"team_id": "t"})).await;
-    let joins = async {
-        for n in 0..20 {
-            ok("/team/member_add", json!({"team_id": "t", "member": {"user_id": format!("u{n}")}})).await;
-        }
+    ok("/user/new", json!({"user_id": "ann", "auto_create_key": false})).await;
+    let key = ok("/key/generate", json!({})).await;
+    // Another process, whose changes the server sees within a second.
+    let other = Store::open(folder.path().join("keys.db")).expect("the file of keys");
+    let block = |id: KeyId| {
+        let edit = |draft: &mut Draft| {
+            draft.profile.blocked = true;
+            Ok::<(), octet_keys::Error>(())
+        };
+        other.edit_for(id, edit).expect("it is there");
     };
-    let updates = async {
-        for n in 1..=40 {
-            ok("/team/update", json!({"team_id": "t", "rpm_limit": n})).await;
-        }
+    let enter = |user: &str| {
+        let member = Member { user: user.into(), role: "user".into() };
+        other.edit_members("t", |all| all.push(member)).expect("it is there");
     };
-    let block = ok("/team/block", json!({"team_id": "t"}));
-    tokio::join!(joins, updates, block);
-    let team = &get(&f, "sk-master", "/team/info?team_id=t").await.1["team_info"];
-    assert_eq!(
-        (team["members_with_roles"].as_array().map(Vec::len), &team["blocked"], &team["rpm_limit"]),
-        (Some(20), &json!(true), &json!(40))
-    );
+    enter("ann");
+    block(other.owner(OwnerKind::Team, "t").expect("it is there").id);
+    let team = ok("/team/update", json!({"team_id": "t", "rpm_limit": 7})).await["data"].clone();
+    let many = |team: &Value| team["members_with_roles"].as_array().map(Vec::len);
+    assert_eq!((many(&team), &team["blocked"], &team["rpm_limit"]), (Some(1), &json!(true), &json!(7)));
+    enter("bob");
+    let team = ok("/team/unblock", json!({"team_id": "t"})).await;
+    assert_eq!((many(&team), &team["blocked"]), (Some(2), &json!(false)));
+    block(other.owner(OwnerKind::User, "ann").expect("it is there").id);
+    ok("/user/update", json!({"user_id": "ann", "rpm_limit": 7})).await;
+    block(other.list()[0].id);
+    ok("/key/update", json!({"key": key["token"], "rpm_limit": 7})).await;
+    other.flush().expect("the file of keys");
+    let (ann, key) = (other.owner(OwnerKind::User, "ann").expect("it is there"), other.list().remove(0));
+    assert_eq!([ann.profile.blocked, key.profile.blocked], [true; 2]);
+    assert_eq!([ann.limits.rpm, key.limits.rpm], [Some(7); 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
