@@ -95,9 +95,15 @@ impl Check {
 /// A text or a number, or several.
 fn texts(value: Value) -> Option<Vec<String>> {
     match value {
-        Value::String(text) => Some(vec![text]),
-        Value::Number(number) => Some(vec![number.to_string()]),
-        Value::Array(all) => all.into_iter().map(|v| texts(v).and_then(|mut t| t.pop())).collect(),
+        Value::Array(all) => all.into_iter().map(text).collect(),
+        one => Some(vec![text(one)?]),
+    }
+}
+
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text),
+        Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
 }
@@ -192,6 +198,8 @@ mod tests {
             r#""answer": {}"#,
             r#""answer": """#,
             r#""answer": []"#,
+            r#""answer": [["Paris", "Lyon"], "Nice"]"#,
+            r#""tests": [["true", "false"]]"#,
             r#""regex": "(""#,
             r#""tests": 7.5e999"#,
         ] {

@@ -59,7 +59,15 @@ pub fn report(
         None => best(&all),
     };
     let best = best.or(all.first()).context("there is no signal")?;
-    let trained = args.prerouter.as_ref().map(|_| train(measured)).transpose()?;
+    let some = &measured[..measured.len().min(TRAINED_MAX)];
+    let trained = args.prerouter.as_ref().map(|_| train(some)).transpose()?;
+    if trained.is_some() && some.len() < measured.len() {
+        note!(
+            "the prerouter is trained with the first {} of {} prompts, and its figures are theirs",
+            some.len(),
+            measured.len()
+        );
+    }
     if let (Some(path), Some(trained)) = (&args.prerouter, &trained) {
         let text = Prerouter::write(&trained.model.weights, trained.model.bias);
         std::fs::write(path, text).with_context(|| path.display().to_string())?;
@@ -83,7 +91,9 @@ pub fn report(
     let setting = |value| best.name.setting(value, window);
     found(&mut out, &every(measured, best.index), target, args.quality, measured, &setting);
     if let (Some(path), Some(trained)) = (&args.prerouter, &trained) {
-        preroute(&mut out, path, trained, measured, target, args.quality);
+        // Of the same prompts, or their thresholds and what is reached at random are not to be compared.
+        let target = args.quality * mean(some, |m| m.strong);
+        preroute(&mut out, path, trained, some, target, args.quality);
     }
     warnings(best, measured);
     crate::print(&out)
@@ -217,9 +227,8 @@ fn found(
 
 /// Fits the embeddings of the prompts to whether the fast model was right.
 fn train(measured: &[Measured]) -> anyhow::Result<Validated> {
-    let some = &measured[..measured.len().min(TRAINED_MAX)];
-    let x: Option<Vec<Vec<f64>>> = some.iter().map(|m| m.embedding.clone()).collect();
-    let right: Vec<bool> = some.iter().map(Measured::right).collect();
+    let x: Option<Vec<Vec<f64>>> = measured.iter().map(|m| m.embedding.clone()).collect();
+    let right: Vec<bool> = measured.iter().map(Measured::right).collect();
     validated(&x.context("a prompt has no embedding")?, &right).context(
         "a prerouter cannot be trained: four fifths of the prompts have no right answers of the fast model, or no wrong ones",
     )
