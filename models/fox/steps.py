@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from model import Config, Model
 # The last number is of steps over which the rate falls: with one it stays as it is, whatever the number of steps.
 HOW = ["--batch", "4", "--decay", "1", "--mtp-every", "1", "--save-every", "1e9"]
 STEPS = 4
+START_SECONDS = 120
 
 
 def call(main, *arguments):
@@ -78,19 +80,24 @@ def logprobs(state, config, ids):
     return rows.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
 
 
+def address(server, log):
+    """Where a server that was just started listens."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
+            return found[0]
+        time.sleep(0.1)
+    raise AssertionError(f"the server has ended or does not start: {log.read_text()}")
+
+
 def octets(octet, file, ids):
     """The same as a server gives them."""
-    server = subprocess.Popen([octet, "serve", file, "--exact", "--cache-type-k", "f32", "--cache-type-v", "f32", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = file.with_suffix(".log")
+    with log.open("w") as out:
+        server = subprocess.Popen([octet, "serve", file, "--exact", "--cache-type-k", "f32", "--cache-type-v", "f32", "--port", "0"], stdout=out, stderr=subprocess.STDOUT)
     try:
-        said = ""
-        for line in server.stdout:
-            said += line
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                break
-        else:
-            raise AssertionError(f"the server ended: {said}")
         body = json.dumps({"prompt": ids, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}).encode()
-        request = urllib.request.Request(found[0] + "/v1/completions", body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(address(server, log) + "/v1/completions", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)["choices"][0]["logprobs"]["token_logprobs"][1 : len(ids)]
     finally:

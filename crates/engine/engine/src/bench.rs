@@ -211,7 +211,7 @@ pub struct Share {
 const SHARE_STEPS: usize = 48;
 
 /// Generates as `test` says, and reads memory before and after each step: on a machine that is shared, what memory gives changes from
-/// one second to the next, and a limit that was measured before says little. `None` for prompts, and where the backend can not.
+/// one second to the next, and a limit that was measured before says little. `None` for prompts, and for backends that cannot measure it.
 pub fn share(model: &mut dyn Model, test: Test) -> Result<Option<Share>, Error> {
     let Kind::Generate(n) = test.kind else { return Ok(None) };
     let mut probe = None;

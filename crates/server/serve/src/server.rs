@@ -175,7 +175,7 @@ async fn reached(stage: &mut watch::Receiver<Stage>, which: Stage) {
 /// Waits for the signal to shut down, and until every request is answered.
 async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
     reached(stage, Stage::Drain).await;
-    tracing::info!(requests = app.busy(), "draining; once more to stop at once");
+    tracing::info!(requests = app.busy(), "finishing open requests; press Ctrl-C again to quit now");
     app.models.drain();
     let answered = async {
         while app.busy() > 0 {

@@ -72,10 +72,10 @@ pub(crate) struct Scratch {
     pub(crate) attention_tickets: u32,
 }
 
-/// Up to so many tokens, the last workgroup of a stage does their norm, or chooses their experts: one after the other, so they are few. A tile
+/// For up to this many tokens, the last workgroup of a stage does their norm, or chooses their experts: one after the other, so they are few. A tile
 /// of a projection has room for them all.
 pub(crate) const TAIL_TOKENS_MAX: usize = 4;
-/// Up to so many tokens, the last workgroup of a head of Gated DeltaNet does its norm.
+/// For up to this many tokens, the last workgroup of a head of Gated DeltaNet does its norm.
 pub(crate) const HEAD_TAIL_TOKENS_MAX: usize = 16;
 /// Where the tickets start of rows, of the router, and of heads: of Gated DeltaNet, then of attention.
 pub(crate) const ROW_TICKETS: u32 = 0;
