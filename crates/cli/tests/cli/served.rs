@@ -158,9 +158,7 @@ fn whose_answer_is_broken_off_is_told_so() {
     soon("all four are being answered", || served.running() == 4.0);
     served.terminate();
     // Two signals that come together are one.
-    soon("it drains", || {
-        std::fs::read_to_string(&log).unwrap().contains("press Ctrl-C again to quit now")
-    });
+    soon("it drains", || std::fs::read_to_string(&log).unwrap().contains("press Ctrl-C again to quit now"));
     served.terminate();
     for (i, mut stream) in streams.into_iter().enumerate() {
         let mut rest = String::new();
