@@ -132,13 +132,12 @@ fn words(text: &str) -> Vec<String> {
 
 /// Runs a command with the answer on its standard input.
 fn passes(command: &str, answer: &str) -> anyhow::Result<bool> {
-    let mut child = Command::new("sh")
-        .args(["-c", command])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("tests run in a shell, and sh cannot be started")?;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    // A group of its own, so that what it starts can be ended with it.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut shell, 0);
+    let mut child = shell.spawn().context("tests run in a shell, and sh cannot be started")?;
     let mut stdin = child.stdin.take().context("a test has no standard input")?;
     let text = answer.to_string();
     // A test may not read it.
@@ -148,6 +147,12 @@ fn passes(command: &str, answer: &str) -> anyhow::Result<bool> {
         match child.try_wait()? {
             Some(status) => break Some(status),
             None if Instant::now() >= until => {
+                #[cfg(unix)]
+                if let Ok(group) = i32::try_from(child.id()) {
+                    use nix::sys::signal::{Signal, killpg};
+                    killpg(nix::unistd::Pid::from_raw(group), Signal::SIGKILL)?;
+                }
+                #[cfg(not(unix))]
                 child.kill()?;
                 child.wait()?;
                 break None;

@@ -72,6 +72,11 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
     let prompts = prompts(args)?;
     let signal = args.signal.as_deref().map(|s| report::signal(s, args.self_check)).transpose()?;
     let plain = ServeArgs::plain()?;
+    // Before all the work, and not after it.
+    for path in [&args.svg, &args.prerouter].into_iter().flatten() {
+        let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        opened.with_context(|| format!("{} cannot be written", path.display()))?;
+    }
     let mut options = Options::new(Vec::new());
     let made = routes::routes(config, &args.config, &plain, settings)?;
     options.routes = Some(octet_serve::Routes { watch: None, ..made });
@@ -79,12 +84,23 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
         let app = App::new(options).map_err(anyhow::Error::from_boxed)?;
         let gateway = app.gateway().context("there is no router")?;
         let mut all = Vec::new();
+        let mut last = None;
         for (i, prompt) in prompts.iter().enumerate() {
-            let place = || format!("prompt {}", i + 1);
-            all.push(measure::measure(gateway, &cascade, prompt, args).await.with_context(place)?);
+            match measure::measure(gateway, &cascade, prompt, args).await {
+                Ok(measured) => all.push(measured),
+                // The others' answers are paid for.
+                Err(e) => {
+                    note!("prompt {} is left out: {e:#}", i + 1);
+                    last = Some(e);
+                }
+            }
             note!("{} of {}", i + 1, prompts.len());
         }
         gateway.stop().await;
+        let left_out = prompts.len() - all.len();
+        if let Some(e) = last.filter(|_| 2 * left_out > prompts.len()) {
+            return Err(e.context(format!("{left_out} of {} prompts could not be measured", prompts.len())));
+        }
         anyhow::Ok(all)
     })?;
     anyhow::ensure!(

@@ -60,7 +60,14 @@ pub fn report(
     };
     let best = best.or(all.first()).context("there is no signal")?;
     let some = &measured[..measured.len().min(TRAINED_MAX)];
-    let trained = args.prerouter.as_ref().map(|_| train(some)).transpose()?;
+    let trained = match args.prerouter.as_ref().map(|path| (path, train(some))) {
+        Some((_, Ok(trained))) => Some(trained),
+        Some((path, Err(e))) => {
+            note!("{} is not written: {e:#}", path.display());
+            None
+        }
+        None => None,
+    };
     if trained.is_some() && some.len() < measured.len() {
         note!(
             "the prerouter is trained with the first {} of {} prompts, and its figures are theirs",
