@@ -286,7 +286,7 @@ fn schemas_are_bounded() {
     let mut doubling = json!({"type": "object", "$defs": {"d0": {"type": "object"}}});
     for i in 1..64 {
         let before = json!({"$ref": format!("#/$defs/d{}", i - 1)});
-        doubling["$defs"][format!("d{i}")] = json!({"anyOf": [before, before]});
+        doubling["$defs"][format!("d{i}")] = json!({"allOf": [before, before]});
     }
     doubling["$ref"] = "#/$defs/d63".into();
     // The same names at the root are harmless: a check takes 2^63 steps if the references end here.
@@ -294,6 +294,9 @@ fn schemas_are_bounded() {
     (0..64).for_each(|i| drop(harmless.insert(format!("d{i}"), json!({"type": "object"}))));
     let under = |key: &str, value: &str| {
         let mut inner = doubling.clone();
+        // In draft 4 an `id` beside it is nothing.
+        inner["allOf"] = json!([{"$ref": inner["$ref"].take()}]);
+        inner.as_object_mut().unwrap().remove("$ref");
         inner[key] = value.into();
         json!({"allOf": [inner], "$defs": harmless})
     };
@@ -301,9 +304,9 @@ fn schemas_are_bounded() {
     draft_4["$schema"] = "http://json-schema.org/draft-04/schema#".into();
     let mut in_draft_4 = under("id", "http://a/b");
     in_draft_4["allOf"][0]["$schema"] = "http://json-schema.org/draft-04/schema#".into();
-    let mut escaped = doubling.clone();
-    escaped["%24defs"] = json!({"d63": {"type": "object"}});
-    escaped["$ref"] = "#/%24defs/d63".into();
+    let escaped = doubling.to_string().replace("#/$defs", "#/%24defs");
+    let mut escaped: serde_json::Value = serde_json::from_str(&escaped).unwrap();
+    escaped["%24defs"] = harmless.clone().into();
     let patterns = |n: usize| {
         let all: serde_json::Map<_, _> = (0..n)
             .map(|i| (format!("p{i}"), json!({"type": "string", "pattern": format!("^x{i}\\w?$")})))
