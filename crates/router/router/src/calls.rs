@@ -27,6 +27,8 @@ const PATTERN_BYTE_STEPS: u64 = 2_000;
 const SCHEMA_STEPS_MAX: u64 = STEPS_MAX / BUILD_STEPS;
 /// Deepest nesting of a schema, references followed.
 const DEPTH_MAX: usize = 256;
+/// Characters of a place in the arguments, and of what is wrong there, in a trace.
+const CHARS_SAID_MAX: usize = 200;
 
 /// Gathers the calls of an answer.
 #[derive(Debug, Clone)]
@@ -119,9 +121,15 @@ fn check(tool: &Tool, arguments: &str, steps_left: &mut u64) -> Option<String> {
     let validator = jsonschema::options().with_pattern_options(patterns).build(&schema).ok()?;
     let arguments = Value::Object(arguments);
     let error = validator.validate(&arguments).err()?;
-    let at = error.instance_path().to_string();
-    let at = if at.is_empty() { String::new() } else { format!(" at {at}") };
-    Some(format!("the arguments of '{}' break its schema{at}: {error}", tool.name))
+    // Bounded, and without the values: it stands in the log and in traces.
+    let bounded = |text: String| text.chars().take(CHARS_SAID_MAX).collect::<String>();
+    let at = bounded(error.instance_path().to_string());
+    let at = if at.is_empty() { at } else { format!(" at {at}") };
+    Some(format!(
+        "the arguments of '{}' break its schema{at}: {}",
+        tool.name,
+        bounded(error.masked().to_string())
+    ))
 }
 
 /// Steps of building `schema`, and of checking `bytes` of arguments, at most; `None` where the schema alone does not bound them.
