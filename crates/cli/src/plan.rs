@@ -57,7 +57,8 @@ pub struct PlanArgs {
 
 /// Quantisations in which nearly every model is published, smallest first.
 const MIXES: [&str; 4] = ["q4_k_m", "q5_k", "q6_k", "q8_0"];
-/// Share of the memory's bandwidth that decoding reaches: docs/performance.md has 0.86 to 0.90.
+/// Share of the memory's bandwidth that decoding is expected to reach. docs/performance.md has measured ones: higher on the Zen 5, lower on
+/// the Ice Lake.
 const SHARE: f64 = 0.85;
 /// Less context than this is no use.
 const CONTEXT_MIN: usize = 4096;

@@ -354,7 +354,12 @@ fn measure(
             bar.update(done, (tests.len() * runs) as u64);
         })?;
         let stages = loaded.backend().stages();
-        let share = if args.no_bandwidth { None } else { bench::share(&mut *loaded, test)? };
+        let share = if args.no_bandwidth { Ok(None) } else { bench::share(&mut *loaded, test) };
+        // The rows are measured: they are shown without it.
+        let share = share.unwrap_or_else(|e| {
+            note!("the share of the memory's bandwidth could not be measured: {e}");
+            None
+        });
         rows.push(Row {
             outcome,
             backend,

@@ -74,8 +74,11 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
     let plain = ServeArgs::plain()?;
     // Before all the work, and not after it.
     for path in [&args.svg, &args.prerouter].into_iter().flatten() {
-        let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        opened.with_context(|| format!("{} cannot be written", path.display()))?;
+        let (is_new, cannot) = (!path.exists(), || format!("{} cannot be written", path.display()));
+        std::fs::OpenOptions::new().create(true).append(true).open(path).with_context(cannot)?;
+        if is_new {
+            std::fs::remove_file(path).with_context(cannot)?;
+        }
     }
     let mut options = Options::new(Vec::new());
     let made = routes::routes(config, &args.config, &plain, settings)?;

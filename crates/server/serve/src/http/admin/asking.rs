@@ -72,6 +72,14 @@ pub fn edit(
     store.edit_for(id, |draft| change(draft).map_err(Refused)).map_err(|Refused(e)| e)
 }
 
+/// Blocks a key, a user or a team, or unblocks it.
+pub fn set_blocked(store: &Store, id: KeyId, blocked: bool) -> Result<(), ApiError> {
+    edit(store, id, |draft| {
+        draft.profile.blocked = blocked;
+        Ok(())
+    })
+}
+
 /// Work on the file, which may wait for the disk.
 async fn waiting<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,

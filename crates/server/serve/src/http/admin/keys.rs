@@ -10,7 +10,7 @@ use octet_api::{ApiError, shortened};
 use octet_keys::{KeyId, KeyInfo, OwnerKind, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, edit, failed, find, needed, posted, texts, wrong};
+use super::asking::{Asked, Page, asked, edit, failed, find, needed, posted, set_blocked, texts, wrong};
 use super::shapes::{self, UNNAMED, owner};
 use super::wish::{Of, Wish};
 use crate::app::App;
@@ -78,10 +78,7 @@ async fn unblock(State(app): State<Arc<App>>, request: Request) -> Response {
 async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     posted(app, request, move |store, mut fields| {
         let key = find(store, &needed(&mut fields, "key", "the key, or its token")?)?;
-        edit(store, key.id, |draft| {
-            draft.profile.blocked = blocked;
-            Ok(())
-        })?;
+        set_blocked(store, key.id, blocked)?;
         Ok((shapes::key(&find(store, &key.id.to_string())?).into(), Vec::new()))
     })
     .await

@@ -10,7 +10,9 @@ use octet_api::{ApiError, ErrorKind};
 use octet_keys::{KeyInfo, OwnerKind, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, edit, failed, is_nothing, needed, posted, texts, wrong};
+use super::asking::{
+    Asked, Page, asked, edit, failed, is_nothing, needed, posted, set_blocked, texts, wrong,
+};
 use super::shapes;
 use super::users::{ensure, enter, join, new_id, with_email};
 use super::wish::{Of, Wish, member, read};
@@ -100,10 +102,7 @@ async fn unblock(State(app): State<Arc<App>>, request: Request) -> Response {
 async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     posted(app, request, move |store, mut fields| {
         let team = find(store, &needed(&mut fields, "team_id", ID)?)?;
-        edit(store, team.id, |draft| {
-            draft.profile.blocked = blocked;
-            Ok(())
-        })?;
+        set_blocked(store, team.id, blocked)?;
         Ok((shapes::team(&find(store, &team.name)?).into(), Vec::new()))
     })
     .await

@@ -10,7 +10,7 @@ use octet_api::{ApiError, ErrorKind};
 use octet_keys::{KeyInfo, Limits, Member, OwnerKind, Profile, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, edit, failed, posted, texts, wrong};
+use super::asking::{Asked, Page, asked, edit, failed, posted, set_blocked, texts, wrong};
 use super::wish::{Of, Wish, read};
 use super::{keys, shapes};
 use crate::app::App;
@@ -115,10 +115,7 @@ async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     posted(app, request, move |store, mut fields| {
         let users = wanted(store, &mut fields)?;
         for user in &users {
-            edit(store, user.id, |draft| {
-                draft.profile.blocked = blocked;
-                Ok(())
-            })?;
+            set_blocked(store, user.id, blocked)?;
         }
         let told = |u: &KeyInfo| Ok(Value::from(shapes::user(store, &find(store, &u.name)?)));
         let users = users.iter().map(told).collect::<Result<Value, ApiError>>()?;
