@@ -26,12 +26,17 @@ pub(super) fn measure(
     bytes: usize,
     passes: usize,
 ) -> Result<Vec<f64>, Error> {
+    let _pinned = team.pin_caller();
+    let memory = written(bytes)?;
+    Ok((0..passes).map(|_| bytes as f64 / read(team, vector, &memory)).collect())
+}
+
+/// Memory that was written: pages that never were are all the same page of zeros. As f32 it holds small numbers.
+fn written(bytes: usize) -> Result<HugeVec, Error> {
     let mut memory = HugeVec::zeroed(bytes)
         .map_err(|e| Error(format!("no {} MiB of memory to measure its bandwidth with: {e}", bytes >> 20)))?;
-    let _pinned = team.pin_caller();
-    // Written first, pages that were never written are all the same page of zeros; with what is a small number as f32.
     memory.fill(60);
-    Ok((0..passes).map(|_| bytes as f64 / read(team, vector, &memory)).collect())
+    Ok(memory)
 }
 
 /// Memory to read in turn with steps: what it gives on a shared machine changes within a second.
@@ -39,11 +44,7 @@ pub struct Probe(HugeVec);
 
 impl Probe {
     pub(super) fn new() -> Result<Self, Error> {
-        let mut memory = HugeVec::zeroed(FEW_BYTES).map_err(|e| {
-            Error(format!("no {} MiB of memory to measure its bandwidth with: {e}", FEW_BYTES >> 20))
-        })?;
-        memory.fill(60);
-        Ok(Self(memory))
+        written(FEW_BYTES).map(Self)
     }
 
     /// Bytes per second of one pass.
