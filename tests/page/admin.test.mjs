@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import test, { after, before } from "node:test";
-import { AxeBuilder, fresh, launch, start } from "./setup.mjs";
+import { AxeBuilder, eventually, focused, fresh, launch, shows, start, TEST } from "./setup.mjs";
 
 const MASTER = "sk-master-of-the-test";
 let octet, url, browser, provider, folder;
@@ -61,10 +61,9 @@ after(async () => {
 
 /** A test with a page of its own; at its end nothing may have gone wrong in it, and the key may stand in no address. */
 function on(name, options, work) {
-  test(name, { timeout: 300_000 }, async () => {
+  test(name, TEST, async () => {
     const ready = () => document.querySelector("input[name=key]");
     const { context, page, problems } = await fresh(browser, url, { path: "/admin", ready, options });
-    page.setDefaultTimeout(90_000);
     page.on("request", r => {
       if (r.url().includes("sk-")) problems.push(`a key in ${r.url()}`);
     });
@@ -91,6 +90,7 @@ async function view(page, name) {
 }
 
 const row = (page, name) => page.locator("tbody tr", { has: page.locator("th", { hasText: name }) });
+const rowShows = (page, name, wanted) => eventually(() => row(page, name).innerText(), text => assert.match(text, wanted));
 const button = (page, name) => page.getByRole("button", { name, exact: true });
 
 async function fill(page, fields) {
@@ -118,27 +118,25 @@ on("the page asks for the master key, and keeps it for the tab alone", {}, async
   await accessible(page);
   await logIn(page, "sk-wrong");
   await page.waitForSelector("[role=alert]:has-text('401')");
-  assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+  await eventually(() => page.evaluate(() => sessionStorage.length), n => assert.equal(n, 0));
   await logIn(page);
   await page.waitForSelector("h1:text-is('Models')");
-  assert.equal(await page.evaluate(() => Object.values(sessionStorage).join()), MASTER);
+  await eventually(() => page.evaluate(() => Object.values(sessionStorage).join()), key => assert.equal(key, MASTER));
   assert.ok(!(await page.evaluate(() => JSON.stringify(localStorage) + document.cookie)).includes(MASTER));
   await page.reload();
   await page.waitForSelector("h1:text-is('Models')");
   await button(page, "Log out").click();
   await page.waitForSelector("input[name=key]");
-  assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+  await eventually(() => page.evaluate(() => sessionStorage.length), n => assert.equal(n, 0));
 });
 
 on("models show how they are", {}, async page => {
   await logIn(page);
-  await page.waitForSelector("tbody tr");
-  assert.match(await row(page, "writer").innerText(), /good\s+healthy\s+0\s+\d+ of 1,000/);
-  assert.match(await row(page, "keyless").innerText(), /left out.*NOT_SET_ANYWHERE/s);
+  await rowShows(page, "writer", /good\s+healthy\s+0\s+\d+ of 1,000/);
+  await rowShows(page, "keyless", /left out.*NOT_SET_ANYWHERE/s);
   assert.equal(await ask(MASTER, "broken"), 429);
   await page.waitForSelector("tr:has-text('broken') :text('in cooldown')");
-  assert.match(await page.innerText(".figures"), /Healthy deployments\s+1 of 2/);
-  assert.match(await page.innerText(".figures"), /Budget of the server\s+\$\d+\.\d+ of \$100\.00/);
+  await shows(page, ".figures", /Healthy deployments\s+1 of 2[^]*Budget of the server\s+\$\d+\.\d+ of \$100\.00/);
 });
 
 on("a team, a user and a key are made, used, changed, blocked and deleted", {}, async page => {
@@ -159,7 +157,9 @@ on("a team, a user and a key are made, used, changed, blocked and deleted", {}, 
   assert.equal(await page.inputValue("dialog [name=user_id]"), "ann");
   await page.keyboard.press("Escape");
   await page.waitForSelector("dialog", { state: "detached" });
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), "New user", "the focus is where it was");
+  // The focus is where it was.
+  await focused(page, "button:not(dialog *)");
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "New user");
 
   await view(page, "Teams");
   await button(page, "Edit blue").click();
@@ -177,14 +177,13 @@ on("a team, a user and a key are made, used, changed, blocked and deleted", {}, 
   assert.match(key, /^sk-/);
   await accessible(page);
   await button(page, "Close").click();
-  assert.ok(!(await page.content()).includes(key), "it is shown once");
+  await eventually(() => page.content(), html => assert.ok(!html.includes(key), "it is shown once"));
   // 7 and 2 tokens cost 10 cents; the budget of the team is 25.
   assert.deepEqual([await ask(key), await ask(key, "broken"), await ask(key), await ask(key), await ask(key)], [200, 403, 200, 200, 429]);
   await page.reload();
-  await row(page, "first").waitFor();
-  assert.match(await row(page, "first").innerText(), /first\s+Ann\s+blue.*\$0\.30/s);
+  await rowShows(page, "first", /first\s+Ann\s+blue.*\$0\.30/s);
   await view(page, "Teams");
-  assert.match(await row(page, "blue").innerText(), /writer\s+\$0\.30 of \$0\.25/);
+  await rowShows(page, "blue", /writer\s+\$0\.30 of \$0\.25/);
   await button(page, "Edit blue").click();
   assert.equal(await page.inputValue("dialog [name=max_budget]"), "0.25");
   await fill(page, { max_budget: "" });
@@ -196,7 +195,7 @@ on("a team, a user and a key are made, used, changed, blocked and deleted", {}, 
     await button(page, `Block ${of}`).click();
     await button(page, `Unblock ${of}`).waitFor();
     assert.equal(await ask(key), 401, name);
-    assert.equal(await page.innerText("[role=status]"), `${of} is blocked`);
+    await shows(page, "[role=status]", `${of} is blocked`);
     await accessible(page);
     await button(page, `Unblock ${of}`).click();
     await button(page, `Block ${of}`).waitFor();
@@ -204,12 +203,11 @@ on("a team, a user and a key are made, used, changed, blocked and deleted", {}, 
   }
 
   await view(page, "Spend");
-  await page.waitForSelector("tbody tr:has-text('writer')");
-  assert.match(await page.innerText("tbody"), /writer\s+\$0\.70\s+100\.0 %/);
-  assert.match(await page.innerText(".figures"), /Requests\s+7/);
+  await shows(page, "tbody", /writer\s+\$0\.70\s+100\.0 %/);
+  await shows(page, ".figures", /Requests\s+7/);
   await page.locator("main select").nth(1).selectOption("teams");
-  assert.match(await page.innerText("tbody"), /blue\s+\$0\.70/);
-  assert.equal(await page.locator(".bars rect").count(), 30);
+  await shows(page, "tbody", /blue\s+\$0\.70/);
+  await eventually(() => page.locator(".bars rect").count(), n => assert.equal(n, 30));
   await accessible(page);
 
   await view(page, "Teams");
@@ -222,6 +220,7 @@ on("a team, a user and a key are made, used, changed, blocked and deleted", {}, 
 });
 
 on("German, dark, on a phone, by keyboard", { locale: "de-DE", colorScheme: "dark", viewport: { width: 390, height: 800 } }, async page => {
+  await focused(page, "input[name=key]");
   await page.keyboard.type(MASTER);
   await page.keyboard.press("Enter");
   await page.waitForSelector("h1:text-is('Modelle')");
@@ -230,14 +229,14 @@ on("German, dark, on a phone, by keyboard", { locale: "de-DE", colorScheme: "dar
     await page.keyboard.press("Enter");
     await page.waitForSelector(`h1:text-is("${name}")`);
     await accessible(page);
-    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${name} is wider than the screen`);
+    await eventually(() => page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), fits => assert.ok(fits, `${name} is wider than the screen`));
   }
   await page.getByLabel("Sprache").selectOption("en");
   await page.waitForSelector("h1:text-is('Spend')");
-  assert.equal(await page.evaluate(() => document.documentElement.lang), "en");
+  await page.waitForSelector("html[lang=en]");
 });
 
-test("without a key of the server's own there is no such page", { timeout: 60_000 }, async () => {
+test("without a key of the server's own there is no such page", TEST, async () => {
   const started = await start(process.env.OCTET, ["serve", "--port", "0"], /listening at (http:\S+)\s/);
   try {
     const answer = await fetch(`${started.match[1]}/admin`);
@@ -249,7 +248,7 @@ test("without a key of the server's own there is no such page", { timeout: 60_00
   }
 });
 
-test("pictures", { skip: !process.env.SHOTS, timeout: 120_000 }, async () => {
+test("pictures", { skip: !process.env.SHOTS, ...TEST }, async () => {
   const post = (path, body) => fetch(url + path, { method: "POST", headers: { Authorization: `Bearer ${MASTER}` }, body: JSON.stringify(body) }).then(r => r.json());
   await post("/team/new", { team_id: "research", team_alias: "Research", max_budget: 20, budget_duration: "30d" });
   for (const [name, budget] of [["Ann", 5], ["Bob", 2], ["Eve", null]]) {

@@ -3,16 +3,14 @@ import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import test, { after, before } from "node:test";
-import { answered, AxeBuilder, fresh, launch, long, saying, send, setExtra, start, toolServer } from "./setup.mjs";
+import { answered, AxeBuilder, eventually, focused, fresh, holding, idle, launch, long, saying, send, setExtra, shows, start, startNode, stored, TEST, toolServer } from "./setup.mjs";
 
 let octet, url, browser, tools, mcp, mcpUrl;
 
 before(async () => {
   tools = await toolServer();
-  const port = 20000 + Math.floor(Math.random() * 20000);
   const everything = join(process.env.PACKAGES, "@modelcontextprotocol/server-everything/dist/index.js");
-  mcp = (await start(process.execPath, [everything, "streamableHttp"], /listening on port/i, { PORT: String(port) })).child;
-  mcpUrl = `http://127.0.0.1:${port}`;
+  ({ child: mcp, url: mcpUrl } = await startNode([everything, "streamableHttp"]));
   const started = await start(process.env.OCTET, ["serve", "--port", "0", "--seed", "1", "--page-connect", tools.url, "--page-connect", mcpUrl], /listening at (http:\S+)\s/);
   octet = started.child;
   url = started.match[1];
@@ -29,107 +27,113 @@ after(async () => {
   tools?.server.close();
 });
 
-/** A test with a page of its own; at its end nothing may have gone wrong in it. */
+/** A test with a page of its own; at its end nothing may have gone wrong in it. `held` is where its answers wait until it calls `go`. The
+ *  options may be made when the servers run. */
 function on(name, options, work) {
-  test(name, { timeout: 120_000 }, async t => {
-    const { context, page, problems } = await fresh(browser, url, { allowed: [tools.url, mcpUrl], ...options });
+  test(name, TEST, async () => {
+    const { held, ...more } = typeof options === "function" ? options() : options;
+    const way = held && (await holding(url, held));
+    const { context, page, problems } = await fresh(browser, way?.url ?? url, { allowed: [tools.url, mcpUrl], ...more });
     try {
-      await work(page, t);
+      await work(page, way?.go);
       assert.deepEqual(problems, []);
     } catch (e) {
       if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, "failed.png") });
       throw e;
     } finally {
+      way?.go();
       await context.close();
+      way?.server.close();
     }
   });
 }
+
+/** In the midst of an answer: after so many words of it. */
+const WORDS = { event: /"content":"[^"]/, times: 40 };
 
 const texts = (page, selector) => page.locator(selector).allInnerTexts();
 
 on("an answer streams, with its figures, and is kept", {}, async page => {
   await send(page, "Tell me a story about a fox.");
   await answered(page);
-  const stats = await page.innerText(".stats");
-  assert.match(stats, /\d+ tokens · [\d,.]+ tokens\/s · first token after .* · prompt \d+ tokens, \d+ from cache/);
+  const stats = await shows(page, ".stats", /\d+ tokens · [\d,.]+ tokens\/s · first token after .* · prompt \d+ tokens, \d+ from cache/);
   const text = await page.innerText("article.assistant .md");
   assert.ok(text.length > 50, text);
-  assert.match(await page.innerText(".think summary"), /Reasoned for/);
+  await shows(page, ".think summary", /Reasoned for/);
+  await stored(page);
   await page.reload();
-  await page.waitForSelector('article.assistant[data-state="done"]');
-  assert.equal(await page.innerText("article.assistant .md"), text);
-  assert.equal(await page.innerText(".stats"), stats);
+  await answered(page);
+  await shows(page, "article.assistant .md", text);
+  await shows(page, ".stats", stats);
 });
 
-on("Stop keeps what came, with figures, and Continue goes on", { settings: long(3500) }, async page => {
+on("Stop keeps what came, with figures, and Continue goes on", { settings: long(3500), held: WORDS }, async (page, go) => {
   await send(page, "Tell me a story about a bear.");
   await page.waitForSelector("article.assistant .md p");
   await page.press("#prompt", "Escape");
   await answered(page, "stopped");
   const before = await page.innerText("article.assistant .md");
-  const stats = await page.innerText(".stats");
-  assert.match(stats, /\d+ tokens · .*stopped/);
+  const stats = await shows(page, ".stats", /\d+ tokens · .*stopped/);
   assert.ok(Number(/([\d,]+) tokens/.exec(stats)[1].replace(",", "")) < 3500, stats);
-  await page.waitForFunction(async () => (await (await fetch("metrics")).text()).includes('num_requests_running{model_name="fox"} 0'));
+  await idle(url);
+  go();
   await setExtra(page, '{"max_tokens": 20, "ignore_eos": true}');
   await page.click("text=Continue");
   await answered(page);
-  const after = await page.innerText("article.assistant .md");
-  assert.ok(after.startsWith(before.slice(0, 40)) && after.length > before.length, `${before} -> ${after}`);
+  await eventually(() => page.innerText("article.assistant .md"), after => assert.ok(after.startsWith(before.slice(0, 40)) && after.length > before.length, `${before} -> ${after}`));
 });
 
-on("a reload in mid-answer loses nothing", { settings: long(3000) }, async page => {
+on("a reload in mid-answer loses nothing", { settings: long(3000), held: WORDS }, async (page, go) => {
   await send(page, "Tell me a story about a wolf.");
   await page.waitForSelector("article.assistant .md p");
   assert.equal(await page.getAttribute("article.assistant", "data-state"), "running");
   const begun = (await page.innerText("article.assistant .md")).slice(0, 60);
+  await stored(page);
   await page.reload();
+  await answered(page, "running");
+  go();
   await answered(page);
-  assert.match(await page.innerText(".stats"), /3,000 tokens/);
+  await shows(page, ".stats", /3,000 tokens/);
   const text = await page.innerText("article.assistant .md");
   assert.ok(text.startsWith(begun.slice(0, 30)), `${begun} -> ${text.slice(0, 100)}`);
 });
 
-on("what came stays when the server has forgotten the stream", { settings: long(3500) }, async page => {
+on("what came stays when the server has forgotten the stream", { settings: long(3500), held: WORDS }, async page => {
   await page.route("**/streams/**", route => route.fulfill({ status: 404, body: "{}" }));
   await send(page, "Tell me a story about a hare.");
   await page.waitForSelector("article.assistant .md p");
-  // Until a part is in the database.
-  const kept = () => page.evaluate(() => new Promise(resolve => {
-    indexedDB.open("octet").onsuccess = e => {
-      const all = e.target.result.transaction("messages").objectStore("messages").getAll();
-      all.onsuccess = () => resolve(all.result.find(m => m.role === "assistant").text);
-    };
-  }));
-  let begun = await kept();
-  while (begun.length < 40) begun = await kept();
+  const kept = async () => (await stored(page)).find(m => m.role === "assistant").text;
+  const begun = await eventually(kept, text => assert.ok(text.length >= 20, text));
   await page.reload();
   await answered(page, "cut");
-  const text = await page.innerText("article.assistant .md");
-  assert.ok(text.startsWith(begun.slice(0, 20)), `${begun} -> ${text}`);
-  assert.ok(await page.isVisible("text=Continue"));
+  await eventually(() => page.innerText("article.assistant .md"), text => assert.ok(text.startsWith(begun.slice(0, 20)), `${begun} -> ${text}`));
+  await page.waitForSelector("text=Continue");
 });
 
-on("a long prompt shows how far it is read", { settings: { sampling: { max_tokens: 5 } } }, async page => {
+on("a long prompt shows how far it is read", { settings: { sampling: { max_tokens: 5 } }, held: { event: /"prompt_progress"/ } }, async (page, go) => {
   const words = Array.from({ length: 2500 }, (_, i) => `fox${i % 7}`).join(" ");
-  const seen = page.waitForSelector("progress", { timeout: 60_000 });
   await page.setInputFiles("#files", { name: "words.txt", mimeType: "text/plain", buffer: Buffer.from(words.slice(0, 9000)) });
-  await page.waitForSelector(".files li");
+  await page.waitForSelector(".files li:not(.wait)");
+  await page.waitForSelector(".files .wait", { state: "detached" });
   await send(page, "Summarise it.");
-  await seen;
+  await page.waitForSelector("progress");
+  go();
   await answered(page);
 });
 
-on("an answer in another conversation is taken up too", { settings: long(2500) }, async page => {
+on("an answer in another conversation is taken up too", { settings: long(2500), held: WORDS }, async (page, go) => {
   await send(page, "Tell me a story about a mole.");
   await page.waitForSelector("article.assistant .md p");
   await page.click("#new");
   await page.waitForSelector("#side .dot");
+  await stored(page);
   await page.reload();
-  await page.waitForFunction(() => !document.querySelector("#side .dot"), null, { timeout: 60_000 });
+  await page.waitForSelector("#side .dot");
+  go();
+  await page.waitForSelector("#side .dot", { state: "detached" });
   await page.click("#side .open");
   await answered(page);
-  assert.match(await page.innerText(".stats"), /2,500 tokens/);
+  await shows(page, ".stats", /2,500 tokens/);
 });
 
 on("an edit and a new answer are further versions", { settings: { sampling: { max_tokens: 40 } } }, async page => {
@@ -141,17 +145,17 @@ on("an edit and a new answer are further versions", { settings: { sampling: { ma
   await page.click('article.user button:has-text("Edit")');
   await page.fill(".edit textarea", "What is the capital of Italy?");
   await page.press(".edit textarea", "Control+Enter");
-  await page.waitForFunction(() => document.querySelector("article.user .body")?.textContent.includes("Italy"));
+  await shows(page, "article.user .body", /Italy/);
   await answered(page);
   await page.click('article.user [aria-label="Previous version"]');
-  await page.waitForFunction(() => document.querySelector("article.user .body")?.textContent.includes("France"));
+  await shows(page, "article.user .body", /France/);
   // The branch below is as it was left.
-  assert.match(await page.innerText("article.assistant .versions"), /2\/2/);
+  await shows(page, "article.assistant .versions", /2\/2/);
   await page.click('article.assistant [aria-label="Previous version"]');
-  assert.match(await page.innerText("article.assistant .versions"), /1\/2/);
+  await shows(page, "article.assistant .versions", /1\/2/);
+  await stored(page);
   await page.reload();
-  await page.waitForSelector("article.user");
-  assert.match(await page.innerText("article.user .versions"), /1\/2/);
+  await shows(page, "article.user .versions", /1\/2/);
 });
 
 const RICH = "# Title\n\n| a | b |\n|:-:|--:|\n| 1 | 2 |\n\n```rust\nfn main() { println!(\"hi\"); }\n```\n\nInline $x^2$ and\n\n$$\\frac{1}{2}$$\n\nHTML: <img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script> [a](javascript:window.hacked=3) ![p](https://example.com/p.png) <b>bold</b>\n\n```html\n<script>window.hacked=4</script>\n```";
@@ -159,10 +163,9 @@ const RICH = "# Title\n\n| a | b |\n|:-:|--:|\n| 1 | 2 |\n\n```rust\nfn main() {
 on("Markdown, code, tables and maths are drawn, and what the model writes stays text", { settings: saying(RICH) }, async page => {
   await send(page, "Write it.");
   await answered(page);
-  assert.equal(await page.innerText("article.assistant h1"), "Title");
+  await shows(page, "article.assistant h1", "Title");
   assert.deepEqual(await texts(page, "article.assistant td"), ["1", "2"]);
-  await page.waitForSelector("code .hljs-keyword");
-  assert.equal(await page.innerText("code .hljs-keyword"), "fn");
+  await shows(page, "code .hljs-keyword", "fn");
   await page.waitForSelector(".katex .mfrac");
   const all = await page.innerText("article.assistant .md");
   assert.ok(all.includes('<img src=x onerror="window.hacked=1"><script>window.hacked=2</script>') && all.includes("<b>bold</b>"), all);
@@ -171,10 +174,10 @@ on("Markdown, code, tables and maths are drawn, and what the model writes stays 
   assert.equal(await page.locator('article.assistant a[href^="javascript"]').count(), 0);
   await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
   await page.click(".code .copy >> nth=0");
-  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), 'fn main() { println!("hi"); }\n');
+  await eventually(() => page.evaluate(() => navigator.clipboard.readText()), text => assert.equal(text, 'fn main() { println!("hi"); }\n'));
 });
 
-test("the policy of the page stops scripts and other hosts", async () => {
+test("the policy of the page stops scripts and other hosts", TEST, async () => {
   const { context, page } = await fresh(browser, url);
   const done = await page.evaluate(async () => {
     const out = {};
@@ -208,7 +211,9 @@ on("files are attached: code, PDF, and images are refused with the reason", { se
     { name: "photo.png", mimeType: "image/png", buffer: Buffer.from("\x89PNG\0", "latin1") },
   ]);
   await page.waitForSelector('.files li:has-text("bill.pdf")');
-  assert.match(await page.innerText("#note"), /photo\.png cannot be attached: no model of this server reads images/);
+  await shows(page, "#note", /photo\.png cannot be attached: no model of this server reads images/);
+  // While one is read, nothing is sent.
+  await page.waitForSelector(".files .wait", { state: "detached" });
   const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), send(page, "What is it?")]);
   const { content } = JSON.parse(request.postData()).messages.at(-1);
   assert.ok(content.startsWith("main.py:\n````\nprint('```')\n\n````\n\nbill.pdf:\n```\nInvoice 4711"), content);
@@ -221,53 +226,49 @@ const weather = { id: "w", kind: "http", enabled: true, auto: false, name: "get_
   schema: '{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],"additionalProperties":false}' };
 const mustCall = '{"tool_choice": "required", "max_tokens": 400, "chat_template_kwargs": {"enable_thinking": false}}';
 
-test("a tool of the user's own is called over HTTP, and its result goes back", { timeout: 120_000 }, async () => {
-  const settings = { extra: mustCall, tools: [{ ...weather, url: `${tools.url}/weather` }] };
-  const { context, page, problems } = await fresh(browser, url, { allowed: [tools.url], settings });
+const ownTool = () => ({ settings: { extra: mustCall, tools: [{ ...weather, url: `${tools.url}/weather` }] } });
+on("a tool of the user's own is called over HTTP, and its result goes back", ownTool, async page => {
   await send(page, "What is the weather in Paris?");
-  await page.waitForSelector(".call");
-  assert.equal(await page.innerText(".call h4"), "get_weather");
+  await shows(page, ".call h4", "get_weather");
   const args = JSON.parse(await page.innerText(".call pre"));
   assert.equal(typeof args.city, "string");
   await setExtra(page, '{"max_tokens": 30}');
   const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), page.click('.call button:has-text("Run")')]);
-  await page.waitForSelector(".call .result");
-  assert.match(await page.innerText(".call .result"), /"weather": "sunny"/);
+  await shows(page, ".call .result", /"weather": "sunny"/);
   assert.deepEqual(tools.asked.map(a => [a.path, JSON.parse(a.body), a.key]), [["/weather", args, "1"]]);
   const sent = JSON.parse(request.postData()).messages;
   assert.equal(sent.at(-1).role, "tool");
   assert.equal(sent.at(-1).tool_call_id, sent.at(-2).tool_calls[0].id);
   await page.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);
   await answered(page);
-  assert.deepEqual(problems, []);
-  await context.close();
 });
 
-test("a tool of another MCP server is called", { timeout: 120_000 }, async () => {
-  const tool = { id: "m", kind: "mcp", enabled: true, auto: true, name: "everything", description: "", schema: "", method: "POST", headers: "", url: `${mcpUrl}/mcp` };
+const farTool = () => {
+  const tool = { id: "m", kind: "mcp", enabled: true, auto: false, name: "everything", description: "", schema: "", method: "POST", headers: "", url: `${mcpUrl}/mcp` };
   const extra = '{"tool_choice": {"type": "function", "function": {"name": "get-structured-content"}}, "chat_template_kwargs": {"enable_thinking": false}}';
-  const { context, page } = await fresh(browser, url, { allowed: [mcpUrl], settings: { extra, tools: [{ ...tool, auto: false }] } });
+  return { settings: { extra, tools: [tool] } };
+};
+on("a tool of another MCP server is called", farTool, async page => {
   await send(page, "What is the weather in Chicago?");
   // Its one argument is a choice of three: however the model samples, the call ends.
-  await page.waitForSelector(".call", { timeout: 60_000 });
-  assert.equal(await page.innerText(".call h4"), "get-structured-content");
+  await shows(page, ".call h4", "get-structured-content");
   await setExtra(page, '{"max_tokens": 10}');
   await page.click('.call button:has-text("Run")');
-  await page.waitForSelector(".call .result");
-  assert.match(await page.innerText(".call .result"), /"temperature":\s*\d+/);
-  await context.close();
+  await shows(page, ".call .result", /"temperature":\s*\d+/);
+  await page.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);
+  await answered(page);
 });
 
 on("structured output follows the schema", { settings: { schemaOn: true, schema: '{"type":"object","properties":{"n":{"enum":[7]}},"required":["n"],"additionalProperties":false}', thinking: "off" } }, async page => {
   await send(page, "Describe a fox as JSON.");
   await answered(page);
-  assert.deepEqual(JSON.parse(await page.innerText("article.assistant .md")), { n: 7 });
+  await eventually(() => page.innerText("article.assistant .md"), text => assert.deepEqual(JSON.parse(text), { n: 7 }));
 });
 
 on("a reply of reasoning alone says so", { settings: { sampling: { max_tokens: 5 }, thinking: "on" } }, async page => {
   await send(page, "Tell me a story about a fox.");
   await answered(page);
-  assert.match(await page.innerText("article.assistant"), /The model reasoned and gave no answer/);
+  await shows(page, "article.assistant", /The model reasoned and gave no answer/);
   await page.click(".think summary");
   await page.waitForSelector(".think .md p");
 });
@@ -276,19 +277,18 @@ on("the heat map is what /experts counts", {}, async page => {
   await page.click("#open-experts");
   const read = () => page.evaluate(async () => (await fetch("experts?model=fox")).json());
   await page.waitForSelector("aside");
+  await idle(url);
   const was = await read();
   await send(page, "Tell me a story about an owl.");
   await answered(page);
-  await page.waitForFunction(() => [...document.querySelectorAll("aside select option")].some(o => o.textContent.includes("owl")));
-  const now = await read();
   await page.selectOption('aside select >> nth=0', { label: 'Answer to “Tell me a story about an owl.”' });
+  const now = await read();
   await page.click("aside details summary");
-  const shown = (await texts(page, "td.raw")).map(row => row.split(" ").map(Number));
   const expected = now.layers.map((l, i) => l.counts.map((n, e) => n - was.layers[i].counts[e]));
-  assert.deepEqual(shown, expected);
+  await eventually(async () => (await texts(page, "td.raw")).map(row => row.split(" ").map(Number)), shown => assert.deepEqual(shown, expected));
   assert.ok(expected.flat().some(n => n > 0));
   // The picture says the same: the busiest expert of each layer is the darkest, an unused one is empty.
-  const alpha = await page.evaluate(() => {
+  const drawn = () => page.evaluate(() => {
     const canvas = document.querySelector("aside canvas");
     const rows = document.querySelectorAll("td.raw").length;
     const columns = document.querySelector("td.raw").textContent.split(" ").length;
@@ -296,13 +296,13 @@ on("the heat map is what /experts counts", {}, async page => {
     const [w, h] = [canvas.width / columns, canvas.height / rows];
     return Array.from({ length: rows }, (_, y) => Array.from({ length: columns }, (_, x) => context.getImageData(Math.floor((x + 0.4) * w), Math.floor((y + 0.4) * h), 1, 1).data[3]));
   });
-  expected.forEach((row, y) => {
+  await eventually(drawn, alpha => expected.forEach((row, y) => {
     const most = Math.max(...row, 1);
     row.forEach((n, x) => {
       const wanted = n === 0 ? 0 : 255 * (0.08 + 0.92 * (n / most));
       assert.ok(Math.abs(alpha[y][x] - wanted) < 3, `layer ${y}, expert ${x}: ${alpha[y][x]} for ${n} of ${most}`);
     });
-  });
+  }));
 });
 
 on("each token is coloured by the experts that chose it", { settings: { sampling: { temperature: 0, max_tokens: 40 }, thinking: "off" } }, async page => {
@@ -318,40 +318,43 @@ on("each token is coloured by the experts that chose it", { settings: { sampling
     return (await response.json()).choices[0];
   }, asked);
   assert.deepEqual([routed.layers, routed.experts_per_token, routed.tokens.length], [8, 4, 40]);
-  assert.deepEqual(await page.$$eval(".words span", all => all.map(span => span.textContent)), routed.tokens);
+  const spans = read => page.$$eval(".words span", (all, read) => all.map(span => (read === "text" ? span.textContent : Number(span.style.getPropertyValue("--hue")))), read);
+  await eventually(() => spans("text"), shown => assert.deepEqual(shown, routed.tokens));
   assert.equal(routed.tokens.join("").trim(), message.content.trim());
   const raw = Buffer.from(routed.experts, "base64");
   const of = (token, layer) => [0, 1, 2, 3].map(k => raw.readUInt16LE(2 * ((token * 8 + layer) * 4 + k)));
-  await page.hover(".words span:nth-child(8)");
-  const detail = (await page.innerText(".detail")).split("\n");
-  assert.ok(detail[0].startsWith(JSON.stringify(routed.tokens[7])), detail[0]);
-  for (let layer = 0; layer < 8; layer++) assert.ok(detail[1 + layer].startsWith(`Layer ${layer}: ${of(7, layer).join(", ")} · shared expert 0.`), detail[1 + layer]);
-  const hues = () => page.$$eval(".words span", all => all.map(span => Number(span.style.getPropertyValue("--hue"))));
-  assert.ok(new Set(await hues()).size > 1, "several groups");
+  // The pointer is on a word until something above it grows.
+  const pointed = async () => {
+    await page.hover(".words span:nth-child(8)");
+    return (await page.innerText(".detail")).split("\n");
+  };
+  await eventually(pointed, detail => {
+    assert.ok(detail[0].startsWith(JSON.stringify(routed.tokens[7])), detail[0]);
+    for (let layer = 0; layer < 8; layer++) assert.ok(detail[1 + layer].startsWith(`Layer ${layer}: ${of(7, layer).join(", ")} · shared expert 0.`), detail[1 + layer]);
+  });
+  await eventually(() => spans("hue"), hues => assert.ok(new Set(hues).size > 1, "several groups"));
   await page.selectOption(".word-map select", "3");
-  await page.waitForFunction(hue => Number(document.querySelector(".words span").style.getPropertyValue("--hue")) === hue, (of(0, 3)[0] * 360) / 32);
-  assert.deepEqual(await hues(), routed.tokens.map((_, token) => (of(token, 3)[0] * 360) / 32));
+  await eventually(() => spans("hue"), hues => assert.deepEqual(hues, routed.tokens.map((_, token) => (of(token, 3)[0] * 360) / 32)));
   await page.focus(".words");
   await page.keyboard.press("ArrowRight");
-  assert.match(await page.innerText(".detail"), /^"[^\n]*\nLayer 3: /);
-  assert.match(await page.innerText(".gates"), /Weight of the shared expert by layer: mean 0\.\d\d/);
+  await shows(page, ".detail", /^"[^\n]*\nLayer 3: /);
+  await shows(page, ".gates", /Weight of the shared expert by layer: mean 0\.\d\d/);
 });
 
 on("performance and API show figures and a request that works", { settings: { sampling: { max_tokens: 20 }, thinking: "off" } }, async page => {
   await page.click("#open-performance");
   await send(page, "Hello");
   await answered(page);
-  await page.waitForSelector('.chart[data-metric="performance.generated"]', { timeout: 30_000 });
-  assert.ok((await page.locator(".chart").count()) >= 10);
-  const memory = await page.innerText('.chart[data-metric="performance.memory"] strong');
-  assert.ok(parseFloat(memory) > 0.02 && memory.endsWith("GiB"), memory);
+  await page.waitForSelector('.chart[data-metric="performance.generated"]');
+  await eventually(() => page.locator(".chart").count(), count => assert.ok(count >= 10, `${count} charts`));
+  await eventually(() => page.innerText('.chart[data-metric="performance.memory"] strong'), memory => assert.ok(parseFloat(memory) > 0.02 && memory.endsWith("GiB"), memory));
   // The limit is measured when the model rests.
-  await page.waitForSelector('.chart[data-metric="performance.bandwidth"] .limit', { timeout: 60_000, state: "attached" });
-  assert.match(await page.innerText('.chart[data-metric="performance.bandwidth"]'), /highest [\d.,]+ GB\/s, [\d,]+% of [\d.,]+ GB\/s/);
+  await page.waitForSelector('.chart[data-metric="performance.bandwidth"] .limit', { state: "attached" });
+  await shows(page, '.chart[data-metric="performance.bandwidth"]', /highest [\d.,]+ GB\/s, [\d,]+% of [\d.,]+ GB\/s/);
   await page.click("#open-api");
-  assert.match(await page.innerText("aside .code pre"), /^curl --no-buffer http:\/\/127\.0\.0\.1:\d+\/v1\/chat\/completions/);
+  await shows(page, "aside .code pre", /^curl --no-buffer http:\/\/127\.0\.0\.1:\d+\/v1\/chat\/completions/);
   await page.click("aside [role=radio]:has-text('Python')");
-  assert.match(await page.innerText("aside .code pre"), /from openai import OpenAI/);
+  await shows(page, "aside .code pre", /from openai import OpenAI/);
   await page.fill("#api-body", '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}');
   await page.click('aside button:has-text("Send")');
   await page.waitForFunction(() => document.querySelector("#api-answer")?.value.includes("chat.completion"));
@@ -366,16 +369,17 @@ on("the performance panel shows what was before the page was opened", {}, async 
     const history = await (await fetch("metrics/history")).json();
     const generated = history.series["vllm:generation_tokens_total"];
     return history.ages_s.length === generated.length && Math.max(...generated) > Math.min(...generated);
-  }, null, { timeout: 30_000, polling: 500 });
+  }, null, { polling: 500 });
   // From here on nothing is generated: what the page draws is what the server kept.
   await page.reload();
   await page.waitForFunction(() => document.querySelector("#model")?.value);
   await page.click("#open-performance");
-  const chart = '.chart[data-metric="performance.generated"] .axis span:last-child';
-  await page.waitForFunction(chart => /highest 0*\.?0*[1-9]/.test(document.querySelector(chart)?.textContent ?? ""), chart, { timeout: 30_000 });
+  await shows(page, '.chart[data-metric="performance.generated"] .axis span:last-child', /highest 0*\.?0*[1-9]/);
 });
 
 on("models are unloaded and loaded", {}, async page => {
+  // A model is given back when nobody uses it any more.
+  await idle(url);
   await page.click("#open-settings");
   await page.click('aside button:has-text("Unload")');
   await page.waitForSelector('aside button:text-is("Load")');
@@ -390,11 +394,13 @@ on("conversations are searched, renamed, exported, deleted and imported", { sett
   await send(page, "Second about owls");
   await answered(page);
   await page.press("#prompt", "Control+k");
+  await focused(page, "#search");
   await page.keyboard.type("hedgehog");
   await page.waitForFunction(() => document.querySelectorAll("#side li").length === 1);
   await page.fill("#search", "");
   await page.waitForFunction(() => document.querySelectorAll("#side li").length === 2);
   await page.click('[aria-label="Rename Second about owls"]');
+  await focused(page, ".rename");
   await page.keyboard.type("Owls & co");
   await page.keyboard.press("Enter");
   await page.waitForSelector('#side .open:has-text("Owls & co")');
@@ -410,7 +416,7 @@ on("conversations are searched, renamed, exported, deleted and imported", { sett
   await page.waitForFunction(() => document.querySelectorAll("#side li").length === 3);
   await page.click('#side .open:has-text("Owls & co")');
   await page.waitForSelector("article.assistant");
-  assert.equal(await page.innerText("article.user .body"), "<img src=x onerror=window.hacked=1>");
+  await shows(page, "article.user .body", "<img src=x onerror=window.hacked=1>");
   assert.equal(await page.evaluate(() => window.hacked), undefined);
 });
 
@@ -419,23 +425,22 @@ on("what the page before this one kept is taken over", {}, async page => {
   await page.evaluate(chat => localStorage.setItem("octet.chat.ab", JSON.stringify(chat)), old);
   await page.reload();
   await page.click('#side .open:has-text("Old")');
-  assert.equal(await page.innerText("article.assistant .md"), "Reply");
+  await shows(page, "article.assistant .md", "Reply");
   assert.equal(await page.evaluate(() => localStorage.getItem("octet.chat.ab")), null);
 });
 
 on("German, dark, and by keyboard alone", { options: { locale: "de-DE", colorScheme: "light" }, settings: { sampling: { max_tokens: 8 } } }, async page => {
-  assert.equal(await page.innerText("#new"), "Neue Unterhaltung");
-  assert.equal(await page.getAttribute("html", "lang"), "de");
-  await page.waitForFunction(() => document.activeElement?.id === "prompt");
+  await shows(page, "#new", "Neue Unterhaltung");
+  await page.waitForSelector("html[lang=de]");
+  await focused(page, "#prompt");
   await page.keyboard.type("Hello");
   await page.keyboard.press("Enter");
   await answered(page);
   await page.keyboard.press("Control+,");
   await page.selectOption("#theme", "dark");
-  const back = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
-  assert.equal(back, "rgb(23, 24, 27)");
+  await eventually(() => page.evaluate(() => getComputedStyle(document.body).backgroundColor), back => assert.equal(back, "rgb(23, 24, 27)"));
   await page.selectOption("#language", "en");
-  assert.equal(await page.innerText("#new"), "New conversation");
+  await shows(page, "#new", "New conversation");
 });
 
 for (const colorScheme of ["light", "dark"]) {
@@ -445,7 +450,7 @@ for (const colorScheme of ["light", "dark"]) {
     await page.waitForSelector(".katex");
     for (const panel of ["experts", "performance", "api", "settings"]) {
       await page.click(`#open-${panel}`);
-      if (panel === "performance") await page.waitForSelector(".chart", { timeout: 30_000 });
+      if (panel === "performance") await page.waitForSelector(".chart");
       const { violations } = await new AxeBuilder({ page }).withTags(["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]).analyze();
       const serious = violations.filter(v => v.impact === "serious" || v.impact === "critical");
       assert.deepEqual(serious.map(v => `${panel}: ${v.id} ${v.nodes.map(n => n.target).slice(0, 3)}`), []);
@@ -457,16 +462,18 @@ const phone = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch:
 on("a phone: nothing sticks out, the header is small, panels and list open and close", { options: phone }, async page => {
   await send(page, "Tell me a story about a fox.");
   await answered(page);
-  const sizes = await page.evaluate(() => ({ wide: document.documentElement.scrollWidth, header: document.querySelector("header").offsetHeight, log: document.querySelector("#log").offsetHeight, all: innerHeight }));
-  assert.ok(sizes.wide <= 390, `${sizes.wide} wide`);
-  assert.ok(sizes.header <= sizes.all / 14, `a header of ${sizes.header}`);
-  assert.ok(sizes.log >= sizes.all * 0.8, `messages of ${sizes.log}`);
+  const measured = () => page.evaluate(() => ({ wide: document.documentElement.scrollWidth, header: document.querySelector("header").offsetHeight, log: document.querySelector("#log").offsetHeight, all: innerHeight }));
+  await eventually(measured, sizes => {
+    assert.ok(sizes.wide <= 390, `${sizes.wide} wide`);
+    assert.ok(sizes.header <= sizes.all / 14, `a header of ${sizes.header}`);
+    assert.ok(sizes.log >= sizes.all * 0.8, `messages of ${sizes.log}`);
+  });
   await page.tap(".menu-button");
   await page.tap("#side .open");
-  await page.waitForFunction(() => !document.querySelector(".with-menu"));
+  await page.waitForSelector(".with-menu", { state: "detached" });
   await page.tap("#open-experts");
   await page.waitForSelector("aside");
-  assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390);
+  await eventually(measured, sizes => assert.ok(sizes.wide <= 390, `${sizes.wide} wide`));
   await page.tap("aside .panel-head button");
   await page.waitForSelector("aside", { state: "detached" });
 });
@@ -479,37 +486,46 @@ on("the first load is small and soon ready", {}, async page => {
   client.on("Network.loadingFinished", e => (bytes += e.encodedDataLength));
   await page.reload();
   await page.waitForFunction(() => document.querySelector("#model")?.value);
-  assert.ok(bytes > 10_000 && bytes < 400 * 1024, `${bytes} bytes`);
+  await eventually(() => bytes, n => assert.ok(n > 10_000, `${n} bytes`));
+  assert.ok(bytes < 400 * 1024, `${bytes} bytes`);
   // For the reader: a busy machine is no reason to fail.
   console.log(`first load: ${bytes} bytes, ready after ${Math.round(await page.evaluate(() => performance.now()))} ms`);
 });
 
-test("octet run --web serves the page", { timeout: 60_000 }, async () => {
-  const { child, match } = await start(process.env.OCTET, ["run", "--web", "--port", "0"], /listening at (http:\S+)\s/);
-  const { context, page, problems } = await fresh(browser, match[1]);
+/** A test of a program of its own, with a page of its own. */
+function onOther(name, args, options, work) {
+  test(name, TEST, async () => {
+    const { child, match } = await start(process.env.OCTET, args(), /listening at (http:\S+)\s/);
+    try {
+      const { context, page, problems } = await fresh(browser, match[1], options);
+      await work(page);
+      assert.deepEqual(problems, []);
+      await context.close();
+    } finally {
+      child.removeAllListeners("exit");
+      child.kill("SIGKILL");
+    }
+  });
+}
+
+onOther("octet run --web serves the page", () => ["run", "--web", "--port", "0"], {}, async page => {
   assert.equal(await page.inputValue("#model"), "fox");
-  assert.deepEqual(problems, []);
-  await context.close();
-  child.removeAllListeners("exit");
-  child.kill("SIGKILL");
 });
 
-test("a routed answer says who answered; another server gets no fields of ours", { timeout: 60_000 }, async () => {
+function routed() {
   const file = join(process.cwd(), "routes.yaml");
   writeFileSync(file, `model_list:\n- model_name: far\n  litellm_params: {model: openai/fox, api_base: "${url}/v1", api_key: none}\n`);
-  const { child, match } = await start(process.env.OCTET, ["serve", "--config", file, "--port", "0"], /listening at (http:\S+)\s/);
-  const { context, page, problems } = await fresh(browser, match[1], { settings: { sampling: { max_tokens: 60 } } });
+  return ["serve", "--config", file, "--port", "0"];
+}
+
+onOther("a routed answer says who answered; another server gets no fields of ours", routed, { settings: { sampling: { max_tokens: 60 } } }, async page => {
   const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), send(page, "Tell me a story about a fox.")]);
   const fields = Object.keys(JSON.parse(request.postData())).sort();
   assert.deepEqual(fields, ["max_tokens", "messages", "model", "stream", "stream_options"]);
   await answered(page);
-  assert.match((await texts(page, ".stats")).join("\n"), /60 tokens[^]*Routed to fox: far>far/);
+  await eventually(async () => (await texts(page, ".stats")).join("\n"), text => assert.match(text, /60 tokens[^]*Routed to fox: far>far/));
   await page.click("#open-experts");
-  assert.match(await page.innerText("aside"), /runs on another server/);
-  assert.deepEqual(problems, []);
-  await context.close();
-  child.removeAllListeners("exit");
-  child.kill("SIGKILL");
+  await shows(page, "aside", /runs on another server/);
 });
 
 test("pictures for the documentation", { skip: !process.env.SHOTS }, async () => {

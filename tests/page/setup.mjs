@@ -1,12 +1,50 @@
 // The server, the browser and the helpers of page.test.mjs and admin.test.mjs.
+import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
-import { createServer } from "node:http";
+import { createServer, request as ask } from "node:http";
 import { join } from "node:path";
+import { pipeline } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
 
 const require = createRequire(join(process.env.PACKAGES, "x.js"));
 const { chromium } = require("playwright-core");
 export const { AxeBuilder } = require("@axe-core/playwright");
+
+/** How long anything may take that a test waits for. Nothing is fast on a machine that has other things to do. */
+const WAIT_MS = 120_000;
+/** How long a test may take. */
+export const TEST = { timeout: 600_000 };
+
+/** Reads until the check passes, and gives what was read: a page draws a moment after it was told. In the end the check's own error counts. */
+export async function eventually(read, check) {
+  const end = Date.now() + WAIT_MS;
+  for (;;) {
+    try {
+      const value = await read();
+      check(value);
+      return value;
+    } catch (e) {
+      if (Date.now() > end) throw e;
+    }
+    await sleep(50);
+  }
+}
+
+/** Waits for an element to show a text, or one that matches; gives it. */
+export const shows = (page, selector, wanted) => eventually(
+  () => page.innerText(selector),
+  text => (typeof wanted === "string" ? assert.equal(text, wanted) : assert.match(text, wanted)),
+);
+
+/** Waits for the focus: what is typed before goes elsewhere. */
+export const focused = (page, selector) => page.waitForFunction(s => document.activeElement?.matches(s), selector);
+
+/** Waits until the server computes nothing: what a test asked for may run longer than the test. */
+export const idle = url => eventually(
+  async () => (await fetch(`${url}/metrics`)).text(),
+  text => assert.match(text, /num_requests_running\{model_name="fox"\} 0/),
+);
 
 /** Starts a program, and gives the match of a line that it writes. */
 export function start(command, args, line, env = {}) {
@@ -22,6 +60,50 @@ export function start(command, args, line, env = {}) {
     child.stderr.on("data", read);
     child.on("exit", code => reject(new Error(`${command} ended with ${code}:\n${text}`)));
   });
+}
+
+// Says the port: a program that is told to take any one may not.
+const SAY_PORT = `import { Server } from "node:net";
+const listen = Server.prototype.listen;
+Server.prototype.listen = function (...all) {
+  this.once("listening", () => console.error("The port is " + this.address().port + "."));
+  return listen.apply(this, all);
+};`;
+
+/** Starts a server for Node that reads its port from the environment, at a free one. */
+export async function startNode(args) {
+  const { child, match } = await start(process.execPath, ["--import", `data:text/javascript,${encodeURIComponent(SAY_PORT)}`, ...args], /The port is (\d+)\./, { PORT: "0" });
+  return { child, url: `http://127.0.0.1:${match[1]}` };
+}
+
+/** A way to the server on which each stream waits when that many of its events have matched, until `go` is called: however slow its
+ *  machine is, a test then comes in the midst of an answer. */
+export function holding(url, { event, times = 1 }) {
+  let go;
+  const gone = new Promise(resolve => (go = resolve));
+  async function* held(parts) {
+    let [rest, left] = ["", times];
+    for await (const part of parts) {
+      const events = (rest + part.toString("latin1")).split(/(?<=\n\n)/);
+      rest = events.at(-1).endsWith("\n\n") ? "" : events.pop();
+      for (const text of events) {
+        yield Buffer.from(text, "latin1");
+        if (event.test(text) && --left === 0) await gone;
+      }
+    }
+    yield Buffer.from(rest, "latin1");
+  }
+  const server = createServer((request, response) => {
+    const onward = ask(url + request.url, { method: request.method, headers: request.headers, agent: false }, answer => {
+      response.writeHead(answer.statusCode, answer.headers);
+      const steps = answer.headers["content-type"]?.startsWith("text/event-stream") ? [held] : [];
+      pipeline(answer, ...steps, response, () => {});
+    });
+    onward.on("error", () => response.destroy());
+    response.on("close", () => onward.destroy());
+    request.pipe(onward);
+  });
+  return new Promise(resolve => server.listen(0, "127.0.0.1", () => resolve({ server, go, url: `http://127.0.0.1:${server.address().port}` })));
 }
 
 /** A server of a tool: says the weather, and what it was asked. */
@@ -46,6 +128,7 @@ export const launch = () => chromium.launch({ executablePath: process.env.CHROMI
 /** A page of its own, with empty storage. Errors and requests to other hosts fail the test that calls `problems`. */
 export async function fresh(browser, url, { allowed = [], options = {}, settings = {}, path = "/", ready = () => document.querySelector("#model")?.value } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, locale: "en-US", ...options });
+  context.setDefaultTimeout(WAIT_MS);
   const page = await context.newPage();
   const problems = [];
   page.on("pageerror", e => problems.push(`error: ${e.message}`));
@@ -76,7 +159,20 @@ export async function send(page, text) {
 }
 
 /** Waits for the last answer to be in a state. */
-export const answered = (page, state = "done") => page.waitForSelector(`article.assistant:last-of-type[data-state="${state}"]`, { timeout: 60_000 });
+export const answered = (page, state = "done") => page.waitForSelector(`article.assistant:last-of-type[data-state="${state}"]`);
+
+/** The messages in the browser's database. What the page has begun to write is in it by then. */
+export const stored = page => page.evaluate(() => new Promise((resolve, reject) => {
+  const opening = indexedDB.open("octet");
+  opening.onerror = () => reject(opening.error);
+  opening.onsuccess = () => {
+    const all = opening.result.transaction(["chats", "messages"]).objectStore("messages").getAll();
+    all.onsuccess = () => {
+      opening.result.close();
+      resolve(all.result);
+    };
+  };
+}));
 
 /** Sets a setting while the page is open. */
 export async function setExtra(page, text) {

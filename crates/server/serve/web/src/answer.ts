@@ -64,17 +64,19 @@ async function follow(run: Run, response: Response) {
   const draft: Message = { ...run.message.peek() };
   const running: Running = { ...run.running.peek() };
   let drawn = 0;
-  let saved = 0;
+  let keeping = 0;
   let over = false;
   const show = () => {
     drawn = 0;
     if (over) return;
     run.message.value = { ...draft, calls: draft.calls?.map(c => ({ ...c })), figures: { ...draft.figures } };
     run.running.value = { ...running };
-    if (performance.now() - saved > SAVE_MS) {
-      saved = performance.now();
-      store.putMessage(run.message.peek()).catch(() => {});
-    }
+    // Later than what is drawn, so that a stream that comes to a halt is kept too.
+    keeping ||= window.setTimeout(keep, SAVE_MS);
+  };
+  const keep = () => {
+    keeping = 0;
+    if (!over) store.putMessage(run.message.peek()).catch(() => {});
   };
   beginWords(draft.id);
   const later = () => window.setTimeout(show, document.hidden ? HIDDEN_MS : FRAME_MS);

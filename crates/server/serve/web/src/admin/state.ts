@@ -52,18 +52,25 @@ export async function logIn(key: string): Promise<void> {
 export function logOut() {
   masterKey.set("");
   isIn.value = false;
+  loads++;
   for (const list of [keys, users, teams, days]) list.value = [];
   status.value = null;
   error.value = "";
 }
 
-/** Reads what the view shows. */
+let loads = 0;
+
+/** Reads what the view shows. What was read before a change must not be shown after it: of two at a time, the later counts. */
 export async function load(): Promise<void> {
   if (!status.value?.has_keys) return;
-  [keys.value, users.value, teams.value] = await Promise.all([listKeys(), listUsers(), listTeams()]);
+  const mine = ++loads;
+  const lists = await Promise.all([listKeys(), listUsers(), listTeams()]);
+  if (mine !== loads) return;
+  [keys.value, users.value, teams.value] = lists;
   if (view.value === "spend") {
     const from = new Date(Date.now() - (range.value - 1) * 86_400_000).toISOString().slice(0, 10);
-    days.value = await ask<Day[]>(`spend/logs?start_date=${from}`);
+    const read = await ask<Day[]>(`spend/logs?start_date=${from}`);
+    if (mine === loads) days.value = read;
   }
 }
 

@@ -15,8 +15,10 @@ const removing = signal<Chat | null>(null);
 
 export function focusSearch() {
   state.menu.value = true;
+  const field = document.getElementById("search");
+  field?.focus();
   // It may have been hidden until now.
-  requestAnimationFrame(() => document.getElementById("search")?.focus());
+  if (document.activeElement !== field) requestAnimationFrame(() => field?.focus());
 }
 
 let timer = 0;
@@ -58,7 +60,10 @@ function Entry({ chat }: { chat: Chat }) {
   const title = chat.title || t("untitled");
   const is = chat.id === state.current.value;
   const input = useRef<HTMLInputElement>(null);
-  useLayoutEffect(() => input.current?.select(), [renaming.value === chat.id]);
+  useLayoutEffect(() => {
+    input.current?.focus();
+    input.current?.select();
+  }, [renaming.value === chat.id]);
   if (renaming.value === chat.id) {
     const save = (value: string) => {
       if (value.trim()) state.rename(chat, value.trim());
