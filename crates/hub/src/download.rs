@@ -157,7 +157,7 @@ fn copy(
     meter: &mut Meter<'_>,
 ) -> Result<Outcome, Error> {
     let url = answer.url;
-    let mut body = answer.body.into_reader();
+    let mut body = answer.body;
     let mut buffer = vec![0; BUFFER];
     loop {
         let n = match body.read(&mut buffer) {

@@ -5,19 +5,19 @@
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base64::Engine;
-use ureq::http::{HeaderMap, Request, Response};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body};
+use hyper::{HeaderMap, Method, Response, Uri};
+use tokio::runtime::{Builder, Runtime};
 use url::Url;
 
 use crate::config::{HubConfig, Patience, Proxies, Secret};
 use crate::error::{Class, Error};
 use crate::pip::PipConfig;
 use crate::progress::{Event, Progress};
+use crate::tls::{self, Tls};
+use crate::wire::{Body, Failure, Proxy, Wire, basic};
 
 const REDIRECTS_MAX: usize = 10;
 /// A longer wait that a server asks for is an answer, not a delay.
@@ -84,8 +84,7 @@ impl Answer {
     pub fn text(self, limit: u64) -> Result<String, Error> {
         let mut bytes = Vec::new();
         let url = self.url;
-        let n =
-            self.body.into_reader().take(limit + 1).read_to_end(&mut bytes).map_err(|e| broken(&url, &e))?;
+        let n = self.body.take(limit + 1).read_to_end(&mut bytes).map_err(|e| broken(&url, &e))?;
         if n as u64 > limit {
             return Err(Error::fetch(
                 &url,
@@ -100,28 +99,24 @@ impl Answer {
 
 /// A connection that broke while a body was read.
 pub(crate) fn broken(url: &Url, e: &std::io::Error) -> Error {
-    let timed_out = e.get_ref().and_then(|e| e.downcast_ref::<ureq::Error>());
-    let what = match timed_out {
-        Some(ureq::Error::Timeout(_)) => "the server stopped sending".to_string(),
+    let what = match e.kind() {
+        std::io::ErrorKind::TimedOut => "the server stopped sending".to_string(),
         _ => format!("the connection broke: {e}"),
     };
     Error::fetch(url, what, Class::Transient(None))
 }
 
-/// Certificates of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Tls {
-    System,
-    PipCert,
-    Unchecked,
-}
+/// By the proxy's address.
+type Wires = HashMap<(Option<String>, Tls), Arc<Wire>>;
 
 /// Connections, kept open between requests, one pool for each proxy and kind of certificate check.
 pub(crate) struct Http {
     patience: Patience,
     proxies: Proxies,
     pip: PipConfig,
-    agents: Mutex<HashMap<(Option<String>, Tls), Agent>>,
+    wires: Mutex<Wires>,
+    /// Made for the first request: most commands ask for nothing.
+    runtime: Mutex<Option<Arc<Runtime>>>,
 }
 
 impl Http {
@@ -130,7 +125,8 @@ impl Http {
             patience: config.patience.clone(),
             proxies: config.proxies.clone(),
             pip: config.pip.clone(),
-            agents: Mutex::default(),
+            wires: Mutex::default(),
+            runtime: Mutex::default(),
         }
     }
 
@@ -217,65 +213,62 @@ impl Http {
         // Fail only for addresses that hold none.
         let _ = bare.set_username("");
         let _ = bare.set_password(None);
-        let mut request =
-            Request::builder().uri(bare.as_str()).method(if call.head { "HEAD" } else { "GET" });
-        for (name, value) in &call.headers {
-            request = request.header(*name, value);
+        let uri: Uri = bare.as_str().parse().map_err(|e| permanent(format!("cannot be asked for: {e}")))?;
+        let mut headers = call.headers.clone();
+        headers.push(("user-agent", concat!("octet/", env!("CARGO_PKG_VERSION")).into()));
+        if !headers.iter().any(|(name, _)| *name == "accept") {
+            headers.push(("accept", "*/*".into()));
         }
         // Ranges and lengths must be those of the file itself.
-        request = request.header("accept-encoding", "identity");
+        headers.push(("accept-encoding", "identity".into()));
         if let Some(token) = token {
-            request = request.header("authorization", format!("Bearer {}", token.expose()));
+            headers.push(("authorization", format!("Bearer {}", token.expose())));
         } else if !url.username().is_empty() || url.password().is_some() {
-            request = request.header("authorization", basic(url));
+            headers.push(("authorization", basic(url)));
         }
-        let request = request.body(()).map_err(|e| permanent(format!("cannot be asked for: {e}")))?;
-        self.agent(call.trust, url)?.run(request).map_err(|e| failed(url, e))
+        let method = if call.head { Method::HEAD } else { Method::GET };
+        self.wire(call.trust, url)?.send(&method, &uri, &headers).map_err(|e| failed(url, e))
     }
 
-    fn agent(&self, trust: Trust, url: &Url) -> Result<Agent, Error> {
+    fn wire(&self, trust: Trust, url: &Url) -> Result<Arc<Wire>, Error> {
         let pip = trust == Trust::Pip;
+        let general = self.proxies.pick(url);
+        let address = if pip { self.pip.proxy.as_deref().or(general) } else { general };
+        let proxy = address.map(|text| Proxy::parse(text).ok_or_else(no_proxy)).transpose()?;
+        let encrypts = url.scheme() == "https" || proxy.as_ref().is_some_and(Proxy::is_encrypted);
         let tls = match () {
-            () if url.scheme() != "https" => Tls::System,
+            () if !encrypts => Tls::None,
             () if pip && self.pip.trusts(url) => Tls::Unchecked,
             () if pip && self.pip.cert.is_some() => Tls::PipCert,
             () => Tls::System,
         };
-        let general = self.proxies.pick(url);
-        let proxy = if pip { self.pip.proxy.as_deref().or(general) } else { general }.map(str::to_string);
-        let key = (proxy, tls);
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(agent) = agents.get(&key) {
-            return Ok(agent.clone());
+        let key = (address.map(str::to_string), tls);
+        let mut wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wire) = wires.get(&key) {
+            return Ok(Arc::clone(wire));
         }
-        let agent = self.new_agent(key.0.as_deref(), tls)?;
-        agents.insert(key, agent.clone());
-        Ok(agent)
+        let config = tls::config(tls, self.pip.cert.as_deref())?;
+        let wire = Arc::new(Wire::new(proxy, config, self.runtime()?, &self.patience));
+        wires.insert(key, Arc::clone(&wire));
+        Ok(wire)
     }
 
-    fn new_agent(&self, proxy: Option<&str>, tls: Tls) -> Result<Agent, Error> {
-        let proxy = proxy.map(ureq::Proxy::new).transpose().map_err(|_| Error::Setting {
-            setting: "proxy".into(),
-            what: "is no address of a proxy; expected http://host:port".into(),
+    fn runtime(&self) -> Result<Arc<Runtime>, Error> {
+        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = &*runtime {
+            return Ok(Arc::clone(runtime));
+        }
+        let new = Builder::new_current_thread().enable_all().build().map_err(|e| Error::Setting {
+            setting: "network".into(),
+            what: format!("cannot be used: {e}"),
         })?;
-        let roots = match (tls, &self.pip.cert) {
-            (Tls::PipCert, Some(path)) => certificates(path)?.into(),
-            _ => RootCerts::PlatformVerifier,
-        };
-        let tls = TlsConfig::builder().root_certs(roots).disable_verification(tls == Tls::Unchecked).build();
-        Ok(Agent::config_builder()
-            .proxy(proxy)
-            .tls_config(tls)
-            .user_agent(concat!("octet/", env!("CARGO_PKG_VERSION")))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .timeout_resolve(Some(self.patience.connect))
-            .timeout_connect(Some(self.patience.connect))
-            .timeout_per_read(Some(self.patience.stall))
-            .timeout_per_write(Some(self.patience.stall))
-            .build()
-            .into())
+        Ok(Arc::clone(runtime.insert(Arc::new(new))))
     }
+}
+
+fn no_proxy() -> Error {
+    let what = "is no address of a proxy; expected http://host:port".into();
+    Error::Setting { setting: "proxy".into(), what }
 }
 
 /// Gives `to` the user and password of `from`, unless it has its own. Only for addresses of one origin.
@@ -285,31 +278,6 @@ pub(crate) fn inherit_credentials(from: &Url, to: &mut Url) {
         let _ = to.set_username(from.username());
         let _ = to.set_password(from.password());
     }
-}
-
-fn basic(url: &Url) -> String {
-    let decoded = |s: &str| percent_encoding::percent_decode_str(s).collect::<Vec<u8>>();
-    let mut pair = decoded(url.username());
-    pair.push(b':');
-    pair.extend(decoded(url.password().unwrap_or_default()));
-    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
-}
-
-fn certificates(path: &std::path::Path) -> Result<Vec<ureq::tls::Certificate<'static>>, Error> {
-    let pem = std::fs::read(path).map_err(|e| Error::io(path, e))?;
-    let certs: Vec<_> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(cert)) => Some(cert),
-            _ => None,
-        })
-        .collect();
-    if certs.is_empty() {
-        return Err(Error::Setting {
-            setting: format!("pip's 'cert' ({})", path.display()),
-            what: "holds no certificate in PEM form".into(),
-        });
-    }
-    Ok(certs)
 }
 
 fn answered(url: Url, response: Response<Body>) -> Result<Answer, Error> {
@@ -342,52 +310,20 @@ fn answered(url: Url, response: Response<Body>) -> Result<Answer, Error> {
 }
 
 /// A request that got no answer.
-fn failed(url: &Url, e: ureq::Error) -> Error {
-    use std::io::ErrorKind as Kind;
-    use ureq::Timeout;
+fn failed(url: &Url, e: Failure) -> Error {
     let host = url.host_str().unwrap_or_default();
-    let (what, class) = match &e {
-        ureq::Error::HostNotFound => (unknown_host(host), Class::Unreachable),
-        ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
-            (format!("no connection to {host} in time"), Class::Unreachable)
+    let (what, class) = match e {
+        Failure::UnknownHost => {
+            (format!("the host {host} is not known (no network, or no DNS?)"), Class::Unreachable)
         }
-        ureq::Error::Timeout(_) => ("the server stopped answering".to_string(), Class::Transient(None)),
-        ureq::Error::Io(io) if is_lookup(io) => (unknown_host(host), Class::Unreachable),
-        ureq::Error::Io(io) if rustls_inside(io) => (certificate_hint(&io.to_string()), Class::Unreachable),
-        ureq::Error::Io(io)
-            if matches!(
-                io.kind(),
-                Kind::ConnectionRefused
-                    | Kind::HostUnreachable
-                    | Kind::NetworkUnreachable
-                    | Kind::AddrNotAvailable
-            ) =>
-        {
-            (format!("no connection to {host}: {io}"), Class::Unreachable)
-        }
-        ureq::Error::Io(io) => (format!("the connection broke: {io}"), Class::Transient(None)),
-        ureq::Error::Rustls(tls) => (certificate_hint(&tls.to_string()), Class::Unreachable),
-        ureq::Error::ConnectProxyFailed(why) => (format!("the proxy refused: {why}"), Class::Unreachable),
-        ureq::Error::ConnectionFailed => (format!("no connection to {host}"), Class::Unreachable),
-        other => (format!("the request failed: {other}"), Class::Permanent),
+        Failure::NotConnected => (format!("no connection to {host} in time"), Class::Unreachable),
+        Failure::Unreachable(why) => (format!("no connection to {host}: {why}"), Class::Unreachable),
+        Failure::Proxy(why) => (format!("the proxy refused: {why}"), Class::Unreachable),
+        Failure::Tls(why) => (certificate_hint(&why), Class::Unreachable),
+        Failure::Stalled => ("the server stopped answering".to_string(), Class::Transient(None)),
+        Failure::Broken(why) => (format!("the connection broke: {why}"), Class::Transient(None)),
     };
     Error::fetch(url, what, class)
-}
-
-fn unknown_host(host: &str) -> String {
-    format!("the host {host} is not known (no network, or no DNS?)")
-}
-
-/// The standard library has no kind of error for a failed look-up of a name.
-fn is_lookup(e: &std::io::Error) -> bool {
-    const WINDOWS_HOST_UNKNOWN: [i32; 2] = [11001, 11004];
-    e.to_string().contains("lookup address")
-        || (cfg!(windows) && e.raw_os_error().is_some_and(|n| WINDOWS_HOST_UNKNOWN.contains(&n)))
-}
-
-fn rustls_inside(e: &std::io::Error) -> bool {
-    // The library hides TLS failures of a handshake in an I/O error.
-    e.kind() == std::io::ErrorKind::InvalidData
 }
 
 fn certificate_hint(tls: &str) -> String {

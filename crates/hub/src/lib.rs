@@ -41,9 +41,11 @@ mod progress;
 mod reference;
 mod select;
 mod simple_index;
+mod tls;
 mod values;
 mod web;
 mod wheel;
+mod wire;
 
 pub use config::{HUGGING_FACE, HubConfig, Patience, Proxies, Secret};
 pub use error::{Class, Error, size};

@@ -379,7 +379,7 @@ fn request(http: &Http, url: &Url, range: String) -> Result<Answer, Error> {
 fn bytes(answer: Answer, len: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let url = answer.url;
-    answer.body.into_reader().take(len).read_to_end(&mut bytes).map_err(|e| crate::http::broken(&url, &e))?;
+    answer.body.take(len).read_to_end(&mut bytes).map_err(|e| crate::http::broken(&url, &e))?;
     if (bytes.len() as u64) < len {
         let what = format!("sent {} of {len} bytes", bytes.len());
         return Err(Error::Fetch { url: redacted(&url), what, class: Class::Transient(None) });

@@ -1,5 +1,6 @@
 //! The tests of fetching models, in one program: each program is linked by itself.
 
+mod connections;
 mod huggingface;
 mod network;
 mod support;
