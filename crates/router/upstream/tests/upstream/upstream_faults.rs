@@ -415,21 +415,30 @@ async fn a_call_that_is_dropped_ends_at_the_provider() {
     assert_eq!(server.last().connection, 1);
 }
 
+/// A connection goes back to rest beside who used it, and a request that comes too soon opens another. So each try gives it more time.
+const PAUSES_MS: [u64; 4] = [50, 400, 3000, 20_000];
+
 #[tokio::test]
 async fn what_was_written_to_a_resting_connection_is_not_sent_again() {
     let ok = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]});
     // The second request is read, worked on for a while or not at all, and the connection closed without an answer.
     for steps in [vec![Step::Close], vec![Step::Sleep(300), Step::Close], vec![Step::Sleep(300), Step::Reset]]
     {
-        let server = Server::start(vec![json_answer(&ok), steps, json_answer(&ok)]).await;
-        let client = Client::new(Limits::default());
-        let endpoint = endpoint(COMPATIBLE, &server.base);
-        client.generate(&endpoint, &request(false)).await.unwrap();
-        // It goes back to rest beside us.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let failure = client.generate(&endpoint, &request(false)).await.unwrap_err();
-        assert_eq!((failure.kind, failure.sent_any), (FailureKind::Connect, false), "{failure:?}");
-        assert_eq!(server.seen().len(), 2, "asked once by each request");
+        let mut used = Vec::new();
+        for pause_ms in PAUSES_MS {
+            let server = Server::start(vec![json_answer(&ok), steps.clone(), json_answer(&ok)]).await;
+            let client = Client::new(Limits::default());
+            let endpoint = endpoint(COMPATIBLE, &server.base);
+            client.generate(&endpoint, &request(false)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            let failure = client.generate(&endpoint, &request(false)).await.unwrap_err();
+            assert_eq!((failure.kind, failure.sent_any), (FailureKind::Connect, false), "{failure:?}");
+            used = server.connections();
+            if used == [0, 0] {
+                break;
+            }
+        }
+        assert_eq!(used, [0, 0], "asked once by each request");
     }
 }
 
@@ -442,7 +451,7 @@ async fn a_resting_connection_that_is_closed_costs_nobody_an_error() {
     for connection in [0, 1, 2] {
         client.generate(&endpoint, &request(false)).await.unwrap();
         assert_eq!(server.last().connection, connection);
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.until_closed(connection + 1).await;
     }
 }
 
@@ -461,9 +470,9 @@ async fn connections_are_used_again_after_streams_and_errors() {
         stream: true,
         usage: false,
     };
-    // A machine that stands still for a second lets go of a connection whose end has not come: then once more.
     let mut used = Vec::new();
-    for _ in 0..4 {
+    for pause_ms in PAUSES_MS {
+        let pause = || tokio::time::sleep(Duration::from_millis(pause_ms));
         let server = Server::start(vec![with_end.clone(), error.clone(), with_end.clone()]).await;
         let client = client();
         let endpoint = endpoint(COMPATIBLE, &server.base);
@@ -473,15 +482,15 @@ async fn connections_are_used_again_after_streams_and_errors() {
                 event.unwrap();
             }
             // Its end is read beside us.
-            tokio::time::sleep(Duration::from_millis(600)).await;
+            pause().await;
             if let Ok(mut raw) = client.forward(&endpoint, call).await {
                 while let Some(bytes) = raw.next().await {
                     bytes.unwrap();
                 }
             }
-            tokio::time::sleep(Duration::from_millis(600)).await;
+            pause().await;
         }
-        used = server.seen().iter().map(|s| s.connection).collect();
+        used = server.connections();
         if used == [0, 0, 0, 0] {
             break;
         }

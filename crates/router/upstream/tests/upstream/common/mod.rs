@@ -1,7 +1,8 @@
 //! A server that answers by a script, on a real socket, and what the tests of clients share.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use octet_api::core::{Answer, Chat, Event, GenerateRequest, Input, Message, Role};
@@ -61,6 +62,8 @@ impl Seen {
 pub struct Server {
     pub base: String,
     seen: Arc<Mutex<Vec<Seen>>>,
+    /// Connections that it closed and that the client has closed, too.
+    closed: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -69,16 +72,18 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
-        let all = Arc::clone(&seen);
+        let closed: Arc<AtomicUsize> = Arc::default();
+        let (all, gone) = (Arc::clone(&seen), Arc::clone(&closed));
         tokio::spawn(async move {
             let mut connection = 0;
             while let Ok((stream, _)) = listener.accept().await {
                 stream.set_nodelay(true).expect("a socket");
-                tokio::spawn(serve(stream, connection, answers.clone(), Arc::clone(&all)));
+                let (all, gone) = (Arc::clone(&all), Arc::clone(&gone));
+                tokio::spawn(serve(stream, connection, answers.clone(), all, gone));
                 connection += 1;
             }
         });
-        Self { base, seen }
+        Self { base, seen, closed }
     }
 
     pub fn seen(&self) -> Vec<Seen> {
@@ -88,6 +93,20 @@ impl Server {
     pub fn last(&self) -> Seen {
         self.seen().last().expect("a request came").clone()
     }
+
+    /// The connection that each request came by.
+    pub fn connections(&self) -> Vec<usize> {
+        self.seen().iter().map(|s| s.connection).collect()
+    }
+
+    /// Waits until that many connections are closed on both sides.
+    pub async fn until_closed(&self, count: usize) {
+        let began = Instant::now();
+        while self.closed.load(Ordering::SeqCst) < count {
+            assert!(began.elapsed() < Duration::from_secs(60), "the client keeps what is closed");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
 }
 
 async fn serve(
@@ -95,6 +114,7 @@ async fn serve(
     connection: usize,
     answers: Vec<Vec<Step>>,
     all: Arc<Mutex<Vec<Seen>>>,
+    closed: Arc<AtomicUsize>,
 ) {
     while let Some(seen) = read(&mut stream, connection).await {
         let number = {
@@ -115,7 +135,12 @@ async fn serve(
                     stream.set_zero_linger().expect("a socket");
                     return;
                 }
-                Step::Close => return,
+                Step::Close => {
+                    let _ = stream.shutdown().await;
+                    while stream.read(&mut [0; 64]).await.is_ok_and(|n| n > 0) {}
+                    closed.fetch_add(1, Ordering::SeqCst);
+                    return;
+                }
                 Step::Hang => tokio::time::sleep(Duration::from_secs(3600)).await,
             }
         }
