@@ -67,14 +67,14 @@ on("an answer streams, with its figures, and is kept", {}, async page => {
   await shows(page, ".stats", stats);
 });
 
-on("Stop keeps what came, with figures, and Continue goes on", { settings: long(3500), held: WORDS }, async (page, go) => {
+on("Stop keeps what came, with figures, and Continue goes on", { settings: long(2000), held: WORDS }, async (page, go) => {
   await send(page, "Tell me a story about a bear.");
   await page.waitForSelector("article.assistant .md p");
   await page.press("#prompt", "Escape");
   await answered(page, "stopped");
   const before = await page.innerText("article.assistant .md");
   const stats = await shows(page, ".stats", /\d+ tokens · .*stopped/);
-  assert.ok(Number(/([\d,]+) tokens/.exec(stats)[1].replace(",", "")) < 3500, stats);
+  assert.ok(Number(/([\d,]+) tokens/.exec(stats)[1].replace(",", "")) < 2000, stats);
   await idle(url);
   go();
   await setExtra(page, '{"max_tokens": 20, "ignore_eos": true}');
@@ -83,7 +83,7 @@ on("Stop keeps what came, with figures, and Continue goes on", { settings: long(
   await eventually(() => page.innerText("article.assistant .md"), after => assert.ok(after.startsWith(before.slice(0, 40)) && after.length > before.length, `${before} -> ${after}`));
 });
 
-on("a reload in mid-answer loses nothing", { settings: long(3000), held: WORDS }, async (page, go) => {
+on("a reload in mid-answer loses nothing", { settings: long(1200), held: WORDS }, async (page, go) => {
   await send(page, "Tell me a story about a wolf.");
   await page.waitForSelector("article.assistant .md p");
   assert.equal(await page.getAttribute("article.assistant", "data-state"), "running");
@@ -93,12 +93,12 @@ on("a reload in mid-answer loses nothing", { settings: long(3000), held: WORDS }
   await answered(page, "running");
   go();
   await answered(page);
-  await shows(page, ".stats", /3,000 tokens/);
+  await shows(page, ".stats", /1,200 tokens/);
   const text = await page.innerText("article.assistant .md");
   assert.ok(text.startsWith(begun.slice(0, 30)), `${begun} -> ${text.slice(0, 100)}`);
 });
 
-on("what came stays when the server has forgotten the stream", { settings: long(3500), held: WORDS }, async page => {
+on("what came stays when the server has forgotten the stream", { settings: long(2000), held: WORDS }, async page => {
   await page.route("**/streams/**", route => route.fulfill({ status: 404, body: "{}" }));
   await send(page, "Tell me a story about a hare.");
   await page.waitForSelector("article.assistant .md p");
@@ -121,7 +121,7 @@ on("a long prompt shows how far it is read", { settings: { sampling: { max_token
   await answered(page);
 });
 
-on("an answer in another conversation is taken up too", { settings: long(2500), held: WORDS }, async (page, go) => {
+on("an answer in another conversation is taken up too", { settings: long(1100), held: WORDS }, async (page, go) => {
   await send(page, "Tell me a story about a mole.");
   await page.waitForSelector("article.assistant .md p");
   await page.click("#new");
@@ -133,7 +133,7 @@ on("an answer in another conversation is taken up too", { settings: long(2500), 
   await page.waitForSelector("#side .dot", { state: "detached" });
   await page.click("#side .open");
   await answered(page);
-  await shows(page, ".stats", /2,500 tokens/);
+  await shows(page, ".stats", /1,100 tokens/);
 });
 
 on("an edit and a new answer are further versions", { settings: { sampling: { max_tokens: 40 } } }, async page => {

@@ -2,10 +2,11 @@
 """Tests the pages in Debian's Chromium against the real server with the model inside, and that their built files are what the sources say.
 
     cargo build -p octet
-    tests/page/run.py [--octet target/debug/octet] [--folder DIR] [--shots DIR] [--only PATTERN]
+    tests/page/run.py [--octet target/debug/octet] [--folder DIR] [--shots DIR] [--only PATTERN] [--slow N]
 
 Chromium must be installed (`apt-get install chromium`); Node comes from PyPI, Playwright, axe and an MCP server from npm, at pinned versions,
-into `--folder` (default: target/agents). `--shots` also takes the pictures of docs/.
+into `--folder` (default: target/agents). `--shots` also takes the pictures of docs/. With `--slow` the browser takes N times as long
+for all that it computes, which no test may mind.
 """
 
 import argparse
@@ -60,6 +61,7 @@ def main():
     parser.add_argument("--folder", default=TARGET / "agents", type=Path)
     parser.add_argument("--shots", type=Path)
     parser.add_argument("--only")
+    parser.add_argument("--slow", type=float)
     args = parser.parse_args()
     chromium = shutil.which("chromium")
     if not chromium:
@@ -77,6 +79,7 @@ def main():
             "CHROMIUM": chromium,
             "PACKAGES": str(packages.resolve()),
             "SHOTS": str(args.shots.resolve()) if args.shots else "",
+            "SLOW": str(args.slow) if args.slow else "",
         }
         only = ["--test-name-pattern", args.only] if args.only else []
         tests = [node / "node", "--test", "--test-concurrency=1", "--test-reporter=spec", "--test-force-exit", *only, HERE / "page.test.mjs", HERE / "admin.test.mjs"]

@@ -12,9 +12,9 @@ const { chromium } = require("playwright-core");
 export const { AxeBuilder } = require("@axe-core/playwright");
 
 /** How long anything may take that a test waits for. Nothing is fast on a machine that has other things to do. */
-const WAIT_MS = 120_000;
+const WAIT_MS = 240_000;
 /** How long a test may take. */
-export const TEST = { timeout: 600_000 };
+export const TEST = { timeout: 900_000 };
 
 /** Reads until the check passes, and gives what was read: a page draws a moment after it was told. In the end the check's own error counts. */
 export async function eventually(read, check) {
@@ -130,6 +130,7 @@ export async function fresh(browser, url, { allowed = [], options = {}, settings
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, locale: "en-US", ...options });
   context.setDefaultTimeout(WAIT_MS);
   const page = await context.newPage();
+  if (process.env.SLOW) await (await context.newCDPSession(page)).send("Emulation.setCPUThrottlingRate", { rate: Number(process.env.SLOW) });
   const problems = [];
   page.on("pageerror", e => problems.push(`error: ${e.message}`));
   page.on("console", m => {
