@@ -258,9 +258,8 @@ impl Http {
         if let Some(runtime) = &*runtime {
             return Ok(Arc::clone(runtime));
         }
-        let new = Builder::new_current_thread().enable_all().build().map_err(|e| Error::Setting {
-            setting: "network".into(),
-            what: format!("cannot be used: {e}"),
+        let new = Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(|e| {
+            Error::Setting { setting: "network".into(), what: format!("cannot be used: {e}") }
         })?;
         Ok(Arc::clone(runtime.insert(Arc::new(new))))
     }

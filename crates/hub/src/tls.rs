@@ -23,21 +23,21 @@ pub(crate) enum Tls {
 }
 
 /// What `tls` stands for; `cert` is pip's.
-pub(crate) fn config(tls: Tls, cert: Option<&Path>) -> Result<Option<Arc<ClientConfig>>, Error> {
+pub(crate) fn config(tls: Tls, cert: Option<&Path>) -> Result<Arc<ClientConfig>, Error> {
     let failed =
         |e: rustls::Error| Error::Setting { setting: "TLS".into(), what: format!("cannot be set up: {e}") };
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
     let builder = match (tls, cert) {
-        (Tls::None, _) => return Ok(None),
+        (Tls::None, _) => builder.with_root_certificates(RootCertStore::empty()),
         (Tls::Unchecked, _) => {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
         }
         (Tls::PipCert, Some(path)) => builder.with_root_certificates(certificates(path)?),
         (Tls::PipCert | Tls::System, _) => builder.with_platform_verifier().map_err(failed)?,
     };
-    Ok(Some(Arc::new(builder.with_no_client_auth())))
+    Ok(Arc::new(builder.with_no_client_auth()))
 }
 
 fn certificates(path: &Path) -> Result<RootCertStore, Error> {

@@ -33,7 +33,7 @@ fn a_proxy_is_asked_for_plain_addresses_and_to_connect_for_others() {
 
     let secret = Reference::parse("https://models.invalid/x.gguf").unwrap();
     let e = hub.pull(&secret, &Silent).unwrap_err().to_string();
-    assert!(e.contains("the proxy refused: it answers 403 Forbidden"), "{e}");
+    assert!(e.contains("the proxy refused: unsuccessful"), "{e}");
     let asked = proxy.seen().pop().unwrap();
     assert_eq!((asked.method.as_str(), asked.path.as_str()), ("CONNECT", "models.invalid:443"));
     assert_eq!(asked.header("proxy-authorization"), Some("Basic dXM6ZXI6c2VjcmV0"));
