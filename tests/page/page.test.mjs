@@ -83,7 +83,7 @@ on("Stop keeps what came, with figures, and Continue goes on", { settings: long(
   await eventually(() => page.innerText("article.assistant .md"), after => assert.ok(after.startsWith(before.slice(0, 40)) && after.length > before.length, `${before} -> ${after}`));
 });
 
-on("a reload in mid-answer loses nothing", { settings: long(1200), held: WORDS }, async (page, go) => {
+on("a reload in mid-answer loses nothing", { settings: long(600), held: WORDS }, async (page, go) => {
   await send(page, "Tell me a story about a wolf.");
   await page.waitForSelector("article.assistant .md p");
   assert.equal(await page.getAttribute("article.assistant", "data-state"), "running");
@@ -93,7 +93,7 @@ on("a reload in mid-answer loses nothing", { settings: long(1200), held: WORDS }
   await answered(page, "running");
   go();
   await answered(page);
-  await shows(page, ".stats", /1,200 tokens/);
+  await shows(page, ".stats", /600 tokens/);
   const text = await page.innerText("article.assistant .md");
   assert.ok(text.startsWith(begun.slice(0, 30)), `${begun} -> ${text.slice(0, 100)}`);
 });
@@ -121,7 +121,7 @@ on("a long prompt shows how far it is read", { settings: { sampling: { max_token
   await answered(page);
 });
 
-on("an answer in another conversation is taken up too", { settings: long(1100), held: WORDS }, async (page, go) => {
+on("an answer in another conversation is taken up too", { settings: long(500), held: WORDS }, async (page, go) => {
   await send(page, "Tell me a story about a mole.");
   await page.waitForSelector("article.assistant .md p");
   await page.click("#new");
@@ -133,7 +133,7 @@ on("an answer in another conversation is taken up too", { settings: long(1100), 
   await page.waitForSelector("#side .dot", { state: "detached" });
   await page.click("#side .open");
   await answered(page);
-  await shows(page, ".stats", /1,100 tokens/);
+  await shows(page, ".stats", /500 tokens/);
 });
 
 on("an edit and a new answer are further versions", { settings: { sampling: { max_tokens: 40 } } }, async page => {

@@ -159,8 +159,14 @@ export async function send(page, text) {
   await page.press("#prompt", "Enter");
 }
 
-/** Waits for the last answer to be in a state. */
-export const answered = (page, state = "done") => page.waitForSelector(`article.assistant:last-of-type[data-state="${state}"]`);
+/** Waits for the last message to be an answer in this state. */
+export const answered = (page, state = "done") => eventually(
+  () => page.evaluate(() => {
+    const last = [...document.querySelectorAll("#log article")].at(-1);
+    return { state: last?.matches(".assistant") ? last.dataset.state : "no answer", text: last?.innerText };
+  }),
+  last => assert.equal(last.state, state, `${last.state}, not ${state}: ${last.text}`),
+);
 
 /** The messages in the browser's database. What the page has begun to write is in it by then. */
 export const stored = page => page.evaluate(() => new Promise((resolve, reject) => {
