@@ -35,6 +35,7 @@ mod reply;
 mod resume;
 mod retry;
 mod router;
+mod schema;
 pub mod self_check;
 mod shadow;
 pub mod signal;

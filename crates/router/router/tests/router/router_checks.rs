@@ -317,8 +317,14 @@ fn schemas_are_bounded() {
         let all: serde_json::Map<_, _> = (0..n).map(|i| (format!("^x{i}\\w?$"), json!({}))).collect();
         json!({"patternProperties": all, "required": ["missing"]})
     };
-    for few in [patterns(32), keys(32)] {
-        assert!(broken(&tool(few), "{}").unwrap().contains("missing"));
+    // What is not looked at takes no time.
+    for unused in [
+        patterns(10_000),
+        keys(32),
+        json!({"required": ["missing"], "properties": {"x": {"pattern": "(?i)\\w".repeat(1500)}}}),
+        json!({"required": ["missing"], "properties": {"x": {"format": "regex"}}}),
+    ] {
+        assert!(broken(&tool(unused), "{}").unwrap().contains("missing"));
     }
     let mut deep = json!({"type": "object"});
     for _ in 0..100 {
@@ -330,14 +336,11 @@ fn schemas_are_bounded() {
         in_draft_4,
         escaped,
         doubling,
-        patterns(10_000),
-        json!({"required": ["missing"], "properties": {"x": {"pattern": "(?i)\\w".repeat(1500)}}}),
-        patterns(33),
-        keys(33),
+        json!({"properties": {"x": {"pattern": "(?i)\\w".repeat(1500), "type": "string"}}}),
+        keys(10_000),
         deep,
         json!({"$ref": "#"}),
         json!({"$ref": "#a", "$defs": {"a": {"$anchor": "a", "required": ["missing"]}}}),
-        json!({"required": ["missing"], "properties": {"x": {"format": "regex"}}}),
         json!({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
         json!({"$ref": "http://127.0.0.1:1/schema.json"}),
         json!({"$ref": "file:///etc/passwd"}),
@@ -345,7 +348,7 @@ fn schemas_are_bounded() {
         json!({"type": 7}),
         json!({"properties": {"x": {"pattern": "(a{1000}){1000}"}}}),
     ] {
-        assert_eq!(broken(&tool(schema.clone()), "{\"x\": 1}"), None, "{schema}");
+        assert_eq!(broken(&tool(schema.clone()), "{\"x\": \"a\"}"), None, "{schema}");
     }
     // Properties may have the names of keywords, and the root an `$id`.
     for schema in [

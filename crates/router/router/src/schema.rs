@@ -1,0 +1,550 @@
+//! Whether a value fits a JSON Schema, in a bounded number of steps: schemas and values come from outside. Used by `calls`.
+//!
+//! Not a library: those compile a schema before they look at a value, so their time and memory have to be guessed beforehand, from above,
+//! and the one that we used was a twelfth of the time that Octet takes to compile. The tests compare with it.
+//!
+//! Drafts 7 to 2020-12 and what older ones share with them, but for references other than `#/...` and keywords that depend on what others have evaluated; `format` says
+//! nothing, as in the last drafts.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::fmt::Display;
+
+use regex::{Regex, RegexBuilder};
+use serde_json::{Map, Number, Value};
+
+#[cfg(test)]
+mod tests;
+
+/// Memory of a regular expression.
+const PATTERN_BYTES_MAX: usize = 1 << 17;
+/// Steps of compiling a byte of a regular expression.
+const PATTERN_BYTE_STEPS: u64 = 200;
+/// Bytes of text that a step compares.
+const STEP_BYTES: usize = 16;
+/// Deepest nesting of schemas, references followed.
+const DEPTH_MAX: usize = 128;
+
+/// Why a check ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The value does not fit: where (as a JSON pointer), and what is wrong, without the value itself.
+    Broken { at: String, what: String },
+    /// The schema is not valid, or not of the kind that is checked here, or the steps are used up.
+    Unknown,
+}
+use Stop::Unknown;
+
+type Checked = Result<(), Stop>;
+
+/// `Ok` where `value` fits `schema`. Takes what it needs off `steps_left`.
+pub(crate) fn check(schema: &Value, value: &Value, steps_left: &mut u64) -> Checked {
+    let draft = schema["$schema"].as_str().unwrap_or("json-schema.org");
+    if !draft.contains("json-schema.org") {
+        return Err(Unknown);
+    }
+    let mut checker = Checker {
+        root: schema,
+        is_draft_4: draft.contains("draft-04"),
+        is_old: draft.contains("draft-0"),
+        has_tuples: draft.contains("draft-0") || draft.contains("2019-09"),
+        steps_left,
+        depth: 0,
+        is_tried: false,
+        patterns: HashMap::new(),
+    };
+    checker.names_nothing_below(schema, true)?;
+    checker.schema(schema, value)
+}
+
+struct Checker<'a, 's> {
+    root: &'a Value,
+    is_draft_4: bool,
+    /// Up to draft 7: nothing counts beside a reference.
+    is_old: bool,
+    /// Before 2020-12: `items` may be a list.
+    has_tuples: bool,
+    steps_left: &'s mut u64,
+    depth: usize,
+    /// An alternative: nobody reads what is wrong.
+    is_tried: bool,
+    patterns: HashMap<&'a str, Regex>,
+}
+
+impl<'a> Checker<'a, '_> {
+    fn spend(&mut self, steps: u64) -> Checked {
+        *self.steps_left = self.steps_left.checked_sub(steps).ok_or(Unknown)?;
+        Ok(())
+    }
+
+    fn spend_text(&mut self, text: &str) -> Checked {
+        self.spend(1 + (text.len() / STEP_BYTES) as u64)
+    }
+
+    /// Schemas within with a name or a draft of their own: references would start there.
+    fn names_nothing_below(&mut self, at: &'a Value, is_root: bool) -> Checked {
+        self.spend(1)?;
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(Unknown);
+        }
+        match at {
+            Value::Array(all) => all.iter().try_for_each(|v| self.names_nothing_below(v, false))?,
+            Value::Object(keys) => {
+                for (key, v) in keys {
+                    let names = matches!(key.as_str(), "$id" | "$schema") || (key == "id" && self.is_draft_4);
+                    if names && v.is_string() && !is_root {
+                        return Err(Unknown);
+                    }
+                    self.names_nothing_below(v, false)?;
+                }
+            }
+            _ => {}
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn broken(&self, what: impl FnOnce() -> String) -> Checked {
+        let what = if self.is_tried { String::new() } else { what() };
+        Err(Stop::Broken { at: String::new(), what })
+    }
+
+    fn must(&self, holds: bool, what: impl FnOnce() -> String) -> Checked {
+        if holds { Ok(()) } else { self.broken(what) }
+    }
+
+    /// Whether `value` fits, where it need not.
+    fn fits(&mut self, schema: &'a Value, value: &Value) -> Result<bool, Stop> {
+        let before = (self.is_tried, self.depth);
+        self.is_tried = true;
+        let checked = self.schema(schema, value);
+        (self.is_tried, self.depth) = before;
+        match checked {
+            Ok(()) => Ok(true),
+            Err(Stop::Broken { .. }) => Ok(false),
+            Err(Unknown) => Err(Unknown),
+        }
+    }
+
+    fn schema(&mut self, schema: &'a Value, value: &Value) -> Checked {
+        self.spend(1)?;
+        let keys = match schema {
+            Value::Bool(fits) => return self.must(*fits, || "nothing may stand here".into()),
+            Value::Object(keys) => keys,
+            _ => return Err(Unknown),
+        };
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(Unknown);
+        }
+        if self.is_old && keys.contains_key("$ref") {
+            self.reference(&keys["$ref"], value)?;
+        } else {
+            for (key, v) in keys {
+                self.spend(1)?;
+                self.keyword(keys, key, v, value)?;
+                match value {
+                    Value::Object(fields) => self.object_keyword(keys, key, v, fields)?,
+                    Value::Array(items) => self.array_keyword(keys, key, v, items)?,
+                    Value::String(text) => self.text_keyword(key, v, text)?,
+                    Value::Number(n) => self.number_keyword(keys, key, v, n)?,
+                    Value::Null | Value::Bool(_) => {}
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    /// The same value by another schema.
+    fn reference(&mut self, pointer: &'a Value, value: &Value) -> Checked {
+        let pointer = pointer.as_str().and_then(|p| p.strip_prefix('#')).ok_or(Unknown)?;
+        // `%24` would be read as `$`, and `/%24defs` is another place.
+        if pointer.contains('%') {
+            return Err(Unknown);
+        }
+        let schema = self.root.pointer(pointer).ok_or(Unknown)?;
+        self.schema(schema, value)
+    }
+
+    /// A value within this one.
+    fn inner(&mut self, name: impl Display, schema: &'a Value, value: &Value) -> Checked {
+        self.schema(schema, value).map_err(|e| match e {
+            Stop::Broken { at, what } if !self.is_tried => {
+                let name = name.to_string().replace('~', "~0").replace('/', "~1");
+                Stop::Broken { at: format!("/{name}{at}"), what }
+            }
+            other => other,
+        })
+    }
+
+    /// What holds for values of any type.
+    fn keyword(&mut self, keys: &'a Map<String, Value>, key: &str, v: &'a Value, value: &Value) -> Checked {
+        match key {
+            "type" => {
+                let types = match v {
+                    Value::Array(all) => all.as_slice(),
+                    one => std::slice::from_ref(one),
+                };
+                let mut is_one = false;
+                for name in types {
+                    is_one |= is_of_type(value, name.as_str().ok_or(Unknown)?)?;
+                }
+                self.must(is_one, || format!("the value is not of type {v}"))
+            }
+            "const" => {
+                let same = self.same(v, value)?;
+                self.must(same, || format!("the value is not {v}"))
+            }
+            "enum" => {
+                for allowed in list(v)? {
+                    if self.same(allowed, value)? {
+                        return Ok(());
+                    }
+                }
+                self.broken(|| format!("the value is none of {v}"))
+            }
+            "$ref" => self.reference(v, value),
+            "$dynamicRef" | "$recursiveRef" | "unevaluatedProperties" | "unevaluatedItems" => Err(Unknown),
+            "allOf" => list(v)?.iter().try_for_each(|schema| self.schema(schema, value)),
+            "anyOf" => {
+                for schema in list(v)? {
+                    if self.fits(schema, value)? {
+                        return Ok(());
+                    }
+                }
+                self.broken(|| "the value fits no schema of 'anyOf'".into())
+            }
+            "oneOf" => {
+                let mut fitting = 0;
+                for schema in list(v)? {
+                    fitting += usize::from(self.fits(schema, value)?);
+                }
+                self.must(fitting == 1, || format!("the value fits {fitting} schemas of 'oneOf'"))
+            }
+            "dependentRequired" | "dependentSchemas" if !self.is_old => self.dependencies(v, value),
+            // Of old drafts, and still written.
+            "dependencies" => self.dependencies(v, value),
+            "not" => {
+                let fits = self.fits(v, value)?;
+                self.must(!fits, || "the value fits what it must not".into())
+            }
+            "if" => {
+                let branch = if self.fits(v, value)? { "then" } else { "else" };
+                keys.get(branch).map_or(Ok(()), |schema| self.schema(schema, value))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn object_keyword(
+        &mut self,
+        keys: &'a Map<String, Value>,
+        key: &str,
+        v: &'a Value,
+        fields: &Map<String, Value>,
+    ) -> Checked {
+        match key {
+            "required" => self.required(v, fields),
+            "properties" => {
+                for (name, schema) in object(v)? {
+                    self.spend_text(name)?;
+                    if let Some(field) = fields.get(name) {
+                        self.inner(name, schema, field)?;
+                    }
+                }
+                Ok(())
+            }
+            "patternProperties" => {
+                for (pattern, schema) in object(v)? {
+                    for (name, field) in fields {
+                        if self.matches(pattern, name)? {
+                            self.inner(name, schema, field)?;
+                        }
+                    }
+                }
+                Ok(())
+            }
+            "additionalProperties" => {
+                for (name, field) in fields {
+                    self.spend_text(name)?;
+                    if !self.is_property(keys, name)? {
+                        self.inner(name, v, field)?;
+                    }
+                }
+                Ok(())
+            }
+            "propertyNames" => self.names(v, fields),
+            "minProperties" => {
+                let least = count(v)?;
+                self.must(fields.len() >= least, || format!("fewer than {least} properties"))
+            }
+            "maxProperties" => {
+                let most = count(v)?;
+                self.must(fields.len() <= most, || format!("more than {most} properties"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn required(&mut self, names: &'a Value, fields: &Map<String, Value>) -> Checked {
+        for name in list(names)? {
+            let name = name.as_str().ok_or(Unknown)?;
+            self.spend_text(name)?;
+            self.must(fields.contains_key(name), || format!("'{name}' is a required property"))?;
+        }
+        Ok(())
+    }
+
+    fn is_property(&mut self, keys: &'a Map<String, Value>, name: &str) -> Result<bool, Stop> {
+        if keys.get("properties").is_some_and(|all| all.get(name).is_some()) {
+            return Ok(true);
+        }
+        for pattern in keys.get("patternProperties").map(object).transpose()?.into_iter().flat_map(Map::keys)
+        {
+            if self.matches(pattern, name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn names(&mut self, schema: &'a Value, fields: &Map<String, Value>) -> Checked {
+        for name in fields.keys() {
+            self.spend_text(name)?;
+            let fits = self.fits(schema, &Value::String(name.clone()))?;
+            self.must(fits, || "a property has a name that it must not have".into())?;
+        }
+        Ok(())
+    }
+
+    /// What must hold where there is a certain property.
+    fn dependencies(&mut self, all: &'a Value, value: &Value) -> Checked {
+        let Value::Object(fields) = value else { return Ok(()) };
+        for (name, v) in object(all)? {
+            self.spend_text(name)?;
+            if fields.contains_key(name) {
+                match v {
+                    Value::Array(_) => self.required(v, fields)?,
+                    schema => self.schema(schema, value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn array_keyword(
+        &mut self,
+        keys: &'a Map<String, Value>,
+        key: &str,
+        v: &'a Value,
+        items: &[Value],
+    ) -> Checked {
+        match key {
+            "items" => match v {
+                Value::Array(tuple) if self.has_tuples => self.tuple(tuple, items),
+                Value::Array(_) => Err(Unknown),
+                schema => {
+                    let first = keys.get("prefixItems").filter(|_| !self.has_tuples).map(list).transpose()?;
+                    self.items(first.map_or(0, Vec::len), schema, items)
+                }
+            },
+            "prefixItems" if !self.has_tuples => self.tuple(list(v)?, items),
+            "additionalItems" if self.has_tuples => match keys.get("items") {
+                Some(Value::Array(tuple)) => self.items(tuple.len(), v, items),
+                _ => Ok(()),
+            },
+            "minItems" => {
+                let least = count(v)?;
+                self.must(items.len() >= least, || format!("fewer than {least} items"))
+            }
+            "maxItems" => {
+                let most = count(v)?;
+                self.must(items.len() <= most, || format!("more than {most} items"))
+            }
+            "uniqueItems" if v == &Value::Bool(true) => self.unique(items),
+            "contains" => self.contains(keys, v, items),
+            _ => Ok(()),
+        }
+    }
+
+    fn tuple(&mut self, schemas: &'a [Value], items: &[Value]) -> Checked {
+        let mut both = schemas.iter().zip(items).enumerate();
+        both.try_for_each(|(i, (schema, item))| self.inner(i, schema, item))
+    }
+
+    /// Those from `first` on.
+    fn items(&mut self, first: usize, schema: &'a Value, items: &[Value]) -> Checked {
+        let mut rest = items.iter().enumerate().skip(first);
+        rest.try_for_each(|(i, item)| self.inner(i, schema, item))
+    }
+
+    fn unique(&mut self, items: &[Value]) -> Checked {
+        for (i, item) in items.iter().enumerate() {
+            for other in &items[..i] {
+                let same = self.same(item, other)?;
+                self.must(!same, || "two items are the same".into())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn contains(&mut self, keys: &'a Map<String, Value>, schema: &'a Value, items: &[Value]) -> Checked {
+        let bound = |key: &str| keys.get(key).filter(|_| !self.is_old).map(count).transpose();
+        let (least, most) = (bound("minContains")?.unwrap_or(1), bound("maxContains")?.unwrap_or(usize::MAX));
+        let mut fitting = 0;
+        for item in items {
+            fitting += usize::from(self.fits(schema, item)?);
+        }
+        let holds = (least..=most).contains(&fitting);
+        self.must(holds, || format!("{fitting} items fit the schema of 'contains'"))
+    }
+
+    fn text_keyword(&mut self, key: &str, v: &'a Value, text: &str) -> Checked {
+        match key {
+            "minLength" | "maxLength" => {
+                self.spend_text(text)?;
+                let (limit, length) = (count(v)?, text.chars().count());
+                match key {
+                    "minLength" => self.must(length >= limit, || format!("shorter than {limit} characters")),
+                    _ => self.must(length <= limit, || format!("longer than {limit} characters")),
+                }
+            }
+            "pattern" => {
+                let matches = self.matches(v.as_str().ok_or(Unknown)?, text)?;
+                self.must(matches, || format!("the value does not match the pattern {v}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Linear in time, whatever the pattern is.
+    fn matches(&mut self, pattern: &'a str, text: &str) -> Result<bool, Stop> {
+        self.spend_text(text)?;
+        if !self.patterns.contains_key(pattern) {
+            self.spend((pattern.len() as u64).saturating_mul(PATTERN_BYTE_STEPS))?;
+            let translated = jsonschema_regex::to_rust_regex(pattern).map_err(|()| Unknown)?;
+            let mut builder = RegexBuilder::new(&translated);
+            let built = builder.size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX).build();
+            self.patterns.insert(pattern, built.map_err(|_| Unknown)?);
+        }
+        Ok(self.patterns[pattern].is_match(text))
+    }
+
+    fn number_keyword(
+        &mut self,
+        keys: &'a Map<String, Value>,
+        key: &str,
+        v: &'a Value,
+        n: &Number,
+    ) -> Checked {
+        let bound = |wrong: &[Ordering], what: &str| {
+            let Value::Number(limit) = v else { return Err(Unknown) };
+            let holds = !order(n, limit).is_some_and(|o| wrong.contains(&o));
+            self.must(holds, || format!("{what} {limit}"))
+        };
+        // In draft 4 alone, `exclusiveMinimum` says how `minimum` is meant.
+        let (less, more) = (Ordering::Less, Ordering::Greater);
+        let strict = |key: &str| keys.get(key) == Some(&Value::Bool(true));
+        match key {
+            "minimum" if self.is_draft_4 && strict("exclusiveMinimum") => {
+                bound(&[less, Ordering::Equal], "not above")
+            }
+            "maximum" if self.is_draft_4 && strict("exclusiveMaximum") => {
+                bound(&[more, Ordering::Equal], "not below")
+            }
+            "minimum" => bound(&[less], "below the minimum of"),
+            "maximum" => bound(&[more], "above the maximum of"),
+            "exclusiveMinimum" | "exclusiveMaximum" if self.is_draft_4 => Ok(()),
+            "exclusiveMinimum" => bound(&[less, Ordering::Equal], "not above"),
+            "exclusiveMaximum" => bound(&[more, Ordering::Equal], "not below"),
+            "multipleOf" => {
+                let holds = is_multiple(n, v)?;
+                self.must(holds, || format!("no multiple of {v}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Equal as JSON: 1 and 1.0 are.
+    fn same(&mut self, a: &Value, b: &Value) -> Result<bool, Stop> {
+        self.spend(1)?;
+        match (a, b) {
+            (Value::Number(a), Value::Number(b)) => Ok(order(a, b) == Some(Ordering::Equal)),
+            (Value::String(a), Value::String(b)) if a.len() == b.len() => {
+                self.spend_text(a)?;
+                Ok(a == b)
+            }
+            (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+                for (a, b) in a.iter().zip(b) {
+                    if !self.same(a, b)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            (Value::Object(a), Value::Object(b)) if a.len() == b.len() => {
+                for (name, a) in a {
+                    self.spend_text(name)?;
+                    match b.get(name) {
+                        Some(b) if self.same(a, b)? => {}
+                        _ => return Ok(false),
+                    }
+                }
+                Ok(true)
+            }
+            (Value::Array(_), Value::Array(_)) | (Value::Object(_), Value::Object(_)) => Ok(false),
+            (a, b) => Ok(a == b),
+        }
+    }
+}
+
+fn list(v: &Value) -> Result<&Vec<Value>, Stop> {
+    v.as_array().ok_or(Unknown)
+}
+
+fn object(v: &Value) -> Result<&Map<String, Value>, Stop> {
+    v.as_object().ok_or(Unknown)
+}
+
+/// A number of things: in schemas 2.0 is one, too.
+fn count(v: &Value) -> Result<usize, Stop> {
+    let whole = v.as_u64().or_else(|| v.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0).map(|n| n as u64));
+    whole.and_then(|n| usize::try_from(n).ok()).ok_or(Unknown)
+}
+
+fn is_of_type(value: &Value, name: &str) -> Result<bool, Stop> {
+    Ok(match name {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        "number" => value.is_number(),
+        "integer" => {
+            value.as_number().is_some_and(|n| !n.is_f64() || n.as_f64().is_some_and(|n| n.fract() == 0.0))
+        }
+        _ => return Err(Unknown),
+    })
+}
+
+fn order(a: &Number, b: &Number) -> Option<Ordering> {
+    match (a.as_i128(), b.as_i128()) {
+        (Some(a), Some(b)) => Some(a.cmp(&b)),
+        _ => a.as_f64()?.partial_cmp(&b.as_f64()?),
+    }
+}
+
+fn is_multiple(n: &Number, of: &Value) -> Result<bool, Stop> {
+    let of = of.as_number().ok_or(Unknown)?;
+    match (n.as_i128(), of.as_i128()) {
+        (_, Some(..=0)) => Err(Unknown),
+        (Some(n), Some(of)) => Ok(n % of == 0),
+        _ => {
+            let quotient = n.as_f64().ok_or(Unknown)? / of.as_f64().filter(|of| *of > 0.0).ok_or(Unknown)?;
+            // 0.3 is a multiple of 0.1, though not as the machine divides.
+            Ok((quotient - quotient.round()).abs() <= 1e-9 * quotient.abs().max(1.0))
+        }
+    }
+}
