@@ -7,7 +7,7 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AG
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use octet_config::{Auth, Provider, Remote, header};
+use octet_config::{Auth, Provider, Remote, ResponsesUse, header};
 use serde_json::{Map, Value};
 
 use crate::auth::Token;
@@ -280,13 +280,17 @@ impl Endpoint {
         if edited && !matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiResponses | OpenAiEmbeddings) {
             return false;
         }
+        if self.asks_responses() && matches!(dialect, OpenAiChat | OpenAiResponses) {
+            return dialect == OpenAiResponses;
+        }
         match self.provider() {
             Provider::OpenAi => {
                 matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiResponses | OpenAiEmbeddings)
             }
             Provider::OpenAiCompatible => {
                 matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiEmbeddings)
-                    || (dialect == OpenAiResponses && self.shared.settings.remote.responses)
+                    || (dialect == OpenAiResponses
+                        && self.shared.settings.remote.responses == ResponsesUse::Same)
             }
             Provider::AzureOpenAi => {
                 matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiEmbeddings)
@@ -297,6 +301,11 @@ impl Endpoint {
             Provider::Gemini | Provider::Vertex => matches!(dialect, Gemini | GeminiCountTokens),
             Provider::Bedrock | Provider::BedrockAnthropic | Provider::VertexAnthropic => false,
         }
+    }
+
+    /// Whether chats are asked at the provider's `/responses`.
+    pub(crate) fn asks_responses(&self) -> bool {
+        self.shared.settings.remote.responses == ResponsesUse::Chats
     }
 
     /// How requests are authenticated.
@@ -465,6 +474,10 @@ impl Endpoint {
         let version = path_segment(version.unwrap_or(AZURE_API_VERSION));
         match operation {
             Operation::Models | Operation::Probe => format!("{base}/openai/models?api-version={version}"),
+            // It has the model in the body.
+            Operation::Dialect(Dialect::OpenAiResponses) => {
+                format!("{base}/openai/responses?api-version={version}")
+            }
             _ => {
                 format!("{base}/openai/deployments/{}{rest}?api-version={version}", path_segment(&self.model))
             }

@@ -10,6 +10,7 @@ use octet_api::dialect::{Body, StreamReader};
 use octet_api::gemini::{self, ContentReader};
 use octet_api::ollama::{self, LineReader};
 use octet_api::openai::chat::{self, ChunkReader, Flavor};
+use octet_api::openai::responses::{self, ResponseReader};
 use octet_api::{ApiError, ErrorKind};
 use octet_config::{Changes, Provider};
 use serde_json::{Map, Value};
@@ -52,18 +53,19 @@ impl Client {
         let whole = !request.stream
             || (answer.content_type() == "application/json" && endpoint.provider() != Provider::Ollama);
         if !whole {
-            return Ok(Events::stream(answer.body, reader(endpoint.provider()), endpoint));
+            return Ok(Events::stream(answer.body, reader(endpoint), endpoint));
         }
         let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
-        match events(endpoint.provider(), &bytes) {
+        match events(endpoint, &bytes) {
             Ok(events) => Ok(Events::whole(events, endpoint)),
             Err(e) => Err(Failure::said(e, None).without_keys(endpoint)),
         }
     }
 }
 
-fn reader(provider: Provider) -> Box<dyn StreamReader> {
-    match provider {
+fn reader(endpoint: &Endpoint) -> Box<dyn StreamReader> {
+    match endpoint.provider() {
+        _ if endpoint.asks_responses() => Box::new(ResponseReader::new()),
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => Box::new(ChunkReader::new()),
         Provider::Anthropic | Provider::VertexAnthropic => Box::new(MessageReader::new()),
         Provider::Gemini | Provider::Vertex => Box::new(ContentReader::new()),
@@ -73,8 +75,9 @@ fn reader(provider: Provider) -> Box<dyn StreamReader> {
     }
 }
 
-fn events(provider: Provider, body: &[u8]) -> Result<Vec<Event>, ApiError> {
-    match provider {
+fn events(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Event>, ApiError> {
+    match endpoint.provider() {
+        _ if endpoint.asks_responses() => responses::events(body),
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => chat::events(body),
         Provider::Anthropic | Provider::BedrockAnthropic | Provider::VertexAnthropic => {
             messages::events(body)
@@ -138,6 +141,9 @@ pub(crate) fn to_bytes(json: Map<String, Value>) -> Bytes {
 fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Body), ApiError> {
     let model = endpoint.model();
     Ok(match endpoint.provider() {
+        _ if endpoint.asks_responses() => {
+            (Operation::Dialect(Dialect::OpenAiResponses), responses::body(r, model)?)
+        }
         Provider::OpenAiCompatible => {
             (Operation::Dialect(Dialect::OpenAiChat), chat::body(r, model, Flavor::Extended)?)
         }

@@ -19,14 +19,14 @@ pub use cache::{CacheStore, CachedCalls, RedisServer, ResponseCache};
 pub use callback::{Callback, CallbackForm, JsonForm};
 pub use cascade::{Cascade, Condition, Confidence, HeaderMatch, Pattern, Rule, Side};
 pub use deployment::{Deployment, Mode, ModelInfo, Shadow, Skipped};
-pub use keys::{KeyDefaults, KeysSettings};
+pub use keys::{KeyBounds, KeyDefaults, KeysSettings};
 pub use process::{PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings};
 pub use router::{Alias, ErrorCounts, Fallback, RouterSettings, SessionKey, Sticky, Strategy, TagFilter};
 pub use server::{HealthChecks, ServerSettings};
 pub use signal::{Measure, Over, Prerouter, Signal, Threshold};
 pub use target::{
     Auth, Aws, Changes, Edits, EngineSettings, Entra, Google, KeepAlive, Local, ProcessTarget, Provider,
-    Remote, Target,
+    Remote, ResponsesUse, Target,
 };
 pub use wildcard::GroupName;
 

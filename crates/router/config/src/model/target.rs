@@ -52,12 +52,24 @@ pub struct Remote {
     pub extra_headers: Vec<(String, Secret)>,
     /// `continues`: it goes on with an assistant's message that it is given, in vLLM's way.
     pub continues: bool,
-    /// It has OpenAI's `/responses`. (OpenAI itself does, whatever this says.)
-    pub responses: bool,
+    /// Whether it has OpenAI's `/responses`.
+    pub responses: ResponsesUse,
     /// How its requests are authenticated.
     pub auth: Auth,
     /// How requests are changed on their way.
     pub changes: Changes,
+}
+
+/// What is asked at a server's `/responses`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ResponsesUse {
+    /// Nothing: it has none, as far as is known. (OpenAI itself does, whatever this says.)
+    #[default]
+    None,
+    /// What clients ask at `/v1/responses`.
+    Same,
+    /// Chats, too: `openai/responses/NAME`.
+    Chats,
 }
 
 /// How requests to a server are authenticated.

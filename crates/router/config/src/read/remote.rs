@@ -6,9 +6,8 @@ use super::{Credential, hosted};
 use crate::fields::Fields;
 use crate::problem::quoted;
 use crate::reader::Reader;
-use crate::span::Span;
 use crate::yaml::Value;
-use crate::{Changes, Provider, Remote, Secret, header};
+use crate::{Changes, Provider, Remote, ResponsesUse, Secret, header};
 
 /// A stable version of Azure's API, where neither the file nor AZURE_API_VERSION says one.
 const AZURE_API_VERSION: &str = "2024-10-21";
@@ -34,7 +33,9 @@ pub(crate) fn read(
             return None;
         }
     };
-    let model = bare(reader, span, known.provider, model);
+    let word = without_word(known.provider, model);
+    let chats = word.is_some_and(|(word, _)| word == "responses");
+    let model = word.map_or(model, |(_, rest)| rest);
     let credential = credential(params, defaults);
     let route = match hosted::route(params, known.provider, known.prefix, model) {
         Ok(route) => route,
@@ -88,7 +89,11 @@ pub(crate) fn read(
         },
         extra_headers,
         auth,
-        responses: known.has(Quirk::SpeaksResponses) && !elsewhere,
+        responses: match known.has(Quirk::SpeaksResponses) && !elsewhere {
+            _ if chats => ResponsesUse::Chats,
+            true => ResponsesUse::Same,
+            false => ResponsesUse::None,
+        },
         continues: continues(params, provider, known.continues(), &changes),
         changes,
     })
@@ -144,15 +149,6 @@ pub fn without_word(provider: Provider, model: &str) -> Option<(&str, &str)> {
         _ => false,
     };
     is_word.then_some((word, rest))
-}
-
-fn bare<'a>(reader: &Reader, span: &Span, provider: Provider, model: &'a str) -> &'a str {
-    let Some((word, rest)) = without_word(provider, model) else { return model };
-    if word == "responses" {
-        let text = "requests for chats go to the provider's /chat/completions; only those of /v1/responses go to its /responses";
-        reader.note(span, "litellm_params.model", text);
-    }
-    rest
 }
 
 /// What is peculiar to a provider: gives the model's name there.

@@ -402,7 +402,13 @@ model_list:
         other => panic!("{other:?}"),
     };
     assert_eq!(config.deployments.iter().map(model).collect::<Vec<_>>(), ["o3-pro", "mine", "responses/x"]);
-    assert!(config.notes.iter().any(|n| n.text.contains("/chat/completions")), "{:?}", config.notes);
+    // The first also says where chats are asked.
+    let responses = |d: &Deployment| match &d.target {
+        Target::Remote(remote) => remote.responses,
+        other => panic!("{other:?}"),
+    };
+    let wanted = [ResponsesUse::Chats, ResponsesUse::None, ResponsesUse::None];
+    assert_eq!(config.deployments.iter().map(responses).collect::<Vec<_>>(), wanted);
 }
 
 #[test]

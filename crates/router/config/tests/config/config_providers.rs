@@ -62,9 +62,11 @@ fn what_is_peculiar_is_done() {
     let r = entry("{model: sarvam/x}", &[]).expect("an entry");
     assert_eq!(r.extra_headers[0].0, "api-subscription-key");
     assert_eq!(r.extra_headers[0].1.expose(), "key-of-SARVAM_API_KEY");
-    assert!(entry("{model: xai/grok-4}", &[]).expect("an entry").responses);
+    let responses = |e: Result<Remote, String>| e.expect("an entry").responses;
+    assert_eq!(responses(entry("{model: xai/grok-4}", &[])), ResponsesUse::Same);
     // Elsewhere may be anybody.
-    assert!(!entry("{model: xai/grok-4, api_base: 'http://h/v1'}", &[]).expect("an entry").responses);
+    let elsewhere = entry("{model: xai/grok-4, api_base: 'http://h/v1'}", &[]);
+    assert_eq!(responses(elsewhere), ResponsesUse::None);
 }
 
 const KEYS: &str = "aws_access_key_id: AKID, aws_secret_access_key: s";

@@ -30,7 +30,7 @@ pub fn usage_of(json: &str) -> Option<Usage> {
 
 /// `usage` of all endpoints: responses have other names for the same.
 #[derive(Deserialize)]
-struct AnyUsage {
+pub(super) struct AnyUsage {
     #[serde(default, alias = "input_tokens")]
     prompt_tokens: u64,
     #[serde(default, alias = "output_tokens")]

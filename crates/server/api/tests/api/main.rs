@@ -10,5 +10,6 @@ mod openai_chat;
 mod openai_completions;
 mod openai_provider;
 mod openai_responses;
+mod openai_upstream_responses;
 mod other_providers;
 mod tokens;

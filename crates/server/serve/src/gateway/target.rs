@@ -328,7 +328,7 @@ impl OnDemandTarget {
             api_version: None,
             extra_headers: Vec::new(),
             continues: self.target.continues,
-            responses: false,
+            responses: octet_config::ResponsesUse::None,
             auth: octet_config::Auth::Key,
             changes: self.target.changes.clone(),
         };

@@ -11,7 +11,9 @@ use octet_api::core::{
 };
 use octet_config as config;
 use octet_config::{Config, GroupName};
-use octet_router::{Ask, Call, Events, Failure, FailureKind, Piece, Reply, Router, Sent, Target};
+use octet_router::{
+    Ask, Call, Events, Failure, FailureKind, Piece, Reply, Route, Router, Sent, Step, Target,
+};
 use tokio::time::sleep;
 
 /// What a target does, in turn.
@@ -315,7 +317,7 @@ pub fn deployment(group: &str, id: &str) -> config::Deployment {
             api_version: None,
             extra_headers: Vec::new(),
             continues: false,
-            responses: false,
+            responses: config::ResponsesUse::None,
             auth: config::Auth::Key,
             changes: config::Changes::default(),
         }),
@@ -429,4 +431,15 @@ pub fn status(router: &Router<Mock>, id: &str) -> octet_router::health::Status {
 
 pub fn span() -> config::Span {
     config::Span { file: "octet.yaml".into(), line: 1, column: 1 }
+}
+
+/// Whether an answer of a cascade's fast group was dropped for what one of the checks found; `None` if none was checked.
+pub fn escalated(route: &Route) -> Option<bool> {
+    let verdicts = route.steps.iter().filter_map(|s| match s {
+        Step::Confidence { verdict, .. }
+        | Step::ToolCalls { verdict, .. }
+        | Step::SelfCheck { verdict, .. } => Some(*verdict == "escalated"),
+        _ => None,
+    });
+    verdicts.reduce(|any, one| any || one)
 }

@@ -218,7 +218,7 @@ pub fn remote(provider: Provider, base: &str) -> Remote {
         api_version: None,
         extra_headers: Vec::new(),
         continues: false,
-        responses: false,
+        responses: octet_config::ResponsesUse::None,
         auth: octet_config::Auth::Key,
         changes: Changes::default(),
     }

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::super::fields::{PROVIDER, write_format};
 use crate::ApiError;
 use crate::core::{
-    CacheBreakpoint, Chat, Effort, Family, GenerateRequest, Message, Part, ResponseFormat, Role, Tool,
-    ToolChoice,
+    CacheBreakpoint, Chat, Effort, Family, GenerateRequest, Message, Part, Reasoning, ResponseFormat, Role,
+    Tool, ToolChoice,
 };
 use crate::dialect::Body;
 
@@ -110,20 +110,23 @@ fn sampling(b: &mut Body, request: &GenerateRequest, extended: bool) {
     }
 }
 
-fn reasoning(b: &mut Body, chat: &Chat, extended: bool) {
-    let r = &chat.reasoning;
-    let on = r.enabled != Some(false);
-    // A provider without a switch gets an effort.
+/// The effort that OpenAI's own models are asked for, if the request says something of it. They have no switch and no budget.
+pub(in crate::openai) fn effort(r: &Reasoning) -> Option<&'static str> {
+    if r.enabled == Some(false) {
+        return Some("none");
+    }
     let effort = r.effort.or_else(|| match r.budget_tokens {
-        _ if extended => None,
         Some(budget) => Some(effort_of(budget)),
         None => (r.enabled == Some(true)).then_some(Effort::Medium),
     });
-    match effort.filter(|_| on) {
-        Some(effort) => b.set("reasoning_effort", Some(effort.name())),
-        None if !on && !extended => b.set("reasoning_effort", Some("none")),
-        None => {}
-    }
+    effort.map(Effort::name)
+}
+
+fn reasoning(b: &mut Body, chat: &Chat, extended: bool) {
+    let r = &chat.reasoning;
+    let on = r.enabled != Some(false);
+    let own = r.effort.filter(|_| on).map(Effort::name);
+    b.set("reasoning_effort", if extended { own } else { effort(r) });
     let mut kwargs = chat.template_kwargs.clone();
     if extended {
         b.set("thinking_token_budget", r.budget_tokens);

@@ -9,6 +9,7 @@ mod response;
 mod stream;
 mod tools;
 
+pub(super) use body::effort;
 pub use body::{Flavor, body};
 pub(crate) use messages::{arguments, document, image_source};
 pub use reader::{ChunkReader, events};

@@ -1,0 +1,168 @@
+//! A chat as a request for a response, for providers that are asked so. Called by the gateway.
+
+use serde_json::{Map, Value, json};
+
+use super::super::chat::effort;
+use crate::ApiError;
+use crate::core::{Chat, GenerateRequest, Message, Part, ResponseFormat, Role, Tool, ToolChoice};
+use crate::dialect::Body;
+
+/// Fields of chat completions that responses have by the same name.
+const SAME: &[&str] = &[
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "safety_identifier",
+];
+
+/// The request for a provider that knows the model as `model`. The provider does not keep the response unless the client says `store`.
+///
+/// Reasoning of earlier turns goes unsaid: only what is encrypted could be sent back.
+///
+/// # Errors
+/// Prompts without messages: they are for another endpoint.
+pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
+    let Some(chat) = request.chat() else {
+        return Err(ApiError::invalid(
+            "prompt",
+            "the provider takes chats only, and this request has a plain prompt",
+        ));
+    };
+    let mut b = Body::new(model);
+    let input: Vec<Value> = chat.messages.iter().flat_map(items).collect();
+    b.set("input", Some(input));
+    tools(&mut b, chat);
+    b.set("reasoning", effort(&chat.reasoning).map(|effort| json!({"effort": effort})));
+    b.set("temperature", request.sampling.temperature);
+    b.set("top_p", request.sampling.top_p);
+    b.set("max_output_tokens", request.max_tokens);
+    if let Some(n) = request.logprobs {
+        b.set("top_logprobs", Some(n));
+        b.set("include", Some(json!(["message.output_text.logprobs"])));
+    }
+    text(&mut b, request);
+    b.set("stream", request.stream.then_some(true));
+    b.set("store", Some(request.extra.get("store").is_some_and(|v| *v == true)));
+    b.set("user", request.user.as_deref());
+    for name in SAME {
+        b.set(name, request.extra.get(*name).cloned());
+    }
+    dropped(&mut b, request);
+    Ok(b)
+}
+
+/// What responses have no field for.
+fn dropped(b: &mut Body, r: &GenerateRequest) {
+    let s = &r.sampling;
+    b.drop_if(s.top_k.is_some(), "top_k");
+    b.drop_if(s.min_p.is_some(), "min_p");
+    s.more.fields().into_iter().for_each(|(name, _)| b.drop_if(true, name));
+    b.drop_if(s.repetition_penalty.is_some(), "repetition_penalty");
+    b.drop_if(s.penalty_last_n.is_some(), "repeat_last_n");
+    b.drop_if(s.presence_penalty.is_some(), "presence_penalty");
+    b.drop_if(s.frequency_penalty.is_some(), "frequency_penalty");
+    b.drop_if(s.seed.is_some(), "seed");
+    b.drop_if(!s.logit_bias.is_empty(), "logit_bias");
+    b.drop_if(!r.stop.is_empty(), "stop");
+    b.drop_if(r.n > 1, "n");
+    b.drop_if(r.min_tokens.is_some(), "min_tokens");
+    b.drop_if(!r.stop_token_ids.is_empty(), "stop_token_ids");
+    b.drop_if(r.ignore_eos, "ignore_eos");
+    b.drop_if(r.report.experts, "return_routed_experts");
+    b.drop_if(r.extra.contains_key("prediction"), "prediction");
+}
+
+/// What the text of the answer is to look like.
+fn text(b: &mut Body, request: &GenerateRequest) {
+    let mut out = Map::new();
+    match &request.response_format {
+        ResponseFormat::Text => {}
+        ResponseFormat::JsonObject => drop(out.insert("format".into(), json!({"type": "json_object"}))),
+        ResponseFormat::JsonSchema { name, description, schema, strict } => {
+            let name = name.as_deref().unwrap_or("answer");
+            let mut format = json!({"type": "json_schema", "name": name, "schema": schema});
+            if let Some(text) = description {
+                format["description"] = text.as_str().into();
+            }
+            if let Some(strict) = strict {
+                format["strict"] = (*strict).into();
+            }
+            out.insert("format".into(), format);
+        }
+        ResponseFormat::Gbnf(_) => b.drop_if(true, "grammar"),
+        ResponseFormat::Regex(_) | ResponseFormat::Grammar(_) | ResponseFormat::Choice(_) => {
+            b.drop_if(true, "structured_outputs");
+        }
+    }
+    if let Some(verbosity) = request.extra.get("verbosity") {
+        out.insert("verbosity".into(), verbosity.clone());
+    }
+    b.set("text", (!out.is_empty()).then_some(out));
+}
+
+fn tools(b: &mut Body, chat: &Chat) {
+    if chat.tools.is_empty() {
+        return;
+    }
+    let tool = |t: &Tool| {
+        // Here a function is strict unless it says otherwise; in chats it is the other way round.
+        let strict = t.strict.unwrap_or(false);
+        let mut out =
+            json!({"type": "function", "name": t.name, "parameters": t.parameters, "strict": strict});
+        if let Some(text) = &t.description {
+            out["description"] = text.as_str().into();
+        }
+        out
+    };
+    b.set("tools", Some(chat.tools.iter().map(tool).collect::<Vec<_>>()));
+    let choice = match &chat.tool_choice {
+        ToolChoice::Auto => None,
+        ToolChoice::None => Some(json!("none")),
+        ToolChoice::Required => Some(json!("required")),
+        ToolChoice::Named(name) => Some(json!({"type": "function", "name": name})),
+    };
+    b.set("tool_choice", choice);
+    b.set("parallel_tool_calls", chat.parallel_tool_calls);
+}
+
+/// The items of a message: an assistant's calls are items of their own.
+fn items(m: &Message) -> Vec<Value> {
+    if m.role == Role::Tool {
+        let id = m.tool_call_id.as_deref().unwrap_or("");
+        return vec![json!({"type": "function_call_output", "call_id": id, "output": output(&m.content)})];
+    }
+    let is_assistant = m.role == Role::Assistant;
+    let mut out = Vec::new();
+    if !m.content.is_empty() || !is_assistant {
+        let content: Value = m.content.iter().map(|p| part(p, is_assistant)).collect();
+        out.push(json!({"type": "message", "role": m.role.name(), "content": content}));
+    }
+    out.extend(m.tool_calls.iter().map(|c| {
+        let arguments = if c.arguments.trim().is_empty() { "{}" } else { &c.arguments };
+        json!({"type": "function_call", "call_id": c.id, "name": c.name, "arguments": arguments})
+    }));
+    out
+}
+
+/// What a tool returned: a text, unless there are pictures in it.
+fn output(parts: &[Part]) -> Value {
+    match parts.iter().map(Part::as_text).collect::<Option<String>>() {
+        Some(text) => text.into(),
+        None => parts.iter().map(|p| part(p, false)).collect(),
+    }
+}
+
+fn part(p: &Part, is_assistants: bool) -> Value {
+    match p {
+        Part::Text { text, .. } if is_assistants => json!({"type": "output_text", "text": text}),
+        Part::Text { text, .. } => json!({"type": "input_text", "text": text}),
+        Part::Image { image, .. } if image.is_document() => {
+            json!({"type": "input_file", "filename": "document", "file_data": image.url()})
+        }
+        Part::Image { image, .. } => {
+            let detail = image.detail.as_deref().unwrap_or("auto");
+            json!({"type": "input_image", "image_url": image.url(), "detail": detail})
+        }
+    }
+}

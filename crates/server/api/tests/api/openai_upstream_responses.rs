@@ -1,0 +1,182 @@
+//! OpenAI's responses towards providers: what of a chat is sent there, and what is made of responses.
+
+use crate::common::*;
+use octet_api::ErrorKind;
+use octet_api::core::*;
+use octet_api::openai::chat;
+use octet_api::openai::responses::{ResponseReader, ResponseWriter, body, events, parse, response};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn provider(request: &Value) -> (Value, Vec<&'static str>) {
+    let b = body(&chat::parse(request.to_string().as_bytes()).unwrap(), "theirs").unwrap();
+    (b.json.into(), b.dropped)
+}
+
+#[test]
+fn a_chat_becomes_items() {
+    let (json, dropped) = provider(&json!({
+        "model": "m", "stream": true, "temperature": 0.5, "max_completion_tokens": 9, "reasoning_effort": "low",
+        "logprobs": true, "top_logprobs": 2, "service_tier": "flex", "verbosity": "low", "parallel_tool_calls": false,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": true}},
+        "tools": [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"type": "object"}}}],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "messages": [
+            {"role": "system", "content": "A"},
+            {"role": "user", "content": [{"type": "text", "text": "B"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]},
+            {"role": "assistant", "content": "C", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": ""}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "warm"},
+        ],
+    }));
+    assert_eq!(
+        json,
+        json!({
+            "model": "theirs", "stream": true, "store": false, "temperature": 0.5, "max_output_tokens": 9,
+            "reasoning": {"effort": "low"}, "top_logprobs": 2, "include": ["message.output_text.logprobs"],
+            "service_tier": "flex", "parallel_tool_calls": false,
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}, "verbosity": "low"},
+            "tools": [{"type": "function", "name": "weather", "description": "d", "parameters": {"type": "object"}, "strict": false}],
+            "tool_choice": {"type": "function", "name": "weather"},
+            "input": [
+                {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "A"}]},
+                {"type": "message", "role": "user", "content": [
+                    {"type": "input_text", "text": "B"},
+                    {"type": "input_image", "image_url": "https://x/y.png", "detail": "auto"}]},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "C"}]},
+                {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c1", "output": "warm"},
+            ],
+        })
+    );
+    assert!(dropped.is_empty(), "{dropped:?}");
+    // It is a request that our own endpoint reads as the same conversation.
+    let read = parse(json.to_string().as_bytes()).unwrap();
+    let messages = &read.chat().unwrap().messages;
+    assert_eq!((messages.len(), messages[2].tool_calls[0].name.as_str()), (4, "weather"));
+    let (json, dropped) =
+        provider(&json!({"model": "m", "store": true, "stop": "x", "seed": 1, "n": 2, "top_k": 3,
+        "messages": [{"role": "user", "content": "A"}]}));
+    assert_eq!((&json["store"], dropped), (&json!(true), vec!["top_k", "seed", "stop", "n"]));
+    let completion = octet_api::openai::completions::parse(br#"{"model": "m", "prompt": "A"}"#).unwrap();
+    assert!(body(&completion, "m").unwrap_err().message.contains("chats only"));
+}
+
+/// Without what responses have no place for.
+fn carried(answer: Answer) -> Answer {
+    without(answer, |a| {
+        a.timings = None;
+        if let Some(usage) = &mut a.usage {
+            usage.cache_written_tokens = None;
+        }
+        for choice in &mut a.choices {
+            if matches!(choice.finish, Some(FinishReason::StopSequence(_))) {
+                choice.finish = Some(FinishReason::Stop);
+            }
+        }
+    })
+}
+
+#[test]
+fn a_response_is_read_as_it_was_written() {
+    let sent = everything();
+    let wanted = carried(Answer::from_events(&sent));
+    let got = |events: &[Event]| {
+        let mut answer = carried(Answer::from_events(events));
+        answer.id = answer.id.replace("resp_", "");
+        answer
+    };
+    let stream = write(ResponseWriter::new(&request()), &sent);
+    for piece in [1, 7, 100_000] {
+        let read = got(&read(ResponseReader::new(), stream.as_bytes(), piece));
+        assert_eq!(read, wanted, "{piece}");
+    }
+    let whole = response(&request(), &Answer::from_events(&sent));
+    assert_eq!(got(&events(&whole).unwrap()), wanted);
+}
+
+/// What OpenAI sends, as its documentation shows it.
+fn stream(events: &[Value]) -> String {
+    let line = |e: &Value| format!("event: {}\ndata: {e}\n\n", e["type"].as_str().unwrap());
+    events.iter().map(line).collect()
+}
+
+#[test]
+fn a_stream_of_openai_is_read() {
+    let created = json!({"type": "response.created", "response": {"id": "resp_9", "model": "o3", "created_at": 1_700_000_000.0, "status": "in_progress", "output": []}});
+    let done = json!({"type": "response.completed", "response": {"id": "resp_9", "model": "o3", "status": "completed", "output": [],
+        "usage": {"input_tokens": 7, "input_tokens_details": {"cached_tokens": 3}, "output_tokens": 5, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 12}}});
+    let said = stream(&[
+        created.clone(),
+        json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning", "id": "rs_1", "summary": []}}),
+        json!({"type": "response.reasoning_summary_part.added", "output_index": 0, "summary_index": 0, "part": {"type": "summary_text", "text": ""}}),
+        json!({"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 0, "delta": "One."}),
+        json!({"type": "response.reasoning_summary_part.added", "output_index": 0, "summary_index": 1, "part": {"type": "summary_text", "text": ""}}),
+        json!({"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 1, "delta": "Two."}),
+        json!({"type": "response.output_item.done", "output_index": 0, "item": {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "One."}]}}),
+        json!({"type": "response.output_item.added", "output_index": 1, "item": {"type": "message", "id": "m", "role": "assistant", "content": []}}),
+        json!({"type": "response.output_text.delta", "output_index": 1, "delta": "Hi", "logprobs": [{"token": "Hi", "logprob": -0.5, "top_logprobs": []}]}),
+        json!({"type": "response.output_text.done", "output_index": 1, "text": "Hi"}),
+        json!({"type": "response.output_item.done", "output_index": 1, "item": {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hi"}]}}),
+        json!({"type": "response.output_item.added", "output_index": 2, "item": {"type": "function_call", "id": "fc", "call_id": "c1", "name": "f", "arguments": ""}}),
+        json!({"type": "response.output_item.done", "output_index": 2, "item": {"type": "function_call", "id": "fc", "call_id": "c1", "name": "f", "arguments": ""}}),
+        json!({"type": "response.of_tomorrow", "output_index": 2}),
+        done.clone(),
+    ]);
+    let events = read(ResponseReader::new(), said.as_bytes(), 5);
+    let answer = Answer::from_events(&events);
+    assert_eq!(
+        (answer.id.as_str(), answer.model.as_str(), answer.created_s),
+        ("resp_9", "o3", 1_700_000_000)
+    );
+    let choice = &answer.choices[0];
+    assert_eq!(choice.text(), "Hi");
+    assert_eq!(choice.reasoning().as_deref(), Some("One.\n\nTwo."));
+    assert_eq!(choice.tool_calls().collect::<Vec<_>>(), [("c1", "f", "{}")]);
+    assert_eq!((&choice.finish, choice.logprobs.len()), (&Some(FinishReason::ToolCalls), 1));
+    let usage = answer.usage.unwrap();
+    assert_eq!((usage.prompt_tokens, usage.cached_tokens, usage.reasoning_tokens), (7, Some(3), Some(2)));
+
+    // What ends it otherwise.
+    let mut cut = done.clone();
+    cut["type"] = "response.incomplete".into();
+    cut["response"]["status"] = "incomplete".into();
+    cut["response"]["incomplete_details"] = json!({"reason": "max_output_tokens"});
+    let events = read(ResponseReader::new(), stream(&[created.clone(), cut]).as_bytes(), 99);
+    assert!(events.contains(&finished(FinishReason::Length)), "{events:?}");
+    let failed = json!({"type": "response.failed", "response": {"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "slow down"}}});
+    let plain = json!({"type": "error", "code": "server_error", "message": "slow down", "param": null});
+    for (last, kind) in [(failed, ErrorKind::RateLimit), (plain, ErrorKind::Upstream)] {
+        let events = read(ResponseReader::new(), stream(&[created.clone(), last]).as_bytes(), 99);
+        assert_eq!((error(&events).kind, error(&events).message.contains("slow down")), (kind, true));
+    }
+    for broken in [
+        stream(&[created.clone()]),
+        stream(&[json!({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": "{"})]),
+        stream(&[
+            json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "function_call"}}),
+        ]),
+        "data: {\n\n".into(),
+    ] {
+        assert_eq!(error(&read(ResponseReader::new(), broken.as_bytes(), 99)).kind, ErrorKind::Upstream);
+    }
+    assert!(events_of(r#"{"object": "chat.completion"}"#).contains("no complete response"));
+    assert!(events_of(r#"{"status": "failed", "error": {"message": "no"}}"#).contains("no"));
+}
+
+fn events_of(body: &str) -> String {
+    events(body.as_bytes()).unwrap_err().message
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_on_the_way(choice in any_choice(0), piece in 1usize..64) {
+        let sent = script(choice);
+        let stream = write(ResponseWriter::new(&request()), &sent);
+        let read = Answer::from_events(&read(ResponseReader::new(), stream.as_bytes(), piece));
+        let (read, wanted) = (carried(read), carried(Answer::from_events(&sent)));
+        prop_assert_eq!(read.choices.first().map(|c| (c.text(), c.reasoning())), wanted.choices.first().map(|c| (c.text(), c.reasoning())));
+        let calls = |a: &Answer| a.choices.iter().flat_map(|c| c.tool_calls()).map(|(_, name, arguments)| (name.to_string(), arguments.to_string())).collect::<Vec<_>>();
+        prop_assert_eq!(calls(&read), calls(&wanted));
+        prop_assert_eq!(read.choices.first().map(|c| c.finish.clone()), wanted.choices.first().map(|c| c.finish.clone()));
+    }
+}
