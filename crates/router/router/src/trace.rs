@@ -276,17 +276,6 @@ impl Route {
     pub fn fell_back(&self) -> bool {
         self.steps.iter().any(|s| matches!(s, Step::Fallback { .. }))
     }
-
-    /// Whether an answer of a cascade's fast group was dropped for what one of the checks found; `None` if none was checked.
-    pub fn escalated(&self) -> Option<bool> {
-        let verdicts = self.steps.iter().filter_map(|s| match s {
-            Step::Confidence { verdict, .. }
-            | Step::ToolCalls { verdict, .. }
-            | Step::SelfCheck { verdict, .. } => Some(*verdict == "escalated"),
-            _ => None,
-        });
-        verdicts.reduce(|any, one| any || one)
-    }
 }
 
 /// Names come from configurations and clients: what a header cannot carry becomes `_`.

@@ -2,6 +2,7 @@
 
 mod common;
 mod router_calibrate;
+mod router_calls;
 mod router_cascade;
 mod router_checks;
 mod router_choose;

@@ -110,7 +110,7 @@ async fn a_sure_beginning_is_kept() {
     assert_eq!(read(&events).unwrap(), "tok ".repeat(9));
     assert!(!events.iter().any(|e| matches!(e, Event::Logprobs { .. })), "the client asked for none");
     assert_eq!(reply.route().header(), "auto>fast:f>confidence(-0.10,2.90)=kept");
-    assert_eq!(reply.route().escalated(), Some(false));
+    assert_eq!(escalated(&reply.route()), Some(false));
     assert_eq!(world.last().request.logprobs, Some(2));
     // As many as it asked for.
     let mut wanted = request("auto", true);
@@ -138,7 +138,7 @@ async fn an_unsure_beginning_is_abandoned() {
             assert_eq!(read(&all(&mut reply).await).unwrap(), "s", "nothing of the fast one's is seen");
             let route = reply.route();
             assert!(route.header().contains(header), "{}", route.header());
-            assert_eq!(route.escalated(), Some(true));
+            assert_eq!(escalated(&route), Some(true));
             let spent = Spent { deployment: "f".into(), usage: None, pieces };
             assert_eq!(route.spent, [spent], "its provider bills it all the same");
             assert_eq!(world.cancelled.load(Ordering::SeqCst), 1, "the fast one is not left running");
@@ -167,7 +167,7 @@ async fn what_can_not_be_measured_is_kept() {
     assert_eq!(began.elapsed(), Duration::ZERO, "and nothing is held back");
     assert_eq!(read(&all(&mut reply).await).unwrap(), "no numbers");
     assert_eq!(reply.route().header(), "auto>fast:f>confidence=no_log-probabilities_came");
-    assert_eq!(reply.route().escalated(), Some(false));
+    assert_eq!(escalated(&reply.route()), Some(false));
     world.nature("f", Nature { no_logprobs: true, ..Nature::default() });
     world.script("f", [says("f")]);
     assert_eq!(ask(&router, "auto").await.unwrap(), "f");
@@ -220,7 +220,7 @@ async fn each_side_stands_in_for_the_other() {
     let mut reply = router.send(call("auto"));
     assert_eq!(read(&all(&mut reply).await).unwrap(), "s");
     assert_eq!(reply.route().header(), "auto>fast:f!server>fallback=strong>strong:s");
-    assert_eq!(reply.route().escalated(), None);
+    assert_eq!(escalated(&reply.route()), None);
     // Nobody else: an unsure answer is better than none.
     world.script("f", [tokens(&[(-3.0, -9.0); 5])]);
     world.script("s", [vec![fail(FailureKind::Server)]]);

@@ -10,7 +10,7 @@ use octet_api::core::{
 use octet_config::{Cascade, Confidence, Config, Prerouter, Threshold};
 use octet_router::calls::broken;
 use octet_router::signal::{Token, value};
-use octet_router::{Call, FailureKind, Route, Step};
+use octet_router::{Call, FailureKind, Step};
 use serde_json::json;
 use tokio::time::Instant;
 use tracing::span::{Attributes, Id, Record};
@@ -177,7 +177,7 @@ async fn nothing_waits_for_longer_than_the_probe() {
     let mut reply = router.send(call("auto"));
     reply.decide().await.unwrap();
     assert_eq!(began.elapsed().as_millis(), 40);
-    assert_eq!(reply.route().escalated(), Some(false));
+    assert_eq!(escalated(&reply.route()), Some(false));
     // A probe that fails decides nothing, and no route without a cascade has one.
     world.improvise(|_, request| match request.sampling.temperature {
         Some(0.0) => vec![fail(FailureKind::Server)],
@@ -366,22 +366,6 @@ fn schemas_are_bounded() {
     assert!(broken(&weather(), &format!("{{\"city\": {nested}")).is_some());
 }
 
-#[test]
-fn one_check_that_drops_an_answer_is_enough() {
-    let by_calls = |verdict| Step::ToolCalls { why: None, verdict };
-    let by_question = |verdict| Step::SelfCheck { probability: None, verdict };
-    for (steps, expected) in [
-        (vec![], None),
-        (vec![by_calls("kept")], Some(false)),
-        (vec![by_calls("escalated"), by_question("kept")], Some(true)),
-        (vec![by_calls("kept"), by_question("escalated")], Some(true)),
-        (vec![by_calls("kept"), by_question("kept")], Some(false)),
-    ] {
-        let route = Route { steps, ..Route::default() };
-        assert_eq!(route.escalated(), expected, "{}", route.header());
-    }
-}
-
 fn said(yes: f32, no: f32) -> Script {
     let top = [("Yes", yes), (" no", no), ("Maybe", 0.1)].map(|(t, p)| TopLogprob {
         id: None,
@@ -421,7 +405,7 @@ async fn a_model_is_asked_whether_it_is_right() {
             assert_eq!(read(&all(&mut reply).await).unwrap(), expected);
             let route = reply.route();
             assert!(route.header().contains(shown), "{}", route.header());
-            assert_eq!(route.escalated(), Some(!kept));
+            assert_eq!(escalated(&route), Some(!kept));
             // The question is billed, and the answer that nobody sees.
             assert_eq!(route.spent.len(), if kept { 1 } else { 2 });
             assert_eq!(route.spent[0].usage.unwrap().prompt_tokens, 30);
