@@ -9,8 +9,8 @@ use octet_config::{Disk, schema};
 
 use crate::print;
 use crate::route::explain;
-use crate::serve::{UnsupportedArgs, routes};
-use crate::settings;
+use crate::serve::{UnsupportedArgs, prerouters, routes};
+use crate::settings::{self, Settings};
 use crate::stderr::note;
 
 const EXAMPLES: &str = "\
@@ -68,19 +68,20 @@ enum Whose {
     Modelfile,
 }
 
-pub fn run(args: &ConfigArgs) -> anyhow::Result<()> {
+pub fn run(args: &ConfigArgs, settings: &Settings) -> anyhow::Result<()> {
     match &args.action {
-        Action::Check { file, unsupported } => check(file, &unsupported.keys),
+        Action::Check { file, unsupported } => check(file, &unsupported.keys, settings),
         Action::Import { file, from, name } => import_file(file, *from, name),
         Action::Schema { markdown: true } => print(&schema::markdown()),
         Action::Schema { markdown: false } => print(&format!("{:#}\n", schema::json())),
     }
 }
 
-fn check(file: &Path, ignored: &[String]) -> anyhow::Result<()> {
+fn check(file: &Path, ignored: &[String], settings: &Settings) -> anyhow::Result<()> {
     let config = routes::read(file, ignored)?;
     // What a start would find only then.
     octet_serve::check(&config).map_err(anyhow::Error::msg)?;
+    prerouters::check(&config, settings)?;
     explain::planned(&config)?;
     for said in &config.notes {
         note!("note: {said}");

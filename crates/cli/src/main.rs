@@ -76,7 +76,7 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Tokenize(args) => tokenize::run(&args, settings)?,
         Command::Template(args) => template::run(&args, settings)?,
         Command::Perplexity(args) => perplexity::run(&args, settings)?,
-        Command::Config(args) => config_cmd::run(&args)?,
+        Command::Config(args) => config_cmd::run(&args, settings)?,
         Command::Route(args) => route::run(&args, settings)?,
         Command::Keys(args) => keys::run(&args, settings)?,
         Command::Usage(args) => usage::run(&args, settings)?,

@@ -49,6 +49,12 @@ pub fn port(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| "expected a port, 0 to 65535".into())
 }
 
+/// A share of something: above 0, up to 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| *n > 0.0 && *n <= 1.0);
+    number.ok_or_else(|| "expected a number above 0, up to 1".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +64,10 @@ mod tests {
         assert_eq!((count("0"), positive("268435456")), (Ok(0), Ok(COUNT_MAX)));
         assert!(positive("0").is_err() && count("-1").is_err());
         assert!(positive("268435457").unwrap_err().contains("at most"));
+        assert_eq!((share("1"), share("0.25")), (Ok(1.0), Ok(0.25)));
+        for wrong in ["0", "-1", "1.01", "nan", "inf", "much"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
         assert!(positive("18446744073709551616").is_err());
     }
 

@@ -4,6 +4,7 @@ mod args;
 mod bill;
 mod load;
 mod log;
+pub mod prerouters;
 pub mod routes;
 
 use std::io::IsTerminal;
@@ -130,7 +131,10 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     // Before anything is fetched or counted.
     let reserved = Reserved::new(address).map_err(anyhow::Error::from_boxed)?;
     match (config, &args.config) {
-        (Some(config), Some(file)) => options.routes = Some(routes::routes(config, file, args, settings)?),
+        (Some(config), Some(file)) => {
+            prerouters::check(&config, settings)?;
+            options.routes = Some(routes::routes(config, file, args, settings)?);
+        }
         _ => {
             let (models, texts) = models(args, settings)?;
             (options.models, bills) = (models, texts);

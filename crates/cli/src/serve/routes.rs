@@ -100,6 +100,7 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
     let memory = args.server.memory_limit.or(config.server.memory_limit);
     let (load, settings, file) =
         (Load::of(args, settings)?.limited(memory), settings.clone(), file.to_path_buf());
+    let again_settings = settings.clone();
     let models: BTreeSet<&str> = locals(&config).map(|l| l.model.as_str()).collect();
     let of = models.len();
     let local = move |name: &str, local: &octet_config::Local| -> Result<_, BoxError> {
@@ -113,15 +114,19 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
         made().map_err(|e: anyhow::Error| crate::described(&e).into())
     };
     Ok(Routes {
-        reload: again(file, args.unsupported.keys.clone()),
+        reload: again(file, args.unsupported.keys.clone(), again_settings),
         local: Arc::new(local),
         watch: Some(WATCH),
         config,
     })
 }
 
-fn again(file: PathBuf, ignored: Vec<String>) -> octet_serve::Reload {
-    Arc::new(move || self::load(&file, &ignored).map_err(|p| one_line(&file, &p)))
+fn again(file: PathBuf, ignored: Vec<String>, settings: Settings) -> octet_serve::Reload {
+    Arc::new(move || {
+        let config = self::load(&file, &ignored).map_err(|p| one_line(&file, &p))?;
+        super::prerouters::check(&config, &settings).map_err(|e| e.to_string())?;
+        Ok(config)
+    })
 }
 
 /// SIGHUP reads the file again. Belongs into a runtime of tokio's.

@@ -1,5 +1,6 @@
 //! The tests of the command, in one program: each program is linked by itself.
 
+mod cascade;
 mod common;
 mod config_command;
 mod endpoint;

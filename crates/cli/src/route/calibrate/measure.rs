@@ -36,6 +36,8 @@ pub struct Measured {
     pub strong: f64,
     /// How that was found.
     pub by: By,
+    /// The fast model's answer has text, and not only thoughts or calls.
+    pub has_text: bool,
 }
 
 impl Measured {
@@ -137,7 +139,9 @@ pub async fn measure(
     let known = cascade.confidence.unwrap_or(Confidence::new(Confidence::WINDOW));
     let plain = Confidence { window: known.window, skip_thoughts: known.skip_thoughts, ..Confidence::new(1) };
     let mut meter = Meter::new(&plain);
+    let mut has_text = false;
     let mut watch = |event: &Event| {
+        has_text |= matches!(event, Event::Text { text, .. } if !text.is_empty());
         if meter.verdict() == Verdict::Watching {
             meter.see(event);
         }
@@ -166,7 +170,7 @@ pub async fn measure(
     let (quality, by) = quality(gateway, prompt, [&fast, &strong], args).await?;
     let [fast, strong] = [(quality[0], &fast), (quality[1], &strong)]
         .map(|(quality, answer)| if answer.broken { 0.0 } else { quality });
-    Ok(Measured { sureness, embedding, fast, strong, by })
+    Ok(Measured { sureness, embedding, fast, strong, by, has_text })
 }
 
 /// How good the fast model's answer is, and the strong one's.

@@ -13,7 +13,7 @@ use clap::Args;
 use octet_config::{Cascade, Config, printable};
 use octet_serve::{App, Options};
 
-use crate::numbers::positive;
+use crate::numbers::{positive, share};
 use crate::serve::{ServeArgs, routes};
 use crate::settings::Settings;
 use crate::stderr::note;
@@ -55,8 +55,8 @@ pub struct CalibrateArgs {
     /// Rows of the table.
     #[arg(long, value_name = "N", default_value = "20", value_parser = positive)]
     rows: usize,
-    /// Find the threshold that reaches this share of the strong model's quality with the fewest requests for it.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.9, alias = "agreement")]
+    /// Find the threshold that reaches this share of the strong model's quality (above 0, up to 1) with the fewest requests for it.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, alias = "agreement", value_parser = share)]
     quality: f64,
     /// Also draw cost against quality, as SVG.
     #[arg(long, value_name = "FILE")]
@@ -106,11 +106,18 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
         }
         anyhow::Ok(all)
     })?;
-    anyhow::ensure!(
-        measured.iter().any(|m| m.sureness.iter().any(Option::is_some)),
-        "no answer of '{}' could be measured: its server gives no log-probabilities",
-        cascade.fast
-    );
+    if !measured.iter().any(|m| m.sureness.iter().any(Option::is_some)) {
+        let has_text = measured.iter().any(|m| m.has_text);
+        let why = if has_text {
+            "its server gives no log-probabilities".to_string()
+        } else {
+            format!(
+                "none had text within {} tokens, perhaps for the model thinks first: give more --max-tokens",
+                args.max_tokens
+            )
+        };
+        anyhow::bail!("no answer of '{}' could be measured: {why}", cascade.fast);
+    }
     report::report(args, &cascade, signal, &measured)
 }
 
@@ -134,7 +141,10 @@ fn cascade<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<&'a Cas
 fn prompts(args: &CalibrateArgs) -> anyhow::Result<Vec<Prompt>> {
     let text = crate::chat::read(&args.prompts)?;
     let mut out = Vec::new();
-    for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+    // Some editors begin a file with a byte order mark.
+    for (i, line) in
+        text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, l)| !l.trim().is_empty())
+    {
         let place = || format!("{}:{}", args.prompts.display(), i + 1);
         out.push(Prompt::read(line, args.max_tokens, args.run_tests).with_context(place)?);
     }
