@@ -23,6 +23,12 @@ def before_call(context, case, kwargs):
     body = case.body
     if not isinstance(body, dict):
         return
+    if case.operation.path.startswith("/v1beta/models/{id}:") and "requests" not in body:
+        case.path_parameters["id"] = "tiny"
+        config = body.setdefault("generationConfig", {}) if "generateContent" in case.operation.path.lower() else None
+        if isinstance(config, dict):
+            limit(config, ("maxOutputTokens", "candidateCount"))
+            config.setdefault("maxOutputTokens", MOST)
     # Any model is as good as this one, but there are no others.
     if isinstance(body.get("model"), str) and body["model"]:
         body["model"] = "tiny"

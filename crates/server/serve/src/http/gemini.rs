@@ -42,7 +42,7 @@ const EVENTS: Form = Form {
 const ARRAY: Form =
     Form { writer: |r| Box::new(ContentWriter::array(r)), stream_type: "application/json", ..EVENTS };
 
-/// The routes. Google describes them; `/openapi.json` does not.
+/// The routes.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1beta/models", get(list))

@@ -32,7 +32,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Longest body that is sent on while it comes.
 const UPLOAD_BYTES_MAX: u64 = 2 << 30;
 
-/// The routes, each with and without `/v1`. OpenAI describes them; `/openapi.json` does not.
+/// The routes, each with and without `/v1`.
 pub fn routes() -> Router<Arc<App>> {
     let mut router = Router::new();
     for (path, passed) in Passed::PATHS {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::common::{Fixture, chat, tool, with};
 use octet_api::tokens::{self, Tokenize};
-use octet_api::{ApiError, Warning, anthropic, llama, ollama, openai};
+use octet_api::{ApiError, Warning, anthropic, gemini, llama, ollama, openai};
+use octet_upstream::Passed;
 use serde_json::{Map, Value, json};
 
 fn description() -> Value {
@@ -19,12 +20,22 @@ fn named<'a>(all: &'a Value, schema: &'a Value) -> &'a Value {
     named(all, found.unwrap_or_else(|| panic!("there is no {name}")))
 }
 
-/// The names in the source of the routes, and of what is said to who finds no connection, which are among them.
+/// The names in the source of the routes, and of what is said to who finds no connection, which are among them; and the paths of Gemini's API
+/// and of what is passed on, each in one of its forms.
 fn routes() -> BTreeSet<String> {
     let source = include_str!("../../src/http/mod.rs");
     let route =
         |line: &str| Some(line.trim().strip_prefix(".route(\"")?.split('"').next()?.replace("{*", "{"));
-    source.lines().filter_map(route).collect()
+    let methods = include_str!("../../src/http/gemini_path.rs").lines().filter_map(|line| {
+        let method = line.trim().strip_prefix("(\"")?.split_once("\", Method::")?.0;
+        Some(format!("/v1beta/models/{{id}}:{method}"))
+    });
+    let passed = Passed::PATHS.map(|(path, _)| format!("/v1{path}"));
+    let beside =
+        ["files", "files/{id}", "files/{id}/content", "batches", "batches/{id}", "batches/{id}/cancel"];
+    let beside = beside.map(|path| format!("/v1/{path}"));
+    let gemini = ["/v1beta/models", "/v1beta/models/{id}"].map(String::from);
+    source.lines().filter_map(route).chain(methods).chain(passed).chain(beside).chain(gemini).collect()
 }
 
 #[test]
@@ -88,6 +99,13 @@ fn of_tokenize(asked: Tokenize) -> Vec<Warning> {
     }
 }
 
+/// A body with the model, which is in the path.
+fn named_in(body: &[u8]) -> Vec<u8> {
+    let mut body: Value = serde_json::from_slice(body).expect("JSON");
+    body["model"] = "m".into();
+    body.to_string().into_bytes()
+}
+
 /// How the server reads each body.
 const BODIES: &[(&str, Read)] = &[
     ("/v1/chat/completions", |b| openai::chat::parse(b).map(|r| r.warnings)),
@@ -114,6 +132,13 @@ const BODIES: &[(&str, Read)] = &[
     ("/chat/completions", |b| openai::chat::parse(b).map(|r| r.warnings)),
     ("/chat/completions/input_tokens", |b| tokens::apply_template(b, "m").map(|r| r.warnings)),
     ("/v1/chat/completions/input_tokens", |b| tokens::apply_template(b, "m").map(|r| r.warnings)),
+    ("/v1beta/models/{id}:generateContent", |b| gemini::parse(&named_in(b)).map(|r| r.warnings)),
+    ("/v1beta/models/{id}:streamGenerateContent", |b| gemini::parse(&named_in(b)).map(|r| r.warnings)),
+    ("/v1beta/models/{id}:countTokens", |b| gemini::count_tokens::parse(&named_in(b)).map(|r| r.warnings)),
+    ("/v1beta/models/{id}:embedContent", |b| gemini::embed::parse(&named_in(b)).map(|r| r.warnings)),
+    ("/v1beta/models/{id}:batchEmbedContents", |b| {
+        gemini::embed::parse_batch(&named_in(b)).map(|r| r.warnings)
+    }),
     ("/tokenize", |b| tokens::tokenize(b, "m").map(of_tokenize)),
     ("/detokenize", |b| tokens::detokenize(b, "m").map(|r| r.warnings)),
     ("/apply-template", |b| tokens::apply_template(b, "m").map(|r| r.warnings)),
@@ -122,7 +147,8 @@ const BODIES: &[(&str, Read)] = &[
 #[test]
 fn each_field_that_is_described_is_known() {
     let all = description();
-    let takes_body = all["paths"].as_object().unwrap().values().filter(|p| p["post"].is_object()).count();
+    let reads = |p: &&Value| p["post"].is_object() && p["post"]["tags"][0] != "Passed on";
+    let takes_body = all["paths"].as_object().unwrap().values().filter(reads).count();
     assert_eq!(takes_body, BODIES.len());
     for (path, read) in BODIES {
         let schema = &all["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
@@ -263,6 +289,20 @@ async fn answers_are_as_described() {
     c.post("/tokenize", json!({"messages": hello})).await;
     c.post("/detokenize", json!({"tokens": [1, 2]})).await;
     c.post("/apply-template", json!({"messages": hello})).await;
+    let said = json!({"contents": [{"role": "user", "parts": [{"text": "Hello"}]}], "generationConfig": {"maxOutputTokens": 8}});
+    let text = json!({"content": {"parts": [{"text": "one"}]}});
+    for (method, body) in [
+        ("generateContent", said.clone()),
+        ("streamGenerateContent", said.clone()),
+        ("countTokens", json!({"contents": said["contents"]})),
+        ("embedContent", text.clone()),
+        ("batchEmbedContents", json!({"requests": [text]})),
+    ] {
+        let answer = f.ok(&format!("/v1beta/models/tiny:{method}"), &body).await;
+        c.check(&format!("/v1beta/models/{{id}}:{method}"), "post", 200, &answer);
+    }
+    c.check("/v1beta/models", "get", 200, &f.get("/v1beta/models").await.1);
+    c.check("/v1beta/models/{id}", "get", 200, &f.get("/v1beta/models/tiny").await.1);
     // Loaded, more can be said.
     c.check("/props", "get", 200, &f.get("/props").await.1);
     c.check("/api/ps", "get", 200, &f.get("/api/ps").await.1);
@@ -279,19 +319,24 @@ async fn errors_are_as_described() {
             ("application/json", r#"{"model": 1}"#, 400),
             ("image/png", "{}", 415),
         ] {
-            let request = f.client.post(f.url(path)).header("content-type", kind).body(body);
+            let request =
+                f.client.post(f.url(&path.replace("{id}", "tiny"))).header("content-type", kind).body(body);
             let (got, answer) = crate::common::read(request.send().await.unwrap()).await;
             assert_eq!(got, status, "{path}: {answer}");
             c.check(path, "post", status, &answer);
         }
         // It does not say what it was meant to be, and is in the same shape for all.
-        let (status, answer) = crate::common::read(f.client.put(f.url(path)).send().await.unwrap()).await;
+        let (status, answer) =
+            crate::common::read(f.client.put(f.url(&path.replace("{id}", "tiny"))).send().await.unwrap())
+                .await;
         assert_eq!(status, 405, "{path}");
         c.check(path, "post", status, &answer);
     }
     for (path, at, status) in [
         ("/v1/models/{id}", "/v1/models/other", 404),
         ("/v1/responses/{id}", "/v1/responses/other", 404),
+        ("/v1beta/models/{id}", "/v1beta/models/other", 404),
+        ("/v1/files", "/v1/files", 404),
         ("/props", "/props?model=other", 404),
         ("/props", "/props?model=a&model=b", 400),
     ] {
