@@ -4,7 +4,8 @@
     python3 -m venv litellm && litellm/bin/pip install 'litellm[proxy]==1.*'
     benches/behaviours.py --octet target/debug/octet --litellm litellm/bin/litellm > table.md
 
-The mock does what the name of the model says, and counts how often it is asked. `docs/litellm.md` holds the table.
+The mock does what the name of the model says, and counts how often it is asked. `docs/litellm.md` holds the table. LiteLLM's keys, users and
+teams need PostgreSQL and its database client, which this does not set up: its column says so.
 """
 import argparse
 import collections
@@ -43,6 +44,7 @@ CONFIG = """model_list:
     litellm_params:
       {{model: bedrock/converse/nova, aws_access_key_id: AKID, aws_secret_access_key: s, aws_region_name: us-east-1, aws_bedrock_runtime_endpoint: "{root}"}}
   - {{model_name: keyless, litellm_params: {{model: groq/m, api_key: os.environ/NOT_SET_ANYWHERE}}}}
+  - {{model_name: thinker, litellm_params: {{model: openai/responses/reasons, api_base: "{base}", api_key: k}}}}
   - {{model_name: "any/*", litellm_params: {{model: "openai/*", api_base: "{base}", api_key: k}}}}
 router_settings:
   num_retries: 2
@@ -52,8 +54,13 @@ router_settings:
   content_policy_fallbacks: [{{policy: [ok]}}]
   model_group_alias: {{gpt-4: ok}}
   enable_pre_call_checks: true
+litellm_settings:
+  cache: true
+  cache_params: {{type: local, mode: default_off}}
 general_settings: {{master_key: {key}}}
 """
+# Octet's own, which LiteLLM does not have.
+DATABASE = "keys: {{database: {file}}}\n"
 
 
 class Mock(http.server.BaseHTTPRequestHandler):
@@ -86,6 +93,12 @@ class Mock(http.server.BaseHTTPRequestHandler):
         model = body["model"]
         Mock.asked[model] += 1
         Mock.bodies[model] = body
+        if self.path.endswith("/responses"):
+            text = {"type": "output_text", "text": "Hi", "annotations": []}
+            item = {"type": "message", "id": "m1", "role": "assistant", "status": "completed", "content": [text]}
+            usage = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+            head = {"id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": model, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+            return self.answer(200, {**head, "output": [item], "usage": usage})
         if model == "close":
             self.close_connection = True
             return
@@ -132,11 +145,20 @@ class Proxy:
     def __init__(self, name, port):
         self.name, self.port = name, port
 
+    def post(self, path, body):
+        return self.send("POST", path, json.dumps(body), {"content-type": "application/json", "authorization": f"Bearer {KEY}"})
+
+    def get(self, path):
+        return self.send("GET", path, None, {"authorization": f"Bearer {KEY}"})
+
     def ask(self, model, path="/v1/chat/completions", key=KEY, headers=(), **more):
         body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], **more}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         sent = {"content-type": "application/json", "authorization": f"Bearer {key}", **dict(headers)}
-        connection.request("POST", path, json.dumps(body), sent)
+        return self.send("POST", path, json.dumps(body), sent)
+
+    def send(self, method, path, body, headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         try:
             text = answer.read().decode()
@@ -234,7 +256,124 @@ CASES = [
     ("a body with `num_retries: 0`", lambda p: shows("fail3")(p, "any/fail3", num_retries=0)),
     ("a body with `fallbacks: [ok]`", lambda p: shows("fail4")(p, "any/fail4", fallbacks=["ok"])),
     ("what of a body's `num_retries`, `fallbacks`, `metadata`, `tags` and `cache` the provider gets", lambda p: case_forwarded(p)),
+    ("a chat for `model: openai/responses/NAME`", lambda p: case_responses(p)),
+    ("the same twice, `cache: {use-cache: true}` (`mode: default_off`)", lambda p: case_cached(p)),
+    ("a stream twice from the cache", lambda p: case_cache_stream(p)),
+    ("`cache: {ttl: 1}`, again after 1.5 s", lambda p: case_cache_ttl(p)),
+    ("`no-store`, then cached, `no-cache`, cached", lambda p: case_cache_refused(p)),
+    ("a key for one model; its alias a second time", lambda p: case_key(p)),
+    ("a user with `rpm_limit: 2` and two keys: three requests", lambda p: case_user(p)),
+    ("a team with `rpm_limit: 2`, one model and two keys", lambda p: case_team(p)),
+    ("a key, blocked, unblocked, its team blocked, unblocked", lambda p: case_block(p)),
+    ("`/team/member_add` with a wrong entry, then 300 members", lambda p: case_members(p)),
+    ("what the master key spent, in `/spend/logs`", lambda p: case_spend(p)),
 ]
+
+
+def case_responses(p):
+    status, text = p.ask("thinker", max_tokens=9)
+    sent = Mock.bodies.get("reasons", {})
+    how = "`/responses`" if "input" in sent else "`/chat/completions`" if sent else "nobody"
+    return f"{plain(status, text)}; asked at {how}, max_output_tokens: {sent.get('max_output_tokens')}"
+
+
+def case_cached(p):
+    both = [p.ask("any/cached", cache={"use-cache": True})[0] for _ in range(2)]
+    once = Mock.asked["cached"]
+    for _ in range(2):
+        p.ask("any/cached")
+    return f"{both[0]}, {both[1]}; cached: {once}; twice more without the field: {Mock.asked['cached']}"
+
+
+def case_cache_ttl(p):
+    p.ask("any/brief", cache={"use-cache": True, "ttl": 1})
+    time.sleep(1.5)
+    p.ask("any/brief", cache={"use-cache": True, "ttl": 1})
+    return asked("brief")
+
+
+def case_cache_refused(p):
+    for control in [{"use-cache": True, "no-store": True}, {"use-cache": True}, {"use-cache": True, "no-cache": True}, {"use-cache": True}]:
+        p.ask("any/picky", cache=control)
+    return asked("picky")
+
+
+def case_cache_stream(p):
+    texts = [p.ask("any/flow", stream=True, cache={"use-cache": True}) for _ in range(2)]
+    return f"{', '.join(f'“{streamed(text)}”' for _, text in texts)}; {asked('flow')}"
+
+
+class NoDatabase(Exception):
+    pass
+
+
+def manage(p, path, **body):
+    """A request about keys, users or teams."""
+    status, text = p.post(path, body)
+    if status >= 400 and ("database" in text.lower() or " db" in text.lower()):
+        raise NoDatabase
+    return status, json.loads(text)
+
+
+def managed(case):
+    def run(p):
+        try:
+            return case(p)
+        except NoDatabase:
+            return "no database"
+    return run
+
+
+def held(p, key, model="ok"):
+    return p.ask(model, key=key)[0]
+
+
+@managed
+def case_key(p):
+    key = manage(p, "/key/generate", models=["ok"], key_alias="one")[1]["key"]
+    again = manage(p, "/key/generate", key_alias="one")[0]
+    return f"{held(p, key)}; another model {held(p, key, 'tools')}; the same alias again {again}"
+
+
+@managed
+def case_user(p):
+    user = manage(p, "/user/new", user_id="ann", rpm_limit=2)[1]
+    second = manage(p, "/key/generate", user_id="ann")[1]["key"]
+    return ", ".join(str(held(p, key)) for key in (user["key"], second, second))
+
+
+@managed
+def case_team(p):
+    team = manage(p, "/team/new", team_alias="blue", models=["ok"], rpm_limit=2)[1]["team_id"]
+    keys = [manage(p, "/key/generate", team_id=team)[1]["key"] for _ in range(2)]
+    others = held(p, keys[0], "tools")
+    return f"{', '.join(str(held(p, key)) for key in (keys[0], keys[1], keys[1]))}; another model {others}"
+
+
+@managed
+def case_block(p):
+    team = manage(p, "/team/new")[1]["team_id"]
+    key = manage(p, "/key/generate", team_id=team)[1]["key"]
+    out = [held(p, key)]
+    for path, body in [("/key/block", {"key": key}), ("/key/unblock", {"key": key}), ("/team/block", {"team_id": team}), ("/team/unblock", {"team_id": team})]:
+        manage(p, path, **body)
+        out.append(held(p, key))
+    return ", ".join(map(str, out))
+
+
+@managed
+def case_members(p):
+    team = manage(p, "/team/new")[1]["team_id"]
+    wrong = manage(p, "/team/member_add", team_id=team, member=[{"user_id": "m1", "role": "user"}, {"user_id": "m2", "role": "no role"}])[0]
+    right, told = manage(p, "/team/member_add", team_id=team, member=[{"user_id": f"m{i}", "role": "user"} for i in range(300)])
+    return f"{wrong}, then {right} with {len([m for m in told['members_with_roles'] if m['user_id'].startswith('m')])} members"
+
+
+@managed
+def case_spend(p):
+    manage(p, "/key/generate")
+    status, text = p.get("/spend/logs")
+    return f"{status}; {'told' if 'litellm_proxy_master_key' in text else 'not told'}"
 
 
 def case_forwarded(p):
@@ -277,7 +416,7 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp())
     config = folder / "config.yaml"
     root = f"http://127.0.0.1:{mock.server_port}"
-    config.write_text(CONFIG.format(base=f"{root}/v1", root=root, key=KEY))
+    config.write_text(CONFIG.format(base=f"{root}/v1", root=root, key=KEY) + DATABASE.format(file=folder / "keys.db"))
     columns = []
     for name, program in [("LiteLLM", args.litellm), ("Octet", args.octet)]:
         if program is None:
