@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use octet_config::{Config, KeysSettings, printable};
-use octet_keys::{Budget, KeyInfo, Limits, Period, Store, Usd, calendar};
+use octet_keys::{Budget, KeyInfo, Limits, Period, Profile, Store, Usd, calendar};
 use serde_json::{Value, json};
 
 use crate::Usage;
@@ -147,8 +147,8 @@ pub fn now() -> i64 {
 }
 
 impl LimitArgs {
-    /// Limits with what the flags say.
-    fn apply(&self, to: Limits) -> Result<Limits, Usage> {
+    /// Limits with what the flags say. A first budget lasts for `period` where they do not say.
+    fn apply(&self, to: Limits, period: Period) -> Result<Limits, Usage> {
         let mut limits = to;
         if let Some(models) = &self.models {
             limits.models.clone_from(models);
@@ -164,7 +164,7 @@ impl LimitArgs {
         match (self.budget, self.per) {
             (Some(Limit(None)), None) => limits.budget = None,
             (Some(Limit(Some(limit))), per) => {
-                let before = limits.budget.map_or(Period::Ever, |b| b.period);
+                let before = limits.budget.map_or(period, |b| b.period);
                 limits.budget = Some(Budget { limit, period: per.unwrap_or(before) });
             }
             (budget, Some(period)) => match &mut limits.budget {
@@ -234,9 +234,9 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
             if let (Some(config), Some(models)) = (&config, &limits.models) {
                 unknown_models(config, models);
             }
-            let limits = limits.apply(new_limits(config.as_ref().map(|c| &c.keys))?)?;
+            let limits = limits.apply(new_limits(config.as_ref().map(|c| &c.keys))?, Period::Ever)?;
             let store = args.file.open_or_make(settings)?;
-            let (secret, key) = store.create(name, limits)?;
+            let (secret, key) = store.create_for(name, limits, new_profile(config.as_ref()))?;
             store.close()?;
             if json {
                 let mut shown = as_json(&key);
@@ -273,7 +273,18 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
                 unknown_models(&config, models);
             }
             let found = store.find(key)?;
-            store.edit(found.id, name.as_deref(), limits.apply(found.limits)?)?;
+            // As the file has it now: another process may have changed it since it was found.
+            store.edit_for::<anyhow::Error>(found.id, |draft| {
+                let kept = draft.profile.kept_period();
+                draft.limits = limits.apply(draft.limits.clone(), kept.unwrap_or(Period::Ever))?;
+                if draft.limits.budget.is_some() {
+                    draft.profile.keep_period(None);
+                }
+                if let Some(name) = name {
+                    draft.name.clone_from(name);
+                }
+                Ok(())
+            })?;
             let changed = store.find(&found.id.to_string())?;
             store.close()?;
             if json {
@@ -286,9 +297,7 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
             let store = args.file.open(settings)?;
             // A slip in the last one is found before anything is done about the first.
             let found = keys.iter().map(|k| store.find(k)).collect::<Result<Vec<_>, _>>()?;
-            for key in &found {
-                store.revoke(key.id)?;
-            }
+            store.revoke_all(&found.iter().map(|key| key.id).collect::<Vec<_>>())?;
             store.close()?;
             if json {
                 let ids: Value = found.iter().map(|k| k.id.to_string()).collect();
@@ -346,6 +355,12 @@ fn new_limits(said: Option<&KeysSettings>) -> anyhow::Result<Limits> {
         d.max_budget.map(|usd| octet_keys::budget(usd, d.budget_duration.map(seconds))).transpose()?;
     limits.expires = d.duration.map(|time| now().saturating_add(seconds(time).into()));
     Ok(limits)
+}
+
+/// Whose a new key is where nothing is said.
+fn new_profile(config: Option<&Config>) -> Profile {
+    let defaults = config.map(|c| c.keys.defaults.clone()).unwrap_or_default();
+    Profile { user: defaults.user, team: defaults.team, ..Profile::default() }
 }
 
 fn row(key: &KeyInfo) -> Vec<String> {

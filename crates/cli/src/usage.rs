@@ -1,11 +1,11 @@
-//! `octet usage`: what virtual keys used, by key, model and day.
+//! `octet usage`: what virtual keys and the master key used, by key, model and day.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use octet_keys::{Filter, KeyId, Period, Store, UsageRow, Usd, calendar};
+use octet_keys::{Filter, KeyId, Period, Store, UsageRow, Usd, calendar, own_key};
 use serde_json::{Map, Value};
 
 use crate::keys::{FileArgs, now, table, total_note};
@@ -18,13 +18,10 @@ Examples:
   octet usage --by day --since 2026-11-01
   octet usage --key alice --by model,day --json
 
-Days are UTC. A running server writes once a second. Requests with the server's own key are not
-recorded by key; a budget for all requests (litellm_settings.max_budget) counts them too.";
+Days are UTC. A running server writes once a second. Requests with one of the server's own keys
+are shown as those of 'master-key'.";
 
-/// What the table leaves out.
-const OWN_KEY: &str = "requests with the server's own key are not recorded by key";
-
-/// Shows the usage of virtual keys.
+/// Shows the usage of virtual keys, and of the master key.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UsageArgs {
@@ -101,7 +98,11 @@ impl Sum {
 
 pub fn run(args: &UsageArgs, settings: &Settings) -> anyhow::Result<()> {
     let store = args.file.open(settings)?;
-    let key = args.key.as_ref().map(|k| store.find(k)).transpose()?.map(|k| k.id);
+    let find = |key: &String| match store.find(key) {
+        Err(octet_keys::Error::NoSuchKey(_)) if *key == store.own().name => Ok(own_key()),
+        found => found.map(|k| k.id),
+    };
+    let key = args.key.as_ref().map(find).transpose()?;
     let from_day = match args.since {
         Since::Day(day) => day,
         Since::Back(days) => calendar::day(now()) - days,
@@ -116,7 +117,7 @@ pub fn run(args: &UsageArgs, settings: &Settings) -> anyhow::Result<()> {
         return Ok(());
     }
     if groups.is_empty() {
-        note!("no virtual key was used since {}; {OWN_KEY}", calendar::iso(from_day));
+        note!("no key was used since {}", calendar::iso(from_day));
         total_note(&store);
         return Ok(());
     }
@@ -137,7 +138,7 @@ pub fn run(args: &UsageArgs, settings: &Settings) -> anyhow::Result<()> {
 }
 
 fn names(store: &Store) -> BTreeMap<KeyId, String> {
-    store.list().into_iter().map(|k| (k.id, k.name)).collect()
+    store.list().into_iter().chain([store.own()]).map(|k| (k.id, k.name)).collect()
 }
 
 /// Sums by what is asked for, in its order. Keys of the same name are told apart by their ids.

@@ -1,4 +1,4 @@
-//! Changes of keys, users and teams, in the file and in memory. Used by `store`, `owners` and `total`.
+//! Changes of keys, users and teams, in the file and in memory. Used by `transaction` and `total`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
@@ -12,10 +12,10 @@ use crate::{Error, KeyId};
 
 impl Inner {
     /// Changes rows in the file and in memory: all that `edit` does, or nothing. Other processes wait meanwhile.
-    pub(crate) fn transact<E: From<Error>>(
+    pub(crate) fn transact<T, E: From<Error>>(
         &self,
-        edit: impl FnOnce(&mut Vec<KeyRow>) -> Result<(), E>,
-    ) -> Result<(), E> {
+        edit: impl FnOnce(&mut Vec<KeyRow>) -> Result<T, E>,
+    ) -> Result<T, E> {
         // What was spent is written first, so that the file's sum is the whole.
         self.tick()?;
         let mut file = lock(&self.file);
@@ -23,7 +23,7 @@ impl Inner {
             file.db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| self.sqlite(e))?;
         let mut rows = table::keys(&tx).map_err(|e| self.unread(e))?;
         let old: HashMap<blake3::Hash, KeyRow> = rows.iter().map(|r| (r.hash, r.clone())).collect();
-        edit(&mut rows)?;
+        let out = edit(&mut rows)?;
         table::check_many(rows.len())?;
         let kept: HashSet<blake3::Hash> = rows.iter().map(|r| r.hash).collect();
         let gone: Vec<KeyId> = old.keys().filter(|hash| !kept.contains(hash)).map(KeyId::of).collect();
@@ -35,7 +35,7 @@ impl Inner {
         };
         write().map_err(|e| self.sqlite(e))?;
         self.adopt(rows, is_new);
-        Ok(())
+        Ok(out)
     }
 
     /// Puts the rows of the file in the place of what was known; of accounts that are known, those that are new. Called with the file locked, so

@@ -1,12 +1,11 @@
 //! Users and teams: made, listed, deleted. Used by the router's `/user/...` and `/team/...`.
 //!
 //! Each is a row of the table of keys, with the hash of no key, as the budget of all requests is. So its budget begins anew, is written, is
-//! shared by processes and is held to as the budgets of keys are. [`Store::edit_for`] changes it.
+//! shared by processes and is held to as the budgets of keys are. [`Store::edit_for`] changes it; [`Store::transact`] several at once.
 
 use crate::entry::KeyInfo;
-use crate::profile::{OwnerKind, check_id};
+use crate::profile::OwnerKind;
 use crate::store::Store;
-use crate::table::KeyRow;
 use crate::{Error, KeyId, Limits, Member, Profile};
 
 impl Store {
@@ -21,19 +20,7 @@ impl Store {
         limits: Limits,
         profile: Profile,
     ) -> Result<KeyInfo, Error> {
-        check_id(&format!("{}'s", kind.name()), id)?;
-        limits.check()?;
-        profile.check()?;
-        let hash = kind.hash(id);
-        let made = KeyRow::new(hash, id, limits, self.inner.clock().now().unix);
-        let made = KeyRow { kind: Some(kind), profile, ..made };
-        self.inner.transact(|rows| {
-            if rows.iter().any(|row| row.hash == hash) {
-                return Err(Error::Exists { kind: kind.name(), id: id.into() });
-            }
-            rows.push(made);
-            Ok(())
-        })?;
+        self.transact(|all| all.create_owner(kind, id, limits, profile))?;
         self.owner(kind, id)
     }
 
@@ -42,27 +29,7 @@ impl Store {
     /// # Errors
     /// When it is not there, or the file cannot be written.
     pub fn delete_owner(&self, kind: OwnerKind, id: &str) -> Result<(), Error> {
-        let (hash, now) = (kind.hash(id), self.inner.clock().now().unix);
-        self.inner.transact(|rows| {
-            let many = rows.len();
-            rows.retain(|row| row.hash != hash);
-            if rows.len() == many {
-                return Err(Error::NoSuchOwner { kind: kind.name(), id: id.into() });
-            }
-            for row in rows {
-                let owner = match kind {
-                    OwnerKind::User => &row.profile.user,
-                    OwnerKind::Team => &row.profile.team,
-                };
-                if row.kind.is_none() && owner.as_deref() == Some(id) {
-                    row.revoked = row.revoked.or(Some(now));
-                }
-                if kind == OwnerKind::User {
-                    row.profile.members.retain(|m| m.user != id);
-                }
-            }
-            Ok(())
-        })
+        self.transact(|all| all.delete_owners(kind, &[id.to_string()]))
     }
 
     /// Changes who belongs to a team.
@@ -70,13 +37,11 @@ impl Store {
     /// # Errors
     /// When it is not there, they cannot be meant, or the file cannot be written.
     pub fn edit_members(&self, team: &str, edit: impl FnOnce(&mut Vec<Member>)) -> Result<(), Error> {
-        let hash = OwnerKind::Team.hash(team);
-        self.inner.transact(|rows| {
-            let row = rows.iter_mut().find(|row| row.hash == hash);
-            let none = || Error::NoSuchOwner { kind: OwnerKind::Team.name(), id: team.into() };
-            let profile = &mut row.ok_or_else(none)?.profile;
-            edit(&mut profile.members);
-            profile.check()
+        self.transact(|all| {
+            all.edit_members(team, |members| {
+                edit(members);
+                Ok(())
+            })
         })
     }
 

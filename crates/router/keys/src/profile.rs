@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::Error;
+use crate::{Error, Period};
 
 /// Longest id of a user or a team, in bytes.
 pub(crate) const ID_BYTES_MAX: usize = 200;
@@ -64,7 +64,23 @@ pub struct Profile {
     pub about: Map<String, Value>,
 }
 
+/// The name of the period in what is said of a key, a user or a team.
+const PERIOD: &str = "budget_duration";
+
 impl Profile {
+    /// Of what has no budget: how long one lasts that it is given later.
+    pub fn kept_period(&self) -> Option<Period> {
+        self.about.get(PERIOD)?.as_str()?.parse().ok()
+    }
+
+    /// Keeps that, or forgets it.
+    pub fn keep_period(&mut self, period: Option<Period>) {
+        match period {
+            Some(period) => drop(self.about.insert(PERIOD.into(), period.to_string().into())),
+            None => drop(self.about.remove(PERIOD)),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         let ids = self.user.iter().chain(&self.team).chain(self.members.iter().map(|m| &m.user));
         for id in ids {

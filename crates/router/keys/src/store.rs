@@ -13,10 +13,10 @@ use crate::entry::{Entries, Entry, KeyInfo, lock};
 use crate::error::from_sqlite;
 use crate::files::{FILES, Identity, beside, identity};
 use crate::grant::Grant;
-use crate::table::{self, Counts, Filter, KeyRow, Unread, UsageKey, UsageRow};
+use crate::table::{self, Counts, Filter, Unread, UsageKey, UsageRow};
 use crate::tags::Tags;
 use crate::{
-    Ask, Clock, Error, KeyId, Limits, Now, Profile, Refusal, Secret, calendar, schema, secret, total,
+    Ask, Clock, Error, KeyId, Limits, Now, Profile, Refusal, Secret, calendar, own, schema, secret, total,
 };
 
 /// How a store works.
@@ -59,6 +59,8 @@ pub(crate) struct Inner {
     used: Mutex<HashMap<UsageKey, Counts>>,
     /// The same by the requests' tags.
     pub(crate) tags: Tags,
+    /// The server's own key.
+    pub(crate) own: Arc<Entry>,
     /// Why nothing can be written, while that is so.
     fault: RwLock<Option<String>>,
     /// Never locked while a request waits.
@@ -131,6 +133,7 @@ impl Store {
             entries: RwLock::default(),
             used: Mutex::default(),
             tags: Tags::default(),
+            own: Arc::new(own::entry()),
             fault: RwLock::default(),
             file: Mutex::new(File { db, data_version: -1, pruned: None, opened, look_at, raw }),
             stop: Mutex::new(false),
@@ -228,20 +231,8 @@ impl Store {
         limits: Limits,
         profile: Profile,
     ) -> Result<(Secret, KeyInfo), Error> {
-        check_name(name)?;
-        limits.check()?;
-        profile.check()?;
-        let secret = Secret::new()?;
-        let Some(hash) = secret::hash(secret.reveal()) else {
-            return Err(Error::NoRandomness("it made no key".into()));
-        };
-        let row = KeyRow { profile, ..KeyRow::new(hash, name, limits, self.inner.clock().now().unix) };
-        self.inner.transact::<Error>(|rows| {
-            table::check_team(rows, &row.profile)?;
-            rows.push(row);
-            Ok(())
-        })?;
-        let entry = self.inner.get(KeyId::of(&hash)).ok_or_else(|| Error::NoSuchKey(name.into()))?;
+        let (secret, id) = self.transact(|all| all.create(name, limits, profile))?;
+        let entry = self.inner.get(id).ok_or_else(|| Error::NoSuchKey(name.into()))?;
         Ok((secret, self.inner.info(&entry)))
     }
 
@@ -292,14 +283,7 @@ impl Store {
     /// # Errors
     /// As [`Store::revoke`].
     pub fn revoke_all(&self, ids: &[KeyId]) -> Result<(), Error> {
-        let now = self.inner.clock().now().unix;
-        self.inner.transact(|rows| {
-            ids.iter().try_for_each(|id| {
-                let row = table::find(rows, *id)?;
-                row.revoked = row.revoked.or(Some(now));
-                Ok(())
-            })
-        })
+        self.transact(|all| ids.iter().try_for_each(|id| all.revoke(*id)))
     }
 
     /// Gives a key other limits, and another name if there is one. What it has spent counts on.
@@ -323,28 +307,7 @@ impl Store {
         id: KeyId,
         edit: impl FnOnce(&mut Draft) -> Result<(), E>,
     ) -> Result<(), E> {
-        let now = self.inner.clock().now().unix;
-        self.inner.transact(|rows| {
-            let row = table::find(rows, id)?;
-            let mut draft =
-                Draft { name: row.name.clone(), limits: row.limits.clone(), profile: row.profile.clone() };
-            edit(&mut draft)?;
-            if draft.name != row.name {
-                if let Some(kind) = row.kind {
-                    return Err(Error::Invalid(format!("the id of a {} stays as it is", kind.name())).into());
-                }
-                check_name(&draft.name)?;
-            }
-            draft.limits.check()?;
-            draft.profile.check()?;
-            if draft.profile.team != row.profile.team {
-                table::check_team(rows, &draft.profile)?;
-            }
-            let row = table::find(rows, id)?;
-            row.limit(draft.limits, now);
-            (row.name, row.profile) = (draft.name, draft.profile);
-            Ok(())
-        })
+        self.transact(|all| all.edit(id, edit))
     }
 
     /// What was used, up to now.

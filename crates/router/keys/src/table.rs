@@ -57,20 +57,6 @@ impl KeyRow {
     }
 }
 
-/// The row of that id.
-pub fn find(rows: &mut [KeyRow], id: KeyId) -> Result<&mut KeyRow, Error> {
-    let row = rows.iter_mut().find(|r| KeyId::of(&r.hash) == id);
-    row.ok_or_else(|| Error::NoSuchKey(id.to_string()))
-}
-
-/// Refuses a key of a team that is not there.
-pub fn check_team(rows: &[KeyRow], profile: &Profile) -> Result<(), Error> {
-    let Some(team) = &profile.team else { return Ok(()) };
-    let (kind, hash) = (OwnerKind::Team, OwnerKind::Team.hash(team));
-    let is_there = rows.iter().any(|row| row.hash == hash);
-    if is_there { Ok(()) } else { Err(Error::NoSuchOwner { kind: kind.name(), id: team.clone() }) }
-}
-
 /// Refuses more rows than are kept in memory.
 pub fn check_many(rows: usize) -> Result<(), Error> {
     let fits = i64::try_from(rows).is_ok_and(|n| n <= KEYS_MAX);

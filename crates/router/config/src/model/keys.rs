@@ -16,6 +16,8 @@ pub struct KeysSettings {
     pub budget_duration: Option<Duration>,
     /// `litellm_settings.default_key_generate_params`: what a new key gets where its maker does not say.
     pub defaults: KeyDefaults,
+    /// `litellm_settings.upperbound_key_generate_params`: the most that a request for a key can ask for.
+    pub bounds: KeyBounds,
     /// `keys.usage_days`: how long the usage by day is kept (400).
     pub usage_days: u32,
 }
@@ -28,6 +30,7 @@ impl Default for KeysSettings {
             max_budget: None,
             budget_duration: None,
             defaults: KeyDefaults::default(),
+            bounds: KeyBounds::default(),
             usage_days: 400,
         }
     }
@@ -50,4 +53,25 @@ pub struct KeyDefaults {
     pub tpm_limit: Option<u64>,
     /// `max_parallel_requests`.
     pub max_parallel_requests: Option<u32>,
+    /// `user_id`.
+    pub user: Option<String>,
+    /// `team_id`.
+    pub team: Option<String>,
+}
+
+/// The most that a request for a key can ask for. `None` is no bound.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct KeyBounds {
+    /// `max_budget` in USD.
+    pub max_budget: Option<f64>,
+    /// `budget_duration`.
+    pub budget_duration: Option<Duration>,
+    /// `duration`: how long the key is good.
+    pub duration: Option<Duration>,
+    /// `max_parallel_requests`.
+    pub max_parallel_requests: Option<u64>,
+    /// `tpm_limit`.
+    pub tpm_limit: Option<u64>,
+    /// `rpm_limit`.
+    pub rpm_limit: Option<u64>,
 }

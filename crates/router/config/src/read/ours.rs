@@ -2,9 +2,9 @@
 
 use crate::fields::Fields;
 use crate::problem::quoted;
-use crate::sections::{KEY_PARAMS, SERVER};
+use crate::sections::{KEY_BOUNDS, KEY_PARAMS, SERVER};
 use crate::yaml::Value;
-use crate::{KeyDefaults, KeysSettings, PriceList, Secret, ServerSettings};
+use crate::{KeyBounds, KeyDefaults, KeysSettings, PriceList, Secret, ServerSettings};
 
 /// `server`, and what `general_settings` says of it.
 pub(crate) fn server(fields: &Fields, general: Option<&Fields>) -> ServerSettings {
@@ -109,6 +109,18 @@ pub(crate) fn keys(
                 rpm_limit: p.count("rpm_limit", 0),
                 tpm_limit: p.count("tpm_limit", 0),
                 max_parallel_requests: p.count("max_parallel_requests", 0),
+                user: p.name("user_id"),
+                team: p.name("team_id"),
+            };
+        }
+        if let Some(p) = l.section("upperbound_key_generate_params", &KEY_BOUNDS) {
+            out.bounds = KeyBounds {
+                max_budget: p.number("max_budget", 0.0, f64::MAX),
+                budget_duration: p.limit("budget_duration"),
+                duration: p.limit("duration"),
+                max_parallel_requests: p.count("max_parallel_requests", 0),
+                tpm_limit: p.count("tpm_limit", 0),
+                rpm_limit: p.count("rpm_limit", 0),
             };
         }
     }

@@ -49,6 +49,12 @@ pub static LITELLM: Section = Section {
             "what a new key gets where its maker does not say",
         )
         .guard(),
+        key(
+            "upperbound_key_generate_params",
+            Kind::Section(&KEY_BOUNDS),
+            "the most that /key/generate and /key/update give a key; where a request does not say, a new key gets it",
+        )
+        .guard(),
     ],
     warned: &[
         (
@@ -104,6 +110,7 @@ pub static LITELLM: Section = Section {
                 "argilla_batch_size",
                 "argilla_transformation_object",
                 "generic_logger_headers",
+                "default_team_settings",
                 "cold_storage_custom_logger",
                 "allow_dynamic_callback_disabling",
                 "include_cost_in_streaming_usage",
@@ -114,12 +121,10 @@ pub static LITELLM: Section = Section {
         (
             &[
                 "default_internal_user_params",
-                "default_team_settings",
                 "default_team_params",
                 "max_internal_user_budget",
                 "internal_user_budget_duration",
                 "default_max_internal_user_budget",
-                "upperbound_key_generate_params",
                 "key_generation_settings",
                 "default_user_params",
                 "personal_key_generation",
@@ -284,11 +289,30 @@ pub static KEY_PARAMS: Section = Section {
         key("rpm_limit", Kind::Count, "requests in a minute").guard(),
         key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
         key("max_parallel_requests", Kind::Count, "requests at once").guard(),
+        key("user_id", Kind::Text, "its user").guard(),
+        key("team_id", Kind::Text, "its team").guard(),
     ],
     warned: &[(
-        &["metadata", "team_id", "user_id", "permissions", "key_alias"],
+        &["metadata", "permissions", "key_alias"],
         "this is said when the key is made (docs/keys.md)",
     )],
+    refused: &[],
+    open: false,
+};
+
+/// `upperbound_key_generate_params`.
+pub static KEY_BOUNDS: Section = Section {
+    name: "upperbound_key_generate_params",
+    doc: "the most that a request for a key can ask for",
+    keys: &[
+        key("max_budget", Kind::Number, "USD").guard(),
+        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
+        key("duration", Kind::Seconds, "how long the key is good").guard(),
+        key("max_parallel_requests", Kind::Count, "requests at once").guard(),
+        key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
+        key("rpm_limit", Kind::Count, "requests in a minute").guard(),
+    ],
+    warned: &[],
     refused: &[],
     open: false,
 };

@@ -315,6 +315,20 @@ fn of_the_proxy() -> Vec<Row> {
             "{max_budget: 1.5, models: [default]}",
             Done(|c| json!([c.keys.defaults.max_budget, c.keys.defaults.models]), json!([1.5, ["default"]])),
         ),
+        litellm(
+            "upperbound_key_generate_params",
+            "{max_budget: 10, duration: 30d, rpm_limit: 5}",
+            Done(
+                |c| {
+                    json!([
+                        c.keys.bounds.max_budget,
+                        seconds(c.keys.bounds.duration),
+                        c.keys.bounds.rpm_limit
+                    ])
+                },
+                json!([10.0, 2_592_000.0, 5]),
+            ),
+        ),
         litellm("max_internal_user_budget", "1", Noted("nothing gets any by default")),
         litellm("prometheus_latency_buckets", "[1]", Noted("/metrics has the figures")),
         litellm("blocked_user_list", "[a]", Refused("must not be ignored")),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use octet_keys::{
-    Ask, Budget, Clock, Draft, Error, KeyId, KeyInfo, Limits, Member, Options, OwnerKind, Period, Prices,
-    Profile, Refusal, Secret, Store, Usage,
+    Ask, Budget, Clock, Draft, Error, Filter, KeyId, KeyInfo, Limits, Member, Options, OwnerKind, Period,
+    Prices, Profile, Refusal, Secret, Store, Usage, own_key,
 };
 
 const START: i64 = 1_795_284_000;
@@ -34,6 +34,49 @@ fn spend(store: &Store, key: &Secret, tokens: u64) -> Result<(), Refusal> {
     let grant = store.authorize(key.reveal(), "m", &ask)?;
     grant.settle(&Usage { input: tokens, ..Usage::default() }, &prices);
     Ok(())
+}
+
+#[test]
+fn changes_are_made_together_or_not_at_all() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(&dir, &clock);
+    let made: Result<KeyId, Error> = store.transact(|all| {
+        all.create_owner(OwnerKind::Team, "t", Limits::default(), Profile::default())?;
+        all.create_owner(OwnerKind::User, "u", Limits::default(), Profile::default())?;
+        // What was made before is there for what follows.
+        Ok(all.create("first", Limits::default(), of(Some("u"), Some("t")))?.1)
+    });
+    let first = made.unwrap();
+    let names = |store: &Store| store.list().iter().map(|k| k.name.clone()).collect::<Vec<_>>();
+    let failed: Result<(), Error> = store.transact(|all| {
+        assert!(all.is_taken("first", None) && !all.is_taken("first", Some(first)));
+        all.create("second", Limits::default(), Profile::default())?;
+        all.revoke(first)?;
+        all.delete_owners(OwnerKind::User, &["u".into()])?;
+        all.delete_owners(OwnerKind::Team, &["t".into(), "none".into()])
+    });
+    assert!(failed.unwrap_err().to_string().contains("there is no team 'none'"));
+    assert_eq!(names(&store), ["first"]);
+    assert!(store.owner(OwnerKind::User, "u").is_ok() && store.list()[0].revoked.is_none());
+    let twice = ["t".to_string(), "t".into()];
+    store.transact::<_, Error>(|all| all.delete_owners(OwnerKind::Team, &twice)).unwrap();
+    assert!(store.list()[0].revoked.is_some() && store.owner(OwnerKind::Team, "t").is_err());
+    drop(store);
+    assert!(open(&dir, &clock).owner(OwnerKind::Team, "t").is_err());
+}
+
+#[test]
+fn the_servers_own_key_is_counted_and_in_no_file() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(&dir, &clock);
+    let prices = Prices::new(0.001, 0.001).unwrap();
+    store.grant_own("m").settle(&Usage { input: 5, ..Usage::default() }, &prices);
+    drop(store.grant_own("m"));
+    drop(store);
+    let store = open(&dir, &clock);
+    let rows = store.usage(&Filter { key: Some(own_key()), ..Filter::default() }).unwrap();
+    assert_eq!((rows.len(), rows[0].requests, rows[0].cost.to_string()), (1, 1, "$0.005".into()));
+    assert!(store.list().is_empty() && store.find("master-key").is_err());
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct Current {
     pub has_total: bool,
     /// Names that lists leave out.
     pub unlisted: HashSet<String>,
+    /// What the configuration says of new keys.
+    pub key_settings: Arc<octet_config::KeysSettings>,
     /// Whether keys are held to their models when another one falls back to those.
     pub guard_fallbacks: bool,
     /// Whether routes go by headers.
@@ -94,6 +96,7 @@ impl Current {
             keys: flags.and(keys),
             has_access_groups: config.deployments.iter().any(|d| !d.info.access_groups.is_empty()),
             has_total: config.keys.max_budget.is_some(),
+            key_settings: Arc::new(config.keys.clone()),
             guard_fallbacks: !config.keys.open_fallbacks,
             places: config.server.max_parallel_requests.map(|n| Arc::new(Semaphore::new(n as usize))),
             about,
@@ -177,6 +180,16 @@ impl Gateway {
         self.store.as_ref()
     }
 
+    /// What the configuration says of new keys.
+    pub fn key_settings(&self) -> Arc<octet_config::KeysSettings> {
+        self.current().key_settings.clone()
+    }
+
+    /// Whether `key` is one of the server's own.
+    pub fn is_own_key(&self, key: &str) -> bool {
+        self.current().keys.has(key)
+    }
+
     /// Who a request comes from, if that is somebody who may come in.
     pub fn admit(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let current = self.current();
@@ -231,8 +244,8 @@ impl Gateway {
         about.flat_map(|a| &a.info.access_groups).map(String::as_str).collect()
     }
 
-    /// Lets a request through that is billed: to a virtual key, and to the budget of all requests where there is one. `bytes` of it
-    /// came.
+    /// Lets a request through that is billed: to its key, and to the budget of all requests where there is one. `bytes` of it came. Without
+    /// a file of keys nothing is billed.
     pub fn authorize(
         &self,
         caller: &Caller,
@@ -240,21 +253,25 @@ impl Gateway {
         bytes: u64,
     ) -> Result<Option<Bill>, ApiError> {
         let current = self.current();
-        if matches!(caller, Caller::Trusted) && !current.has_total {
-            return Ok(None);
-        }
-        let Some(store) = &self.store else {
-            return Err(ApiError::new(ErrorKind::Authentication, "this API key is not known"));
+        let store = match (&self.store, caller) {
+            (Some(store), _) => store,
+            (None, Caller::Trusted) => return Ok(None),
+            (None, Caller::Key(_)) => {
+                return Err(ApiError::new(ErrorKind::Authentication, "this API key is not known"));
+            }
         };
         let name = &request.model;
         let (prices, output_max) = self.dearest(&current, name);
         let output = request.max_tokens.map(u64::from).or(output_max).unwrap_or(OUTPUT_GUESS);
         let ask = Ask { input: bytes / BYTES_PER_TOKEN, output, prices };
         let mut grants = Vec::new();
-        if let Caller::Key(key) = caller {
-            let groups = self.access_groups(&current, name);
-            grants.push(store.authorize_in(&key.secret, name, &groups, &ask).map_err(|e| refused(&e))?);
-        }
+        grants.push(match caller {
+            Caller::Key(key) => {
+                let groups = self.access_groups(&current, name);
+                store.authorize_in(&key.secret, name, &groups, &ask).map_err(|e| refused(&e))?
+            }
+            Caller::Trusted => store.grant_own(name),
+        });
         if current.has_total {
             grants.push(store.authorize_total(name, &ask).map_err(|e| refused(&e))?);
         }

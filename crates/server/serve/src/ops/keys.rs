@@ -34,6 +34,11 @@ impl Keys {
         Self::new(self.0.iter().cloned().chain(more))
     }
 
+    /// Whether this is one of the keys.
+    pub fn has(&self, key: &str) -> bool {
+        self.0.iter().fold(false, |known, k| known | bool::from(k.as_bytes().ct_eq(key.as_bytes())))
+    }
+
     /// The key that a request brings, known or not.
     pub fn sent(headers: &HeaderMap) -> Option<&str> {
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());

@@ -6,7 +6,7 @@ use crate::common::{Fixture, chat, read, with};
 use octet_keys::{Draft, KeyId, Member, OwnerKind, Store};
 use serde_json::{Value, json};
 
-async fn fixture(up: &Upstream, keys: &str) -> (Fixture, tempfile::TempDir) {
+pub async fn fixture(up: &Upstream, keys: &str) -> (Fixture, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let database = folder.path().join("keys.db");
     let text = format!(
@@ -17,13 +17,13 @@ async fn fixture(up: &Upstream, keys: &str) -> (Fixture, tempfile::TempDir) {
     (Fixture::routed(&text).await, folder)
 }
 
-const KEYS: &str = "general_settings: {master_key: sk-master}\nkeys: {database: 'DB'}\n";
+pub const KEYS: &str = "general_settings: {master_key: sk-master}\nkeys: {database: 'DB'}\n";
 
-async fn post(f: &Fixture, key: &str, path: &str, body: &Value) -> (u16, Value) {
+pub async fn post(f: &Fixture, key: &str, path: &str, body: &Value) -> (u16, Value) {
     read(f.request(path, body).bearer_auth(key).send().await.expect("an answer")).await
 }
 
-async fn get(f: &Fixture, key: &str, path: &str) -> (u16, Value) {
+pub async fn get(f: &Fixture, key: &str, path: &str) -> (u16, Value) {
     read(f.client.get(f.url(path)).bearer_auth(key).send().await.expect("an answer")).await
 }
 
@@ -128,6 +128,9 @@ async fn a_key_is_what_was_wished_or_refused() {
         (json!({"rpm_limit": 0}), "rpm is a number from 1"),
         (json!({"max_budget": -1}), "max_budget"),
         (json!({"models": "m"}), "'models': invalid type"),
+        (json!({"rpm_limit": "many"}), "'rpm_limit': invalid type"),
+        (json!({"max_budget": "nan"}), "'max_budget': invalid type"),
+        (json!({"blocked": "perhaps"}), "'blocked' is true or false"),
         (json!({"key_alias": "bob"}), "a key with the alias 'bob' exists"),
         (json!([]), "no JSON object"),
     ] {
@@ -148,7 +151,7 @@ async fn a_key_is_what_was_wished_or_refused() {
         ("/key/list?size=0", "'size'"),
         ("/key/list?organization_id=x", "'organization_id' is not supported"),
         ("/spend/logs?start_date=yesterday", "a date like 2026-11-22"),
-        ("/global/spend/report?group_by=customer", "it is api_key or team"),
+        ("/global/spend/report?group_by=customer", "it is team or api_key"),
         ("/key/info", "'key' is needed"),
     ] {
         let (status, answer) = get(&f, "sk-master", path).await;
@@ -398,7 +401,7 @@ async fn what_was_spent_is_told_by_tags() {
     let key = made["key"].as_str().expect("a key");
     let body = with(&chat("Hello"), json!({"model": "m", "tags": ["blue", "eu"]}));
     assert_eq!(post(&f, key, "/v1/chat/completions", &body).await.0, 200);
-    // The server's own key has no usage of its own, and its tags count all the same; so do those of metadata.
+    // Tags of requests with the server's own key count, too; so do those of metadata.
     let body = with(&chat("Hello"), json!({"model": "m", "metadata": {"tags": ["blue"]}}));
     assert_eq!(post(&f, "sk-master", "/v1/chat/completions", &body).await.0, 200);
     let (status, told) = get(&f, "sk-master", "/spend/tags").await;

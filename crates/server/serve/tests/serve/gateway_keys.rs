@@ -426,11 +426,11 @@ async fn all_requests_together_have_a_budget() {
             assert!(said.contains("the budget of this server is used up; it begins anew on"), "{said}");
         }
     }
-    // It is kept, and usage is that of the keys.
+    // It is kept, and usage is told by key: that of the virtual one and that of the server's own.
     f.app.gateway().unwrap().stop().await;
     store.flush().unwrap();
     assert_eq!(store.total().unwrap().spent, "0.54".parse().unwrap());
-    assert_eq!(store.usage(&Filter::default()).unwrap().len(), 1);
+    assert_eq!(store.usage(&Filter::default()).unwrap().len(), 2);
     drop(f);
     let again = Fixture::routed(&text("0.50")).await;
     assert_eq!(ask(&again, "sk-master", CHAT, &question("free")).await.0, 429);

@@ -10,6 +10,7 @@ mod devices;
 mod gateway_admin;
 mod gateway_cache;
 mod gateway_callbacks;
+mod gateway_changes;
 mod gateway_keys;
 mod gateway_litellm;
 mod gateway_matrix;

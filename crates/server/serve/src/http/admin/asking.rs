@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::response::Response;
 use octet_api::{ApiError, ErrorKind};
-use octet_keys::{Draft, Error, KeyId, KeyInfo, Store};
+use octet_keys::{Error, KeyId, KeyInfo, Store};
 use serde_json::{Map, Value};
 
 use crate::app::App;
@@ -52,32 +52,6 @@ pub fn failed(e: &Error) -> ApiError {
         _ => ErrorKind::Overloaded,
     };
     ApiError::new(kind, e.to_string())
-}
-
-/// An error of a change, whoever found it.
-struct Refused(ApiError);
-
-impl From<Error> for Refused {
-    fn from(e: Error) -> Self {
-        Self(failed(&e))
-    }
-}
-
-/// Changes a key, a user or a team as the file has it. Where that fails, nothing is changed.
-pub fn edit(
-    store: &Store,
-    id: KeyId,
-    change: impl FnOnce(&mut Draft) -> Result<(), ApiError>,
-) -> Result<(), ApiError> {
-    store.edit_for(id, |draft| change(draft).map_err(Refused)).map_err(|Refused(e)| e)
-}
-
-/// Blocks a key, a user or a team, or unblocks it.
-pub fn set_blocked(store: &Store, id: KeyId, blocked: bool) -> Result<(), ApiError> {
-    edit(store, id, |draft| {
-        draft.profile.blocked = blocked;
-        Ok(())
-    })
 }
 
 /// Work on the file, which may wait for the disk.

@@ -6,13 +6,15 @@ use axum::Router;
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
-use octet_api::{ApiError, shortened};
-use octet_keys::{KeyId, KeyInfo, OwnerKind, Store};
+use octet_api::ApiError;
+use octet_keys::{KeyId, KeyInfo, OwnerKind, Secret, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, edit, failed, find, needed, posted, set_blocked, texts, wrong};
+use super::asking::{Asked, Page, asked, failed, find, needed, posted, texts, wrong};
+use super::changes::{change, set_blocked, transact};
+use super::rules::KeyRules;
 use super::shapes::{self, UNNAMED, owner};
-use super::wish::{Of, Wish};
+use super::wish::{Of, Wish, boolean};
 use crate::app::App;
 
 /// The endpoints.
@@ -29,35 +31,34 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// `POST /key/generate`: a new key, whose secret is in the answer and nowhere else.
 async fn generate(State(app): State<Arc<App>>, request: Request) -> Response {
-    posted(app, request, |store, fields| {
+    let rules = KeyRules::of(&app);
+    posted(app, request, move |store, mut fields| {
+        rules.fill(&mut fields);
+        rules.hold(&mut fields, true)?;
         let wish = Wish::read(Of::Key, fields, None)?;
         let notes = wish.notes.clone();
-        Ok((make(store, wish)?.into(), notes))
+        let made = transact(store, |all| all.create(wish))?;
+        Ok((told(store, made)?.into(), notes))
     })
     .await
 }
 
-/// Makes a key; its secret is in the answer.
-pub fn make(store: &Store, wish: Wish) -> Result<Map<String, Value>, ApiError> {
-    let name = wish.name.unwrap_or_else(|| UNNAMED.into());
-    check_alias(store, &name, None)?;
-    let (secret, info) = store.create_for(&name, wish.limits, wish.profile).map_err(|e| failed(&e))?;
-    let mut out = shapes::key(&info);
+/// A key that was just made, with its secret.
+pub fn told(store: &Store, (secret, id): (Secret, KeyId)) -> Result<Map<String, Value>, ApiError> {
+    let mut out = shapes::key(&find(store, &id.to_string())?);
     out.insert("key".into(), secret.reveal().into());
-    out.insert("token_id".into(), info.id.to_string().into());
+    out.insert("token_id".into(), id.to_string().into());
     Ok(out)
 }
 
 /// `POST /key/update`: other limits for a key. What is not named stays.
 async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
-    posted(app, request, |store, mut fields| {
+    let rules = KeyRules::of(&app);
+    posted(app, request, move |store, mut fields| {
         let key = needed(&mut fields, "key", "the key, or its token")?;
         let old = find(store, &key)?;
-        let mut notes = Vec::new();
-        edit(store, old.id, |draft| {
-            notes = Wish::change(Of::Key, fields, draft)?;
-            if draft.name == old.name { Ok(()) } else { check_alias(store, &draft.name, Some(old.id)) }
-        })?;
+        rules.hold(&mut fields, false)?;
+        let notes = change(store, Of::Key, old.id, fields)?;
         let mut out = shapes::key(&find(store, &old.id.to_string())?);
         out.insert("key".into(), key.into());
         Ok((out.into(), notes))
@@ -133,21 +134,14 @@ async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
                 && is_of("team_id", owner(k, OwnerKind::Team))
         };
         let all: Vec<KeyInfo> = store.list().into_iter().filter(is_asked).collect();
-        let full = query.get("return_full_object").is_some_and(|v| v == "true");
+        let full = match query.get("return_full_object") {
+            Some(text) => boolean("return_full_object", &text.as_str().into())?.unwrap_or(false),
+            None => false,
+        };
         let shown = |k: &KeyInfo| if full { shapes::key(k).into() } else { Value::from(k.id.to_string()) };
         let keys: Vec<Value> = page.of(&all).map(shown).collect();
         let (current, _, pages) = page.figures(all.len());
         Ok(json!({"keys": keys, "total_count": all.len(), "current_page": current, "total_pages": pages}))
     })
     .await
-}
-
-/// Refuses an alias that another key has.
-pub fn check_alias(store: &Store, name: &str, own: Option<KeyId>) -> Result<(), ApiError> {
-    let taken = |k: &KeyInfo| k.revoked.is_none() && k.name == name && Some(k.id) != own;
-    if name != UNNAMED && store.list().iter().any(taken) {
-        let what = format!("a key with the alias '{}' exists", shortened(name));
-        return Err(wrong("key_alias", what));
-    }
-    Ok(())
 }

@@ -10,12 +10,16 @@
 //! | `spend` | `/spend/...`, `/global/spend/report` |
 //! | `status` | `/admin/status`; the page itself is `page`'s |
 //! | `wish` | what a key, a user or a team is to be |
+//! | `rules` | what the configuration says of new keys |
 //! | `shapes` | these as they are told |
+//! | `changes` | changes that are made whole or not at all |
 //! | `asking` | who may ask, and how the file is waited for |
 
 mod asking;
 mod cache;
+mod changes;
 mod keys;
+mod rules;
 mod shapes;
 mod spend;
 mod status;

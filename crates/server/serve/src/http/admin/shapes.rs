@@ -25,10 +25,14 @@ pub fn key(k: &KeyInfo) -> Map<String, Value> {
 
 /// A user.
 pub fn user(store: &Store, u: &KeyInfo) -> Map<String, Value> {
+    user_in(&store.owners(OwnerKind::Team), u)
+}
+
+/// A user, where these are all teams.
+pub fn user_in(teams: &[KeyInfo], u: &KeyInfo) -> Map<String, Value> {
     let mut out = limits(u);
     let is_member = |team: &&KeyInfo| team.profile.members.iter().any(|m| m.user == u.name);
-    let teams: Vec<String> =
-        store.owners(OwnerKind::Team).iter().filter(is_member).map(|team| team.name.clone()).collect();
+    let teams: Vec<&str> = teams.iter().filter(is_member).map(|team| team.name.as_str()).collect();
     let about = |name: &str| u.profile.about.get(name).cloned().unwrap_or_default();
     let more = json!({
         "user_id": u.name,
@@ -78,7 +82,7 @@ fn limits(k: &KeyInfo) -> Map<String, Value> {
     let limits = &k.limits;
     let all = limits.models.iter().any(|m| m == "*");
     let budget = limits.budget;
-    let period = budget.map(|b| b.period).filter(|p| *p != Period::Ever);
+    let period = budget.map_or(k.profile.kept_period(), |b| Some(b.period)).filter(|p| *p != Period::Ever);
     let mut out = Map::new();
     let more = json!({
         "models": if all { &[][..] } else { &limits.models[..] },

@@ -8,7 +8,7 @@ use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use axum::routing::get;
 use octet_api::{ApiError, shortened};
-use octet_keys::{Filter, KeyId, KeyInfo, OwnerKind, Store, TagRow, UsageRow, Usd, calendar};
+use octet_keys::{Filter, KeyId, KeyInfo, OwnerKind, Store, TagRow, UsageRow, Usd, calendar, own_key};
 use serde_json::{Map, Value, json};
 
 use super::asking::{Asked, asked, failed, find, wrong};
@@ -23,13 +23,23 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/global/spend/report", get(report))
 }
 
-/// All keys, also those that were deleted.
+/// All keys, also those that were deleted, and the server's own.
 type Keys = HashMap<KeyId, KeyInfo>;
+
+/// What LiteLLM calls the server's own key, and its user.
+const OWN_KEY: &str = "litellm_proxy_master_key";
+const OWN_USER: &str = "default_user_id";
+
+/// A key as it is told: the secret of none.
+fn token(id: KeyId) -> String {
+    if id == own_key() { OWN_KEY.into() } else { id.to_string() }
+}
 
 /// `GET /spend/logs?start_date=&end_date=&api_key=&user_id=&team_id=`: what was spent on each day. Requests are not kept one by one.
 async fn logs(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+    let own = names_own_key(&app, &query);
     asked(app, request, move |store| {
-        let (keys, rows) = used(store, &query)?;
+        let (keys, rows) = used(store, &query, own)?;
         let of = |row: &UsageRow, kind| keys.get(&row.key).and_then(|k| owner(k, kind)).map(String::from);
         let day = |(day, rows): (&i64, &Vec<UsageRow>)| {
             let mut out = Map::from_iter(sums(rows));
@@ -37,7 +47,7 @@ async fn logs(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
             out.insert("spend".into(), out["total_cost"].clone());
             out.insert("requests".into(), rows.iter().map(|r| r.requests).sum::<u64>().into());
             out.insert("models".into(), by(rows, |r| Some(r.model.clone())).into());
-            out.insert("api_keys".into(), by(rows, |r| Some(r.key.to_string())).into());
+            out.insert("api_keys".into(), by(rows, |r| Some(token(r.key))).into());
             out.insert("users".into(), by(rows, |r| of(r, OwnerKind::User)).into());
             out.insert("teams".into(), by(rows, |r| of(r, OwnerKind::Team)).into());
             Value::from(out)
@@ -47,22 +57,31 @@ async fn logs(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
     .await
 }
 
-/// `GET /global/spend/report?start_date=&end_date=&group_by=&api_key=&internal_user_id=&team_id=`: what each key spent, and on which models; or
-/// what each team did on each day.
+/// `GET /global/spend/report?start_date=&end_date=&group_by=&api_key=&internal_user_id=&team_id=`: what each team did on each day; or what
+/// each key spent, and on which models. Of one key or user it is always the latter.
 async fn report(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+    let own = names_own_key(&app, &query);
     asked(app, request, move |store| {
-        let group = query.get("group_by").map_or("api_key", String::as_str);
-        let (keys, rows) = used(store, &query)?;
+        let of_one = ["api_key", "internal_user_id"].iter().any(|name| query.contains_key(*name));
+        let group = query.get("group_by").map_or("team", String::as_str);
+        let (keys, rows) = used(store, &query, own)?;
         match group {
+            _ if of_one => Ok(by_key(&keys, rows)),
             "api_key" => Ok(by_key(&keys, rows)),
             "team" => Ok(by_team(store, &keys, rows)),
             other => {
-                let what = format!("'group_by={}' is not supported: it is api_key or team", shortened(other));
+                let what = format!("'group_by={}' is not supported: it is team or api_key", shortened(other));
                 Err(wrong("group_by", what))
             }
         }
     })
     .await
+}
+
+/// Whether a query asks for what was spent with the server's own key.
+fn names_own_key(app: &App, query: &Asked) -> bool {
+    let is_own = |key: &String| key == OWN_KEY || app.gateway().is_some_and(|g| g.is_own_key(key));
+    query.get("api_key").is_some_and(is_own)
 }
 
 fn by_key(keys: &Keys, rows: Vec<UsageRow>) -> Value {
@@ -74,7 +93,7 @@ fn by_key(keys: &Keys, rows: Vec<UsageRow>) -> Value {
         };
         let known = keys.get(key);
         let mut out = Map::from_iter(sums(rows));
-        out.insert("api_key".into(), key.to_string().into());
+        out.insert("api_key".into(), token(*key).into());
         out.insert("key_alias".into(), known.map(|k| k.name.clone()).into());
         out.insert("user_id".into(), known.and_then(|k| k.profile.user.clone()).into());
         out.insert("team_id".into(), known.and_then(|k| k.profile.team.clone()).into());
@@ -97,7 +116,7 @@ fn by_team(store: &Store, keys: &Keys, rows: Vec<UsageRow>) -> Value {
     let of = |row: &UsageRow| keys.get(&row.key).and_then(|k| k.profile.team.clone());
     let team = |(id, rows): (&Option<String>, &Vec<UsageRow>)| {
         let detail = |r: &UsageRow| {
-            let key = keys.get(&r.key).map_or_else(|| r.key.to_string(), |k| k.name.clone());
+            let key = keys.get(&r.key).map_or_else(|| token(r.key), |k| k.name.clone());
             json!({"model": r.model, "api_key": key, "spend": r.cost.dollars(), "total_tokens": r.usage.tokens()})
         };
         let name = id.as_ref().map(|id| names.get(id).unwrap_or(id).clone());
@@ -136,11 +155,17 @@ fn day(query: &Asked, name: &str) -> Result<Option<i64>, ApiError> {
 }
 
 /// Usage between two days, of one key, user or team, or all; and all keys.
-fn used(store: &Store, query: &Asked) -> Result<(Keys, Vec<UsageRow>), ApiError> {
-    let key = query.get("api_key").map(|key| find(store, key)).transpose()?.map(|k| k.id);
+fn used(store: &Store, query: &Asked, own: bool) -> Result<(Keys, Vec<UsageRow>), ApiError> {
+    let key = match query.get("api_key") {
+        Some(_) if own => Some(own_key()),
+        Some(key) => Some(find(store, key)?.id),
+        None => None,
+    };
     let filter =
         Filter { key, model: None, from_day: day(query, "start_date")?, to_day: day(query, "end_date")? };
-    let keys: Keys = store.list().into_iter().map(|k| (k.id, k)).collect();
+    let mut own = store.own();
+    (own.name, own.profile.user) = (OWN_KEY.into(), Some(OWN_USER.into()));
+    let keys: Keys = store.list().into_iter().chain([own]).map(|k| (k.id, k)).collect();
     let text = |name: &str| query.get(name).filter(|v| !v.is_empty());
     let (user, team) = (text("user_id").or_else(|| text("internal_user_id")), text("team_id"));
     let is = |row: &UsageRow, kind, wanted: Option<&String>| {

@@ -10,11 +10,10 @@ use octet_api::{ApiError, ErrorKind};
 use octet_keys::{KeyInfo, OwnerKind, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{
-    Asked, Page, asked, edit, failed, is_nothing, needed, posted, set_blocked, texts, wrong,
-};
+use super::asking::{Asked, Page, asked, failed, is_nothing, needed, posted, texts, wrong};
+use super::changes::{Changes, EMAIL, change, last_of_each, set_blocked, transact};
 use super::shapes;
-use super::users::{ensure, enter, join, new_id, with_email};
+use super::users::{new_id, with_email};
 use super::wish::{Of, Wish, member, read};
 use crate::app::App;
 
@@ -42,13 +41,14 @@ async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
         let id = fields.shift_remove("team_id").filter(|v| !v.is_null());
         let id = id.map(|v| read::<String>("team_id", v)).transpose()?.flatten().unwrap_or_else(new_id);
         let mut wish = Wish::read(Of::Team, fields, None)?;
-        for member in std::mem::take(&mut wish.profile.members) {
-            enter(&mut wish.profile.members, member);
-        }
-        let made = store.create_owner(OwnerKind::Team, &id, wish.limits, wish.profile);
-        let team = made.map_err(|e| failed(&e))?;
-        team.profile.members.iter().try_for_each(|member| ensure(store, &member.user, None))?;
-        Ok((shapes::team(&find(store, &id)?).into(), wish.notes))
+        let members = last_of_each(std::mem::take(&mut wish.profile.members).into_iter());
+        wish.profile.members.clone_from(&members);
+        let notes = std::mem::take(&mut wish.notes);
+        transact(store, |all| {
+            all.create_owner(OwnerKind::Team, &id, wish)?;
+            members.iter().try_for_each(|member| all.ensure_user(&member.user, None).map(drop))
+        })?;
+        Ok((shapes::team(&find(store, &id)?).into(), notes))
     })
     .await
 }
@@ -62,11 +62,7 @@ async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
             return Err(wrong("members_with_roles", what));
         }
         fields.shift_remove("members_with_roles");
-        let mut notes = Vec::new();
-        edit(store, old.id, |draft| {
-            notes = Wish::change(Of::Team, fields, draft)?;
-            Ok(())
-        })?;
+        let notes = change(store, Of::Team, old.id, fields)?;
         let data = shapes::team(&find(store, &old.name)?);
         Ok((json!({"team_id": old.name, "data": data}), notes))
     })
@@ -80,10 +76,7 @@ async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
         if ids.is_empty() {
             return Err(wrong("team_ids", "'team_ids' is needed: a list of ids"));
         }
-        ids.iter().try_for_each(|id| find(store, id).map(drop))?;
-        for id in &ids {
-            store.delete_owner(OwnerKind::Team, id).map_err(|e| failed(&e))?;
-        }
+        transact(store, |all| all.delete_owners(OwnerKind::Team, &ids))?;
         Ok((json!({"deleted_teams": ids}), Vec::new()))
     })
     .await
@@ -125,26 +118,51 @@ async fn member_add(State(app): State<Arc<App>>, request: Request) -> Response {
             ));
         }
         nothing_else(&fields, "members")?;
-        let mut updated = Vec::new();
-        for mut fields in members {
-            let email = fields.get("user_email").and_then(Value::as_str).map(String::from);
-            if fields.get("user_id").is_none_or(is_nothing)
-                && let Some(email) = &email
-            {
-                let id = with_email(store, email).map_or_else(new_id, |user| user.name);
-                fields.insert("user_id".into(), id.into());
-            }
-            let member = member(&fields)?;
-            ensure(store, &member.user, email.as_deref())?;
-            let user = store.owner(OwnerKind::User, &member.user).map_err(|e| failed(&e))?;
-            join(store, &team, member)?;
-            updated.push(Value::from(shapes::user(store, &user)));
-        }
+        let users = transact(store, |all| {
+            all.need_team(&team)?;
+            enter(all, &team, members)
+        })?;
+        let teams = store.owners(OwnerKind::Team);
+        let user = |id: &String| {
+            let user = store.owner(OwnerKind::User, id).map_err(|e| failed(&e))?;
+            Ok(Value::from(shapes::user_in(&teams, &user)))
+        };
+        let updated = users.iter().map(user).collect::<Result<Value, ApiError>>()?;
         let mut out = shapes::team(&find(store, &team)?);
         shapes::add(&mut out, json!({"updated_users": updated, "updated_team_memberships": []}));
         Ok((out.into(), Vec::new()))
     })
     .await
+}
+
+/// Makes these users members of a team, and says who they are. Who is known by an address is that user; who is not known is made.
+fn enter(
+    all: &mut Changes<'_, '_>,
+    team: &str,
+    wanted: Vec<Map<String, Value>>,
+) -> Result<Vec<String>, ApiError> {
+    let mut by_email = all.users_by_email();
+    let mut members = Vec::with_capacity(wanted.len());
+    for mut fields in wanted {
+        let email = fields.get(EMAIL).and_then(Value::as_str).map(String::from);
+        if fields.get("user_id").is_none_or(is_nothing)
+            && let Some(email) = &email
+        {
+            let id = by_email.entry(email.clone()).or_insert_with(new_id);
+            fields.insert("user_id".into(), id.as_str().into());
+        }
+        let member = member(&fields)?;
+        if all.ensure_user(&member.user, email.as_deref())?
+            && let Some(email) = email
+            && by_email.insert(email, member.user.clone()).is_some_and(|user| user != member.user)
+        {
+            return Err(wrong(EMAIL, "another user has this 'user_email'"));
+        }
+        members.push(member);
+    }
+    let users = last_of_each(members.iter().cloned()).into_iter().map(|member| member.user).collect();
+    all.join(team, members)?;
+    Ok(users)
 }
 
 /// `POST /team/member_delete`: of a `user_id`, or of a `user_email`. The user stays, with the keys.

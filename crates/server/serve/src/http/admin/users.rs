@@ -1,5 +1,6 @@
 //! `/user/...`: users, whose limits hold for all of their keys together. Called by the routes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Router;
@@ -7,11 +8,13 @@ use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use octet_api::{ApiError, ErrorKind};
-use octet_keys::{KeyInfo, Limits, Member, OwnerKind, Profile, Store};
+use octet_keys::{KeyInfo, Member, OwnerKind, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, edit, failed, posted, set_blocked, texts, wrong};
-use super::wish::{Of, Wish, read};
+use super::asking::{Asked, Page, asked, failed, posted, texts, wrong};
+use super::changes::{EMAIL, change, set_all_blocked, transact};
+use super::rules::KeyRules;
+use super::wish::{Of, Wish, boolean, read};
 use super::{keys, shapes};
 use crate::app::App;
 
@@ -30,38 +33,33 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// `POST /user/new`: a user, and a key of this user unless `auto_create_key` is false.
 async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
-    posted(app, request, |store, mut fields| {
+    let rules = KeyRules::of(&app);
+    posted(app, request, move |store, mut fields| {
         let id = fields.shift_remove("user_id").filter(|v| !v.is_null());
         let id = id.map(|v| read::<String>("user_id", v)).transpose()?.flatten().unwrap_or_else(new_id);
-        let with_key =
-            fields.shift_remove("auto_create_key").filter(|v| !v.is_null()).is_none_or(|v| v == true);
+        let with_key = fields.shift_remove("auto_create_key").unwrap_or_default();
+        let with_key = boolean("auto_create_key", &with_key)?.unwrap_or(true);
         let teams = texts(&mut fields, "teams")?;
         // These are the key's.
-        let own = ["key_alias", "duration"]
-            .map(|name| (name.to_string(), fields.shift_remove(name).unwrap_or_default()));
+        let mut own = Map::new();
+        for name in ["key_alias", "duration"] {
+            own.insert(name.into(), fields.shift_remove(name).unwrap_or_default());
+        }
+        rules.hold(&mut own, true)?;
         let wish = Wish::read(Of::User, fields, None)?;
-        if let Some(email) = wish.profile.about.get("user_email").and_then(Value::as_str)
-            && with_email(store, email).is_some()
-        {
-            return Err(wrong("user_email", "a user with this 'user_email' exists"));
-        }
-        let mut key = Wish::read(Of::Key, own.into_iter().collect(), None)?;
-        if let Some(alias) = &key.name {
-            keys::check_alias(store, alias, None)?;
-        }
-        let teams = teams.iter().map(|team| find_team(store, team)).collect::<Result<Vec<_>, _>>()?;
-        let user =
-            store.create_owner(OwnerKind::User, &id, wish.limits, wish.profile).map_err(|e| failed(&e))?;
-        for team in teams {
-            join(store, &team.name, Member { user: id.clone(), role: "user".into() })?;
-        }
-        let mut out = Map::new();
-        if with_key {
-            key.profile.user = Some(id);
-            out = keys::make(store, key)?;
-        }
-        out.extend(shapes::user(store, &user));
-        Ok((out.into(), wish.notes))
+        let mut key = Wish::read(Of::Key, own, None)?;
+        key.profile.user = Some(id.clone());
+        let notes = wish.notes.clone();
+        let made = transact(store, |all| {
+            all.create_owner(OwnerKind::User, &id, wish)?;
+            for team in &teams {
+                all.join(team, vec![Member { user: id.clone(), role: "user".into() }])?;
+            }
+            with_key.then(|| all.create(key)).transpose()
+        })?;
+        let mut out = made.map_or(Ok(Map::new()), |made| keys::told(store, made))?;
+        out.extend(shapes::user(store, &find(store, &id)?));
+        Ok((out.into(), notes))
     })
     .await
 }
@@ -78,11 +76,7 @@ async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
                 with_email(store, email).ok_or_else(none)?
             }
         };
-        let mut notes = Vec::new();
-        edit(store, old.id, |draft| {
-            notes = Wish::change(Of::User, fields, draft)?;
-            Ok(())
-        })?;
+        let notes = change(store, Of::User, old.id, fields)?;
         let data = shapes::user(store, &find(store, &old.name)?);
         Ok((json!({"user_id": old.name, "data": data}), notes))
     })
@@ -92,10 +86,8 @@ async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
 /// `POST /user/delete`: deletes users and their keys. Says how many.
 async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
     posted(app, request, |store, mut fields| {
-        let users = wanted(store, &mut fields)?;
-        for user in &users {
-            store.delete_owner(OwnerKind::User, &user.name).map_err(|e| failed(&e))?;
-        }
+        let users: Vec<String> = wanted(store, &mut fields)?.into_iter().map(|user| user.name).collect();
+        transact(store, |all| all.delete_owners(OwnerKind::User, &users))?;
         Ok((users.len().into(), Vec::new()))
     })
     .await
@@ -114,10 +106,9 @@ async fn unblock(State(app): State<Arc<App>>, request: Request) -> Response {
 async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     posted(app, request, move |store, mut fields| {
         let users = wanted(store, &mut fields)?;
-        for user in &users {
-            set_blocked(store, user.id, blocked)?;
-        }
-        let told = |u: &KeyInfo| Ok(Value::from(shapes::user(store, &find(store, &u.name)?)));
+        set_all_blocked(store, &users.iter().map(|user| user.id).collect::<Vec<_>>(), blocked)?;
+        let teams = store.owners(OwnerKind::Team);
+        let told = |u: &KeyInfo| Ok(Value::from(shapes::user_in(&teams, &find(store, &u.name)?)));
         let users = users.iter().map(told).collect::<Result<Value, ApiError>>()?;
         let name = if blocked { "blocked_users" } else { "unblocked_users" };
         Ok((json!({name: users}), Vec::new()))
@@ -125,9 +116,11 @@ async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     .await
 }
 
-/// The users that a body names; all of them exist.
+/// The users that a body names, each once; all of them exist.
 fn wanted(store: &Store, fields: &mut Map<String, Value>) -> Result<Vec<KeyInfo>, ApiError> {
-    let ids = texts(fields, "user_ids")?;
+    let mut ids = texts(fields, "user_ids")?;
+    let mut seen = HashSet::new();
+    ids.retain(|id| seen.insert(id.clone()));
     if ids.is_empty() {
         return Err(wrong("user_ids", "'user_ids' is needed: a list of ids"));
     }
@@ -177,9 +170,9 @@ async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
             let members = find_team(store, team)?.profile.members;
             all.retain(|u| members.iter().any(|m| m.user == u.name));
         }
-        let keys = store.list();
+        let (keys, teams) = (store.list(), store.owners(OwnerKind::Team));
         let user = |u: &KeyInfo| {
-            let mut out = shapes::user(store, u);
+            let mut out = shapes::user_in(&teams, u);
             let is_its = |k: &&KeyInfo| k.revoked.is_none() && k.profile.user.as_deref() == Some(&u.name);
             out.insert("key_count".into(), keys.iter().filter(is_its).count().into());
             Value::from(out)
@@ -202,29 +195,8 @@ fn find_team(store: &Store, id: &str) -> Result<KeyInfo, ApiError> {
 
 /// The user of that address.
 pub fn with_email(store: &Store, email: &str) -> Option<KeyInfo> {
-    let is_it = |u: &KeyInfo| u.profile.about.get("user_email").and_then(Value::as_str) == Some(email);
+    let is_it = |u: &KeyInfo| u.profile.about.get(EMAIL).and_then(Value::as_str) == Some(email);
     store.owners(OwnerKind::User).into_iter().find(is_it)
-}
-
-/// Makes a user, if there is none of that id.
-pub fn ensure(store: &Store, id: &str, email: Option<&str>) -> Result<(), ApiError> {
-    let about = email.map(|email| ("user_email".to_string(), Value::from(email))).into_iter().collect();
-    let profile = Profile { about, ..Profile::default() };
-    match store.create_owner(OwnerKind::User, id, Limits::default(), profile) {
-        Ok(_) | Err(octet_keys::Error::Exists { .. }) => Ok(()),
-        Err(e) => Err(failed(&e)),
-    }
-}
-
-/// Makes a user a member of a team, or gives another role.
-pub fn join(store: &Store, team: &str, member: Member) -> Result<(), ApiError> {
-    store.edit_members(team, |members| enter(members, member)).map_err(|e| failed(&e))
-}
-
-/// One more member, or the same with another role.
-pub fn enter(members: &mut Vec<Member>, member: Member) {
-    members.retain(|m| m.user != member.user);
-    members.push(member);
 }
 
 /// An id for what was given none.

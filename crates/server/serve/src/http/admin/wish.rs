@@ -35,12 +35,12 @@ impl Wish {
         let profile = old.map_or_else(Profile::default, |k| k.profile.clone());
         let mut wish = Self { name: None, limits, profile, notes: Vec::new() };
         let mut budget = wish.limits.budget.map(|b| b.limit);
-        let mut period = wish.limits.budget.map_or(Period::Ever, |b| b.period);
+        let kept = wish.profile.kept_period().unwrap_or(Period::Ever);
+        let mut period = wish.limits.budget.map_or(kept, |b| b.period);
         for (name, value) in fields {
             match name.as_str() {
                 "max_budget" => {
-                    let dollars: Option<f64> = read(&name, value)?;
-                    let usd = dollars.map(Usd::from_dollars).transpose();
+                    let usd = number(&name, value)?.map(Usd::from_dollars).transpose();
                     budget = usd.map_err(|e| wrong(&name, e.to_string()))?;
                 }
                 "budget_duration" => period = length(&name, read(&name, value)?)?,
@@ -52,6 +52,7 @@ impl Wish {
             }
         }
         wish.limits.budget = budget.map(|limit| Budget { limit, period });
+        wish.profile.keep_period(Some(period).filter(|p| budget.is_none() && *p != Period::Ever));
         let Wish { profile, limits, .. } = &mut wish;
         if limits.models.iter().any(|m| m == ALL_TEAM_MODELS) {
             if profile.team.is_none() {
@@ -83,10 +84,10 @@ impl Wish {
         let limits = &mut self.limits;
         match name {
             "models" => limits.models = models(read(name, value.clone())?.unwrap_or_default()),
-            "rpm_limit" => limits.rpm = read(name, value.clone())?,
-            "tpm_limit" => limits.tpm = read(name, value.clone())?,
-            "max_parallel_requests" => limits.max_parallel = read(name, value.clone())?,
-            "blocked" => self.profile.blocked = read(name, value.clone())?.unwrap_or(false),
+            "rpm_limit" => limits.rpm = whole(name, value)?,
+            "tpm_limit" => limits.tpm = whole(name, value)?,
+            "max_parallel_requests" => limits.max_parallel = whole(name, value)?,
+            "blocked" => self.profile.blocked = boolean(name, value)?.unwrap_or(false),
             "duration" if of == Of::Key => {
                 limits.expires = expires(length(name, read(name, value.clone())?)?)
             }
@@ -175,8 +176,46 @@ pub fn read<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<
     serde_json::from_value(value).map_err(|e| wrong(name, format!("'{name}': {e}")))
 }
 
-/// A length of time; none is for ever.
+/// A number, or a text that is one, as LiteLLM takes it.
+pub fn number(name: &str, value: Value) -> Result<Option<f64>, ApiError> {
+    match value.as_str().map(|text| text.trim().parse::<f64>()) {
+        Some(Ok(n)) if n.is_finite() => Ok(Some(n)),
+        _ => read(name, value),
+    }
+}
+
+/// The same of a whole number, 0 or more.
+fn whole(name: &str, value: &Value) -> Result<Option<u64>, ApiError> {
+    /// Above it, not every whole number is one of floating point.
+    const EXACT_MAX: f64 = (1u64 << 53) as f64;
+    let float = match value {
+        Value::String(text) => text.trim().parse::<f64>().ok(),
+        Value::Number(n) if n.is_f64() => n.as_f64(),
+        _ => None,
+    };
+    match float.filter(|n| n.fract() == 0.0 && (0.0..=EXACT_MAX).contains(n)) {
+        Some(n) => Ok(Some(n as u64)),
+        None => read(name, value.clone()),
+    }
+}
+
+/// True or false, or a text or number that says so, as LiteLLM takes it.
+pub fn boolean(name: &str, value: &Value) -> Result<Option<bool>, ApiError> {
+    let text = match value {
+        Value::String(text) => text.trim().to_ascii_lowercase(),
+        Value::Number(n) => n.to_string(),
+        _ => return read(name, value.clone()),
+    };
+    match text.as_str() {
+        "1" | "1.0" | "true" | "t" | "yes" | "y" | "on" => Ok(Some(true)),
+        "0" | "0.0" | "false" | "f" | "no" | "n" | "off" => Ok(Some(false)),
+        _ => Err(wrong(name, format!("'{name}' is true or false"))),
+    }
+}
+
+/// A length of time; none, and LiteLLM's `-1`, are for ever.
 fn length(name: &str, text: Option<String>) -> Result<Period, ApiError> {
+    let text = text.filter(|t| t != "-1");
     text.map_or(Ok(Period::Ever), |t| t.parse().map_err(|e: Error| wrong(name, format!("'{name}': {e}"))))
 }
 

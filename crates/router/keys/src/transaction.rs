@@ -1,0 +1,213 @@
+//! Several changes of keys, users and teams at once: all of them are made, or none. Used by `store` and `owners`, and by the router's
+//! `/key/...`, `/user/...` and `/team/...`.
+
+use std::collections::HashMap;
+
+use crate::profile::{Member, OwnerKind, check_id};
+use crate::secret;
+use crate::store::{Draft, Store, check_name};
+use crate::table::{KeyRow, check_many};
+use crate::{Error, KeyId, Limits, Profile, Secret};
+
+/// All keys, users and teams as the file has them, while nobody else changes it: what is looked up here is still so when the changes are
+/// written.
+pub struct Transaction<'a> {
+    rows: &'a mut Vec<KeyRow>,
+    /// Where each row is.
+    places: HashMap<KeyId, usize>,
+    /// Seconds since 1970 UTC.
+    now: i64,
+}
+
+impl Store {
+    /// Does some changes, in the file and in memory; if `work` fails, none of them. Other processes wait meanwhile.
+    ///
+    /// # Errors
+    /// Those of `work`, and when the file cannot be read or written.
+    pub fn transact<T, E: From<Error>>(
+        &self,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let now = self.inner.clock().now().unix;
+        self.inner.transact(|rows| {
+            let places = places(rows);
+            work(&mut Transaction { rows, places, now })
+        })
+    }
+}
+
+fn places(rows: &[KeyRow]) -> HashMap<KeyId, usize> {
+    rows.iter().enumerate().map(|(place, row)| (KeyId::of(&row.hash), place)).collect()
+}
+
+impl Transaction<'_> {
+    /// Makes a key. The secret is in the answer and nowhere else.
+    ///
+    /// # Errors
+    /// When the limits cannot be meant, there is no such team, or there are too many keys.
+    pub fn create(&mut self, name: &str, limits: Limits, profile: Profile) -> Result<(Secret, KeyId), Error> {
+        check_name(name)?;
+        limits.check()?;
+        profile.check()?;
+        self.check_team(&profile)?;
+        let secret = Secret::new()?;
+        let Some(hash) = secret::hash(secret.reveal()) else {
+            return Err(Error::NoRandomness("it made no key".into()));
+        };
+        let row = KeyRow { profile, ..KeyRow::new(hash, name, limits, self.now) };
+        Ok((secret, self.push(row)?))
+    }
+
+    /// Makes a user or a team.
+    ///
+    /// # Errors
+    /// When it exists, the limits cannot be meant, or there are too many.
+    pub fn create_owner(
+        &mut self,
+        kind: OwnerKind,
+        id: &str,
+        limits: Limits,
+        profile: Profile,
+    ) -> Result<KeyId, Error> {
+        check_id(&format!("{}'s", kind.name()), id)?;
+        limits.check()?;
+        profile.check()?;
+        if self.has_owner(kind, id) {
+            return Err(Error::Exists { kind: kind.name(), id: id.into() });
+        }
+        let row = KeyRow::new(kind.hash(id), id, limits, self.now);
+        self.push(KeyRow { kind: Some(kind), profile, ..row })
+    }
+
+    /// Adds a row.
+    fn push(&mut self, row: KeyRow) -> Result<KeyId, Error> {
+        check_many(self.rows.len() + 1)?;
+        let id = KeyId::of(&row.hash);
+        self.places.insert(id, self.rows.len());
+        self.rows.push(row);
+        Ok(id)
+    }
+
+    /// Deletes users or teams, and takes back their keys. Users are no members of teams any more. An id that is named twice counts once.
+    ///
+    /// # Errors
+    /// When one is not there.
+    pub fn delete_owners(&mut self, kind: OwnerKind, ids: &[String]) -> Result<(), Error> {
+        let mut gone = HashMap::new();
+        for id in ids {
+            let row = self.owner_row(kind, id)?;
+            gone.insert(row.hash, id.as_str());
+        }
+        let is_gone = |id: Option<&String>| id.is_some_and(|id| gone.contains_key(&kind.hash(id)));
+        self.rows.retain(|row| !gone.contains_key(&row.hash));
+        for row in self.rows.iter_mut() {
+            let owner = match kind {
+                OwnerKind::User => &row.profile.user,
+                OwnerKind::Team => &row.profile.team,
+            };
+            if row.kind.is_none() && is_gone(owner.as_ref()) {
+                row.revoked = row.revoked.or(Some(self.now));
+            }
+            if kind == OwnerKind::User {
+                row.profile.members.retain(|m| !is_gone(Some(&m.user)));
+            }
+        }
+        self.places = places(self.rows);
+        Ok(())
+    }
+
+    /// Changes a key, a user or a team.
+    ///
+    /// # Errors
+    /// Those of `edit`; when there is no such row or team, or the limits cannot be meant.
+    pub fn edit<E: From<Error>>(
+        &mut self,
+        id: KeyId,
+        edit: impl FnOnce(&mut Draft) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let row = self.row(id)?;
+        let mut draft =
+            Draft { name: row.name.clone(), limits: row.limits.clone(), profile: row.profile.clone() };
+        edit(&mut draft)?;
+        if draft.name != row.name {
+            if let Some(kind) = row.kind {
+                return Err(Error::Invalid(format!("the id of a {} stays as it is", kind.name())).into());
+            }
+            check_name(&draft.name)?;
+        }
+        let joins = draft.profile.team != row.profile.team;
+        draft.limits.check()?;
+        draft.profile.check()?;
+        if joins {
+            self.check_team(&draft.profile)?;
+        }
+        let now = self.now;
+        let row = self.row(id)?;
+        row.limit(draft.limits, now);
+        (row.name, row.profile) = (draft.name, draft.profile);
+        Ok(())
+    }
+
+    /// Changes who belongs to a team.
+    ///
+    /// # Errors
+    /// Those of `edit`; when the team is not there, or its members cannot be meant.
+    pub fn edit_members<E: From<Error>>(
+        &mut self,
+        team: &str,
+        edit: impl FnOnce(&mut Vec<Member>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let profile = &mut self.owner_row(OwnerKind::Team, team)?.profile;
+        edit(&mut profile.members)?;
+        Ok(profile.check()?)
+    }
+
+    /// Takes a key back. It stays in the list, and what it used is kept as long as all usage is.
+    ///
+    /// # Errors
+    /// When there is no such key.
+    pub fn revoke(&mut self, id: KeyId) -> Result<(), Error> {
+        let now = self.now;
+        let row = self.row(id)?;
+        row.revoked = row.revoked.or(Some(now));
+        Ok(())
+    }
+
+    /// Whether another key in force than `own` has this name.
+    pub fn is_taken(&self, name: &str, own: Option<KeyId>) -> bool {
+        let has_it = |row: &KeyRow| row.kind.is_none() && row.revoked.is_none() && row.name == name;
+        self.rows.iter().any(|row| has_it(row) && Some(KeyId::of(&row.hash)) != own)
+    }
+
+    /// All users, or all teams: their ids, and what is said of them.
+    pub fn owners(&self, kind: OwnerKind) -> impl Iterator<Item = (&str, &Profile)> {
+        self.rows
+            .iter()
+            .filter(move |row| row.kind == Some(kind))
+            .map(|row| (row.name.as_str(), &row.profile))
+    }
+
+    /// Whether there is such a user or team.
+    pub fn has_owner(&self, kind: OwnerKind, id: &str) -> bool {
+        self.places.contains_key(&KeyId::of(&kind.hash(id)))
+    }
+
+    /// Refuses a key of a team that is not there.
+    fn check_team(&self, profile: &Profile) -> Result<(), Error> {
+        let Some(team) = &profile.team else { return Ok(()) };
+        if self.has_owner(OwnerKind::Team, team) { Ok(()) } else { Err(no_owner(OwnerKind::Team, team)) }
+    }
+
+    fn row(&mut self, id: KeyId) -> Result<&mut KeyRow, Error> {
+        let row = self.places.get(&id).and_then(|place| self.rows.get_mut(*place));
+        row.ok_or_else(|| Error::NoSuchKey(id.to_string()))
+    }
+
+    fn owner_row(&mut self, kind: OwnerKind, id: &str) -> Result<&mut KeyRow, Error> {
+        self.row(KeyId::of(&kind.hash(id))).map_err(|_| no_owner(kind, id))
+    }
+}
+
+fn no_owner(kind: OwnerKind, id: &str) -> Error {
+    Error::NoSuchOwner { kind: kind.name(), id: id.into() }
+}

@@ -1,0 +1,165 @@
+//! Changes of keys, users and teams: all that a request asks for, or nothing. Used by `keys`, `users` and `teams`.
+
+use std::collections::{HashMap, HashSet};
+
+use octet_api::{ApiError, shortened};
+use octet_keys::{Draft, Error, KeyId, Limits, Member, OwnerKind, Profile, Secret, Store, Transaction};
+use serde_json::{Map, Value};
+
+use super::asking::{failed, wrong};
+use super::shapes::UNNAMED;
+use super::wish::{Of, Wish};
+
+/// An error of a change, whoever found it.
+struct Refused(ApiError);
+
+impl From<Error> for Refused {
+    fn from(e: Error) -> Self {
+        Self(failed(&e))
+    }
+}
+
+/// Does some changes of keys, users and teams; if `work` fails, none of them.
+pub fn transact<T>(
+    store: &Store,
+    work: impl FnOnce(&mut Changes<'_, '_>) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    store.transact(|all| work(&mut Changes(all)).map_err(Refused)).map_err(|Refused(e)| e)
+}
+
+/// The changes of one request, with errors for its client.
+pub struct Changes<'a, 'b>(&'a mut Transaction<'b>);
+
+impl Changes<'_, '_> {
+    /// Makes a key; its name is no other key's.
+    pub fn create(&mut self, wish: Wish) -> Result<(Secret, KeyId), ApiError> {
+        let name = wish.name.unwrap_or_else(|| UNNAMED.into());
+        self.check_alias(&name, None)?;
+        self.0.create(&name, wish.limits, wish.profile).map_err(|e| failed(&e))
+    }
+
+    /// Changes a key, a user or a team, for which `change` is given what it is.
+    pub fn edit(
+        &mut self,
+        id: KeyId,
+        change: impl FnOnce(&mut Draft) -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        let (mut before, mut after) = (String::new(), String::new());
+        let edit = |draft: &mut Draft| {
+            before.clone_from(&draft.name);
+            change(draft).map_err(Refused)?;
+            after.clone_from(&draft.name);
+            Ok(())
+        };
+        self.0.edit(id, edit).map_err(|Refused(e)| e)?;
+        if before == after { Ok(()) } else { self.check_alias(&after, Some(id)) }
+    }
+
+    /// Makes a user or a team. A user's address is no other user's.
+    pub fn create_owner(&mut self, kind: OwnerKind, id: &str, wish: Wish) -> Result<(), ApiError> {
+        self.0.create_owner(kind, id, wish.limits, wish.profile).map_err(|e| failed(&e))?;
+        if kind == OwnerKind::User { self.check_email(id) } else { Ok(()) }
+    }
+
+    /// Makes a user who is not there yet; says whether that was so. Nobody looks whether another one has the address.
+    pub fn ensure_user(&mut self, id: &str, email: Option<&str>) -> Result<bool, ApiError> {
+        if self.0.has_owner(OwnerKind::User, id) {
+            return Ok(false);
+        }
+        let about = email.map(|email| (EMAIL.to_string(), Value::from(email))).into_iter().collect();
+        let profile = Profile { about, ..Profile::default() };
+        self.0.create_owner(OwnerKind::User, id, Limits::default(), profile).map_err(|e| failed(&e))?;
+        Ok(true)
+    }
+
+    /// Deletes users or teams.
+    pub fn delete_owners(&mut self, kind: OwnerKind, ids: &[String]) -> Result<(), ApiError> {
+        self.0.delete_owners(kind, ids).map_err(|e| failed(&e))
+    }
+
+    /// Makes users members of a team, or gives them other roles. Members named twice have the last role.
+    pub fn join(&mut self, team: &str, new: Vec<Member>) -> Result<(), ApiError> {
+        let enter = |members: &mut Vec<Member>| {
+            *members = last_of_each(std::mem::take(members).into_iter().chain(new));
+            Ok(())
+        };
+        self.0.edit_members(team, enter).map_err(|e: Error| failed(&e))
+    }
+
+    /// Refuses a team that is not there.
+    pub fn need_team(&self, id: &str) -> Result<(), ApiError> {
+        let none = || Error::NoSuchOwner { kind: OwnerKind::Team.name(), id: id.into() };
+        if self.0.has_owner(OwnerKind::Team, id) { Ok(()) } else { Err(failed(&none())) }
+    }
+
+    /// Users by their addresses.
+    pub fn users_by_email(&self) -> HashMap<String, String> {
+        let emails = self.0.owners(OwnerKind::User).filter_map(|(id, profile)| {
+            Some((profile.about.get(EMAIL)?.as_str()?.to_string(), id.to_string()))
+        });
+        emails.collect()
+    }
+
+    fn check_alias(&self, name: &str, own: Option<KeyId>) -> Result<(), ApiError> {
+        if name != UNNAMED && self.0.is_taken(name, own) {
+            return Err(wrong("key_alias", format!("a key with the alias '{}' exists", shortened(name))));
+        }
+        Ok(())
+    }
+
+    /// Refuses a user's address that another one has.
+    pub fn check_email(&self, user: &str) -> Result<(), ApiError> {
+        let email = |profile: &Profile| profile.about.get(EMAIL).and_then(Value::as_str).map(String::from);
+        let own = self.0.owners(OwnerKind::User).find(|(id, _)| *id == user);
+        let Some(own) = own.and_then(|(_, profile)| email(profile)) else { return Ok(()) };
+        let has_it = |(id, profile): (&str, &Profile)| id != user && email(profile).as_ref() == Some(&own);
+        if self.0.owners(OwnerKind::User).any(has_it) {
+            return Err(wrong(EMAIL, "a user with this 'user_email' exists"));
+        }
+        Ok(())
+    }
+}
+
+/// What the address of a user is called.
+pub const EMAIL: &str = "user_email";
+
+/// Each user once, with the last role, in the order of the last mentions.
+pub fn last_of_each(members: impl Iterator<Item = Member>) -> Vec<Member> {
+    let all: Vec<Member> = members.collect();
+    let mut seen = HashSet::new();
+    let mut kept: Vec<Member> = all.into_iter().rev().filter(|m| seen.insert(m.user.clone())).collect();
+    kept.reverse();
+    kept
+}
+
+/// Changes what the fields of a request name; says what of them has no effect.
+pub fn change(store: &Store, of: Of, id: KeyId, fields: Map<String, Value>) -> Result<Vec<String>, ApiError> {
+    let mut notes = Vec::new();
+    transact(store, |all| {
+        let mut user = None;
+        all.edit(id, |draft| {
+            notes = Wish::change(of, fields, draft)?;
+            user = (of == Of::User).then(|| draft.name.clone());
+            Ok(())
+        })?;
+        user.map_or(Ok(()), |user| all.check_email(&user))
+    })?;
+    Ok(notes)
+}
+
+/// Blocks a key, a user or a team, or unblocks it.
+pub fn set_blocked(store: &Store, id: KeyId, blocked: bool) -> Result<(), ApiError> {
+    set_all_blocked(store, &[id], blocked)
+}
+
+/// The same of several: all of them or none.
+pub fn set_all_blocked(store: &Store, ids: &[KeyId], blocked: bool) -> Result<(), ApiError> {
+    transact(store, |all| {
+        ids.iter().try_for_each(|id| {
+            all.edit(*id, |draft| {
+                draft.profile.blocked = blocked;
+                Ok(())
+            })
+        })
+    })
+}

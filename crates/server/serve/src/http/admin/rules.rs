@@ -1,0 +1,116 @@
+//! What the configuration says of new keys: `default_key_generate_params` and `upperbound_key_generate_params`. Used by `keys` and `users`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use octet_api::ApiError;
+use octet_config::KeysSettings;
+use octet_keys::Period;
+use serde_json::{Map, Value};
+
+use super::asking::wrong;
+use super::wish::{number, read};
+use crate::app::App;
+
+/// What new keys get, and the most that they may get.
+#[derive(Debug, Clone, Default)]
+pub struct KeyRules(Arc<KeysSettings>);
+
+impl KeyRules {
+    /// Those of the server's configuration.
+    pub fn of(app: &App) -> Self {
+        Self(app.gateway().map(|g| g.key_settings()).unwrap_or_default())
+    }
+
+    /// Gives a new key the defaults of what its fields do not name.
+    pub fn fill(&self, fields: &mut Map<String, Value>) {
+        let d = &self.0.defaults;
+        let values = [
+            ("max_budget", d.max_budget.map(Value::from)),
+            ("budget_duration", d.budget_duration.map(time)),
+            ("duration", d.duration.map(time)),
+            ("rpm_limit", d.rpm_limit.map(Value::from)),
+            ("tpm_limit", d.tpm_limit.map(Value::from)),
+            ("max_parallel_requests", d.max_parallel_requests.map(Value::from)),
+            ("user_id", d.user.clone().map(Value::from)),
+            ("team_id", d.team.clone().map(Value::from)),
+        ];
+        // A `budget_duration` of null says that the budget never begins anew.
+        let is_open = |fields: &Map<String, Value>, name: &str| match fields.get(name) {
+            None => true,
+            Some(value) => value.is_null() && name != "budget_duration",
+        };
+        for (name, value) in values {
+            if let Some(value) = value.filter(|_| is_open(fields, name)) {
+                fields.insert(name.into(), value);
+            }
+        }
+        let names_none = |v: &Value| v.is_null() || v.as_array().is_some_and(Vec::is_empty);
+        if !d.models.is_empty() && fields.get("models").is_none_or(names_none) {
+            fields.insert("models".into(), d.models.clone().into());
+        }
+    }
+
+    /// Refuses what is above the bounds. A new key gets the bound of what its fields do not name.
+    pub fn hold(&self, fields: &mut Map<String, Value>, is_new: bool) -> Result<(), ApiError> {
+        let b = &self.0.bounds;
+        let whole = |n: u64| n as f64;
+        let amounts = [
+            ("max_budget", b.max_budget),
+            ("max_parallel_requests", b.max_parallel_requests.map(whole)),
+            ("tpm_limit", b.tpm_limit.map(whole)),
+            ("rpm_limit", b.rpm_limit.map(whole)),
+        ];
+        for (name, most) in amounts {
+            let Some(most) = most else { continue };
+            // Counts are whole numbers; budgets need not be.
+            let bound = if most.fract() == 0.0 { Value::from(most as u64) } else { Value::from(most) };
+            let is_within = |value: &Value| Ok(number(name, value.clone())?.is_some_and(|n| n <= most));
+            within(fields, name, bound, is_new, is_within)?;
+        }
+        for (name, most) in [("budget_duration", b.budget_duration), ("duration", b.duration)] {
+            let Some(most) = most else { continue };
+            let is_within = |value: &Value| {
+                let text: Option<String> = read(name, value.clone())?;
+                let length = text.filter(|t| t != "-1").map(|t| t.parse::<Period>()).transpose();
+                Ok(match length.map_err(|e| wrong(name, format!("'{name}': {e}")))? {
+                    None | Some(Period::Ever) => false,
+                    Some(Period::Seconds(s)) => Duration::from_secs(s.into()) <= most,
+                    Some(Period::Month) => Duration::from_secs(30 * 86_400) <= most,
+                })
+            };
+            within(fields, name, time(most), is_new, is_within)?;
+        }
+        Ok(())
+    }
+}
+
+/// Holds one field to its bound. Of a change, what is not named stays, and `null` would lift a limit.
+fn within(
+    fields: &mut Map<String, Value>,
+    name: &str,
+    bound: Value,
+    is_new: bool,
+    is_within: impl Fn(&Value) -> Result<bool, ApiError>,
+) -> Result<(), ApiError> {
+    match fields.get(name) {
+        None | Some(Value::Null) if is_new => drop(fields.insert(name.into(), bound)),
+        None => {}
+        Some(value) if is_within(value)? => {}
+        Some(value) => {
+            let bound = bound.as_str().map_or_else(|| bound.to_string(), String::from);
+            let what = format!(
+                "'{name}' is {}; upperbound_key_generate_params of the configuration allows at most {bound}",
+                octet_api::shortened(&value.to_string())
+            );
+            return Err(wrong(name, what));
+        }
+    }
+    Ok(())
+}
+
+/// As requests have it.
+fn time(length: Duration) -> Value {
+    let seconds = u32::try_from(length.as_secs().max(1)).unwrap_or(u32::MAX);
+    Period::Seconds(seconds).to_string().into()
+}
