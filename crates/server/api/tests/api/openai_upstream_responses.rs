@@ -150,7 +150,7 @@ fn a_stream_of_openai_is_read() {
         assert_eq!((error(&events).kind, error(&events).message.contains("slow down")), (kind, true));
     }
     for broken in [
-        stream(&[created.clone()]),
+        stream(std::slice::from_ref(&created)),
         stream(&[json!({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": "{"})]),
         stream(&[
             json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "function_call"}}),

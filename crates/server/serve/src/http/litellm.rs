@@ -68,6 +68,7 @@ fn ours(path: &str) -> Option<(Cow<'static, str>, Option<String>)> {
         ("/v1beta/openai/", "/v1/"),
         ("/v1alpha/models", "/v1beta/models"),
         ("/gemini/v1beta/models", "/v1beta/models"),
+        ("/gemini/models", "/v1beta/models"),
     ] {
         if let Some(rest) = path.strip_prefix(begin).filter(|rest| !rest.is_empty() || begin.ends_with('s')) {
             return Some((format!("{to}{rest}").into(), None));
@@ -208,6 +209,8 @@ mod tests {
             ("/anthropic/v1/messages", "/v1/messages", None),
             ("/v1beta/openai/chat/completions", "/v1/chat/completions", None),
             ("/v1alpha/models/m:generateContent", "/v1beta/models/m:generateContent", None),
+            ("/gemini/v1beta/models/m:countTokens", "/v1beta/models/m:countTokens", None),
+            ("/gemini/models/m:generateContent", "/v1beta/models/m:generateContent", None),
             ("/models/a/b:generateContent", "/v1/models/a/b:generateContent", None),
         ] {
             let (ours, named) = ours(path).unwrap_or_else(|| panic!("{path}"));

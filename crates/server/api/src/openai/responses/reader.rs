@@ -198,7 +198,7 @@ impl Translator {
         let arguments = item.arguments.take();
         let (content, summary) = (item.content.take(), item.summary.take());
         let kind = item.kind.clone();
-        if !self.open.as_ref().is_some_and(|o| o.number == number) {
+        if self.open.as_ref().is_none_or(|o| o.number != number) {
             self.added(number, item, out)?;
         }
         let Some(open) = self.open.take().filter(|o| !o.has_begun) else { return Ok(()) };
