@@ -1,10 +1,11 @@
-//! A budget for all requests together, whoever asks. Used by the router, beside the keys.
+//! A budget for all requests together, whoever asks, and what the server's own key uses. Used by the router, beside the keys.
 //!
 //! It is kept as a key that nobody can hold: a row of the same table, with the hash of no key. So it begins anew, is written, is shared by
 //! processes and is held to as the budgets of keys are.
 
 use std::sync::{Arc, PoisonError};
 
+use crate::account::Reserved;
 use crate::entry::{Entry, KeyInfo};
 use crate::grant::Grant;
 use crate::limits::Period;
@@ -71,6 +72,23 @@ impl Store {
         drop(account);
         let (store, more) = (self.inner.clone(), Counts::default());
         Ok(Grant { store, entry, owners: Vec::new(), model: None, reserved, more })
+    }
+
+    /// The server's own key, for lists of what was used.
+    pub fn own(&self) -> KeyInfo {
+        self.inner.info(&self.inner.own)
+    }
+
+    /// A request with the server's own key: nothing limits it, and what it takes is counted.
+    pub fn grant_own(&self, model: &str) -> Grant {
+        Grant {
+            store: self.inner.clone(),
+            entry: Arc::clone(&self.inner.own),
+            owners: Vec::new(),
+            model: Some(model.into()),
+            reserved: Some(Reserved::default()),
+            more: Counts::default(),
+        }
     }
 }
 
