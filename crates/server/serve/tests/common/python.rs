@@ -25,6 +25,9 @@ pub fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
     let python = dir.join("bin/python");
     let done = dir.join("installed");
     let wanted = packages.join("\n");
+    // Several tests may want the same one at the same time.
+    let turn = std::fs::File::create(dir.with_extension("lock")).expect("a file can be written");
+    turn.lock().expect("a file can be locked");
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Some(python);
     }
