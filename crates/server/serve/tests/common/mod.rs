@@ -27,7 +27,7 @@ pub const TEMPLATE: &str = include_str!("template.jinja");
 /// Tokens of context.
 pub const CONTEXT: usize = 1024;
 /// What a test waits for at most, on a machine that has other work.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A model as it is served here.
 pub fn model(name: &str) -> ModelSpec {

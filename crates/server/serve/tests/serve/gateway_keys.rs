@@ -117,7 +117,7 @@ async fn budgets_and_rates_are_held_to() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_pays_for_what_came() {
     let up = Upstream::start(|seen| match seen.body["stream"] == true {
-        true => vec![Step::Send(STREAM_HEAD.into()), delta(&"much ".repeat(100)), Step::Sleep(60_000)],
+        true => vec![Step::Send(STREAM_HEAD.into()), delta(&"much ".repeat(100)), Step::Sleep(3_600_000)],
         false => says(seen, "Hi"),
     })
     .await;
@@ -219,7 +219,7 @@ async fn billed(f: &Fixture, store: &Store) -> octet_keys::UsageRow {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_before_anything_came_pays_for_the_prompt() {
     for stream in [false, true] {
-        let up = Upstream::start(|_| vec![Step::Sleep(60_000)]).await;
+        let up = Upstream::start(|_| vec![Step::Sleep(3_600_000)]).await;
         let (f, store, _folder) = fixture(&up).await;
         let secret = key(&f, &store, Limits::default()).await;
         let request = f.request(CHAT, &with(&question("m"), json!({"stream": stream}))).bearer_auth(&secret);
@@ -255,9 +255,8 @@ fn unsure(token: &str) -> Step {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_answer_of_a_cascade_is_paid_for_though_nobody_sees_it() {
     let up = Upstream::start(|seen| match seen.body["model"] == "fast" {
-        true => {
-            [vec![Step::Send(STREAM_HEAD.into())], vec![unsure("a"); 9], vec![Step::Sleep(60_000)]].concat()
-        }
+        true => [vec![Step::Send(STREAM_HEAD.into())], vec![unsure("a"); 9], vec![Step::Sleep(3_600_000)]]
+            .concat(),
         false => says(seen, "Hi"),
     })
     .await;
