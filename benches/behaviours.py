@@ -315,7 +315,7 @@ def manage(p, path, **body):
     except ValueError:
         answer = {}
     if status >= 500 or (status >= 400 and ("database" in text.lower() or " db" in text.lower())):
-        raise NoDatabase(f"{status} without a database")
+        raise NoDatabase(f"{status}, without a database")
     return status, answer
 
 
@@ -377,7 +377,7 @@ def case_members(p):
 def case_spend(p):
     status, text = p.get("/spend/logs")
     if status >= 500:
-        raise NoDatabase(f"{status} without a database")
+        raise NoDatabase(f"{status}, without a database")
     return f"{status}; {'told' if 'litellm_proxy_master_key' in text else 'not told'}"
 
 
@@ -438,7 +438,7 @@ def main():
                 try:
                     results.append(case(proxy))
                 except Exception as e:  # a proxy that hangs up is a result, too
-                    results.append(f"({type(e).__name__}: {e})")
+                    results.append("no answer within 60 s" if isinstance(e, TimeoutError) else f"({type(e).__name__}: {e})")
                 print(f"{name}: {what}: {results[-1]}", file=sys.stderr, flush=True)
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)

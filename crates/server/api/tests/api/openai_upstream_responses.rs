@@ -31,7 +31,7 @@ fn a_chat_becomes_items() {
     assert_eq!(
         json,
         json!({
-            "model": "theirs", "stream": true, "store": false, "temperature": 0.5, "max_output_tokens": 9,
+            "model": "theirs", "stream": true, "store": false, "temperature": 0.5, "max_output_tokens": 16,
             "reasoning": {"effort": "low"}, "top_logprobs": 2, "include": ["message.output_text.logprobs"],
             "service_tier": "flex", "parallel_tool_calls": false,
             "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}, "verbosity": "low"},

@@ -16,6 +16,9 @@ const SAME: &[&str] = &[
     "safety_identifier",
 ];
 
+/// OpenAI refuses a smaller limit here, and takes it in chats.
+const OUTPUT_TOKENS_MIN: u32 = 16;
+
 /// The request for a provider that knows the model as `model`. The provider does not keep the response unless the client says `store`.
 ///
 /// Reasoning of earlier turns goes unsaid: only what is encrypted could be sent back.
@@ -36,7 +39,7 @@ pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
     b.set("reasoning", effort(&chat.reasoning).map(|effort| json!({"effort": effort})));
     b.set("temperature", request.sampling.temperature);
     b.set("top_p", request.sampling.top_p);
-    b.set("max_output_tokens", request.max_tokens);
+    b.set("max_output_tokens", request.max_tokens.map(|n| n.max(OUTPUT_TOKENS_MIN)));
     if let Some(n) = request.logprobs {
         b.set("top_logprobs", Some(n));
         b.set("include", Some(json!(["message.output_text.logprobs"])));
