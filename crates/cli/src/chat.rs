@@ -1,4 +1,4 @@
-//! What a prompt is made with: the chat template, its variables, the system's message. Used by `run` and `template`.
+//! The inputs of a prompt: chat template, variables, system message. Used by `run` and `template`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,25 @@ use octet_engine::template::{ChatInput, ChatTemplate};
 use octet_engine::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
-/// How messages become a prompt.
+/// Flags for making prompts from messages.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Prompt")]
 pub struct ChatArgs {
-    /// Instructions that stand before the conversation. Also -sys.
+    /// System message. Also -sys.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// A Jinja chat template instead of the model's own.
+    /// Jinja chat template instead of the model's own.
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
-    /// Variables of the chat template, as a JSON object: '{"enable_thinking": false}'.
+    /// Variables for the chat template, as a JSON object: '{"enable_thinking": false}'.
     #[arg(long, alias = "kwargs", alias = "default-chat-template-kwargs", value_name = "JSON", value_parser = object)]
     chat_template_kwargs: Option<Map<String, Value>>,
-    /// Answer without thinking first (enable_thinking = false), where the model can.
+    /// Answer without thinking first (enable_thinking = false), if the model can.
     #[arg(long)]
     no_think: bool,
 }
 
-/// A JSON object as it is typed.
+/// A JSON object as typed.
 pub fn object(text: &str) -> Result<Map<String, Value>, String> {
     match serde_json::from_str(text) {
         Ok(Value::Object(map)) => Ok(map),
@@ -37,7 +37,7 @@ pub fn object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 impl ChatArgs {
-    /// The conversation of a file, or one in which nothing was said, as the flags change it.
+    /// The conversation in a file, or an empty one, with the flags applied.
     pub fn conversation(&self, messages: Option<&Path>) -> anyhow::Result<Conversation> {
         let file = messages.map(Conversation::open).transpose()?;
         let mut chat = file.unwrap_or_default();
@@ -49,7 +49,7 @@ impl ChatArgs {
         Ok(chat)
     }
 
-    /// The template that is asked for, or the model's own.
+    /// The template from the flags, or the model's own.
     pub fn template(
         &self,
         model: &octet_weights::Model,
@@ -63,10 +63,10 @@ impl ChatArgs {
     }
 }
 
-/// Most bytes of a text; more is surely not what was meant, and would only fill the memory.
+/// Maximum size of a text; larger ones are surely mistakes.
 pub const TEXT_BYTES_MAX: u64 = 64 << 20;
 
-/// A text from somewhere, which errors call `name`.
+/// Reads a text; errors call its source `name`.
 pub fn read_from(from: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| name.to_string())?;
@@ -74,42 +74,42 @@ pub fn read_from(from: impl Read, name: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(|| format!("{name}: not UTF-8"))
 }
 
-/// A file's text.
+/// Reads a file's text.
 pub fn read(path: &Path) -> anyhow::Result<String> {
     let name = path.display().to_string();
     read_from(std::fs::File::open(path).with_context(|| name.clone())?, &name)
 }
 
-/// A file's text; `-` is standard input.
+/// Reads a file's text; `-` is standard input.
 pub fn read_or_stdin(path: &Path) -> anyhow::Result<String> {
     if path == Path::new("-") { read_from(std::io::stdin().lock(), "standard input") } else { read(path) }
 }
 
-/// A file's JSON.
+/// Reads a file's JSON.
 pub fn read_json(path: &Path) -> anyhow::Result<Value> {
     serde_json::from_str(&read(path)?).with_context(|| format!("{}: not JSON", path.display()))
 }
 
-/// A conversation: everything that the template sees.
+/// A conversation: all inputs of the template.
 #[derive(Debug, Clone, Default)]
 pub struct Conversation {
-    /// Stands first, where there is one.
+    /// The system message, if there is one.
     pub system: Option<String>,
-    /// Without the system's.
+    /// The other messages.
     pub messages: Vec<Value>,
-    /// JSON schemas.
+    /// JSON schemas of the tools.
     pub tools: Option<Vec<Value>>,
-    /// The template's own variables.
+    /// Further variables.
     pub variables: Map<String, Value>,
 }
 
 impl Conversation {
-    /// A message at the end.
-    pub fn say(&mut self, role: &str, content: &str) {
+    /// Appends a message.
+    pub fn push(&mut self, role: &str, content: &str) {
         self.messages.push(json!({"role": role, "content": content}));
     }
 
-    /// What the template takes.
+    /// The template's inputs.
     pub fn input(&self, add_generation_prompt: bool) -> ChatInput {
         let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
         ChatInput {
@@ -121,12 +121,12 @@ impl Conversation {
         }
     }
 
-    /// True where the last word is not the model's.
+    /// Whether the last message is not the model's.
     pub fn is_waiting(&self) -> bool {
         self.messages.last().is_some_and(|m| m["role"] != "assistant")
     }
 
-    /// All of it in a form that [`Conversation::load`] and other programs read.
+    /// The conversation in a form that [`Conversation::load`] and other programs read.
     pub fn save(&self) -> Value {
         json!({
             "messages": self.input(false).messages,
@@ -135,12 +135,12 @@ impl Conversation {
         })
     }
 
-    /// Opens a file that [`Conversation::load`] reads.
+    /// Opens a file for [`Conversation::load`].
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         Self::load(read_json(path)?).with_context(|| path.display().to_string())
     }
 
-    /// Takes what a file holds: a list of messages, or an object with `messages`, and maybe `tools` and `chat_template_kwargs`.
+    /// Reads a list of messages, or an object with `messages` and optionally `tools` and `chat_template_kwargs`.
     pub fn load(file: Value) -> anyhow::Result<Self> {
         let mut chat = Self::default();
         let messages = match file {
@@ -167,7 +167,7 @@ impl Conversation {
             check(message).with_context(|| format!("messages[{i}]"))?;
         }
         chat.messages = messages;
-        // The first system message is ours to change; its text only, for a list of parts is more than that.
+        // Flags may replace the first system message if it is plain text.
         let first = chat.messages.first();
         chat.system =
             first.filter(|m| m["role"] == "system").and_then(|m| m["content"].as_str()).map(String::from);
@@ -178,7 +178,7 @@ impl Conversation {
     }
 }
 
-/// Refuses a message that templates cannot render, or would render without a part of it.
+/// Refuses a message that templates cannot render completely.
 fn check(message: &Value) -> anyhow::Result<()> {
     ensure!(message["role"].is_string(), "has no role");
     match &message["content"] {
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn what_is_saved_can_be_loaded() {
         let mut c = Conversation { system: Some("Be brief.".into()), ..Default::default() };
-        c.say("user", "Hi");
+        c.push("user", "Hi");
         c.messages.push(json!({"role": "assistant", "content": "Hello", "reasoning_content": "A greeting."}));
         c.tools = Some(vec![json!({"type": "function"})]);
         c.variables.insert("enable_thinking".into(), false.into());

@@ -7,7 +7,7 @@ use clap::Args;
 use octet_hub::{Hub, Installed, Reference};
 use serde_json::{Value, json};
 
-use crate::inside;
+use crate::embedded;
 use crate::progress::Pull;
 use crate::settings::Settings;
 use crate::stderr::note;
@@ -22,11 +22,11 @@ Examples:
 Interrupted downloads go on where they stopped. HF_TOKEN opens gated repositories; HF_HUB_CACHE says
 where models are kept, in the layout that other tools of Hugging Face share.";
 
-/// Fetches a model, or the newest version of it.
+/// Downloads a model, or its newest version.
 #[derive(Debug, Args)]
 #[command(after_help = PULL_EXAMPLES)]
 pub struct PullArgs {
-    /// Short name, hf:user/repo:QUANT, or address of a GGUF file.
+    /// Short name, hf:user/repo:QUANT, or URL of a GGUF file.
     #[arg(value_name = "MODEL", required = true)]
     models: Vec<String>,
 }
@@ -40,7 +40,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(visible_alias = "ls", after_help = LIST_EXAMPLES)]
 pub struct ListArgs {
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -54,20 +54,20 @@ Examples:
 #[derive(Debug, Args)]
 #[command(visible_alias = "remove", after_help = RM_EXAMPLES)]
 pub struct RmArgs {
-    /// Models as `octet list` names them.
+    /// Models, named as in `octet list`.
     #[arg(value_name = "MODEL", required = true)]
     models: Vec<String>,
 }
 
-/// All names: a slip in the last one is found before anything is done about the first.
+/// Parses all names first: a mistake in the last one is found before the first is processed.
 fn references(names: &[String]) -> anyhow::Result<Vec<Reference>> {
     names.iter().map(|n| crate::model::reference(n)).collect()
 }
 
 pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
-    let fetched: Vec<String> = args.models.iter().filter(|m| !inside::is(m)).cloned().collect();
+    let fetched: Vec<String> = args.models.iter().filter(|m| !embedded::is(m)).cloned().collect();
     if fetched.len() < args.models.len() {
-        note!("{}: is inside octet; there is nothing to fetch", inside::NAME);
+        note!("{}: is inside octet; there is nothing to fetch", embedded::NAME);
     }
     let references = references(&fetched)?;
     let hub = Hub::new(settings.hub()?);
@@ -79,8 +79,8 @@ pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
 }
 
 pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
-    if args.models.iter().any(|m| inside::is(m)) {
-        anyhow::bail!("{}: is inside octet and cannot be removed", inside::NAME);
+    if args.models.iter().any(|m| embedded::is(m)) {
+        anyhow::bail!("{}: is inside octet and cannot be removed", embedded::NAME);
     }
     let references = references(&args.models)?;
     let hub = Hub::new(settings.hub()?);
@@ -106,7 +106,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     let names: Vec<String> = models.iter().map(name).collect();
     let width = names.iter().map(|n| n.chars().count()).fold("NAME".len(), usize::max);
     writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
-    writeln!(out, "{:width$}  {:>10}  inside octet", inside::NAME, size(inside::size()))?;
+    writeln!(out, "{:width$}  {:>10}  inside octet", embedded::NAME, size(embedded::size()))?;
     for (model, name) in models.iter().zip(&names) {
         let state = if model.complete { "" } else { "  unfinished: pull it again to go on" };
         writeln!(out, "{name:width$}  {:>10}  {}{state}", size(model.size), ago(model.modified))?;
@@ -120,7 +120,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The shortest name to type.
+/// The shortest name of a model.
 fn name(m: &Installed) -> String {
     match m.aliases.first() {
         Some(short) if *short != m.reference => format!("{short} = {}", m.reference),
@@ -142,7 +142,7 @@ fn as_json(m: &Installed) -> Value {
 
 /// `3 days ago`.
 fn ago(time: SystemTime) -> String {
-    // A clock that was set back makes times to come; they are now.
+    // If the clock was set back, times in the future count as now.
     let seconds = time.elapsed().unwrap_or(Duration::ZERO).as_secs();
     let (n, unit) = match seconds {
         0..60 => return "just now".into(),

@@ -1,15 +1,15 @@
-//! llama.cpp's flags on the command line: those that are spelt otherwise here, and those that have no effect here, which scripts
-//! and habits bring along. Called by `commands`.
+//! llama.cpp's flags: spellings that differ from Octet's, and flags without effect here, which existing scripts use. Called by
+//! `commands`.
 
 use std::ffi::OsString;
 
-/// The command line for clap, and what its user should know of it.
+/// The command line for clap, and notes for the user.
 pub(crate) struct Line {
     pub args: Vec<OsString>,
     pub notes: Vec<String>,
 }
 
-/// llama.cpp's flags with one dash and several letters, which clap does not know, in our spelling.
+/// llama.cpp's flags with one dash and several letters, which clap does not support, and Octet's spelling.
 const SPELLINGS: [(&str, &str); 8] = [
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
@@ -21,12 +21,12 @@ const SPELLINGS: [(&str, &str); 8] = [
     ("-sys", "--system"),
 ];
 
-/// What stands behind a flag.
+/// The value of a flag.
 #[derive(Clone, Copy, PartialEq)]
-enum Takes {
+enum FlagValue {
     Nothing,
     Value,
-    /// A word of [`SWITCHES`], or nothing.
+    /// A word of [`SWITCHES`], or no value.
     Switch,
 }
 
@@ -35,8 +35,8 @@ const SWITCHES: [&str; 5] = ["on", "off", "auto", "0", "1"];
 const DEVICE: &str = "a model runs on one device as a whole; --device says which";
 const FILE: &str = "how a model's file is read cannot be chosen";
 
-/// Flags that change no answer and have no counterpart, and why.
-const WITHOUT_EFFECT: [(&[&str], Takes, &str); 5] = [
+/// Flags without effect and without a counterpart, and why.
+const WITHOUT_EFFECT: [(&[&str], FlagValue, &str); 5] = [
     (
         &[
             "-ngl",
@@ -53,16 +53,16 @@ const WITHOUT_EFFECT: [(&[&str], Takes, &str); 5] = [
             "-mg",
             "--main-gpu",
         ],
-        Takes::Value,
+        FlagValue::Value,
         DEVICE,
     ),
-    (&["-cmoe", "--cpu-moe"], Takes::Nothing, DEVICE),
-    (&["-fa", "--flash-attn"], Takes::Switch, "there is one kind of attention here"),
-    (&["--jinja"], Takes::Nothing, "chat templates are always read as Jinja"),
-    (&["--mlock", "--no-mmap"], Takes::Nothing, FILE),
+    (&["-cmoe", "--cpu-moe"], FlagValue::Nothing, DEVICE),
+    (&["-fa", "--flash-attn"], FlagValue::Switch, "there is one kind of attention here"),
+    (&["--jinja"], FlagValue::Nothing, "chat templates are always read as Jinja"),
+    (&["--mlock", "--no-mmap"], FlagValue::Nothing, FILE),
 ];
 
-/// The command line in our spelling, up to `--`: behind it is only text.
+/// The command line in Octet's spelling, up to `--`: after it is only text.
 pub(crate) fn read(args: impl Iterator<Item = OsString>) -> Line {
     let mut line = Line { args: Vec::new(), notes: Vec::new() };
     let mut args = args.peekable();
@@ -80,7 +80,8 @@ pub(crate) fn read(args: impl Iterator<Item = OsString>) -> Line {
             line.notes.push(format!("{flag} has no effect here: {why}"));
             let is_switch = |next: &OsString| SWITCHES.iter().any(|s| next == s);
             if value.is_none()
-                && (*takes == Takes::Value || *takes == Takes::Switch && args.peek().is_some_and(is_switch))
+                && (*takes == FlagValue::Value
+                    || *takes == FlagValue::Switch && args.peek().is_some_and(is_switch))
             {
                 args.next();
             }

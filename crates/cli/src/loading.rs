@@ -1,4 +1,4 @@
-//! From an open file to a model that can compute, if it fits. Called by the commands that generate or score.
+//! Loads an opened model, if it fits into memory. Called by the commands that generate or score.
 
 use octet_engine::engine::{Engine, Options};
 use octet_engine::report::Report;
@@ -9,7 +9,7 @@ use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
 
-/// Loads a model to generate with it, if it fits.
+/// Loads a model for generation, if it fits.
 pub fn load(model: &octet_weights::Model, args: &EngineArgs, settings: &Settings) -> anyhow::Result<Engine> {
     let mut options = args.options(settings)?;
     check(model, args, std::slice::from_mut(&mut options))?;
@@ -17,7 +17,7 @@ pub fn load(model: &octet_weights::Model, args: &EngineArgs, settings: &Settings
     Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)
 }
 
-/// Loads a model once for each of `variants` to score texts with them, if they fit together.
+/// Loads a model once for each of `variants` for scoring, if they fit together.
 pub fn load_to_score(
     model: &octet_weights::Model,
     args: &EngineArgs,
@@ -29,7 +29,7 @@ pub fn load_to_score(
     Ok(variants.iter().map(&mut open).collect::<Result<_, _>>()?)
 }
 
-/// Chooses the devices, and fails where what is to be loaded does not fit.
+/// Chooses the devices, and fails if the models do not fit.
 fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Options]) -> anyhow::Result<()> {
     let report = Report::new(model)?;
     let made_for = report.config.context_length;
@@ -43,11 +43,11 @@ fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Option
             crate::memory::shrink(&report, options)?;
         }
     }
-    // a device has room or says so itself
+    // Devices check their own memory.
     let variants = variants.iter().filter(|o| o.device.is_none());
-    let bills = variants.map(|o| crate::memory::bill(&report, o)).collect::<anyhow::Result<Vec<_>>>()?;
+    let needs = variants.map(|o| crate::memory::needed(&report, o)).collect::<anyhow::Result<Vec<_>>>()?;
     if !args.memory.no_memory_check {
-        crate::memory::check(&report, &bills, context, "a smaller --ctx-size")?;
+        crate::memory::check(&report, &needs, context, "a smaller --ctx-size")?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Compares what a model takes with the memory that is free, before it is loaded. Called wherever a model is loaded.
+//! Compares the memory that a model needs with the free memory. Called before a model is loaded.
 
 use octet_engine::engine::Options;
 use octet_engine::engine::speculation::Mode;
@@ -7,17 +7,17 @@ use octet_engine::report::{Memory, Report};
 use crate::stderr::note;
 use crate::units::size;
 
-/// Bytes that this process may still take, the limits of its cgroup included. `None` where the system does not say.
+/// Memory available to this process in bytes, within its cgroup's limits. `None` if unknown.
 pub fn available() -> Option<u64> {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
     let free = Some(system.available_memory()).filter(|&bytes| bytes > 0)?;
-    // What a cgroup counts as used holds the file cache too, which makes way; what processes hold does not.
+    // A cgroup's usage includes the file cache, which can be reclaimed; the processes' own memory cannot.
     let group = system.cgroup_limits().map(|c| c.total_memory.saturating_sub(c.rss));
     Some(group.map_or(free, |g| free.min(g)))
 }
 
-/// Bytes of memory that this process holds, the pages of mapped files that it has read included. `None` where the system does not say.
+/// Resident memory of this process in bytes, including mapped files. `None` if unknown.
 pub fn of_this_process() -> Option<u64> {
     let own = sysinfo::get_current_pid().ok()?;
     let mut system = sysinfo::System::new();
@@ -26,14 +26,14 @@ pub fn of_this_process() -> Option<u64> {
     system.process(own).map(sysinfo::Process::memory).filter(|&bytes| bytes > 0)
 }
 
-/// What a model takes that is opened with `options`, its draft model included.
-pub fn bill(report: &Report, options: &Options) -> anyhow::Result<Memory> {
+/// The memory of a model opened with `options`, including its draft model.
+pub fn needed(report: &Report, options: &Options) -> anyhow::Result<Memory> {
     let made_for = report.config.context_length;
     let limits = options.limits(made_for, report.state_bytes())?;
     Ok(report.memory(&limits, options.cpu.exact).with_draft(options.draft_memory(made_for)?))
 }
 
-/// Does without the block for multi-token prediction where nobody asked for it by name and the model fits only without it.
+/// Disables the block for multi-token prediction if it was not requested by name and the model fits only without it.
 pub fn shrink(report: &Report, options: &mut Options) -> anyhow::Result<()> {
     if options.speculation.mode != Mode::Auto || report.config.mtp_layers == 0 {
         return Ok(());
@@ -41,20 +41,21 @@ pub fn shrink(report: &Report, options: &mut Options) -> anyhow::Result<()> {
     let Some(free) = available() else { return Ok(()) };
     let mut less = options.clone();
     less.speculation.mode = Mode::Lookup;
-    if bill(report, options)?.total() > free && bill(report, &less)?.total() <= free {
+    if needed(report, options)?.total() > free && needed(report, &less)?.total() <= free {
         note!("note: the memory does not suffice for the block for multi-token prediction: it stays out");
         *options = less;
     }
     Ok(())
 }
 
-/// Fails where a model does not fit as often as it is to be loaded, for a context of `context`. `smaller` says which flags make it so.
-pub fn check(report: &Report, bills: &[Memory], context: usize, smaller: &str) -> anyhow::Result<()> {
+/// Fails if a model does not fit as many times as it is loaded, with a context of `context`. `smaller` names the flags that reduce the
+/// size.
+pub fn check(report: &Report, needs: &[Memory], context: usize, smaller: &str) -> anyhow::Result<()> {
     let Some(free) = available() else { return Ok(()) };
-    let total = bills.iter().map(|b| b.total()).fold(0, u64::saturating_add);
-    let weights = bills.iter().map(|b| b.weights).fold(0, u64::saturating_add);
-    let twice = if bills.len() > 1 { " (loaded with and without --exact)" } else { "" };
-    let extra = bills.iter().map(|b| b.speculation).fold(0, u64::saturating_add);
+    let total = needs.iter().map(|b| b.total()).fold(0, u64::saturating_add);
+    let weights = needs.iter().map(|b| b.weights).fold(0, u64::saturating_add);
+    let twice = if needs.len() > 1 { " (loaded with and without --exact)" } else { "" };
+    let extra = needs.iter().map(|b| b.speculation).fold(0, u64::saturating_add);
     let guesses = match extra {
         0 => String::new(),
         n => format!(", {} for guesses, which --speculative off saves", size(n)),

@@ -1,17 +1,17 @@
-//! From a model's name to the open file: looks it up, fetches it if need be. Called by every command that takes a model.
+//! Opens a model by name, downloading it if necessary. Called by every command that takes a model.
 
 use std::path::{Path, PathBuf};
 
 use octet_hub::{Hub, Reference, catalog};
 
-use crate::inside;
+use crate::embedded;
 use crate::progress::Pull;
 use crate::settings::Settings;
 
-/// Parts of a name that are alike enough to be a slip of the finger.
+/// Minimum similarity of names to be suggested as a correction.
 const ALIKE: f64 = 0.6;
 
-/// Understands a model's name; says which is meant where it is nearly one.
+/// Parses a model's name; suggests a similar one if it is unknown.
 pub fn reference(name: &str) -> anyhow::Result<Reference> {
     Reference::parse(name).map_err(|e| {
         let like = |known: &str| strsim::normalized_damerau_levenshtein(&name.to_ascii_lowercase(), known);
@@ -26,12 +26,12 @@ pub fn reference(name: &str) -> anyhow::Result<Reference> {
     })
 }
 
-/// Where a model is.
+/// The location of a model.
 #[derive(Debug, Clone)]
 pub enum Place {
-    /// In the program itself.
+    /// Built in.
     Inside,
-    /// A file or folder on this machine.
+    /// A local file or folder.
     Path(PathBuf),
 }
 
@@ -39,15 +39,15 @@ impl Place {
     /// Opens the model.
     pub fn open(&self) -> Result<octet_weights::Model, octet_weights::Error> {
         match self {
-            Self::Inside => inside::open(),
+            Self::Inside => embedded::open(),
             Self::Path(path) => octet_weights::Model::open(path),
         }
     }
 }
 
-/// Fails if `name` cannot be a model, or is a path with nothing there. Fetches nothing.
+/// Fails if `name` cannot be a model, or is a path that does not exist. Downloads nothing.
 pub fn check(name: &str) -> anyhow::Result<()> {
-    if inside::is(name) {
+    if embedded::is(name) {
         return Ok(());
     }
     match reference(name)? {
@@ -65,9 +65,9 @@ fn exists(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the model lies, after it has been fetched if it was not here.
+/// The model's location, after downloading it if necessary.
 pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<Place> {
-    if inside::is(name) {
+    if embedded::is(name) {
         return Ok(Place::Inside);
     }
     let reference = reference(name)?;
@@ -78,10 +78,10 @@ pub fn locate(name: &str, settings: &Settings) -> anyhow::Result<Place> {
     Ok(Place::Path(Hub::new(settings.hub()?).ensure(&reference, &Pull::new())?))
 }
 
-/// Opens a model, after it has been fetched if it was not here.
+/// Opens a model, after downloading it if necessary.
 pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Model> {
     locate(name, settings)?.open().map_err(|e| {
-        // A file of the user's own is not ours to fetch again.
+        // The user's own files are not downloaded again.
         let again = match reference(name) {
             Ok(Reference::Path(_)) | Err(_) => String::new(),
             Ok(_) => format!(" (`octet rm {name}`, then `octet pull {name}`, fetches it again)"),

@@ -1,4 +1,4 @@
-//! Bars on standard error for whatever may take longer than a moment; nothing where that is not a terminal.
+//! Progress bars on standard error for work that may take long; none if it is not a terminal.
 
 use std::cell::OnceCell;
 use std::sync::Mutex;
@@ -9,10 +9,10 @@ use crate::units::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use octet_hub::Event;
 
-/// What is over sooner needs no bar.
+/// Shorter work needs no bar.
 const DELAY: Duration = Duration::from_millis(400);
 
-/// A bar that appears when its work takes long, and goes with it.
+/// A bar that appears if its work takes long, and disappears at its end.
 pub struct Bar {
     message: String,
     started: Instant,
@@ -27,14 +27,14 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 impl Bar {
-    /// For work that is counted in bytes.
+    /// For work counted in bytes.
     pub fn bytes(message: impl Into<String>) -> Self {
         let template =
             "{msg} {bar:24} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
         Self::new(message, style(template))
     }
 
-    /// For work that is counted in steps.
+    /// For work counted in steps.
     pub fn steps(message: impl Into<String>) -> Self {
         Self::new(message, style("{msg} {bar:24} {pos} of {len}"))
     }
@@ -43,7 +43,7 @@ impl Bar {
         Self { message: message.into(), started: Instant::now(), style, bar: OnceCell::new() }
     }
 
-    /// So much is done.
+    /// Updates the progress.
     pub fn update(&self, done: u64, all: u64) {
         if self.bar.get().is_none() && self.started.elapsed() < DELAY {
             return;
@@ -58,8 +58,8 @@ impl Bar {
         bar.set_position(done);
     }
 
-    /// Changes what is said beside the bar.
-    pub fn say(&mut self, message: impl Into<String>) {
+    /// Changes the text beside the bar.
+    pub fn set_message(&mut self, message: impl Into<String>) {
         self.message = message.into();
         if let Some(bar) = self.bar.get() {
             bar.set_message(self.message.clone());
@@ -75,11 +75,11 @@ impl Drop for Bar {
     }
 }
 
-/// Draws what a pull tells. Lines of text where standard error is a file.
+/// Shows the progress of a pull; as lines of text if standard error is a file.
 pub struct Pull(Mutex<Option<ProgressBar>>);
 
 impl Pull {
-    /// No file has begun.
+    /// A new one.
     pub fn new() -> Self {
         Self(Mutex::new(None))
     }
@@ -113,7 +113,7 @@ impl octet_hub::Progress for Pull {
                 if let Some(before) = self.bar().take() {
                     before.finish_and_clear();
                 }
-                // Before the bar is there, which would stay on the line that this is written to.
+                // Before the bar exists, which would stay on this line.
                 let size = total.map_or(String::new(), |t| format!(", {}", size(t)));
                 self.line(&format!("fetching {file}{nth}{size}"));
                 let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
@@ -149,7 +149,7 @@ impl octet_hub::Progress for Pull {
 }
 
 impl Drop for Pull {
-    /// A pull that failed leaves nothing of its bar on the screen.
+    /// Removes the bar of a failed pull.
     fn drop(&mut self) {
         if let Some(bar) = self.bar().take() {
             bar.finish_and_clear();

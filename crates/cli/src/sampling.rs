@@ -1,4 +1,4 @@
-//! Sampling settings: as flags, and by name for `/set`. On top of what the model's makers recommend.
+//! Sampling settings, from flags and from `/set`, applied to the model's recommended ones.
 
 use anyhow::Context;
 use clap::Args;
@@ -9,9 +9,9 @@ use octet_weights::Metadata;
 use crate::Usage;
 use crate::numbers::{from_minus_one, from_minus_one_u32, number};
 
-/// What is taken where the model's makers recommend nothing: llama.cpp's settings. The plain distribution, which
-/// servers start from, makes small models ramble.
-fn moderate() -> SamplerParams {
+/// llama.cpp's settings, for models without recommended ones. With the plain distribution, a server's usual default, small models
+/// ramble.
+fn fallback_sampling() -> SamplerParams {
     SamplerParams::default().with(&MODERATE)
 }
 
@@ -27,8 +27,7 @@ const MODERATE: SamplingDefaults = SamplingDefaults {
     seed: None,
 };
 
-/// What a server takes where a request says nothing: what its owner says, and where the model's makers recommend nothing, the same as
-/// `octet run`.
+/// A server's default settings: the owner's, then the model's recommended ones, then those of `octet run`.
 pub fn server_defaults(metadata: &Metadata, said: SamplingDefaults) -> anyhow::Result<SamplingDefaults> {
     if SamplingDefaults::read(metadata)? != SamplingDefaults::default() {
         return Ok(said);
@@ -42,47 +41,51 @@ pub fn server_defaults(metadata: &Metadata, said: SamplingDefaults) -> anyhow::R
     })
 }
 
-/// What the model's makers recommend, as a whole, or else what is moderate.
+/// The model's recommended settings as a whole, or else llama.cpp's.
 pub fn recommended(metadata: &Metadata) -> anyhow::Result<SamplerParams> {
     let says_nothing = SamplingDefaults::read(metadata)? == SamplingDefaults::default();
-    Ok(if says_nothing { moderate() } else { SamplerParams::from_metadata(metadata, Default::default())? })
+    Ok(if says_nothing {
+        fallback_sampling()
+    } else {
+        SamplerParams::from_metadata(metadata, Default::default())?
+    })
 }
 
-/// How tokens are chosen: of `octet run`, and the defaults of `octet serve`.
+/// Sampling settings of `octet run`, and the defaults of `octet serve`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct SamplerArgs {
-    /// Temperature; 0 always takes the most probable token. Default: the model's, or 0.8.
+    /// Temperature; 0 always chooses the most probable token. Default: the model's, or 0.8.
     #[arg(long, visible_alias = "temperature", value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     temp: Option<f32>,
     /// Keep the N most probable tokens; 0 or -1 keeps all. Default: the model's, or 40.
     #[arg(long, value_name = "N", allow_negative_numbers = true,
           value_parser = from_minus_one_u32)]
     top_k: Option<i64>,
-    /// Keep the most probable tokens that together have this probability. Default: the model's, or 0.95.
+    /// Keep the most probable tokens with this total probability. Default: the model's, or 0.95.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     top_p: Option<f32>,
-    /// Keep tokens with at least this share of the most probable token's probability. Default: the model's, or 0.05.
+    /// Keep tokens with at least this fraction of the highest probability. Default: the model's, or 0.05.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     min_p: Option<f32>,
     /// Repetition penalty; 1 is off.
     #[arg(long, visible_alias = "repetition-penalty", value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     repeat_penalty: Option<f32>,
-    /// Number of last tokens that the penalties look at; -1 is all.
+    /// Number of last tokens that the penalties apply to; -1 is all.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_minus_one)]
     repeat_last_n: Option<i64>,
-    /// Presence penalty: subtracted once for a token that was there before; 0 is off.
+    /// Presence penalty: subtracted once for a token that has occurred; 0 is off.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     presence_penalty: Option<f32>,
-    /// Frequency penalty: subtracted for each time that a token was there before; 0 is off.
+    /// Frequency penalty: subtracted for each occurrence of a token; 0 is off.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     frequency_penalty: Option<f32>,
-    /// Random seed: the same request gives the same answer. -1 draws one for each request.
+    /// Random seed: the same request gives the same answer. -1 chooses one for each request.
     #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<Seed>,
 }
 
 impl SamplerArgs {
-    /// What is set, checked.
+    /// The set values, checked.
     pub fn defaults(&self) -> Result<SamplingDefaults, Usage> {
         let set = self.set();
         SamplerParams::default().with(&set).validate(usize::MAX).map_err(|e| Usage(e.to_string()))?;
@@ -104,21 +107,20 @@ impl SamplerArgs {
     }
 }
 
-/// How the answers of `octet run` are generated.
+/// Generation settings of `octet run`.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     #[command(flatten)]
     sampler: SamplerArgs,
-    /// Added to the logit of the token with this id, which `octet tokenize` shows; -inf bans it. May be given several
-    /// times.
+    /// Added to the logit of the token with this id (see `octet tokenize`); -inf bans it. May be given several times.
     #[arg(long, value_name = "ID=X", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// Maximum number of generated tokens; -1 is as many as the context holds.
+    /// Maximum number of generated tokens; -1 is up to the context's end.
     #[arg(short = 'n', long, visible_alias = "max-tokens", alias = "n-predict", value_name = "N",
           allow_negative_numbers = true, default_value_t = -1, value_parser = from_minus_one)]
     predict: i64,
-    /// Text that ends an answer; may be given several times.
+    /// Stop string; may be given several times.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 }
@@ -127,7 +129,7 @@ pub struct SamplingArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed(Option<u64>);
 
-/// Reads a seed as it is typed.
+/// Parses a seed.
 fn seed(text: &str) -> Result<Seed, &'static str> {
     if text == "-1" {
         return Ok(Seed(None));
@@ -137,7 +139,7 @@ fn seed(text: &str) -> Result<Seed, &'static str> {
         .map_err(|_| "expected a whole number from 0 up, or -1 for another one each time")
 }
 
-/// `15043=-1.5`, or as llama.cpp has it `15043-1.5`.
+/// `15043=-1.5`, or llama.cpp's `15043-1.5`.
 fn bias(text: &str) -> Result<(u32, f32), String> {
     let id = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (id, bias) = text.split_at(id);
@@ -147,7 +149,7 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 impl SamplingArgs {
-    /// What is asked of the engine for each answer.
+    /// The engine request for an answer.
     pub fn request(&self, recommended: &SamplerParams) -> Request {
         let sampling = SamplerParams {
             logit_bias: self.logit_bias.clone(),
@@ -156,33 +158,33 @@ impl SamplingArgs {
         Request { max_tokens: limit(self.predict), sampling, stop: self.stop.clone(), ..Default::default() }
     }
 
-    /// Fails where a setting is out of range for every model: before one is loaded.
+    /// Fails if a setting is out of range for every model, before one is loaded.
     pub fn check(&self) -> Result<(), Usage> {
         let request = self.request(&SamplerParams::default());
         request.sampling.validate(usize::MAX).map_err(|e| Usage(e.to_string()))
     }
 }
 
-/// vLLM's -1 for "all".
+/// vLLM's -1 for all.
 fn top_k(n: i64) -> u32 {
     u32::try_from(n).unwrap_or(0)
 }
 
-/// llama.cpp's -1 for "all".
+/// llama.cpp's -1 for all.
 fn window(n: i64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-/// llama.cpp's -1 for "no limit".
+/// llama.cpp's -1 for no limit.
 fn limit(n: i64) -> Option<usize> {
     usize::try_from(n).ok()
 }
 
-/// Names that [`set`] knows.
+/// The names for [`set`].
 pub const NAMES: &str = "temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, presence_penalty, \
                          frequency_penalty, logit_bias, seed, num_predict, stop";
 
-/// Changes one setting by its name; names of the flags and of the API count too. `None` where there is none of it.
+/// Changes one setting by name; names of flags and of the API work too. `None` if it does not exist.
 pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Option<()>> {
     fn number<T: std::str::FromStr>(name: &str, value: &str) -> anyhow::Result<T>
     where
@@ -218,13 +220,13 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
         "stop" => new.stop = if value.is_empty() { Vec::new() } else { vec![value.to_string()] },
         _ => return Ok(None),
     }
-    // ids are not set here, so any vocabulary will do
+    // Ids are not set here, so any vocabulary is valid.
     new.sampling.validate(usize::MAX)?;
     *request = new;
     Ok(Some(()))
 }
 
-/// The name that a setting has in [`NAMES`].
+/// The canonical name of a setting in [`NAMES`].
 fn canonical(name: &str) -> String {
     let name = name.replace('-', "_");
     let known = match name.as_str() {
@@ -257,7 +259,7 @@ fn all(request: &Request) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// All settings in a few lines.
+/// All settings as text.
 pub fn describe(request: &Request) -> String {
     let all: Vec<String> = all(request).iter().map(|(name, value)| format!("{name} {value}")).collect();
     all.chunks(4).map(|four| four.join("  ")).collect::<Vec<_>>().join("\n")
@@ -327,7 +329,7 @@ mod tests {
     #[test]
     fn what_the_makers_recommend_is_taken_as_a_whole() {
         let mut metadata = Metadata::new("model.gguf");
-        assert_eq!(recommended(&metadata).unwrap(), moderate());
+        assert_eq!(recommended(&metadata).unwrap(), fallback_sampling());
         metadata.insert("general.sampling.temp", octet_weights::Value::F64(0.6));
         let of_makers = SamplerParams { temperature: 0.6, ..Default::default() };
         assert_eq!(recommended(&metadata).unwrap(), of_makers, "nothing of ours is mixed in");

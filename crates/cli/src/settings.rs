@@ -1,5 +1,5 @@
-//! The environment: what comes from it beside flags, and the names of the variables that mirror flags. No other file reads it; the hub
-//! gets it from here.
+//! The environment: settings besides flags, and the variables of flags. The only file that reads it; the hub gets its settings from
+//! here.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,27 +10,26 @@ use etcetera::BaseStrategy;
 use octet_hub::HubConfig;
 
 use crate::Usage;
-use crate::inside;
+use crate::embedded;
 use crate::stderr::note;
 
-/// What comes from the environment and is no flag.
+/// Settings from the environment that are not flags.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Flags that stand on the command line or come from the environment: they beat a configuration file.
+    /// Flags from the command line or the environment: they override a configuration file.
     pub given: BTreeSet<String>,
-    /// `OCTET_MODEL`: the model where none is named.
+    /// `OCTET_MODEL`: the default model.
     pub model: Option<String>,
-    /// `OCTET_DATA_DIR`, or the system's folder for a user's data: what was typed in chats is kept there. `None` where
-    /// there is no home directory.
+    /// `OCTET_DATA_DIR`, or the system's folder for user data: holds input histories. `None` without a home directory.
     pub data: Option<PathBuf>,
-    /// `RUST_LOG`: what the server writes to its log.
+    /// `RUST_LOG`: the log filter.
     pub log: Option<String>,
-    /// The terminal shows UTF-8, as `LC_ALL`, `LC_CTYPE` or `LANG` says; the first that is set counts. Windows has none of them.
+    /// The terminal displays UTF-8, by the first that is set of `LC_ALL`, `LC_CTYPE` and `LANG`. Always true on Windows.
     pub utf8: bool,
 }
 
 impl Settings {
-    /// Reads the environment. `given` are the flags that somebody gave.
+    /// Reads the environment. `given` are the flags that were given.
     pub fn read(given: BTreeSet<String>) -> Result<Self, Usage> {
         let data = || Some(etcetera::choose_base_strategy().ok()?.data_dir().join("octet"));
         Ok(Self {
@@ -42,11 +41,11 @@ impl Settings {
         })
     }
 
-    /// The model where none is named: that of the environment, or else the one inside, which is said.
+    /// The default model: from the environment, or the built-in one, with a note.
     pub fn default_model(&self) -> String {
         self.model.clone().unwrap_or_else(|| {
-            note!("{}", inside::NOTE);
-            inside::NAME.into()
+            note!("{}", embedded::NOTE);
+            embedded::NAME.into()
         })
     }
 
@@ -66,7 +65,7 @@ impl Settings {
     }
 }
 
-/// A variable that is set, and not to nothing.
+/// A variable that is set and not empty.
 pub fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|v| !v.is_empty())
 }
@@ -76,7 +75,7 @@ fn variable(name: &str) -> Result<Option<String>, Usage> {
     set(name).map(|v| v.into_string().map_err(|_| not_text(name))).transpose()
 }
 
-/// A variable that a router's configuration names.
+/// A variable that a router's configuration refers to.
 pub fn lookup(name: &str) -> Option<String> {
     variable(name).unwrap_or_else(|e| {
         note!("{e}; it counts as not set");
@@ -95,17 +94,17 @@ fn speaks_utf8() -> bool {
     locale.ends_with("UTF-8") || locale.ends_with("UTF8")
 }
 
-/// A variable that holds no text.
+/// A variable that is not valid Unicode.
 pub fn not_text(name: &str) -> Usage {
     Usage(format!("the environment variable {name} is not UTF-8"))
 }
 
-/// The variable that mirrors a flag.
+/// The variable of a flag.
 pub fn mirror(long: &str) -> String {
     format!("OCTET_{}", long.to_ascii_uppercase().replace('-', "_"))
 }
 
-/// The mirror of a flag, where it is set to nothing. To most flags that is as good as unset.
+/// The variable of a flag, if it is set but empty. Most flags treat that as unset.
 pub fn empty_mirror(long: &str) -> Option<String> {
     Some(mirror(long)).filter(|name| std::env::var_os(name).is_some_and(|v| v.is_empty()))
 }

@@ -1,4 +1,4 @@
-//! The flags of speculative decoding: ours, and the names that llama-server and vLLM have for them. Read by every command that generates.
+//! The flags of speculative decoding: Octet's, and those of llama-server and vLLM. Used by every command that generates.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::numbers::{number, whole};
 use crate::settings::Settings;
 use crate::stderr::note;
 
-/// Several tokens a step.
+/// Speculative decoding.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Speculative decoding")]
 pub struct SpeculationFlags {
-    /// How to guess the next tokens, which makes answers faster and changes nothing in them: mtp (the model's own block for multi-token
-    /// prediction), lookup (what the text repeats), draft=MODEL (a smaller model with the same tokenizer), off, or auto (lookup, and mtp
-    /// where the model has the block and it pays on this machine). Default: auto.
+    /// Speculative decoding, which speeds up answers without changing them: mtp (the model's own block for multi-token prediction),
+    /// lookup (repetitions in the text), draft=MODEL (a smaller model with the same tokenizer), off, or auto (lookup, and mtp if the
+    /// model has the block and it pays on this machine). Default: auto.
     #[arg(long, visible_alias = "spec-type", value_name = "HOW")]
-    speculative: Option<How>,
-    /// Most tokens to guess in a step, 0 to 16. Default: 8.
+    speculative: Option<SpeculativeArg>,
+    /// Maximum number of guesses per step, 0 to 16. Default: 8.
     #[arg(
         long,
         visible_aliases = ["draft", "draft-n", "spec-draft-n-max", "num-speculative-tokens"],
@@ -37,16 +37,17 @@ pub struct SpeculationFlags {
     /// The same in vLLM's form: '{"method": "ngram", "num_speculative_tokens": 4}'.
     #[arg(long, value_name = "JSON", value_parser = object, conflicts_with_all = ["speculative", "model_draft", "draft_max"])]
     speculative_config: Option<Map<String, Value>>,
-    /// Guesses that are right with this chance, 0 to 1, once a prompt comes again: to measure, not to use.
+    /// For measurements: guesses that are right with this probability, 0 to 1, when a prompt is repeated.
     #[arg(long, value_name = "P", hide = true, value_parser = chance)]
     draft_oracle: Option<f64>,
-    /// Of the first N tokens of the vocabulary the block for multi-token prediction guesses one, or one of those in --draft-recent: to measure.
+    /// For measurements: the block for multi-token prediction drafts among the first N tokens of the vocabulary, and those in
+    /// --draft-recent.
     #[arg(long, value_name = "N", hide = true)]
     draft_vocab: Option<u32>,
-    /// Tokens of the text that it may guess besides: to measure.
+    /// For measurements: number of recent tokens of the text that it may draft besides.
     #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u32).range(..=32_768))]
     draft_recent: Option<u32>,
-    /// llama-server's; how much is guessed follows from what it brings.
+    /// llama-server's; without effect: the number of guesses is adapted automatically.
     #[arg(long, hide = true, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N", value_parser = whole::<u32>)]
     draft_min: Option<u32>,
     /// The same.
@@ -54,16 +55,16 @@ pub struct SpeculationFlags {
     draft_p_min: Option<f64>,
 }
 
-/// `--speculative` as it is typed.
+/// `--speculative` as typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum How {
+enum SpeculativeArg {
     Mode(Mode),
     Draft(String),
-    /// llama-server's way to name a mode whose model another flag names.
+    /// llama-server's name of a mode whose model another flag names.
     DraftElsewhere,
 }
 
-impl FromStr for How {
+impl FromStr for SpeculativeArg {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
@@ -72,7 +73,7 @@ impl FromStr for How {
             "off" | "none" => Self::Mode(Mode::Off),
             "mtp" | "draft-mtp" => Self::Mode(Mode::Mtp),
             "lookup" | "ngram" => Self::Mode(Mode::Lookup),
-            // llama-server has several ways to look up, which all guess what the text repeats
+            // llama-server has several lookup modes, which all guess repetitions.
             "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod" | "ngram-cache" => {
                 Self::Mode(Mode::Lookup)
             }
@@ -86,8 +87,8 @@ impl FromStr for How {
     }
 }
 
-impl How {
-    /// llama-server takes a list, such as `draft-mtp,ngram-mod`.
+impl SpeculativeArg {
+    /// llama-server accepts a list, such as `draft-mtp,ngram-mod`.
     fn of_list(s: &str) -> Result<Self, String> {
         let all: Vec<Self> = s.split(',').map(str::parse).collect::<Result<_, _>>()?;
         let (mtp, lookup) = (Self::Mode(Mode::Mtp), Self::Mode(Mode::Lookup));
@@ -106,7 +107,7 @@ fn chance(s: &str) -> Result<f64, String> {
 }
 
 impl SpeculationFlags {
-    /// Whether one of them is given.
+    /// Whether one of the flags is given.
     pub fn is_given(&self) -> bool {
         let Self { speculative, draft_max, model_draft, speculative_config, .. } = self;
         let names = speculative.is_some() || model_draft.is_some() || speculative_config.is_some();
@@ -115,7 +116,7 @@ impl SpeculationFlags {
         names || draft_max.is_some() || measured
     }
 
-    /// The engine's options. Opens the draft model, which is fetched if it is not here.
+    /// The engine's options. Opens the draft model, downloading it if necessary.
     pub fn options(&self, settings: &Settings) -> anyhow::Result<Options> {
         for (flag, given) in
             [("draft-min", self.draft_min.is_some()), ("draft-p-min", self.draft_p_min.is_some())]
@@ -127,13 +128,15 @@ impl SpeculationFlags {
         let (how, most) = match (&self.speculative_config, &self.model_draft) {
             (Some(config), _) => vllm(config)?,
             (None, Some(model)) => match &self.speculative {
-                None | Some(How::DraftElsewhere) => (How::Draft(model.clone()), None),
+                None | Some(SpeculativeArg::DraftElsewhere) => (SpeculativeArg::Draft(model.clone()), None),
                 Some(_) => {
                     let what = "--model-draft and this --speculative exclude each other; give one of them";
                     return Err(Usage(what.into()).into());
                 }
             },
-            (None, None) => (self.speculative.clone().unwrap_or(How::Mode(Options::default().mode)), None),
+            (None, None) => {
+                (self.speculative.clone().unwrap_or(SpeculativeArg::Mode(Options::default().mode)), None)
+            }
         };
         let draft_max = self.draft_max.map(|n| n as usize).or(most).unwrap_or(DRAFT_DEFAULT);
         if draft_max > DRAFT_MAX {
@@ -141,12 +144,14 @@ impl SpeculationFlags {
         }
         let draft_max = draft_max.min(DRAFT_MAX);
         let (mode, draft) = match how {
-            How::DraftElsewhere => {
+            SpeculativeArg::DraftElsewhere => {
                 let what = "--speculative draft needs a model: draft=MODEL, or --model-draft MODEL";
                 return Err(Usage(what.into()).into());
             }
-            How::Mode(mode) => (mode, None),
-            How::Draft(name) => (Mode::Draft, Some(Arc::new(crate::model::open(&name, settings)?))),
+            SpeculativeArg::Mode(mode) => (mode, None),
+            SpeculativeArg::Draft(name) => {
+                (Mode::Draft, Some(Arc::new(crate::model::open(&name, settings)?)))
+            }
         };
         let vocab = DraftVocab::default();
         let vocab = DraftVocab {
@@ -157,22 +162,22 @@ impl SpeculationFlags {
     }
 }
 
-/// What an entry of a configuration says: a value of `--speculative`. `open` opens a draft model.
+/// The setting of a configuration entry: a value of `--speculative`. `open` opens a draft model.
 pub fn set(
     options: &mut Options,
     how: &str,
     open: impl Fn(&str) -> anyhow::Result<octet_weights::Model>,
 ) -> anyhow::Result<()> {
     (options.mode, options.draft) = match how.parse().map_err(anyhow::Error::msg)? {
-        How::Mode(mode) => (mode, None),
-        How::Draft(name) => (Mode::Draft, Some(Arc::new(open(&name)?))),
-        How::DraftElsewhere => anyhow::bail!("'draft' needs a model: draft=MODEL"),
+        SpeculativeArg::Mode(mode) => (mode, None),
+        SpeculativeArg::Draft(name) => (Mode::Draft, Some(Arc::new(open(&name)?))),
+        SpeculativeArg::DraftElsewhere => anyhow::bail!("'draft' needs a model: draft=MODEL"),
     };
     Ok(())
 }
 
 /// vLLM's `--speculative-config`.
-fn vllm(config: &Map<String, Value>) -> Result<(How, Option<usize>), Usage> {
+fn vllm(config: &Map<String, Value>) -> Result<(SpeculativeArg, Option<usize>), Usage> {
     let wrong = |what: &str| Usage(format!("--speculative-config: {what}"));
     let model = match config.get("model") {
         None | Some(Value::Null) => None,
@@ -185,10 +190,10 @@ fn vllm(config: &Map<String, Value>) -> Result<(How, Option<usize>), Usage> {
         Some(_) => return Err(wrong("\"method\" must be a text")),
     };
     let how = match (method, model) {
-        (Some("ngram" | "suffix"), _) => How::Mode(Mode::Lookup),
-        // vLLM names the block by its model too: qwen3_next_mtp, deepseek_mtp
-        (Some(m), _) if m == "mtp" || m.ends_with("_mtp") => How::Mode(Mode::Mtp),
-        (None | Some("draft_model"), Some(model)) => How::Draft(model),
+        (Some("ngram" | "suffix"), _) => SpeculativeArg::Mode(Mode::Lookup),
+        // vLLM also names the block by its model: qwen3_next_mtp, deepseek_mtp.
+        (Some(m), _) if m == "mtp" || m.ends_with("_mtp") => SpeculativeArg::Mode(Mode::Mtp),
+        (None | Some("draft_model"), Some(model)) => SpeculativeArg::Draft(model),
         (None | Some("draft_model"), None) => {
             return Err(wrong("\"model\" names the draft model; or give a \"method\""));
         }
@@ -222,29 +227,32 @@ mod tests {
 
     #[test]
     fn modes_have_the_names_of_others_too() {
-        assert_eq!("lookup".parse(), Ok(How::Mode(Mode::Lookup)));
-        assert_eq!("ngram".parse(), Ok(How::Mode(Mode::Lookup)));
-        assert_eq!("draft=a.gguf".parse(), Ok(How::Draft("a.gguf".into())));
-        assert_eq!("draft-mtp".parse(), Ok(How::Mode(Mode::Mtp)));
-        assert_eq!("draft-mtp,ngram-map-k4v".parse(), Ok(How::Mode(Mode::Auto)));
-        assert_eq!("ngram-mod,ngram-map-k".parse(), Ok(How::Mode(Mode::Lookup)));
-        assert_eq!("draft-simple".parse(), Ok(How::DraftElsewhere));
+        assert_eq!("lookup".parse(), Ok(SpeculativeArg::Mode(Mode::Lookup)));
+        assert_eq!("ngram".parse(), Ok(SpeculativeArg::Mode(Mode::Lookup)));
+        assert_eq!("draft=a.gguf".parse(), Ok(SpeculativeArg::Draft("a.gguf".into())));
+        assert_eq!("draft-mtp".parse(), Ok(SpeculativeArg::Mode(Mode::Mtp)));
+        assert_eq!("draft-mtp,ngram-map-k4v".parse(), Ok(SpeculativeArg::Mode(Mode::Auto)));
+        assert_eq!("ngram-mod,ngram-map-k".parse(), Ok(SpeculativeArg::Mode(Mode::Lookup)));
+        assert_eq!("draft-simple".parse(), Ok(SpeculativeArg::DraftElsewhere));
         for wrong in ["draft=", "eagle", "draft-eagle3", "draft,ngram-mod", "mtp,off", ","] {
-            assert!(wrong.parse::<How>().is_err(), "{wrong}");
+            assert!(wrong.parse::<SpeculativeArg>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn vllms_configuration_is_understood() {
         let read = |text: &str| vllm(&object(text).expect("an object")).map_err(|e| e.to_string());
-        let lookup = (How::Mode(Mode::Lookup), Some(4));
+        let lookup = (SpeculativeArg::Mode(Mode::Lookup), Some(4));
         assert_eq!(
             read(r#"{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5}"#),
             Ok(lookup)
         );
-        let mtp = (How::Mode(Mode::Mtp), Some(99));
+        let mtp = (SpeculativeArg::Mode(Mode::Mtp), Some(99));
         assert_eq!(read(r#"{"method": "qwen3_next_mtp", "num_speculative_tokens": 99}"#), Ok(mtp));
-        assert_eq!(read(r#"{"model": "small.gguf"}"#), Ok((How::Draft("small.gguf".into()), None)));
+        assert_eq!(
+            read(r#"{"model": "small.gguf"}"#),
+            Ok((SpeculativeArg::Draft("small.gguf".into()), None))
+        );
         for wrong in [
             r#"{"method": "eagle3", "model": "x"}"#,
             "{}",

@@ -1,4 +1,4 @@
-//! `octet template`: the prompt that a chat becomes.
+//! `octet template`: shows the prompt of a chat.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -19,24 +19,24 @@ Examples:
   octet template model.gguf --user Hi --chat-template-kwargs '{\"enable_thinking\": false}'
   octet template model.gguf --source                       the template itself";
 
-/// Shows the prompt that a chat becomes.
+/// Shows the prompt that a chat template renders.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TemplateArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// A file of messages: a list, or an object with 'messages' and 'tools', as in OpenAI's API.
+    /// File with messages: a list, or an object with 'messages' and 'tools', as in OpenAI's API.
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
-    /// What the user says, after the messages of the file if there is one.
+    /// A user message, after the messages of the file.
     #[arg(short, long, value_name = "TEXT")]
     user: Option<String>,
-    /// A file with a list of tools, as in OpenAI's API.
+    /// File with a list of tools, as in OpenAI's API.
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
     #[command(flatten)]
     chat: ChatArgs,
-    /// Leave out the beginning of the answer.
+    /// Omit the beginning of the answer.
     #[arg(long)]
     no_generation_prompt: bool,
     /// Show the tokens of the prompt instead.
@@ -63,7 +63,7 @@ pub fn run(args: &TemplateArgs, settings: &Settings) -> anyhow::Result<()> {
         chat.tools = Some(list.clone());
     }
     if let Some(text) = &args.user {
-        chat.say("user", text);
+        chat.push("user", text);
     }
     if chat.input(true).messages.is_empty() {
         return Err(Usage("no messages: give --user TEXT or --messages FILE".into()).into());
@@ -73,7 +73,7 @@ pub fn run(args: &TemplateArgs, settings: &Settings) -> anyhow::Result<()> {
         drop(out);
         return crate::tokenize::print(&tokenizer, &tokenizer.encode_prompt(&prompt)?, false, false);
     }
-    // Byte by byte what the model sees; a newline only for people's eyes.
+    // Exactly the model's input; a newline only on a terminal.
     write!(out, "{}", prompt.text)?;
     if std::io::stdout().is_terminal() && !prompt.text.ends_with('\n') {
         writeln!(out)?;

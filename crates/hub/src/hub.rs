@@ -80,7 +80,7 @@ impl Hub {
             Reference::Short(short) => self.pull_short(short, progress),
         };
         match (pulled, here) {
-            (Err(e), Some(path)) if is_away(&e) => {
+            (Err(e), Some(path)) if is_unreachable(&e) => {
                 let note = format!("could not look for a newer version ({e}); using the one that is here");
                 progress.event(Event::Note(&note));
                 Ok(path)
@@ -233,6 +233,6 @@ impl Hub {
 }
 
 /// True where the source could not be asked, as opposed to having said no.
-fn is_away(e: &Error) -> bool {
+fn is_unreachable(e: &Error) -> bool {
     matches!(e.class(), Some(Class::Unreachable | Class::Transient(_)))
 }

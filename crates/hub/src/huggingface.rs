@@ -38,7 +38,7 @@ pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Re
     for name in chosen.files() {
         remotes.push(describe(hub, reference, &commit, name, progress)?);
     }
-    let missing = remotes.iter().filter(|r| !is_here(&entry, &commit, r));
+    let missing = remotes.iter().filter(|r| !is_cached(&entry, &commit, r));
     let need = missing.map(|r| hub.remaining(&entry.part(&r.blob), r.size.unwrap_or(0))).sum();
     hub.check_space(need, progress)?;
     let mut paths = Vec::new();
@@ -101,7 +101,7 @@ fn describe(
 }
 
 /// True where a file is here with all its bytes: as a blob, or in the snapshot where there are no links.
-fn is_here(entry: &Entry, commit: &str, remote: &Remote) -> bool {
+fn is_cached(entry: &Entry, commit: &str, remote: &Remote) -> bool {
     entry.has(&remote.blob, remote.size) || entry.has_file(commit, &remote.name, remote.size)
 }
 
@@ -119,7 +119,7 @@ fn fetch(
     let there = entry.snapshot(commit).join(name);
     let there = std::fs::metadata(entry.blob(&remote.blob)).or_else(|_| std::fs::metadata(there));
     if let Ok(there) = there {
-        if is_here(entry, commit, remote) {
+        if is_cached(entry, commit, remote) {
             progress.event(Event::Finished { file: name, bytes: there.len() });
             return Ok(remote.blob.clone());
         }

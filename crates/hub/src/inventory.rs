@@ -230,10 +230,10 @@ pub(crate) fn check_removable(hub: &Hub, reference: &Reference) -> Result<(), Er
     let mut any = false;
     for (entry, model) in copies(hub, reference)? {
         any |= match model {
-            Some(model) if model.select != Select::Default => !Meant::find(&entry, &model)?.is_nothing(),
+            Some(model) if model.select != Select::Default => !Selection::find(&entry, &model)?.is_nothing(),
             // Blobs that nothing points to go too.
             Some(model) => {
-                !Meant::find(&entry, &model)?.is_nothing() || !read_dir(&entry.blobs())?.is_empty()
+                !Selection::find(&entry, &model)?.is_nothing() || !read_dir(&entry.blobs())?.is_empty()
             }
             None => !entry.commits()?.is_empty() || !read_dir(&entry.blobs())?.is_empty(),
         };
@@ -269,7 +269,7 @@ fn copies(hub: &Hub, reference: &Reference) -> Result<Vec<(Entry, Option<HubRef>
 }
 
 /// What a reference means of an entry.
-struct Meant {
+struct Selection {
     /// The snapshots to look in.
     commits: Vec<String>,
     /// Names of files, the same in each of them.
@@ -278,7 +278,7 @@ struct Meant {
     unfinished: Vec<Unfinished>,
 }
 
-impl Meant {
+impl Selection {
     /// A model's files in every snapshot (or in that of a named revision). Of several models one must be named:
     /// removing is not the time to guess.
     fn find(entry: &Entry, model: &HubRef) -> Result<Self, Error> {
@@ -319,7 +319,7 @@ impl Meant {
 
 /// Removes a model's files, and what interrupted pulls of it left.
 fn remove_from(entry: &Entry, model: &HubRef, removed: &mut Removed) -> Result<(), Error> {
-    let meant = Meant::find(entry, model)?;
+    let meant = Selection::find(entry, model)?;
     if meant.is_nothing() && model.select != Select::Default {
         return Ok(());
     }

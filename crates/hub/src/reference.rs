@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use url::Url;
 
 use crate::Error;
-use crate::catalog::{self, Known};
+use crate::catalog::{self, CatalogEntry};
 
 /// A model by any of its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum Select {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShortRef {
     /// The entry.
-    pub known: &'static Known,
+    pub known: &'static CatalogEntry,
     /// Another quantisation than the entry's own.
     pub quant: Option<String>,
 }
@@ -175,7 +175,7 @@ pub(crate) fn is_safe(path: &str) -> bool {
 
 /// Addresses of Hugging Face's pages are repositories; any other must be a GGUF file.
 fn parse_url(text: &str) -> Result<Reference, Error> {
-    let wrong = |why: String| Error::Reference { given: shown(text), why };
+    let wrong = |why: String| Error::Reference { given: redacted(text), why };
     let url = Url::parse(text).map_err(|e| wrong(format!("is no address: {e}")))?;
     if matches!(url.host_str(), Some("huggingface.co" | "hf.co" | "www.huggingface.co")) {
         let parts: Vec<&str> = url.path().trim_matches('/').split('/').collect();
@@ -206,7 +206,7 @@ pub(crate) fn file_name(url: &Url) -> String {
 }
 
 /// An address that does not parse may still hold a password.
-fn shown(text: &str) -> String {
+fn redacted(text: &str) -> String {
     Url::parse(text).map_or_else(|_| "https://…".into(), |url| crate::error::redacted(&url))
 }
 

@@ -10,7 +10,7 @@ use url::Url;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::cache::{Entry, Origin, hex, remove_file, sha256_of};
-use crate::catalog::{Known, Pinned};
+use crate::catalog::{CatalogEntry, Pinned};
 use crate::download::{self, Piece};
 use crate::error::{Class, Error, redacted};
 use crate::http::{Answer, Call, Http, Trust};
@@ -36,7 +36,7 @@ pub(crate) struct Member {
 }
 
 /// The entry that a short name's file lies in when it came out of a wheel.
-pub(crate) fn entry(hub: &Hub, known: &Known) -> Entry {
+pub(crate) fn entry(hub: &Hub, known: &CatalogEntry) -> Entry {
     Entry::own(&hub.config.cache, known.name)
 }
 
@@ -46,7 +46,7 @@ fn commit(pinned: &Pinned) -> &str {
 }
 
 /// The file on disk.
-pub(crate) fn resolve(hub: &Hub, known: &Known, pinned: &Pinned) -> Option<PathBuf> {
+pub(crate) fn resolve(hub: &Hub, known: &CatalogEntry, pinned: &Pinned) -> Option<PathBuf> {
     let path = entry(hub, known).snapshot(commit(pinned)).join(pinned.file);
     pinned.is_at(&path).then_some(path)
 }
@@ -54,7 +54,7 @@ pub(crate) fn resolve(hub: &Hub, known: &Known, pinned: &Pinned) -> Option<PathB
 /// Fetches the file and returns its path.
 pub(crate) fn pull(
     hub: &Hub,
-    known: &Known,
+    known: &CatalogEntry,
     pinned: &Pinned,
     progress: &dyn Progress,
 ) -> Result<PathBuf, Error> {
@@ -72,7 +72,7 @@ pub(crate) fn pull(
 fn download(
     hub: &Hub,
     entry: &Entry,
-    known: &Known,
+    known: &CatalogEntry,
     pinned: &Pinned,
     progress: &dyn Progress,
 ) -> Result<(), Error> {

@@ -1,4 +1,5 @@
-//! `octet bench --speculative` and `-f`: answers with guesses and without, in turn, on the same loaded model. Called by `bench`.
+//! `octet bench --speculative` and `-f`: measures answers with and without guesses, alternately, on the same loaded model. Called by
+//! `bench`.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -20,13 +21,13 @@ use crate::args::{KernelArgs, KvArgs, MemoryArgs};
 use crate::chat::{Conversation, read_or_stdin};
 use crate::progress::Bar;
 
-/// What is measured, by the flags of `octet bench`.
+/// What to measure, from the flags of `octet bench`.
 pub struct Work<'a> {
     pub file: Option<&'a Path>,
     pub speculation: speculation::Options,
-    /// Lengths of made-up prompts, where there is no file.
+    /// Lengths of synthetic prompts, if there is no file.
     pub n_prompt: &'a [usize],
-    /// Most tokens of an answer.
+    /// Maximum number of answer tokens.
     pub n_gen: usize,
     pub repetitions: usize,
     pub warmup: bool,
@@ -37,15 +38,15 @@ pub struct Work<'a> {
     pub output: Output,
 }
 
-/// A prompt and what it is called in the table.
+/// A prompt and its name in the table.
 struct Prompt {
     name: String,
     ids: Vec<u32>,
-    /// The answer ends where the model ends it; made-up prompts have no end.
+    /// The answer ends where the model ends it; answers to synthetic prompts do not.
     ends: bool,
 }
 
-/// One prompt's measurements: tokens a second of each run.
+/// The measurements of one prompt: tokens per second of each run.
 struct Row {
     name: String,
     tokens: usize,
@@ -60,7 +61,7 @@ impl Row {
     fn ratio(&self) -> f64 {
         median(&self.with) / median(&self.without)
     }
-    /// Tokens that a step with guesses brought.
+    /// Tokens per step with guesses.
     fn per_step(&self) -> f64 {
         self.generated as f64 / (self.generated - self.accepted).max(1) as f64
     }
@@ -100,7 +101,7 @@ pub fn run(work: &Work, model: &octet_weights::Model) -> anyhow::Result<()> {
     if !work.memory.no_memory_check {
         let report = Report::new(model)?;
         crate::memory::shrink(&report, &mut options)?;
-        let bill = crate::memory::bill(&report, &options)?;
+        let bill = crate::memory::needed(&report, &options)?;
         crate::memory::check(&report, &[bill], context, "shorter prompts, or a smaller -n")?;
     }
     let bar = Bar::bytes("loading");
@@ -110,7 +111,7 @@ pub fn run(work: &Work, model: &octet_weights::Model) -> anyhow::Result<()> {
     let runs = work.repetitions + usize::from(work.warmup);
     let mut rows = Vec::new();
     for (i, prompt) in prompts.iter().enumerate() {
-        bar.say(prompt.name.clone());
+        bar.set_message(prompt.name.clone());
         let mut row = Row {
             name: prompt.name.clone(),
             tokens: prompt.ids.len(),
@@ -161,7 +162,7 @@ fn answer(engine: &mut Engine, prompt: &Prompt, n: usize, guesses: bool) -> anyh
     Ok(engine.generate(request, &mut |_| ControlFlow::Continue(()))?)
 }
 
-/// Prompts of a file: a JSON object a line, with `messages` or a `prompt`, and maybe a `name`.
+/// Reads prompts from a file: one JSON object per line, with `messages` or a `prompt`, and optionally a `name`.
 fn read(path: &Path, model: &octet_weights::Model, tokenizer: &Tokenizer) -> anyhow::Result<Vec<Prompt>> {
     let text = read_or_stdin(path)?;
     let mut prompts = Vec::new();
@@ -186,7 +187,7 @@ fn read(path: &Path, model: &octet_weights::Model, tokenizer: &Tokenizer) -> any
     Ok(prompts)
 }
 
-/// Prompts of these lengths that mean nothing.
+/// Synthetic prompts of these lengths.
 fn made_up(lengths: &[usize], vocab: usize) -> Vec<Prompt> {
     let ids =
         |n: usize| (0..n as u64).map(|i| ((i * 7919 + i * i % 613) % vocab.max(1) as u64) as u32).collect();
@@ -194,7 +195,7 @@ fn made_up(lengths: &[usize], vocab: usize) -> Vec<Prompt> {
     lengths.map(|&n| Prompt { name: format!("prompt of {n}"), ids: ids(n), ends: false }).collect()
 }
 
-/// What guesses cost here, and what follows from it.
+/// The measured costs of guesses, and what they imply.
 fn costs(c: &speculation::Costs) -> String {
     let ms = |t: Duration| format!("{:.2}", 1e3 * t.as_secs_f64());
     let steps: Vec<String> = c.steps.iter().map(|(n, t)| format!("{n}: {}", ms(*t))).collect();

@@ -1,5 +1,5 @@
-//! What stands under the table of `octet bench`: bytes a token, how much of the memory's bandwidth was reached, what
-//! each verb took, and the fingerprints of the logits.
+//! The notes below the table of `octet bench`: bytes per token, the share of the memory bandwidth, the time of each verb, and hashes
+//! of the logits.
 
 use std::io::{self, Write};
 
@@ -28,7 +28,7 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
     }
     writeln!(out, "weights read per token: {} of {}", size(r.bytes_per_token), size(r.bytes))?;
     for row in rows.iter().filter(|r| r.is_generation()) {
-        if let Some(line) = reached(row, rows) {
+        if let Some(line) = bandwidth_line(row, rows) {
             writeln!(out, "{line}")?;
         }
     }
@@ -48,7 +48,7 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
     Ok(())
 }
 
-/// The test's name, with what tells it from others of the same name.
+/// The test's name, with the setting that distinguishes it from others of the same name.
 fn label(row: &Row, rows: &[Row]) -> String {
     let mut name = row.outcome.test.name();
     // `CPU`, `vulkan:0`
@@ -65,8 +65,8 @@ fn label(row: &Row, rows: &[Row]) -> String {
     name
 }
 
-/// `tg128: 24.1 GB/s of weights, states, keys and values; 87% (85-89) of a plain read in turn with it (27.6 GB/s)`.
-fn reached(row: &Row, rows: &[Row]) -> Option<String> {
+/// `tg128: 24.1 GB/s of weights, states, keys and values; 87% (85-89) of plain reads measured alternately (27.6 GB/s)`.
+fn bandwidth_line(row: &Row, rows: &[Row]) -> Option<String> {
     let achieved = row.achieved()?;
     let of = match (row.share, row.bandwidth) {
         (Some(s), _) => format!(

@@ -1,4 +1,4 @@
-//! `octet bench --kernels`: the matrix kernels of all types and instruction sets, out of the cache and out of memory.
+//! `octet bench --kernels`: the matrix kernels of all types and instruction sets, with weights in the cache and in memory.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::args::KernelArgs;
 use crate::progress::Bar;
 use crate::units::count;
 
-/// The types that models are published in.
+/// Types of published models.
 const TYPES: [GgmlType; 9] = [
     GgmlType::Q4_K,
     GgmlType::Q5_K,
@@ -26,10 +26,10 @@ const TYPES: [GgmlType; 9] = [
     GgmlType::BF16,
     GgmlType::F32,
 ];
-/// Numbers of tokens that share one read of the weights, for cached weights.
+/// Numbers of tokens per weight read, for cached weights.
 const TOKENS: [usize; 3] = [1, 4, 8];
-/// A kernel should unpack cached weights this many times as fast as a core reads memory. Below that, its arithmetic does not
-/// hide behind memory latency.
+/// Minimum ratio of a kernel's speed on cached weights to a core's memory bandwidth. Below, its arithmetic does not hide behind memory
+/// latency.
 const ENOUGH: f64 = 2.0;
 
 struct Row {
@@ -43,7 +43,7 @@ struct Row {
 }
 
 impl Row {
-    /// Bytes a cycle of one thread, out of the cache.
+    /// Bytes per cycle of one thread with cached weights.
     fn per_cycle(&self) -> Option<f64> {
         self.clock.map(|clock| self.speed.cached[0] / self.threads as f64 / clock)
     }
@@ -79,7 +79,7 @@ pub fn run(kernels: &KernelArgs, threads: &[usize], output: Output) -> anyhow::R
     for &n in &threads {
         for ty in TYPES {
             for &isa in &isas {
-                bar.say(format!("{ty} {}", isa.name()));
+                bar.set_message(format!("{ty} {}", isa.name()));
                 let mut cpu =
                     Cpu::new(&octet_compute::cpu::CpuOptions { isa: Some(isa), ..kernels.options(Some(n)) })?;
                 let speed = cpu.measure_kernel(ty, &TOKENS, MEMORY_BYTES)?;
@@ -108,7 +108,7 @@ pub fn run(kernels: &KernelArgs, threads: &[usize], output: Output) -> anyhow::R
     Ok(out.flush()?)
 }
 
-/// Bytes per second, or a clock, in billions.
+/// Bytes per second, or a clock rate, in billions.
 fn giga(rate: f64) -> f64 {
     rate / 1e9
 }

@@ -347,7 +347,7 @@ fn measure(
     let runs = args.repetitions + usize::from(!args.no_warmup);
     let mut rows = Vec::new();
     for (i, &test) in tests.iter().enumerate() {
-        bar.say(test.name());
+        bar.set_message(test.name());
         let mut done = (i * runs) as u64;
         let outcome = bench::run(&mut *loaded, test, args.repetitions, !args.no_warmup, &mut || {
             done += 1;

@@ -1,4 +1,4 @@
-//! `octet experts`: which experts of each layer texts of different domains use, as a table, JSON and a heat map.
+//! `octet experts`: expert usage by text domain, as a table, JSON and a heat map.
 
 mod domains;
 mod svg;
@@ -38,13 +38,13 @@ A prompt, and the answer if there is one, goes through the chat template; a text
 pub struct ExpertsArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Prompts and texts with their domains, one JSON object a line.
+    /// Prompts and texts with their domains, one JSON object per line.
     #[arg(long, value_name = "FILE")]
     prompts: PathBuf,
-    /// Write a heat map of layers and experts for each domain into this file.
+    /// Write a heat map of layers and experts for each domain to this file (SVG).
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print JSON, with how often each expert was chosen.
+    /// Print JSON, including the count of each expert.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub struct ExpertsArgs {
     engine: EngineArgs,
 }
 
-/// Tokens that are read at once.
+/// Tokens per batch.
 const AT_ONCE: usize = 32;
 
 /// A line of the file.
@@ -117,9 +117,9 @@ fn tokens(
     match (line.prompt.zip(template), line.text) {
         (Some((prompt, template)), None) => {
             let mut chat: Conversation = args.chat.conversation(None)?;
-            chat.say("user", &prompt);
+            chat.push("user", &prompt);
             if let Some(answer) = &line.answer {
-                chat.say("assistant", answer);
+                chat.push("assistant", answer);
             }
             Ok(tokenizer.encode_prompt(&template.render(&chat.input(line.answer.is_none()))?)?)
         }
@@ -128,7 +128,7 @@ fn tokens(
     }
 }
 
-/// Counts the choices of all texts' tokens. Texts longer than the context are cut into parts.
+/// Counts the choices for all tokens. Texts longer than the context are split.
 fn read(scorer: &mut Scorer, texts: &[(String, Vec<u32>)]) -> anyhow::Result<Domains> {
     let all = texts.iter().map(|(_, tokens)| tokens.len()).sum::<usize>() as u64;
     let bar = Bar::steps("reading");

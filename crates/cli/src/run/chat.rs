@@ -1,11 +1,11 @@
-//! The chat: reads what is typed, answers it, and hands commands on. Called by `run`.
+//! The chat loop: reads input, answers it, and passes commands on. Called by `run`.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::commands::obey;
+use super::commands::execute;
 use super::heat;
 use super::input::{Input, Typed};
 use super::interrupt::Interrupt;
@@ -17,11 +17,11 @@ use crate::chat::Conversation;
 use crate::sampling;
 use crate::stderr::note;
 
-/// What a chat runs with.
+/// Settings of a chat.
 pub struct Options {
-    /// Answered first, like a question at the end of a conversation that was loaded.
+    /// A first prompt to answer.
     pub first: Option<String>,
-    /// Where what is typed is kept.
+    /// The file for the input history.
     pub history: Option<PathBuf>,
     pub show: Reasoning,
     pub interrupt: Interrupt,
@@ -29,22 +29,22 @@ pub struct Options {
     pub utf8: bool,
 }
 
-/// Opens a model, and says so if it is slow. What it returns loads the model and goes on with a conversation.
+/// Opens a model, with a note if it is slow. The returned function loads the model and continues a conversation.
 pub type Open<'a> = dyn Fn(&str) -> anyhow::Result<Load<'a>> + 'a;
 /// Loads an opened model.
 pub type Load<'a> = Box<dyn FnOnce(Conversation) -> anyhow::Result<Session> + 'a>;
 
-/// Reads and answers until the user leaves.
+/// Reads and answers until the user exits.
 pub fn run(session: Session, model: String, options: &Options, open: &Open<'_>) -> anyhow::Result<()> {
     let (changed, answers) = (Vec::new(), Answers::default());
     let mut chat = Chat { session, model, changed, last: None, answers, utf8: options.utf8 };
     let mut input = Input::new(options.history.as_deref())?;
     if matches!(input, Input::Editor { .. }) {
-        chat.introduce();
+        chat.print_header();
     }
     let before = chat.session.chat.messages.clone();
     if let Some(text) = &options.first {
-        chat.session.chat.say("user", text);
+        chat.session.chat.push("user", text);
     }
     if chat.session.chat.is_waiting() {
         chat.answer(options, before)?;
@@ -60,7 +60,7 @@ pub fn run(session: Session, model: String, options: &Options, open: &Open<'_>) 
             Typed::End => return Ok(()),
             Typed::Interrupted => note!("Ctrl-C again, Ctrl-D or /bye to leave"),
             Typed::Text(text) => match text.strip_prefix('/') {
-                Some(command) => match obey(command, &mut chat) {
+                Some(command) => match execute(command, &mut chat) {
                     Ok(Next::Stay) => {}
                     Ok(Next::Answer { before }) => chat.answer(options, before)?,
                     Ok(Next::Model(name)) => chat = chat.change_model(name, open)?,
@@ -70,7 +70,7 @@ pub fn run(session: Session, model: String, options: &Options, open: &Open<'_>) 
                 None if text.trim().is_empty() => {}
                 None => {
                     let before = chat.session.chat.messages.clone();
-                    chat.session.chat.say("user", text.trim());
+                    chat.session.chat.push("user", text.trim());
                     chat.answer(options, before)?;
                 }
             },
@@ -79,13 +79,13 @@ pub fn run(session: Session, model: String, options: &Options, open: &Open<'_>) 
 }
 
 impl Chat {
-    fn introduce(&self) {
-        // Of a path its end tells most.
+    fn print_header(&self) {
+        // The end of a path is the most specific part.
         let name = Path::new(&self.model).file_name().unwrap_or_default().to_string_lossy();
         note!("{name}, {} tokens of context. /help lists the commands.", self.session.engine.context());
     }
 
-    /// Answers the conversation. Where that fails, it says why and goes back to the messages `before`.
+    /// Answers the conversation. If that fails, reports why and restores the messages `before`.
     fn answer(&mut self, options: &Options, before: Vec<Value>) -> anyhow::Result<()> {
         let session = &mut self.session;
         let experts = session.engine.experts();
@@ -129,7 +129,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Goes on with another model; with the same one where the other cannot be loaded, or has no template for the conversation.
+    /// Changes the model; keeps the current one if the other cannot be loaded, or has no template for the conversation.
     fn change_model(mut self, name: String, open: &Open<'_>) -> anyhow::Result<Self> {
         let (load, old) = match open(&name).and_then(|load| Ok((load, open(&self.model)?))) {
             Ok(both) => both,
@@ -139,7 +139,7 @@ impl Chat {
             }
         };
         let Session { engine, chat, system, .. } = self.session;
-        // Two models may be more than the memory holds.
+        // Two models may not fit into memory.
         drop(engine);
         let loaded = load(chat.clone()).and_then(|session| {
             session.check(&chat)?;
@@ -155,19 +155,19 @@ impl Chat {
         session.system = system;
         self.session = session;
         for (name, value) in &self.changed {
-            // It was taken once: no model has other limits.
+            // It was valid once: all models have the same limits.
             sampling::set(&mut self.session.request, name, value)?;
         }
         (self.last, self.answers) = (None, Answers::default());
         if is_new {
             self.model = name;
-            self.introduce();
+            self.print_header();
         }
         Ok(self)
     }
 }
 
-/// Prints an error, what became of the conversation, and what to do.
+/// Prints an error, the state of the conversation, and a hint.
 fn complain(e: &anyhow::Error, then: &str) {
     note!("error: {}{then}", crate::described(e));
     if let Some(advice) = advice(e, Place::Chat) {

@@ -1,4 +1,4 @@
-//! The commands of a chat: what follows a slash. Called by `run::chat`.
+//! The slash commands of a chat. Called by `run::chat`.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -35,8 +35,8 @@ A line that begins with a space is no command. Tab completes commands and file n
 pub const NAMES: &[&str] =
     &["/bye", "/clear", "/experts", "/help", "/load", "/model", "/regenerate", "/save", "/set", "/stats"];
 
-/// Carries out a command, without its slash.
-pub fn obey(command: &str, chat: &mut Chat) -> anyhow::Result<Next> {
+/// Executes a command, given without its slash.
+pub fn execute(command: &str, chat: &mut Chat) -> anyhow::Result<Next> {
     let (word, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let rest = rest.trim();
     let session = &mut chat.session;
@@ -85,18 +85,18 @@ fn path<'a>(rest: &'a str, command: &str) -> anyhow::Result<&'a Path> {
     Ok(Path::new(rest))
 }
 
-/// Writes a conversation. Takes the place of another conversation only, and of that when all is written.
+/// Writes a conversation. Replaces only a file that is a conversation, and only when all is written.
 fn save(path: &Path, conversation: &Value) -> anyhow::Result<()> {
-    // A link stays one; what it leads to is the file.
+    // A symbolic link is kept, and its target replaced.
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     if let Ok(there) = std::fs::symlink_metadata(&path) {
-        // Anything else could make us wait for ever when it is opened.
+        // Opening a file that is not regular could block forever.
         ensure!(there.is_file(), "is no file");
         let is_ours = read_json(&path).and_then(Conversation::load).is_ok();
         ensure!(is_ours, "there is such a file, and it is no conversation; give another name");
     }
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Its errors name the temporary file, which says nothing to anybody.
+    // Its errors name the temporary file, which means nothing to the user.
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| std::io::Error::from(e.kind()))?;
     writeln!(file.as_file_mut(), "{conversation:#}")?;
     file.as_file().sync_all()?;
@@ -141,7 +141,7 @@ fn set(rest: &str, chat: &mut Chat) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The settings as they are; with a name the lines that have it.
+/// The current settings; with a name, the lines that contain it.
 fn settings(session: &Session, name: &str) -> Vec<String> {
     let chat = &session.chat;
     let system = format!("system {:?}", chat.system.as_deref().unwrap_or(""));
@@ -155,7 +155,7 @@ fn settings(session: &Session, name: &str) -> Vec<String> {
     }
 }
 
-/// What the model did since it was loaded, and what it takes.
+/// Prints the model's statistics since it was loaded, and its memory.
 fn stats(chat: &mut Chat) {
     let engine = &mut chat.session.engine;
     let stats = engine.stats();
@@ -180,7 +180,7 @@ fn stats(chat: &mut Chat) {
     note!("prompts        {prompt} tokens, {cached} of them cached{read}");
     let guesses = stats.speculation;
     if guesses.drafted > 0 {
-        // each step of an answer gives one token, and one for each right guess
+        // Each step of an answer gives one token, and one more per accepted guess.
         let steps = stats.generated_tokens.saturating_sub(guesses.accepted).max(1);
         note!(
             "tokens a step  {:.2}; {:.0}% of {} guesses taken",
@@ -225,10 +225,10 @@ fn experts(rest: &str, chat: &Chat) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the width of the terminal is not known.
+/// If the width of the terminal is unknown.
 const COLUMNS: usize = 80;
 
-/// What standard error can show.
+/// What standard error can display.
 fn palette(utf8: bool) -> Palette {
     match (std::io::stderr().is_terminal() && console::colors_enabled_stderr(), utf8) {
         (_, false) => Palette::Ascii,

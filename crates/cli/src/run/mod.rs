@@ -50,14 +50,13 @@ Ctrl-C stops the answer. The answer goes to standard output; all else to standar
 pub struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// What to answer. Text that is piped in follows it, or is the prompt where there is none. With neither: a chat.
+    /// The prompt. Piped text is appended to it, or is the prompt. With neither: a chat.
     #[arg(value_name = "PROMPT")]
     prompt: Vec<String>,
-    /// A file whose text follows the prompt; may be given several times.
+    /// File whose text is appended to the prompt; may be given several times.
     #[arg(short, long, value_name = "FILE", help_heading = "Prompt")]
     file: Vec<PathBuf>,
-    /// A conversation to go on with, as /save and OpenAI's API write it. If it ends with a question, no prompt is
-    /// needed.
+    /// Conversation to continue, as written by /save or in OpenAI's format. If it ends with a question, no prompt is needed.
     #[arg(long, value_name = "FILE", help_heading = "Prompt", conflicts_with = "raw")]
     messages: Option<PathBuf>,
     #[command(flatten)]
@@ -71,23 +70,24 @@ pub struct RunArgs {
     /// With --web: port of the page; 0 picks a free port. The browser keeps conversations by port.
     #[arg(long, value_name = "N", default_value_t = 8080, value_parser = port, requires = "web")]
     port: u16,
-    /// Chat even if there is a prompt, or if standard input is no terminal.
+    /// Chat even if there is a prompt, or if standard input is not a terminal.
     #[arg(short, long, conflicts_with_all = ["json", "raw"])]
     interactive: bool,
-    /// Leave out the reasoning. Default: on a terminal it is shown in dim letters; if standard output is a file or a pipe, it goes to
+    /// Hide the reasoning. Default: on a terminal it is dimmed; if standard output is a file or a pipe, it goes to standard error, if
+    /// that is a terminal or --verbose is given.
     /// standard error, if that is a terminal or --verbose is given.
     #[arg(long, visible_alias = "hidethinking")]
     hide_thinking: bool,
-    /// Print answer, usage and timings as JSON when all is there.
+    /// Print answer, usage and timings as JSON at the end.
     #[arg(long)]
     json: bool,
     /// With --json: the log-probability of each token and of the N most probable alternatives.
     #[arg(long, value_name = "N", value_parser = count, requires = "json")]
     logprobs: Option<usize>,
-    /// Do not keep what is typed in the chat for later sessions.
+    /// Do not save the chat's input history.
     #[arg(long)]
     no_history: bool,
-    /// Print tokens per second after an answer, even where standard error is no terminal.
+    /// Print tokens per second after an answer, even if standard error is not a terminal.
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -130,21 +130,21 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         }
         Task::Chat => None,
     };
-    // A question that is loaded needs no further one.
+    // A loaded question needs no further prompt.
     let prompt = prompt.filter(|p| !source.waiting || !p.trim().is_empty());
     let is_empty = match &prompt {
         None => !source.waiting && task != Task::Chat,
         Some(p) => p.trim().is_empty(),
     };
     if is_empty {
-        // A model that does not exist is the first thing to fix. Nothing is fetched for an empty prompt.
+        // A model that does not exist is reported first. Nothing is downloaded for an empty prompt.
         crate::model::check(&name)?;
         return Err(Usage("the prompt is empty".into()).into());
     }
     let model = crate::model::open(&name, settings)?;
     let interrupt = Interrupt::install(task == Task::Chat)?;
     if let (Task::Answer { .. }, Some(text)) = (task, &prompt) {
-        chat.say("user", text);
+        chat.push("user", text);
     }
     let mut session = open(args, &model, chat, settings)?;
     drop(model); // its weights are packed; what stays mapped is held by the engine
@@ -164,7 +164,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A prompt of what was given and what was piped in, a blank line between them; `None` where there is nothing.
+/// Joins the given and the piped text, separated by a blank line; `None` if both are empty.
 fn joined(given: impl Iterator<Item = String>, piped: Option<String>, raw: bool) -> Option<String> {
     // The newline at a file's end is not part of a question.
     let piped = piped.map(|text| if raw { text } else { text.trim_end().to_string() });
@@ -172,16 +172,16 @@ fn joined(given: impl Iterator<Item = String>, piped: Option<String>, raw: bool)
     (!all.is_empty()).then(|| all.join("\n\n"))
 }
 
-/// What decides what there is to do.
+/// The inputs that decide between an answer and a chat.
 #[derive(Debug, Clone, Copy, Default)]
 struct Source {
-    /// A prompt stands on the command line or in a file.
+    /// There is a prompt on the command line or in a file.
     given: bool,
-    /// The conversation that is loaded ends with a question.
+    /// The loaded conversation ends with a question.
     waiting: bool,
-    /// A chat is asked for.
+    /// A chat was requested.
     interactive: bool,
-    /// What is asked for only makes sense for one answer: `--json`, `--raw`.
+    /// A flag that only makes sense for one answer: `--json`, `--raw`.
     one_answer: bool,
     /// Standard input is a terminal.
     terminal: bool,
@@ -215,7 +215,7 @@ fn open(
     settings: &Settings,
 ) -> anyhow::Result<Session> {
     let mut engine = crate::loading::load(model, &args.engine, settings)?;
-    // where a program reads standard error, only what it did not have to expect
+    // If a program reads standard error, only unexpected devices are reported.
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
         note!("{}", place(model, &mut engine));
     }
@@ -226,7 +226,7 @@ fn open(
     Ok(Session::new(engine, template, chat, args.chat.system.clone(), request))
 }
 
-/// Where a model runs, and what it takes there: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.
+/// The device and the memory used on it: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.
 fn place(model: &octet_weights::Model, engine: &mut octet_engine::engine::Engine) -> String {
     let context = engine.context();
     let (device, own) = (engine.backend().describe(), engine.backend().memory_bytes());

@@ -1,4 +1,4 @@
-//! A conversation with a loaded model: messages to a prompt, a prompt to an answer. Called by `run` and `run::chat`.
+//! A conversation with a loaded model. Called by `run` and `run::chat`.
 
 use std::ops::ControlFlow;
 
@@ -11,20 +11,20 @@ use serde_json::{Map, Value, json};
 use super::print::Kind;
 use crate::chat::Conversation;
 
-/// A model, and what was said.
+/// A model with its conversation.
 pub struct Session {
     pub engine: Engine,
-    /// `None` where texts are continued as they are.
+    /// `None` for plain text continuation.
     pub template: Option<ChatTemplate>,
     pub chat: Conversation,
-    /// What the model is told before every new conversation.
+    /// The system message of each new conversation.
     pub system: Option<String>,
     pub request: Request,
-    /// How the model writes its reasoning.
+    /// How the model marks its reasoning.
     format: Format,
 }
 
-/// How the model of a template writes its reasoning, found by rendering small chats.
+/// How a template's model marks its reasoning, found by rendering small chats.
 fn format(template: &ChatTemplate, tokenizer: &Tokenizer) -> Format {
     let render = |messages: &[Value], _: ToolsVariable, tools: &[Value]| {
         let input =
@@ -35,7 +35,7 @@ fn format(template: &ChatTemplate, tokenizer: &Tokenizer) -> Format {
     Format::derived(template.source(), &derive(template.source(), &render, &stops))
 }
 
-/// What the model said.
+/// The model's reply.
 pub struct Reply {
     pub reasoning: String,
     pub content: String,
@@ -43,7 +43,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// As templates take it, with the reasoning apart, so that they can leave it out of later prompts.
+    /// As a message for templates, with the reasoning separate, so that they can omit it from later prompts.
     pub fn message(&self) -> Value {
         let mut message = Map::new();
         message.insert("role".into(), "assistant".into());
@@ -54,7 +54,7 @@ impl Reply {
         Value::Object(message)
     }
 
-    /// One line about what it cost.
+    /// One line of statistics.
     pub fn summary(&self) -> String {
         let a = &self.answer;
         let seconds = a.generate_time.as_secs_f64();
@@ -85,7 +85,7 @@ impl Reply {
 }
 
 impl Session {
-    /// A session in which nothing was said yet but what `chat` holds.
+    /// A session with the conversation `chat`.
     pub fn new(
         engine: Engine,
         template: Option<ChatTemplate>,
@@ -94,19 +94,19 @@ impl Session {
         mut request: Request,
     ) -> Self {
         let format = template.as_ref().map(|t| format(t, engine.tokenizer())).unwrap_or_default();
-        // Control tokens in the tags are shown, so that the reasoning can be told.
+        // Control tokens of tags are shown, so that reasoning can be recognised.
         let shown = format.shown_tags(false).into_iter();
         request.shown_tokens = shown.filter_map(|tag| engine.tokenizer().special_id(tag)).collect();
         Self { engine, template, chat, system, request, format }
     }
 
-    /// Answers the conversation as it stands; adds nothing to it.
+    /// Answers the conversation without changing it.
     pub fn answer(
         &mut self,
         on_text: &mut dyn FnMut(Kind, &str) -> ControlFlow<()>,
     ) -> anyhow::Result<Reply> {
         let (prompt, repeated, opened) = self.prompt()?;
-        // No tools are called here: calls are shown as they are written.
+        // No tools are called here: calls are shown as text.
         let start = Start { in_reasoning: opened };
         let mut parser = Parser::new(self.format.clone(), start, [], Options::default());
         let (mut reasoning, mut content) = (String::new(), String::new());
@@ -132,7 +132,7 @@ impl Session {
                     flow = next;
                 }
             });
-            // Even where nothing is certain yet, the listener may have had enough.
+            // Checks for an interrupt even without new text.
             if said { flow } else { emit(Delta::Content("")) }
         })?;
         parser.finish(&mut |delta| {
@@ -141,31 +141,31 @@ impl Session {
         Ok(Reply { reasoning, content, answer })
     }
 
-    /// Fails where the template could not go on with this conversation.
+    /// Fails if the template could not continue this conversation.
     pub fn check(&self, chat: &Conversation) -> anyhow::Result<()> {
         let Some(template) = &self.template else { return Ok(()) };
         let mut chat = chat.clone();
-        // Many templates only take what ends with a question.
+        // Many templates accept only conversations that end with a question.
         if !chat.is_waiting() {
-            chat.say("user", "?");
+            chat.push("user", "?");
         }
         template.render(&chat.input(true))?;
         Ok(())
     }
 
-    /// Forgets what was said, not how to say it.
+    /// Clears the conversation, not the settings.
     pub fn clear(&mut self) {
         let variables = std::mem::take(&mut self.chat.variables);
         self.chat = Conversation { system: self.system.clone(), variables, ..Default::default() };
     }
 
-    /// True where an answer ended because there was no room for more.
+    /// Whether an answer ended because the context is full.
     pub fn is_full(&self, reply: &Reply) -> bool {
         let a = &reply.answer;
         a.finish == Finish::Length && a.prompt_tokens + a.tokens.len() >= self.engine.context()
     }
 
-    /// The prompt's tokens; how many of them later turns repeat; and whether it ends within the model's thoughts.
+    /// The prompt's tokens; how many of them later turns repeat; and whether it ends within reasoning.
     fn prompt(&self) -> anyhow::Result<(Vec<u32>, usize, bool)> {
         let tokenizer = self.engine.tokenizer();
         let Some(template) = &self.template else {
@@ -177,7 +177,7 @@ impl Session {
         };
         let prompt = template.render(&self.chat.input(true))?;
         let ids = tokenizer.encode_prompt(&prompt)?;
-        // Some templates only render what ends with a question; then nothing is known to come again.
+        // Some templates render only conversations that end with a question; then nothing is known to repeat.
         let without = template.render(&self.chat.input(false)).unwrap_or(Prompt::default());
         let repeated = tokenizer.encode_prompt(&without)?;
         let repeated = ids.iter().zip(&repeated).take_while(|(a, b)| a == b).count();
@@ -185,7 +185,7 @@ impl Session {
         Ok((ids, repeated, self.format.reasoning.as_ref().is_some_and(opens)))
     }
 
-    /// What was said, and by which model, as a file.
+    /// The conversation and its model, as a file.
     pub fn save(&self, model: &str) -> Value {
         let mut file = json!({"model": model});
         if let (Value::Object(file), Value::Object(chat)) = (&mut file, self.chat.save()) {

@@ -15,7 +15,7 @@ use octet_serve::{ModelSpec, ToolSyntax};
 use serde_json::{Map, Value};
 
 use super::ServeArgs;
-use super::bill::Bill;
+use super::memory_plan::MemoryPlan;
 use crate::args::{IsaArg, KvArg};
 use crate::chat::TEXT_BYTES_MAX;
 use crate::device::DeviceFlags;
@@ -155,9 +155,9 @@ impl Load {
         let share = self.memory_limit.map(|l| l / of.max(1) as u64);
         let sampling = server_defaults(&file.metadata, self.engine.sampling)?;
         let engine = EngineOptions { sampling, ..self.engine.clone() };
-        let mut bill = Bill::new(&report, &engine, least(free, share))?;
+        let mut bill = MemoryPlan::new(&report, &engine, least(free, share))?;
         if !bill.fits(&report) {
-            bill = Bill::new(&report, &engine, least(free, self.memory_limit))?;
+            bill = MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?;
         }
         self.device.choose(&mut bill.options, &report)?;
         if self.check && bill.options.device.is_none() {
@@ -194,7 +194,7 @@ fn choice<T: ValueEnum>(key: &str, name: &str) -> anyhow::Result<T> {
 
 /// A model of an entry as the command line would name it: its path is meant from the folder of the file.
 pub fn model_name(model: &str, base: &Path) -> anyhow::Result<String> {
-    if crate::inside::is(model) {
+    if crate::embedded::is(model) {
         return Ok(model.to_string());
     }
     Ok(match crate::model::reference(model)? {

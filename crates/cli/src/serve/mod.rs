@@ -1,9 +1,9 @@
 //! `octet serve`: one model or several, for clients of OpenAI's, Anthropic's and Ollama's APIs.
 
 mod args;
-mod bill;
 mod load;
 mod log;
+mod memory_plan;
 pub mod prerouters;
 pub mod routes;
 
@@ -265,8 +265,8 @@ fn split_name(given: &str) -> (Option<&str>, &str) {
 
 /// What clients call a model for which nobody gives a name.
 fn default_name(model: &str) -> anyhow::Result<String> {
-    if crate::inside::is(model) {
-        return Ok(crate::inside::NAME.into());
+    if crate::embedded::is(model) {
+        return Ok(crate::embedded::NAME.into());
     }
     Ok(match reference(model)? {
         Reference::Path(path) => {

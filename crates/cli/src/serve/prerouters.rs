@@ -6,7 +6,7 @@ use octet_engine::report::Report;
 use octet_hub::{Hub, Reference};
 
 use super::load::model_name;
-use crate::inside;
+use crate::embedded;
 use crate::model::{Place, reference};
 use crate::settings::Settings;
 
@@ -43,7 +43,7 @@ fn local<'a>(config: &'a Config, name: &str) -> Option<&'a Local> {
 /// How many numbers its embeddings have; nothing is fetched for that.
 fn width(local: &Local, settings: &Settings) -> Option<usize> {
     let name = model_name(&local.model, &local.base).ok()?;
-    let place = if inside::is(&name) {
+    let place = if embedded::is(&name) {
         Place::Inside
     } else {
         match reference(&name).ok()? {

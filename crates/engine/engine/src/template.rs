@@ -1,8 +1,8 @@
-//! Chat templates: messages to the text of a prompt, by the Jinja template that a model brings. Used by whatever turns a
-//! chat into tokens; the result goes to [`Tokenizer::encode_prompt`](crate::tokenizer::Tokenizer::encode_prompt).
+//! Chat templates: renders messages to a prompt with the model's Jinja template. Used to tokenize chats; the result goes to
+//! [`Tokenizer::encode_prompt`](crate::tokenizer::Tokenizer::encode_prompt).
 //!
-//! Templates are part of model files and so untrusted: their size, and the steps, depth, time and memory of a rendering are
-//! bounded (`bounds`, `limits`).
+//! Templates come from model files and are untrusted: their size, and the steps, depth, time and memory of rendering are limited
+//! (`bounds`, `limits`).
 
 mod bounds;
 mod forms;
@@ -41,49 +41,49 @@ const RESERVED: &[&str] = &["messages", "tools", "add_generation_prompt", "raise
 /// Why a chat could not be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// The model's template cannot be read.
+    /// The model's template is invalid.
     #[error("the chat template does not parse: {what}")]
     Syntax {
-        /// The engine's message, with the line.
+        /// The template engine's message, with the line.
         what: String,
     },
-    /// The model has none, and none fits.
+    /// The model has no template, and the default does not fit.
     #[error("the model has no chat template, and its vocabulary is not ChatML's")]
     Missing,
-    /// The template itself refuses these messages (`raise_exception`).
+    /// The template rejects these messages (`raise_exception`).
     #[error("the chat template refuses these messages: {0}")]
     Refused(String),
-    /// Messages, tools or variables are not what templates take.
+    /// Invalid messages, tools or variables.
     #[error("{0}")]
     Input(String),
-    /// The template went wrong on these messages.
+    /// The template failed on these messages.
     #[error("the chat template failed: {what}")]
     Failed {
-        /// The engine's message, with the line.
+        /// The template engine's message, with the line.
         what: String,
     },
 }
 
-/// What a template is rendered with.
+/// The inputs of a template.
 #[derive(Debug, Clone, Default)]
 pub struct ChatInput {
     /// `{"role": ..., "content": ...}` each; content is a string, null or a list of parts.
     pub messages: Vec<Value>,
-    /// JSON schemas of tools, as OpenAI has them; `None` for none.
+    /// JSON schemas of tools, in OpenAI's form; `None` for none.
     pub tools: Option<Vec<Value>>,
-    /// End with the beginning of the assistant's answer.
+    /// End with the beginning of an assistant message.
     pub add_generation_prompt: bool,
     /// Further variables (`enable_thinking`, `documents`, ...).
     pub variables: Map<String, Value>,
-    /// What `strftime_now` calls now, in seconds since 1970 UTC; `None` for the clock.
+    /// The time for `strftime_now`, in seconds since 1970 UTC; `None` for the current time.
     pub now_s: Option<i64>,
 }
 
-/// A model's chat template, compiled, with what it needs to know of the vocabulary.
+/// A model's compiled chat template, with the tokens that it needs.
 #[derive(Debug)]
 pub struct ChatTemplate {
     default: Compiled,
-    /// Used instead where the chat has tools, if the model brings one of that name.
+    /// Used for chats with tools, if the model has a template of that name.
     tool_use: Option<Compiled>,
     guard: Guard,
     /// `bos_token`, `eos_token`, ... as text.
@@ -94,16 +94,16 @@ pub struct ChatTemplate {
 struct Compiled {
     env: Environment<'static>,
     source: String,
-    /// The source as the engine reads it.
+    /// The source as the template engine reads it.
     plain: String,
-    /// What it reads and does not set itself, sorted.
+    /// Variables that it reads and does not set, sorted.
     reads: Vec<String>,
-    /// How it takes content and arguments; found at the first rendering.
+    /// The forms of content and arguments that it accepts; found at the first rendering.
     forms: OnceLock<Forms>,
 }
 
 impl ChatTemplate {
-    /// The model's own template, or ChatML where it has none and its vocabulary knows `<|im_start|>`.
+    /// The model's own template, or ChatML if it has none and its vocabulary has `<|im_start|>`.
     pub fn from_metadata(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let read = |key: &str| metadata.opt_str(key).map_err(|e| TemplateError::Input(e.to_string()));
         let source = match read("tokenizer.chat_template")? {
@@ -116,7 +116,7 @@ impl ChatTemplate {
         Ok(out)
     }
 
-    /// A template that the user gives, for the model that `metadata` and `tokenizer` belong to.
+    /// The user's template, for the model of `metadata` and `tokenizer`.
     pub fn new(source: &str, metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let mut special = Vec::new();
         for (variable, key) in
@@ -143,8 +143,8 @@ impl ChatTemplate {
         &self.default.source
     }
 
-    /// Whether a variable of this name can change anything; why not, where it cannot: it is the renderer's own, a function's
-    /// name, or the template does not mention it (a misspelt one would be ignored without a word).
+    /// Checks whether a variable of this name has an effect. The error says why not: it is reserved for the renderer, a function, or
+    /// not mentioned in the template (a misspelt one would be silently ignored).
     pub fn check_variable(&self, name: &str) -> Result<(), String> {
         let all = || std::iter::once(&self.default).chain(&self.tool_use);
         let is_function = |c: &Compiled| c.env.globals().any(|(global, _)| global == name);
@@ -165,11 +165,10 @@ impl ChatTemplate {
         })
     }
 
-    /// The prompt. Control tokens count where the template writes them; in messages, tools and variables they stay
-    /// text. Tokens written like tags (`<think>`) stay text in what users and tools say; the model's own turns and the
-    /// system's may hold them. One exception keeps templates working that look for tags in a message (Qwen takes a user
-    /// turn that is one `<tool_response>` for a tool's answer): if such a template would render another text, all tags
-    /// count.
+    /// Renders the prompt. Control tokens count only in the template's own text; in messages, tools and variables they stay text. Tag
+    /// tokens (`<think>`) stay text in messages of users and tools, and count in those of the assistant and the system. One exception:
+    /// some templates search messages for tags (Qwen's takes a user message of one `<tool_response>` for a tool result); if this
+    /// changes the rendered text, all tags count.
     pub fn render(&self, input: &ChatInput) -> Result<Prompt, TemplateError> {
         if input.messages.is_empty() {
             return Err(TemplateError::Input("the chat has no messages; give at least one".into()));
@@ -198,12 +197,12 @@ impl ChatTemplate {
             .map_err(|what| TemplateError::Failed { what })?
     }
 
-    /// How messages with several texts are given to the template: decided by rendering some.
+    /// The form of content for messages with several texts; found by rendering some.
     pub fn content_form(&self) -> ContentForm {
         self.forms(&self.default).content
     }
 
-    /// How the arguments of calls are given to the template: decided by rendering some.
+    /// The form of call arguments; found by rendering some.
     pub fn arguments_form(&self) -> ArgumentsForm {
         self.forms(self.tool_use.as_ref().unwrap_or(&self.default)).arguments
     }
@@ -214,7 +213,7 @@ impl ChatTemplate {
                 let tools = (!tools.is_empty()).then(|| tools.to_vec());
                 let input = ChatInput { tools, ..ChatInput::default() };
                 let rendered = bounds::apart(|| {
-                    // No text of the probes is a token, so there is nothing to mark.
+                    // The probes contain no tokens, so nothing needs a mark.
                     let (context, _) = self.context(&input, messages, '\u{fdd0}', false);
                     run(compiled, context)
                 });
@@ -223,7 +222,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The prompt, with `mark` for what must stay text.
+    /// The prompt, with `mark` in everything that must stay text.
     fn render_marked(
         &self,
         compiled: &Compiled,
@@ -238,14 +237,14 @@ impl ChatTemplate {
         }
         let (plain, _) = self.context(input, messages, mark, false);
         match run(compiled, plain).map(|s| guard::unmark(&s, mark)) {
-            // The template looked at the tags: what it makes of them is what it is meant to make.
+            // The template searches for tags: its own interpretation is the intended one.
             Ok(loose) if loose.text != strict.text => Ok(loose),
             Ok(_) => Ok(strict),
             Err(e) => Err(e),
         }
     }
 
-    /// All variables, marked; true if a tag was.
+    /// All variables, marked; true if a tag was marked.
     fn context(
         &self,
         input: &ChatInput,
@@ -281,7 +280,7 @@ impl ChatTemplate {
     }
 }
 
-/// Whether tags in a message are meant: the model's own turns, and instructions.
+/// Whether tags count in a message: in the assistant's and the system's.
 fn speaks_tags(message: &Value) -> bool {
     matches!(message["role"].as_str(), Some("assistant" | "system" | "developer"))
 }
@@ -302,7 +301,7 @@ fn compile(source: &str) -> Result<Compiled, TemplateError> {
     Ok(Compiled { env, source: source.into(), plain, reads, forms: OnceLock::new() })
 }
 
-/// Whether a word stands in a text by itself.
+/// Whether a text contains a word.
 fn mentions(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     !word.is_empty()
@@ -316,7 +315,7 @@ fn run(compiled: &Compiled, context: minijinja::Value) -> Result<String, Templat
     jinja::render(&compiled.plain, context).map_err(|e| {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&e);
         while let Some(c) = cause {
-            if let Some(jinja::Raised(message)) = c.downcast_ref() {
+            if let Some(jinja::TemplateException(message)) = c.downcast_ref() {
                 return TemplateError::Refused(message.clone());
             }
             cause = c.source();
@@ -325,7 +324,7 @@ fn run(compiled: &Compiled, context: minijinja::Value) -> Result<String, Templat
     })
 }
 
-/// The engine's message, what lies behind it, and the line of the template.
+/// The template engine's message, its causes, and the template's line.
 fn in_words(e: &minijinja::Error) -> String {
     use std::error::Error as _;
     let mut what = match (e.kind(), e.detail()) {

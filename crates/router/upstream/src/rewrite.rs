@@ -60,7 +60,7 @@ impl Rewrite<'_> {
     /// Changes reach into fields: all is read.
     fn apply_deep(&self, body: &[u8], count: bool) -> Result<Vec<u8>, String> {
         let mut json: Map<String, Value> =
-            serde_json::from_slice(body).map_err(|e| format!("the body is no JSON object: {e}"))?;
+            serde_json::from_slice(body).map_err(|e| format!("the body is not a JSON object: {e}"))?;
         self.unknown.iter().for_each(|name| drop(json.shift_remove(*name)));
         if count {
             let options = json.remove(OPTIONS);
@@ -246,7 +246,7 @@ impl Scan<'_> {
     }
 
     fn wrong(&self, what: &str) -> String {
-        format!("the body is no JSON object: {what} (at byte {})", self.at)
+        format!("the body is not a JSON object: {what} (at byte {})", self.at)
     }
 
     fn space(&mut self) {

@@ -1,5 +1,5 @@
-//! From a constraint to a grammar that masks can be computed from. Called by the server for each request that has one, on a
-//! thread that may take its time: some milliseconds for common schemas, at worst seconds.
+//! Compiles constraints to grammars. Called by the server for each request with a constraint, on a blocking thread: common schemas
+//! take milliseconds, the worst take seconds.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::schema::{self, Policy};
 use crate::tools::Calls;
 use crate::{Constraint, Error, GrammarSpec, ToolMode, ToolSyntax, Vocabulary, lark, regex};
 
-/// A compiled constraint: makes a [`Matcher`] for each answer. Can be kept and used for many requests.
+/// A compiled constraint: creates a [`Matcher`] for each answer. Reusable for many requests.
 pub struct Grammar {
     vocabulary: Arc<Vocabulary>,
-    /// A matcher that has seen nothing.
+    /// A matcher in its initial state.
     fresh: llguidance::Matcher,
-    /// What comes before the grammar.
+    /// The free text before the grammar.
     free: Option<Free>,
-    /// Nothing of it is a special token.
+    /// It contains no special token.
     plain: bool,
     warnings: Vec<String>,
 }
@@ -35,7 +35,7 @@ struct Source {
 }
 
 impl Grammar {
-    /// Compiles a constraint for a vocabulary. Runs in a thread of its own, with the stack that deep grammars need, and
+    /// Compiles a constraint for a vocabulary. Runs on its own thread with a large stack for deep grammars, with a time limit.
     /// gives up after some seconds.
     pub fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Self, Error> {
         let running = vocabulary.compiling.fetch_add(1, Ordering::AcqRel);
@@ -52,7 +52,7 @@ impl Grammar {
                 let out = compile(&guard.0, &constraint);
                 drop(constraint);
                 drop(guard);
-                // Who waited may have given up.
+                // The caller may have given up.
                 let _ = send.send(out);
             })
             .map_err(|e| Error::TooComplex(format!("no thread to compile it could be started: {e}")))?;
@@ -70,11 +70,11 @@ impl Grammar {
 
     /// A matcher for a new answer.
     pub fn matcher(&self) -> Matcher {
-        // A deep copy: caches that many answers fill would hit their bounds some day.
+        // A deep copy: caches shared by many answers would reach their limits.
         Matcher::new(self.vocabulary.clone(), self.fresh.deep_clone(), self.free, self.plain)
     }
 
-    /// What of the constraint is not enforced.
+    /// Parts of the constraint that are not enforced.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Grammar {
     }
 }
 
-/// Counts a compilation until it ends.
+/// Counts a running compilation until dropped.
 struct Running(Arc<Vocabulary>);
 
 impl Drop for Running {
@@ -98,14 +98,14 @@ impl Drop for Running {
 fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Grammar, Error> {
     let free = free(vocabulary, constraint)?;
     let unfree = constraint.reasoning_end.as_deref().filter(|_| free.is_none());
-    let lead = Lead { reasoning: unfree, newlines: constraint.reasoning_end.is_some() };
+    let preamble = Preamble { reasoning: unfree, newlines: constraint.reasoning_end.is_some() };
     let mut first = Err(Error::TooComplex(String::new()));
     let mut relaxed = HashSet::new();
-    // A second time, where tools that are not strict were too complex: without those.
+    // Tries again without tools that are not strict, if they were too complex.
     for _ in 0..2 {
-        let source = source(vocabulary, &constraint.spec, &lead, &relaxed)?;
+        let source = source(vocabulary, &constraint.spec, &preamble, &relaxed)?;
         let plain = source.plain;
-        first = build(vocabulary, &constraint.spec, source, &lead).map(|(fresh, warnings)| Grammar {
+        first = build(vocabulary, &constraint.spec, source, &preamble).map(|(fresh, warnings)| Grammar {
             vocabulary: vocabulary.clone(),
             fresh,
             free,
@@ -115,7 +115,7 @@ fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Gram
         if first.is_ok() {
             break;
         }
-        relaxed = too_complex(vocabulary, &constraint.spec, &lead)?;
+        relaxed = too_complex(vocabulary, &constraint.spec, &preamble)?;
         if relaxed.is_empty() {
             break;
         }
@@ -123,21 +123,21 @@ fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Gram
     first
 }
 
-/// What the answer begins with before the grammar does.
-struct Lead<'a> {
-    /// Reasoning up to this text, in a vocabulary that has no token for it.
+/// The part of an answer before the grammar.
+struct Preamble<'a> {
+    /// Reasoning up to this text, in a vocabulary without a token for it.
     reasoning: Option<&'a str>,
-    /// Up to two new lines, as models write them behind their reasoning.
+    /// Up to two newlines after reasoning.
     newlines: bool,
 }
 
-impl Lead<'_> {
-    /// All of it, behind which the constraint itself begins.
+impl Preamble<'_> {
+    /// All of it; the constraint follows.
     fn text(&self) -> String {
         format!("{}{}", self.reasoning.unwrap_or_default(), if self.newlines { "\n\n" } else { "" })
     }
 
-    /// The rule `start`, for an answer as `body` has it.
+    /// The rule `start`, for an answer that matches `body`.
     fn start(&self, body: &str) -> String {
         let newlines = if self.newlines { "/\\n{1,2}/? " } else { "" };
         match self.reasoning {
@@ -152,7 +152,7 @@ impl Lead<'_> {
     }
 }
 
-/// What is free at the answer's beginning, where tokens tell its end.
+/// The free part of an answer, if a token ends it.
 fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>, Error> {
     let end = constraint.reasoning_end.as_deref().map(|end| {
         if end.is_empty() {
@@ -168,7 +168,7 @@ fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>
     let begin = syntax.begin();
     let call = vocabulary.special(begin);
     if matches!(syntax, ToolSyntax::Harmony { .. })
-        || syntax.is_told_by_place(vocabulary) && *mode == ToolMode::Auto
+        || syntax.is_recognised_by_position(vocabulary) && *mode == ToolMode::Auto
     {
         return Ok(None); // the grammar is of whole answers
     }
@@ -180,18 +180,18 @@ fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>
         };
         return Ok(Some(Free { end: None, call: Some(call), may_end: true }));
     }
-    // A call that begins within the reasoning ends it.
+    // A call within the reasoning ends it.
     Ok(end.map(|end| Free { end: Some(end), call, may_end: false }))
 }
 
 fn source(
     vocabulary: &Vocabulary,
     spec: &GrammarSpec,
-    lead: &Lead<'_>,
+    preamble: &Preamble<'_>,
     relaxed: &HashSet<usize>,
 ) -> Result<Source, Error> {
     let with = |body: String, warnings| {
-        let grammar = TopLevelGrammar::from_lark(format!("{}{body}", lead.start("body")));
+        let grammar = TopLevelGrammar::from_lark(format!("{}{body}", preamble.start("body")));
         Ok(Source { grammar, plain: false, warnings })
     };
     let json =
@@ -213,8 +213,8 @@ fn source(
             let lark::Checked { text, plain, warnings } = lark::check(text)?;
             let user = GrammarWithLexer { name: Some("user".into()), ..GrammarWithLexer::from_lark(text) };
             let mut grammar = TopLevelGrammar::from_grammar(user);
-            if lead.newlines {
-                grammar.grammars.insert(0, GrammarWithLexer::from_lark(lead.start("@user")));
+            if preamble.newlines {
+                grammar.grammars.insert(0, GrammarWithLexer::from_lark(preamble.start("@user")));
             }
             Ok(Source { grammar, plain, warnings })
         }
@@ -223,7 +223,7 @@ fn source(
                 Translated::Regex(pattern) => GrammarSpec::Regex(pattern),
                 Translated::Lark(text) => GrammarSpec::Lark(text),
             };
-            source(vocabulary, &translated, lead, relaxed)
+            source(vocabulary, &translated, preamble, relaxed)
         }
         GrammarSpec::Choice(choices) => with(choice(choices)?, Vec::new()),
         GrammarSpec::ToolCalls { syntax, tools, mode, parallel } => {
@@ -257,11 +257,11 @@ fn choice(choices: &[String]) -> Result<String, Error> {
     })
 }
 
-/// Which tools cannot be compiled on their own; none of them if one that is strict cannot.
+/// Tools that cannot be compiled on their own; empty if one of them is strict.
 fn too_complex(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
-    lead: &Lead<'_>,
+    preamble: &Preamble<'_>,
 ) -> Result<HashSet<usize>, Error> {
     let mut out = HashSet::new();
     let GrammarSpec::ToolCalls { syntax, tools, .. } = spec else { return Ok(out) };
@@ -272,29 +272,29 @@ fn too_complex(
             mode: ToolMode::Required,
             parallel: false,
         };
-        let source = source(vocabulary, &one, lead, &HashSet::new())?;
-        if build(vocabulary, &one, source, lead).is_err() {
+        let source = source(vocabulary, &one, preamble, &HashSet::new())?;
+        if build(vocabulary, &one, source, preamble).is_err() {
             out.insert(i);
         }
     }
     Ok(out)
 }
 
-/// Tokens that a new constraint is tried with where there is a choice, and in all where there is none.
+/// Number of tokens for which a new constraint is tried if there are alternatives, and in total if there are none.
 const TRIED: usize = 2;
 /// See [`TRIED`].
 const TRIED_FORCED: usize = 64;
 
-/// Computes the first masks, so that a constraint that nothing meets, or that is too much work, is refused before anything is
-/// generated. Some show that only after a few tokens, so the first that may come are taken, and all that have to come.
+/// Computes the first masks, so that a constraint that cannot match, or is too complex, is refused before anything is generated. Some
+/// show that only after a few tokens, so the first allowed tokens are tried, and all forced ones.
 ///
-/// What comes before (`lead`) may always come, so it is put in front: then whether anything meets the constraint is seen.
+/// The preamble can always match, so it is placed first; then the constraint itself is checked.
 fn check_first(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
     fresh: &llguidance::Matcher,
     plain: bool,
-    lead: &str,
+    preamble: &str,
 ) -> Result<(), Error> {
     let mut first = Matcher::new(vocabulary.clone(), fresh.deep_clone(), None, plain);
     let mut bits = vec![0; vocabulary.everything.len()];
@@ -306,7 +306,7 @@ fn check_first(
         Error::Step(said) => error(spec, &format!("behind {:?} {said}", String::from_utf8_lossy(text))),
         other => other,
     };
-    for id in vocabulary.factory.tok_env().tokenize(lead) {
+    for id in vocabulary.factory.tok_env().tokenize(preamble) {
         first.accept(id).map_err(|e| said(e, &[]))?;
     }
     loop {
@@ -317,7 +317,7 @@ fn check_first(
         if text.is_empty() && any == 0 {
             return Err(error(spec, NOTHING));
         }
-        // The mask is of one token where that has to come.
+        // A mask with one bit means that the token is forced.
         if any == 1 {
             forced += 1;
         } else {
@@ -336,31 +336,31 @@ fn build(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
     source: Source,
-    lead: &Lead<'_>,
+    preamble: &Preamble<'_>,
 ) -> Result<(llguidance::Matcher, Vec<String>), Error> {
     let parser = vocabulary.factory.create_parser(source.grammar).map_err(|e| error(spec, &e.to_string()))?;
     let mut matcher = llguidance::Matcher::new(Ok(parser)).into_cancellable();
     if let Some(e) = matcher.get_error() {
         return Err(error(spec, &e));
     }
-    check_first(vocabulary, spec, &matcher, source.plain, &lead.text())?;
+    check_first(vocabulary, spec, &matcher, source.plain, &preamble.text())?;
     let mut warnings = source.warnings;
     warnings.extend(matcher.grammar_warnings());
     Ok((matcher, warnings))
 }
 
-/// Most characters of llguidance's words that are passed on.
+/// Maximum length of llguidance's message.
 const MESSAGE_CHARS_MAX: usize = 600;
 
-/// What llguidance says, as the request's sender can read it.
+/// llguidance's message, for the request's sender.
 fn error(spec: &GrammarSpec, said: &str) -> Error {
     let said = said.trim_end_matches("<non-verbose/>").trim();
     let said = match spec {
-        // Places are in the sender's own text.
+        // Positions refer to the sender's own text.
         GrammarSpec::Lark(_) => said,
         _ => {
             let line = said.lines().next().unwrap_or_default();
-            // "at LINE(COLUMN): ", of a text that the sender does not know.
+            // Removes "at LINE(COLUMN): ", a position in a text that the sender does not know.
             let line = match line.strip_prefix("at ").and_then(|l| l.split_once("): ")) {
                 Some((place, rest)) if place.bytes().all(|b| b.is_ascii_digit() || b == b'(') => rest,
                 _ => line,

@@ -82,7 +82,7 @@ pub enum ToolSyntax {
 
 impl ToolSyntax {
     /// Whether calls are recognised by their place at the beginning of the answer, not by a token.
-    pub(crate) fn is_told_by_place(&self, vocabulary: &Vocabulary) -> bool {
+    pub(crate) fn is_recognised_by_position(&self, vocabulary: &Vocabulary) -> bool {
         match self {
             Self::Native(syntax) => syntax.at_start() && vocabulary.special(syntax.trigger()).is_none(),
             Self::Qwen3Coder | Self::Hermes | Self::Harmony { .. } => false,

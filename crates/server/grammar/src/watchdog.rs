@@ -1,5 +1,5 @@
-//! Ends computations that take too long. A grammar can make llguidance work for seconds on one mask, within all its limits
-//! on sizes; a thread looks at the clock and cancels. Owned by the vocabulary, used by `matcher`.
+//! Cancels computations that take too long. llguidance can take seconds for one mask within all of its size limits; a thread checks
+//! the clock and cancels. Owned by the vocabulary, used by `matcher`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,9 +9,9 @@ use llguidance::CancellationHandle;
 
 use crate::Error;
 
-/// One matcher's computation.
+/// A matcher's computation.
 struct Slot {
-    /// When it began, in milliseconds of the watchdog's clock, plus one; 0 while there is none.
+    /// Its start in milliseconds of the watchdog's clock, plus one; 0 if there is none.
     since: AtomicU64,
     cancel: CancellationHandle,
 }
@@ -31,14 +31,14 @@ struct Shared {
 /// The thread, which sleeps while there is nothing to watch and ends when this is dropped.
 pub struct Watchdog(Arc<Shared>);
 
-/// A matcher's place with the watchdog.
+/// A matcher's registration with the watchdog.
 pub struct Watch {
     slot: Arc<Slot>,
     shared: Arc<Shared>,
 }
 
 impl Watchdog {
-    /// Starts the thread. Computations of `limit` are cancelled.
+    /// Starts the thread. Computations longer than `limit` are cancelled.
     pub fn new(limit: Duration) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
             watched: Mutex::new(Watched { slots: Vec::new(), stop: false }),
@@ -54,7 +54,7 @@ impl Watchdog {
         Ok(Self(shared))
     }
 
-    /// A place for a matcher that `cancel` cancels.
+    /// Registers a matcher that `cancel` cancels.
     pub fn watch(&self, cancel: CancellationHandle) -> Watch {
         self.0.watch(cancel)
     }
@@ -68,7 +68,7 @@ impl Drop for Watchdog {
 }
 
 impl Watch {
-    /// Does `work`, which is cancelled if it takes too long.
+    /// Runs `work`, which is cancelled if it takes too long.
     pub fn over<T>(&self, work: impl FnOnce() -> T) -> T {
         self.slot.since.store(self.shared.now() + 1, Ordering::Relaxed);
         let out = work();
@@ -76,7 +76,7 @@ impl Watch {
         out
     }
 
-    /// A place for another matcher.
+    /// Registers another matcher.
     pub fn another(&self, cancel: CancellationHandle) -> Self {
         self.shared.watch(cancel)
     }
@@ -91,7 +91,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Watched> {
-        // No code that holds the lock can leave a list half changed.
+        // No code that holds the lock can leave the list inconsistent.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,8 +99,8 @@ impl Shared {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// Cancels what has taken too long at `now`, and forgets the places of matchers that are gone.
-    fn look(&self, watched: &mut Watched, now: u64) {
+    /// Cancels computations that take too long at `now`, and removes dropped matchers.
+    fn cancel_overdue(&self, watched: &mut Watched, now: u64) {
         let limit = self.limit.as_millis() as u64;
         watched.slots.retain(|weak| {
             let Some(slot) = weak.upgrade() else { return false };
@@ -115,7 +115,7 @@ impl Shared {
     fn run(&self) {
         let mut watched = self.lock();
         while !watched.stop {
-            self.look(&mut watched, self.now());
+            self.cancel_overdue(&mut watched, self.now());
             watched = if watched.slots.is_empty() {
                 self.changed.wait(watched).unwrap_or_else(PoisonError::into_inner)
             } else {
@@ -153,7 +153,7 @@ mod tests {
         let limit = Duration::from_secs(3600);
         let dog = Watchdog::new(limit).unwrap();
         let look = |later: Duration| {
-            dog.0.look(&mut dog.0.lock(), dog.0.now() + later.as_millis() as u64);
+            dog.0.cancel_overdue(&mut dog.0.lock(), dog.0.now() + later.as_millis() as u64);
         };
         let (busy, idle) = (CancellationHandle::default(), CancellationHandle::default());
         let (watch_busy, watch_idle) = (dog.watch(busy.clone()), dog.watch(idle.clone()));

@@ -1,30 +1,28 @@
-//! Follows JSON that comes by characters, to know where an object ends and at once when it is none. Used by `hermes`,
-//! `native` and `coerce`.
+//! Scans JSON incrementally: finds the end of an object, and detects invalid JSON at once. Used by `hermes`, `native` and `coerce`.
 
-/// Containers within containers; below serde_json's own limit, so that what passes here can be read, and so can an object
-/// that has it as a member.
+/// Maximum nesting; below serde_json's limit, so that a scanned value, and an object around it, can be parsed.
 const DEPTH_MAX: usize = 100;
 
-/// What a character makes of the text.
+/// The result of a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     More,
     /// The object or array is complete.
     Done,
-    /// Not JSON.
+    /// The text is not JSON.
     Bad,
-    /// It was complete before this character. Of JSON only `Done` says that it is complete.
+    /// The value was complete before this character. (JSON itself only uses `Done`.)
     Before,
 }
 
-/// What may come next, white space left out.
+/// What may come next, besides white space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Awaits {
+pub enum Expected {
     Key,
     Colon,
     Value,
     Comma,
-    /// More of a text, a number or a word.
+    /// More of a string, a number or a word.
     Nothing,
 }
 
@@ -46,17 +44,16 @@ enum Expect {
         key: bool,
         left: u8,
     },
-    /// Its digits are not looked at closely; serde_json does that.
+    /// Its digits are checked by serde_json only.
     Number,
     /// The rest of `true`, `false` or `null`.
     Word(&'static str),
 }
 
-/// Follows one object or array from its first character. Accepts all JSON, and of the rest only odd numbers and lone
-/// surrogates.
+/// Scans one object or array from its first character. Accepts all JSON, and of other texts only odd numbers and unpaired surrogates.
 #[derive(Debug)]
 pub struct Scanner {
-    /// The closing character of every open container.
+    /// The closing character of each open container.
     open: Vec<char>,
     expect: Expect,
 }
@@ -119,23 +116,23 @@ impl Scanner {
         Progress::More
     }
 
-    /// Containers that are open.
+    /// Number of open containers.
     pub fn depth(&self) -> usize {
         self.open.len()
     }
 
     /// What may come next.
-    pub fn awaits(&self) -> Awaits {
+    pub fn expected(&self) -> Expected {
         match self.expect {
-            Expect::Key | Expect::KeyOrClose => Awaits::Key,
-            Expect::Colon => Awaits::Colon,
-            Expect::Value | Expect::ValueOrClose => Awaits::Value,
-            Expect::CommaOrClose => Awaits::Comma,
+            Expect::Key | Expect::KeyOrClose => Expected::Key,
+            Expect::Colon => Expected::Colon,
+            Expect::Value | Expect::ValueOrClose => Expected::Value,
+            Expect::CommaOrClose => Expected::Comma,
             Expect::Text { .. }
             | Expect::Escape { .. }
             | Expect::Hex { .. }
             | Expect::Number
-            | Expect::Word(_) => Awaits::Nothing,
+            | Expect::Word(_) => Expected::Nothing,
         }
     }
 

@@ -1,7 +1,7 @@
-//! Follows calls in a syntax that was read off a template. Used by `parser`.
+//! Scans calls in a syntax derived from a template. Used by `parser`.
 //!
-//! White space in the syntax's own text may be left out or added. Everything is decided by characters, so the cuts of the answer do
-//! not matter, and each character is looked at once.
+//! White space in the syntax's own text may be missing or added. All decisions are made by character, so splits of the answer do not
+//! matter, and each character is processed once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::tagged::TaggedScan;
 use crate::tags::Step;
 use crate::written;
 
-/// What a section is followed by, made of a syntax once an answer.
+/// The parts of a section of calls, compiled from a syntax once per answer.
 #[derive(Debug)]
 pub struct Plan {
     trigger: String,
     at_start: bool,
-    /// The opening of the section, and a call.
+    /// The beginning of the section, and a call.
     first: Vec<Part>,
-    /// What stands between calls, and a call; nothing where there is one call only.
+    /// The separator and a call; empty if there is one call only.
     next: Vec<Part>,
-    /// What ends the section, without white space.
+    /// The end of the section, without white space.
     close: String,
 }
 
 #[derive(Debug)]
 enum Part {
-    /// This text, without its white space.
+    /// This text, without white space.
     Text(String),
     Name,
     /// An id or a number.
@@ -91,12 +91,12 @@ impl Plan {
         }
     }
 
-    /// What begins a section.
+    /// The text that begins a section.
     pub fn trigger(&self) -> &str {
         &self.trigger
     }
 
-    /// Whether it does so only where the answer begins.
+    /// Whether it does so only at the beginning of the answer.
     pub fn at_start(&self) -> bool {
         self.at_start
     }
@@ -104,7 +104,7 @@ impl Plan {
 
 #[derive(Debug)]
 enum At {
-    /// Number of bytes of the text that have come.
+    /// Number of bytes of the text matched.
     Text(usize),
     /// In a name or an id.
     Word,
@@ -113,32 +113,32 @@ enum At {
     Object(ObjectScan),
     Tagged(TaggedScan),
     Written(written::Scan),
-    /// Behind a call: what came, without white space.
+    /// After a call: the text so far, without white space.
     Between(String),
 }
 
-/// Follows a section of calls, one after the other.
+/// Scans a section of calls, one after the other.
 #[derive(Debug)]
 pub struct Scan {
     plan: Arc<Plan>,
-    /// It is in `first`, not in `next`.
+    /// Matching `first`, not `next`.
     is_first: bool,
-    /// A call is taken.
+    /// A call is allowed.
     may_come: bool,
     part: usize,
     at: At,
-    /// Where the part began.
+    /// Start of the current part.
     from: usize,
-    /// Where the function's name lies, once it came.
+    /// The range of the function's name, if complete.
     name: Range<usize>,
-    /// What followed the arguments to their end, and where they lie.
+    /// The scanner of the complete arguments, and their range.
     given: Option<(At, Range<usize>)>,
-    /// Text up to here is text if this is no call.
+    /// Text up to here is text if this is not a call.
     opened: usize,
 }
 
 impl Scan {
-    /// Behind the trigger, which is held.
+    /// After the trigger, which is held.
     pub fn new(plan: &Arc<Plan>) -> Self {
         let mut scan = Self {
             plan: Arc::clone(plan),
@@ -165,7 +165,7 @@ impl Scan {
         if self.is_first { &self.plan.first } else { &self.plan.next }
     }
 
-    /// What may follow a complete call, if anything of the syntax can: the end of the section, and another call where one `may_come`.
+    /// What may follow a complete call, if anything of the syntax can: the end of the section, and another call if one `may_come`.
     pub fn between(self, may_come: bool) -> Option<Self> {
         let may = !self.plan.close.is_empty() || may_come && !self.plan.next.is_empty();
         may.then(|| Self {
@@ -186,7 +186,7 @@ impl Scan {
         matches!(self.at, At::Between(_))
     }
 
-    /// Begins the part that is on, at byte `from`.
+    /// Begins the current part at byte `from`.
     fn enter(&mut self, from: usize) {
         self.from = from;
         self.at = match self.parts().get(self.part) {
@@ -199,7 +199,7 @@ impl Scan {
         };
     }
 
-    /// Goes on behind a part that ended at byte `end`.
+    /// Continues after a part that ended at byte `end`.
     fn pass(&mut self, end: usize) -> Step {
         let at = std::mem::replace(&mut self.at, At::Text(0));
         if !matches!(at, At::Text(_) | At::Word | At::Between(_)) {
@@ -210,16 +210,16 @@ impl Scan {
         if self.part < self.parts().len() { Step::More } else { Step::Done { end } }
     }
 
-    /// Takes the character that ends at the end of the held text.
+    /// Processes the character at the end of the held text.
     pub fn step(&mut self, c: char, held: &str) -> Step {
         let (begun, end) = (held.len() - c.len_utf8(), held.len());
-        // What breaks off within its arguments is text, all of it: reading it again for every tag in it would not be linear.
+        // If a call breaks off within its arguments, all of it is text: parsing it again for each tag in it would not be linear.
         let in_arguments = matches!(self.at, At::Json(_) | At::Object(_) | At::Tagged(_) | At::Written(_));
         let failed = Step::Text { end: if in_arguments { begun.max(self.opened) } else { self.opened } };
-        // The character behind a word or arguments belongs to the next part.
+        // The character after a word or arguments belongs to the next part.
         loop {
             let progress = match &mut self.at {
-                At::Between(_) => match self.go_on(c, end) {
+                At::Between(_) => match self.between_calls(c, end) {
                     Some(step) => return step,
                     None => continue,
                 },
@@ -242,7 +242,7 @@ impl Scan {
                 At::Tagged(scan) => {
                     let progress = scan.step(c, held);
                     if progress == Progress::Before {
-                        // What came of a tag is the next part's.
+                        // A partial tag belongs to the next part.
                         let came = scan.came().strip_suffix(c).unwrap_or_default().to_string();
                         self.pass(begun);
                         match self.parts().get(self.part) {
@@ -269,7 +269,7 @@ impl Scan {
         }
     }
 
-    /// A character behind `held`, in or behind a name or an id.
+    /// A character after `held`, in or after a name or an id.
     fn word(&mut self, c: char, held: &str) -> Progress {
         let word = held[self.from..].trim_start();
         if is_word(c) || word.is_empty() && c.is_whitespace() {
@@ -284,8 +284,8 @@ impl Scan {
         Progress::Before
     }
 
-    /// Takes a character between calls; `None` where it belongs to the next call.
-    fn go_on(&mut self, c: char, end: usize) -> Option<Step> {
+    /// Processes a character between calls; `None` if it belongs to the next call.
+    fn between_calls(&mut self, c: char, end: usize) -> Option<Step> {
         let At::Between(came) = &mut self.at else { return None };
         if c.is_whitespace() {
             return Some(Step::More);
@@ -317,7 +317,7 @@ impl Scan {
         Some(step)
     }
 
-    /// The answer is over: where the call ends, if all of it came but the text behind it.
+    /// At the end of the answer: where the call ends, if only the text after it is missing.
     pub fn finish(&mut self, held: &str) -> Option<usize> {
         let is_last = self.part + 1 == self.parts().len();
         match &self.at {
@@ -330,8 +330,8 @@ impl Scan {
         }
     }
 
-    /// A call whose name and arguments have begun, where the arguments are JSON: the name, and where they lie so far.
-    pub fn begun(&self, held: &str) -> Option<(String, Range<usize>)> {
+    /// A call whose name and arguments have begun, if the arguments are JSON: the name, and the range of the arguments so far.
+    pub fn started(&self, held: &str) -> Option<(String, Range<usize>)> {
         if self.name.len() > NAME_BYTES_MAX {
             return None;
         }
@@ -341,12 +341,12 @@ impl Scan {
             (_, Some((At::Json(_), span))) => {
                 Some((held[self.name.clone()].into(), json(span.start, span.end)))
             }
-            (At::Object(scan), _) | (_, Some((At::Object(scan), _))) => scan.begun(held),
+            (At::Object(scan), _) | (_, Some((At::Object(scan), _))) => scan.started(held),
             _ => None,
         }
     }
 
-    /// Name and arguments of a complete call, for which `schema` gives the parameters of a tool by name.
+    /// Name and arguments of a complete call; `schema` returns the parameters of a tool by name.
     pub fn call<'a>(
         &self,
         held: &str,

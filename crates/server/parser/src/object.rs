@@ -1,4 +1,4 @@
-//! Follows a call that is one JSON object, and finds its name and its arguments in it. Used by `native`.
+//! Scans a call that is one JSON object, and finds its name and arguments. Used by `native`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,31 +6,31 @@ use std::ops::Range;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::json::{Awaits, Progress, Scanner};
+use crate::json::{Expected, Progress, Scanner};
 use crate::syntax::Keys;
 
-/// Longest name that arguments are handed out for as they come: of longer ones no tool has the name.
+/// Maximum name length for streaming arguments: no tool has a longer name.
 pub const NAME_BYTES_MAX: usize = 1024;
 
-/// Keys that models write in the place of those that their templates do.
+/// Keys that models write instead of those in their templates.
 const NAME_KEYS: &[&str] = &["name", "tool_name"];
 const ARGUMENTS_KEYS: &[&str] = &["arguments", "parameters"];
 
-/// Follows it.
+/// The scanner.
 #[derive(Debug)]
 pub struct ObjectScan {
     keys: Keys,
     scanner: Scanner,
-    /// Where the object begins; it may have white space before it.
+    /// Start of the object; white space may precede it.
     from: Option<usize>,
     to: usize,
-    /// Where the member's key begins, and the key.
+    /// Start of the member's key, and the key.
     key_from: usize,
     key: String,
-    /// Where the member's value begins.
+    /// Start of the member's value.
     value_from: usize,
     name: Option<Range<usize>>,
-    /// Where the arguments begin, if they are an object.
+    /// Start of the arguments, if they are an object.
     arguments: Option<Range<usize>>,
 }
 
@@ -57,7 +57,7 @@ impl ObjectScan {
         key == self.keys.arguments || ARGUMENTS_KEYS.contains(&key)
     }
 
-    /// Takes the character that ends at the end of the held text.
+    /// Processes the character at the end of the held text.
     pub fn step(&mut self, c: char, held: &str) -> Progress {
         let (begun, end) = (held.len() - c.len_utf8(), held.len());
         if self.from.is_none() {
@@ -67,21 +67,21 @@ impl ObjectScan {
                 _ => return Progress::Bad,
             }
         }
-        let before = (self.scanner.depth(), self.scanner.awaits());
+        let before = (self.scanner.depth(), self.scanner.expected());
         let progress = self.scanner.step(c);
-        let after = (self.scanner.depth(), self.scanner.awaits());
+        let after = (self.scanner.depth(), self.scanner.expected());
         match (before, after) {
-            ((1, Awaits::Key), (1, Awaits::Nothing)) => self.key_from = begun,
-            ((1, Awaits::Nothing), (1, Awaits::Colon)) => {
+            ((1, Expected::Key), (1, Expected::Nothing)) => self.key_from = begun,
+            ((1, Expected::Nothing), (1, Expected::Colon)) => {
                 self.key = serde_json::from_str(&held[self.key_from..end]).unwrap_or_default();
             }
-            ((1, Awaits::Value), (depth, _)) if !c.is_whitespace() => {
+            ((1, Expected::Value), (depth, _)) if !c.is_whitespace() => {
                 self.value_from = begun;
                 if depth == 2 && c == '{' && self.is_arguments(&self.key) {
                     self.arguments = Some(begun..begun);
                 }
             }
-            (before, (1, Awaits::Comma)) if before != (1, Awaits::Comma) => {
+            (before, (1, Expected::Comma)) if before != (1, Expected::Comma) => {
                 if self.is_name(&self.key) && held[self.value_from..].starts_with('"') {
                     self.name = Some(self.value_from..end);
                 }
@@ -99,14 +99,14 @@ impl ObjectScan {
         progress
     }
 
-    /// The function's name and where its arguments lie, once both have begun; their end is where they began while they go on.
-    pub fn begun(&self, held: &str) -> Option<(String, Range<usize>)> {
+    /// The function's name and the range of its arguments, if both have begun; the range is empty while the arguments are incomplete.
+    pub fn started(&self, held: &str) -> Option<(String, Range<usize>)> {
         let name = self.name.clone().filter(|name| name.len() <= NAME_BYTES_MAX)?;
         let arguments = self.arguments.clone()?;
         Some((serde_json::from_str(&held[name]).ok()?, arguments))
     }
 
-    /// Name and arguments of a complete call; `None` if it has no such things.
+    /// Name and arguments of a complete call; `None` if it lacks them.
     pub fn call(&self, held: &str) -> Option<(String, String)> {
         let members: HashMap<String, &RawValue> = serde_json::from_str(&held[self.from?..self.to]).ok()?;
         let member = |own: &str, others: &[&str]| {
@@ -114,10 +114,10 @@ impl ObjectScan {
         };
         let name: String = serde_json::from_str(member(&self.keys.name, NAME_KEYS)?).ok()?;
         let arguments = match member(&self.keys.arguments, ARGUMENTS_KEYS) {
-            // Under another key they would be lost.
+            // Members under other keys would be lost.
             None if members.len() > 1 => return None,
             None | Some("null") => "{}".into(),
-            // OpenAI's way: a string of JSON.
+            // A JSON string, as in OpenAI's API.
             Some(text) if text.starts_with('"') => {
                 serde_json::from_str::<String>(text).ok()?.trim().to_string()
             }

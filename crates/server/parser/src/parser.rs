@@ -1,8 +1,7 @@
-//! The parser: follows an answer by characters, decides what each is, and hands out what is certain. Called by all who
-//! show or serve answers.
+//! The parser: classifies each character of an answer and emits what is certain. Called wherever answers are shown or served.
 //!
-//! Every decision is made at a character or a tag, never at the end of a piece, so cuts cannot matter. Work is linear:
-//! what turns out to be no call is read again, but calls hardly overlap (a call's value is never searched for others).
+//! Decisions are made at characters and tags, never at the end of a piece, so splits do not matter. Work is linear: text that turns
+//! out not to be a call is parsed again, but calls hardly overlap (a call's value is never searched for others).
 
 mod calls;
 
@@ -20,23 +19,23 @@ use crate::{harmony, hermes, native, xml};
 pub struct Tool {
     /// The function's name.
     pub name: String,
-    /// JSON schema of its arguments; `null` where there is none.
+    /// JSON schema of its arguments; `null` if there is none.
     pub parameters: Value,
 }
 
-/// Where an answer begins.
+/// The state at the beginning of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Start {
     /// The prompt ends with the tag that opens reasoning.
     pub in_reasoning: bool,
 }
 
-/// How an answer is read.
+/// How to parse an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Where reasoning goes.
+    /// Where reasoning is returned.
     pub reasoning: ReasoningFormat,
-    /// Without it the answer's first call is its last; further ones are text. The caller does well to end the answer there.
+    /// If false, the answer's first call is its last; further ones are text. The caller should end the answer there.
     pub parallel_tool_calls: bool,
 }
 
@@ -74,16 +73,16 @@ enum Call {
     Native(Box<native::Scan>),
 }
 
-/// How much of a call's arguments is out while they come.
+/// How much of a call's arguments has been emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Streamed {
-    /// Nothing: it may yet be no call.
+    /// Nothing: it may not be a call.
     Nothing,
     /// All up to this byte of the held text.
     To(usize),
 }
 
-/// What is certain and not yet handed out.
+/// Output that is certain and not emitted yet.
 #[derive(Debug)]
 enum Ready {
     Text(Zone, String),
@@ -91,54 +90,54 @@ enum Ready {
     Arguments(String),
 }
 
-/// Reads one answer, given in pieces.
+/// Parses one answer, given in pieces.
 #[derive(Debug)]
 pub struct Parser {
     format: Format,
     tools: Arc<[Tool]>,
     options: Options,
-    /// How calls are followed in a syntax that was read off a template.
+    /// The call scanner's parts, for a syntax derived from a template.
     plan: Option<Arc<native::Plan>>,
-    /// Follows answers that are messages in channels.
+    /// The parser of messages in channels.
     harmony: Option<harmony::Reader>,
-    /// Such a message is a call's arguments.
+    /// The current message is a call's arguments.
     in_harmony_call: bool,
 
     zone: Zone,
-    /// Nothing but white space has come: `<think>` may.
+    /// Only white space so far: `<think>` may follow.
     lead: bool,
-    /// Text came since the zone began, or since the last call.
+    /// Text has come since the zone or the last call.
     started: bool,
-    /// Newlines that belong to the tag before.
+    /// Newlines that still belong to the tag before.
     skip: u8,
-    /// A call ended the reasoning, and no text came since: `</think>` may.
+    /// A call ended the reasoning, and no text has come since: `</think>` may follow.
     close_due: bool,
-    /// Functions inside a call's values are skipped.
+    /// Skip functions inside a call's values.
     nesting: bool,
     calls: usize,
-    /// There is content already.
+    /// There is content.
     content: bool,
 
     /// White space that may belong to the next tag.
     gap: String,
-    /// The beginning of a tag.
+    /// The beginning of a possible tag.
     part: String,
     /// The text of a call so far, from its first tag.
     held: String,
     call: Option<Call>,
     streamed: Streamed,
-    /// The call names no tool: it is followed for its end alone, and its values are handed out as they come.
+    /// The call names no given tool: it is scanned for its end only, and its values are emitted as they come.
     quoted: bool,
-    /// The answer was cut, and there is no more.
+    /// The answer was cut.
     cut: bool,
-    /// Texts that are to be read again, and how far they are; the last first.
+    /// Texts to parse again, with positions; the last first.
     again: Vec<(String, usize)>,
     ready: Vec<Ready>,
-    /// Characters read, for tests.
+    /// Characters processed, for tests.
     steps: usize,
 }
 
-/// A tag as this model writes it.
+/// A tag in this model's syntax.
 fn tag_text(format: &Format, tag: Tag) -> &str {
     match (tag, &format.reasoning) {
         (Tag::ThinkOpen, Some(tags)) => &tags.open,
@@ -187,31 +186,32 @@ impl Parser {
         parser
     }
 
-    /// Whether what comes next is reasoning, as far as is certain.
+    /// Whether the next text is reasoning, as far as is certain.
     pub fn in_reasoning(&self) -> bool {
         self.zone == Zone::Reasoning
     }
 
-    /// Takes a piece, and hands out what is certain.
+    /// Adds a piece, and emits what is certain.
     pub fn push(&mut self, text: &str, emit: &mut impl FnMut(Delta<'_>)) {
         if let Some(mut reader) = self.harmony.take() {
             text.chars().for_each(|c| reader.step(c, &mut |event| self.message(event)));
             self.harmony = Some(reader);
-            return self.hand_out(emit);
+            return self.emit_ready(emit);
         }
         for c in text.chars() {
             self.char(c);
             self.read_again();
         }
-        self.hand_out(emit);
+        self.emit_ready(emit);
     }
 
-    /// The answer is over: hands out the rest.
+    /// Ends the answer: emits the rest.
     pub fn finish(self, emit: &mut impl FnMut(Delta<'_>)) {
         self.end(false, emit);
     }
 
-    /// The answer was cut, at its maximum length say. A call that has begun and is not out is left out: half of its markup is no text.
+    /// Ends an answer that was cut, at its maximum length for example. A call that has begun and is not emitted yet is dropped: half
+    /// of its markup is not text.
     pub fn finish_cut(self, emit: &mut impl FnMut(Delta<'_>)) {
         self.end(true, emit);
     }
@@ -220,7 +220,7 @@ impl Parser {
         self.cut = cut;
         if let Some(mut reader) = self.harmony.take() {
             reader.finish(cut, &mut |event| self.message(event));
-            return self.hand_out(emit);
+            return self.emit_ready(emit);
         }
         loop {
             if !self.part.is_empty() {
@@ -240,10 +240,10 @@ impl Parser {
         if self.started || self.calls == 0 {
             self.emit_gap();
         }
-        self.hand_out(emit);
+        self.emit_ready(emit);
     }
 
-    fn hand_out(&mut self, emit: &mut impl FnMut(Delta<'_>)) {
+    fn emit_ready(&mut self, emit: &mut impl FnMut(Delta<'_>)) {
         for ready in self.ready.drain(..) {
             match ready {
                 Ready::Text(Zone::Reasoning, _) if self.options.reasoning == ReasoningFormat::Hidden => {}
@@ -255,7 +255,7 @@ impl Parser {
         }
     }
 
-    /// Takes what came of an answer that is messages in channels.
+    /// Processes an event of an answer in channels.
     fn message(&mut self, event: harmony::Event<'_>) {
         use harmony::{Event, Kind};
         let raw = self.options.reasoning == ReasoningFormat::None;
@@ -288,7 +288,7 @@ impl Parser {
         }
     }
 
-    /// Reads what turned out to be something else, before anything new.
+    /// Parses held text again before new text.
     fn read_again(&mut self) {
         while let Some((text, at)) = self.again.last_mut() {
             match text[*at..].chars().next() {
@@ -332,7 +332,7 @@ impl Parser {
         }
     }
 
-    /// `part` begins like a tag and is none: its first character is one like others, and the rest is read again.
+    /// `part` begins like a tag and is not one: its first character is text, and the rest is parsed again.
     fn no_tag(&mut self, mut part: String) {
         let Some(first) = part.chars().next() else { return };
         let rest = part.split_off(first.len_utf8());
@@ -342,7 +342,7 @@ impl Parser {
         self.token(Token::Char(first));
     }
 
-    /// What begins a section of calls here, in a syntax that was read off a template.
+    /// The text that begins a section of calls, in a syntax derived from a template.
     fn trigger(&self) -> Option<&str> {
         let plan = self.plan.as_ref()?;
         let here =
@@ -350,12 +350,12 @@ impl Parser {
         (here && self.call.is_none() && self.takes_calls()).then_some(plan.trigger())
     }
 
-    /// Whether a tag may come, to which white space before it belongs.
+    /// Whether a tag may follow, to which preceding white space belongs.
     fn awaits_tags(&self) -> bool {
         !self.wanted().is_empty() || self.trigger().is_some()
     }
 
-    /// The tags that mean something here.
+    /// The tags that are recognised now.
     fn wanted(&self) -> Tags {
         match &self.call {
             Some(Call::Xml(scan)) => return scan.wanted(),
@@ -402,7 +402,7 @@ impl Parser {
         }
     }
 
-    /// A tag that switches zones, and `newlines` before it that belong to it.
+    /// A tag that changes the zone, with `newlines` before it that belong to it.
     fn tag_of_reasoning(&mut self, tag: Tag, newlines: usize) {
         if self.options.reasoning == ReasoningFormat::None {
             self.emit_gap();
@@ -429,7 +429,7 @@ impl Parser {
         };
     }
 
-    /// Newlines that templates write between text and a call.
+    /// Number of newlines that templates write between text and a call.
     fn newlines_before_call(&self) -> usize {
         if self.format.tools == ToolSyntax::Hermes { 1 } else { 2 }
     }
@@ -447,7 +447,7 @@ impl Parser {
             return;
         }
         if self.started && c == '\n' && self.awaits_tags() {
-            // All that is held are newlines.
+            // All held characters are newlines.
             if self.gap.len() < self.newlines_before_call() {
                 self.gap.push(c);
             } else {

@@ -1,4 +1,4 @@
-//! Arguments written as in a call in Python, or as Gemma does: where they end, and what JSON they are. Used by `native`.
+//! Arguments in Python's or Gemma's syntax: finds their end, and converts them to JSON. Used by `native`.
 
 use serde_json::{Map, Value};
 
@@ -6,19 +6,19 @@ use crate::json::Progress;
 
 /// Gemma's quotation mark.
 const QUOTE: &str = "<|\"|>";
-/// What stands behind a text in quotation marks: models write marks of the same kind in texts, too.
+/// Characters after a quoted string: models also write quotation marks within strings.
 const ENDS: [char; 5] = [',', ')', ']', '}', ':'];
-/// Containers within containers.
+/// Maximum nesting of containers.
 const DEPTH_MAX: usize = 64;
 
-/// Finds the bracket behind the last argument, which is not theirs.
+/// Finds the bracket after the last argument.
 #[derive(Debug)]
 pub struct Scan {
     gemma: bool,
-    /// The quotation mark that ends the text, in one.
+    /// The quotation mark of the current string.
     quote: Option<char>,
     escaped: bool,
-    /// The quotation mark that may have ended a text: it did, unless more than a separator follows.
+    /// The quotation mark that may have ended a string: it did if a separator follows.
     ended: Option<char>,
     depth: usize,
     /// The last characters, for Gemma's quotation marks.
@@ -74,13 +74,13 @@ impl Scan {
         if self.depth > DEPTH_MAX { Progress::Bad } else { Progress::More }
     }
 
-    /// The arguments as a JSON object; `None` if they are none.
+    /// The arguments as a JSON object; `None` if invalid.
     pub fn object(&self, text: &str) -> Option<String> {
         object(text, self.gemma)
     }
 }
 
-/// The arguments as a JSON object; `None` if they are none.
+/// The arguments as a JSON object; `None` if invalid.
 fn object(text: &str, gemma: bool) -> Option<String> {
     let mut reader = Reader { rest: text, gemma };
     let members = reader.members(None, 0)?;
@@ -98,7 +98,7 @@ impl Reader<'_> {
         self.rest = self.rest.trim_start();
     }
 
-    fn take(&mut self, text: &str) -> bool {
+    fn accept(&mut self, text: &str) -> bool {
         self.space();
         match self.rest.strip_prefix(text) {
             Some(rest) => {
@@ -109,18 +109,18 @@ impl Reader<'_> {
         }
     }
 
-    /// Keys and values up to `end`, which is taken, or to the text's end.
+    /// Keys and values up to `end`, which is consumed, or to the text's end.
     fn members(&mut self, end: Option<&str>, depth: usize) -> Option<Map<String, Value>> {
         let mut out = Map::new();
         loop {
             self.space();
-            if end.map_or(self.rest.is_empty(), |e| self.take(e)) {
+            if end.map_or(self.rest.is_empty(), |e| self.accept(e)) {
                 return Some(out);
             }
-            if !out.is_empty() && !self.take(",") {
+            if !out.is_empty() && !self.accept(",") {
                 return None;
             }
-            if end.map_or(self.rest.is_empty(), |e| self.take(e)) {
+            if end.map_or(self.rest.is_empty(), |e| self.accept(e)) {
                 return Some(out);
             }
             let is_call = end.is_none() && !self.gemma;
@@ -134,7 +134,7 @@ impl Reader<'_> {
                 self.rest = &self.rest[at..];
                 key
             };
-            if !self.take(if is_call { "=" } else { ":" }) {
+            if !self.accept(if is_call { "=" } else { ":" }) {
                 return None;
             }
             let value = self.value(depth + 1)?;
@@ -150,19 +150,19 @@ impl Reader<'_> {
         if self.rest.starts_with(QUOTE) || (!self.gemma && self.rest.starts_with(['\'', '"'])) {
             return self.text().map(Value::from);
         }
-        if self.take("{") {
+        if self.accept("{") {
             return self.members(Some("}"), depth).map(Value::Object);
         }
-        if self.take("[") {
+        if self.accept("[") {
             let mut items = Vec::new();
             loop {
-                if self.take("]") {
+                if self.accept("]") {
                     return Some(Value::Array(items));
                 }
-                if !items.is_empty() && !self.take(",") {
+                if !items.is_empty() && !self.accept(",") {
                     return None;
                 }
-                if self.take("]") {
+                if self.accept("]") {
                     return Some(Value::Array(items));
                 }
                 items.push(self.value(depth + 1)?);
@@ -221,12 +221,12 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a quotation mark with this behind it ends its text.
+/// Whether a quotation mark followed by `rest` ends its string.
 fn ends_text(rest: &str) -> bool {
     rest.trim_start().chars().next().is_none_or(|c| ENDS.contains(&c))
 }
 
-/// A value that is written as in Python; `None` if it is none.
+/// A value in Python's syntax; `None` if invalid.
 pub fn python_value(text: &str) -> Option<Value> {
     let mut reader = Reader { rest: text, gemma: false };
     let value = reader.value(0)?;

@@ -1,9 +1,9 @@
-//! What each connection is at: which may be closed to make room for another, and which hold up the end. Kept by `server`; told by
-//! the requests, and by the socket (`linger`).
+//! The state of each connection: which may be closed to make room for a new one, and which delay shutdown. Owned by `server`;
+//! updated by requests and by the socket (`linger`).
 //!
-//! A connection is idle while no request is on it: until the head of one has come, and again when its answer is out.
+//! A connection is idle while no request is on it: until the headers of one have arrived, and again after its answer was sent.
 
-mod coming;
+mod incoming;
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,75 +24,75 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
-pub use coming::BodyError;
-use coming::{Coming, Pace};
+pub use incoming::BodyError;
+use incoming::{IncomingBody, Pace};
 
 use crate::http2;
 use crate::linger::Lingering;
 
-/// At the end, how long the rest of a request may take.
+/// At shutdown, how long the rest of a request may take.
 const REST_TIME_MAX: Duration = Duration::from_secs(1);
-/// A connection may make way for a new one when it has sent nothing for so long: its request may be about to come.
+/// An idle connection may be closed for a new one after this time; before, its request may be about to arrive.
 const IDLE_MIN: Duration = Duration::from_millis(500);
-/// What a connection is at.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy)]
 enum At {
-    /// No request is there since then, or not all of its head.
+    /// Idle since then: no request, or incomplete headers.
     Idle(Instant),
-    /// A request's body comes.
+    /// A request's body is arriving.
     Body(Pace),
-    /// A request is worked on, or answered.
+    /// A request is being processed or answered.
     Answer,
 }
 
-/// What a connection is at, as its socket has to know it.
+/// The state of a connection, as far as its socket needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// No request is on it.
     Idle,
-    /// A request comes.
+    /// A request is arriving.
     Request,
-    /// A request is worked on, or answered.
+    /// A request is being processed or answered.
     Answer,
 }
 
-/// How willingly a connection is given up for a new one: the least first.
+/// The order in which connections are closed for new ones: the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Worth {
-    /// Nothing comes over it, since so long.
+pub enum EvictionOrder {
+    /// Idle for this long.
     Idle(std::cmp::Reverse<Duration>),
-    /// Rate of a body in bytes per second.
+    /// Receives a body slowly: bytes per second.
     Slow(u64),
 }
 
-/// A connection as the others see it.
+/// The shared state of a connection.
 #[derive(Debug)]
 pub struct Activity {
     at: Mutex<At>,
     began: Instant,
-    /// Its client has yet to take the last bytes.
+    /// Its client has not yet received the last bytes.
     flushing: AtomicBool,
-    /// A request was answered before it had come to its end.
+    /// A request was answered before all of it had arrived.
     unread: AtomicBool,
     leave: Notify,
-    /// It ends at once, whatever it is at.
+    /// Close it at once, whatever its state.
     dropped: AtomicBool,
-    /// The body that comes over it is not waited for any longer.
+    /// The rest of the arriving body is refused.
     refused: AtomicBool,
-    /// Who waits for that body.
+    /// The task that reads that body.
     body: AtomicWaker,
-    /// Its place among those that there may be.
+    /// Its permit among the maximum number of connections.
     place: Mutex<Option<OwnedSemaphorePermit>>,
-    /// Its client knows interim answers: it speaks HTTP/1.1.
+    /// Its client understands interim responses (1xx): it speaks HTTP/1.1.
     knows_interim: AtomicBool,
     /// Over HTTP/2, the requests that are on it; `None` over HTTP/1.
     streams: Mutex<Option<Vec<Arc<Activity>>>>,
-    /// Of one of these, the connection.
+    /// For one of these requests, its connection.
     connection: Weak<Activity>,
 }
 
 impl Activity {
-    /// Of a connection that has just come.
+    /// For a new connection.
     pub fn new(place: OwnedSemaphorePermit) -> Arc<Self> {
         Arc::new(Self::made(Some(place)))
     }
@@ -119,12 +119,12 @@ impl Activity {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on several requests may be on it at once.
+    /// Allows several requests at once from now on (HTTP/2).
     pub fn multiplex(&self) {
         self.streams().get_or_insert_default();
     }
 
-    /// One more request on it.
+    /// Adds a request (HTTP/2).
     fn stream(self: &Arc<Self>) -> Arc<Self> {
         let stream = Arc::new(Self { connection: Arc::downgrade(self), ..Self::made(None) });
         self.set(At::Answer);
@@ -132,7 +132,7 @@ impl Activity {
         stream
     }
 
-    /// The request is answered, or given up.
+    /// The request was answered or cancelled.
     fn end_request(self: &Arc<Self>) {
         self.set(At::Idle(Instant::now()));
         let Some(connection) = self.connection.upgrade() else { return };
@@ -144,7 +144,7 @@ impl Activity {
         }
     }
 
-    /// What it is at.
+    /// Its state.
     pub fn stage(&self) -> Stage {
         match self.at() {
             At::Idle(_) => Stage::Idle,
@@ -153,7 +153,7 @@ impl Activity {
         }
     }
 
-    /// How long no request has been on it.
+    /// How long it has been idle.
     pub fn idle_for(&self) -> Option<Duration> {
         match self.at() {
             At::Idle(since) => Some(since.elapsed()),
@@ -161,12 +161,12 @@ impl Activity {
         }
     }
 
-    /// Whether its client knows interim answers.
+    /// Whether its client understands interim responses (1xx).
     pub fn knows_interim(&self) -> bool {
         self.knows_interim.load(Ordering::Relaxed)
     }
 
-    /// Whether its client has yet to take bytes.
+    /// Whether its client has not yet received all bytes.
     pub fn is_flushing(&self) -> bool {
         self.flushing.load(Ordering::Relaxed)
     }
@@ -179,12 +179,12 @@ impl Activity {
         *self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there are bytes that the client does not take, or has to be given time to.
+    /// Sets whether there are bytes that the client has not yet received.
     pub fn flushing(&self, yes: bool) {
         self.flushing.store(yes, Ordering::Relaxed);
     }
 
-    /// A request was answered before it had come to its end.
+    /// A request was answered before all of it had arrived.
     pub fn set_unread(&self) {
         self.unread.store(true, Ordering::Relaxed);
     }
@@ -194,34 +194,34 @@ impl Activity {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// When it came.
+    /// When it was accepted.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// What it is worth; `None` where it does not make way.
-    pub fn worth(&self) -> Option<Worth> {
+    /// Its place in the eviction order; `None` if it must not be closed.
+    pub fn eviction_order(&self) -> Option<EvictionOrder> {
         let now = Instant::now();
         if let Some(streams) = self.streams().as_ref().filter(|s| !s.is_empty()) {
-            // All of them are bodies that come slowly, or it stays.
+            // It may be closed only if all of its requests are slow bodies.
             let slow = |stream: &Arc<Self>| match stream.at() {
                 At::Body(pace) => pace.slow(now),
                 At::Idle(_) | At::Answer => None,
             };
             let rates: Option<Vec<u64>> = streams.iter().map(slow).collect();
-            return rates.filter(|_| !self.is_flushing()).map(|r| Worth::Slow(r.iter().sum()));
+            return rates.filter(|_| !self.is_flushing()).map(|r| EvictionOrder::Slow(r.iter().sum()));
         }
         match self.at() {
             _ if self.is_flushing() => None,
-            At::Idle(since) => {
-                Some(now - since).filter(|t| *t >= IDLE_MIN).map(|t| Worth::Idle(std::cmp::Reverse(t)))
-            }
-            At::Body(pace) => pace.slow(now).map(Worth::Slow),
+            At::Idle(since) => Some(now - since)
+                .filter(|t| *t >= IDLE_MIN)
+                .map(|t| EvictionOrder::Idle(std::cmp::Reverse(t))),
+            At::Body(pace) => pace.slow(now).map(EvictionOrder::Slow),
             At::Answer => None,
         }
     }
 
-    /// Someone waits for what comes over it.
+    /// Whether a client is waiting for an answer on it.
     fn is_needed(&self) -> bool {
         let answers = |stream: &Self| matches!(stream.at(), At::Answer);
         let answers = match self.streams().as_ref() {
@@ -231,15 +231,15 @@ impl Activity {
         answers || self.is_flushing()
     }
 
-    /// Has a body that comes refused.
+    /// Refuses the rest of the arriving body.
     fn refuse(&self) {
         self.refused.store(true, Ordering::Release);
         self.body.wake();
     }
 
-    /// Has it closed; its place is another's now. `None` where it was given away already. With a place in `parting` a client
-    /// that was sending a body gets the reason.
-    pub fn make_way(&self, parting: Option<OwnedSemaphorePermit>) -> Option<OwnedSemaphorePermit> {
+    /// Closes it and returns its permit; `None` if it was evicted before. With a permit in `parting`, a client that is sending a
+    /// body gets an error response first.
+    pub fn evict(&self, parting: Option<OwnedSemaphorePermit>) -> Option<OwnedSemaphorePermit> {
         let mut held = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let place = held.take()?;
         let streams: Vec<Arc<Self>> = self.streams().iter().flatten().map(Arc::clone).collect();
@@ -252,10 +252,10 @@ impl Activity {
         Some(place)
     }
 
-    /// Has it closed at once; its place.
+    /// Closes it at once and returns its permit.
     pub fn end(&self) -> Option<OwnedSemaphorePermit> {
         self.dropped.store(true, Ordering::Release);
-        self.make_way(None)
+        self.evict(None)
     }
 }
 
@@ -264,7 +264,7 @@ pub type Connection = http1::Connection<TokioIo<Lingering>, Connected>;
 
 /// A connection of either version.
 pub trait Served: Future<Output = hyper::Result<()>> {
-    /// Takes no further request.
+    /// Accepts no further request.
     fn finish(self: Pin<&mut Self>);
 }
 
@@ -274,7 +274,7 @@ impl Served for Connection {
     }
 }
 
-/// Serves a connection to its end. One that begins as HTTP/2 does goes on as that; there it is closed where it is idle for `idle_max`.
+/// Serves a connection to its end. If its first bytes are those of HTTP/2, it continues as HTTP/2, and is closed when idle for `idle_max`.
 pub async fn serve(
     mut connection: Connection,
     activity: Arc<Activity>,
@@ -293,8 +293,8 @@ pub async fn serve(
     }
 }
 
-/// Serves a connection: as its client likes, or until it is to make way, or until `close` says that all are to end.
-/// Then what is being answered is finished, and the rest is closed.
+/// Serves a connection until its client closes it, it is evicted, or `close` signals shutdown. In the last two cases, running
+/// answers are finished first.
 async fn run<C: Served>(
     mut connection: Pin<&mut C>,
     activity: &Activity,
@@ -307,7 +307,7 @@ async fn run<C: Served>(
             if activity.dropped.load(Ordering::Acquire) {
                 return Ok(());
             }
-            // The client gets the time to read the reason.
+            // Gives the client time to read the error.
             if activity.refused.load(Ordering::Acquire) { REST_TIME_MAX } else { Duration::ZERO }
         }
         _ = close.changed() => REST_TIME_MAX,
@@ -321,14 +321,14 @@ async fn run<C: Served>(
             () = tokio::time::sleep(wait) => {}
         }
         if !activity.is_needed() {
-            tracing::debug!("a connection is closed on which no request has come to its end");
+            tracing::debug!("closed a connection whose request had not arrived completely");
             return Ok(());
         }
         wait = REST_TIME_MAX;
     }
 }
 
-/// Waits until no request has been on a connection for so long; for ever, where that is not measured here.
+/// Waits until a connection has been idle for `most`; forever if that is `None` (HTTP/1 has its own timer).
 async fn idle(activity: &Activity, most: Option<Duration>) {
     let Some(most) = most else { return std::future::pending().await };
     loop {
@@ -338,7 +338,7 @@ async fn idle(activity: &Activity, most: Option<Duration>) {
     }
 }
 
-/// The routes for the requests of one connection, which tell it what they are at.
+/// The routes for the requests of one connection; they update its state.
 #[derive(Debug)]
 pub struct Connected {
     routes: TowerToHyperService<Router>,
@@ -346,7 +346,7 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Requests find `activity` among their extensions.
+    /// `activity` becomes an extension of each request.
     pub fn new(routes: Router, activity: Arc<Activity>) -> Self {
         Self { routes: TowerToHyperService::new(routes), activity }
     }
@@ -370,7 +370,7 @@ impl Service<Request<Incoming>> for Connected {
         };
         let is_whole = request.body().is_end_stream();
         activity.set(if is_whole { At::Answer } else { At::Body(Pace::start(Instant::now())) });
-        let mut request = request.map(|inner| Coming::new(inner, Arc::clone(&activity)));
+        let mut request = request.map(|inner| IncomingBody::new(inner, Arc::clone(&activity)));
         request.extensions_mut().insert(Arc::clone(&activity));
         let on_it = OnConnection(activity);
         let answer = self.routes.call(request);
@@ -382,7 +382,7 @@ impl Service<Request<Incoming>> for Connected {
     }
 }
 
-/// A request that is on a connection until this is dropped.
+/// Marks a request as running on its connection until dropped.
 struct OnConnection(Arc<Activity>);
 
 impl Drop for OnConnection {
@@ -391,7 +391,7 @@ impl Drop for OnConnection {
     }
 }
 
-/// An answer's body, which tells when it is over.
+/// The body of an answer, which ends the request when dropped.
 pub struct TrackedBody {
     inner: Body,
     _on_it: OnConnection,

@@ -1,19 +1,19 @@
-//! The memory that requests may take together, from the first byte of their bodies until their prompts are tokens. Filled by `http`
-//! as bodies come and are read; the pipeline gives it back.
+//! Limits the memory of all requests from the first byte of their bodies until their prompts are tokenized. Acquired by `http` while
+//! bodies are read; released by the pipeline.
 
 use std::sync::Arc;
 
 use octet_api::{ApiError, ErrorKind};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Longest bodies that there may be room for at a time.
+/// The budget is this many bodies of maximum size.
 const LONGEST_AT_ONCE: usize = 8;
-/// Of each request so much is not counted: who holds the whole budget with long ones does not keep short ones out. There are at most
-/// as many of these as connections.
+/// The first bytes of each request are not counted, so that long requests that fill the budget do not block short ones. The number of
+/// connections bounds them.
 const UNCOUNTED_BYTES: usize = 256 << 10;
-/// What a JSON value takes in memory besides its text, about, and a key as well: up to 250 bytes while a body is read.
+/// Approximate memory of a JSON value, or a key, besides its text: up to 250 bytes while a body is parsed.
 const VALUE_BYTES: usize = 192;
-/// When a request may come again for which there was no room.
+/// `Retry-After` if the budget is exhausted.
 const RETRY_S: u64 = 2;
 
 /// The budget.
@@ -23,30 +23,30 @@ pub struct MemoryBudget {
     left: Arc<Semaphore>,
 }
 
-/// What one request has of it, given back when it is dropped.
+/// The share of one request, released when dropped.
 #[derive(Debug, Default)]
 pub struct MemoryPermit {
-    /// Bytes of its body, and of the conversation that it goes on with.
+    /// Bytes of its body and of the stored conversation that it continues.
     pub body_bytes: usize,
-    /// What it takes in memory, about.
+    /// Approximate memory that it uses.
     bytes: usize,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl MemoryBudget {
-    /// Room for eight bodies of the greatest length.
+    /// A budget of eight bodies of maximum size.
     pub fn new(body_bytes_max: usize) -> Self {
         let bytes_max = body_bytes_max.saturating_mul(LONGEST_AT_ONCE).min(Semaphore::MAX_PERMITS);
         Self { bytes_max, left: Arc::new(Semaphore::new(bytes_max)) }
     }
 
-    /// Takes room for a body that is so long by now.
+    /// Acquires memory for a body that has `bytes` so far.
     pub fn take_body(&self, share: &mut MemoryPermit, bytes: usize) -> Result<(), ApiError> {
         share.body_bytes = bytes;
-        self.take(share, bytes)
+        self.acquire_up_to(share, bytes)
     }
 
-    /// Takes room for what is made of a body: many small values take many times their bytes.
+    /// Acquires memory for the parsed form of a body: many small values need many times their text.
     pub fn take_values(&self, share: &mut MemoryPermit, body: &[u8]) -> Result<(), ApiError> {
         let values = values(body);
         let bytes = body.len().saturating_add(values.saturating_mul(VALUE_BYTES));
@@ -59,16 +59,16 @@ impl MemoryBudget {
             );
             return Err(ApiError::new(ErrorKind::TooLarge, what));
         }
-        self.take(share, bytes)
+        self.acquire_up_to(share, bytes)
     }
 
-    /// Takes room for a kept conversation that goes before a body.
+    /// Acquires memory for a stored conversation that precedes a body.
     pub fn take_kept(&self, share: &mut MemoryPermit, bytes: usize) -> Result<(), ApiError> {
         share.body_bytes += bytes;
-        self.take(share, share.bytes + bytes)
+        self.acquire_up_to(share, share.bytes + bytes)
     }
 
-    fn take(&self, share: &mut MemoryPermit, bytes: usize) -> Result<(), ApiError> {
+    fn acquire_up_to(&self, share: &mut MemoryPermit, bytes: usize) -> Result<(), ApiError> {
         let counted = share.bytes.saturating_sub(UNCOUNTED_BYTES);
         let more = bytes.saturating_sub(UNCOUNTED_BYTES).saturating_sub(counted);
         if more == 0 {
@@ -94,7 +94,7 @@ impl MemoryBudget {
     }
 }
 
-/// How many keys and values a body of JSON has, or a few more: each but the first follows one of these, outside of strings.
+/// The number of keys and values in a JSON body, or slightly more: each but the first follows one of these characters outside strings.
 fn values(body: &[u8]) -> usize {
     let (mut values, mut in_string, mut escaped) = (1, false, false);
     for &byte in body {

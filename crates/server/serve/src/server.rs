@@ -1,4 +1,4 @@
-//! Connections: accepts them, gives each to the routes, and ends well. Run by the command and by tests.
+//! Accepts connections, passes them to the routes, and shuts down gracefully. Run by the command and by tests.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -18,55 +18,55 @@ use crate::http;
 use crate::linger::Lingering;
 use crate::models::BoxError;
 
-/// How far the end has come.
+/// The stages of shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It has not.
+    /// Running normally.
     Run,
-    /// What was accepted is finished, and nothing new taken.
+    /// Accepted requests are finished; new ones are refused.
     Drain,
-    /// At once.
+    /// Stop at once.
     Stop,
 }
 
-/// Longest headers of a request, all together.
+/// Maximum size of all headers of a request.
 const HEADER_BYTES_MAX: usize = 64 << 10;
-/// Headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 100;
-/// Longest time for them to come, and for a connection to be silent between requests.
+/// Maximum time for the headers to arrive, and for a connection to be idle between requests.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(90);
-/// After everything is answered, how long the last bytes may take.
+/// Maximum time to send the last bytes after everything is answered.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(10);
-/// The same where it is to end at once.
+/// The same for [`Stage::Stop`].
 const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
-/// How often a draining server looks whether it is done.
+/// How often a draining server checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
-/// After the system has refused a connection (no file descriptors left).
+/// Pause after `accept` failed (for example, no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections over the limit: they get an error, or health and metrics. The newest always find a place.
+/// Maximum number of connections over the limit, which get an error, or health and metrics. A new one replaces the oldest.
 const TURNED_AWAY_MAX: usize = 64;
-/// Connections that were closed to make room and whose clients still get the reason; further ones are closed without it.
+/// Maximum number of evicted connections whose clients still get an error response; further ones are closed without it.
 const PARTING_MAX: usize = 64;
-/// Longest time for the request of such a one to come.
+/// Maximum time for the headers of a connection over the limit.
 const TURNED_AWAY_TIME_MAX: Duration = Duration::from_secs(5);
-/// Connections that the system keeps until they are accepted.
+/// The listen backlog.
 const BACKLOG: u32 = 1024;
 
-/// An address that is this server's, at which nothing listens yet: clients are refused, and so is another server.
+/// A bound address on which the server does not listen yet: clients are refused, and no other server can bind it.
 pub struct Reserved {
     socket: TcpSocket,
     address: SocketAddr,
 }
 
 impl Reserved {
-    /// Takes an address. Port 0 is any that is free.
+    /// Binds an address. Port 0 picks a free port.
     ///
     /// # Errors
-    /// Where it is not this machine's, or another program has it.
+    /// If the address is not one of this machine's, or another program uses it.
     pub fn new(address: SocketAddr) -> Result<Self, BoxError> {
         let take = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-            // On Windows it would let two servers have one port.
+            // On Windows it would let two servers bind the same port.
             if cfg!(unix) {
                 socket.set_reuseaddr(true)?;
             }
@@ -79,8 +79,8 @@ impl Reserved {
 
 fn unavailable(address: SocketAddr, e: &std::io::Error) -> BoxError {
     let instead = match e.kind() {
-        std::io::ErrorKind::AddrInUse => "; stop the program that listens there, or give another --port",
-        std::io::ErrorKind::AddrNotAvailable => "; give one of this machine's addresses as --host",
+        std::io::ErrorKind::AddrInUse => "; stop the program that listens there, or choose another --port",
+        std::io::ErrorKind::AddrNotAvailable => "; set --host to one of this machine's addresses",
         _ => "",
     };
     format!("cannot listen at {address}: {e}{instead}").into()
@@ -93,12 +93,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and opens each model's file to see what it is. Connections wait until [`Server::run`].
+    /// Listens, and opens each model's file to read its metadata. Connections wait until [`Server::run`].
     pub async fn bind(address: SocketAddr, options: Options) -> Result<Self, BoxError> {
         Self::listen(Reserved::new(address)?, options)
     }
 
-    /// The same at an address that was taken before. Belongs into a runtime of tokio's.
+    /// The same at a bound address. Must be called inside a tokio runtime.
     pub fn listen(reserved: Reserved, options: Options) -> Result<Self, BoxError> {
         let Reserved { socket, address } = reserved;
         let options = Options { local: address.ip().is_loopback(), ..options };
@@ -106,26 +106,26 @@ impl Server {
         Ok(Self { listener, app: App::new(options)? })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// What its requests share.
+    /// The state that its requests share.
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
 
-    /// Loads the first model, so that it is there for the first request, and its failure known at once. False where `stage` says
-    /// first that it is to end: then a thread may still be at work on it, which is not to be waited for.
+    /// Loads the first model, so that the first request does not wait and a failure shows at once. Returns false if `stage` asks
+    /// for shutdown first; a thread may then still be loading the model.
     pub async fn preload(&self, stage: &mut watch::Receiver<Stage>) -> Result<bool, BoxError> {
         tokio::select! {
             loaded = self.app.models.acquire(0, None) => Ok(loaded.map(|_| true)?),
-            () = reached(stage, Stage::Drain) => Ok(false),
+            () = wait_for_stage(stage, Stage::Drain) => Ok(false),
         }
     }
 
-    /// Serves until `stage` says otherwise. A sender that is gone means to stop.
+    /// Serves until `stage` asks for shutdown. A dropped sender means [`Stage::Stop`].
     pub async fn run(self, mut stage: watch::Receiver<Stage>) {
         let Self { listener, app } = self;
         let idle = tokio::spawn(Arc::clone(&app.models).unload_idle());
@@ -144,10 +144,10 @@ impl Server {
         let stopped = tokio::select! {
             () = &mut closed => false,
             () = tokio::time::sleep(FLUSH_TIME_MAX) => {
-                tracing::warn!("connections that do not take their last bytes are closed");
+                tracing::warn!("closing connections whose clients do not receive their last bytes");
                 false
             }
-            () = reached(&mut stage, Stage::Stop) => true,
+            () = wait_for_stage(&mut stage, Stage::Stop) => true,
         };
         idle.abort();
         history.abort();
@@ -167,14 +167,14 @@ impl Server {
 }
 
 /// Waits for a stage.
-async fn reached(stage: &mut watch::Receiver<Stage>, which: Stage) {
-    // A sender that is gone counts as all stages.
+async fn wait_for_stage(stage: &mut watch::Receiver<Stage>, which: Stage) {
+    // A dropped sender counts as the last stage.
     let _ = stage.wait_for(|s| *s >= which).await;
 }
 
 /// Waits for the signal to shut down, and until every request is answered.
 async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
-    reached(stage, Stage::Drain).await;
+    wait_for_stage(stage, Stage::Drain).await;
     tracing::info!(requests = app.busy(), "finishing open requests; press Ctrl-C again to quit now");
     app.models.drain();
     let answered = async {
@@ -184,16 +184,16 @@ async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
     };
     tokio::select! {
         () = answered => {}
-        () = reached(stage, Stage::Stop) => {}
+        () = wait_for_stage(stage, Stage::Stop) => {}
     }
 }
 
 async fn accept(listener: &TcpListener, app: &Arc<App>, close: &watch::Sender<()>) {
     let most = app.options.connections_max.max(1);
-    let mut served = Entrance::new(most, http::routes(Arc::clone(app)), HEADER_TIME_MAX, close);
+    let mut served = Acceptor::new(most, http::routes(Arc::clone(app)), HEADER_TIME_MAX, close);
     let mut turned_away =
-        Entrance::new(TURNED_AWAY_MAX, http::full(Arc::clone(app)), TURNED_AWAY_TIME_MAX, close);
-    // Their answers take no time: whoever is still there is slow to ask, or to go.
+        Acceptor::new(TURNED_AWAY_MAX, http::full(Arc::clone(app)), TURNED_AWAY_TIME_MAX, close);
+    // These are answered at once, so a connection that is still open has a slow client.
     turned_away.oldest_first = true;
     turned_away.http.keep_alive(false);
     loop {
@@ -205,20 +205,20 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, close: &watch::Sender<()
                 continue;
             }
         };
-        if let Some(stream) = served.take(stream) {
-            tracing::debug!("all {most} connections are taken");
-            drop(turned_away.take(stream));
+        if let Some(stream) = served.admit(stream) {
+            tracing::debug!("all {most} connections are in use");
+            drop(turned_away.admit(stream));
         }
     }
 }
 
-/// Where connections come in, as many at a time as there is room for.
-struct Entrance<'a> {
+/// Accepts connections up to a maximum number.
+struct Acceptor<'a> {
     room: Arc<Semaphore>,
     parting: Arc<Semaphore>,
-    /// The oldest makes way at once, whatever it is at.
+    /// Evict the oldest connection at once, whatever its state.
     oldest_first: bool,
-    /// Those that came in; some are gone.
+    /// Accepted connections; some are closed already.
     open: Vec<Weak<Activity>>,
     http: http1::Builder,
     idle_max: Duration,
@@ -226,7 +226,7 @@ struct Entrance<'a> {
     close: &'a watch::Sender<()>,
 }
 
-impl<'a> Entrance<'a> {
+impl<'a> Acceptor<'a> {
     fn new(most: usize, routes: Router, header_time: Duration, close: &'a watch::Sender<()>) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -247,31 +247,31 @@ impl<'a> Entrance<'a> {
         }
     }
 
-    /// Serves a connection, or gives it back where there is no room.
-    fn take(&mut self, stream: TcpStream) -> Option<TcpStream> {
+    /// Serves a connection, or returns it if the maximum is reached.
+    fn admit(&mut self, stream: TcpStream) -> Option<TcpStream> {
         let place = Arc::clone(&self.room).try_acquire_owned().ok();
-        match place.or_else(|| self.make_way()) {
+        match place.or_else(|| self.evict()) {
             Some(place) => self.serve(stream, place),
             None => return Some(stream),
         }
         None
     }
 
-    /// Closes the connection that has been idle for longest, or whose body comes slowest; its place.
-    fn make_way(&self) -> Option<OwnedSemaphorePermit> {
+    /// Closes the connection that has been idle longest, or else receives its body slowest; returns its permit.
+    fn evict(&self) -> Option<OwnedSemaphorePermit> {
         let open = self.open.iter().filter_map(Weak::upgrade);
         if self.oldest_first {
             let mut open: Vec<_> = open.collect();
             open.sort_unstable_by_key(|a| a.began());
             return open.iter().find_map(|a| a.end());
         }
-        let mut worth: Vec<_> = open.filter_map(|a| Some((a.worth()?, a))).collect();
-        worth.sort_unstable_by_key(|(worth, _)| *worth);
-        worth.iter().find_map(|(_, a)| a.make_way(Arc::clone(&self.parting).try_acquire_owned().ok()))
+        let mut candidates: Vec<_> = open.filter_map(|a| Some((a.eviction_order()?, a))).collect();
+        candidates.sort_unstable_by_key(|(candidates, _)| *candidates);
+        candidates.iter().find_map(|(_, a)| a.evict(Arc::clone(&self.parting).try_acquire_owned().ok()))
     }
 
     fn serve(&mut self, stream: TcpStream, place: OwnedSemaphorePermit) {
-        // Tokens are to go out as they come.
+        // Tokens must be sent as they are generated.
         if let Err(e) = stream.set_nodelay(true) {
             tracing::debug!("no TCP_NODELAY: {e}");
         }

@@ -48,7 +48,7 @@ impl Warnings {
 }
 
 /// Tells a client.
-pub fn tell<'a>(response: &mut Response, messages: impl Iterator<Item = &'a str>) {
+pub fn add_header<'a>(response: &mut Response, messages: impl Iterator<Item = &'a str>) {
     let all: Vec<&str> = messages.collect();
     if all.is_empty() {
         return;

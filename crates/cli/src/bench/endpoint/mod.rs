@@ -1,4 +1,4 @@
-//! `octet bench --url`: how fast an endpoint of OpenAI's kind answers, or how two of them compare. Called by `bench`.
+//! `octet bench --url`: measures an OpenAI-compatible endpoint, or compares two. Called by `bench`.
 
 mod client;
 mod load;
@@ -26,45 +26,45 @@ use client::{Endpoint, Timeouts};
 use load::Work;
 use table::{Printer, Row};
 
-/// Which endpoints are measured, and how.
+/// The endpoints to measure, and how.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Endpoints")]
 pub struct EndpointArgs {
-    /// Measure the OpenAI-compatible endpoint at this address; given twice, both in turns, side by side. -p, -n and
-    /// -o count; -m is the model to ask for, else the first one listed ('A,B' for each endpoint its own).
+    /// Measure the OpenAI-compatible endpoint at this URL; given twice, both alternately, side by side. -p, -n and -o apply; -m is the
+    /// model to request (default: the first one listed; 'A,B' for one per endpoint).
     #[arg(long, value_name = "URL", value_parser = client::base, conflicts_with_all = [
         "positional", "hf", "synthetic", "quant", "layers", "weights_seed", "mtp", "n_depth", "parallel",
         "repetitions", "profile", "no_bandwidth"])]
     url: Vec<Url>,
-    /// Requests that run at the same time; one row each. Default: 1,2,4,8.
+    /// Concurrent requests; one row each. Default: 1,2,4,8.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = positive)]
     concurrency: Vec<usize>,
-    /// Requests of each row. Default: four times the concurrency, at least 8.
+    /// Number of requests per row. Default: four times the concurrency, at least 8.
     #[arg(long, value_name = "N", value_parser = positive)]
     requests: Option<usize>,
-    /// Tokens that all prompts begin with. Without it prompts differ from the start, and no cache helps.
+    /// Number of tokens that all prompts share. Default: none, so that no cache helps.
     #[arg(long, value_name = "N", value_parser = count)]
     shared_prefix: Option<usize>,
-    /// Fields of the request to add, or with null to leave out: '{"ignore_eos": true}'.
+    /// Request fields to add, or with null to remove: '{"ignore_eos": true}'.
     #[arg(long, value_name = "JSON", value_parser = object)]
     extra_body: Option<Object>,
-    /// The environment variable that holds the API key; 'A,B' for each endpoint its own.
+    /// Environment variable with the API key; 'A,B' for one per endpoint.
     #[arg(long, value_name = "NAME")]
     api_key_env: Option<String>,
-    /// Seconds until an answer must be complete. Default: 600.
+    /// Timeout for a complete answer in seconds. Default: 600.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     request_timeout: Option<usize>,
-    /// Seconds until there must be a connection. Default: 10.
+    /// Connection timeout in seconds. Default: 10.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     connect_timeout: Option<usize>,
 }
 
-/// Where none are asked for.
+/// The default.
 const CONCURRENCY: [usize; 4] = [1, 2, 4, 8];
 const TIMEOUT_S: usize = 600;
 const CONNECT_TIMEOUT_S: usize = 10;
 
-/// Fields of a JSON object; clap would take a bare `Map` for a list.
+/// The fields of a JSON object; clap would treat a bare `Map` as a list.
 #[derive(Debug, Clone)]
 struct Object(Map<String, Value>);
 
@@ -79,7 +79,7 @@ fn object(text: &str) -> Result<Object, String> {
     }
 }
 
-/// The part of the other flags of `octet bench` that counts here.
+/// Other flags of `octet bench` that apply here.
 pub struct Common<'a> {
     pub n_prompt: &'a [usize],
     pub n_gen: &'a [usize],
@@ -89,13 +89,12 @@ pub struct Common<'a> {
 }
 
 impl EndpointArgs {
-    /// Whether an endpoint is measured, and no model here.
+    /// Whether an endpoint is measured instead of a local model.
     pub fn is_given(&self) -> bool {
         !self.url.is_empty()
     }
 
-    /// A flag that says how to measure an endpoint where none is. (Not clap's `requires`, which a MODEL would switch
-    /// off: that conflicts with what is required.)
+    /// A flag of this group that is given without --url. (clap's `requires` does not work with MODEL, which conflicts with --url.)
     pub fn idle_flag(&self) -> Option<&'static str> {
         let given = [
             (!self.concurrency.is_empty(), "--concurrency"),
@@ -156,7 +155,7 @@ async fn measure(args: &EndpointArgs, common: &Common<'_>) -> anyhow::Result<()>
     let mut rows: Vec<Vec<Row>> = Vec::new();
     let mut out = std::io::stdout().lock();
     for (work, concurrency) in works.iter().flat_map(|w| levels.iter().map(move |&c| (w, c))) {
-        bar.say(format!("pp{} tg{}, concurrency {concurrency}", work.n_prompt, work.n_gen));
+        bar.set_message(format!("pp{} tg{}, concurrency {concurrency}", work.n_prompt, work.n_gen));
         let mut tick = || {
             done += 1;
             bar.update(done, all as u64);
@@ -201,10 +200,10 @@ async fn connect(args: &EndpointArgs, model: Option<&str>) -> anyhow::Result<Vec
     Ok(endpoints)
 }
 
-/// One value for all endpoints, or with a comma one for each; none where that is empty.
+/// One value for all endpoints, or one per endpoint separated by commas; empty means none.
 fn for_each(value: Option<&str>, endpoints: usize, flag: &str) -> Result<Vec<Option<String>>, Usage> {
     let Some(value) = value else { return Ok(vec![None; endpoints]) };
-    // Names of models may hold commas; where there is one endpoint, nothing is to be told apart.
+    // Model names may contain commas, so a single endpoint's value is not split.
     let values: Vec<&str> = if endpoints == 1 { vec![value] } else { value.split(',').collect() };
     let own = |v: &str| (!v.is_empty()).then(|| v.to_string());
     match values[..] {
@@ -223,7 +222,7 @@ fn works(args: &EndpointArgs, common: &Common) -> Vec<Work> {
         .collect()
 }
 
-/// One request to each endpoint that does not count. Fails where it does: no other would do better.
+/// Sends one unmeasured request to each endpoint. If it fails, so would the others.
 async fn warm_up(endpoints: &[Arc<Endpoint>], work: &Work, next: &mut u64) -> anyhow::Result<()> {
     for endpoint in endpoints {
         let level = load::level(std::slice::from_ref(endpoint), work, 1, 1, next, &mut || ()).await;

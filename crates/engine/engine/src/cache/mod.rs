@@ -1,12 +1,12 @@
-//! The prefix cache: pages of keys and values and snapshots of recurrent states, shared by all sequences of a model.
-//! Owned by the engine, and called between steps.
+//! The prefix cache: pages of keys and values and snapshots of recurrent states, shared by all sequences of a model. Owned by the
+//! engine, called between steps.
 //!
-//! A sequence holds a [`Lease`]. It resumes at the deepest point at which everything needed is there: for models with
-//! recurrent layers a snapshot, for others any token. Whole pages are shared; the page that a sequence goes on writing
-//! to is its own copy. What nobody uses stays until its room is needed, and then the least valuable goes first.
+//! A sequence holds a [`Lease`]. It resumes at the deepest position where all necessary data is present: for models with recurrent
+//! layers a snapshot, for others any token. Whole pages are shared; the page that a sequence continues to write is its own copy.
+//! Unused data stays until its memory is needed; the least valuable is evicted first.
 //!
-//! `tree` knows what there is, `policy` what it is worth, `pool` who uses which page; `disk` keeps files of it, and
-//! `tiers` moves things between there and memory.
+//! `tree` is the index, `policy` values its entries, `pool` counts the users of pages; `disk` stores files, and `tiers` moves data
+//! between memory and disk.
 
 mod disk;
 mod fingerprint;
@@ -37,17 +37,17 @@ pub use pool::{Pool, Sequence};
 pub(crate) use tiers::Arrival;
 use tree::{NodeId, SnapshotId, Tree};
 
-/// Nodes that are remembered beyond those that have something: a million tokens, some 6 MB.
+/// Number of nodes kept beyond those with data: a million tokens, about 6 MB.
 const GHOSTS_MAX: usize = 1 << 14;
 
-/// What the cache holds, and what became of it.
+/// Contents and counters of the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Pages in all.
     pub pages: usize,
     /// Pages in the tables of running sequences.
     pub pages_used: usize,
-    /// Pages that are only kept for later.
+    /// Pages used only by the cache.
     pub pages_idle: usize,
     /// Snapshots in memory.
     pub snapshots: usize,
@@ -55,68 +55,67 @@ pub struct CacheStats {
     pub snapshot_bytes: u64,
     /// Snapshots taken.
     pub taken: u64,
-    /// Snapshots from which a sequence went on.
+    /// Snapshots from which a sequence resumed.
     pub hits: u64,
-    /// Snapshots that made way in memory.
+    /// Snapshots evicted from memory.
     pub evicted: u64,
-    /// What is on disk; all 0 without a folder.
+    /// The disk tier; all 0 without a folder.
     pub disk: DiskStats,
 }
 
-/// Pages and states of one model, and what is known of them.
+/// Pages and states of one model, and their index.
 pub struct Cache {
     pool: Pool,
     tree: Tree,
-    /// The model has layers whose state cannot be cut.
+    /// The model has recurrent layers.
     recurrent: bool,
     slot_bytes: usize,
-    /// Bytes that states in memory may take.
+    /// Maximum size of states in memory, in bytes.
     snapshot_bytes_max: u64,
     snapshot_bytes: u64,
     /// See `policy`.
     clock: f64,
-    /// Memory of states that were dropped, for the next ones: mapping it anew costs more than copying.
+    /// Buffers of dropped states, reused because mapping new memory costs more than copying.
     spare: Vec<Vec<u8>>,
     fingerprint: Key,
     disk: Option<Disk>,
-    /// Pages that are to be stored, those in front first.
+    /// Pages to be stored on disk, in order.
     unsaved: VecDeque<NodeId>,
-    /// Counts what may let a prompt go on that found no room, or from further on.
+    /// Incremented by changes that may give a waiting prompt room, or a longer cached prefix.
     version: u64,
     stats: CacheStats,
 }
 
-/// Where a prompt can go on from.
+/// Where a prompt can resume.
 #[derive(Debug, Clone)]
 pub struct Found {
     root: Option<NodeId>,
     /// Tokens that need not be computed.
     pub position: usize,
-    /// Tokens that are known from earlier sequences, computed or not.
+    /// Tokens of the prefix known from earlier sequences, cached or not.
     pub matched: usize,
     /// Nodes of the whole pages before `position`.
     path: Vec<NodeId>,
-    /// A node whose page has the keys and values of the rest.
+    /// The node whose page has the keys and values of the rest.
     host: Option<NodeId>,
     snapshot: Option<SnapshotId>,
-    /// What is to be read from disk to go on from there.
+    /// Data to read from disk to resume there.
     disk: Option<Box<tiers::OnDisk>>,
 }
 
 impl Found {
-    /// A sequence that starts from nothing and leaves nothing.
+    /// A sequence without caching: it reads and leaves nothing.
     pub fn uncached() -> Self {
         Self { root: None, position: 0, matched: 0, path: Vec::new(), host: None, snapshot: None, disk: None }
     }
-    /// The same, but what it computes is kept.
+    /// The same, but its results are cached.
     pub fn from_start(self) -> Self {
         Self { position: 0, path: Vec::new(), host: None, snapshot: None, disk: None, ..self }
     }
 }
 
 impl Cache {
-    /// For a model that has just been loaded. `disk` is a folder, and a key that stands for everything that decides what
-    /// the model computes.
+    /// For a model that has just been loaded. `disk` has a folder, and the hash of everything that affects the model's results.
     pub fn new(
         model: &dyn Model,
         snapshot_bytes_max: u64,
@@ -146,21 +145,21 @@ impl Cache {
         })
     }
 
-    /// A number that changes when something was kept, given back or dropped: until then, what did not fit does not fit.
+    /// A number that changes when data is cached, released or dropped: until then, what did not fit still does not fit.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// True where sequences resume from snapshots only.
+    /// True if sequences resume from snapshots only.
     pub fn is_recurrent(&self) -> bool {
         self.recurrent
     }
-    /// Who uses what.
+    /// The pages and slots.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Figures as they are now.
+    /// Current contents and counters.
     pub fn stats(&self) -> CacheStats {
         let pages_idle = self.pool.idle_pages();
         CacheStats {
@@ -173,7 +172,7 @@ impl Cache {
         }
     }
 
-    /// Where a sequence of these tokens can go on from. Always leaves a token to compute: its logits are needed.
+    /// Finds where a sequence of these tokens can resume. Always leaves a token to compute, as its logits are needed.
     pub fn find(&mut self, salt: &str, tokens: &[u32]) -> Found {
         let root = self.tree.root(key::root_key(&self.fingerprint, salt));
         let walk = self.tree.walk(root, tokens);
@@ -219,18 +218,18 @@ impl Cache {
         }
     }
 
-    /// Pages that a sequence needs to get to `tokens` tokens from there, and that are not in use already.
+    /// Pages needed to extend the sequence to `tokens` tokens, without those that it would share.
     pub fn pages_needed(&self, found: &Found, tokens: usize) -> usize {
         let shared = |n: &&NodeId| self.tree.nodes[**n].page.is_some_and(|(p, _)| !self.pool.is_idle(p));
         tokens.div_ceil(PAGE_TOKENS) - found.path.iter().filter(shared).count()
     }
 
-    /// Pages that can be had for running sequences.
+    /// Pages available for running sequences.
     pub fn pages_available(&self) -> usize {
         self.pool.free_pages() + self.pool.idle_pages()
     }
 
-    /// A free page, for which something idle makes way if need be.
+    /// A free page; evicts idle data if necessary.
     fn page(&mut self, model: &mut dyn Model) -> Option<u32> {
         loop {
             if let Some(page) = self.pool.take() {
@@ -242,10 +241,10 @@ impl Cache {
         }
     }
 
-    /// Frees a page at least.
+    /// Frees at least one page.
     fn reclaim(&mut self, model: &mut dyn Model) -> bool {
         if self.recurrent {
-            // What makes way is a snapshot, with the pages that no other needs.
+            // For recurrent models, evicts a snapshot and the pages that only it needs.
             let Some((id, value)) = self.tree.least_valuable(|s| s.pins == 0) else { return false };
             self.clock = self.clock.max(value);
             self.save_last_time(model, id);
@@ -258,7 +257,7 @@ impl Cache {
         let mut tips: Vec<(u64, NodeId)> =
             nodes.iter().map(|(id, n)| (n.used, id)).filter(|(_, id)| idle(id) && bare(id)).collect();
         tips.sort_unstable();
-        // A few at a time: finding them looks at every node.
+        // Several at a time: finding them visits all nodes.
         let some = tips.len().min(16);
         tips.truncate(some);
         for (_, id) in tips {
@@ -270,11 +269,11 @@ impl Cache {
     fn drop_page(&mut self, node: NodeId) {
         if let Some((page, _)) = self.tree.nodes[node].page.take() {
             self.version += 1;
-            self.pool.let_go(page);
+            self.pool.release_kept(page);
         }
     }
 
-    /// Drops a snapshot, and the pages that only it needed.
+    /// Drops a snapshot and the pages that only it needed.
     fn evict(&mut self, id: SnapshotId) {
         let Some(s) = self.tree.remove_snapshot(id) else { return };
         self.version += 1;
@@ -305,8 +304,8 @@ impl Cache {
         }
     }
 
-    /// Files what `lease` has computed, `tokens` up to `lease.computed`, and, for a model with recurrent layers, takes
-    /// a snapshot there unless there is one.
+    /// Caches what `lease` has computed, `tokens` up to `lease.computed`, and takes a snapshot there for models with recurrent layers,
+    /// unless one exists.
     pub fn keep(&mut self, model: &mut dyn Model, lease: &mut Lease, tokens: &[u32]) {
         self.version += 1;
         let Some(root) = lease.root else { return };
@@ -337,7 +336,7 @@ impl Cache {
         self.add_snapshot(model, parent, tail, host, at, Arc::new(state));
     }
 
-    /// Files a snapshot; others make way where there are too many.
+    /// Adds a snapshot; evicts others if there are too many.
     fn add_snapshot(
         &mut self,
         model: &mut dyn Model,
@@ -376,7 +375,7 @@ impl Cache {
         }
     }
 
-    /// Files the pages of `tokens`; returns the node of the unfinished one, if there is one.
+    /// Adds the pages of `tokens` to the tree; returns the node of the incomplete one, if any.
     fn file(&mut self, lease: &mut Lease, root: NodeId, tokens: &[u32]) -> Option<NodeId> {
         let whole = tokens.len() / PAGE_TOKENS;
         let before = lease.path.last().copied().unwrap_or(root);
@@ -384,7 +383,7 @@ impl Cache {
         for i in 0..whole {
             let page = lease.pages[i];
             match lease.path.get(i) {
-                // It may have lost its page when the snapshots there made way.
+                // It may have lost its page when its snapshots were evicted.
                 Some(&node) => {
                     self.tree.give_page(node, page, PAGE_TOKENS, &mut self.pool);
                     parent = node;
@@ -395,7 +394,7 @@ impl Cache {
                     lease.path.push(parent);
                 }
             }
-            // Another sequence had computed the same: one copy will do.
+            // Another sequence has computed the same page: keep one copy.
             if let Some((theirs, _)) = self.tree.nodes[parent].page
                 && theirs != page
             {
@@ -415,7 +414,7 @@ impl Cache {
         host
     }
 
-    /// Forgets everything that no running sequence uses.
+    /// Drops everything that no running sequence uses.
     pub fn clear(&mut self) {
         let unused: Vec<SnapshotId> =
             self.tree.snapshots.iter().filter(|(_, s)| s.pins == 0).map(|(id, _)| *id).collect();
@@ -429,7 +428,7 @@ impl Cache {
         self.tree.forget(0);
     }
 
-    /// Checks that every page is accounted for: in the table of one of `leases`, kept by a node, or free. For tests.
+    /// Checks that every page is accounted for: in the table of one of `leases`, cached by a node, or free. For tests.
     pub fn audit<'a>(&self, leases: impl Iterator<Item = &'a Lease>) -> Result<(), String> {
         let mut refs = vec![0u32; self.pool.total()];
         let mut slots = 0;

@@ -1,13 +1,12 @@
-//! KV pages and state slots, counted by who uses them. The memory itself belongs to the backend. Used by the prefix
-//! cache, and directly by whatever runs a single sequence (`bench`, tests).
+//! KV pages and state slots with reference counts. The memory itself belongs to the backend. Used by the prefix cache, and directly
+//! for single sequences (`bench`, tests).
 
 use octet_compute::batch::PAGE_TOKENS;
 
 use crate::Error;
 use crate::models::Model;
 
-/// What one sequence has in the caches: its tokens so far, the pages of their keys and values, its state slot.
-/// Given back with [`Pool::free`].
+/// A single sequence: its tokens, the pages of their keys and values, its state slot. Released with [`Pool::free`].
 #[derive(Debug)]
 pub struct Sequence {
     /// Tokens whose keys, values and state are in the caches.
@@ -18,13 +17,13 @@ pub struct Sequence {
     pub slot: usize,
 }
 
-/// Use of one page.
+/// Reference counts of a page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Use {
-    /// Sequences that have it in their tables, plus `kept`.
+    /// Sequences with the page in their tables, plus `kept`.
     refs: u32,
-    /// Nodes of the prefix cache that have it: more than one where a page was filed while it was not full, and the
-    /// sequence went on with other tokens than the node.
+    /// Prefix cache nodes with the page: more than one if it was cached while incomplete and the sequence continued with other tokens
+    /// than the node.
     kept: u32,
 }
 
@@ -34,12 +33,12 @@ impl Use {
     }
 }
 
-/// Pages and slots of one model. A page may be in the tables of several sequences; who writes to it is up to them.
+/// Pages and slots of one model. A page may be in the tables of several sequences; the callers coordinate writes.
 #[derive(Debug)]
 pub struct Pool {
     pages: Vec<Use>,
     free: Vec<u32>,
-    /// Pages that only the prefix cache has.
+    /// Pages that only the prefix cache uses.
     idle: usize,
     slots: Vec<usize>,
     total_slots: usize,
@@ -58,39 +57,39 @@ impl Pool {
         }
     }
 
-    /// Positions that all pages together hold.
+    /// Total positions in all pages.
     pub fn capacity(&self) -> usize {
         self.pages.len() * PAGE_TOKENS
     }
-    /// Pages in all.
+    /// Total pages.
     pub fn total(&self) -> usize {
         self.pages.len()
     }
-    /// Pages that nobody has.
+    /// Free pages.
     pub fn free_pages(&self) -> usize {
         self.free.len()
     }
-    /// Pages that only the prefix cache has.
+    /// Pages that only the prefix cache uses.
     pub fn idle_pages(&self) -> usize {
         self.idle
     }
-    /// Slots that nobody has.
+    /// Free slots.
     pub fn free_slots(&self) -> usize {
         self.slots.len()
     }
-    /// Slots in all.
+    /// Total slots.
     pub fn total_slots(&self) -> usize {
         self.total_slots
     }
 
-    /// A free page, with one user.
+    /// Takes a free page, with one reference.
     pub fn take(&mut self) -> Option<u32> {
         let page = self.free.pop()?;
         self.pages[page as usize] = Use { refs: 1, kept: 0 };
         Some(page)
     }
 
-    /// One more sequence uses `page`.
+    /// Adds a sequence's reference to `page`.
     pub fn retain(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         assert!(p.refs > 0, "a page in use");
@@ -98,7 +97,7 @@ impl Pool {
         p.refs += 1;
     }
 
-    /// One less.
+    /// Removes one.
     pub fn release(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         assert!(p.refs > p.kept, "a page that a sequence uses");
@@ -109,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// A node of the prefix cache keeps a page that a sequence uses.
+    /// Adds a prefix cache node's reference to a page that a sequence uses.
     pub fn keep(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         assert!(p.refs > p.kept, "a page that a sequence uses");
@@ -117,8 +116,8 @@ impl Pool {
         p.refs += 1;
     }
 
-    /// A node of the prefix cache lets go of a page.
-    pub fn let_go(&mut self, page: u32) {
+    /// Removes one.
+    pub fn release_kept(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         assert!(p.kept > 0, "a page of the prefix cache");
         let was_idle = p.is_idle();
@@ -130,27 +129,27 @@ impl Pool {
         }
     }
 
-    /// How many have the page.
+    /// Number of references to the page.
     pub fn refs(&self, page: u32) -> u32 {
         self.pages[page as usize].refs
     }
 
-    /// True where only the prefix cache has the page.
+    /// True if only the prefix cache uses the page.
     pub fn is_idle(&self, page: u32) -> bool {
         self.pages[page as usize].is_idle()
     }
 
-    /// A free slot. Its state is whatever its last user left.
+    /// A free slot. Its state is undefined.
     pub fn take_slot(&mut self) -> Option<usize> {
         self.slots.pop()
     }
-    /// Gives a slot back.
+    /// Releases a slot.
     pub fn release_slot(&mut self, slot: usize) {
         debug_assert!(!self.slots.contains(&slot));
         self.slots.push(slot);
     }
 
-    /// An empty sequence with room for `capacity` tokens in its vectors.
+    /// An empty sequence with capacity for `capacity` tokens in its vectors.
     pub fn sequence(&mut self, model: &mut dyn Model, capacity: usize) -> Result<Sequence, Error> {
         let slot =
             self.take_slot().ok_or_else(|| Error::CacheFull { what: "every state slot is taken".into() })?;
@@ -162,7 +161,7 @@ impl Pool {
         })
     }
 
-    /// Makes room for `more` tokens after those that `seq` has.
+    /// Acquires pages for `more` tokens.
     pub fn reserve(&mut self, seq: &mut Sequence, more: usize) -> Result<(), Error> {
         let tokens = seq.tokens.len() + more;
         let need = tokens.div_ceil(PAGE_TOKENS).saturating_sub(seq.pages.len());
@@ -180,7 +179,7 @@ impl Pool {
         seq.pages.drain(..).for_each(|p| self.release(p));
     }
 
-    /// Gives everything of a sequence back.
+    /// Releases everything of a sequence.
     pub fn free(&mut self, seq: Sequence) {
         seq.pages.into_iter().for_each(|p| self.release(p));
         self.release_slot(seq.slot);

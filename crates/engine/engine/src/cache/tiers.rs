@@ -1,9 +1,7 @@
-//! Between memory and disk: which of a prompt is there, how it gets into a sequence's pages and slot, and when pages and
-//! states are stored.
+//! Between memory and disk: finds a prompt's data on disk, loads it into a sequence's pages and slot, and stores pages and states.
 //!
-//! Pages are stored soon after they are filed, a few in each step; they are small and each is written once. States are
-//! large and most are soon passed by better ones, so they are stored when they make way in memory, when there is nothing
-//! else to do, and at the end.
+//! Pages are stored soon after they are cached, a few in each step; they are small and written once. States are large and most are
+//! soon superseded, so they are stored when they are evicted from memory, when the engine is idle, and at shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,48 +14,48 @@ use super::tree::{self, NodeId, SnapshotId};
 use super::{Cache, Found, Lease, TOKENS_MIN};
 use crate::models::Model;
 
-/// Tokens that reading from disk must save beyond what is in memory.
+/// Minimum number of tokens that reading from disk must save.
 const WORTH_READING: usize = PAGE_TOKENS;
-/// Pages that are copied out at once for a snapshot that makes way; where it lacks more, it is not stored.
+/// Maximum number of pages copied at once for an evicted snapshot; a snapshot that needs more is not stored.
 const PAGES_AT_ONCE: usize = 64;
 
-/// A state, and how many tokens it is past the last whole page.
+/// A state's key, and its distance to the last whole page in tokens.
 type StateKey = (Key, usize);
 
-/// What is to be read.
+/// Data to read.
 #[derive(Debug, Clone)]
 pub struct OnDisk {
-    /// Whole pages after those that are in memory.
+    /// Whole pages after those in memory.
     pages: Vec<Key>,
     state: Option<StateKey>,
 }
 
-/// What a sequence is waiting for.
+/// Data that a sequence waits for.
 #[derive(Debug)]
 pub struct Loading {
     reading: Reading,
-    /// Where it goes on when all is there.
+    /// The position where it resumes.
     position: usize,
-    /// Index of the first page to come.
+    /// Index of the first page to read.
     first: usize,
-    /// How many pages come, before the state.
+    /// Number of pages to read before the state.
     pages: usize,
     state: Option<Arc<Vec<u8>>>,
 }
 
-/// How far the files of a sequence have come.
+/// The progress of reading a sequence's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// More is to come.
+    /// More files will arrive.
     Pending,
-    /// All is there.
+    /// Everything has arrived.
     Complete,
-    /// Something is damaged or gone. The sequence is to begin again.
+    /// A file is damaged or missing. The sequence must start again.
     Failed,
 }
 
 impl Cache {
-    /// Where disk reaches further than memory.
+    /// Extends `found` by data on disk.
     pub(super) fn find_on_disk(
         &self,
         root: NodeId,
@@ -94,7 +92,7 @@ impl Cache {
             }
             keys.push(key);
         }
-        // Pages without a state tell where prompts part, across restarts too.
+        // Pages without a state show where prompts diverge, also across restarts.
         found.matched = found.matched.max((keys.len() - 1) * PAGE_TOKENS);
         let Some((position, pages, state)) = best else { return };
         if position < found.position + WORTH_READING {
@@ -113,7 +111,7 @@ impl Cache {
         };
     }
 
-    /// Gives a sequence the pages that it will need, and starts to read what goes there.
+    /// Acquires a sequence's pages, and starts reading their data.
     pub(super) fn load(
         &mut self,
         model: &mut dyn Model,
@@ -137,8 +135,8 @@ impl Cache {
         Some(lease)
     }
 
-    /// Puts what has come, at most `files` of them, where it belongs; waits at most `wait` for the first.
-    pub(crate) fn arrive(
+    /// Installs up to `files` files that have arrived; waits at most `wait` for the first.
+    pub(crate) fn install_loaded(
         &mut self,
         model: &mut dyn Model,
         lease: &mut Lease,
@@ -185,7 +183,7 @@ impl Cache {
         Arrival::Complete
     }
 
-    /// Files what has come from disk, for others to find.
+    /// Adds data from disk to the tree, for other sequences.
     fn install(
         &mut self,
         model: &mut dyn Model,
@@ -204,7 +202,7 @@ impl Cache {
         }
     }
 
-    /// Notes pages that are to be stored.
+    /// Queues pages for storing.
     pub(super) fn queue_pages(&mut self, path: &[NodeId]) {
         let Some(disk) = &self.disk else { return };
         for &id in path {
@@ -216,14 +214,14 @@ impl Cache {
         }
     }
 
-    /// Stores some of the pages that wait for it, at most `most`. True where more are left that can be.
+    /// Stores up to `most` queued pages. True if more can be stored.
     pub(crate) fn save_pages(&mut self, model: &mut dyn Model, most: usize) -> bool {
         let Some(disk) = &mut self.disk else { return false };
         disk.poll();
         let mut saved = 0;
         while saved < most && self.disk.as_ref().is_some_and(Disk::takes_more) {
             let Some(id) = self.unsaved.pop_front() else { return false };
-            // The number may be another node's by now, which is then as good.
+            // The id may belong to another node by now, which may be stored just as well.
             let Some(node) = self.tree.nodes.get_mut(id).filter(|n| n.queued) else { continue };
             node.queued = false;
             if self.recurrent && node.need == 0 {
@@ -231,10 +229,10 @@ impl Cache {
             }
             saved += usize::from(self.save_page(model, id));
         }
-        !self.unsaved.is_empty() && !self.disk.as_ref().is_some_and(Disk::holds_off)
+        !self.unsaved.is_empty() && !self.disk.as_ref().is_some_and(Disk::in_backoff)
     }
 
-    /// Stores the page of a node; false where it has none, or it is stored already.
+    /// Stores the page of a node; false if it has none or it is already stored.
     fn save_page(&mut self, model: &mut dyn Model, id: NodeId) -> bool {
         let Some(disk) = &mut self.disk else { return false };
         let node = &self.tree.nodes[id];
@@ -251,8 +249,8 @@ impl Cache {
         true
     }
 
-    /// Stores a snapshot with what it lacks of its pages, if it is worth it: not one a few tokens after another, as at the
-    /// end of a prompt after its last message. False where the disk does not take it.
+    /// Stores a snapshot and those of its pages that are not stored, if it is worth it: not if another is a few tokens before it, as
+    /// at a prompt's end after its last message. False if the disk does not accept it.
     fn save_snapshot(&mut self, model: &mut dyn Model, id: SnapshotId) -> bool {
         let Some(disk) = &mut self.disk else { return true };
         disk.poll();
@@ -294,7 +292,7 @@ impl Cache {
         disk.store_state(key, &parent.key, depth, s.tail.len(), Arc::clone(&s.state), page)
     }
 
-    /// The same for a snapshot that makes way: what the disk does not take is lost, and counted.
+    /// The same for an evicted snapshot: if the disk does not accept it, it is lost and counted.
     pub(super) fn save_last_time(&mut self, model: &mut dyn Model, id: SnapshotId) {
         let saved = self.save_snapshot(model, id);
         if let Some(disk) = &mut self.disk {
@@ -302,13 +300,13 @@ impl Cache {
         }
     }
 
-    /// Stores a snapshot that is not stored yet; the least valuable one, so that the others are the last to make way on
-    /// disk. False where there is none, or the disk takes none.
+    /// Stores the least valuable snapshot that is not stored yet, so that the most valuable are evicted last on disk. False if there
+    /// is none, or the disk accepts none.
     pub(crate) fn save_next(&mut self, model: &mut dyn Model) -> bool {
         let Some(disk) = &mut self.disk else { return false };
         disk.poll();
         if !disk.takes_more() {
-            return !disk.holds_off();
+            return !disk.in_backoff();
         }
         let nodes = &self.tree.nodes;
         let unsaved = |s: &tree::Snapshot| {
@@ -324,11 +322,11 @@ impl Cache {
         true
     }
 
-    /// Stores everything that is worth it, and waits until it is written, or cannot be.
+    /// Stores everything worth storing, and waits until it is written or has failed.
     pub(crate) fn flush(&mut self, model: &mut dyn Model) {
         if let Some(disk) = &mut self.disk {
             disk.try_again();
-            // what could not be written then perhaps can be now
+            // Writes that failed before may work now.
             self.tree.snapshots.values_mut().for_each(|s| s.offered = false);
         }
         loop {

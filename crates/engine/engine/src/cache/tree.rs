@@ -1,12 +1,12 @@
-//! Which prefixes are known: a tree of pages of tokens, and the snapshots of recurrent states on it. Says what there is
-//! and where; what is worth keeping is decided in `policy`, and moving it is up to `cache`.
+//! The index of cached prefixes: a tree of token pages, with snapshots of recurrent states. `policy` decides what to keep, and `cache`
+//! moves data.
 //!
-//! A node is a page of 64 tokens after its parent's, or an unfinished page without children. No node's tokens are the
-//! beginning of a sibling's: a page that grows past what was filed takes the node over. Nodes outlive their pages as
-//! ghosts, which cost a few hundred bytes: they tell where prompts part, and why one missed.
+//! A node is a page of 64 tokens after its parent's, or an incomplete page without children. No node's tokens are a prefix of a
+//! sibling's: a page that grows beyond a node replaces it. Nodes outlive their pages as ghosts of a few hundred bytes, which show
+//! where prompts diverge and explain misses.
 //!
-//! A snapshot is filed at the last page border before it, with its `tail` of tokens past that border, so that it is
-//! found whatever page of the siblings there follows it.
+//! A snapshot belongs to the last page border before it, with its `tail` of tokens after that border, so that it is found whichever
+//! page follows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use super::key::{Key, page_key};
 use super::pool::Pool;
 
 pub type NodeId = usize;
-/// Never used twice.
+/// Unique; never reused.
 pub type SnapshotId = u64;
 
 #[derive(Debug)]
 pub struct Node {
     pub parent: Option<NodeId>,
-    /// 1 to 64, or none for a root.
+    /// 1 to 64 tokens; none for a root.
     pub tokens: Vec<u32>,
-    /// First token and node.
+    /// First token and node of each child.
     pub children: Vec<(u32, NodeId)>,
-    /// Of full pages and roots.
+    /// For full pages and roots.
     pub key: Key,
-    /// The page with its keys and values, and how many of its rows are this node's.
+    /// The page with its keys and values, and the number of its rows that belong to this node.
     pub page: Option<(u32, usize)>,
-    /// It waits to be stored on disk.
+    /// It is queued for storing on disk.
     pub queued: bool,
     /// Tokens before this page.
     pub start: usize,
@@ -42,19 +42,19 @@ pub struct Node {
     pub need: u32,
     /// When it was last on the path of a request.
     pub used: u64,
-    /// Snapshots filed here.
+    /// Snapshots at this node.
     pub snapshots: Vec<SnapshotId>,
 }
 
 impl Node {
-    /// All of its keys and values are in memory.
+    /// Whether all of its keys and values are in memory.
     pub fn is_resident(&self) -> bool {
         self.page.is_some_and(|(_, rows)| rows == self.tokens.len()) || self.parent.is_none()
     }
     pub fn is_full(&self) -> bool {
         self.tokens.len() == PAGE_TOKENS
     }
-    /// Tokens up to its end.
+    /// Number of tokens up to its end.
     pub fn end(&self) -> usize {
         self.start + self.tokens.len()
     }
@@ -63,35 +63,35 @@ impl Node {
 /// A copy of a recurrent state.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The page border before it.
+    /// The node of the page border before it.
     pub parent: NodeId,
-    /// Tokens past that border, fewer than a page.
+    /// Tokens after that border, less than a page.
     pub tail: Vec<u32>,
     /// The child of `parent` whose page has the tail's keys and values; `None` without a tail.
     pub host: Option<NodeId>,
     /// Tokens of the sequence at that point.
     pub position: usize,
-    /// The state. All pages up to `position` are in memory too.
+    /// The state. All pages up to `position` are in memory, too.
     pub state: Arc<Vec<u8>>,
-    /// The clock of evictions when it was last of use.
+    /// The eviction clock at its last use.
     pub base: f64,
-    /// How often it was.
+    /// Number of uses.
     pub hits: u32,
     pub used: u64,
-    /// Sequences that are just resuming from it.
+    /// Sequences that are resuming from it.
     pub pins: u32,
-    /// It was handed over to be stored.
+    /// It was passed to the disk tier.
     pub offered: bool,
 }
 
-/// What is known of a prompt.
+/// The known prefix of a prompt.
 #[derive(Debug)]
 pub struct Walk {
     /// Nodes of whole pages, the root first.
     pub path: Vec<NodeId>,
-    /// Tokens that are known, past the last whole page too.
+    /// Number of known tokens, including those after the last whole page.
     pub matched: usize,
-    /// The child of the last node that has most of the following tokens.
+    /// The child of the last node that shares most of the following tokens.
     pub child: Option<NodeId>,
 }
 
@@ -104,7 +104,7 @@ pub struct Tree {
     clock: u64,
 }
 
-/// Length of the common beginning.
+/// Length of the common prefix.
 pub fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -139,7 +139,7 @@ impl Tree {
         id
     }
 
-    /// The root of the chains that begin with `key`.
+    /// The root of chains that begin with `key`.
     pub fn root(&mut self, key: Key) -> NodeId {
         match self.by_key.get(&key) {
             Some(&id) => id,
@@ -153,7 +153,7 @@ impl Tree {
         of_first.map(|c| c.1).find(|&c| self.nodes[c].tokens == tokens)
     }
 
-    /// Follows `tokens` from `root` as far as they are known.
+    /// Follows `tokens` from `root` as far as they match.
     pub fn walk(&self, root: NodeId, tokens: &[u32]) -> Walk {
         let mut path = vec![root];
         let (mut node, mut at) = (root, 0);
@@ -175,8 +175,8 @@ impl Tree {
         Walk { path, matched, child }
     }
 
-    /// The child of `parent` that holds `tokens`, at most a page, filed now if need be, with `page` as its page where it
-    /// had none as long. Rows past `tokens` of an unfinished page may be anything.
+    /// The child of `parent` with `tokens` (at most a page), added if necessary; gets `page` unless its own has as many rows. Rows of
+    /// an incomplete page after `tokens` are undefined.
     pub fn file(&mut self, parent: NodeId, tokens: &[u32], page: u32, pool: &mut Pool) -> NodeId {
         let start = self.nodes[parent].end();
         let mut found = None;
@@ -185,7 +185,7 @@ impl Tree {
             if tokens.starts_with(&n.tokens) {
                 found = Some(c);
             } else if n.tokens.starts_with(tokens) {
-                // Of several that go on from here, one whose page will do.
+                // Of several matching children, one whose page has enough rows.
                 let has = n.page.is_some_and(|(_, rows)| rows >= tokens.len());
                 if has || found.is_none() {
                     found = Some(c);
@@ -214,7 +214,7 @@ impl Tree {
         id
     }
 
-    /// Makes `page` the page of a node, with `rows` rows of it, unless it has one as good.
+    /// Gives a node `page` with `rows` valid rows, unless its own has as many.
     pub fn give_page(&mut self, id: NodeId, page: u32, rows: usize, pool: &mut Pool) {
         let now = self.now();
         let node = &mut self.nodes[id];
@@ -224,7 +224,7 @@ impl Tree {
             Some((old, _)) if old == page => node.page = Some((page, rows)),
             old => {
                 if let Some((old, _)) = old {
-                    pool.let_go(old);
+                    pool.release_kept(old);
                 }
                 pool.keep(page);
                 node.page = Some((page, rows));
@@ -232,7 +232,7 @@ impl Tree {
         }
     }
 
-    /// Marks everything up to `node` as used now.
+    /// Marks all nodes up to `node` as used.
     pub fn touch(&mut self, node: NodeId) {
         let now = self.now();
         let mut at = Some(node);
@@ -242,12 +242,12 @@ impl Tree {
         }
     }
 
-    /// The snapshot at exactly this point.
+    /// The snapshot at exactly this position.
     pub fn snapshot_at(&self, parent: NodeId, tail: &[u32]) -> Option<SnapshotId> {
         self.nodes[parent].snapshots.iter().copied().find(|id| self.snapshots[id].tail == tail)
     }
 
-    /// Files a snapshot.
+    /// Adds a snapshot.
     pub fn add_snapshot(&mut self, snapshot: Snapshot) -> SnapshotId {
         self.next_snapshot += 1;
         let id = self.next_snapshot;
@@ -257,7 +257,7 @@ impl Tree {
         id
     }
 
-    /// Changes how many snapshots need the pages of `s`.
+    /// Changes the number of snapshots that need the pages of `s`.
     fn count(&mut self, s: &Snapshot, by: i32) {
         if let Some(host) = s.host {
             let host = &mut self.nodes[host];
@@ -271,7 +271,7 @@ impl Tree {
         }
     }
 
-    /// Takes a snapshot out. The pages that it needed are the caller's to look after.
+    /// Removes a snapshot. The caller handles the pages that it needed.
     pub fn remove_snapshot(&mut self, id: SnapshotId) -> Option<Snapshot> {
         let s = self.snapshots.remove(&id)?;
         self.nodes[s.parent].snapshots.retain(|x| *x != id);
@@ -279,7 +279,7 @@ impl Tree {
         Some(s)
     }
 
-    /// Removes a node that nothing hangs on; returns its parent.
+    /// Removes a node without children; returns its parent.
     pub fn remove_leaf(&mut self, id: NodeId) -> Option<NodeId> {
         let node = self.nodes.remove(id);
         debug_assert!(node.children.is_empty() && node.page.is_none() && node.snapshots.is_empty());
@@ -292,13 +292,13 @@ impl Tree {
         node.parent
     }
 
-    /// True for a node that only remembers.
+    /// True for a node without data.
     pub fn is_ghost_leaf(&self, id: NodeId) -> bool {
         let n = &self.nodes[id];
         n.children.is_empty() && n.page.is_none() && n.pins == 0 && n.need == 0 && n.snapshots.is_empty()
     }
 
-    /// Forgets the ghosts that were not used for longest, until at most `most` nodes are left or no ghost is.
+    /// Removes the least recently used ghosts until at most `most` nodes are left, or no ghost.
     pub fn forget(&mut self, most: usize) {
         while self.nodes.len() > most {
             let mut ghosts: Vec<(u64, NodeId)> = self
@@ -311,7 +311,7 @@ impl Tree {
                 return;
             }
             ghosts.sort_unstable();
-            // A tenth at a time: finding them looks at every node.
+            // A tenth at a time: finding them visits all nodes.
             let enough = (self.nodes.len() - most).max(most / 10).max(1);
             for (_, id) in ghosts.into_iter().take(enough) {
                 self.remove_leaf(id);

@@ -1,10 +1,9 @@
-//! Who runs: from the queue onto the model, and back where pages run out.
+//! Admission: moves requests from the queue to the model, and preempts them when pages run out.
 //!
-//! Requests are admitted in their order, each when the pages of its prompt and some room for its answer can be had. The
-//! rest of an answer's room is not reserved: most end long before `max_tokens`. When pages run out all the same, the
-//! sequence that was admitted last goes back to the head of the queue. Its state is kept as a snapshot, so if that is
-//! still there when its turn comes, nothing is lost; otherwise it is computed again, to the same bits. The oldest
-//! sequence never gives way, and any one alone has room: so every request is finished.
+//! Requests are admitted in order, when pages for the prompt and some room for the answer are available. The rest of an answer's room
+//! is not reserved, since most answers end long before `max_tokens`. When pages run out, the last admitted sequence is preempted and
+//! goes back to the head of the queue. Its state is kept as a snapshot, so it resumes without loss if that is still there; otherwise
+//! it is recomputed to the same bits. The oldest sequence is never preempted, and any single one fits: so every request finishes.
 
 use std::time::Duration;
 
@@ -16,20 +15,20 @@ use super::{Engine, Pooling, Running, Waiting};
 use crate::Error;
 use crate::cache::{Arrival, Found, checkpoints};
 
-/// Tokens of an answer for which there must be room before it is begun.
+/// Free positions required for an answer before it starts.
 const HEADROOM: usize = 4 * PAGE_TOKENS;
-/// A prompt waits for another that is being computed if that saves at least this number of tokens.
+/// A prompt waits for another one being computed if that saves at least this many tokens.
 const SHARED_MIN: usize = 2 * PAGE_TOKENS;
 
-/// Files from disk that are taken in before a step: some 20 MB beside other sequences, more where none waits.
+/// Files from disk installed before a step: about 20 MB if other sequences are running, more if none waits.
 const FILES_BESIDE: usize = 16;
 const FILES_ALONE: usize = 256;
-/// How long to wait for the first of them; then new requests are looked for.
+/// How long to wait for the first of them before checking for new requests.
 const ARRIVAL_WAIT: Duration = Duration::from_millis(10);
 
-/// When nothing of it has changed, those who wait still wait.
+/// Everything that decides admission: while it is unchanged, waiting requests still do not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Situation {
+pub(super) struct AdmissionState {
     cache: u64,
     submitted: u64,
     waiting: usize,
@@ -38,21 +37,21 @@ pub(super) struct Situation {
     reserved: usize,
 }
 
-/// Tokens for which a sequence must have room: its own, and some of its answer.
+/// Positions needed to start a sequence: its tokens and some of its answer.
 fn room_for(c: &super::Choice) -> usize {
     c.tokens.len() + HEADROOM.min(c.limit - c.generated())
 }
 
 enum Admission {
     Done,
-    /// Others behind it may go first.
+    /// Not now; others behind it may be admitted first.
     Later,
     NoRoom,
 }
 
 impl Engine {
-    /// Moves what fits from the queue onto the model. Looks again only when something has changed since it found nothing: to compare a long
-    /// prompt with the cache takes a while, and steps are short.
+    /// Admits requests that fit. After a failure it checks again only when something has changed: comparing a long prompt with the
+    /// cache takes a while, and steps are short.
     pub(super) fn admit(&mut self) {
         if self.waiting.is_empty() || self.cache.pool().free_slots() == 0 {
             return;
@@ -72,9 +71,9 @@ impl Engine {
         self.looked = Some(self.situation());
     }
 
-    /// All that decides who is admitted.
-    fn situation(&self) -> Situation {
-        Situation {
+    /// The current values.
+    fn situation(&self) -> AdmissionState {
+        AdmissionState {
             cache: self.cache.version(),
             submitted: self.submitted,
             waiting: self.waiting.len(),
@@ -84,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Pages that running sequences do not have yet, and are to get.
+    /// Pages that running sequences still need.
     fn reserved(&self) -> usize {
         let pages =
             |r: &Running| room_for(&r.choice).div_ceil(PAGE_TOKENS).saturating_sub(r.lease.pages.len());
@@ -105,7 +104,7 @@ impl Engine {
         }
         let reserved = self.reserved();
         let (w, running) = (&self.waiting[i], &self.running);
-        // With nobody to wait for, what there is must do.
+        // Without other running sequences, the available pages must suffice.
         let wanted = if running.is_empty() { 0 } else { room_for(&w.choice) };
         if self.cache.pages_needed(&found, wanted) + reserved > self.cache.pages_available() {
             return Admission::NoRoom;
@@ -128,7 +127,7 @@ impl Engine {
         Admission::Done
     }
 
-    /// Takes in what has come from disk. Waits a moment for it where there is nothing else to do.
+    /// Installs data that has arrived from disk. Waits a moment for it if there is nothing else to do.
     pub(super) fn take_arrivals(&mut self) {
         let alone = self.running.iter().all(|r| r.lease.is_loading());
         let (files, mut wait) =
@@ -140,7 +139,8 @@ impl Engine {
                 i += 1;
                 continue;
             }
-            let arrival = self.cache.arrive(&mut *self.model, &mut r.lease, &r.choice.tokens, files, wait);
+            let arrival =
+                self.cache.install_loaded(&mut *self.model, &mut r.lease, &r.choice.tokens, files, wait);
             wait = Duration::ZERO;
             match arrival {
                 Arrival::Pending => i += 1,
@@ -159,13 +159,13 @@ impl Engine {
         }
     }
 
-    /// What sequence `i` starts with.
+    /// Initialises sequence `i`.
     fn begin(&mut self, i: usize, found: &Found) {
         let r = &mut self.running[i];
         let job = &mut self.jobs[r.job];
         let choice = &mut r.choice;
         if job.admitted.is_some() {
-            // Put back, and here again: what was collected of the prompt begins anew.
+            // It was preempted: collecting results of the prompt starts again.
             if let Some(scores) = &mut job.prompt_logprobs {
                 scores.clear();
             }
@@ -195,8 +195,8 @@ impl Engine {
         job.closed |= job.sink.send(event).is_break();
     }
 
-    /// True where a prompt that is being computed has a beginning in common with the `i`th in the queue that it has not
-    /// reached yet. It will leave a snapshot there.
+    /// True if a running prompt shares a prefix with the `i`th queued one that it has not computed yet. It will leave a snapshot
+    /// there.
     fn waits_for_another(&mut self, i: usize, found: &Found) -> bool {
         let w = &self.waiting[i];
         let most = w.choice.tokens.len() - 1;
@@ -223,12 +223,12 @@ impl Engine {
         false
     }
 
-    /// Plans the next step and makes room for it.
+    /// Plans the next step and acquires its pages.
     pub(super) fn plan_step(&mut self) {
         loop {
             self.share_step();
             let Some(short) = (0..self.running.len()).find(|&i| !self.make_room(i)) else { break };
-            // The last one admitted gives way, be it the one that lacks a page.
+            // The last admitted sequence is preempted, even if it is the one that needs a page.
             if self.running.len() == 1 {
                 let id = self.running[short].job;
                 let what = "a sequence alone does not find room for its next tokens".into();
@@ -236,7 +236,7 @@ impl Engine {
                 self.drop_closed();
                 continue;
             }
-            self.put_back();
+            self.preempt();
         }
         self.fill_batch();
     }
@@ -270,7 +270,7 @@ impl Engine {
         self.share_guesses(budget);
     }
 
-    /// Guesses get what is left of the step.
+    /// Gives guesses the rest of the step's budget.
     fn share_guesses(&mut self, budget: super::plan::Budget) {
         let plan = &self.plan;
         let scored = |(w, n): (&super::plan::Want, &usize)| if w.scored { *n } else { 0 };
@@ -299,14 +299,14 @@ impl Engine {
         if self.cache.grow(&mut *self.model, &mut r.lease, tokens) {
             return true;
         }
-        // Nobody has to go for a guess.
+        // No sequence is preempted for a guess.
         r.planned -= r.guessed;
         let tokens = tokens - std::mem::take(&mut r.guessed);
         self.cache.grow(&mut *self.model, &mut r.lease, tokens)
     }
 
-    /// Puts the sequence that was admitted last back into the queue.
-    fn put_back(&mut self) {
+    /// Preempts the last admitted sequence.
+    fn preempt(&mut self) {
         let Some(mut r) = self.running.pop() else { return };
         self.stats.preemptions += 1;
         self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);

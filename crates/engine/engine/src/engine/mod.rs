@@ -153,7 +153,7 @@ pub struct Engine {
     submitted: u64,
     waiting: VecDeque<Waiting>,
     /// When nobody more could be admitted.
-    looked: Option<admit::Situation>,
+    looked: Option<admit::AdmissionState>,
     batch: Batch,
     plan: plan::Plan,
     speculation: speculation::Speculation,

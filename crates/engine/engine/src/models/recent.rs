@@ -1,30 +1,30 @@
-//! The rare tokens that came last in the texts of running answers, which have places in the head for drafts. Called by `mtp`.
+//! The recent rare tokens of running answers, which get rows in the draft head. Called by `mtp`.
 
-/// A token that the head has anyway.
+/// Marks a token that the head always has.
 const ALWAYS: u16 = u16::MAX;
-/// A token without a place.
+/// Marks a token without a row.
 const NOWHERE: u16 = u16::MAX - 1;
 
-/// Which token has which place. When all are taken, one goes whose token has not come since the last round (a clock, as for pages of
-/// memory: nearly the least recently used, without a list to keep in order).
+/// Assigns tokens to rows. When all rows are taken, one is replaced whose token has not come since the last round of a clock, as in
+/// page replacement: nearly least recently used, without an ordered list.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    /// The place of each token of the vocabulary.
+    /// The row of each token of the vocabulary.
     place: Vec<u16>,
-    /// The token at each place, of those that are taken.
+    /// The token of each assigned row.
     ids: Vec<u32>,
-    /// Has come since the hand passed; and its row is yet to be copied.
+    /// The token has come since the clock passed; and its row must be copied.
     seen: Vec<bool>,
     new: Vec<bool>,
     hand: usize,
     places: usize,
-    /// The row of the first place.
+    /// Index of the first row.
     first: u32,
     changes: Vec<(u32, u32)>,
 }
 
 impl Recent {
-    /// `places` places behind the rows of `always`.
+    /// `places` rows after the rows of `always`.
     pub fn new(vocab: usize, always: &[u32], places: usize) -> Self {
         let places = places.min(usize::from(NOWHERE));
         let mut place = vec![NOWHERE; vocab];
@@ -41,22 +41,22 @@ impl Recent {
         }
     }
 
-    /// Tokens that have a place, from the first place on.
+    /// The tokens with rows, in order of rows.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// `id` stands in the text.
+    /// Records that `id` is in the text.
     pub fn note(&mut self, id: u32) {
         let Some(&place) = self.place.get(id as usize) else { return };
         match place {
             ALWAYS => {}
-            NOWHERE => self.take_a_place(id),
+            NOWHERE => self.assign_row(id),
             place => self.seen[usize::from(place)] = true,
         }
     }
 
-    fn take_a_place(&mut self, id: u32) {
+    fn assign_row(&mut self, id: u32) {
         let place = if self.ids.len() < self.places {
             self.ids.push(id);
             self.ids.len() - 1
@@ -76,7 +76,7 @@ impl Recent {
         (self.seen[place], self.new[place]) = (true, true);
     }
 
-    /// What has changed since the last call: tokens, and the rows that are theirs now. Each row comes once.
+    /// Changes since the last call: tokens and their rows. Each row occurs once.
     pub fn changes(&mut self) -> &[(u32, u32)] {
         self.changes.clear();
         for (place, (&id, new)) in self.ids.iter().zip(&mut self.new).enumerate() {

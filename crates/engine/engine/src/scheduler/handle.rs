@@ -1,4 +1,4 @@
-//! What other threads hold of a running engine.
+//! Handles to a running engine, for other threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,54 +14,54 @@ use crate::models::config::Config;
 use octet_compute::ExpertCounts;
 use octet_compute::backend::CacheShape;
 
-/// What is known of a loaded model.
+/// Facts about a loaded model.
 #[derive(Debug, Clone)]
 pub struct ModelInfo {
     /// Its dimensions.
     pub config: Config,
-    /// Its caches.
+    /// Its caches' sizes.
     pub cache: CacheShape,
-    /// What runs it, for people.
+    /// A description of its backend.
     pub backend: String,
-    /// Most tokens of a step.
+    /// Maximum number of tokens per step.
     pub batch_tokens: usize,
 }
 
-/// What the engine's thread and all handles share.
+/// State shared by the engine's thread and all handles.
 pub(super) struct Shared {
     pub rules: Arc<Rules>,
     pub info: ModelInfo,
-    /// Sequences that may be here: those that run, and those that wait.
+    /// Maximum number of sequences, running and waiting.
     places: usize,
-    /// Places that are taken, but not with the engine yet.
+    /// Reserved slots whose requests the engine has not received yet.
     pub sent: AtomicUsize,
-    /// Sequences that are with the engine.
+    /// Sequences that the engine has.
     held: AtomicUsize,
     pub draining: AtomicBool,
     pub stop: AtomicBool,
     stats: Mutex<Stats>,
     experts: Arc<ExpertCounts>,
-    /// What the device's memory gives, in bytes per second; 0 before it was measured.
+    /// Memory bandwidth of the device in bytes per second; 0 if not measured yet.
     pub bandwidth: AtomicU64,
-    /// Somebody wants to know.
+    /// A measurement was requested.
     pub bandwidth_wanted: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Why the engine's device is lost, once it is.
+    /// Why the engine's device is lost, if it is.
     lost: Arc<OnceLock<String>>,
     ended: Arc<Mutex<Ended>>,
 }
 
-/// That an engine has ended, and who is to be told.
+/// Whether an engine has ended, and callbacks for its end.
 #[derive(Default)]
 struct Ended {
     is_over: bool,
     listeners: Vec<Box<dyn FnOnce() + Send>>,
 }
 
-/// Tells when it is dropped.
-struct TellsEnd(Arc<Mutex<Ended>>);
+/// Runs the callbacks when dropped.
+struct NotifyEnd(Arc<Mutex<Ended>>);
 
-impl Drop for TellsEnd {
+impl Drop for NotifyEnd {
     fn drop(&mut self) {
         let mut ended = lock(&self.0);
         ended.is_over = true;
@@ -71,8 +71,7 @@ impl Drop for TellsEnd {
     }
 }
 
-/// A running engine. Clones are handles to the same one; when the last is dropped, the engine finishes what it has, and
-/// ends.
+/// A running engine. Clones are handles to the same one; when the last is dropped, the engine finishes its requests and ends.
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -80,12 +79,12 @@ pub struct Handle {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Figures and a handle: a thread that panicked has not left them half-written.
+    // These values are consistent even if a thread panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// Shows figures to whoever asks. A reader never holds the engine up: then they are shown next time.
+    /// Publishes statistics. If a reader holds the lock, they are published next time.
     pub fn publish(&self, stats: &Stats) {
         self.held.store(stats.waiting + stats.running, Ordering::Release);
         if let Ok(mut shown) = self.stats.try_lock() {
@@ -93,36 +92,36 @@ impl Shared {
         }
     }
 
-    /// True where nothing more can come: no place is taken any more, and none is given.
+    /// True if no request can come any more: no slot is reserved, and none will be.
     pub fn is_drained(&self) -> bool {
         self.draining.load(Ordering::SeqCst) && self.sent.load(Ordering::SeqCst) == 0
     }
 
-    /// The same where there may be no next time, since there is nothing more to do.
+    /// The same before the engine goes idle: waits for the lock.
     pub fn publish_at_rest(&self, stats: &Stats) {
         self.held.store(stats.waiting + stats.running, Ordering::Release);
         *lock(&self.stats) = *stats;
     }
 }
 
-/// A place in the queue, taken before the work of making a prompt: a flood is cheap to refuse. Dropped, it is free again.
-pub struct Place(Arc<Shared>);
+/// A reserved slot in the queue. Reserved before the prompt is rendered, so that excess requests are refused cheaply. Released when
+/// dropped.
+pub struct QueueSlot(Arc<Shared>);
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         self.0.sent.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for QueueSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Place").finish_non_exhaustive()
+        f.debug_struct("QueueSlot").finish_non_exhaustive()
     }
 }
 
 impl Handle {
-    /// Loads a model on a thread of its own. Returns when it is loaded; `progress` gets the bytes loaded so far and in
-    /// all.
+    /// Loads a model on its own thread. Returns when it is loaded; `progress` gets the bytes loaded so far and in total.
     pub fn open(
         file: octet_weights::Model,
         options: &Options,
@@ -132,8 +131,7 @@ impl Handle {
         Self::start(options.queue, move || Engine::open(&file, &engine, &mut progress))
     }
 
-    /// Makes an engine on a thread of its own, which then runs it. Returns when the engine is made. At most `queue`
-    /// requests wait for their turn.
+    /// Creates an engine on its own thread, which then runs it. Returns when the engine exists. At most `queue` requests may wait.
     pub fn start(
         queue: usize,
         open: impl FnOnce() -> Result<Engine, Error> + Send + 'static,
@@ -142,13 +140,13 @@ impl Handle {
         let (ready, opened) = channel();
         let queue = queue.max(1);
         let thread = std::thread::Builder::new().name("octet-engine".into());
-        // The backend's team takes the thread that it is made on for one of its own: it must be this one.
+        // The backend's team includes the thread that creates it: it must be this one.
         let ended = Arc::new(Mutex::new(Ended::default()));
-        let tells_end = TellsEnd(Arc::clone(&ended));
+        let tells_end = NotifyEnd(Arc::clone(&ended));
         let thread = thread.spawn(move || {
-            // Dropped last: the engine's memory is free when others hear that it has ended.
+            // Dropped last: the engine's memory is free when the callbacks run.
             let _tells_end = tells_end;
-            // What it is made of (the file) is dropped with `open`.
+            // Its inputs (the file) are dropped with `open`.
             let mut engine = match open() {
                 Ok(engine) => engine,
                 Err(e) => {
@@ -169,22 +167,22 @@ impl Handle {
         Ok(Self { shared, commands })
     }
 
-    /// Queues a request. Its events come through the receiver; dropping that cancels it.
+    /// Queues a request. Its events arrive through the receiver; dropping that cancels it.
     pub fn submit(&self, request: Request) -> Result<Receiver<Event>, SubmitError> {
         let (send, events) = channel();
         self.submit_to(request, Box::new(send))?;
         Ok(events)
     }
 
-    /// Takes a place in the queue for a request that is yet to be made. There are as many as may run and wait together.
-    pub fn reserve(&self) -> Result<Place, SubmitError> {
+    /// Reserves a queue slot for a request in preparation. There are as many slots as requests may run and wait.
+    pub fn reserve(&self) -> Result<QueueSlot, SubmitError> {
         let s = &self.shared;
         let room = |sent: usize| (sent + s.held.load(Ordering::Acquire) < s.places).then_some(sent + 1);
         let place = match s.sent.fetch_update(Ordering::SeqCst, Ordering::Acquire, room) {
-            Ok(_) => Ok(Place(Arc::clone(s))),
+            Ok(_) => Ok(QueueSlot(Arc::clone(s))),
             Err(_) => Err(SubmitError::QueueFull { retry_after: self.retry_after() }),
         };
-        // Looked at when the place is taken: a place that is given is one that the engine waits for.
+        // Checked after the slot is taken: the engine waits for slots that were given out.
         if s.draining.load(Ordering::SeqCst) {
             return Err(SubmitError::Stopping);
         }
@@ -196,10 +194,10 @@ impl Handle {
         self.submit_in(self.reserve()?, request, sink)
     }
 
-    /// The same, with a place that was taken before.
+    /// The same with a reserved slot.
     pub fn submit_in(
         &self,
-        place: Place,
+        place: QueueSlot,
         request: Request,
         sink: Box<dyn EventSink>,
     ) -> Result<(), SubmitError> {
@@ -219,7 +217,7 @@ impl Handle {
         (stats.service_time * turns).clamp(*RETRY.start(), *RETRY.end())
     }
 
-    /// What requests are checked against: tokenizer, context, vocabulary.
+    /// The checks of requests: tokenizer, context, vocabulary.
     pub fn rules(&self) -> &Arc<Rules> {
         &self.shared.rules
     }
@@ -227,45 +225,45 @@ impl Handle {
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
     }
-    /// Figures as they were after the last step or so.
+    /// Recent statistics.
     pub fn stats(&self) -> Stats {
         *lock(&self.shared.stats)
     }
 
-    /// Which experts its tokens went to since it was loaded; `None` for a dense model. The engine is not held up.
+    /// Expert usage since the model was loaded; `None` for a dense model. Does not block the engine.
     pub fn experts(&self) -> Option<ExpertUsage> {
         ExpertUsage::read(&self.shared.info.config, &self.shared.experts)
     }
 
-    /// Asks for [`Handle::bandwidth`] to be measured when the engine rests next. Takes 256 MiB for some tens of milliseconds.
+    /// Requests a measurement of [`Handle::bandwidth`] when the engine is idle. Uses 256 MiB for some tens of milliseconds.
     pub fn want_bandwidth(&self) {
         self.shared.bandwidth_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes per second that the device's memory gives: the limit of a decode step. `None` before it was measured, and on devices
-    /// where that is not quick.
+    /// Memory bandwidth of the device in bytes per second, the limit of a decode step. `None` before it was measured, and on devices
+    /// without a quick measurement.
     pub fn bandwidth(&self) -> Option<u64> {
         Some(self.shared.bandwidth.load(Ordering::Relaxed)).filter(|&b| b > 0)
     }
 
-    /// Takes no more requests, and ends. Returns at once; see [`Handle::join`]. `Now` after `Drain` cuts it short.
+    /// Accepts no more requests, and ends. Returns at once; see [`Handle::join`]. `Now` after `Drain` cancels the rest.
     pub fn shutdown(&self, how: Shutdown) {
         self.shared.draining.store(true, Ordering::SeqCst);
         self.shared.stop.fetch_or(how == Shutdown::Now, Ordering::AcqRel);
         let _ = self.commands.send(Command::Wake); // it has ended already
     }
 
-    /// True when the engine has ended, or panicked: its memory is free.
+    /// True if the engine has ended or panicked: its memory is free.
     pub fn is_finished(&self) -> bool {
         lock(&self.shared.ended).is_over
     }
 
-    /// Why the engine's device is lost, once it is: known before any listener of a request hears of it. Then the engine ends.
+    /// Why the engine's device is lost, if it is: set before any request's sink is told. The engine then ends.
     pub fn lost(&self) -> Option<&str> {
         self.shared.lost.get().map(String::as_str)
     }
 
-    /// Calls `tell` when the engine has ended, or panicked; at once where it has. It may not wait for anything.
+    /// Calls `tell` when the engine has ended or panicked; at once if it has. `tell` must not block.
     pub fn on_end(&self, tell: impl FnOnce() + Send + 'static) {
         let mut ended = lock(&self.shared.ended);
         if !ended.is_over {

@@ -1,7 +1,7 @@
-//! An engine on a thread of its own, and handles by which any other thread gives it work. Used by `octet serve`.
+//! Runs an engine on its own thread, with handles for other threads. Used by `octet serve`.
 //!
-//! The thread owns model and caches; nothing of them is shared, so a step takes no lock. Requests are checked on the
-//! thread that submits them and come through a channel; events go to each request's own [`EventSink`].
+//! The thread owns model and caches and shares neither, so a step takes no lock. Requests are checked on the submitting thread and
+//! sent through a channel; events go to each request's [`EventSink`].
 
 mod handle;
 mod work;
@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use crate::engine;
 pub use crate::engine::{Event, EventSink, Request, Rules, SubmitError};
-pub use handle::{Handle, ModelInfo, Place};
+pub use handle::{Handle, ModelInfo, QueueSlot};
 
-/// How a model is served.
+/// Settings of an engine's thread.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The model and its caches.
     pub engine: engine::Options,
-    /// Most sequences that may wait, besides those that run; at least 1. More are refused with [`SubmitError::QueueFull`].
+    /// Maximum number of waiting sequences, besides the running ones; at least 1. Further requests are refused with
+    /// [`SubmitError::QueueFull`].
     pub queue: usize,
 }
 
@@ -27,14 +28,14 @@ impl Default for Options {
     }
 }
 
-/// How to end.
+/// How to shut down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Finish everything that was accepted.
+    /// Finish all accepted requests.
     Drain,
-    /// Cancel everything after the step that is running.
+    /// Cancel all requests after the current step.
     Now,
 }
 
-/// Bounds of [`SubmitError::QueueFull::retry_after`].
+/// The range of [`SubmitError::QueueFull::retry_after`].
 const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);

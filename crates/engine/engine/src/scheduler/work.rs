@@ -1,32 +1,32 @@
-//! The engine's thread: takes in what was submitted, does a step, and waits when there is nothing to do.
+//! The engine's thread: receives requests, runs steps, and waits when idle.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-use super::handle::{Place, Shared};
+use super::handle::{QueueSlot, Shared};
 use crate::Error;
 use crate::engine::{Engine, Event, EventSink, Prepared, Step};
 
-/// What handles send.
+/// A command from a handle.
 pub enum Command {
-    /// A request that has been checked.
+    /// A checked request.
     Submit(Submission),
-    /// Look at the flags.
+    /// Check the flags.
     Wake,
 }
 
-/// A request on its way to the engine. Wherever it is dropped before it gets there, its listener hears that it was stopped:
-/// one that nobody tells waits for ever.
-pub struct Submission(Option<(Box<Prepared>, Box<dyn EventSink>, Place)>);
+/// A request on its way to the engine. If it is dropped before it arrives, its sink is told that it was stopped; otherwise its client
+/// would wait forever.
+pub struct Submission(Option<(Box<Prepared>, Box<dyn EventSink>, QueueSlot)>);
 
 impl Submission {
-    pub fn new(request: Prepared, sink: Box<dyn EventSink>, place: Place) -> Self {
+    pub fn new(request: Prepared, sink: Box<dyn EventSink>, place: QueueSlot) -> Self {
         Self(Some((Box::new(request), sink, place)))
     }
 
-    /// Drops the request without an event: its submitter learns of it in another way.
+    /// Drops the request without an event: the submitter gets an error instead.
     pub fn refuse(mut self) {
         self.0 = None;
     }
@@ -40,21 +40,21 @@ impl Drop for Submission {
     }
 }
 
-/// After so long without work the cache is stored: a conversation that goes on at once would pass most of it.
+/// Idle time before the cache is stored on disk: a conversation that continues soon would supersede most of it.
 const QUIET: Duration = Duration::from_secs(3);
-/// Between two parts of that; and between looks at whether those that drain have all come.
+/// Pause between parts of storing, and between checks for draining.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Works until the shutdown message, or until all handles are gone and everything is done. Should the engine panic, everybody
-/// hears of it before the thread does so too.
+/// Runs until shutdown, or until all handles are dropped and all requests are finished. If the engine panics, all sinks are told
+/// before the thread panics, too.
 pub(super) fn work(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
     let result = catch_unwind(AssertUnwindSafe(|| run(engine, commands, shared)));
     shared.draining.store(true, Ordering::Release);
     if result.is_err() {
-        // One of the listeners may be what panicked.
+        // A sink itself may be what panics.
         while catch_unwind(AssertUnwindSafe(|| engine.fail_all(|| Error::Panicked))).is_err() {}
     }
-    // What was sent too late hears of it as it is dropped: here, or with the channel.
+    // Requests that arrive too late get an error when dropped: here, or with the channel.
     for command in commands.try_iter() {
         if let (Command::Submit(mut submission), Some(why)) = (command, engine.lost().get())
             && let Some((_, sink, _)) = &mut submission.0
@@ -73,7 +73,7 @@ fn run(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
     loop {
         loop {
             match commands.try_recv() {
-                Ok(command) => take(engine, command, shared),
+                Ok(command) => apply(engine, command, shared),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     orphaned = true;
@@ -88,7 +88,7 @@ fn run(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
         }
         let step = engine.step();
         if engine.is_broken() {
-            // Whoever owns the model opens it again, on the device as it is then. Those who wait hear that it was stopped.
+            // The owner of the model opens it again, with the device in its new state. Waiting requests are told that it was stopped.
             engine.stop();
             shared.publish_at_rest(&engine.stats());
             return;
@@ -103,23 +103,23 @@ fn run(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
                 return;
             }
             if shared.draining.load(Ordering::SeqCst) {
-                // Places are taken for requests that are still being made. They count as accepted.
+                // Slots are reserved for requests in preparation. These count as accepted.
                 match commands.recv_timeout(PAUSE) {
-                    Ok(command) => take(engine, command, shared),
+                    Ok(command) => apply(engine, command, shared),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => orphaned = true,
                 }
                 continue;
             }
             match rest(engine, commands, shared) {
-                Ok(command) => take(engine, command, shared),
+                Ok(command) => apply(engine, command, shared),
                 Err(RecvError) => orphaned = true,
             }
         }
     }
 }
 
-/// Waits for the next command. Where that takes long, the cache is stored meanwhile.
+/// Waits for the next command. After a while without any, stores the cache meanwhile.
 fn rest(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) -> Result<Command, RecvError> {
     let mut wait = QUIET;
     loop {
@@ -139,7 +139,7 @@ fn rest(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) -> R
     }
 }
 
-/// Looks once at what the memory gives, where somebody wants to know: while nobody waits for an answer.
+/// Measures the memory bandwidth, if requested, while no request is running.
 fn measure(engine: &mut Engine, shared: &Shared) {
     if shared.bandwidth_wanted.load(Ordering::Relaxed) && shared.bandwidth.load(Ordering::Relaxed) == 0 {
         let measured = engine.backend().quick_bandwidth().unwrap_or(0.0);
@@ -147,12 +147,12 @@ fn measure(engine: &mut Engine, shared: &Shared) {
     }
 }
 
-fn take(engine: &mut Engine, command: Command, shared: &Shared) {
+fn apply(engine: &mut Engine, command: Command, shared: &Shared) {
     if let Command::Submit(mut submission) = command
         && let Some((request, sink, place)) = submission.0.take()
     {
         engine.submit(*request, sink);
-        // Counted there before it is not counted here, so that the queue is never longer than it may be.
+        // Counted there before it is subtracted here, so that the queue never exceeds its limit.
         shared.publish(&engine.stats());
         drop(place);
     }

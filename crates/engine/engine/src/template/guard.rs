@@ -1,9 +1,9 @@
-//! Keeps text of messages from becoming control tokens. Used by `ChatTemplate::render`.
+//! Prevents text of messages from becoming control tokens. Used by `ChatTemplate::render`.
 //!
-//! A chat template mixes its own text, whose `<|im_end|>` is structure, with text of messages, whose `<|im_end|>` is
-//! just text. After rendering nobody can tell them apart. So before rendering, a mark (a noncharacter that the input
-//! does not use) goes into everything in a message that looks like such a token, behind its first character; after
-//! rendering the marks are taken out, and where they stood are the prompt's barriers.
+//! A chat template mixes its own text, whose `<|im_end|>` is a control token, with text of messages, whose `<|im_end|>` is text. After
+//! rendering they cannot be told apart. So before rendering, a mark (a noncharacter that the input does not use) is inserted after the
+//! first character of everything in a message that looks like such a token; after rendering the marks are removed, and their positions
+//! are the prompt's barriers.
 
 use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value};
@@ -13,12 +13,12 @@ use crate::tokenizer::{Prompt, Tokenizer};
 /// Noncharacters, which Unicode reserves for a program's internal use.
 const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
-/// True for characters that may be marks.
+/// Whether a character may be a mark.
 pub(super) fn is_mark(c: char) -> bool {
     MARKS.contains(&c)
 }
 
-/// Which of the possible marks a text uses itself, as a bit set.
+/// The possible marks that occur in a text, as a bit set.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Used(u32);
 
@@ -41,17 +41,17 @@ impl Used {
         }
     }
 
-    /// A mark that is not used yet.
+    /// An unused mark.
     pub(super) fn free(self) -> Option<char> {
         MARKS.enumerate().find(|(i, _)| self.0 & (1 << i) == 0).map(|(_, c)| c)
     }
 }
 
-/// Tokens of one trust level to look for in messages.
+/// Tokens of one trust level to find in messages.
 #[derive(Debug)]
 struct Tokens {
     automaton: Option<AhoCorasick>,
-    /// The tokens in order, for texts that end in the beginning of one.
+    /// The tokens sorted, for texts that end with a prefix of one.
     sorted: Vec<String>,
     longest: usize,
 }
@@ -62,7 +62,7 @@ impl Tokens {
         let automaton = if none {
             None
         } else {
-            // The standard match kind, for it alone can report matches that overlap.
+            // The standard match kind: only it reports overlapping matches.
             Some(
                 AhoCorasick::new(texts.clone())
                     .map_err(|e| format!("the added tokens cannot be searched for: {e}"))?,
@@ -73,30 +73,30 @@ impl Tokens {
         Ok(Self { automaton, sorted, longest: texts.map(str::len).max().unwrap_or(0) })
     }
 
-    /// Whether a token begins with `s` and goes on.
-    fn goes_on(&self, s: &str) -> bool {
+    /// Whether `s` is a proper prefix of a token.
+    fn has_longer_text(&self, s: &str) -> bool {
         let after = self.sorted.partition_point(|t| t.as_str() <= s);
         self.sorted.get(after).is_some_and(|t| t.starts_with(s))
     }
 
-    /// Byte offsets in `s` where a mark must go, unordered.
+    /// Byte offsets in `s` that need a mark, unordered.
     fn places(&self, s: &str, out: &mut Vec<usize>) {
         let behind_first = |start: usize| start + s[start..].chars().next().map_or(0, char::len_utf8);
         if let Some(a) = &self.automaton {
             out.extend(a.find_overlapping_iter(s).map(|m| behind_first(m.start())));
         }
-        // The end of this text and the beginning of the next might make a token together.
+        // The end of this text and the beginning of the next might form a token.
         let end = s.trim_end();
         let tail = end.len().saturating_sub(self.longest);
         for (i, _) in end.char_indices().rev().take_while(|(i, _)| *i >= tail) {
-            if self.goes_on(&end[i..]) {
+            if self.has_longer_text(&end[i..]) {
                 out.push(behind_first(i));
             }
         }
     }
 }
 
-/// Finds what must stay text; built once for a tokenizer.
+/// Finds what must stay text; built once per tokenizer.
 #[derive(Debug)]
 pub(super) struct Guard {
     control: Tokens,
@@ -110,7 +110,7 @@ impl Guard {
         Ok(Self { control: Tokens::new(of(true))?, tags: Tokens::new(of(false))? })
     }
 
-    /// Marks control tokens, and `tags` too if asked, in every string of `v`; true if a tag was marked.
+    /// Marks control tokens, and `tags` too if set, in all strings of `v`; true if a tag was marked.
     pub(super) fn mark(&self, v: &mut Value, mark: char, tags: bool) -> bool {
         match v {
             Value::String(s) => self.mark_text(s, mark, tags),
@@ -145,7 +145,7 @@ impl Guard {
         if places.is_empty() {
             return false;
         }
-        // Into a new text: putting each into the old one would move all that follows it each time.
+        // Builds a new text: inserting into the old one would move its tail each time.
         let mut marked = String::with_capacity(s.len() + places.len() * mark.len_utf8());
         let mut done = 0;
         for at in places {
@@ -159,7 +159,7 @@ impl Guard {
     }
 }
 
-/// Takes the marks out of rendered text.
+/// Removes the marks from rendered text.
 pub(super) fn unmark(marked: &str, mark: char) -> Prompt {
     let mut text = String::with_capacity(marked.len());
     let mut barriers = Vec::new();

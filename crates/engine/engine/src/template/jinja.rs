@@ -1,5 +1,5 @@
-//! The template engine, set up as transformers sets up jinja2: the same switches, functions and filters, and values that
-//! print as Python prints them. Used by `ChatTemplate`.
+//! The template engine, configured like transformers' jinja2: the same switches, functions and filters, and values printed as in
+//! Python. Used by `ChatTemplate`.
 
 use minijinja::formatting::FormatStyle;
 use minijinja::machinery::{self, CodeGenerator};
@@ -12,22 +12,22 @@ use super::python::{self, JsonStyle};
 use super::strftime::strftime;
 use super::{bounds, limits};
 
-/// Name of the template in the environment, and in the engine's messages.
+/// Name of the template in the environment, and in error messages.
 pub(super) const NAME: &str = "chat";
 
-/// Calls within calls.
+/// Maximum depth of nested calls.
 const RECURSION_MAX: usize = 200;
 
-/// What `raise_exception` was called with: the template's own words to the user.
+/// The argument of `raise_exception`: the template's message to the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Raised(pub String);
+pub(super) struct TemplateException(pub String);
 
 fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
 
-/// An environment with `source` as its only template, which is not rendered from there: see [`render`].
+/// An environment that parses `source`; [`render`] renders it.
 pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     let mut env = functions();
     env.set_syntax(syntax()?);
@@ -57,7 +57,7 @@ fn functions<'a>() -> Environment<'a> {
     });
     env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
         let message = python::str(&message)?;
-        Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+        Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(TemplateException(message)))
     });
     env.add_filter("tojson", |state: &mut State, value: &Value, args: Rest<Value>, kwargs: Kwargs| {
         let out = tojson(value, args, kwargs)?;
@@ -93,14 +93,14 @@ fn functions<'a>() -> Environment<'a> {
     env
 }
 
-/// `strftime_now` of one rendering.
+/// The function `strftime_now` for one rendering.
 pub(super) fn strftime_now(now_s: i64) -> Value {
     Value::from_function(move |format: &str| {
         strftime(format, now_s).map_err(|e| Error::new(ErrorKind::InvalidOperation, e))
     })
 }
 
-/// Runs the template `source`, which [`without_generation_tags`] gave. What it uses is bounded.
+/// Renders the template `source`, from [`without_generation_tags`], within limits.
 pub(super) fn render(source: &str, variables: Value) -> Result<String, Error> {
     let mut code = CodeGenerator::new(NAME, source);
     code.compile_stmt(&machinery::parse(source, NAME, syntax()?)?);
@@ -130,8 +130,8 @@ fn default(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Er
     Ok(if missing { other.unwrap_or_else(|| Value::from("")) } else { value.clone() })
 }
 
-/// Methods of Python's strings, lists and dicts: those of `pycompat`, and of strings a few that it lacks. Stripping is
-/// done here because Python's white space has four characters more than Rust's.
+/// Methods of Python's strings, lists and dicts: those of `pycompat`, and some more of strings. Stripping is done here because
+/// Python's white space has four more characters than Rust's.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     limits::method(state, value, args, |state| uncounted_method(state, value, name, args))
 }
@@ -148,7 +148,7 @@ fn uncounted_method(state: &mut State, value: &Value, name: &str, args: &[Value]
         "rstrip" => stripped(false, true),
         "replace" => {
             let (from, to, count): (&str, &str, Option<i64>) = from_args(args)?;
-            // Negative is as often as it occurs.
+            // Negative means unlimited.
             let most = count.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
             bounds::check_replace(s, from, to, most)?;
             Ok(Value::from(s.replacen(from, to, most)))
@@ -231,7 +231,7 @@ fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Er
     python::json(value, &style)
 }
 
-/// transformers' own `{% generation %}` blocks mark what the assistant says, for training. They print what is in them.
+/// Removes transformers' `{% generation %}` tags, which mark assistant text for training, and keeps their content.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

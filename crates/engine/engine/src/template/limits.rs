@@ -1,9 +1,8 @@
-//! What one rendering may use: steps, the bytes of texts and lists that it makes, and the work of looking through them. Used by
-//! `jinja`.
+//! Limits of one rendering: steps, bytes of created texts and lists, work of scanning values, and time. Used by `jinja`.
 //!
-//! The engine counts steps (its fuel), but a step can double a text or a list, or compare two that are huge. So operators become
-//! calls of functions here, which look at sizes first: [`bound`] puts those in the place of the engine's instructions, one for
-//! one. Filters, tests and methods are counted by what goes in and what comes out.
+//! The engine counts steps (its fuel), but a step can double a text or a list, or compare two huge ones. So operators become calls of
+//! functions here, which check sizes first: [`bound`] replaces the engine's instructions, one for one. Filters, tests and methods are
+//! charged for their inputs and outputs.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +13,20 @@ use minijinja::{Environment, Error, ErrorKind, State, filters, tests};
 use super::bounds::{ITEMS_MAX, TEXT_BYTES_MAX, check_text};
 use super::python;
 
-/// Steps of one rendering: minutes of conversation history take thousands, a runaway loop has no end.
+/// Maximum number of steps: long conversations take thousands, an endless loop is stopped.
 pub(super) const FUEL: u64 = 10_000_000;
-/// Bytes of all texts and lists that one rendering makes.
+/// Maximum size of all texts and lists created in one rendering.
 const MADE_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of a list for each item.
+/// Bytes charged per list item.
 const ITEM_BYTES: u64 = 32;
-/// Work of looking through values, in blocks of 16 bytes or half an item.
+/// Maximum work of scanning values, in blocks of 16 bytes or half an item.
 const WORK_MAX: u64 = 1 << 24;
-/// How long one rendering may take. It is looked at where work is counted; the steps between, which are not counted, are bounded by
-/// [`FUEL`] and take a second or two.
+/// Maximum time of a rendering, checked whenever work is counted; the uncounted steps between are bounded by [`FUEL`] and take a
+/// second or two.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// What a rendering has used so far.
-struct Spent {
+/// The cost of a rendering so far.
+struct RenderCost {
     made: u64,
     work: u64,
     began: Instant,
@@ -37,11 +36,11 @@ fn invalid(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
-fn spent<'a>(state: &'a mut State<'_, '_>) -> &'a mut Spent {
-    state.get_or_insert_extension_with(|| Spent { made: 0, work: 0, began: Instant::now() })
+fn spent<'a>(state: &'a mut State<'_, '_>) -> &'a mut RenderCost {
+    state.get_or_insert_extension_with(|| RenderCost { made: 0, work: 0, began: Instant::now() })
 }
 
-/// Counts bytes that are about to be made.
+/// Charges for bytes about to be created.
 pub(super) fn make(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error> {
     let spent = spent(state);
     spent.made = spent.made.saturating_add(bytes as u64);
@@ -51,7 +50,7 @@ pub(super) fn make(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error>
     Ok(())
 }
 
-/// Counts work that is about to be done.
+/// Charges for work about to be done.
 fn work(state: &mut State<'_, '_>, n: u64) -> Result<(), Error> {
     let spent = spent(state);
     spent.work = spent.work.saturating_add(n);
@@ -64,7 +63,7 @@ fn work(state: &mut State<'_, '_>, n: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Blocks and items of a value, values in it not looked at.
+/// Blocks and items of a value, not counting nested values.
 fn size(value: &Value) -> u64 {
     match value.as_str() {
         Some(s) => 1 + s.len() as u64 / 16,
@@ -72,7 +71,7 @@ fn size(value: &Value) -> u64 {
     }
 }
 
-/// Counts what looking at all of a value takes, values in it included: a list that holds one twice counts it twice.
+/// Charges for scanning a value with its nested values; a value contained twice counts twice.
 fn walk(state: &mut State<'_, '_>, value: &Value, depth: usize) -> Result<(), Error> {
     if depth > python::MAX_DEPTH {
         return Err(python::too_deep());
@@ -90,7 +89,7 @@ fn walk(state: &mut State<'_, '_>, value: &Value, depth: usize) -> Result<(), Er
     }
 }
 
-/// Counts what a filter, test or method takes and gives.
+/// Charges for the input and output of a filter, test or method.
 pub(super) fn counted(
     state: &mut State<'_, '_>,
     args: &[Value],
@@ -108,7 +107,7 @@ pub(super) fn counted(
     Ok(out)
 }
 
-/// A method, counted.
+/// Calls a method, with charges.
 pub(super) fn method(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -119,7 +118,7 @@ pub(super) fn method(
     counted(state, args, false, call)
 }
 
-/// Puts counted filters, tests and functions in the place of the engine's own, and adds those of [`bound`].
+/// Replaces the engine's filters, tests and functions by charged ones, and adds those of [`bound`].
 pub(super) fn add(env: &mut Environment<'_>) {
     for (name, filter, all) in [
         ("upper", Value::from_function(filters::upper), false),
@@ -149,7 +148,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
             counted(state, &args, all, |state| filter.call(state, &args))
         });
     }
-    // Their results have no bound that is known beforehand, and no chat template has them.
+    // The size of their results cannot be bounded in advance, and no chat template uses them.
     for name in ["pprint", "urlencode", "chain", "zip"] {
         env.remove_filter(name);
     }
@@ -188,7 +187,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter(SLICE, slice);
     env.add_filter(ITEM, |state: &mut State<'_, '_>, of: &Value, key: &Value| -> Result<Value, Error> {
         walk(state, key, 0)?;
-        // Indexing a text, or a list that is made as it goes, counts from its beginning.
+        // Indexing a text, or a lazy list, counts from the beginning.
         if matches!(of.kind(), ValueKind::String | ValueKind::Iterable) {
             work(state, size(of))?;
         }
@@ -222,7 +221,7 @@ fn escape(value: &Value) -> Result<String, Error> {
 fn compare(env: &mut Environment<'_>, name: &'static str, of: fn(&Value, &Value) -> bool) {
     env.add_filter(name, move |state: &mut State<'_, '_>, a: &Value, b: &Value| -> Result<bool, Error> {
         let scalar = |v: &Value| !matches!(v.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map);
-        // With one of another kind a list is not looked through.
+        // A comparison with another type does not scan the list.
         if scalar(a) || scalar(b) {
             work(state, size(a).min(size(b)))?;
         } else {
@@ -233,7 +232,7 @@ fn compare(env: &mut Environment<'_>, name: &'static str, of: fn(&Value, &Value)
     });
 }
 
-// Names that no template can write.
+// Names that no template can contain.
 const ADD: &str = "operator+";
 const MUL: &str = "operator*";
 const CONCAT: &str = "operator~";
@@ -247,9 +246,10 @@ const LE: &str = "operator<=";
 const GT: &str = "operator>";
 const GE: &str = "operator>=";
 
-/// Replaces the instructions whose cost the engine does not count. Gives the bytes of the longest text that a step may print.
+/// Replaces the instructions whose cost the engine does not count. Returns the length of the longest literal text, which a step may
+/// print.
 pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<usize, Error> {
-    /// Look the filter up by its name each time.
+    /// Looks the filter up by name each time.
     const NO_ID: u8 = !0;
     let mut longest = 0;
     for i in 0.. {
@@ -281,7 +281,7 @@ pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<usize, Error>
     Ok(longest)
 }
 
-/// Steps for a template whose longest piece of its own text has so many bytes, for each step may print it.
+/// Steps for a template whose longest literal text has this many bytes, as each step may print it.
 pub(super) fn fuel(longest: usize) -> u64 {
     FUEL.min(MADE_BYTES_MAX / longest.max(1) as u64)
 }
@@ -296,7 +296,7 @@ fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
-/// The items of lists, one after the other.
+/// The items of several lists.
 fn items<'a>(state: &mut State<'_, '_>, lists: impl Iterator<Item = &'a Value>) -> Result<Vec<Value>, Error> {
     let mut out = Vec::new();
     for list in lists {
@@ -365,7 +365,7 @@ fn multiply(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Er
         if !times.is_integer() {
             return Err(unsupported("*", a, b));
         }
-        // Below zero is never.
+        // Negative counts as 0.
         Ok(times.as_i64().map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(0)))
     };
     if let Some(s) = what.as_str() {
@@ -373,7 +373,7 @@ fn multiply(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Er
         return text(state, s.len().saturating_mul(n), || s.repeat(n));
     }
     if is_list(what) {
-        // An empty list is as long however often it is taken.
+        // An empty list stays empty, however often it is repeated.
         let n = if what.len() == Some(0) { 0 } else { count()? };
         return Ok(list(items(state, std::iter::repeat_n(what, n))?, what.is_tuple()));
     }
@@ -475,13 +475,13 @@ fn contains(state: &mut State<'_, '_>, value: &Value, of: &Value) -> Result<bool
     }
 }
 
-/// Counts what is printed: in macros and blocks that is kept.
+/// Charges for printed text, which macros and blocks keep.
 pub(super) fn printed(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error> {
     check_text(bytes)?;
     make(state, bytes)
 }
 
-/// Whether the whole prompt is short enough.
+/// Fails if the prompt is too long.
 pub(super) fn check_prompt(bytes: usize) -> Result<(), Error> {
     if bytes > TEXT_BYTES_MAX {
         let what = format!("the prompt would be longer than {} MiB", TEXT_BYTES_MAX >> 20);

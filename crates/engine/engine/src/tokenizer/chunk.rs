@@ -1,24 +1,22 @@
-//! Where a long text is cut, so that it is tokenized a piece at a time: memory stays small, and the work can end early. Used by
-//! `encode`.
+//! Splits a long text, so that it is tokenized in pieces: memory stays small, and the work can end early. Used by `encode`.
 //!
-//! A cut must change no token. Words end between a letter or a digit and something else, or before a space; that one does at a
-//! place is asked of the tokenizer itself, which looks at the text around it.
+//! A split must not change any token. Words usually end between a letter or digit and something else, or before a space; the tokenizer
+//! itself confirms each position, given the text around it.
 
 use super::added::Found;
 
-/// Bytes of a piece, about: what is tokenized between two looks at [`super::Bounds`].
+/// Approximate size of a piece: [`super::Bounds`] is checked after each.
 pub const CHUNK_BYTES: usize = 64 << 10;
-/// Longest stretch of a bounded text without a place to cut it. (A word takes a hundred times its size, and cannot be left
-/// half-way.)
+/// Longest text without a possible split. (A word needs a hundred times its size, and cannot be interrupted.)
 pub const WORD_BYTES_MAX: usize = 1 << 20;
-/// Bytes on each side of a cut that are looked at.
+/// Number of bytes on each side of a split that are checked.
 const AROUND: usize = 128;
-/// Places that are tried for one cut: a tokenizer that makes no words refuses all.
+/// Maximum number of positions tried for one split: some tokenizers have no words.
 const TRIES_MAX: usize = 64;
 
-/// A text that cannot be cut, from byte `from` on.
+/// A text that cannot be split after byte `from`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Uncut {
+pub(super) struct NoCutPoint {
     pub from: usize,
 }
 
@@ -42,7 +40,7 @@ fn class(c: char) -> Class {
     }
 }
 
-/// A word may end between these two: what is on one side says nothing about how the other is cut.
+/// Whether a word may end between these characters.
 fn may_end(left: char, right: char) -> bool {
     match class(left) {
         Class::Letter | Class::Number => class(left) != class(right),
@@ -51,8 +49,8 @@ fn may_end(left: char, right: char) -> bool {
     }
 }
 
-/// The end of the piece that begins at `from`, after about `bytes` of them. `found` are added tokens, which stay whole; `ends`
-/// tells whether a word ends between two texts, of which the first begins at the byte it is given.
+/// The end of the piece that begins at `from`, with about `bytes` bytes. `found` are added tokens, which are not split; `ends` tells
+/// whether a word ends between two texts, of which the first begins at the given byte.
 pub(super) fn end(
     text: &str,
     from: usize,
@@ -60,7 +58,7 @@ pub(super) fn end(
     word_max: usize,
     found: &[Found],
     ends: impl Fn(usize, &str, &str) -> bool,
-) -> Result<usize, Uncut> {
+) -> Result<usize, NoCutPoint> {
     let left = text.len() - from;
     let start = text.ceil_char_boundary(from + bytes.max(1).min(left));
     let mut before = text[..start].chars().next_back();
@@ -80,10 +78,10 @@ pub(super) fn end(
         }
         before = Some(c);
     }
-    if left <= word_max { Ok(text.len()) } else { Err(Uncut { from }) }
+    if left <= word_max { Ok(text.len()) } else { Err(NoCutPoint { from }) }
 }
 
-/// An added token spans `at`, or ends there.
+/// Whether an added token spans `at`, or ends there.
 fn within(found: &[Found], at: usize) -> bool {
     let next = found.partition_point(|f| f.end < at);
     found.get(next).is_some_and(|f| f.start < at)
@@ -110,7 +108,7 @@ mod tests {
         let text = "aaaa bbbb cccc";
         let cut = |word_max, found: &[Found], ends: bool| end(text, 0, 2, word_max, found, |_, _, _| ends);
         assert_eq!(cut(14, &[], false), Ok(14));
-        assert_eq!(cut(13, &[], false), Err(Uncut { from: 0 }));
+        assert_eq!(cut(13, &[], false), Err(NoCutPoint { from: 0 }));
         assert_eq!(cut(13, &[Found { start: 2, end: 6, id: 0 }], true), Ok(9));
         // not behind an added token, but before one
         assert_eq!(cut(13, &[Found { start: 2, end: 4, id: 0 }], true), Ok(9));

@@ -1,7 +1,7 @@
-//! How text is cut into words before byte-pair merging, by the name in `tokenizer.ggml.pre`. Used by `gguf`.
+//! Pre-tokenizers by their names in `tokenizer.ggml.pre`: they split text into words before byte-pair merging. Used by `gguf`.
 //!
-//! The expressions are facts about the models, from their tokenizer.json and, where that is not to be had, from
-//! llama.cpp's table of the same names. Each expression cuts the pieces that the one before it left.
+//! The expressions are facts about the models, from their tokenizer.json or else from llama.cpp's table of the same names. Each
+//! expression splits the pieces of the one before it.
 
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -9,16 +9,16 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
-/// What a name stands for.
-pub(super) struct Pre {
+/// A pre-tokenizer.
+pub(super) struct PreTokenizer {
     names: &'static [&'static str],
     /// Applied in order; each match and each gap between matches becomes a piece.
     splits: &'static [&'static str],
-    /// Compose the text (Unicode NFC) first.
+    /// Normalise the text to Unicode NFC first.
     pub nfc: bool,
-    /// A piece that is a token as a whole stays whole, whatever the merges say.
+    /// A piece that is a token stays whole, whatever the merges.
     pub ignore_merges: bool,
-    /// A document begins with BOS unless the file says otherwise.
+    /// Documents begin with BOS unless the file says otherwise.
     pub add_bos: bool,
 }
 
@@ -28,29 +28,34 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const BASE: Pre = Pre { names: &[], splits: &[], nfc: false, ignore_merges: false, add_bos: false };
+const BASE: PreTokenizer =
+    PreTokenizer { names: &[], splits: &[], nfc: false, ignore_merges: false, add_bos: false };
 
-const KNOWN: &[Pre] = &[
-    Pre { names: &["qwen35"], splits: &[QWEN35], nfc: true, ..BASE },
-    Pre { names: &["qwen2"], splits: &[QWEN2], nfc: true, ..BASE },
-    Pre {
+const KNOWN: &[PreTokenizer] = &[
+    PreTokenizer { names: &["qwen35"], splits: &[QWEN35], nfc: true, ..BASE },
+    PreTokenizer { names: &["qwen2"], splits: &[QWEN2], nfc: true, ..BASE },
+    PreTokenizer {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3"],
         splits: &[LLAMA3],
         ignore_merges: true,
         add_bos: true,
         ..BASE
     },
-    Pre { names: &["smaug-bpe", "dbrx"], splits: &[LLAMA3], ..BASE },
-    Pre { names: &["tekken"], splits: &[TEKKEN], ignore_merges: true, add_bos: true, ..BASE },
-    Pre { names: &["gpt-2", "gpt2", "olmo"], splits: &[GPT2], ..BASE },
-    Pre { names: &["smollm", "starcoder", "refact", "command-r"], splits: &[r"\p{N}", GPT2], ..BASE },
-    Pre {
+    PreTokenizer { names: &["smaug-bpe", "dbrx"], splits: &[LLAMA3], ..BASE },
+    PreTokenizer { names: &["tekken"], splits: &[TEKKEN], ignore_merges: true, add_bos: true, ..BASE },
+    PreTokenizer { names: &["gpt-2", "gpt2", "olmo"], splits: &[GPT2], ..BASE },
+    PreTokenizer {
+        names: &["smollm", "starcoder", "refact", "command-r"],
+        splits: &[r"\p{N}", GPT2],
+        ..BASE
+    },
+    PreTokenizer {
         names: &["deepseek-coder"],
         splits: &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"],
         ..BASE
     },
-    // The last alternative of GPT-2's expression is missing on purpose: so it is in llama.cpp.
-    Pre {
+    // The last alternative of GPT-2's expression is omitted on purpose, as in llama.cpp.
+    PreTokenizer {
         names: &["default"],
         splits: &[
             r"[\p{P}\$\+<=>\^~\|]+",
@@ -62,16 +67,16 @@ const KNOWN: &[Pre] = &[
     },
 ];
 
-/// What `name` stands for, or the list of names that are known.
-pub(super) fn find(name: &str) -> Result<&'static Pre, String> {
+/// The pre-tokenizer `name`, or an error with all known names.
+pub(super) fn find(name: &str) -> Result<&'static PreTokenizer, String> {
     KNOWN.iter().find(|p| p.names.contains(&name)).ok_or_else(|| {
         let all: Vec<&str> = KNOWN.iter().flat_map(|p| p.names.iter().copied()).collect();
         format!("is '{name}', a way of cutting text that is not known here; known: {}", all.join(", "))
     })
 }
 
-impl Pre {
-    /// The cuts, then GPT-2's spelling of bytes.
+impl PreTokenizer {
+    /// The splits, then GPT-2's byte alphabet.
     pub(super) fn build(&self) -> Result<PreTokenizerWrapper, String> {
         let mut steps = Vec::new();
         for s in self.splits {

@@ -1,6 +1,6 @@
-//! The answer of `Converse`, whole or as a stream, and the stream of an invoked model of Anthropic's. Called by the gateway.
+//! Parses the answer of `Converse`, whole or streamed, and the stream of an invoked Anthropic model. Called by the gateway.
 //!
-//! Lenient: blocks and fields that we do not know are skipped.
+//! Lenient: unknown blocks and fields are skipped.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -16,7 +16,7 @@ use crate::reader::{Reader, Translate, read};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Whole {
+struct ResponseBody {
     output: Output,
     stop_reason: String,
     #[serde(default)]
@@ -84,7 +84,7 @@ struct Counts {
 
 impl From<Counts> for Usage {
     fn from(c: Counts) -> Self {
-        // As in Anthropic's counts, what came from the cache and went into it is beside the input.
+        // As in Anthropic's counts, the input excludes tokens read from or written to the cache.
         let cached = c.cache_read_input_tokens.unwrap_or(0);
         let written = c.cache_write_input_tokens.unwrap_or(0);
         Self {
@@ -97,7 +97,7 @@ impl From<Counts> for Usage {
     }
 }
 
-/// An event of the stream, under its name.
+/// An event of the stream.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
@@ -170,12 +170,12 @@ struct ReasoningDelta {
     signature: Option<String>,
 }
 
-/// Turns answers and pieces of them into events.
+/// Translates answers and stream events.
 #[derive(Debug, Default)]
 pub struct Translator {
     started: bool,
     calls: u32,
-    /// The last call has no arguments yet.
+    /// The last call has no arguments so far.
     is_bare: bool,
     finished: bool,
     usage: Option<Usage>,
@@ -200,7 +200,7 @@ impl Translator {
         }
     }
 
-    /// A call without arguments has an empty object of them: other dialects' clients read nothing else.
+    /// A call without arguments gets an empty object: clients of other dialects expect one.
     fn end_call(&mut self, out: &mut Vec<Event>) {
         if std::mem::take(&mut self.is_bare) {
             out.push(Event::ToolCallArguments { choice: 0, index: self.calls - 1, text: "{}".into() });
@@ -221,7 +221,7 @@ impl Translator {
     fn finish(&mut self, reason: &str, out: &mut Vec<Event>) -> Result<(), ApiError> {
         let reason = match reason {
             "end_turn" => FinishReason::Stop,
-            // Which one it was is not said.
+            // The API does not say which sequence it was.
             "stop_sequence" => FinishReason::Stop,
             "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
             "tool_use" => FinishReason::ToolCalls,
@@ -287,9 +287,9 @@ impl Translate for Translator {
 /// The events of a whole answer.
 ///
 /// # Errors
-/// A body that is no answer.
+/// A body that is not an answer.
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
-    let whole: Whole = read(body)?;
+    let whole: ResponseBody = read(body)?;
     let mut out = Vec::new();
     let mut translator = Translator::default();
     translator.start(&mut out);
@@ -301,18 +301,18 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     Ok(out)
 }
 
-/// Reads the stream of `ConverseStream`.
+/// Parses a `ConverseStream`.
 #[derive(Default)]
 pub struct ConverseReader(Reader<FrameDecoder, Translator>);
 
-/// Reads the stream of `InvokeModelWithResponseStream` of one of Anthropic's models.
+/// Parses an `InvokeModelWithResponseStream` of an Anthropic model.
 #[derive(Default)]
 pub struct InvokedReader(Reader<FrameDecoder, messages::Translator>);
 
 macro_rules! stream_reader {
     ($name:ident) => {
         impl $name {
-            /// A reader at the beginning of a stream.
+            /// A reader for a new stream.
             pub fn new() -> Self {
                 Self::default()
             }

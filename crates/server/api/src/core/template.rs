@@ -1,4 +1,4 @@
-//! A conversation in the form that chat templates take. Called by the server before it renders a prompt.
+//! Converts a conversation to the form that chat templates take. Called by the server before it renders a prompt.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,23 +9,23 @@ use super::{Chat, Message, Part, Role, Tool, ToolCall};
 use crate::ApiError;
 use crate::rules::{self, Warning};
 
-/// What a template takes in the way of roles.
+/// The roles that a template accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roles {
-    /// Where it takes instructions.
+    /// Where it accepts instructions.
     pub system: SystemPlace,
-    /// It refuses two turns of the user in a row.
+    /// It refuses two adjacent user messages.
     pub alternating: bool,
 }
 
-/// Where a template takes instructions.
+/// Where a template accepts instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SystemPlace {
     /// Anywhere.
     Anywhere,
-    /// In front only.
+    /// As the first message only.
     First,
-    /// Nowhere: it has no system messages.
+    /// Nowhere: it has no system role.
     Nowhere,
 }
 
@@ -35,49 +35,51 @@ impl Default for Roles {
     }
 }
 
-/// What a chat template is rendered with.
+/// The inputs of a chat template.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TemplateChat {
-    /// `{"role", "content", ...}` each, arguments of calls as mappings.
+    /// `{"role", "content", ...}` each; arguments of calls are mappings.
     pub messages: Vec<Value>,
     /// `{"type": "function", "function": {"name", "description", "parameters"}}` each; `None` for none.
     pub tools: Option<Vec<Value>>,
-    /// The client's variables, and `enable_thinking` and `reasoning_effort` where it set those otherwise.
+    /// The client's variables, with `enable_thinking` and `reasoning_effort` from its other settings.
     pub variables: Map<String, Value>,
-    /// End with the beginning of an answer; else the prompt ends with the last message, or within it.
+    /// End the prompt with the beginning of an answer; else it ends with the last message, or within it.
     pub add_generation_prompt: bool,
-    /// What of the conversation the model does not get to see.
+    /// Parts of the conversation that the model does not see.
     pub warnings: Vec<Warning>,
 }
 
-/// One message on its way into a template.
+/// A message being converted.
 struct Turn<'a> {
     role: Role,
     texts: Vec<Cow<'a, str>>,
-    /// Where the rest of it comes from: calls, reasoning, names.
+    /// The source of its calls, reasoning and names.
     message: Option<&'a Message>,
 }
 
 impl Chat {
-    /// This conversation for a chat template.
+    /// Converts this conversation for a chat template.
     ///
-    /// Instructions (system's and developers' messages) stand where they are, with these exceptions, each of which depends on the messages
-    /// before alone, so that a longer conversation has the shorter one's prompt as its beginning:
+    /// Instructions (system and developer messages) stay where they are, with these exceptions. Each depends only on the messages
+    /// before it, so a longer conversation keeps the shorter one's prompt as its prefix:
     ///
-    /// - Leading ones become one message, a blank line between them.
-    /// - A later one, where the template takes instructions in front only, becomes a turn of the user, within `<system>` and `</system>`.
-    /// - Leading ones, where it takes none, begin the first turn of the user.
-    /// - Turns of the user in a row become one, where the template refuses them.
+    /// - Leading instructions are merged, separated by a blank line.
+    /// - A later one becomes a user message within `<system>` and `</system>`, if the template accepts instructions only at the
+    ///   beginning.
+    /// - Leading ones are prepended to the first user message, if the template accepts none.
+    /// - Adjacent user messages are merged, if the template refuses them.
     ///
-    /// Several texts of a message are a list of `{"type": "text", "text": ...}`. An image becomes a text that says that it is not shown.
+    /// Several texts of a message are a list of `{"type": "text", "text": ...}`. An image is replaced by a text that says that it is
+    /// not shown.
     ///
     /// # Errors
-    /// An image in what the user asks now: the answer would be about something else.
+    /// An image in the current user message: the answer would ignore it.
     pub fn template(&self, roles: Roles) -> Result<TemplateChat, ApiError> {
         let mut warnings = Vec::new();
         let turns = self.turns(roles, &mut warnings)?;
         let mut messages: Vec<Value> = Vec::with_capacity(turns.len());
-        // The tools that were called, by the calls' ids: some templates name them with their answers.
+        // The called tools by call id: some templates name them with the results.
         let mut called: HashMap<&str, &str> = HashMap::new();
         for turn in turns {
             let mut json = turn.to_json();
@@ -108,16 +110,16 @@ impl Chat {
         })
     }
 
-    /// The messages as turns that a template with these roles takes.
+    /// The messages as a template with these roles accepts them.
     fn turns(&self, roles: Roles, warnings: &mut Vec<Warning>) -> Result<Vec<Turn<'_>>, ApiError> {
-        let asked = self.asked_now();
+        let asked = self.current_turn();
         let leading = self.messages.iter().take_while(|m| is_instruction(m)).count();
         let mut out: Vec<Turn<'_>> = Vec::with_capacity(self.messages.len());
         let mut instructions = Vec::new();
         for message in &self.messages[..leading] {
             instructions.push(texts(message, false, warnings)?);
         }
-        // One keeps its parts, as the template has a form for them.
+        // A single one keeps its parts: the template has a form for them.
         let mut system = match instructions.len() {
             0 => None,
             1 => instructions.pop(),
@@ -157,13 +159,13 @@ impl Chat {
                 None => out.push(turn),
             }
         }
-        // Nobody has said anything yet.
+        // There is no user message yet.
         out.extend(system.map(|texts| Turn { role: Role::User, texts, message: None }));
         Ok(out)
     }
 
-    /// The messages in which the user asks what is to be answered now: those behind the last answer, up to what tools returned.
-    fn asked_now(&self) -> std::ops::Range<usize> {
+    /// The messages of the current user turn: those after the last answer, tool results included.
+    fn current_turn(&self) -> std::ops::Range<usize> {
         let end = self.messages.len() - usize::from(self.continue_final && !self.messages.is_empty());
         let answered = self.messages[..end].iter().rposition(|m| m.role == Role::Assistant);
         let begin = answered.map_or(0, |i| i + 1);
@@ -176,7 +178,7 @@ fn is_instruction(message: &Message) -> bool {
     matches!(message.role, Role::System | Role::Developer)
 }
 
-/// The texts of a message. An image is refused where it is what is asked about, else a text says that it is not shown.
+/// The texts of a message. An image in the current turn is refused, others are replaced by a text.
 fn texts<'a>(
     message: &'a Message,
     is_asked: bool,
@@ -198,7 +200,7 @@ fn texts<'a>(
 }
 
 impl<'a> Turn<'a> {
-    /// Puts texts before its own, a blank line between them.
+    /// Prepends texts, separated by a blank line.
     fn prepend(&mut self, mut before: Vec<Cow<'a, str>>) {
         before.append(&mut self.texts);
         self.texts = vec![before.join("\n\n").into()];
@@ -233,8 +235,8 @@ impl<'a> Turn<'a> {
 }
 
 impl Tool {
-    /// The tool as models are trained to see it: always these keys, in this order, so that the same tools make the same
-    /// prompt in every dialect. The schema keeps the client's order.
+    /// The tool in the form that models are trained on: always these keys, in this order, so that the same tools make the same prompt
+    /// in every dialect. The schema keeps the client's order.
     pub fn to_json(&self) -> Value {
         let mut function = Map::new();
         function.insert("name".into(), self.name.as_str().into());

@@ -1,4 +1,4 @@
-//! Contents and their parts. Called by the request's parser.
+//! Parses contents and their parts. Called by the request's parser.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,19 @@ use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCa
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, tuning};
 
-/// A list, or one thing that stands for a list of it.
+/// A list, or a single item that stands for a list of one.
 pub(super) fn several(f: Field) -> Result<Vec<Field>> {
     if f.is_array() { Ok(f.array()?.collect()) } else { Ok(vec![f]) }
 }
 
-/// What a part has besides what it is.
+/// Fields of a part besides its content.
 const PART: Rules = &[
     ("partMetadata", echo()),
     ("videoMetadata", tuning("this server looks at no films")),
     ("mediaResolution", tuning("this server looks at what a provider's model sees")),
 ];
 
-/// Calls that nobody has answered yet. Clients may leave out their names: results then belong to the calls of the same function in order.
+/// Calls without a result so far. Clients may omit ids: results then belong to the calls of the same function in order.
 #[derive(Default)]
 struct Calls {
     open: VecDeque<(String, String)>,
@@ -51,7 +51,7 @@ impl Calls {
     }
 }
 
-/// All turns of a conversation.
+/// All messages of a conversation.
 pub(super) fn contents(f: Field) -> Result<Vec<Message>> {
     let empty = f.error("must have at least one content");
     let mut calls = Calls::default();
@@ -82,7 +82,7 @@ pub(super) fn contents(f: Field) -> Result<Vec<Message>> {
     if out.is_empty() { Err(empty) } else { Ok(out) }
 }
 
-/// A content of texts: instructions. A string stands for one.
+/// Text content: instructions. May be a string.
 pub(super) fn texts(f: Field) -> Result<Vec<Part>> {
     if f.is_string() {
         return Ok(vec![Part::text(f.string()?)]);
@@ -99,7 +99,7 @@ pub(super) fn texts(f: Field) -> Result<Vec<Part>> {
 fn read_parts(parts: Vec<Field>, out: &mut Vec<Part>) -> Result<()> {
     for f in parts {
         let mut o = opened(f)?;
-        out.extend(said(&mut o)?);
+        out.extend(content_part(&mut o)?);
         finish(o)?;
     }
     Ok(())
@@ -111,7 +111,7 @@ fn opened(f: Field) -> Result<Object> {
     Ok(o)
 }
 
-/// A user's turn. What functions returned becomes messages of its own.
+/// A user turn. Function results become separate messages.
 fn user(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result<()> {
     let mut rest = Message::empty(Role::User);
     for f in parts {
@@ -122,9 +122,9 @@ fn user(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result<
             }
             out.push(result(f, calls)?);
         } else {
-            rest.content.extend(said(&mut o)?);
+            rest.content.extend(content_part(&mut o)?);
         }
-        // A signature of somebody's who sends a model's part as its own.
+        // The signature of a client that sends back a model's part as its own.
         o.take("thoughtSignature");
         o.take("thought");
         finish(o)?;
@@ -154,7 +154,7 @@ fn model(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result
             let arguments = Value::from(arguments).to_string();
             m.tool_calls.push(ToolCall { id, name, arguments, cache: None });
         } else {
-            let part = said(&mut o)?;
+            let part = content_part(&mut o)?;
             m.content.extend(part.filter(|p| p.as_text().is_none_or(|text| !text.is_empty())));
         }
         for proof in signature.iter().flat_map(|s| proof::unwrap(s)) {
@@ -168,7 +168,7 @@ fn model(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result
     Ok(())
 }
 
-/// Adds to what was thought. A stream's pieces of one thought come back as parts of their own.
+/// Appends to the reasoning. Chunks of streamed reasoning come back as separate parts.
 fn think(m: &mut Message, text: &str) {
     match m.reasoning.last_mut() {
         Some(ReasoningPart::Text { text: all, signature: None }) => all.push_str(text),
@@ -177,7 +177,7 @@ fn think(m: &mut Message, text: &str) {
     }
 }
 
-/// Adds a proof, which is one of what was thought last.
+/// Adds a signature to the last reasoning.
 fn prove(m: &mut Message, proof: ReasoningPart) {
     match (m.reasoning.last_mut(), proof) {
         (Some(ReasoningPart::Text { signature: open @ None, .. }), ReasoningPart::Text { signature, .. }) => {
@@ -187,7 +187,7 @@ fn prove(m: &mut Message, proof: ReasoningPart) {
     }
 }
 
-/// What a function returned.
+/// The result of a function call.
 fn result(f: Field, calls: &mut Calls) -> Result<Message> {
     let mut o = opened(f)?;
     let id = o.read("id", Field::name)?;
@@ -196,7 +196,7 @@ fn result(f: Field, calls: &mut Calls) -> Result<Message> {
     let mut m = Message::empty(Role::Tool);
     m.tool_call_id = Some(calls.answered(id, &name));
     m.name = Some(name);
-    // These two names mean what was returned, and that it failed.
+    // These two keys mean the result, and an error.
     let only = if response.len() == 1 { response.iter().next() } else { None };
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), String::from);
     let said = match only.map(|(key, value)| (key.as_str(), value)) {
@@ -218,8 +218,8 @@ fn result(f: Field, calls: &mut Calls) -> Result<Message> {
     Ok(m)
 }
 
-/// What a part says; nothing where it is left out, or says nothing.
-fn said(o: &mut Object) -> Result<Option<Part>> {
+/// The content of a part; `None` if it is left out or empty.
+fn content_part(o: &mut Object) -> Result<Option<Part>> {
     if let Some(f) = o.take("text") {
         return Ok(Some(Part::text(f.string()?)));
     }
@@ -251,13 +251,13 @@ fn inline(f: Field, at: String) -> Result<Part> {
     if media_type.starts_with("audio/") || media_type.starts_with("video/") {
         return Err(kind.unsupported("; texts, pictures and documents are"));
     }
-    // Pictures in the other alphabet are nobody's else.
+    // URL-safe base64 is accepted by Gemini only.
     let data = data.replace('-', "+").replace('_', "/");
     let source = ImageSource::Base64 { media_type: Some(media_type), data };
     Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
 }
 
-/// Kinds of parts that only their provider can read.
+/// Parts that only their provider can read.
 const THEIRS: [&str; 5] =
     ["executableCode", "codeExecutionResult", "toolCall", "toolResponse", "audioTranscription"];
 

@@ -1,11 +1,11 @@
-//! Errors in Ollama's shape. Written by the server and the gateway.
+//! Errors in Ollama's form. Written by the server and the gateway; parsed from providers.
 
 use serde_json::{Value, json};
 
 use crate::openai::error::unreadable;
 use crate::{ApiError, ErrorKind};
 
-/// Endpoints that change the models on disk, which this server does from its command line only.
+/// Endpoints that change the models on disk, which Octet does from its command line only.
 const REFUSED: [(&str, &str); 6] = [
     ("/api/pull", "get models with `octet pull`"),
     ("/api/push", "models are not published"),
@@ -18,32 +18,35 @@ const REFUSED: [(&str, &str); 6] = [
     ("/api/blobs", "get models with `octet pull`"),
 ];
 
-/// The body of an answer that is an error, and the last line of a stream that fails: `{"error": "..."}`.
+/// The body of an error response, and the last line of a failed stream: `{"error": "..."}`.
 pub fn body(error: &ApiError) -> Value {
     json!({"error": error.message})
 }
 
-/// A provider's error, from its answer's status and body: a sentence is all that it says.
+/// Parses a provider's error from its status and body, which only has a message.
 pub fn parse(status: u16, body: &[u8]) -> ApiError {
     let message = serde_json::from_slice::<Value>(body)
         .ok()
         .and_then(|v| v["error"].as_str().map(str::to_string))
         .filter(|m| !m.is_empty());
     match message {
-        Some(message) => said(message, Some(status)),
+        Some(message) => error_from_message(message, Some(status)),
         None => ApiError::new(ErrorKind::from_status(status), unreadable(status, body)),
     }
 }
 
-/// An error within a stream, or one that has the status of success.
+/// Parses an error in a stream, or in a response with status 200.
 pub fn in_stream(json: &[u8]) -> ApiError {
     let value: Value = serde_json::from_slice(json).unwrap_or_default();
-    said(value["error"].as_str().unwrap_or("the provider failed and does not say why").into(), None)
+    error_from_message(
+        value["error"].as_str().unwrap_or("the provider failed and does not say why").into(),
+        None,
+    )
 }
 
-/// An error of an answer, or of a stream (where there is no status).
-pub(super) fn said(message: String, status: Option<u16>) -> ApiError {
-    // There are no codes in this dialect.
+/// An error with this message, of a response or a stream (which has no status).
+pub(super) fn error_from_message(message: String, status: Option<u16>) -> ApiError {
+    // The dialect has no error codes.
     let too_long = ["exceeds the context", "exceeds maximum context", "context length"];
     let kind = match status {
         Some(400) | None if too_long.iter().any(|t| message.contains(t)) => ErrorKind::ContextLength,
@@ -53,8 +56,8 @@ pub(super) fn said(message: String, status: Option<u16>) -> ApiError {
     ApiError::new(kind, message)
 }
 
-/// What to answer on a path of Ollama's that is not served: `/api/pull` and the like by name, with what to do instead.
-pub fn unserved(path: &str) -> ApiError {
+/// The error for an Ollama endpoint that is not supported, such as `/api/pull`, with an alternative.
+pub fn unsupported_path(path: &str) -> ApiError {
     let known = REFUSED
         .iter()
         .find(|(p, _)| path.strip_prefix(p).is_some_and(|r| r.is_empty() || r.starts_with('/')));
@@ -72,9 +75,12 @@ mod tests {
 
     #[test]
     fn endpoints_are_refused_by_name() {
-        assert_eq!(unserved("/api/pull").message, "/api/pull is not supported: get models with `octet pull`");
-        assert!(unserved("/api/blobs/sha256:12").message.starts_with("/api/blobs is"));
-        assert_eq!(unserved("/api/pulled").message, "there is no such endpoint");
-        assert_eq!(body(&unserved("/x")), json!({"error": "there is no such endpoint"}));
+        assert_eq!(
+            unsupported_path("/api/pull").message,
+            "/api/pull is not supported: get models with `octet pull`"
+        );
+        assert!(unsupported_path("/api/blobs/sha256:12").message.starts_with("/api/blobs is"));
+        assert_eq!(unsupported_path("/api/pulled").message, "there is no such endpoint");
+        assert_eq!(body(&unsupported_path("/x")), json!({"error": "there is no such endpoint"}));
     }
 }

@@ -1,6 +1,6 @@
-//! Ollama's answer to a chat, whole or as a stream of lines. Called by the gateway.
+//! Parses Ollama's chat answer, whole or streamed. Called by the gateway.
 //!
-//! Lenient: fields that we do not know are skipped.
+//! Lenient: unknown fields are skipped.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -84,7 +84,7 @@ impl Counts {
         }
     }
 
-    /// `None` where nothing was timed.
+    /// `None` if no times were reported.
     fn timings(&self) -> Option<Timings> {
         let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
         (self.total_duration > 0).then(|| Timings {
@@ -100,8 +100,8 @@ impl Counts {
     }
 }
 
-/// The count of tokens that a whole answer, or the last line of a stream, holds; of embeddings too. `None` where it holds
-/// none. For who hands answers on unread.
+/// The token counts in a whole answer, or in the last line of a stream; also of embeddings. `None` if there are none. For forwarded
+/// answers.
 pub fn usage_in(json: &[u8]) -> Option<Usage> {
     #[derive(Deserialize)]
     struct Holder {
@@ -118,11 +118,11 @@ pub fn usage_in(json: &[u8]) -> Option<Usage> {
     })
 }
 
-/// Turns lines into events.
+/// Translates lines.
 #[derive(Debug, Default)]
 pub struct Translator {
     started: bool,
-    /// Makes ids of calls that have none.
+    /// For generated ids of calls without one.
     stamp: String,
     calls: u32,
     done: bool,
@@ -132,7 +132,7 @@ impl Translate for Translator {
     fn piece(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<bool, ApiError> {
         let w: Wire = read(json)?;
         if let Some(message) = w.error {
-            return Err(error::said(message, None));
+            return Err(error::error_from_message(message, None));
         }
         if !std::mem::replace(&mut self.started, true) {
             self.stamp = w.created_at.chars().filter(char::is_ascii_digit).collect();
@@ -182,7 +182,7 @@ impl Translate for Translator {
 /// The events of a whole answer.
 ///
 /// # Errors
-/// A body that is no answer, or an error with the status of success.
+/// A body that is not an answer, or an error with status 200.
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut out = Vec::new();
     let mut translator = Translator::default();
@@ -191,5 +191,5 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     Ok(out)
 }
 
-/// Reads a stream of lines.
+/// Parses a stream of lines.
 pub type LineReader = Reader<LineDecoder, Translator>;

@@ -1,33 +1,33 @@
-//! Which parts of a grammar may be lexemes of more than one character. Used by [`super::translate`].
+//! Finds parts of a grammar that can be lexemes of more than one character. Used by [`super::translate`].
 //!
-//! Such a part is regular, not empty, and *closed*: its automaton is deterministic (Glushkov's construction; Brüggemann-Klein and
-//! Wood 1998) and none of its texts goes on to be another. And no other lexeme begins with a character that it begins with. Then
-//! the longest lexeme is the only one, at every place.
+//! Such a part is regular, not empty, and *closed*: its automaton is deterministic (Glushkov's construction; Brüggemann-Klein and Wood
+//! 1998), and none of its texts is a proper prefix of another. And no other lexeme begins with one of its first characters. Then the
+//! longest lexeme is the only one, at every position.
 
 use std::collections::HashMap;
 
 use super::parse::{Grammar, Node, Set};
 
-/// Most characters of a part, as written out, that is looked at.
+/// Maximum size of a part in characters.
 const POSITIONS_MAX: usize = 512;
-/// Most elements of a sequence that are one part.
+/// Maximum number of elements of a sequence that form one part.
 const ITEMS_MAX: usize = 64;
-/// Most parts: each is compared with each.
+/// Maximum number of parts: all pairs are compared.
 const PARTS_MAX: usize = 512;
-/// Steps of building automata for one grammar. A rule of a few bytes may stand for more than can ever be built, also where it has no
-/// characters at all: what is left then stays in lexemes of one character.
+/// Maximum number of steps for building a grammar's automata. A rule of a few bytes may expand to more than can be built, even without
+/// any characters: the rest then consists of lexemes of one character.
 const STEPS_MAX: usize = 1 << 24;
 /// The same for one automaton.
 const STEPS_OF_ONE_MAX: usize = 1 << 18;
 
 /// The parts that are lexemes.
 pub struct Lexemes {
-    /// By their elements; true for those that are.
+    /// Parts by their elements; true for lexemes.
     parts: HashMap<Vec<Node>, bool>,
 }
 
 impl Lexemes {
-    /// Those of a grammar.
+    /// The lexemes of a grammar.
     pub fn choose(grammar: &Grammar) -> Self {
         let mut out = Self { parts: HashMap::new() };
         let mut firsts = HashMap::new();
@@ -44,22 +44,22 @@ impl Lexemes {
                 }
             });
         }
-        // What begins like another is cut up, which makes more lexemes of one character.
+        // Parts with common first characters are split, which creates more lexemes of one character.
         loop {
             let singles = out.singles(grammar);
             let clash = out.parts.iter().find(|(part, is)| {
                 let Some(first) = firsts.get(*part).filter(|_| **is) else { return false };
                 let other = |p: &Vec<Node>| {
-                    out.parts[p] && p != *part && firsts.get(p).is_some_and(|f: &Set| f.meets(first))
+                    out.parts[p] && p != *part && firsts.get(p).is_some_and(|f: &Set| f.overlaps(first))
                 };
-                singles.iter().any(|s| s.meets(first)) || out.parts.keys().any(other)
+                singles.iter().any(|s| s.overlaps(first)) || out.parts.keys().any(other)
             });
             let Some(part) = clash.map(|(part, _)| part.clone()) else { return out };
             out.parts.insert(part, false);
         }
     }
 
-    /// How many elements at the beginning of a sequence are one lexeme; 0 where the first is not part of one.
+    /// Number of elements at the beginning of a sequence that form one lexeme; 0 if there is none.
     pub fn at(&self, items: &[Node]) -> usize {
         (2..=items.len().min(ITEMS_MAX))
             .rev()
@@ -109,7 +109,7 @@ fn each_sequence(node: &Node, with: &mut impl FnMut(&[Node])) {
     }
 }
 
-/// How many elements at the beginning are closed together, the most; their first characters go to `firsts`.
+/// The maximum number of leading elements that are closed together; adds their first characters to `firsts`.
 fn closed(
     grammar: &Grammar,
     items: &[Node],
@@ -135,7 +135,7 @@ fn closed(
     0
 }
 
-/// Glushkov's automaton: a state for each character of the expression.
+/// Glushkov's automaton: one state per character of the expression.
 #[derive(Default)]
 struct Automaton {
     sets: Vec<Set>,
@@ -143,7 +143,7 @@ struct Automaton {
     steps_left: usize,
 }
 
-/// A part of it.
+/// A part of the automaton.
 struct Piece {
     nullable: bool,
     first: Vec<usize>,
@@ -151,7 +151,7 @@ struct Piece {
 }
 
 impl Automaton {
-    /// `None` where it gets too large.
+    /// `None` if it gets too large.
     fn add(&mut self, grammar: &Grammar, node: &Node) -> Option<Piece> {
         self.step(1)?;
         match node {
@@ -194,7 +194,7 @@ impl Automaton {
                         self.then(out, Piece { nullable: true, ..again })
                     }
                     Some(most) => {
-                        // a{0,2} is (a(a)?)?: what follows the last is what may come again.
+                        // a{0,2} is (a(a)?)?: the last states may be followed by the repetition.
                         let mut tail = Piece { nullable: true, first: Vec::new(), last: Vec::new() };
                         for _ in *least..*most {
                             let next = self.add(grammar, inner)?;
@@ -212,7 +212,7 @@ impl Automaton {
         Some(())
     }
 
-    /// What is in `from` may be followed by what is in `to`.
+    /// Adds transitions from `from` to `to`.
     fn lead(&mut self, from: &[usize], to: &[usize]) -> Option<()> {
         self.step(from.len() * to.len())?;
         for p in from {
@@ -235,7 +235,7 @@ impl Automaton {
         Some(Piece { nullable: a.nullable && b.nullable, first, last })
     }
 
-    /// False too where there are too many to compare.
+    /// Also false if there are too many to compare.
     fn is_deterministic(&self, first: &[usize]) -> bool {
         let pairs = |ids: &[usize]| ids.len().saturating_mul(ids.len());
         let all = self.follow.iter().map(|f| pairs(f)).fold(pairs(first), usize::saturating_add);
@@ -245,7 +245,7 @@ impl Automaton {
         let apart = |ids: &[usize]| {
             ids.iter()
                 .enumerate()
-                .all(|(i, a)| ids[i + 1..].iter().all(|b| a == b || !self.sets[*a].meets(&self.sets[*b])))
+                .all(|(i, a)| ids[i + 1..].iter().all(|b| a == b || !self.sets[*a].overlaps(&self.sets[*b])))
         };
         apart(first) && self.follow.iter().all(|f| apart(f))
     }

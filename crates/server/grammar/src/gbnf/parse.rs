@@ -1,19 +1,19 @@
-//! GBNF as a tree, and what of it is regular. Used by [`super::translate`].
+//! Parses GBNF, and finds its regular rules. Used by [`super::translate`].
 
 use std::collections::HashMap;
 
 use super::counts;
 use crate::Error;
 
-/// Deepest nesting of groups.
+/// Maximum nesting of groups.
 const DEPTH_MAX: usize = 64;
-/// Most repetitions of one element; llama.cpp's.
+/// Maximum repetition count; llama.cpp's.
 const REPEAT_MAX: u32 = 2000;
 
 /// A set of characters, as ranges.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Set {
-    /// Ascending, without overlaps; what is excluded is left out already.
+    /// Sorted, without overlaps; negation is resolved.
     pub ranges: Vec<(u32, u32)>,
 }
 
@@ -50,12 +50,12 @@ impl Set {
         Self { ranges: vec![(u32::from(c), u32::from(c))] }
     }
 
-    /// Whether they have a character in common.
-    pub fn meets(&self, other: &Self) -> bool {
+    /// Whether they have a common character.
+    pub fn overlaps(&self, other: &Self) -> bool {
         self.ranges.iter().any(|(a, b)| other.ranges.iter().any(|(c, d)| a <= d && c <= b))
     }
 
-    /// As a class of a regex; one plain character as itself.
+    /// Writes it as a regex class, or as a plain character.
     pub fn write(&self, out: &mut String) {
         let plain = |x: u32| char::from_u32(x).filter(char::is_ascii_alphanumeric);
         let one = |x: u32, out: &mut String| match plain(x) {
@@ -84,34 +84,34 @@ impl Set {
 pub enum Node {
     /// One character of a set.
     Chars(Set),
-    /// What a rule says.
+    /// A reference to a rule.
     Rule(usize),
-    /// One after the other.
+    /// A sequence.
     Seq(Vec<Node>),
-    /// One of them.
+    /// Alternatives.
     Alt(Vec<Node>),
     /// Minimum and maximum number of repetitions.
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
-/// All rules.
+/// A grammar.
 #[derive(Debug)]
 pub struct Grammar {
-    /// What each says.
+    /// The body of each rule.
     pub bodies: Vec<Node>,
-    /// The one that the text follows.
+    /// The start rule.
     pub root: usize,
-    /// Those that lead to one that leads back to itself.
+    /// Rules that lead to a recursive rule.
     irregular: Vec<bool>,
 }
 
 impl Grammar {
-    /// Whether the rule stands for a regular expression.
+    /// Whether the rule is regular.
     pub fn is_regular(&self, rule: usize) -> bool {
         !self.irregular[rule]
     }
 
-    /// Whether a part stands for one.
+    /// Whether a part is regular.
     pub fn is_plain(&self, node: &Node) -> bool {
         match node {
             Node::Chars(_) => true,
@@ -121,7 +121,7 @@ impl Grammar {
         }
     }
 
-    /// Writes a part as a regex, all rules written out; false where that gets longer than `bytes_max`.
+    /// Writes a part as a regex with all rules expanded; false if it exceeds `bytes_max`.
     pub fn regex(&self, node: &Node, bytes_max: usize, out: &mut String) -> bool {
         match node {
             Node::Chars(set) => set.write(out),
@@ -158,7 +158,7 @@ impl Grammar {
     fn find_irregular(&mut self) {
         let n = self.bodies.len();
         let calls: Vec<Vec<usize>> = self.bodies.iter().map(called).collect();
-        // 0 is new, 1 is on the way, 2 is done.
+        // 0 is new, 1 is in progress, 2 is done.
         let mut state = vec![0u8; n];
         let mut bad = vec![false; n];
         for start in 0..n {
@@ -178,7 +178,7 @@ impl Grammar {
                 }
             }
         }
-        // Whoever leads there.
+        // Rules that lead to one.
         while let Some(rule) = (0..n).find(|&r| !bad[r] && calls[r].iter().any(|&to| bad[to])) {
             bad[rule] = true;
         }
@@ -210,7 +210,7 @@ struct Parser<'a> {
     depth: usize,
 }
 
-/// Reads a grammar.
+/// Parses a grammar.
 pub fn parse(text: &str) -> Result<Grammar, Error> {
     let mut p = Parser { text, at: 0, names: HashMap::new(), bodies: Vec::new(), depth: 0 };
     p.space(true);
@@ -253,7 +253,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips blanks and comments.
+    /// Skips white space and comments.
     fn space(&mut self, newlines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -322,7 +322,7 @@ impl<'a> Parser<'a> {
 
     fn sequence(&mut self, nested: bool) -> Result<Node, Error> {
         let mut items = Vec::new();
-        // What a repetition is of: a text counts as a whole.
+        // The operand of a repetition: a quoted text counts as a whole.
         let mut last: Option<usize> = None;
         while let Some(c) = self.peek() {
             let from = items.len();

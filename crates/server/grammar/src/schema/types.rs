@@ -1,4 +1,4 @@
-//! Which types a schema takes, and whether two schemas exclude each other. Used by `schema` and by `tools`.
+//! The types that a schema accepts, and whether two schemas exclude each other. Used by `schema` and by `tools`.
 
 use std::cell::Cell;
 
@@ -12,9 +12,9 @@ use crate::limits::ONE_OF_MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Types(u8);
 
-/// Schemas that are followed within schemas; what lies deeper counts as unknown.
+/// Maximum depth of nested schemas; deeper ones count as unknown.
 const FOLLOWED_MAX: u32 = 16;
-/// Comparisons of schemas for one document.
+/// Maximum number of schema comparisons per document.
 const COMPARISONS_MAX: u32 = 200_000;
 
 impl Types {
@@ -56,7 +56,7 @@ impl Types {
         }
     }
 
-    /// Whether they have a type in common.
+    /// Whether they have a common type.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -70,12 +70,12 @@ impl Types {
     }
 }
 
-/// Whether this names a type.
+/// Whether this is a type name.
 pub fn is_name(name: &str) -> bool {
     Types::named(name).is_some()
 }
 
-/// What `type` alone says.
+/// The types of the keyword `type` alone.
 pub fn declared(schema: &Map<String, Value>) -> Types {
     match schema.get("type") {
         Some(Value::String(name)) => Types::named(name).unwrap_or(Types::ALL),
@@ -86,13 +86,13 @@ pub fn declared(schema: &Map<String, Value>) -> Types {
     }
 }
 
-/// No `type`, and nothing that would say as much.
+/// Neither `type` nor another keyword that implies types.
 pub fn without_type(schema: &Map<String, Value>) -> bool {
     !["type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"].iter().any(|k| schema.contains_key(*k))
 }
 
-/// The one type that all the keywords are about.
-pub fn meant(schema: &Map<String, Value>) -> Option<&'static str> {
+/// The single type that all keywords apply to.
+pub fn implied_type(schema: &Map<String, Value>) -> Option<&'static str> {
     let mut meant = None;
     for name in schema.keys() {
         let about = match name.as_str() {
@@ -115,7 +115,7 @@ pub fn meant(schema: &Map<String, Value>) -> Option<&'static str> {
     meant
 }
 
-/// The types that a prepared schema takes; too many where it is not clear.
+/// The types that a prepared schema accepts; a superset if unclear.
 pub fn types(schema: &Map<String, Value>, definitions: &Map<String, Value>) -> Types {
     types_below(schema, definitions, FOLLOWED_MAX)
 }
@@ -145,7 +145,7 @@ fn types_below(schema: &Map<String, Value>, definitions: &Map<String, Value>, le
     out
 }
 
-/// The values that `const` or `enum` allow.
+/// The values of `const` or `enum`.
 fn values(schema: &Map<String, Value>) -> Option<&[Value]> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => Some(std::slice::from_ref(value)),
@@ -154,7 +154,7 @@ fn values(schema: &Map<String, Value>) -> Option<&[Value]> {
     }
 }
 
-/// Rewrites `oneOf`: where its alternatives exclude each other it says the same as `anyOf`, which llguidance takes.
+/// Rewrites `oneOf`: if its alternatives exclude each other it equals `anyOf`, which llguidance supports.
 pub struct Alternatives<'a> {
     definitions: &'a Map<String, Value>,
     subject: &'a str,
@@ -174,7 +174,7 @@ impl<'a> Alternatives<'a> {
         Self { definitions, subject, policy, warnings, comparisons: Cell::new(0) }
     }
 
-    /// `value`, a prepared schema that stands at `path`, with its `oneOf`s rewritten.
+    /// The prepared schema `value` at `path`, with its `oneOf`s rewritten.
     pub fn settle(&mut self, value: &Value, path: &str) -> Result<Value, Error> {
         let Value::Object(schema) = value else { return Ok(value.clone()) };
         let mut out = Map::new();
@@ -203,7 +203,7 @@ impl<'a> Alternatives<'a> {
         Ok(Value::Object(out))
     }
 
-    /// An error, or a warning, unless all of them exclude each other.
+    /// An error or a warning, unless all alternatives exclude each other.
     fn exclusive(&mut self, all: &[Value], path: &str) -> Result<(), Error> {
         let pairs = || (0..all.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
         let what = if all.len() > ONE_OF_MAX {
@@ -223,7 +223,7 @@ impl<'a> Alternatives<'a> {
         Ok(())
     }
 
-    /// Whether no value is valid by both.
+    /// Whether no value is valid for both.
     fn disjoint(&self, a: &Value, b: &Value, left: u32) -> bool {
         self.comparisons.set(self.comparisons.get().saturating_add(1));
         let (Some(left), true) = (left.checked_sub(1), self.comparisons.get() < COMPARISONS_MAX) else {
@@ -238,7 +238,7 @@ impl<'a> Alternatives<'a> {
         if common == Types::NONE {
             return true;
         }
-        // What stands beside a reference or an alternative only takes more away.
+        // Keywords beside a reference or an alternative only restrict further.
         let whole = |s: &Map<String, Value>| Value::Object(s.clone());
         for (one, other) in [(a, b), (b, a)] {
             let followed = one.get("$ref").and_then(|r| target(r, self.definitions));
@@ -256,14 +256,14 @@ impl<'a> Alternatives<'a> {
         if let (Some(a), Some(b)) = (values(a), values(b)) {
             return !a.iter().any(|v| b.contains(v));
         }
-        common == Types::OBJECT && (self.told_by_property(a, b, left) || self.told_by_property(b, a, left))
+        common == Types::OBJECT && (self.property_excludes(a, b, left) || self.property_excludes(b, a, left))
     }
 
-    /// Whether a property that `a` requires has values in it that `b` does not take.
-    fn told_by_property(&self, a: &Map<String, Value>, b: &Map<String, Value>, left: u32) -> bool {
+    /// Whether a property that `a` requires has only values that `b` refuses.
+    fn property_excludes(&self, a: &Map<String, Value>, b: &Map<String, Value>, left: u32) -> bool {
         let property = |s: &'_ Map<String, Value>, name: &str| -> Option<Value> {
             let listed = s.get("properties").and_then(|p| p.get(name)).cloned();
-            // With patterns, a name that is not listed may still have a schema.
+            // With patterns, an unlisted name may still have a schema.
             let other =
                 || s.get("additionalProperties").filter(|_| !s.contains_key("patternProperties")).cloned();
             listed.or_else(other)
@@ -276,7 +276,7 @@ impl<'a> Alternatives<'a> {
     }
 }
 
-/// Renames `oneOf` to `anyOf`, in its place: the order of keywords is the order of properties.
+/// Renames `oneOf` to `anyOf` in place: the order of keywords is the order of properties.
 fn any_of(schema: &mut Map<String, Value>) {
     let taken = schema.contains_key("anyOf");
     let renamed = std::mem::take(schema).into_iter().map(|(name, value)| match name.as_str() {

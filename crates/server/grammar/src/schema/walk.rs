@@ -1,4 +1,4 @@
-//! The walk through a schema: every keyword checked, every reference resolved. Called by `schema`.
+//! Walks through a schema: checks every keyword, resolves every reference. Called by `schema`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,35 +12,35 @@ use crate::limits::{
 };
 use crate::{Error, regex};
 
-/// Most warnings that are kept.
+/// Maximum number of warnings.
 const WARNINGS_MAX: usize = 32;
 
-/// Where a walk stands, and what it found.
+/// The state of a walk.
 pub struct Walk<'a> {
     root: &'a Value,
     subject: &'a str,
     policy: Policy,
     path: String,
     depth: usize,
-    /// Inside of a schema that has a name of its own, which references within would begin from.
+    /// Inside a schema with its own `$id`, to which references are relative.
     embedded: bool,
     schemas: usize,
     enum_values: usize,
     enum_bytes: usize,
-    /// Least common multiple of all `multipleOf`: a number without its point, and its digits behind the point.
+    /// Least common multiple of all `multipleOf`: an integer without the decimal point, and its number of decimals.
     multiples: (u32, u32),
-    /// Pointers that references name, and the numbers of their definitions.
+    /// Targets of references, with the indices of their definitions.
     numbers: HashMap<String, usize>,
-    /// Definitions that are yet to be walked.
+    /// Definitions still to be walked.
     ahead: Vec<(usize, &'a Value, String)>,
     definitions: Map<String, Value>,
     warnings: Vec<String>,
 }
 
-/// What a walk found.
+/// The result of a walk.
 pub struct Outcome {
     pub definitions: Map<String, Value>,
-    /// Where the definitions stand in the document.
+    /// Positions of the definitions in the document.
     pub pointers: HashMap<String, String>,
     pub warnings: Vec<String>,
 }
@@ -151,7 +151,7 @@ impl<'a> Walk<'a> {
         }
         // Without a type, keywords for objects and arrays let all other types pass. Who writes them means the type.
         if types::without_type(out)
-            && let Some(meant) = types::meant(out)
+            && let Some(meant) = types::implied_type(out)
         {
             out.insert("type".into(), meant.into());
         }

@@ -17,14 +17,14 @@ use crate::limits::TOOLS_MAX;
 use crate::schema::Policy;
 use crate::{Error, Tool, ToolMode, ToolSyntax, Vocabulary, lark};
 
-/// The tag that begins a call: a token of its own in the models that know calls.
+/// The tag that begins a call: a token of its own in models that can call tools.
 const CALL_OPEN: &str = "<tool_call>";
 const CALL_CLOSE: &str = "</tool_call>";
 
-/// Characters of a tool's name that errors show.
+/// Maximum length of a tool's name in errors.
 const NAME_SHOWN_MAX: usize = 60;
 
-/// What is asked of the tools.
+/// The tools and their use in a request.
 pub struct Calls<'a> {
     pub syntax: &'a ToolSyntax,
     pub tools: &'a [Tool],
@@ -32,10 +32,10 @@ pub struct Calls<'a> {
     pub parallel: bool,
 }
 
-/// A grammar as it grows.
+/// A grammar being written.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// Rules in Lark; the one for the answer is called `body`.
+    /// Rules in Lark; the rule of the answer is `body`.
     pub text: String,
     /// What is not enforced.
     pub warnings: Vec<String>,
@@ -49,7 +49,7 @@ impl Rules {
 }
 
 impl Calls<'_> {
-    /// Writes the rules. Of the tools numbered in `relaxed`, the arguments are left to the model.
+    /// Writes the rules. The arguments of the tools in `relaxed` are not constrained.
     pub fn write(&self, vocabulary: &Vocabulary, relaxed: &HashSet<usize>) -> Result<Rules, Error> {
         let tools = self.check()?;
         let mut rules = Rules::default();
@@ -76,7 +76,7 @@ impl Calls<'_> {
         let several = self.parallel && !matches!(self.mode, ToolMode::Named(_));
         if let ToolSyntax::Native(syntax) = self.syntax {
             native::section(&mut rules, vocabulary, syntax, &calls, several);
-            if *self.mode == ToolMode::Auto && self.syntax.is_told_by_place(vocabulary) {
+            if *self.mode == ToolMode::Auto && self.syntax.is_recognised_by_position(vocabulary) {
                 native::or_text(&mut rules, syntax);
             }
             return Ok(rules);
@@ -97,7 +97,7 @@ impl Calls<'_> {
         Ok(rules)
     }
 
-    /// The tools that may be called, with their numbers.
+    /// The tools that may be called, with their indices.
     fn check(&self) -> Result<Vec<(usize, &Tool)>, Error> {
         if self.tools.is_empty() || self.tools.len() > TOOLS_MAX {
             return Err(Error::Tools(format!("there are {}; expected 1 to {TOOLS_MAX}", self.tools.len())));
@@ -133,9 +133,9 @@ impl Calls<'_> {
 
 /// The schema of a tool's arguments.
 struct Arguments<'a> {
-    /// The document that references point into.
+    /// The document of references.
     root: &'a Value,
-    /// Its schema of the arguments: the root, or what it refers to.
+    /// The schema of the arguments: the root, or its reference's target.
     schema: &'a Value,
     path: String,
     subject: String,
@@ -146,7 +146,7 @@ impl<'a> Arguments<'a> {
     fn of(tool: &'a Tool) -> Result<Self, Error> {
         let policy = if tool.strict { Policy::Refuse { strict: true } } else { Policy::Relax };
         let (mut schema, mut path) = (&tool.parameters, "#".to_string());
-        // A schema that is nothing but a reference (some generators write that), to a bounded depth.
+        // A schema that is only a reference (some generators write that), to a limited depth.
         for _ in 0..8 {
             let Some(pointer) = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#'))
             else {
@@ -178,7 +178,7 @@ fn subject(tool: &Tool) -> String {
     format!("the parameters of the tool '{name}'")
 }
 
-/// No arguments at all.
+/// The schema of no arguments.
 fn nothing() -> Value {
     Value::Object(Map::from_iter([
         ("type".to_string(), Value::from("object")),

@@ -1,4 +1,4 @@
-//! The calls of an answer: the part of the parser that follows one from its first tag, and hands out what it holds. Used by `parser`.
+//! The part of the parser that scans calls, from the first tag to emitting them. Used by `parser`.
 
 use super::{Call, Parser, Ready, Streamed, Tool, Zone, tag_text};
 use crate::format::{ReasoningFormat, ToolSyntax};
@@ -6,7 +6,7 @@ use crate::tags::{Step, Tag, Token};
 use crate::{hermes, native, xml};
 
 impl Parser {
-    /// Whether what came is the beginning of a call's markup, or of a tag within a call.
+    /// Whether the text is the beginning of a call's markup, or of a tag within a call.
     pub(super) fn begins_call(&self, part: &str) -> bool {
         // A JSON object may be the answer itself.
         let section = self.trigger().is_some_and(|t| t.starts_with(part) && !t.starts_with('{'));
@@ -64,20 +64,20 @@ impl Parser {
             }
             Step::Text { end } => match self.streamed {
                 Streamed::Nothing => self.give_up(end),
-                // It broke off: what is out stays a call.
+                // It broke off: what has been emitted stays a call.
                 Streamed::To(sent) => self.end_of_call(sent),
             },
             Step::Skip { end } => self.skip_section(end),
         }
     }
 
-    /// Hands out what there is of a call's arguments.
+    /// Emits a call's arguments as far as they are certain.
     fn stream(&mut self) {
         let Some(Call::Native(scan)) = &self.call else { return };
         let sent = match self.streamed {
             Streamed::To(sent) => sent,
             Streamed::Nothing => {
-                let Some(name) = scan.begun(&self.held).map(|(name, _)| name) else { return };
+                let Some(name) = scan.started(&self.held).map(|(name, _)| name) else { return };
                 if self.tool(&name).is_none() {
                     return;
                 }
@@ -85,7 +85,7 @@ impl Parser {
                 0
             }
         };
-        let Some((_, span)) = scan.begun(&self.held) else { return };
+        let Some((_, span)) = scan.started(&self.held) else { return };
         let end = if span.is_empty() { self.held.len() } else { span.end };
         let from = sent.max(span.start);
         if from < end {
@@ -98,14 +98,14 @@ impl Parser {
         self.streamed = Streamed::To(from.max(end));
     }
 
-    /// What ends a section of calls is neither text nor call.
+    /// Skips the end of a section of calls, which is neither text nor call.
     fn skip_section(&mut self, end: usize) {
         self.call = None;
         self.again.push((self.held.split_off(end), 0));
         self.held.clear();
     }
 
-    /// Hands out what a call without a tool holds, while its end is not in sight.
+    /// Emits the content of a call without a tool, until its end may begin.
     fn quote(&mut self, token: Token) {
         let Some(Call::Xml(scan)) = &self.call else { return };
         if !scan.in_value() {
@@ -125,12 +125,12 @@ impl Parser {
         self.tools.iter().find(|t| t.name == name)
     }
 
-    /// The answer ended in a call.
+    /// The answer ended within a call.
     pub(super) fn end_call(&mut self) {
         let (end, nested) = match &mut self.call {
             Some(Call::Xml(scan)) => (scan.finish(), scan.nested()),
             Some(Call::Hermes(scan)) => (scan.finish(), false),
-            // Of a section that is not closed, nothing is left.
+            // The unclosed end of a section is dropped.
             Some(Call::Native(scan)) if scan.is_between() => return self.skip_section(self.held.len()),
             Some(Call::Native(_)) if self.streamed != Streamed::Nothing => {
                 return self.end_of_call(self.held.len());
@@ -141,7 +141,7 @@ impl Parser {
         match end {
             Some(end) => self.complete(end),
             None if nested && self.nesting && !self.quoted => {
-                // Something in a value was taken for a function and was none. From here on, nothing is.
+                // A value contained what looked like a function and was not. From here on, functions in values are ignored.
                 self.nesting = false;
                 self.call = None;
                 let held = std::mem::take(&mut self.held);
@@ -156,7 +156,7 @@ impl Parser {
         }
     }
 
-    /// The call ends at byte `end` of the held text; the rest is read again.
+    /// The call ends at byte `end` of the held text; the rest is parsed again.
     fn complete(&mut self, end: usize) {
         if self.streamed != Streamed::Nothing {
             return self.end_of_call(end);
@@ -176,7 +176,7 @@ impl Parser {
         self.end_of_call(end);
     }
 
-    /// The call is out, and ends at byte `end` of the held text; the rest is read again.
+    /// The emitted call ends at byte `end` of the held text; the rest is parsed again.
     fn end_of_call(&mut self, end: usize) {
         self.calls += 1;
         self.streamed = Streamed::Nothing;
@@ -199,7 +199,7 @@ impl Parser {
         self.held.clear();
     }
 
-    /// The held text up to byte `end` is text; the rest is read again.
+    /// The held text up to byte `end` is text; the rest is parsed again.
     fn give_up(&mut self, end: usize) {
         self.call = None;
         let rest = self.held.split_off(end);

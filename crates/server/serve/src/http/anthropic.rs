@@ -1,4 +1,4 @@
-//! Anthropic's endpoints: messages, and how many tokens they have.
+//! Anthropic's endpoints: messages and token counts.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::generate::answer;
 use super::openai::keep_nothing;
 use super::reply::{Form, SSE};
 use super::routed;
-use super::routed::Asked;
+use super::routed::TextEndpoint;
 use super::tokens::count_prompt;
 use crate::app::App;
 
@@ -29,7 +29,7 @@ const MESSAGES: Form = Form {
 pub async fn create_message(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let parse = messages::parse;
-        answer(c, Asked { dialect: Wire::AnthropicMessages, parse, form: MESSAGES }).await
+        answer(c, TextEndpoint { dialect: Wire::AnthropicMessages, parse, form: MESSAGES }).await
     })
     .await
 }

@@ -1,5 +1,5 @@
-//! Bodies of requests: read with limits for length and time, within one memory budget for all of them, and only where
-//! they say that they are JSON. Used by all endpoints that take one.
+//! Request bodies: reads them with limits on length and time and within a shared memory budget, and refuses those that claim not to be
+//! JSON. Used by all endpoints with a body.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -25,33 +25,33 @@ use crate::connections::{Activity, BodyError};
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::observed::observed;
 
-/// Browsers say with it where a request comes from.
+/// Sent by browsers: the relation between the page and this server.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// When a client may come again whose connection was needed.
+/// `Retry-After` for a client whose connection was evicted.
 const RETRY_S: u64 = 1;
-/// Longer bodies are read where they hold nobody up.
+/// Longer bodies are parsed on the blocking pool.
 const PARSE_INLINE_MAX: usize = 256 << 10;
 
-/// The model that a path names; it beats the one that the body names.
+/// A model named by the path; it takes precedence over the body's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathModel(pub String);
 
-/// A body that has come, with its memory permit.
+/// A complete body, with its memory permit.
 #[derive(Debug)]
-pub struct Held {
+pub struct BufferedBody {
     bytes: Vec<u8>,
     share: MemoryPermit,
     memory_budget: MemoryBudget,
 }
 
-impl Held {
-    /// Whether the object has a field of its own.
+impl BufferedBody {
+    /// Whether the JSON object has this field.
     pub fn has(&self, field: &str) -> bool {
         serde_json::from_slice::<HashMap<Cow<'_, str>, &RawValue>>(&self.bytes)
             .is_ok_and(|o| o.contains_key(field))
     }
 
-    /// The model that it names.
+    /// The value of the field `model`.
     pub fn model(&self) -> Option<String> {
         #[derive(serde::Deserialize)]
         struct Named {
@@ -65,14 +65,14 @@ impl Held {
         (self.bytes.into(), self.share)
     }
 
-    /// The same body with the model that the path names.
-    pub fn naming(self, model: &PathModel) -> Self {
-        self.saying(&[("model", model.0.as_str().into())])
+    /// The same body with the path's model.
+    pub fn with_model(self, model: &PathModel) -> Self {
+        self.with_fields(&[("model", model.0.as_str().into())])
     }
 
-    /// The same body with these fields.
-    pub fn saying(self, fields: &[(&str, Value)]) -> Self {
-        Self { bytes: with_fields(self.bytes, fields), ..self }
+    /// The same body with these fields set.
+    pub fn with_fields(self, fields: &[(&str, Value)]) -> Self {
+        Self { bytes: insert_fields(self.bytes, fields), ..self }
     }
 
     fn push(&mut self, data: &[u8], bytes_max: usize) -> Result<(), ApiError> {
@@ -86,25 +86,25 @@ impl Held {
     }
 }
 
-/// A body with what the path says in it. What is no object is left for the endpoint to complain about.
-fn with_fields(body: Vec<u8>, said: &[(&str, Value)]) -> Vec<u8> {
+/// Sets fields of a body. A body that is not an object is returned as it is: the endpoint refuses it.
+fn insert_fields(body: Vec<u8>, added: &[(&str, Value)]) -> Vec<u8> {
     let Ok(mut fields) = serde_json::from_slice::<BTreeMap<String, &RawValue>>(&body) else {
         return body;
     };
     let raw = |value: &Value| serde_json::value::to_raw_value(value).ok();
-    let values: Vec<_> = said.iter().filter_map(|(name, value)| Some((*name, raw(value)?))).collect();
+    let values: Vec<_> = added.iter().filter_map(|(name, value)| Some((*name, raw(value)?))).collect();
     for (name, value) in &values {
         fields.insert((*name).into(), value);
     }
     serde_json::to_vec(&fields).unwrap_or_else(|_| body.clone())
 }
 
-/// The body of a request.
+/// Reads the body of a request.
 pub async fn read(
     request: Request,
     bytes_max: usize,
     memory_budget: &MemoryBudget,
-) -> Result<Held, ApiError> {
+) -> Result<BufferedBody, ApiError> {
     let (head, body) = request.into_parts();
     check_type(&head.headers)?;
     let length = head.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
@@ -114,12 +114,19 @@ pub async fn read(
     gather(body, bytes_max, memory_budget).await
 }
 
-async fn gather(mut body: Body, bytes_max: usize, memory_budget: &MemoryBudget) -> Result<Held, ApiError> {
-    let mut held =
-        Held { bytes: Vec::new(), share: MemoryPermit::default(), memory_budget: memory_budget.clone() };
+async fn gather(
+    mut body: Body,
+    bytes_max: usize,
+    memory_budget: &MemoryBudget,
+) -> Result<BufferedBody, ApiError> {
+    let mut held = BufferedBody {
+        bytes: Vec::new(),
+        share: MemoryPermit::default(),
+        memory_budget: memory_budget.clone(),
+    };
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let frame = frame.map_err(|e| broken(&e))?;
-        // Trailers say nothing to us.
+        // Trailers are ignored.
         if let Ok(data) = frame.into_data() {
             held.push(&data, bytes_max)?;
         }
@@ -127,7 +134,7 @@ async fn gather(mut body: Body, bytes_max: usize, memory_budget: &MemoryBudget) 
     Ok(held)
 }
 
-/// Why no more of a body comes; `connections` says how long one is waited for.
+/// The error for a body that could not be read to its end.
 pub fn broken(e: &(dyn std::error::Error + 'static)) -> ApiError {
     let mut causes = std::iter::successors(Some(e), |e| e.source());
     let why = causes.find_map(|e| e.downcast_ref::<BodyError>());
@@ -149,12 +156,12 @@ fn too_large(bytes_max: usize) -> ApiError {
     )
 }
 
-/// What programs send that mean nothing by it: curl's `-d`, and several libraries' bytes.
+/// Content types that clients send by default, whatever the body: curl's `-d`, and several libraries for bytes.
 const UNTYPED: [&str; 4] =
     ["application/x-www-form-urlencoded", "application/octet-stream", "text/plain", "text/json"];
 
-/// A web page must say that a body is JSON: browsers send other types to any address without asking it first, and name the page in `Origin`.
-/// Others need not say (litellm's client for Ollama does not), or may say what means nothing.
+/// Web pages must declare JSON: for other types browsers send the request without a preflight. Pages are recognised by `Origin`. Other
+/// clients may omit the type (litellm's client for Ollama does) or send a default one.
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let unsupported = |what: String| {
         let error = ApiError::new(ErrorKind::InvalidRequest, what);
@@ -182,16 +189,16 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// Reads a body by its dialect's rules. The memory permit that comes with it must live as long as what was read.
+/// Parses a body by its dialect's rules. The returned memory permit must live as long as the result.
 pub async fn parse<T: Send + 'static>(
-    body: Held,
+    body: BufferedBody,
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, MemoryPermit), ApiError> {
-    let Held { bytes, mut share, memory_budget } = body;
+    let BufferedBody { bytes, mut share, memory_budget } = body;
     Ok((parse_bytes(&memory_budget, &mut share, bytes.into(), with).await?, share))
 }
 
-/// The same of bytes that are kept beside what is made of them, with their permit of `memory_budget`.
+/// The same for bytes that are kept beside the result, with their permit.
 pub async fn parse_bytes<T: Send + 'static>(
     memory_budget: &MemoryBudget,
     share: &mut MemoryPermit,
@@ -212,7 +219,7 @@ pub async fn parse_bytes<T: Send + 'static>(
     parsed
 }
 
-/// Around all endpoints: where `answer` comes before all of its request has come, the connection ends behind it.
+/// Middleware: if `answer` is ready before the whole request has arrived, the connection is closed after it.
 pub async fn part<F: Future<Output = Response>>(
     request: Request,
     answer: impl FnOnce(Request) -> F,
@@ -239,7 +246,7 @@ mod tests {
     #[test]
     fn the_path_s_model_beats_the_body_s() {
         let with =
-            |body: &str| String::from_utf8(with_fields(body.into(), &[("model", "m\"".into())])).unwrap();
+            |body: &str| String::from_utf8(insert_fields(body.into(), &[("model", "m\"".into())])).unwrap();
         assert_eq!(with(r#"{"a": 1.0,"model":"x"}"#), r#"{"a":1.0,"model":"m\""}"#);
         assert_eq!(with("[1]"), "[1]");
     }

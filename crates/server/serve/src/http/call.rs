@@ -1,4 +1,4 @@
-//! A request with a body, as endpoints take it. Used by all of them.
+//! A request with its body, as all endpoints receive it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use hyper::HeaderMap;
 use octet_api::ApiError;
 
 use super::Dialect;
-use super::body::{self, Held, PathModel};
+use super::body::{self, BufferedBody, PathModel};
 use crate::app::App;
 use crate::gateway::Caller;
 use crate::ops::Trace;
 
 /// A request.
 pub struct Call {
-    /// What requests share.
+    /// The shared state.
     pub app: Arc<App>,
-    /// Its name and figures.
+    /// Its id and figures for the log.
     pub trace: Trace,
-    /// Who asks.
+    /// The authenticated client.
     pub caller: Caller,
     /// Its headers.
     pub headers: HeaderMap,
-    /// Its body; JSON, or meant to be.
-    pub body: Held,
+    /// Its body, which should be JSON.
+    pub body: BufferedBody,
 }
 
-/// Reads the body and answers; what goes wrong is said in the dialect of the path.
+/// Reads the body and answers; errors are written in the dialect of the path.
 pub async fn call<F, R>(app: Arc<App>, request: Request, answer: F) -> Response
 where
     F: FnOnce(Call) -> R,
@@ -41,7 +41,7 @@ where
     let model = request.extensions().get::<PathModel>().cloned();
     let result = match body::read(request, app.options.body_bytes_max, &app.memory_budget).await {
         Ok(body) => {
-            let body = if let Some(model) = &model { body.naming(model) } else { body };
+            let body = if let Some(model) = &model { body.with_model(model) } else { body };
             answer(Call { app, trace: trace.clone(), caller, headers, body }).await
         }
         Err(e) => Err(e),
@@ -49,12 +49,12 @@ where
     result.unwrap_or_else(|e| dialect.error(&e, Some(&trace)))
 }
 
-/// Who asks, which the door has found out.
+/// The client, as found by the authorization middleware.
 pub fn caller(request: &Request) -> Caller {
     request.extensions().get::<Caller>().cloned().unwrap_or_default()
 }
 
-/// The request's name, which the outermost layer has given it.
+/// The request's id, as set by the outermost middleware.
 pub fn trace(request: &Request) -> Trace {
     request.extensions().get::<Trace>().cloned().unwrap_or_default()
 }

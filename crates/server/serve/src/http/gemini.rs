@@ -20,12 +20,12 @@ use super::gemini_path::{METHODS, Method, is_path};
 use super::generate::answer;
 use super::openai::keep_nothing;
 use super::reply::{Form, SSE};
-use super::routed::Asked;
+use super::routed::TextEndpoint;
 use super::tokens::count_prompt;
 use super::{Dialect, body, litellm, routed};
 use crate::app::App;
 use crate::pipeline;
-use crate::warnings::{messages, tell};
+use crate::warnings::{add_header, messages};
 
 /// Where clients of this dialect send their key.
 const KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
@@ -100,10 +100,10 @@ async fn of_model(
     call(app, request, |mut c: Call| async move {
         let said = [("model", Value::from(model)), ("stream", Value::from(method == Method::Stream))];
         let said = if matches!(method, Method::Generate | Method::Stream) { &said[..] } else { &said[..1] };
-        c.body = c.body.saying(said);
+        c.body = c.body.with_fields(said);
         match method {
             Method::Generate | Method::Stream => {
-                answer(c, Asked { dialect: Wire::Gemini, parse: gemini::parse, form }).await
+                answer(c, TextEndpoint { dialect: Wire::Gemini, parse: gemini::parse, form }).await
             }
             Method::CountTokens => count(c).await,
             Method::Embed => embedded(c, Wire::GeminiEmbed, embed::parse, embed::response).await,
@@ -138,7 +138,7 @@ async fn embedded(
     let index = c.app.find(&parsed.model)?;
     let vectors = pipeline::embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
     let mut response = json(200, write(&vectors).to_string());
-    tell(&mut response, messages(&parsed.warnings));
+    add_header(&mut response, messages(&parsed.warnings));
     Ok(response)
 }
 

@@ -1,4 +1,4 @@
-//! Requests for text: answered by the router, where there is one, or by a model here. Called by the endpoints that generate.
+//! Text generation: routed if there is a router, else by a local model. Called by the endpoints that generate.
 
 use std::sync::Arc;
 
@@ -9,26 +9,26 @@ use octet_api::core::GenerateRequest;
 
 use super::call::Call;
 use super::reply::{Form, respond};
-use super::routed::Asked;
+use super::routed::TextEndpoint;
 use super::{body, routed};
 use crate::app::App;
 use crate::memory_budget::MemoryPermit;
 use crate::ops::Trace;
 use crate::pipeline::Run;
 
-/// The header that asks why a prompt was not found in the cache.
+/// The header by which a client asks why its prompt was not in the cache.
 const EXPLAIN: &str = "x-octet-explain-cache";
 
-/// Answers a request: by the router, where there is one, or by a model here.
-pub async fn answer(c: Call, asked: Asked) -> Result<Response, ApiError> {
+/// Answers a request, through the router if there is one, else by a local model.
+pub async fn answer(c: Call, endpoint: TextEndpoint) -> Result<Response, ApiError> {
     if let Some(gateway) = c.app.gateway().cloned() {
-        return routed::asked(&gateway, c, asked).await;
+        return routed::generate(&gateway, c, endpoint).await;
     }
-    let parsed = body::parse(c.body, asked.parse).await?;
-    generate(c.app, c.trace, &c.headers, parsed, asked.form).await
+    let parsed = body::parse(c.body, endpoint.parse).await?;
+    generate(c.app, c.trace, &c.headers, parsed, endpoint.form).await
 }
 
-/// Answers a request, which comes with its memory permit, by a local model.
+/// Answers a request, which holds its memory permit, by a local model.
 pub async fn generate(
     app: Arc<App>,
     trace: Trace,

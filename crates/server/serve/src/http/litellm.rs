@@ -1,5 +1,5 @@
-//! The paths that clients of LiteLLM's proxy and of Azure use for the same endpoints: without `/v1`, with the model in the path.
-//! And what LiteLLM alone has: groups of models, counts of tokens. Called by the routes, for paths that are none of theirs.
+//! Other paths for the same endpoints, as clients of LiteLLM's proxy and of Azure use them: without `/v1`, or with the model in the
+//! path. Also LiteLLM's own endpoints: model groups, token counts. Called by the routes for paths that they do not know.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::call::{Call, call, caller};
 use super::error::json as json_response;
 use crate::app::App;
 
-/// What LiteLLM's proxy has and no other dialect does.
+/// Endpoints that only LiteLLM's proxy has.
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/model_group/info", get(groups)).route("/utils/token_counter", post(token_counter))
 }
 
-/// Leads a request to the path that the endpoint has here; `false` if its path is nobody's.
-pub fn lead(request: &mut Request) -> bool {
+/// Rewrites a request's path to the one that the endpoint has here; `false` if the path is unknown.
+pub fn rewrite_alias(request: &mut Request) -> bool {
     let Some((path, model)) = ours(request.uri().path()) else { return false };
     let query = request.uri().query().map_or(String::new(), |q| format!("?{q}"));
     let Ok(uri) = format!("{path}{query}").parse::<Uri>() else { return false };
@@ -35,7 +35,7 @@ pub fn lead(request: &mut Request) -> bool {
     true
 }
 
-/// What ends a path that has a model before it, and the endpoint that it means.
+/// Suffixes of paths with the model before them, and the endpoints they mean.
 const OPERATIONS: &[(&str, &str)] = &[
     ("/chat/completions", "/v1/chat/completions"),
     ("/completions", "/v1/completions"),
@@ -82,7 +82,7 @@ fn ours(path: &str) -> Option<(Cow<'static, str>, Option<String>)> {
     (!model.is_empty()).then(|| (to.into(), Some(decoded(model))))
 }
 
-/// A part of a path without its `%20`s.
+/// A path segment, percent-decoded.
 pub fn decoded(part: &str) -> String {
     let mut out = Vec::with_capacity(part.len());
     let mut rest = part.as_bytes();
@@ -102,7 +102,7 @@ pub fn decoded(part: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// `GET /model_group/info`: the names that clients ask for, with what is known of all deployments behind each.
+/// `GET /model_group/info`: the names that clients may ask for, each with metadata merged from all its deployments.
 pub async fn groups(State(app): State<Arc<App>>, request: Request) -> Response {
     let info = app.model_info(&caller(&request));
     let mut groups: Vec<Map<String, Value>> = Vec::new();
@@ -143,9 +143,9 @@ fn add(group: &mut Map<String, Value>, info: &Value) {
     }
 }
 
-/// What `/utils/token_counter` is asked.
+/// The body of `/utils/token_counter`.
 #[derive(Deserialize)]
-struct Counted {
+struct TokenCounterRequest {
     model: String,
     #[serde(default)]
     prompt: Option<String>,
@@ -155,11 +155,11 @@ struct Counted {
     contents: Option<Value>,
 }
 
-/// `POST /utils/token_counter`: about how many tokens a prompt has. `tokenizer_type` says that it is an estimate.
+/// `POST /utils/token_counter`: the number of tokens of a prompt; `tokenizer_type` tells whether it is estimated.
 pub async fn token_counter(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let (body, _share) = c.body.into_parts();
-        let asked: Counted = serde_json::from_slice(&body)
+        let asked: TokenCounterRequest = serde_json::from_slice(&body)
             .map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the body cannot be read: {e}")))?;
         if let Some(gateway) = c.app.gateway() {
             gateway.permit(&c.caller, gateway.name(&asked.model))?;
@@ -181,7 +181,7 @@ fn estimate(bytes: usize) -> usize {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// Bytes of all texts in a value; what a picture holds is none.
+/// Total length of all strings in a value in bytes; images count as 0.
 fn text_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) if text.starts_with("data:") => 0,

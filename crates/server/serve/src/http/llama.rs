@@ -17,14 +17,14 @@ use super::error::json as json_response;
 use super::generate::generate;
 use super::openai::keep_nothing;
 use super::reply::{Form, SSE};
-use super::status::{Which, about};
+use super::status::{ModelQuery, about};
 use super::tokens::permit;
 use super::{body, openai as openai_http, passed, routed};
 use crate::app::App;
 use crate::gateway::RequestContext;
 use crate::gateway::read::{Own, shallow};
 use crate::pipeline::{embed, rank};
-use crate::warnings::{messages, tell};
+use crate::warnings::{add_header, messages};
 
 const COMPLETION: Form = Form {
     writer: |r| Box::new(llama::Writer::new(r)),
@@ -38,8 +38,7 @@ pub async fn completion(State(app): State<Arc<App>>, request: Request) -> Respon
     call(app, request, |c: Call| answer(c, llama::completion)).await
 }
 
-/// `POST /completions`: llama-server's, and that of OpenAI's clients that leave out `/v1`. These name a model, and have no
-/// `n_predict`.
+/// `POST /completions`: llama-server's endpoint, and OpenAI's without `/v1`. A body with a model and without `n_predict` is OpenAI's.
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let is_native = c.body.has("n_predict") || !c.body.has("model");
@@ -76,7 +75,7 @@ pub async fn embedding(State(app): State<Arc<App>>, request: Request) -> Respons
     call(app, request, vectors).await
 }
 
-/// `POST /embeddings`: llama-server's, and that of OpenAI's clients that leave out `/v1`. Only the former has `content`.
+/// `POST /embeddings`: llama-server's endpoint, and OpenAI's without `/v1`. Only llama-server's has `content`.
 pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         if c.body.has("content") { vectors(c).await } else { openai_http::embed_inputs(c).await }
@@ -87,7 +86,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Respon
 async fn vectors(c: Call) -> Result<Response, ApiError> {
     let ((parsed, normalised), share) = body::parse(c.body, llama::embeddings).await?;
     if let Some(gateway) = c.app.gateway().cloned() {
-        // In words that others have, too.
+        // Translated to OpenAI's form, which other providers understand too.
         let asked = Value::Object(openai::embeddings::body(&parsed, &parsed.model)).to_string().into_bytes();
         let asker = RequestContext {
             trace: &c.trace,
@@ -103,7 +102,7 @@ async fn vectors(c: Call) -> Result<Response, ApiError> {
     let parsed = Arc::new(parsed);
     let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), !normalised).await?;
     let mut response = json_response(200, llama::vectors(&vectors));
-    tell(&mut response, messages(&parsed.warnings));
+    add_header(&mut response, messages(&parsed.warnings));
     Ok(response)
 }
 
@@ -122,7 +121,7 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
         let bill = match c.app.gateway() {
             Some(gateway) => {
                 let asked = shallow(gateway.name(&parsed.model).into());
-                // Each document's prompt has the query.
+                // Each document's prompt contains the query.
                 let texts = parsed.documents.iter().map(|d| d.len() + parsed.query.len());
                 gateway.authorize(&c.caller, &asked, texts.sum::<usize>() as u64)?
             }
@@ -136,16 +135,16 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
             bill.settle(Some(&usage), 0);
         }
         let mut response = json_response(200, rerank::response(&parsed, &ranking)?);
-        tell(&mut response, messages(&parsed.warnings));
+        add_header(&mut response, messages(&parsed.warnings));
         Ok(response)
     })
     .await
 }
 
-/// `GET /slots`: as many as answers are generated at once. Requests are not tied to them, so only how many are at work is known.
+/// `GET /slots`: one for each concurrent answer. Requests are not bound to slots, so only the number of busy ones is exact.
 pub async fn slots(
     State(app): State<Arc<App>>,
-    which: Result<Query<Which>, QueryRejection>,
+    which: Result<Query<ModelQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
     about(&app, which, &request, |index| slot_states(&app, index))

@@ -1,7 +1,7 @@
-//! The routes: which path is answered by whom, and what every request passes first. Given to `server`.
+//! The routes: paths and their endpoints, and the middleware around them. Used by `server`.
 //!
-//! From the outside in: the access line and the request's name; the end of connections whose requests were not read to their
-//! end; CORS; keys; the endpoint.
+//! Middleware, outermost first: the access log line and the request id; closing connections whose requests were not read to
+//! their end; CORS; API keys; then the endpoint.
 
 mod admin;
 mod anthropic;
@@ -47,7 +47,7 @@ pub use error::Dialect;
 use error::METHOD_NOT_ALLOWED;
 pub use response_store::ResponseStore;
 
-/// Paths that need no key: whether the server is there is no secret, and the pages ask for a key themselves.
+/// Paths that need no key: health is public, and the pages ask for a key themselves.
 const OPEN: &[&str] = &[
     "/",
     "/admin",
@@ -58,12 +58,12 @@ const OPEN: &[&str] = &[
     "/health/liveness",
     "/health/readiness",
 ];
-/// When a client may come again for whom there was no connection.
+/// `Retry-After` for clients that got no connection.
 const RETRY_FULL_S: u64 = 1;
-/// How long a browser remembers what it may do.
+/// How long a browser may cache the answer to a CORS preflight.
 const CORS_AGE: Duration = Duration::from_secs(3600);
 
-/// All routes. `openapi.json` describes each (a test looks).
+/// All routes. `openapi.json` describes each (a test checks it).
 pub fn routes(app: Arc<App>) -> Router {
     let router = Router::new()
         .route("/v1/chat/completions", post(openai::chat_completions))
@@ -72,7 +72,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
         .route("/v1/embeddings", post(openai::embeddings_of))
         .route("/v1/models", get(openai::list_models))
-        // Names of models may have slashes.
+        // Model names may contain slashes.
         .route("/v1/models/{*id}", get(openai::one_model))
         .route("/completion", post(llama::completion))
         .route("/completions", post(llama::completions))
@@ -120,9 +120,9 @@ pub fn routes(app: Arc<App>) -> Router {
         .merge(passed::routes())
         .merge(admin::routes())
         .method_not_allowed_fallback(wrong_method);
-    // Paths of other programs lead to the same endpoints; only what is nowhere else is looked up among them.
-    let known = router.clone().fallback(nowhere).with_state(Arc::clone(&app));
-    let router = router.fallback(move |request| elsewhere(known.clone(), request));
+    // Other programs' paths for the same endpoints are tried only when no route matches.
+    let known = router.clone().fallback(not_found).with_state(Arc::clone(&app));
+    let router = router.fallback(move |request| alias_or_not_found(known.clone(), request));
     layered(router, app)
 }
 
@@ -131,33 +131,33 @@ pub fn full(app: Arc<App>) -> Router {
     let router = Router::new()
         .route("/health", get(status::health))
         .route("/metrics", get(status::metrics))
-        .fallback(no_room);
+        .fallback(too_many_connections);
     layered(router, app)
 }
 
-/// What every request passes first.
+/// Adds the middleware that every request passes.
 fn layered(router: Router<Arc<App>>, app: Arc<App>) -> Router {
     let state = Arc::clone(&app);
-    // Each layer costs a request a few allocations, so what can be one is one.
+    // Each layer costs a request a few allocations, so they are merged where possible.
     let has_keys = app.gateway().map_or(!app.options.keys.is_empty(), |g| !g.is_open());
     let router = match cors(&app.options.cors_origins, has_keys) {
-        Some(cors) => router.layer(from_fn_with_state(state, door)).layer(cors).layer(from_fn(outside)),
-        None => router.layer(from_fn_with_state(state, entrance)),
+        Some(cors) => router.layer(from_fn_with_state(state, authorize)).layer(cors).layer(from_fn(log_only)),
+        None => router.layer(from_fn_with_state(state, log_and_authorize)),
     };
     router.with_state(app)
 }
 
-async fn entrance(state: State<Arc<App>>, request: Request, next: Next) -> Response {
-    ops::log(request, |request| body::part(request, |request| door(state, request, next))).await
+async fn log_and_authorize(state: State<Arc<App>>, request: Request, next: Next) -> Response {
+    ops::log(request, |request| body::part(request, |request| authorize(state, request, next))).await
 }
 
-/// The same without the door, which is behind CORS then.
-async fn outside(request: Request, next: Next) -> Response {
+/// Without CORS, [`authorize`] runs in the same layer; with it, this runs outside and [`authorize`] inside.
+async fn log_only(request: Request, next: Next) -> Response {
     ops::log(request, |request| body::part(request, |request| next.run(request))).await
 }
 
-/// Which web pages may use the server: those that are named; without any of these all where a key is needed, for a page has
-/// none but what its user gives it, and otherwise none. Browsers ask first.
+/// Which web pages may use the server: the configured origins. Without any, all pages if a key is needed (a page has only the key
+/// that its user gives it), and otherwise none. Browsers send a preflight request first.
 fn cors(origins: &[String], has_keys: bool) -> Option<CorsLayer> {
     let origin = if origins.iter().any(|o| o == "*") || (origins.is_empty() && has_keys) {
         AllowOrigin::any()
@@ -168,7 +168,7 @@ fn cors(origins: &[String], has_keys: bool) -> Option<CorsLayer> {
         }
         AllowOrigin::list(known)
     };
-    let told = [
+    let exposed = [
         "x-request-id",
         "x-octet-cache-miss",
         "x-octet-warning",
@@ -179,12 +179,12 @@ fn cors(origins: &[String], has_keys: bool) -> Option<CorsLayer> {
         "retry-after",
     ]
     .map(HeaderName::from_static);
-    let layer = CorsLayer::new().allow_origin(origin).expose_headers(told).max_age(CORS_AGE);
+    let layer = CorsLayer::new().allow_origin(origin).expose_headers(exposed).max_age(CORS_AGE);
     Some(layer.allow_methods(AllowMethods::mirror_request()).allow_headers(AllowHeaders::mirror_request()))
 }
 
-/// Lets in who may come in.
-async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+/// Checks the origin and the API key of a request.
+async fn authorize(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     gemini::take_key(&mut request);
     let path = request.uri().path();
     let options = &app.options;
@@ -212,10 +212,10 @@ async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> 
     Dialect::of(path).error(&ApiError::new(ErrorKind::Authentication, what), Some(&trace(&request)))
 }
 
-/// A request for another program's path of an endpoint, or for nothing.
-async fn elsewhere(mut known: Router, mut request: Request) -> Response {
-    if !litellm::lead(&mut request) {
-        return nowhere(request).await;
+/// A request for another program's name of an endpoint, or for an unknown path.
+async fn alias_or_not_found(mut known: Router, mut request: Request) -> Response {
+    if !litellm::rewrite_alias(&mut request) {
+        return not_found(request).await;
     }
     match known.call(request).await {
         Ok(response) => response,
@@ -223,31 +223,31 @@ async fn elsewhere(mut known: Router, mut request: Request) -> Response {
     }
 }
 
-async fn nowhere(request: Request) -> Response {
+async fn not_found(request: Request) -> Response {
     let path = request.uri().path();
     let dialect = Dialect::of(path);
     let error = if dialect == Dialect::Ollama {
-        ollama::unserved(path)
+        ollama::unsupported_path(path)
     } else {
-        let near = meant(path).map_or(String::new(), |near| format!(" (did you mean {}?)", shortened(&near)));
-        let what =
-            format!("there is nothing at {}{near}; GET /openapi.json lists what there is", shortened(path));
+        let near =
+            likely_path(path).map_or(String::new(), |near| format!(" (did you mean {}?)", shortened(&near)));
+        let what = format!("no endpoint at {}{near}; GET /openapi.json lists all endpoints", shortened(path));
         ApiError::new(ErrorKind::NotFound, what)
     };
     dialect.error(&error, Some(&trace(&request)))
 }
 
-/// The path of a client whose base URL has a slash or a `/v1` too much.
-fn meant(path: &str) -> Option<String> {
+/// The intended path, if a client's base URL has one slash or one `/v1` too many.
+fn likely_path(path: &str) -> Option<String> {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     parts.dedup_by(|a, b| a == b && *a == "v1");
     let near = format!("/{}", parts.join("/"));
     (parts.len() > 1 && near != path).then_some(near)
 }
 
-async fn no_room(State(app): State<Arc<App>>, request: Request) -> Response {
+async fn too_many_connections(State(app): State<Arc<App>>, request: Request) -> Response {
     let what = format!(
-        "all {} connections that the server takes are in use (--max-connections); try again",
+        "all {} connections are in use (--max-connections); try again later",
         app.options.connections_max
     );
     let error = ApiError { retry_after_s: Some(RETRY_FULL_S), ..ApiError::new(ErrorKind::Overloaded, what) };
@@ -259,7 +259,7 @@ async fn wrong_method(request: Request) -> Response {
     let method = shortened(request.method().as_str());
     let near = if method == "GET" { "POST" } else { "GET" };
     let what = format!(
-        "{method} is not what {} takes; try {near}, or see GET /openapi.json, which lists what there is",
+        "{} does not accept {method}; try {near}, or see GET /openapi.json, which lists all endpoints",
         shortened(path)
     );
     let error = ApiError::new(ErrorKind::InvalidRequest, what);

@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::gateway::read::{Own, split};
 use crate::gateway::{Caller, RequestContext};
 use crate::pipeline::{acquire_at, embed};
-use crate::warnings::{messages, tell};
+use crate::warnings::{add_header, messages};
 
 /// The Ollama whose endpoints these are: clients look whether theirs is new enough.
 const OLLAMA_VERSION: &str = "0.12.6";
@@ -106,7 +106,7 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
         let (index, parsed) = (c.app.find(&parsed.model)?, Arc::new(parsed));
         let out = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
         let mut response = json(200, vectors::response(&out));
-        tell(&mut response, messages(&parsed.warnings));
+        add_header(&mut response, messages(&parsed.warnings));
         Ok(response)
     })
     .await
@@ -162,6 +162,6 @@ pub async fn show(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 /// What Ollama has and we do not, by name.
-pub fn unserved(path: &str) -> ApiError {
-    ollama::error::unserved(path)
+pub fn unsupported_path(path: &str) -> ApiError {
+    ollama::error::unsupported_path(path)
 }

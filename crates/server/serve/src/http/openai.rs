@@ -1,4 +1,4 @@
-//! OpenAI's endpoints: chat, completions, embeddings, models. (`responses` has a file of its own.)
+//! OpenAI's endpoints: chat, completions, embeddings, models. (`responses` has its own file.)
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
 use super::generate::answer;
 use super::reply::{Form, SSE};
-use super::routed::Asked;
+use super::routed::TextEndpoint;
 use super::{Dialect, body, routed, streams};
 use crate::app::App;
 use crate::pipeline::embed;
-use crate::warnings::{messages, tell};
+use crate::warnings::{add_header, messages};
 
-/// For dialects that keep nothing.
+/// The `done` hook of dialects that store nothing.
 pub fn keep_nothing(_: &App, _: Option<&Arc<str>>, _: &GenerateRequest, _: &Answer) {}
 
 const CHAT: Form = Form {
@@ -41,7 +41,8 @@ const COMPLETIONS: Form = Form {
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let stream = streams::Named::of(&c)?;
-        let response = answer(c, Asked { dialect: Wire::OpenAiChat, parse: chat::parse, form: CHAT }).await?;
+        let response =
+            answer(c, TextEndpoint { dialect: Wire::OpenAiChat, parse: chat::parse, form: CHAT }).await?;
         match stream {
             Some(stream) => stream.keep(response),
             None => Ok(response),
@@ -55,10 +56,10 @@ pub async fn plain_completions(State(app): State<Arc<App>>, request: Request) ->
     call(app, request, complete).await
 }
 
-/// The same of a body that has come.
+/// The same for a body that is read already.
 pub async fn complete(c: Call) -> Result<Response, ApiError> {
     let parse = completions::parse;
-    answer(c, Asked { dialect: Wire::OpenAiCompletions, parse, form: COMPLETIONS }).await
+    answer(c, TextEndpoint { dialect: Wire::OpenAiCompletions, parse, form: COMPLETIONS }).await
 }
 
 /// `POST /v1/embeddings`
@@ -66,7 +67,7 @@ pub async fn embeddings_of(State(app): State<Arc<App>>, request: Request) -> Res
     call(app, request, embed_inputs).await
 }
 
-/// The same of a body that has come.
+/// The same for a body that is read already.
 pub async fn embed_inputs(c: Call) -> Result<Response, ApiError> {
     if let Some(gateway) = c.app.gateway().cloned() {
         return routed::ready(&gateway, c, Wire::OpenAiEmbeddings).await;
@@ -76,11 +77,11 @@ pub async fn embed_inputs(c: Call) -> Result<Response, ApiError> {
     let index = c.app.find(&parsed.model)?;
     let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
     let mut response = json(200, embeddings::response(&parsed, &vectors));
-    tell(&mut response, messages(&parsed.warnings));
+    add_header(&mut response, messages(&parsed.warnings));
     Ok(response)
 }
 
-/// Clients of Anthropic's and Gemini's APIs ask at the same address, and say who they are.
+/// Clients of Anthropic's and Gemini's APIs use the same path; their headers tell them apart.
 fn dialect_of(request: &Request) -> Dialect {
     let has = |name: &str| request.headers().contains_key(name);
     if has("anthropic-version") {
@@ -122,7 +123,7 @@ pub async fn one_model(
     json(200, one.to_string())
 }
 
-/// `GET /v1/model/info`, `/model/info`: where LiteLLM's clients look for windows, prices and abilities.
+/// `GET /v1/model/info`, `/model/info`: context windows, prices and abilities for LiteLLM's clients.
 pub async fn model_info(State(app): State<Arc<App>>, request: Request) -> Response {
     json(200, app.model_info(&caller(&request)).to_string())
 }

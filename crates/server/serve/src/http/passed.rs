@@ -244,7 +244,7 @@ async fn relay(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let answer = head.gateway.relay(named.as_deref(), method, &to, upload.as_ref(), &head.headers).await?;
     head.trace.note(|f| f.route = Some(answer.route));
     let headers = answer.raw.headers().clone();
-    Ok(routed::as_it_comes(&headers, (answer.raw, head.trace), |(mut raw, trace)| async move {
+    Ok(routed::stream_unread(&headers, (answer.raw, head.trace), |(mut raw, trace)| async move {
         let piece = raw.next().await?;
         Some((piece.map_err(|e| std::io::Error::other(e.message)), (raw, trace)))
     }))

@@ -1,5 +1,4 @@
-//! An answer on its way to the client, in whatever dialect: as a stream or whole. It knows nothing of who answers. Called by `generate` and
-//! `routed`.
+//! Sends an answer to the client, streamed or whole, in any dialect and from any source. Called by `generate` and `routed`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,45 +13,45 @@ use octet_api::dialect::StreamWriter;
 use octet_router::Piece;
 
 use super::error::json;
-use super::yield_to_others::others_turn;
+use super::yield_to_others::yield_to_others;
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::header::header_text;
-use crate::warnings::tell;
+use crate::warnings::add_header;
 
-/// A stream says that it is alive after so long without a token.
+/// A stream without a token for this long gets a keep-alive.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Bytes of a stream that are sent at once, about.
+/// Approximate number of bytes that a stream sends at once.
 const FRAME_BYTES: usize = 16 << 10;
 
-/// How a dialect answers.
+/// How a dialect writes answers.
 #[derive(Clone, Copy)]
 pub struct Form {
     /// Writes a stream.
     pub writer: fn(&GenerateRequest) -> Box<dyn StreamWriter>,
     /// Writes a whole answer.
     pub whole: fn(&GenerateRequest, &Answer) -> Vec<u8>,
-    /// What a stream is called.
+    /// The content type of its streams.
     pub stream_type: &'static str,
-    /// Takes note of a complete answer, and of the virtual key that it is for, if one asked.
+    /// Called with a complete answer and the virtual key it is for, if any.
     pub done: fn(&App, Option<&Arc<str>>, &GenerateRequest, &Answer),
 }
 
 /// Server-sent events.
 pub const SSE: &str = "text/event-stream";
-/// Lines of JSON.
+/// Newline-delimited JSON.
 pub const NDJSON: &str = "application/x-ndjson";
 
-/// Headers of answers: who answered, how that was found, and why the prompt was not found in the cache.
+/// Response headers: the model, its route, and why the prompt was not in the cache.
 const MODEL: HeaderName = HeaderName::from_static("x-octet-model");
 const ROUTE: HeaderName = HeaderName::from_static("x-octet-route");
 const MISS: HeaderName = HeaderName::from_static("x-octet-cache-miss");
 
-/// Whether an answer comes from the cache of responses, and its entry there; the second is LiteLLM's name.
+/// Whether the answer comes from the response cache, and its key there; the second header is LiteLLM's.
 const RESPONSE_CACHE: HeaderName = HeaderName::from_static("x-octet-response-cache");
 const RESPONSE_CACHE_KEY: HeaderName = HeaderName::from_static("x-litellm-cache-key");
 
-/// Answers with what `source` gives, in the form that the request asks for.
+/// Sends the answer of `source` in the form that the request asks for.
 pub async fn respond(
     app: &Arc<App>,
     mut source: impl AnswerSource,
@@ -68,7 +67,7 @@ pub async fn respond(
     Ok(response)
 }
 
-/// Writes what is known of an answer into its headers.
+/// Writes the facts about an answer into its headers.
 pub fn write_facts(facts: Facts, response: &mut Response) {
     for (name, text) in [(MODEL, facts.model), (ROUTE, facts.route), (MISS, facts.cache_miss)] {
         if let Some(value) = text.and_then(|t| HeaderValue::from_str(&header_text(&t)).ok()) {
@@ -82,10 +81,10 @@ pub fn write_facts(facts: Facts, response: &mut Response) {
             headers.insert(RESPONSE_CACHE_KEY, key);
         }
     }
-    tell(response, facts.warnings.iter().map(String::as_str));
+    add_header(response, facts.warnings.iter().map(String::as_str));
 }
 
-/// An answer in one piece.
+/// Sends an answer as one body.
 async fn whole(
     app: &App,
     mut source: impl AnswerSource,
@@ -97,7 +96,7 @@ async fn whole(
     while let Some(piece) = source.next().await {
         match piece {
             Piece::Event(event) => answer.push(&event),
-            // A whole answer comes in one.
+            // A raw whole answer is a single piece.
             Piece::Raw(bytes) => raw = Some(bytes),
         }
     }
@@ -116,16 +115,16 @@ async fn whole(
     Ok(json(200, body))
 }
 
-/// A stream that is being written. Dropped where the client is gone.
+/// A stream being written. Dropped when the client disconnects.
 struct Streaming<S> {
     app: Arc<App>,
     source: S,
     request: Arc<GenerateRequest>,
     form: Form,
     writer: Box<dyn StreamWriter>,
-    /// The provider writes the stream, its end included.
+    /// The provider writes the stream's bytes, including its end.
     is_raw: bool,
-    /// Gathered where it is to be kept.
+    /// Collected if the answer is to be stored.
     answer: Option<Answer>,
     began: bool,
     over: bool,
@@ -148,8 +147,8 @@ impl<S: AnswerSource> Streaming<S> {
         }
     }
 
-    /// Adds what is there already. The task that reads from another server hands on a piece at a time, and gets its turn in between:
-    /// to send each alone would take ten times as long. Tokens of a model here are there when they are, and nobody is waited for.
+    /// Adds the pieces that are available now. For a remote answer, yields between pieces so that the task that reads them runs:
+    /// sending each alone would take ten times as long. A local model's tokens are not waited for.
     async fn gather(&mut self, out: &mut Vec<u8>) {
         let mut waited = false;
         while out.len() < FRAME_BYTES {
@@ -160,7 +159,7 @@ impl<S: AnswerSource> Streaming<S> {
                 }
                 None if waited || !self.source.is_remote() => return,
                 None => {
-                    others_turn().await;
+                    yield_to_others().await;
                     waited = true;
                 }
             }
@@ -194,7 +193,7 @@ impl<S: AnswerSource> Streaming<S> {
                 }
                 Ok(Some(piece)) => {
                     self.write(&piece, &mut out);
-                    // The first goes out at once.
+                    // The first piece is sent at once.
                     if std::mem::replace(&mut self.began, true) {
                         self.gather(&mut out).await;
                     }
@@ -206,7 +205,7 @@ impl<S: AnswerSource> Streaming<S> {
     }
 }
 
-/// An answer in pieces.
+/// Sends an answer as a stream.
 fn stream(app: Arc<App>, source: impl AnswerSource, request: Arc<GenerateRequest>, form: Form) -> Response {
     let writer = (form.writer)(&request);
     let answer = request.store.then(Answer::default);
@@ -219,13 +218,13 @@ fn stream(app: Arc<App>, source: impl AnswerSource, request: Arc<GenerateRequest
     streamed(Body::from_stream(bytes), form)
 }
 
-/// A stream's head with this body.
+/// A streaming response with this body.
 pub fn streamed(body: Body, form: Form) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.stream_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // nginx would gather a stream otherwise.
+    // Stops nginx from buffering the stream.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

@@ -1,4 +1,4 @@
-//! OpenAI's responses: generated, kept where the client asks for it, given again, forgotten.
+//! OpenAI's Responses API: creating, storing, returning and deleting responses.
 
 use std::sync::Arc;
 
@@ -71,16 +71,16 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     .await
 }
 
-/// Whether a provider that has responses itself gets a request as it is, and keeps what there is to keep. What goes on with a response
-/// that is kept here is answered from here.
+/// Whether a request is forwarded to a provider that has the Responses API and stores them itself. Requests that continue a response
+/// stored here are answered here.
 fn passes(app: &App, gateway: &Gateway, caller: &Caller, body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
-    struct Asked {
+    struct Fields {
         model: String,
         #[serde(default)]
         previous_response_id: Option<String>,
     }
-    let Ok(asked) = serde_json::from_slice::<Asked>(body) else { return false };
+    let Ok(asked) = serde_json::from_slice::<Fields>(body) else { return false };
     let kept_here = asked.previous_response_id.is_some_and(|id| app.kept.get(&id, caller).is_some());
     !kept_here && gateway.passes(gateway.name(&asked.model), Wire::OpenAiResponses)
 }
@@ -90,7 +90,7 @@ fn missing(id: &str) -> ApiError {
     ApiError::new(ErrorKind::NotFound, what)
 }
 
-/// What is kept comes as it is: no stream of it, no parts.
+/// Stored responses are returned whole: streaming or parts of them are refused.
 fn no_query(request: &Request) -> Result<(), ApiError> {
     let Some(name) = request.uri().query().and_then(|q| q.split(['=', '&']).find(|n| !n.is_empty())) else {
         return Ok(());

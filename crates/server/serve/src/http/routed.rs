@@ -1,4 +1,4 @@
-//! Requests that the router answers, where there is one. Called by the endpoints.
+//! Requests answered through the router. Called by the endpoints if there is one.
 
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ use crate::app::App;
 use crate::gateway::read::{self, Own};
 use crate::gateway::{Caller, Gateway, Lookup, RequestContext, RoutedRequest};
 
-/// A request for text as an endpoint takes it.
-pub struct Asked {
-    /// What it is written in.
+/// An endpoint that generates text.
+pub struct TextEndpoint {
+    /// The dialect of its requests.
     pub dialect: Wire,
-    /// Reads it.
+    /// Parses a request.
     pub parse: fn(&[u8]) -> Result<GenerateRequest, ApiError>,
     /// Writes its answer.
     pub form: Form,
 }
 
-/// A request for text. Little is read of it where a provider of its dialect answers.
-pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Response, ApiError> {
-    let Asked { dialect, parse, form } = asked;
+/// Answers a request for text. It is read only partly if a provider of its dialect answers.
+pub async fn generate(gateway: &Arc<Gateway>, c: Call, endpoint: TextEndpoint) -> Result<Response, ApiError> {
+    let TextEndpoint { dialect, parse, form } = endpoint;
     let Call { app, trace, caller, headers, body } = c;
     let (mut bytes, mut share) = body.into_parts();
     let mut own = Own::default();
@@ -43,7 +43,7 @@ pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Resp
     });
     let peeked = peeked.filter(|r| gateway.passes(&r.model, dialect));
     let request = match peeked {
-        // What nobody here understands goes on as it is, and is not gone on with where it breaks off.
+        // A body that cannot be parsed here is forwarded unchanged; its stream cannot be continued if it breaks off.
         Some(request) if request.stream && gateway.mends(&request.model) => {
             body::parse_bytes(&app.memory_budget, &mut share, bytes.clone(), parse).await.unwrap_or(request)
         }
@@ -54,7 +54,7 @@ pub async fn asked(gateway: &Arc<Gateway>, c: Call, asked: Asked) -> Result<Resp
     parsed(&app, gateway, asker, request, Some((dialect, bytes)), form).await
 }
 
-/// A request for text that is handed on as it is, if the model's providers speak its dialect.
+/// Forwards a request for text unchanged, if the model's providers speak its dialect.
 pub async fn passing(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
@@ -69,7 +69,7 @@ pub async fn passing(
     parsed(app, gateway, asker, request, Some((dialect, body)), form).await
 }
 
-/// A request for text that has been read. `original` is it as it came, where it may go on as that.
+/// Answers a parsed request for text. `original` has its bytes, if they may be forwarded unchanged.
 pub async fn parsed(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
@@ -95,13 +95,13 @@ pub async fn parsed(
         }
         routed_request.keep(lookup);
     }
-    // A stream says that it is alive while nobody has answered yet; then its headers cannot say who did.
+    // Streams get keep-alives until somebody answers; the headers are then already sent and cannot name the model.
     let most = routed_request.request().stream.then_some(KEEP_ALIVE);
     routed_request.decide(most).await?;
     respond(app, routed_request, form).await
 }
 
-/// A request whose answer comes in one piece, in its dialect, whoever answers: vectors, counts of tokens.
+/// Answers a request whose answer is one piece in its own dialect: embeddings, token counts.
 pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Response, ApiError> {
     let Call { app, trace, caller, headers, body } = c;
     let (body, share) = body.into_parts();
@@ -113,7 +113,7 @@ pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Res
     Ok(response)
 }
 
-/// The same as bytes.
+/// The same, as bytes.
 pub async fn bytes(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
@@ -122,7 +122,7 @@ pub async fn bytes(
     body: Bytes,
 ) -> Result<(Bytes, Facts), ApiError> {
     let Some(read::Peeked { request, own, body: left }) = read::peek(&body, dialect) else {
-        // To say what is wrong with it.
+        // Parsed fully to report what is wrong.
         let original = Original { dialect, headers: HeaderMap::new(), body, upload: None };
         let request = read::check(&original);
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
@@ -154,17 +154,17 @@ pub async fn bytes(
     Ok((out, facts))
 }
 
-/// What is known of an answer from the cache of responses.
+/// Facts about an answer from the response cache.
 fn from_cache(lookup: &Lookup) -> Facts {
     Facts { route: Some("cache".into()), response_cache: Some((lookup.key(), true)), ..Facts::default() }
 }
 
-/// A request as it came, without its headers.
+/// A request's bytes, without its headers.
 fn json_original((dialect, body): (Wire, Bytes)) -> Original {
     Original { dialect, headers: HeaderMap::new(), body, upload: None }
 }
 
-/// A request that nobody here understands: it goes on as it is, and so does what is answered, in the pieces in which it comes.
+/// Forwards a request that cannot be parsed here, and streams the answer back unread.
 pub async fn unread(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
@@ -172,13 +172,13 @@ pub async fn unread(
     request: GenerateRequest,
     original: Original,
 ) -> Result<Response, ApiError> {
-    // Handed out as it comes.
+    // The answer is streamed as it arrives.
     let request = GenerateRequest { stream: true, ..request };
     let mut routed_request = enter(app, gateway, asker.with_tags(), request, Some(original))?;
     routed_request.decide(None).await?;
     let facts = routed_request.facts();
     let headers = routed_request.headers().cloned().unwrap_or_default();
-    let mut response = as_it_comes(&headers, routed_request, |mut routed_request| async move {
+    let mut response = stream_unread(&headers, routed_request, |mut routed_request| async move {
         let piece = routed_request.next().await?;
         let piece = match piece {
             Piece::Raw(bytes) => Ok(bytes),
@@ -191,12 +191,12 @@ pub async fn unread(
     Ok(response)
 }
 
-/// Headers of another server's answer that are its client's business.
+/// Headers of a provider's answer that are passed on to the client.
 const PASSED_ON: [HeaderName; 4] =
     [CONTENT_TYPE, CONTENT_DISPOSITION, CACHE_CONTROL, HeaderName::from_static("openai-processing-ms")];
 
-/// An answer of which nothing is read.
-pub fn as_it_comes<S, F, R>(headers: &HeaderMap, source: S, next: F) -> Response
+/// Streams an answer without reading it.
+pub fn stream_unread<S, F, R>(headers: &HeaderMap, source: S, next: F) -> Response
 where
     S: Send + 'static,
     F: FnMut(S) -> R + Send + 'static,
@@ -211,7 +211,7 @@ where
     response
 }
 
-/// `original` gets the asker's headers.
+/// `original` gets the client's headers.
 fn enter(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
@@ -223,7 +223,7 @@ fn enter(
         "" => app.sole_name(asker.caller)?,
         name => gateway.name(name).to_string(),
     };
-    // How long a model stays is everybody's affair: no virtual key changes it.
+    // Keep-alive affects all clients: virtual keys cannot change it.
     let keep_alive = request.keep_alive.filter(|_| matches!(asker.caller, Caller::Trusted));
     let request = Arc::new(GenerateRequest { model, keep_alive, ..request });
     let headers = || asker.headers.clone();

@@ -104,7 +104,7 @@ const QUERY_ERROR_CHARS_MAX: usize = 200;
 /// Which model is asked about.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Which {
+pub struct ModelQuery {
     model: Option<String>,
 }
 
@@ -117,7 +117,7 @@ fn unreadable(e: &QueryRejection) -> ApiError {
 /// What is to be said about the model that is asked about, or the first.
 pub fn about(
     app: &App,
-    which: Result<Query<Which>, QueryRejection>,
+    which: Result<Query<ModelQuery>, QueryRejection>,
     request: &Request,
     tell: impl FnOnce(usize) -> Value,
 ) -> Response {
@@ -133,7 +133,7 @@ pub fn about(
 /// `GET /props`: what llama.cpp's clients look for.
 pub async fn props(
     State(app): State<Arc<App>>,
-    which: Result<Query<Which>, QueryRejection>,
+    which: Result<Query<ModelQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
     about(&app, which, &request, |index| properties(&app, index))
@@ -170,7 +170,7 @@ fn properties(app: &App, index: usize) -> Value {
 /// one that is not loaded.
 pub async fn experts(
     State(app): State<Arc<App>>,
-    which: Result<Query<Which>, QueryRejection>,
+    which: Result<Query<ModelQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
     about(&app, which, &request, |index| expert_usage(&app, index))
@@ -191,7 +191,7 @@ fn expert_usage(app: &App, index: usize) -> Value {
 /// `GET /metrics/history`: an hour of a few metrics of a model.
 pub async fn history(
     State(app): State<Arc<App>>,
-    which: Result<Query<Which>, QueryRejection>,
+    which: Result<Query<ModelQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
     about(&app, which, &request, |index| {

@@ -1,5 +1,4 @@
-//! Lets all other tasks that are ready have their turn. Used by `reply`, while it gathers what another server sent at
-//! once.
+//! Lets all other ready tasks run. Used by `reply` while it collects what another server has sent at once.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -9,32 +8,32 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// Whom the scheduler wakes: it remembers that it did, and wakes the task that polled last.
-struct Woken {
+/// A waker that remembers being woken, and wakes the task that polled last.
+struct WakeFlag {
     done: AtomicBool,
     task: AtomicWaker,
 }
 
-impl Wake for Woken {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.done.store(true, Ordering::Release);
         self.task.wake();
     }
 }
 
-/// Comes back when the scheduler does. `yield_now` alone comes back when it is polled a second time, and a server polls the body that it
-/// writes twice in a row.
-pub async fn others_turn() {
+/// Completes when the scheduler runs this task again. `tokio::task::yield_now` alone completes at its second poll, and hyper polls the
+/// body that it writes twice in a row.
+pub async fn yield_to_others() {
     let mut yielded = pin!(tokio::task::yield_now());
-    let mut woken: Option<Arc<Woken>> = None;
+    let mut woken: Option<Arc<WakeFlag>> = None;
     poll_fn(move |cx| match &woken {
         Some(w) => {
-            // Registered before the look: whoever sets it afterwards wakes this task.
+            // Registered before the check: a flag set later wakes this task.
             w.task.register(cx.waker());
             if w.done.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
         }
         None => {
-            let w = Arc::new(Woken { done: AtomicBool::new(false), task: AtomicWaker::new() });
+            let w = Arc::new(WakeFlag { done: AtomicBool::new(false), task: AtomicWaker::new() });
             w.task.register(cx.waker());
             let waker = Waker::from(Arc::clone(&w));
             woken = Some(w);
@@ -51,7 +50,7 @@ mod tests {
     #[tokio::test]
     async fn others_have_had_their_turn() {
         let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
-        let mut turn = pin!(others_turn());
+        let mut turn = pin!(yield_to_others());
         tokio::spawn(async move { said.send(()) });
         // Polled twice in a row it is still not over.
         let twice = poll_fn(|cx| {
@@ -74,7 +73,7 @@ mod tests {
     /// A body may be moved to another task between two polls: the last that polled is the one to wake.
     #[tokio::test]
     async fn who_polled_last_is_woken() {
-        let mut turn = pin!(others_turn());
+        let mut turn = pin!(yield_to_others());
         let [first, last] = [(); 2].map(|()| Arc::new(Flag(AtomicBool::new(false))));
         for flag in [&first, &last] {
             let waker = Waker::from(Arc::clone(flag));

@@ -1,5 +1,5 @@
-//! How a loaded model calls tools: in its chat template's own way, found by rendering, or in a generic one. Made when a model is
-//! loaded; used before a prompt is rendered.
+//! How tools are presented to a loaded model: in its chat template's own syntax, found by rendering, or in a generic one. Created when
+//! a model is loaded; used before a prompt is rendered.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,28 +12,28 @@ use octet_engine::tokenizer::Tokenizer;
 use octet_parser::{Derived, Format, History, Ids, ReasoningPlace, ToolSyntax, ToolsVariable, derive};
 use serde_json::{Map, Value};
 
-/// How tools reach the model, and how earlier calls do.
+/// How tools and earlier calls are presented to the model.
 #[derive(Debug, Default)]
 pub struct Tools {
-    shown: Shown,
+    shown: ToolDelivery,
     history: History,
     syntax: ToolSyntax,
 }
 
-/// How tools reach the model.
+/// How tools are presented to the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Shown {
+enum ToolDelivery {
     /// By its template, through this variable.
     Template(ToolsVariable),
-    /// The instructions describe them; calls are the template's.
+    /// Described in the instructions; calls use the template's syntax.
     Described,
-    /// The instructions describe them, and calls are text, in Hermes' syntax.
+    /// Described in the instructions; calls are text in Hermes' syntax.
     #[default]
     Generic,
 }
 
 impl Tools {
-    /// Reads it off a template; and how answers to it are read. `asked` is the syntax that the server's user names.
+    /// Derived from a template, with the parser for its answers. `asked` is the syntax that the server's user chose.
     pub fn of(
         template: &ChatTemplate,
         tokenizer: &Tokenizer,
@@ -56,37 +56,38 @@ impl Tools {
         let shown = match asked {
             Some(asked) => {
                 format.tools = asked.clone();
-                Shown::Template(derived.tools.unwrap_or(ToolsVariable::Tools))
+                ToolDelivery::Template(derived.tools.unwrap_or(ToolsVariable::Tools))
             }
-            None => shown(&format.tools, &derived),
+            None => delivery(&format.tools, &derived),
         };
-        if shown == Shown::Generic {
+        if shown == ToolDelivery::Generic {
             format.tools = ToolSyntax::Hermes;
         }
         (Self { shown, history: derived.history, syntax: format.tools.clone() }, format)
     }
 
-    /// The conversation as the template takes its tools, and what to tell the client about it.
+    /// The conversation with its tools described as the template needs it, and a warning for the client.
     pub fn describe<'a>(&self, chat: &'a Chat) -> (Cow<'a, Chat>, Option<Warning>) {
         match self.shown {
-            Shown::Template(_) => (Cow::Borrowed(chat), None),
-            Shown::Described => {
+            ToolDelivery::Template(_) => (Cow::Borrowed(chat), None),
+            ToolDelivery::Described => {
                 let arguments = Map::from_iter([("argument's name".to_string(), Value::from("value"))]);
                 chat.with_described_tools(&self.syntax.write(&[("tool's name".into(), arguments)]))
             }
-            Shown::Generic => chat.with_generic_tools(),
+            ToolDelivery::Generic => chat.with_generic_tools(),
         }
     }
 
-    /// Brings tools and earlier calls into the form that the template takes.
+    /// Converts tools and earlier calls to the form that the template expects.
     pub fn shape(&self, from: &mut TemplateChat) {
-        if let (Shown::Template(variable), Some(tools)) = (self.shown, from.tools.take()) {
+        if let (ToolDelivery::Template(variable), Some(tools)) = (self.shown, from.tools.take()) {
             give_tools(&mut from.variables, &mut from.tools, variable, tools);
         }
         if self.history.reasoning != ReasoningPlace::default() {
             from.messages.iter_mut().for_each(|m| move_reasoning(m, self.history.reasoning));
         }
-        if self.shown == Shown::Generic || !from.messages.iter().any(|m| m.get("tool_calls").is_some()) {
+        if self.shown == ToolDelivery::Generic || !from.messages.iter().any(|m| m.get("tool_calls").is_some())
+        {
             return;
         }
         if self.history.as_text {
@@ -99,7 +100,7 @@ impl Tools {
         self.rename(&mut from.messages);
     }
 
-    /// Gives calls the ids that the template takes, and messages without a text the content that it does.
+    /// Gives calls the ids, and messages without text the content, that the template expects.
     fn rename(&self, messages: &mut [Value]) {
         let mut ids: HashMap<String, String> = HashMap::new();
         let mut number = 0;
@@ -155,8 +156,8 @@ impl Tools {
     }
 }
 
-/// Puts a message's reasoning where the template reads it. Where a message has calls and says something, that is its reasoning to
-/// gpt-oss' template, which refuses both.
+/// Moves a message's reasoning to the field that the template reads. gpt-oss' template refuses a message with both text and calls; its
+/// text counts as reasoning.
 fn move_reasoning(message: &mut Value, place: ReasoningPlace) {
     let says = message["content"].as_str().is_some_and(|text| !text.is_empty());
     let Some(members) = message.as_object_mut() else { return };
@@ -167,17 +168,17 @@ fn move_reasoning(message: &mut Value, place: ReasoningPlace) {
     }
 }
 
-/// How tools reach a model that calls in this syntax.
-fn shown(syntax: &ToolSyntax, derived: &Derived) -> Shown {
+/// How tools are presented to a model with this call syntax.
+fn delivery(syntax: &ToolSyntax, derived: &Derived) -> ToolDelivery {
     match (derived.tools, syntax) {
-        (_, ToolSyntax::None) => Shown::Generic,
-        (Some(variable), _) => Shown::Template(variable),
-        (None, _) if derived.calls.is_some() => Shown::Described,
-        (None, _) => Shown::Generic,
+        (_, ToolSyntax::None) => ToolDelivery::Generic,
+        (Some(variable), _) => ToolDelivery::Template(variable),
+        (None, _) if derived.calls.is_some() => ToolDelivery::Described,
+        (None, _) => ToolDelivery::Generic,
     }
 }
 
-/// Gives tools to a template by the variable that it reads.
+/// Passes tools to a template in the variable that it reads.
 fn give_tools(
     variables: &mut Map<String, Value>,
     given: &mut Option<Vec<Value>>,
@@ -193,7 +194,7 @@ fn give_tools(
     }
 }
 
-/// Messages with one call each: those with several become several, each with the answer to its call behind it.
+/// Splits messages with several calls into one message per call, each followed by the call's result.
 fn one_by_one(messages: Vec<Value>) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::with_capacity(messages.len());
     for mut message in messages {
@@ -227,7 +228,7 @@ fn is_short(id: &str) -> bool {
     id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
-/// Nine letters and digits that depend on the id alone, so that a prompt begins the same at the next turn.
+/// A hash of the id, nine letters and digits, so that the prompt has the same prefix at the next turn.
 fn shortened(id: &str) -> String {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);

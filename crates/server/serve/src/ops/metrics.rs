@@ -283,7 +283,7 @@ impl Default for Metrics {
 
 /// What one request took, for [`Metrics::request`].
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Took {
+pub struct RequestCost {
     /// Tokens of prompts, and those of them that came from the cache.
     pub prompt_tokens: u64,
     /// See `prompt_tokens`.
@@ -328,7 +328,7 @@ impl Metrics {
     }
 
     /// A request came to its end.
-    pub fn request(&self, model: &Model, took: &Took) {
+    pub fn request(&self, model: &Model, took: &RequestCost) {
         self.counts.prompt_tokens.get_or_create(model).inc_by(took.prompt_tokens);
         self.counts.queries.get_or_create(model).inc_by(took.prompt_tokens);
         self.counts.hits.get_or_create(model).inc_by(took.cached_tokens);

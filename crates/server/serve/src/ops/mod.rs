@@ -1,4 +1,4 @@
-//! What runs the server well: metrics, access lines, keys. Used by `http` and the pipeline.
+//! Operations: metrics, access log, API keys, origin checks. Used by `http` and the pipeline.
 
 mod access;
 mod experts;
@@ -12,5 +12,5 @@ mod speculation;
 pub use access::{Trace, log};
 pub use experts::experts_json;
 pub use keys::Keys;
-pub use metrics::{Metrics, Model, Took};
+pub use metrics::{Metrics, Model, RequestCost};
 pub use origin::is_foreign;

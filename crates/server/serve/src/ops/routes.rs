@@ -1,4 +1,4 @@
-//! What the router did, as metrics. Counted by `gateway::routed_request`, once a request.
+//! Metrics of the router. Counted by `gateway::routed_request`, once per request.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Exposed;
 
-/// Names come from the configuration: clients cannot make more of them.
+/// Label values come from the configuration, so clients cannot create new ones.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
     group: String,
@@ -31,7 +31,7 @@ struct Failed {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Fell {
+struct FallbackLabels {
     to: String,
     why: &'static str,
 }
@@ -49,11 +49,11 @@ struct Decision {
 
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// All of them.
+/// All router metrics.
 pub struct RouteMetrics {
     requests: Family<Answered, Counter>,
     failures: Family<Failed, Counter>,
-    fallbacks: Family<Fell, Counter>,
+    fallbacks: Family<FallbackLabels, Counter>,
     cascades: Family<Verdict, Counter>,
     decisions: Family<Decision, Counter>,
     continued: Counter,
@@ -68,7 +68,7 @@ pub struct RouteMetrics {
 }
 
 impl RouteMetrics {
-    /// Made with all metrics.
+    /// Registers them.
     pub fn new(exposed: &mut Exposed) -> Self {
         let seconds: fn() -> Histogram = || Histogram::new(SECONDS);
         let out = Self {
@@ -122,12 +122,12 @@ impl RouteMetrics {
         out
     }
 
-    /// A request was answered from the cache of responses.
+    /// Counts a request answered from the response cache.
     pub fn cached(&self) {
         self.cached.inc();
     }
 
-    /// A request has come to its end, or its client to the end of its patience.
+    /// Counts a finished or cancelled request.
     pub fn count(&self, route: &Route, failed: bool, took: Duration, usage: Option<&Usage>) {
         for step in &route.steps {
             if let Some((by, verdict)) = step.decision() {
@@ -139,7 +139,7 @@ impl RouteMetrics {
                     self.failures.get_or_create(&failed).inc();
                 }
                 Step::Fallback { to, why, .. } => {
-                    self.fallbacks.get_or_create(&Fell { to: to.clone(), why }).inc();
+                    self.fallbacks.get_or_create(&FallbackLabels { to: to.clone(), why }).inc();
                 }
                 Step::Confidence { verdict, .. } => {
                     self.cascades.get_or_create(&Verdict { verdict }).inc();
@@ -176,7 +176,7 @@ impl RouteMetrics {
         self.generation_tokens.get_or_create(&label).inc_by(usage.completion_tokens);
     }
 
-    /// How it is now.
+    /// Updates the gauges.
     pub fn now(&self, busy: usize, reloads: u64, (cache_errors, dropped): (u64, u64)) {
         self.dropped.set(i64::try_from(dropped).unwrap_or(i64::MAX));
         self.cache_errors.set(i64::try_from(cache_errors).unwrap_or(i64::MAX));

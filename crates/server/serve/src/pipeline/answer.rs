@@ -1,4 +1,4 @@
-//! One answer as it comes from the engine, in the terms of the APIs. Fed by `run`.
+//! Turns the engine's events for one answer into the API's events. Used by `run`.
 
 use octet_api::core::{Event, FinishReason, RoutedExperts, TokenLogprob, TopLogprob};
 use octet_engine::engine::{self, Finish, TokenRoutes};
@@ -15,21 +15,21 @@ pub struct Choice {
     /// See [`Reader::single_call`].
     single_call: Option<(String, String)>,
     calls: u32,
-    /// Log-probabilities of tokens whose text is not out yet.
+    /// Log-probabilities of tokens whose text is not emitted yet.
     waiting: Vec<TokenLogprob>,
     logprobs: bool,
-    /// Ids are wanted.
+    /// The client wants token ids.
     tokens: bool,
     /// The last token.
     last: Option<u32>,
-    /// Tokens of reasoning.
+    /// Number of reasoning tokens.
     pub reasoning_tokens: u64,
-    /// Why it ended, once it has.
+    /// Why it ended, if it has.
     pub finish: Option<FinishReason>,
 }
 
 impl Choice {
-    /// An answer that has not begun.
+    /// A new answer.
     pub fn new(index: u32, reader: Option<&Reader>, logprobs: bool, tokens: bool) -> Self {
         let parser = reader.map(|r| Parser::new(r.format.clone(), r.start, r.tools.clone(), r.options));
         Self {
@@ -46,7 +46,7 @@ impl Choice {
         }
     }
 
-    /// The prompt, which the answer repeats.
+    /// Emits the prompt, if the answer repeats it.
     pub fn echo(&mut self, text: &str, logprobs: Vec<TokenLogprob>, out: &mut Vec<Event>) {
         let choice = self.index;
         if !logprobs.is_empty() {
@@ -55,7 +55,7 @@ impl Choice {
         out.push(Event::Text { choice, text: text.into() });
     }
 
-    /// One more token.
+    /// Processes a token.
     pub fn token(
         &mut self,
         tokenizer: &Tokenizer,
@@ -72,7 +72,7 @@ impl Choice {
         if self.tokens {
             out.push(Event::Tokens { choice: self.index, ids: vec![id] });
         }
-        // What ends an answer is no part of it.
+        // The end token is not part of the answer.
         if let Some(routes) = routes.filter(|_| !tokenizer.eos_ids().contains(&id)) {
             out.push(Event::RoutedExperts { choice: self.index, tokens: experts(tokenizer, id, routes) });
         }
@@ -86,7 +86,7 @@ impl Choice {
 
     fn text(&mut self, text: &str, out: &mut Vec<Event>) {
         match self.parser.take() {
-            None => self.say(text, out),
+            None => self.push_text(text, out),
             Some(mut parser) => {
                 parser.push(text, &mut |delta| self.delta(delta, out));
                 self.parser = Some(parser);
@@ -94,7 +94,7 @@ impl Choice {
         }
     }
 
-    fn say(&mut self, text: &str, out: &mut Vec<Event>) {
+    fn push_text(&mut self, text: &str, out: &mut Vec<Event>) {
         let choice = self.index;
         if !self.waiting.is_empty() {
             out.push(Event::Logprobs { choice, tokens: std::mem::take(&mut self.waiting) });
@@ -105,9 +105,9 @@ impl Choice {
     fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Event>) {
         let choice = self.index;
         match delta {
-            Delta::Content(text) => self.say(text, out),
+            Delta::Content(text) => self.push_text(text, out),
             Delta::Reasoning(text) => {
-                // Only what is said has log-probabilities in the APIs.
+                // The APIs report log-probabilities of emitted text only.
                 self.waiting.clear();
                 out.push(Event::Reasoning { choice, text: text.into() });
             }
@@ -125,7 +125,7 @@ impl Choice {
         }
     }
 
-    /// It is over.
+    /// The answer is complete.
     pub fn done(
         &mut self,
         tokenizer: &Tokenizer,
@@ -133,7 +133,7 @@ impl Choice {
         stop: Option<String>,
         out: &mut Vec<Event>,
     ) {
-        // What ends an answer is not part of it.
+        // The end token is not part of the answer.
         if self.last.is_some_and(|id| finish == Finish::StopToken || tokenizer.eos_ids().contains(&id)) {
             self.waiting.pop();
         }
@@ -190,7 +190,7 @@ fn experts(tokenizer: &Tokenizer, id: u32, routes: &TokenRoutes) -> RoutedExpert
     }
 }
 
-/// Log-probabilities of a prompt, whose first token has none.
+/// Log-probabilities of a prompt; its first token has none.
 pub fn prompt_logprobs(
     tokenizer: &Tokenizer,
     tokens: &[u32],

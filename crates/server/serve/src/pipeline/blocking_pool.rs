@@ -1,5 +1,5 @@
-//! Work that takes a processor for a while: templates and tokenizers. Every endpoint that has such work gives it to [`BlockingPool`],
-//! so that all of it together leaves the models room to compute.
+//! CPU-heavy work of requests: templates and tokenizers. All endpoints run it on [`BlockingPool`], so that the models keep enough
+//! processors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,38 +9,38 @@ use tokio::sync::Semaphore;
 
 use crate::memory_budget::MemoryPermit;
 
-/// Requests that may wait for their turn without a place in a model's queue: those that only count.
+/// Maximum number of waiting requests that hold no place in a model's queue: those that only count tokens.
 const WAITING_MAX: usize = 64;
-/// When one may come again for which there was no room.
+/// `Retry-After` if too many wait.
 const RETRY_S: u64 = 2;
-/// Requests with shorter bodies have a lane of their own: they take some milliseconds, and would wait for seconds behind long ones.
+/// Requests with shorter bodies have their own lane: they take milliseconds and would wait seconds behind long ones.
 const SHORT_BYTES: usize = 64 << 10;
 
-/// Does such work, so much of it at once.
+/// Runs such work with bounded concurrency.
 pub struct BlockingPool {
     short: Lane,
     long: Lane,
     waiting: Semaphore,
 }
 
-/// Turns, taken in the order in which they are asked for.
+/// A first-come, first-served queue.
 struct Lane {
     turns: Arc<Semaphore>,
-    /// Who only counts asks for a turn when the one before has had its own. So no more than one stands before a prompt.
+    /// Requests that only count queue one at a time, so at most one of them is ahead of a prompt.
     counting: Semaphore,
 }
 
-/// Tells work that nobody waits for it any more. Held by who waits.
-struct Waits(Arc<AtomicBool>);
+/// Sets the cancel flag when the caller is dropped.
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Waits {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl BlockingPool {
-    /// Does at most `at_once` at a time, and as much that is short.
+    /// Runs at most `at_once` jobs at a time, and as many short ones.
     pub fn new(at_once: usize) -> Self {
         let lane = || Lane { turns: Arc::new(Semaphore::new(at_once.max(1))), counting: Semaphore::new(1) };
         Self { short: lane(), long: lane(), waiting: Semaphore::new(WAITING_MAX) }
@@ -50,16 +50,15 @@ impl BlockingPool {
         if bytes < SHORT_BYTES { &self.short } else { &self.long }
     }
 
-    /// Does `work` for a request of this size in bytes on a thread that may block. The flag that it is given is set as soon as
-    /// the caller is dropped: then the client is gone. For requests that have a place in a model's queue, which bounds how many
-    /// wait here.
+    /// Runs `work` for a request of this size in bytes on a blocking thread. Its flag is set when the caller is dropped, that is, when
+    /// the client disconnects. For requests that hold a place in a model's queue, which bounds the number of waiting ones.
     pub async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
         work: impl FnOnce(&AtomicBool) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let turn = Arc::clone(&self.lane(bytes).turns).acquire_owned().await.map_err(|e| internal(&e))?;
-        let waits = Waits(Arc::default());
+        let waits = CancelOnDrop(Arc::default());
         let gone = Arc::clone(&waits.0);
         let done = tokio::task::spawn_blocking(move || {
             let out = if gone.load(Ordering::Relaxed) { Err(given_up()) } else { work(&gone) };
@@ -71,7 +70,7 @@ impl BlockingPool {
         out
     }
 
-    /// The same for requests that have no such place, with their memory permit; refused where too many wait already.
+    /// The same for requests without such a place, with their memory permit; refused if too many are waiting.
     pub async fn run_unqueued<T: Send + 'static>(
         &self,
         share: MemoryPermit,
@@ -93,7 +92,7 @@ impl BlockingPool {
     }
 }
 
-/// What work says that was given up. Nobody hears it.
+/// The result of cancelled work, which nobody reads.
 pub fn given_up() -> ApiError {
     ApiError::new(ErrorKind::Overloaded, "the request was given up")
 }

@@ -1,6 +1,6 @@
-//! One request at work: it waits for its model, plans, submits, and gives its answer's events. Driven by `http`.
+//! Runs one request: waits for its model, plans, submits, and yields its answer's events. Driven by `http`.
 //!
-//! The run is dropped where the client is gone; then the engine finds its listener closed, and drops the request.
+//! The run is dropped when the client disconnects; the engine then finds its event channel closed and cancels the request.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use octet_api::core::{Applied, Event, FinishReason, GenerateRequest, Input, Timings, Usage};
 use octet_api::{ApiError, ErrorKind, Warning};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
-use octet_engine::scheduler::Place;
+use octet_engine::scheduler::QueueSlot;
 use octet_router::Piece;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use uuid::Uuid;
@@ -22,10 +22,11 @@ use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::memory_budget::MemoryPermit;
 use crate::models::{AcquireError, Lease};
-use crate::ops::{Metrics, Model, Took, Trace};
+use crate::ops::{Metrics, Model, RequestCost, Trace};
 use crate::warnings::messages;
 
-/// Sends the engine's events, with the index of their prompt, to the task that reads them; there are never more than the answer has tokens.
+/// Sends the engine's events, with the index of their prompt, to the task that reads them; their number is bounded by the answer's
+/// length.
 pub(super) struct Sink {
     pub prompt: usize,
     pub to: UnboundedSender<(usize, engine::Event)>,
@@ -44,42 +45,42 @@ impl EventSink for Sink {
     }
 }
 
-/// A request that the engine works on.
+/// A running request.
 pub struct Run {
     app: Arc<App>,
-    /// Given back as soon as the engine is done: a client may take its time to read.
+    /// Released as soon as the engine is done: the client may read slowly.
     lease: Option<Lease>,
     waited: Duration,
     trace: Trace,
     label: Model,
-    /// The model's name as the client knows it.
+    /// The model's name as the client wrote it.
     name: String,
-    /// What is asked for. Its messages and prompts are only kept where the answer is to be stored.
+    /// The request. Its messages and prompts are kept only if the answer is to be stored.
     pub request: Arc<GenerateRequest>,
-    /// For the messages that are kept.
+    /// The memory permit of the kept messages.
     _share: MemoryPermit,
     to: UnboundedSender<(usize, engine::Event)>,
     events: UnboundedReceiver<(usize, engine::Event)>,
-    /// The first prompt's place in the queue, until that is there.
-    place: Option<Place>,
-    /// Prompts that the queue had no room for yet, and how many are with the engine.
+    /// The first prompt's queue slot, until it is submitted.
+    place: Option<QueueSlot>,
+    /// Prompts that did not fit into the queue yet, and the number of those submitted.
     later: VecDeque<(usize, Request)>,
     with_engine: usize,
-    /// Answers, those to a prompt one after the other.
+    /// The answers, ordered by prompt.
     choices: Vec<Choice>,
     n: usize,
     echo: Vec<(String, Vec<u32>)>,
-    /// What is repeated of the prompts has log-probabilities.
+    /// The repeated prompts get log-probabilities.
     scored: bool,
-    /// What is to be handed out.
+    /// Events that are ready for the client.
     ready: VecDeque<Event>,
-    /// Why the prompt was not found in the cache.
+    /// Why the prompt was not in the cache.
     pub miss: Option<String>,
-    /// What of the request has no effect.
+    /// Fields of the request that have no effect.
     pub warnings: Vec<String>,
-    /// The field that asks for that form.
+    /// The request field that asks for the constraint.
     form: Option<String>,
-    /// The prompts and settings as they are applied, until they are reported.
+    /// The prompts and settings as applied, until they are reported.
     applied: Option<Box<Applied>>,
     /// Tokens of each prompt that are done, and all of them.
     progress: Vec<(usize, usize)>,
@@ -87,7 +88,7 @@ pub struct Run {
     admitted_at: Option<Instant>,
     deadline: Option<tokio::time::Instant>,
     usage: Usage,
-    took: Took,
+    took: RequestCost,
     /// Guesses that were computed, and those that were right.
     draft: Option<(u64, u64)>,
     last_token: Option<Instant>,
@@ -197,7 +198,7 @@ impl Run {
                 reasoning_tokens: reader.as_ref().filter(|r| reasons(r)).map(|_| 0),
                 ..Usage::default()
             },
-            took: Took::default(),
+            took: RequestCost::default(),
             draft: None,
             last_token: None,
             admitted_at: None,
@@ -257,7 +258,7 @@ impl Run {
     pub fn try_next(&mut self) -> Option<Event> {
         while self.ready.is_empty() && !self.over {
             match self.events.try_recv() {
-                Ok((prompt, event)) => self.take(prompt, event),
+                Ok((prompt, event)) => self.handle_event(prompt, event),
                 Err(_) => break,
             }
         }
@@ -281,13 +282,13 @@ impl Run {
             None => self.events.recv().await,
         };
         match next {
-            Some((prompt, event)) => self.take(prompt, event),
+            Some((prompt, event)) => self.handle_event(prompt, event),
             // We hold a sender ourselves.
             None => self.fail(internal("the engine does not answer")),
         }
     }
 
-    fn take(&mut self, prompt: usize, event: engine::Event) {
+    fn handle_event(&mut self, prompt: usize, event: engine::Event) {
         let Some(lease) = &self.lease else { return };
         let model = Arc::clone(lease.model());
         let tokenizer = model.tokenizer();
@@ -446,8 +447,12 @@ impl Run {
             total_ms: ms(total),
             draft: self.draft,
         };
-        self.took =
-            Took { prompt_tokens: self.usage.prompt_tokens, cached_tokens: cached, total, ..self.took };
+        self.took = RequestCost {
+            prompt_tokens: self.usage.prompt_tokens,
+            cached_tokens: cached,
+            total,
+            ..self.took
+        };
         self.app.metrics.request(&self.label, &self.took);
         self.trace.note(|f| {
             f.cached = cached;

@@ -1,26 +1,25 @@
-//! What goes wrong with the cache's folder: says each kind once, with what to do about it, and when to try again. Used by
-//! `disk`.
+//! Failures of the cache's folder: reports each kind once, with what to do, and backs off before retries. Used by `disk`.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long nothing is written after a failure: twice as long after each.
+/// First pause before writing again after a failure; doubled after each further one.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What went wrong, as far as it makes a difference for who is to mend it.
+/// The kind of a failure, by what the user can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// No room on the disk, or none for this user.
+    /// The disk or the user's quota is full.
     Full,
-    /// The folder cannot be written to.
+    /// The folder is not writable.
     Denied,
-    /// The folder or a file is not there any more.
+    /// The folder or a file was deleted.
     Gone,
-    /// A file is not what was written.
+    /// A file is damaged.
     Damaged,
-    /// Anything else: the disk itself, most likely.
+    /// Another error, probably of the disk.
     Failed,
 }
 
@@ -36,11 +35,11 @@ impl Kind {
     }
 }
 
-/// What has gone wrong so far.
+/// Failures so far.
 #[derive(Debug)]
 pub struct DiskFaults {
     dir: PathBuf,
-    /// What was said: whether of writing, and the kind.
+    /// Reported failures: whether of a write, and the kind.
     said: Vec<(bool, Kind)>,
     pub(super) wait: Duration,
     pub(super) until: Option<Instant>,
@@ -51,27 +50,27 @@ impl DiskFaults {
         Self { dir, said: Vec::new(), wait: WAIT_MIN, until: None }
     }
 
-    /// True while nothing is to be written.
-    pub fn holds_off(&self, now: Instant) -> bool {
+    /// True while writing is paused.
+    pub fn in_backoff(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Lets the next write be tried now.
+    /// Ends the pause.
     pub fn try_again(&mut self) {
         self.until = None;
     }
 
-    /// Something was written; what was on its way when another failed does not count.
+    /// Records a successful write. Writes that were queued before a failure do not end the pause.
     pub fn wrote(&mut self, now: Instant) {
-        if !self.holds_off(now) {
+        if !self.in_backoff(now) {
             (self.wait, self.until) = (WAIT_MIN, None);
         }
     }
 
-    /// Something could not be written; what there is to say, if it was not said before.
+    /// Records a failed write; returns a message, unless it was reported before.
     pub fn not_written(&mut self, e: &io::Error, now: Instant) -> Option<String> {
-        // Those that were on their way together count as one.
-        if !self.holds_off(now) {
+        // Failures of writes that were queued together count once.
+        if !self.in_backoff(now) {
             self.until = Some(now + self.wait);
             self.wait = (2 * self.wait).min(WAIT_MAX);
         }
@@ -87,23 +86,23 @@ impl DiskFaults {
             }
             Kind::Damaged | Kind::Failed => "look after that disk, or give another folder (--cache-disk)",
         };
-        self.say(true, kind, format!("cannot be written to: {e}; {todo}"))
+        self.report_once(true, kind, format!("cannot be written to: {e}; {todo}"))
     }
 
-    /// Something could not be read; what there is to say, if it was not said before.
+    /// Records a failed read; returns a message, unless it was reported before.
     pub fn not_read(&mut self, e: &io::Error) -> Option<String> {
         let kind = Kind::of(e);
         let todo = match kind {
-            // another process that shares the folder needed the room
+            // Another process that shares the folder has deleted the file to make room.
             Kind::Gone => return None,
             Kind::Denied => "let this user read them, or give another folder (--cache-disk)",
             _ => "if it happens again, look after that disk",
         };
         let what = format!("has a file that cannot be read: {e}; what it held is computed again; {todo}");
-        self.say(false, kind, what)
+        self.report_once(false, kind, what)
     }
 
-    fn say(&mut self, write: bool, kind: Kind, what: String) -> Option<String> {
+    fn report_once(&mut self, write: bool, kind: Kind, what: String) -> Option<String> {
         if self.said.contains(&(write, kind)) {
             return None;
         }
@@ -121,23 +120,23 @@ mod tests {
         let mut faults = DiskFaults::new("/some/where".into());
         let full = || io::Error::from(ErrorKind::StorageFull);
         let mut now = Instant::now();
-        assert!(!faults.holds_off(now));
+        assert!(!faults.in_backoff(now));
         let said = faults.not_written(&full(), now).expect("it is said");
         assert!(said.contains("/some/where") && said.contains("--cache-disk-size"), "{said}");
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
             // others of the same moment change nothing
             assert_eq!(faults.not_written(&full(), now), None);
-            assert!(faults.holds_off(now + Duration::from_millis(seconds * 1000 - 1)));
+            assert!(faults.in_backoff(now + Duration::from_millis(seconds * 1000 - 1)));
             now += Duration::from_secs(seconds);
-            assert!(!faults.holds_off(now), "{seconds}");
+            assert!(!faults.in_backoff(now), "{seconds}");
             assert_eq!(faults.not_written(&full(), now), None);
         }
         faults.wrote(now);
-        assert!(faults.holds_off(now), "it was on its way");
+        assert!(faults.in_backoff(now), "it was on its way");
         now += WAIT_MAX;
         faults.wrote(now);
         assert!(faults.not_written(&ErrorKind::ReadOnlyFilesystem.into(), now).is_some());
-        assert!(faults.holds_off(now) && !faults.holds_off(now + WAIT_MIN));
+        assert!(faults.in_backoff(now) && !faults.in_backoff(now + WAIT_MIN));
         // reading is another matter
         assert!(faults.not_read(&ErrorKind::UnexpectedEof.into()).is_some());
         assert_eq!(faults.not_read(&ErrorKind::InvalidData.into()), None);

@@ -1,9 +1,9 @@
-//! The cache's lower tier: pages and states in files, which survive a restart. Called by `cache` between steps.
+//! The cache's disk tier: pages and states in files, which survive a restart. Called by `cache` between steps.
 //!
-//! Names are chained hashes (`key`) of the model, everything that decides what it computes, the salt and all tokens: a
-//! file that is found under one's name is what would be computed, or it is damaged and its checksum says so. Files are
-//! written and read on threads of their own; a file that cannot be read is a miss, and is deleted. Where files cannot be
-//! written that is said once, and tried again ever more seldom; a full disk lowers the budget.
+//! File names are chained hashes (`key`) of the model, everything that affects its results, the salt and all tokens: a file with the
+//! right name holds what would be computed, or is damaged, which its checksum detects. Separate threads write and read. An unreadable
+//! file is a cache miss, and is deleted. Failed writes are reported once and retried with growing pauses; a full disk lowers the
+//! budget.
 
 mod faults;
 mod file;
@@ -160,11 +160,11 @@ impl Disk {
 
     /// True where the writing thread keeps up, and what it writes gets there.
     pub fn takes_more(&self) -> bool {
-        self.writing_bytes < (4 * self.state + 64 * self.page) as u64 && !self.holds_off()
+        self.writing_bytes < (4 * self.state + 64 * self.page) as u64 && !self.in_backoff()
     }
     /// True while nothing is written, since it failed a moment ago.
-    pub fn holds_off(&self) -> bool {
-        self.faults.holds_off(Instant::now())
+    pub fn in_backoff(&self) -> bool {
+        self.faults.in_backoff(Instant::now())
     }
     /// Tries to write although it failed a moment ago.
     pub fn try_again(&mut self) {

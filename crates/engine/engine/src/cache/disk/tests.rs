@@ -55,17 +55,17 @@ fn on_a_full_disk_the_least_used_makes_way() {
     for n in 0..3 {
         assert!(store(&mut disk, n));
     }
-    assert!(!disk.holds_off());
+    assert!(!disk.in_backoff());
     assert!(store(&mut disk, 3), "it is tried");
     assert_eq!((disk.stats.errors, disk.stats.dropped, disk.stats.writes), (1, 1, 3));
-    assert!(disk.holds_off() && !store(&mut disk, 4), "and for a while nothing is");
+    assert!(disk.in_backoff() && !store(&mut disk, 4), "and for a while nothing is");
     assert_eq!(disk.stats.errors, 1);
     // what there is can be read meanwhile, which keeps it
     assert!(read(&mut disk, 0).is_ok_and(|parts| parts.is_some_and(|p| p[0] == vec![0; STATE])));
     disk.try_again();
     for n in 4..8 {
         assert!(store(&mut disk, n), "{n}");
-        assert!(disk.has(&key(n)) && !disk.holds_off());
+        assert!(disk.has(&key(n)) && !disk.in_backoff());
     }
     assert_eq!((disk.stats.errors, disk.stats.evicted, disk.index.len()), (1, 4, 3));
     // the disk has more room some time later
@@ -74,7 +74,7 @@ fn on_a_full_disk_the_least_used_makes_way() {
     drop(disk);
     // it is full at the next start too, which is no reason not to use it
     let mut disk = open(dir.path(), 1 << 30, small).unwrap();
-    assert!(disk.lowered.is_some() && !disk.holds_off());
+    assert!(disk.lowered.is_some() && !disk.in_backoff());
     assert!(read(&mut disk, 7).is_ok_and(|parts| parts.is_some()));
     assert!(store(&mut disk, 9) && disk.has(&key(9)));
     assert_eq!(disk.stats.errors, 0);
@@ -120,7 +120,7 @@ fn a_folder_that_fails_later_is_left_alone_for_a_while() {
     // some time later
     disk.faults.until = disk.faults.until.map(|until| until - WAIT);
     assert!(store(&mut disk, 5), "it is tried again");
-    assert!(disk.holds_off());
+    assert!(disk.in_backoff());
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn what_can_not_be_read_is_forgotten() {
     let read: Vec<bool> = (0..3).map(|n| read(&mut disk, n).is_ok()).collect();
     assert_eq!(read.iter().filter(|ok| **ok).count(), 1);
     assert_eq!((disk.stats.errors, disk.index.len()), (2, 1));
-    assert!(!disk.holds_off(), "files can still be written");
+    assert!(!disk.in_backoff(), "files can still be written");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_folder_that_is_removed_is_made_again() {
     let mut disk = open(&dir, 1 << 30, file::write).unwrap();
     (0..2).for_each(|n| assert!(store(&mut disk, n)));
     std::fs::remove_dir_all(&dir).unwrap();
-    assert!(store(&mut disk, 2) && disk.has(&key(2)) && !disk.holds_off());
+    assert!(store(&mut disk, 2) && disk.has(&key(2)) && !disk.in_backoff());
     assert_eq!((disk.stats.errors, disk.stats.dropped), (0, 0));
     #[cfg(unix)]
     {

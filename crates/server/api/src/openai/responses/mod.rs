@@ -3,16 +3,16 @@
 
 mod body;
 mod items;
-mod kept;
 mod reader;
 mod request;
 mod response;
+mod stored;
 mod stream;
 mod tools;
 
 pub use body::body;
-pub use kept::{conversation, deleted, follow};
 pub use reader::{ResponseReader, events};
 pub use request::parse;
 pub use response::response;
+pub use stored::{conversation, deleted, follow};
 pub use stream::ResponseWriter;

@@ -80,7 +80,7 @@ pub async fn posted(
         })
         .await?;
         let mut response = json_response(200, out.to_string());
-        warnings::tell(&mut response, notes.iter().map(String::as_str));
+        warnings::add_header(&mut response, notes.iter().map(String::as_str));
         Ok(response)
     })
     .await

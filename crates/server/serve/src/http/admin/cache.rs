@@ -1,4 +1,4 @@
-//! `/cache/...`: the cache of responses, asked and emptied. Called by the routes.
+//! `/cache/...`: reads and empties the response cache. Called by the routes.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/cache/redis/info", get(redis_info))
 }
 
-/// The cache, for who may manage it.
+/// The response cache, if `who` may manage it.
 fn responses(app: &App, who: &Caller) -> Result<Arc<Responses>, ApiError> {
     manager(app, who)?;
     app.gateway().and_then(|g| g.responses()).ok_or_else(|| {
@@ -34,7 +34,7 @@ fn responses(app: &App, who: &Caller) -> Result<Arc<Responses>, ApiError> {
 }
 
 fn failed(why: String) -> ApiError {
-    ApiError::new(ErrorKind::Overloaded, format!("Redis cannot be asked: {why}"))
+    ApiError::new(ErrorKind::Overloaded, format!("Redis cannot be queried: {why}"))
 }
 
 async fn answered<R>(app: &App, request: Request, answer: impl FnOnce(Arc<Responses>) -> R) -> Response
@@ -54,7 +54,7 @@ where
     }
 }
 
-/// `GET /cache/ping`: whether answers can be kept.
+/// `GET /cache/ping`: whether the cache can store answers.
 async fn ping(State(app): State<Arc<App>>, request: Request) -> Response {
     answered(&app, request, |responses| async move {
         responses.cache().ping().await.map_err(failed)?;
@@ -68,13 +68,13 @@ async fn ping(State(app): State<Arc<App>>, request: Request) -> Response {
     .await
 }
 
-/// `POST /cache/delete`: forgets the answers of `keys`, as `x-litellm-cache-key` names them.
+/// `POST /cache/delete`: deletes the answers of `keys`, as named by `x-litellm-cache-key`.
 async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let responses = responses(&c.app, &c.caller)?;
         let (body, _share) = c.body.into_parts();
         let mut fields: Map<String, Value> = serde_json::from_slice(&body).map_err(|e| {
-            ApiError::new(ErrorKind::InvalidRequest, format!("the body is no JSON object: {e}"))
+            ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a JSON object: {e}"))
         })?;
         let keys = texts(&mut fields, "keys")?;
         if keys.is_empty() {
@@ -89,7 +89,7 @@ async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
     .await
 }
 
-/// `POST /cache/flushall`: forgets all answers. What else lies in the same Redis stays.
+/// `POST /cache/flushall`: deletes all answers. Other entries of the same Redis server stay.
 async fn flush(State(app): State<Arc<App>>, request: Request) -> Response {
     answered(&app, request, |responses| async move {
         responses.cache().clear().await.map_err(failed)?;
@@ -98,7 +98,7 @@ async fn flush(State(app): State<Arc<App>>, request: Request) -> Response {
     .await
 }
 
-/// `GET /cache/redis/info`: what Redis says of itself and of its clients.
+/// `GET /cache/redis/info`: Redis's report about itself and its clients.
 async fn redis_info(State(app): State<Arc<App>>, request: Request) -> Response {
     answered(&app, request, |responses| async move {
         let Some((info, clients)) = responses.cache().redis_info().await.map_err(failed)? else {
@@ -112,7 +112,7 @@ async fn redis_info(State(app): State<Arc<App>>, request: Request) -> Response {
     .await
 }
 
-/// Names and values; what is a number is one.
+/// Names and values; numeric values become numbers.
 fn pairs<'a>(lines: impl Iterator<Item = &'a str>, mark: char) -> Value {
     let pair = |line: &'a str| {
         let (name, value) = line.trim().split_once(mark)?;

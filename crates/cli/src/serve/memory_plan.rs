@@ -1,5 +1,4 @@
-//! The memory that a served model may take: sized to what is free and allowed where the user does not say, and printed before it is
-//! loaded.
+//! Plans the memory of a served model: sized to the free and allowed memory where the user sets no sizes, and printed before loading.
 
 use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::Options;
@@ -9,24 +8,24 @@ use octet_engine::report::{Memory, Report};
 
 use crate::units::{parameters, size};
 
-/// Contexts' worth of KV cache, and bytes of snapshots, that are tried in turn where the user does not say. At last snapshots
-/// take what is left, at least what one conversation needs.
+/// Sizes to try in turn where the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get the rest, at
+/// least what one conversation needs.
 const TRIED: [(usize, u64); 3] = [(4, 2 << 30), (2, 1 << 30), (1, 1 << 30)];
 
-/// A model's options and what they cost.
-pub struct Bill {
-    /// What the engine is opened with.
+/// A model's options and their memory.
+pub struct MemoryPlan {
+    /// The options to open the engine with.
     pub options: Options,
     limits: Limits,
-    /// Bytes of the draft model.
+    /// Memory of the draft model.
     draft: u64,
     context: usize,
-    /// What it was made smaller to fit.
+    /// The size it was reduced to, to fit.
     shrunk: Option<u64>,
 }
 
-impl Bill {
-    /// Fills in what `options` leave open. `room` is what it may take; `None` where memory is not to be looked at.
+impl MemoryPlan {
+    /// Completes `options`. `room` is the memory for it; `None` disables the check.
     pub fn new(report: &Report, options: &Options, room: Option<u64>) -> anyhow::Result<Self> {
         report.check_kv(options.kv)?;
         let made_for = report.config.context_length;
@@ -49,7 +48,7 @@ impl Bill {
             }
         }
         let (least, total) = with(1, None)?;
-        // Nobody asked for the block by name, and it is the first to go.
+        // The block was not requested by name, so it is the first to be dropped.
         if options.speculation.mode == Mode::Auto && least.limits.mtp && room.is_some_and(|room| total > room)
         {
             let speculation = speculation::Options { mode: Mode::Lookup, ..options.speculation.clone() };
@@ -63,7 +62,7 @@ impl Bill {
         Ok(Self { shrunk: room, ..bill })
     }
 
-    /// Whether it fits what it was made for.
+    /// Whether the model fits with its own context.
     pub fn fits(&self, report: &Report) -> bool {
         self.shrunk.is_none_or(|room| self.total(report) <= room)
     }
@@ -80,13 +79,13 @@ impl Bill {
         of.with_draft(self.draft)
     }
 
-    /// Fails where it does not fit the memory.
+    /// Fails if it does not fit into memory.
     pub fn check(&self, report: &Report) -> anyhow::Result<()> {
         let smaller = "a smaller --ctx-size, --parallel, --kv-tokens or --cache-ram";
         crate::memory::check(report, &[self.memory(report)], self.context, smaller)
     }
 
-    /// The bill, for people.
+    /// The plan for the user.
     pub fn text(&self, name: &str, report: &Report) -> String {
         let m = self.memory(report);
         let slot = report.state_bytes();
@@ -154,7 +153,7 @@ mod tests {
     fn what_the_user_leaves_open_is_sized_to_the_memory() {
         let report = Report::new(&tiny("qwen35moe", Mix::Q4KM).unwrap()).unwrap();
         let options = Options { context: Some(1000), max_seqs: 8, ..Options::default() };
-        let bill = |free| Bill::new(&report, &options, free).unwrap();
+        let bill = |free| MemoryPlan::new(&report, &options, free).unwrap();
         let (roomy, tight) = (bill(None), bill(Some(0)));
         assert_eq!(roomy.options.kv_tokens, Some(4000));
         assert_eq!((tight.options.kv_tokens, tight.options.snapshot_memory), (Some(1000), None));
@@ -163,7 +162,7 @@ mod tests {
         assert!(!text.contains("made for"), "{text}");
         let made_for = report.config.context_length;
         let long = Options { context: Some(made_for + 1), ..options.clone() };
-        let text = Bill::new(&report, &long, None).unwrap().text("tiny", &report);
+        let text = MemoryPlan::new(&report, &long, None).unwrap().text("tiny", &report);
         assert!(text.contains(&format!("made for {made_for} tokens")), "{text}");
         // What is left is the snapshots'.
         let least = tight.total(&report);
@@ -174,7 +173,7 @@ mod tests {
         let text = some.text("tiny", &report);
         assert!(text.contains("made smaller to fit"), "{text}");
         let own = Options { kv_tokens: Some(2000), snapshot_memory: Some(1), ..options.clone() };
-        let own = Bill::new(&report, &own, Some(0)).unwrap().options;
+        let own = MemoryPlan::new(&report, &own, Some(0)).unwrap().options;
         assert_eq!((own.kv_tokens, own.snapshot_memory), (Some(2000), Some(1)));
     }
 }

@@ -1,11 +1,11 @@
-//! Responses that are kept for a later `previous_response_id`. Called by the server, which keeps them.
+//! Responses stored for a later `previous_response_id`. Called by the server, which stores them.
 
 use serde_json::{Value, json};
 
 use crate::core::{Answer, GenerateRequest, Input, Message};
 use crate::dialect::with_prefix;
 
-/// The conversation after an answer, for [`follow`]: everything but `instructions`, which are of one request only.
+/// The conversation after an answer, for [`follow`]: everything except `instructions`, which apply to one request only.
 pub fn conversation(request: &GenerateRequest, answer: &Answer) -> Vec<Message> {
     let messages = request.chat().map_or(&[][..], |c| &c.messages);
     let mut out = messages.get(instructions(request)..).unwrap_or_default().to_vec();
@@ -13,7 +13,7 @@ pub fn conversation(request: &GenerateRequest, answer: &Answer) -> Vec<Message> 
     out
 }
 
-/// Puts the conversation of `previous_response_id` before the messages of `request`, behind its `instructions`.
+/// Inserts the conversation of `previous_response_id` between the `instructions` and the messages of `request`.
 pub fn follow(request: &mut GenerateRequest, conversation: Vec<Message>) {
     let at = instructions(request);
     if let Input::Chat(chat) = &mut request.input {
@@ -22,7 +22,7 @@ pub fn follow(request: &mut GenerateRequest, conversation: Vec<Message>) {
     }
 }
 
-/// How many messages at the beginning are the request's own instructions.
+/// The number of leading messages that are the request's own instructions.
 fn instructions(request: &GenerateRequest) -> usize {
     usize::from(request.extra.contains_key("instructions"))
 }

@@ -1,4 +1,4 @@
-//! A request's body on its way: how fast it comes, and how long that may take. Part of `connections`.
+//! A request body as it arrives: its speed and its time limits. Part of `connections`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{Activity, At, IDLE_MIN};
 
-/// How long a body may come, whatever it sends, and how long it may send nothing.
+/// Base time for a body to arrive, and maximum time without any bytes.
 const BODY_GRACE: Duration = Duration::from_secs(20);
 /// Each block of this many bytes extends the deadline by a second (Apache's mod_reqtimeout has the same rule and numbers).
 const BODY_BYTES_PER_S: u64 = 500;
-/// Longest time for a body to come.
+/// Maximum time for a body to arrive.
 const BODY_TIME_MAX: Duration = Duration::from_secs(120);
-/// A body that comes at least this fast does not make way.
+/// A connection whose body arrives at least this fast is not evicted.
 const FAST_BYTES_PER_S: u64 = 16 << 10;
 
-/// How a body comes.
+/// The progress of a body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     since: Instant,
@@ -34,7 +34,7 @@ impl Pace {
         Self { since: now, last: now, bytes: 0 }
     }
 
-    /// When it has taken too long, if nothing comes until then.
+    /// The time limit if no more bytes arrive.
     fn deadline(&self) -> Instant {
         let earned = BODY_GRACE + Duration::from_secs(self.bytes / BODY_BYTES_PER_S);
         (self.since + earned.min(BODY_TIME_MAX)).min(self.last + BODY_GRACE)
@@ -49,7 +49,7 @@ impl Pace {
     }
 }
 
-/// Why a body is read no further.
+/// Why reading a body failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// It took too long.
@@ -64,13 +64,13 @@ pub enum BodyError {
 }
 
 /// A request's body on its way, which tells how it comes.
-pub(super) struct Coming<B> {
+pub(super) struct IncomingBody<B> {
     inner: B,
     activity: Arc<Activity>,
     over: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> Coming<B> {
+impl<B> IncomingBody<B> {
     pub(super) fn new(inner: B, activity: Arc<Activity>) -> Self {
         Self { inner, activity, over: None }
     }
@@ -86,7 +86,7 @@ impl<B> Coming<B> {
     }
 }
 
-impl<B> HttpBody for Coming<B>
+impl<B> HttpBody for IncomingBody<B>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -136,7 +136,7 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     use tokio::time::advance;
 
-    use super::super::Worth;
+    use super::super::EvictionOrder;
     use super::*;
 
     /// A body whose pieces somebody sends.
@@ -154,15 +154,15 @@ mod tests {
         }
     }
 
-    fn body() -> (UnboundedSender<Bytes>, Coming<Sent>, Arc<Activity>) {
+    fn body() -> (UnboundedSender<Bytes>, IncomingBody<Sent>, Arc<Activity>) {
         let (send, pieces) = unbounded_channel();
         let room = Arc::new(tokio::sync::Semaphore::new(1));
         let activity = Activity::new(room.try_acquire_owned().unwrap());
         activity.set(At::Body(Pace::start(Instant::now())));
-        (send, Coming::new(Sent(pieces), Arc::clone(&activity)), activity)
+        (send, IncomingBody::new(Sent(pieces), Arc::clone(&activity)), activity)
     }
 
-    async fn next(body: &mut Coming<Sent>) -> Option<Result<usize, BodyError>> {
+    async fn next(body: &mut IncomingBody<Sent>) -> Option<Result<usize, BodyError>> {
         let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
         Some(frame.map(|f| f.data_ref().unwrap().len()))
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_sends_slowest_is_worth_least() {
+    async fn the_slowest_sender_is_evicted_first() {
         let all = [body(), body(), body()];
         for ((send, ..), bytes) in all.iter().zip([1000, 10, 1 << 20]) {
             send.send(Bytes::from(vec![b' '; bytes])).unwrap();
@@ -217,19 +217,22 @@ mod tests {
         for (_, body, _) in [&mut a, &mut b, &mut c] {
             next(body).await.unwrap().unwrap();
         }
-        assert_eq!(a.2.worth(), None, "it has only begun");
+        assert_eq!(a.2.eviction_order(), None, "it has only begun");
         advance(Duration::from_millis(400)).await;
         c.0.send(Bytes::from_static(b" ")).unwrap();
         next(&mut c.1).await.unwrap().unwrap();
         advance(Duration::from_millis(100)).await;
-        assert_eq!([&a, &b, &c].map(|x| x.2.worth()), [Some(Worth::Slow(2000)), Some(Worth::Slow(20)), None]);
-        assert!(Worth::Slow(20) < Worth::Slow(2000));
-        let idle = |s| Worth::Idle(std::cmp::Reverse(Duration::from_secs(s)));
-        assert!(idle(2) < idle(1) && idle(1) < Worth::Slow(0));
+        assert_eq!(
+            [&a, &b, &c].map(|x| x.2.eviction_order()),
+            [Some(EvictionOrder::Slow(2000)), Some(EvictionOrder::Slow(20)), None]
+        );
+        assert!(EvictionOrder::Slow(20) < EvictionOrder::Slow(2000));
+        let idle = |s| EvictionOrder::Idle(std::cmp::Reverse(Duration::from_secs(s)));
+        assert!(idle(2) < idle(1) && idle(1) < EvictionOrder::Slow(0));
         // It is told.
         let room = Arc::new(tokio::sync::Semaphore::new(1));
-        assert!(b.2.make_way(room.try_acquire_owned().ok()).is_some());
+        assert!(b.2.evict(room.try_acquire_owned().ok()).is_some());
         assert!(matches!(next(&mut b.1).await, Some(Err(BodyError::MadeWay))));
-        assert!(a.2.make_way(None).is_some() && a.2.make_way(None).is_none(), "once");
+        assert!(a.2.evict(None).is_some() && a.2.evict(None).is_none(), "once");
     }
 }
