@@ -1,43 +1,43 @@
-//! What all dialects have in common: writers of streams for clients, readers of streams from providers.
-//! Used by the server and the gateway, which need not know which dialect they speak.
+//! The interfaces that all dialects share: stream writers for clients, stream readers for providers. Used by the server and the
+//! gateway, which do not depend on a dialect.
 
 use serde_json::{Map, Value};
 
 use crate::ApiError;
 use crate::core::{Event, GenerateRequest};
 
-/// Writes the events of one answer as a client's stream. Nothing is sent: bytes are appended to `out`.
+/// Writes the events of one answer as a client's stream. Bytes are appended to `out`.
 pub trait StreamWriter: Send {
     /// The next event.
     fn write(&mut self, event: &Event, out: &mut Vec<u8>);
-    /// The end. An answer that has not come to its own is ended with an error that says so.
+    /// Ends the stream. An incomplete answer ends with an error event.
     fn end(&mut self, out: &mut Vec<u8>);
-    /// Something that clients skip, to keep the connection from looking dead; may be nothing.
+    /// Writes a keep-alive that clients ignore; may write nothing.
     fn keep_alive(&mut self, out: &mut Vec<u8>);
-    /// Bytes of a provider that speaks the client's dialect: whole events.
+    /// Forwards complete events of a provider that speaks the client's dialect.
     fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(bytes);
     }
-    /// The end of a stream of those.
+    /// Ends a forwarded stream.
     fn end_passed(&mut self, _out: &mut Vec<u8>) {}
 }
 
-/// Reads a provider's stream. What cannot be read becomes one [`Event::Error`], the last event.
+/// Parses a provider's stream. Invalid data becomes one [`Event::Error`], the last event.
 pub trait StreamReader: Send {
-    /// The next bytes, cut anywhere.
+    /// Parses the next bytes, split anywhere.
     fn push(&mut self, bytes: &[u8], out: &mut Vec<Event>);
-    /// The connection is closed. A stream that is not complete gives an error.
+    /// The connection was closed. An incomplete stream gives an error.
     fn end(&mut self, out: &mut Vec<Event>);
-    /// The stream has said that it is complete, or failed: what would follow is not read.
+    /// Whether the stream is complete or has failed: what follows is not read.
     fn is_over(&self) -> bool;
 }
 
-/// A request as a provider takes it.
+/// A request in a provider's dialect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Body {
-    /// To be sent as JSON.
+    /// The JSON body.
     pub json: Map<String, Value>,
-    /// What the client asked for and the provider has no field for. The gateway decides whether that is an error.
+    /// Requested fields that the provider does not have. The gateway decides whether that is an error.
     pub dropped: Vec<&'static str>,
 }
 
@@ -48,21 +48,21 @@ impl Body {
         body
     }
 
-    /// Sets a field, if there is something to say.
+    /// Sets a field if there is a value.
     pub(crate) fn set(&mut self, name: &str, value: Option<impl Into<Value>>) {
         if let Some(value) = value {
             self.json.insert(name.into(), value.into());
         }
     }
 
-    /// The client asked for `name`, which the provider does not have.
+    /// Records that the client set `name`, which the provider does not have.
     pub(crate) fn drop_if(&mut self, asked: bool, name: &'static str) {
         if asked {
             self.dropped.push(name);
         }
     }
 
-    /// Drops every sampling field but temperature, `top_p` and `top_k`, for providers that have no more.
+    /// Drops all sampling fields except temperature, `top_p` and `top_k`, for providers that have only these.
     pub(crate) fn drop_all_but_the_basics(&mut self, r: &GenerateRequest) {
         let s = &r.sampling;
         self.drop_if(s.min_p.is_some(), "min_p");
@@ -80,7 +80,7 @@ impl Body {
         self.drop_if(r.report.experts, "return_routed_experts");
     }
 
-    /// Sets a field that only some providers have.
+    /// Sets a field that only some providers have, or records it as dropped.
     pub(crate) fn set_if(&mut self, known: bool, name: &'static str, value: Option<impl Into<Value>>) {
         if known {
             self.set(name, value);
@@ -90,12 +90,12 @@ impl Body {
     }
 }
 
-/// The error of a stream whose source went silent.
+/// The error of a stream that ended before it was complete.
 pub(crate) fn broken_off() -> ApiError {
     ApiError::upstream("the answer broke off before its end")
 }
 
-/// An answer's id with the prefix that a dialect's clients know.
+/// An id with the prefix of its dialect.
 pub(crate) fn with_prefix(prefix: &str, id: &str) -> String {
     if id.starts_with(prefix) { id.to_string() } else { format!("{prefix}{id}") }
 }

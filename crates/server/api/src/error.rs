@@ -1,37 +1,37 @@
-//! What went wrong with a request, in no dialect; each dialect's `error` module writes and reads its own shape of it.
-//! Made by the parsers here, by the server and by the gateway.
+//! Errors of requests, independent of dialects; each dialect's `error` module writes and parses its own form. Created by the parsers
+//! here, the server and the gateway.
 
-/// What kind of failure it is. Decides the HTTP status and each dialect's name for it.
+/// The kind of an error. Determines the HTTP status and each dialect's name for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request is malformed, out of range, or asks for something that is not supported.
+    /// The request is malformed, out of range, or needs something that is not supported.
     InvalidRequest,
-    /// The prompt and the answer do not fit the model's context. A gateway may fall back to a larger one.
+    /// Prompt and answer exceed the model's context. A gateway may fall back to a model with a larger one.
     ContextLength,
-    /// The provider refuses the content.
+    /// The provider refused the content.
     ContentPolicy,
-    /// No key, or not a known one.
+    /// The API key is missing or invalid.
     Authentication,
-    /// The key may not do this.
+    /// The key lacks permission.
     Permission,
     /// No such model or route.
     NotFound,
-    /// The body is longer than the server takes.
+    /// The body is too large.
     TooLarge,
-    /// The client sends too much.
+    /// The client sends too many requests or tokens.
     RateLimit,
-    /// The server has too much to do.
+    /// The server is overloaded.
     Overloaded,
-    /// It took too long.
+    /// The request timed out.
     Timeout,
-    /// An upstream server failed, or said something that cannot be read.
+    /// An upstream server failed, or its answer is invalid.
     Upstream,
-    /// Our own fault.
+    /// An internal error.
     Internal,
 }
 
 impl ErrorKind {
-    /// The HTTP status of an answer that is this error.
+    /// The HTTP status for this kind.
     pub fn status(self) -> u16 {
         match self {
             Self::InvalidRequest | Self::ContextLength | Self::ContentPolicy => 400,
@@ -47,7 +47,7 @@ impl ErrorKind {
         }
     }
 
-    /// What an answer with this status most likely means, if its body does not say more.
+    /// The most likely kind for a status, if the body does not say more.
     pub fn from_status(status: u16) -> Self {
         match status {
             401 | 402 => Self::Authentication,
@@ -63,19 +63,19 @@ impl ErrorKind {
     }
 }
 
-/// An error as a client sees it.
+/// An error as a client receives it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// Decides the status.
+    /// Its kind.
     pub kind: ErrorKind,
     /// What is wrong, where, and what to do, in one sentence.
     pub message: String,
-    /// The field of the request that is to blame: `messages[3].content`.
+    /// The request field that caused it: `messages[3].content`.
     pub param: Option<String>,
-    /// A name for programs (`context_length_exceeded`), where there is one.
+    /// A machine-readable name (`context_length_exceeded`), if there is one.
     pub code: Option<String>,
-    /// When to try again, in seconds from now.
+    /// When to retry, in seconds from now.
     pub retry_after_s: Option<u64>,
 }
 
@@ -85,12 +85,12 @@ impl ApiError {
         Self { kind, message: message.into(), param: None, code: None, retry_after_s: None }
     }
 
-    /// The request is wrong at `param`.
+    /// An invalid field `param`.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::new(ErrorKind::InvalidRequest, message) }
     }
 
-    /// An upstream server said something that cannot be read.
+    /// An invalid answer of an upstream server.
     pub fn upstream(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Upstream, message)
     }

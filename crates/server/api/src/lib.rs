@@ -1,9 +1,10 @@
-//! The languages that clients and providers speak: OpenAI's, Anthropic's, Ollama's and Gemini's (and towards providers Bedrock's), each read
-//! into and written from one neutral form ([`core`]). The server runs that on its engine; the gateway hands it on to a provider in the provider's
-//! own dialect. No engine, no HTTP, no async: bytes in, bytes out.
+//! The API dialects: OpenAI's, Anthropic's, Ollama's and Gemini's (and for providers Bedrock's), each parsed into and written from one
+//! neutral form ([`core`]). The server runs a neutral request on its engine; the gateway sends it to a provider in the provider's own
+//! dialect. No engine, no HTTP, no async: bytes in, bytes out.
 //!
-//! Requests are read by one rule (`rules.rs`): what changes the answer and is not supported is refused by name, with its path; what only tunes, or is
-//! unknown, is accepted with a [`Warning`]. A key that stands twice is refused. Providers' answers are read leniently: they may say more than we know.
+//! One rule for requests (`rules.rs`): a field that changes the answer and is not supported is refused by name, with its path; a field
+//! that only tunes, or is unknown, is accepted with a [`Warning`]. Duplicate keys are refused. Providers' answers are parsed
+//! leniently.
 //!
 //! # What a server calls
 //!
@@ -27,24 +28,25 @@
 //! | `POST .../{model}:countTokens` | [`gemini::count_tokens::parse`] | [`gemini::count_tokens::response`] | |
 //! | `POST .../{model}:embedContent`, `:batchEmbedContents` | [`gemini::embed::parse`], [`gemini::embed::parse_batch`] | [`gemini::embed::response`], [`gemini::embed::response_batch`] | |
 //! | `GET /v1beta/models`, `/v1beta/models/{model}` | | [`gemini::models::list`], [`gemini::models::one`] | |
-//! | other `/api/...` | | [`ollama::error::unserved`] | |
+//! | other `/api/...` | | [`ollama::error::unsupported_path`] | |
 //! | `POST /completion`, `/completions` | [`llama::completion`] | [`llama::response`] | [`llama::Writer`] |
 //! | `POST /infill` | [`llama::infill`] | the same | the same |
 //! | `POST /embedding`, `/embeddings` | [`llama::embeddings`] | [`llama::vectors`] | |
 //! | `POST /rerank` and its like | [`llama::rerank::parse`] | [`llama::rerank::response`] | |
 //! | `POST /tokenize`, `/detokenize`, `/apply-template` | [`tokens::tokenize`], [`tokens::detokenize`], [`tokens::apply_template`] | | |
 //!
-//! A parser gives a [`core::GenerateRequest`] (Ollama's a [`ollama::Call`], which may be to load a model; embeddings a
-//! [`core::EmbedRequest`]) or an [`ApiError`]. [`core::Chat::template`] makes of a conversation what a chat template takes, and is
-//! where images are refused. The answer is a series of [`core::Event`]s. If `request.stream`, each is given to the endpoint's
-//! writer ([`dialect::StreamWriter`]: `write`, and once `end`), and the bytes go out as `text/event-stream` (Ollama's as
-//! `application/x-ndjson`); else they are gathered into a [`core::Answer`], written by `response`.
+//! A parser returns a [`core::GenerateRequest`] (Ollama's a [`ollama::Call`], which may load a model; embeddings a
+//! [`core::EmbedRequest`]) or an [`ApiError`]. [`core::Chat::template`] converts a conversation to a chat template's inputs, and
+//! refuses images. The answer is a series of [`core::Event`]s. If `request.stream`, each is passed to the endpoint's writer
+//! ([`dialect::StreamWriter`]: `write`, and `end` once), and the bytes are sent as `text/event-stream` (Ollama's as
+//! `application/x-ndjson`); else they are collected into a [`core::Answer`], written by `response`.
 //!
 //! An error before the answer's first byte has the status [`ApiError::status`] and the body [`openai::error::body`],
-//! [`anthropic::error::body`], [`ollama::error::body`] or [`gemini::error::body`]; later it is an [`core::Event::Error`] for the writer.
+//! [`anthropic::error::body`], [`ollama::error::body`] or [`gemini::error::body`]; a later one is an [`core::Event::Error`] for the
+//! writer.
 //!
-//! Responses with `store` are kept by the server: [`openai::responses::conversation`] says what, [`openai::responses::follow`]
-//! puts it before the request that names it.
+//! Responses with `store` are stored by the server: [`openai::responses::conversation`] returns what to store,
+//! [`openai::responses::follow`] prepends it to the request that names it.
 
 pub mod anthropic;
 pub mod bedrock;

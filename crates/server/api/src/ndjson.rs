@@ -1,14 +1,14 @@
-//! Streams of one JSON value a line: how Ollama's dialect streams. Written by its stream writers; read from providers.
+//! Newline-delimited JSON: the streams of Ollama's dialect. Written by its stream writers; parsed from providers.
 
 use memchr::memchr;
 
-/// Appends a line. `json` has no line break in it, as JSON written by serde_json.
+/// Appends a line. `json` must not contain a line break; serde_json writes none.
 pub fn write_line(out: &mut Vec<u8>, json: &[u8]) {
     out.extend_from_slice(json);
     out.push(b'\n');
 }
 
-/// A line is longer than the limit.
+/// A line exceeds the limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a line of the stream is longer than {limit_bytes} bytes")]
 pub struct LineTooLong {
@@ -16,7 +16,7 @@ pub struct LineTooLong {
     pub limit_bytes: usize,
 }
 
-/// Splits a stream that comes in pieces, cut anywhere, into lines. A CR before the line break and blank lines are dropped.
+/// Splits a stream, received in arbitrary pieces, into lines. A CR before the line break and blank lines are dropped.
 #[derive(Debug)]
 pub struct LineDecoder {
     buffer: Vec<u8>,
@@ -33,12 +33,12 @@ impl Default for LineDecoder {
 }
 
 impl LineDecoder {
-    /// A decoder that refuses lines longer than this.
+    /// A decoder with a maximum line length.
     pub fn with_limit(limit_bytes: usize) -> Self {
         Self { buffer: Vec::new(), read: 0, searched: 0, limit_bytes, failed: false }
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failed {
             return;
@@ -51,10 +51,10 @@ impl LineDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete line; `None` until more bytes come.
+    /// The next complete line; `None` until more bytes arrive.
     ///
     /// # Errors
-    /// Where a line is too long: then and ever after.
+    /// If a line is too long, from then on.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
         loop {
             let found = memchr(b'\n', &self.buffer[self.searched..]).map(|i| self.searched + i);
@@ -78,7 +78,7 @@ impl LineDecoder {
         }
     }
 
-    /// What is left when the stream has ended: a last line without a line break, if it is not blank.
+    /// The rest at the end of the stream: a last line without a line break, if not blank.
     pub fn finish(&mut self) -> Option<Vec<u8>> {
         let rest = trimmed(&self.buffer[self.read..]).to_vec();
         self.buffer.clear();

@@ -1,5 +1,5 @@
-//! Reads a provider's stream: bytes are cut into pieces of JSON, and those become events. What is the same in all dialects is
-//! here, beside what an error quotes; what the pieces mean is in each dialect's `reader`.
+//! Parses a provider's stream: bytes are split into pieces of JSON, which are translated to events. The parts common to all dialects
+//! are here; each dialect's `reader` translates.
 
 use std::borrow::Cow;
 
@@ -11,16 +11,16 @@ use crate::dialect::StreamReader;
 use crate::ndjson::LineDecoder;
 use crate::sse::SseDecoder;
 
-/// Longest piece of what cannot be read that stands in an error.
+/// Maximum length of invalid data quoted in an error.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// Cuts a stream into pieces that are JSON each.
+/// Splits a stream into pieces of JSON.
 pub trait Decoder {
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     fn push(&mut self, bytes: &[u8]);
-    /// The next complete piece; `None` until more bytes come.
+    /// The next complete piece; `None` until more bytes arrive.
     fn next_piece(&mut self) -> Result<Option<Cow<'_, [u8]>>, ApiError>;
-    /// What is left at the end, where the last piece may lack its own.
+    /// The rest at the end, as the last piece may lack its terminator.
     fn rest(&mut self) -> Option<Vec<u8>>;
 }
 
@@ -54,25 +54,25 @@ impl Decoder for LineDecoder {
     }
 }
 
-/// Knows what the pieces of one answer mean.
+/// Translates the pieces of one answer.
 pub trait Translate {
-    /// Gives the events of the next piece, which is not empty; true where it says that it is the last.
+    /// Translates the next piece, which is not empty; true if it is the last.
     fn piece(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<bool, ApiError>;
-    /// Gives what is known at the end only; an error where the answer is not complete.
+    /// Emits what is known only at the end; an error if the answer is incomplete.
     fn end(&mut self, out: &mut Vec<Event>) -> Result<(), ApiError>;
 }
 
-/// Reads a stream.
+/// Parses a stream.
 #[derive(Debug, Default)]
 pub struct Reader<D, T> {
     decoder: D,
     translator: T,
-    /// The last piece came, or an error.
+    /// The last piece, or an error, has come.
     over: bool,
 }
 
 impl<D: Decoder + Default, T: Translate + Default> Reader<D, T> {
-    /// A reader at the beginning of a stream.
+    /// A reader for a new stream.
     pub fn new() -> Self {
         Self::default()
     }
@@ -123,12 +123,12 @@ impl<D: Decoder + Send, T: Translate + Send> StreamReader for Reader<D, T> {
     }
 }
 
-/// Reads JSON of a provider's.
+/// Parses a provider's JSON.
 pub(crate) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(json).map_err(|e| unreadable(&e, json))
 }
 
-/// An error about JSON of a provider's.
+/// The error for a provider's invalid JSON.
 pub(crate) fn unreadable(e: &serde_json::Error, json: &[u8]) -> ApiError {
     let text: String = String::from_utf8_lossy(json).chars().take(QUOTED_CHARS_MAX).collect();
     ApiError::upstream(format!("the provider's answer cannot be read: {e}: {text}"))

@@ -1,10 +1,10 @@
-//! The rule of what is refused, in one place. Each dialect has tables of these rules; [`Object::finish`](crate::json::Object::finish) applies them
-//! to every field that its parser has not taken.
+//! The rule for unsupported fields, in one place. Each dialect has tables of these rules;
+//! [`Object::finish`](crate::json::Object::finish) applies them to every field that its parser has not taken.
 //!
 //! 1. A field that changes what the answer means and cannot be honoured is refused by name: [`refused`], [`only`].
 //! 2. Its neutral or default value is accepted: `null`, and what the rule lists ([`only`]) or, if it lists nothing, an empty value.
 //! 3. A field that only tunes ([`tuning`]), and one that no table knows, is accepted with a [`Warning`]. `--strict` refuses it.
-//! 4. What an answer carries and clients send back with the history ([`echo`]) is accepted.
+//! 4. A field of an answer that clients send back with the history ([`echo`]) is accepted.
 
 use serde_json::{Map, Value};
 
@@ -16,11 +16,11 @@ pub(crate) type Named = (&'static str, Rule);
 /// Rules by the fields' names.
 pub(crate) type Rules = &'static [Named];
 
-/// What happens to a field that no parser takes.
+/// The rule for a field that no parser takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rule {
     kind: Kind,
-    /// Values that ask for nothing, as a JSON array; without any, those that are empty.
+    /// Neutral values, as a JSON array; empty values, if the array is empty.
     neutral: &'static str,
     why: &'static str,
 }
@@ -32,48 +32,48 @@ enum Kind {
     Echo,
 }
 
-/// It changes what the answer means, and is not supported.
+/// A field that changes what the answer means, and is not supported.
 pub(crate) const fn refused(why: &'static str) -> Rule {
     Rule { kind: Kind::Refused, neutral: "", why }
 }
 
-/// The same, where other values than empty ones ask for nothing.
+/// The same, with other neutral values than empty ones.
 pub(crate) const fn only(neutral: &'static str, why: &'static str) -> Rule {
     Rule { kind: Kind::Refused, neutral, why }
 }
 
-/// It tunes how an answer is made, and has no effect here.
+/// A field that only tunes, and has no effect here.
 pub(crate) const fn tuning(why: &'static str) -> Rule {
     Rule { kind: Kind::Tuning, neutral: "", why }
 }
 
-/// The same, with values that ask for what happens anyway.
+/// The same, with values that request the default behaviour.
 pub(crate) const fn tuning_but(neutral: &'static str, why: &'static str) -> Rule {
     Rule { kind: Kind::Tuning, neutral, why }
 }
 
-/// Answers carry it, and clients send it back.
+/// A field of answers that clients send back.
 pub(crate) const fn echo() -> Rule {
     Rule { kind: Kind::Echo, neutral: "", why: "" }
 }
 
-/// A part of a request that was accepted and has no effect, or not all of its effect.
+/// A part of a request that was accepted and has no effect, or not its full effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Its path: `messages[3].content[0].cache_control`.
     pub param: String,
-    /// What became of it, with the path.
+    /// What happens to it, with the path.
     pub message: String,
 }
 
 impl Warning {
-    /// `what` became of the field at `param`.
+    /// A warning about the field at `param`.
     pub fn new(param: impl Into<String>, what: impl std::fmt::Display) -> Self {
         let param = param.into();
         Self { message: format!("'{param}' {what}"), param }
     }
 
-    /// The message without the places in lists, which is the same for all messages: `'messages[].content[].cache_control' is ...`.
+    /// The message without list indices, so that it is the same for all messages: `'messages[].content[].cache_control' is ...`.
     pub fn kind(&self) -> String {
         let mut out = String::with_capacity(self.message.len());
         let (path, what) = self.message.split_at(self.param.len() + 1);
@@ -98,10 +98,10 @@ impl Warning {
     }
 }
 
-/// Most warnings of one request.
+/// Maximum number of warnings per request.
 const WARNINGS_MAX: usize = 64;
 
-/// Adds a warning, unless there is one of its kind.
+/// Adds a warning, unless there is one of the same kind.
 pub(crate) fn warn(warnings: &mut Vec<Warning>, warning: Warning) {
     if warnings.len() == WARNINGS_MAX {
         return;
@@ -112,7 +112,7 @@ pub(crate) fn warn(warnings: &mut Vec<Warning>, warning: Warning) {
     }
 }
 
-/// Applies the rules to fields that nobody has taken. Gives back those that only tune, unknown ones among them: a provider may know them.
+/// Applies the rules to the remaining fields. Returns those that only tune, unknown ones included: a provider may know them.
 pub(crate) fn apply(
     path: &Path,
     rest: Map<String, Value>,
@@ -180,7 +180,7 @@ impl Rule {
     }
 }
 
-/// 1 and 1.0 are the same to every client.
+/// Compares values; 1 and 1.0 are equal.
 pub(crate) fn same(a: &Value, b: &Value) -> bool {
     a == b || (a.is_number() && a.as_f64() == b.as_f64())
 }

@@ -1,12 +1,11 @@
-//! Server-sent events: how OpenAI's and Anthropic's dialects stream. Written by the dialects' stream writers; read from
-//! providers by their stream readers.
+//! Server-sent events: the streams of OpenAI's and Anthropic's dialects. Written by the dialects' stream writers; parsed by their
+//! stream readers.
 //!
-//! The format is the WHATWG's (HTML, 9.2). `id` and `retry` are for reconnecting, which no API here does: they are
-//! skipped.
+//! The format is the WHATWG's (HTML, 9.2). `id` and `retry` are for reconnecting, which no API here supports: they are skipped.
 
 use memchr::{memchr, memchr2};
 
-/// Appends an event to a stream. Line breaks in `data` are kept; `name` has none.
+/// Appends an event to a stream. Line breaks in `data` are kept; `name` must not have any.
 pub fn write_event(out: &mut Vec<u8>, name: Option<&str>, data: &[u8]) {
     if let Some(name) = name {
         out.extend_from_slice(b"event: ");
@@ -33,50 +32,50 @@ pub(crate) fn write_json(out: &mut Vec<u8>, name: Option<&str>, value: &impl ser
     out.extend_from_slice(b"\n\n");
 }
 
-/// Appends a comment, which every reader skips: it keeps a connection from looking dead. `text` is one line.
+/// Appends a comment, which readers skip, as a keep-alive. `text` is one line.
 pub fn write_comment(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\n\n");
 }
 
-/// One event of a stream.
+/// An event of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SseEvent {
-    /// The `event` field; empty if there was none.
+    /// The `event` field; empty if absent.
     pub name: String,
-    /// The `data` fields, one a line.
+    /// The `data` fields, one per line.
     pub data: String,
 }
 
-/// Why a stream cannot be read on.
+/// Why a stream cannot be parsed further.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
-    /// Longer than the limit.
+    /// An event exceeds the limit.
     #[error("an event of the stream is longer than {limit_bytes} bytes")]
     TooLong {
         /// The limit.
         limit_bytes: usize,
     },
-    /// Not text.
+    /// An event is not UTF-8.
     #[error("a line of the stream is not UTF-8")]
     NotUtf8,
 }
 
-/// Default of the longest event that a decoder takes.
+/// Default maximum length of an event.
 pub const EVENT_BYTES_MAX: usize = 16 << 20;
 
-/// Reads a stream that comes in pieces, cut anywhere.
+/// Parses a stream that arrives in arbitrary pieces.
 #[derive(Debug)]
 pub struct SseDecoder {
-    /// Bytes that came; those before `read` are done with.
+    /// Received bytes; those before `read` are consumed.
     buffer: Vec<u8>,
     read: usize,
-    /// Up to here the buffer holds no end of a line.
+    /// The buffer has no line end before this position.
     searched: usize,
     /// The line before ended in CR: an LF that follows belongs to it.
     after_cr: bool,
-    /// No byte but a beginning of a byte order mark has come.
+    /// At most the beginning of a byte order mark has arrived.
     at_start: bool,
     name: String,
     data: String,
@@ -92,7 +91,7 @@ impl Default for SseDecoder {
 }
 
 impl SseDecoder {
-    /// A decoder that refuses events longer than this.
+    /// A decoder with a maximum event length.
     pub fn with_limit(limit_bytes: usize) -> Self {
         Self {
             buffer: Vec::new(),
@@ -108,7 +107,7 @@ impl SseDecoder {
         }
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -121,10 +120,10 @@ impl SseDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete event; `None` until more bytes come. An event that its stream ends within is never given.
+    /// The next complete event; `None` until more bytes arrive. An event that is cut off by the end of the stream is dropped.
     ///
     /// # Errors
-    /// The same one again and again once a stream is broken.
+    /// Once a stream is invalid, the same error at each call.
     pub fn next_event(&mut self) -> Result<Option<SseEvent>, SseError> {
         if let Some(e) = &self.failed {
             return Err(e.clone());
@@ -186,7 +185,7 @@ impl SseDecoder {
         Ok(())
     }
 
-    /// A line of the buffer that is not empty.
+    /// Parses a non-empty line of the buffer.
     fn line(&mut self, start: usize, end: usize) -> Result<(), SseError> {
         let line = &self.buffer[start..end];
         let (field, value) = match memchr(b':', line) {

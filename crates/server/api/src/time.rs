@@ -1,9 +1,9 @@
-//! Points in time as text. Used by the dialects that write them so (Anthropic's and Ollama's lists, Ollama's answers).
+//! Times as text, for the dialects that write them so (Anthropic's and Ollama's lists, Ollama's answers).
 
 use ::time::format_description::well_known::Rfc3339;
 use ::time::{OffsetDateTime, UtcDateTime};
 
-/// Seconds since 1970 UTC as RFC 3339: `2026-11-21T18:00:00Z`. Years beyond 9999 are written as 9999's end.
+/// Seconds since 1970 UTC as RFC 3339: `2026-11-21T18:00:00Z`. Times after year 9999 are written as its end.
 pub fn rfc3339(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|s| UtcDateTime::from_unix_timestamp(s).ok());
     let time = time.unwrap_or(UtcDateTime::MAX);
@@ -11,7 +11,7 @@ pub fn rfc3339(seconds: u64) -> String {
     format!("{}T{hour:02}:{minute:02}:{second:02}Z", time.date())
 }
 
-/// Seconds since 1970 UTC of an RFC 3339 time; fractions are cut. `None` if it is none, or before 1970.
+/// Seconds since 1970 UTC of an RFC 3339 time, truncated. `None` if it is invalid or before 1970.
 pub(crate) fn seconds(text: &str) -> Option<u64> {
     OffsetDateTime::parse(text, &Rfc3339).ok()?.unix_timestamp().try_into().ok()
 }

@@ -1,4 +1,4 @@
-//! `/tokenize`, `/detokenize` and `/apply-template`, as llama.cpp's and vLLM's clients know them. Called by the server.
+//! `/tokenize`, `/detokenize` and `/apply-template`, as in llama.cpp and vLLM. Called by the server.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::json::{self, Field, Object, Result};
 use crate::openai::chat;
 use crate::rules::{Rules, Warning, refused};
 
-/// What is to be cut into tokens.
+/// What to tokenize.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tokenize {
     /// A text.
@@ -16,38 +16,37 @@ pub enum Tokenize {
     Chat(Box<GenerateRequest>),
 }
 
-/// A text that is to be cut into tokens.
+/// A text to tokenize.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Text {
     /// The model's name as the client knows it.
     pub model: String,
     /// The text.
     pub content: String,
-    /// Put the model's own first token in front.
+    /// Add the model's BOS token.
     pub add_special: bool,
-    /// Take control tokens in the text for what they look like.
+    /// Parse control tokens in the text.
     pub parse_special: bool,
-    /// Give each token's text, too.
+    /// Return each token's text, too.
     pub with_pieces: bool,
-    /// What was accepted and has no effect.
+    /// Accepted fields that have no effect.
     pub warnings: Vec<Warning>,
 }
 
-/// Tokens whose text is wanted.
+/// Tokens to convert to text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Detokenize {
     /// The model's name as the client knows it.
     pub model: String,
     /// Their ids.
     pub tokens: Vec<u32>,
-    /// What was accepted and has no effect.
+    /// Accepted fields that have no effect.
     pub warnings: Vec<Warning>,
 }
 
 const TEXT: Rules = &[("text", refused("send 'content', or a conversation as 'messages'"))];
 
-/// Reads the body of a `POST /tokenize`: `content`, or `messages` and what else a chat has. A `model` that it does not
-/// name is `default`.
+/// Parses the body of a `POST /tokenize`: `content`, or `messages` and further fields of a chat. The default of `model` is `default`.
 ///
 /// # Errors
 /// Fields that are unknown or of the wrong type, by name.
@@ -79,7 +78,7 @@ pub fn tokenize(body: &[u8], default: &str) -> Result<Tokenize> {
     Ok(Tokenize::Text(text))
 }
 
-/// Reads the body of a `POST /detokenize`.
+/// Parses the body of a `POST /detokenize`.
 ///
 /// # Errors
 /// Fields that are unknown or of the wrong type, by name.
@@ -92,14 +91,14 @@ pub fn detokenize(body: &[u8], default: &str) -> Result<Detokenize> {
     Ok(Detokenize { model, tokens, warnings: warnings.take() })
 }
 
-/// Reads the body of a `POST /apply-template`: a chat, of which only the conversation counts. With `add_generation_prompt`
-/// false it ends with its last message.
+/// Parses the body of a `POST /apply-template`: a chat, of which only the conversation counts. With `add_generation_prompt` false the
+/// prompt ends with the last message.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn apply_template(body: &[u8], default: &str) -> Result<GenerateRequest> {
     let mut o = named(body, default)?;
-    // Where an answer follows, the prompt has to begin it; here none does.
+    // The prompt normally begins the answer; here there is none.
     let continues = o.is_on("continue_final_message");
     let no_answer = !continues && o.has("add_generation_prompt") && !o.is_on("add_generation_prompt");
     if no_answer {

@@ -1,5 +1,4 @@
-//! Grammars as text in llguidance's variant of Lark: what this crate writes, and what requests bring. Used by `compile` and
-//! `tools`.
+//! Grammars in llguidance's variant of Lark, generated here or sent by clients. Used by `compile` and `tools`.
 
 use serde_json::Value;
 
@@ -7,7 +6,7 @@ use crate::limits::{LARK_ANDS_MAX, LARK_BYTES_MAX};
 use crate::schema::{Policy, Prepared};
 use crate::{Error, regex};
 
-/// A text as a literal. Followed by a space: an `i` behind a literal would mean any case.
+/// A text as a literal. Ends with a space: an `i` after a literal would mean case-insensitive.
 pub fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 3);
     out.push('"');
@@ -22,23 +21,23 @@ pub fn literal(text: &str) -> String {
     out
 }
 
-/// A special token, by its id.
+/// A special token by id.
 pub fn token(id: u32) -> String {
     format!("<[{id}]> ")
 }
 
-/// White space between the parts of JSON: a few blanks, or a new line and its indentation. Without a bound, models that have
-/// nothing to say write blanks until they run out of tokens.
+/// White space in JSON: a few blanks, or a newline with indentation. Without a limit, some models write blanks until they run out of
+/// tokens.
 const JSON_SPACE: &str = r"[ \t]{1,16}|\r?\n[ \t]{0,64}";
 
 /// A JSON schema as part of a rule.
 pub fn json(prepared: &Prepared) -> String {
-    // "\u" escapes would spell names of properties in a second way, which names that must differ from them do not exclude.
+    // "\u" escapes would give property names a second spelling, which exclusions of names would not cover.
     let escapes = if prepared.open { "nrbtf\\\"" } else { "nrbtf\\\"u" };
     let options = serde_json::json!({ "whitespace_pattern": JSON_SPACE, "json_allowed_escapes": escapes });
     let mut schema = match &prepared.schema {
         Value::Object(s) => s.clone(),
-        // The options need an object to stand in.
+        // The options need an object.
         Value::Bool(false) => serde_json::Map::from_iter([("enum".into(), Value::Array(Vec::new()))]),
         _ => serde_json::Map::new(),
     };
@@ -46,18 +45,19 @@ pub fn json(prepared: &Prepared) -> String {
     format!("%json {} ", Value::Object(schema))
 }
 
-/// A grammar from a request.
+/// A client's grammar.
 #[derive(Debug)]
 pub struct Checked {
-    /// Its JSON schemas are rewritten as those of other requests are.
+    /// Its JSON schemas are rewritten like those of other requests.
     pub text: String,
-    /// It has complements, and no special tokens. To llguidance those are bytes that no text holds, and so part of each complement.
+    /// It has complements and no special tokens. llguidance represents special tokens by bytes that no text contains, which every
+    /// complement would include.
     pub plain: bool,
-    /// What was left out.
+    /// What was omitted.
     pub warnings: Vec<String>,
 }
 
-/// Checks a grammar from a request.
+/// Checks a client's grammar.
 pub fn check(source: &str) -> Result<Checked, Error> {
     if source.len() > LARK_BYTES_MAX {
         return Err(Error::Lark(format!(
@@ -91,7 +91,7 @@ pub fn check(source: &str) -> Result<Checked, Error> {
     Ok(Checked { text: scan.out, plain: scan.complements > 0, warnings: scan.warnings })
 }
 
-/// Goes through a grammar far enough to tell its schemas from text that looks like one.
+/// Scans a grammar to distinguish its schemas from text that looks like one.
 struct Scan<'a> {
     source: &'a str,
     at: usize,
@@ -141,7 +141,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The JSON value behind `keyword`, and its bytes with the space in front.
+    /// The JSON value after `keyword`, and its length with the space before it.
     fn value(&self, keyword: &str) -> Result<(Value, usize), Error> {
         let rest = &self.source[self.at + keyword.len()..];
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
@@ -176,7 +176,7 @@ impl Scan<'_> {
     }
 }
 
-/// Bytes of what `rest` begins with, up to the next `end` that no backslash escapes; all, where there is none.
+/// Length of the prefix of `rest` up to the next unescaped `end`; all of it if there is none.
 fn quoted(rest: &str, end: char) -> usize {
     let mut escaped = false;
     for (i, c) in rest.char_indices().skip(1) {

@@ -1,9 +1,9 @@
-//! Structured output: which tokens may come next, so that the answer is valid JSON by a schema, matches a regular expression or
-//! a grammar, is one of some texts, or calls tools. Called by the server; needs neither the engine nor a model.
+//! Structured output: computes which tokens may come next, so that an answer is JSON that matches a schema, matches a regular
+//! expression or a grammar, is one of several texts, or calls tools. Called by the server; independent of the engine and models.
 //!
-//! The grammars are llguidance's. What stands here is what lies between it and a server: what requests bring is checked and
-//! bounded first, what is not supported is refused by name and place, computations that take too long end; and calls of
-//! tools and reasoning in front of an answer become grammars.
+//! The grammars are llguidance's. This crate is the layer between it and a server: it checks and limits what requests bring, refuses
+//! unsupported features by name and position, stops computations that take too long, and turns tool calls and reasoning before an
+//! answer into grammars.
 //!
 //! ```
 //! use octet_grammar::{Constraint, Grammar, GrammarSpec, Token, Vocabulary};
@@ -27,9 +27,8 @@
 //!
 //! # Costs
 //!
-//! A [`Vocabulary`] is built once a model; a [`Grammar`] once a constraint, and is worth keeping for the next request with the
-//! same; a [`Matcher`] for each answer. Masks can be computed while the model works on the token before: nothing but that
-//! token is needed.
+//! A [`Vocabulary`] is built once per model; a [`Grammar`] once per constraint, and should be kept for requests with the same one; a
+//! [`Matcher`] for each answer. Masks can be computed while the model processes the previous token: only that token is needed.
 
 mod compile;
 mod error;

@@ -1,57 +1,58 @@
-//! Bounds on what a request may bring, and on the work that it may cause. Used by all of this crate.
+//! Limits on constraints in requests, and on the work that they may cause. Used by all of this crate.
 
 use std::time::Duration;
 
 use llguidance::api::ParserLimits;
 
-/// Longest regular expression or pattern, in bytes.
+/// Maximum length of a regular expression or pattern in bytes.
 pub const REGEX_BYTES_MAX: usize = 16 << 10;
-/// Longest grammar, in bytes.
+/// Maximum length of a grammar in bytes.
 pub const LARK_BYTES_MAX: usize = 64 << 10;
-/// Most conjunctions in a grammar's terminals: what several regexes match at once takes time in their product.
+/// Maximum number of conjunctions in a grammar's terminals: intersecting regexes multiplies their sizes.
 pub const LARK_ANDS_MAX: usize = 8;
-/// Most choices, and their bytes in all.
+/// Maximum number of choices, and of their bytes in total.
 pub const CHOICES_MAX: usize = 10_000;
 /// See [`CHOICES_MAX`].
 pub const CHOICE_BYTES_MAX: usize = 512 << 10;
-/// Most tools.
+/// Maximum number of tools.
 pub const TOOLS_MAX: usize = 512;
 
-/// Deepest nesting of schemas.
+/// Maximum nesting of schemas.
 pub const SCHEMA_DEPTH_MAX: usize = 64;
-/// Most schemas within a schema, references resolved once.
+/// Maximum number of schemas within a schema, with references resolved once.
 pub const SCHEMAS_MAX: usize = 10_000;
-/// Most schemas that references may point to.
+/// Maximum number of schemas that references point to.
 pub const DEFINITIONS_MAX: usize = 2_000;
-/// Most properties of one object.
+/// Maximum number of properties of an object.
 pub const PROPERTIES_MAX: usize = 1_000;
-/// Most patterns for the names of one object's properties: each is compared with each.
+/// Maximum number of pattern properties of an object: all pairs are compared.
 pub const PATTERN_PROPERTIES_MAX: usize = 16;
-/// Most values in all `enum`s, and their bytes.
+/// Maximum number of `enum` values, and of their bytes in total.
 pub const ENUM_VALUES_MAX: usize = 10_000;
 /// See [`ENUM_VALUES_MAX`].
 pub const ENUM_BYTES_MAX: usize = 512 << 10;
-/// Most alternatives of a `oneOf`: each is compared with each.
+/// Maximum number of alternatives of a `oneOf`: all pairs are compared.
 pub const ONE_OF_MAX: usize = 256;
-/// Most patterns, formats and lengths that one string has to meet: what they match together takes time in their product.
+/// Maximum number of patterns, formats and lengths of one string: intersecting them multiplies their sizes.
 pub const STRING_RULES_MAX: u64 = 4;
-/// Most digits behind the point of a `multipleOf`.
+/// Maximum number of decimals of a `multipleOf`.
 pub const MULTIPLE_DIGITS_MAX: u32 = 8;
-/// Largest `multipleOf`, and least common multiple of all of a schema, without its point: each remainder is a state.
+/// Maximum of a `multipleOf`, and of the least common multiple of all in a schema, without the decimal point: each remainder is a
+/// state.
 pub const MULTIPLE_MAX: u32 = 100_000;
-/// Largest schema once what references and alternatives multiply is written out.
+/// Maximum size of a schema with references and alternatives expanded.
 pub const EXPANDED_MAX: u64 = 50_000;
 
-/// Longest compilation. The bounds above keep it far below; this is for what they miss.
+/// Time limit of a compilation, for cases that the limits above miss.
 pub const COMPILE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Most compilations at a time, for one vocabulary.
+/// Maximum number of concurrent compilations per vocabulary.
 pub const COMPILING_MAX: usize = 8;
-/// Stack for a compilation, which recurses as deep as grammars and chains of references go. Untouched pages cost nothing.
+/// Stack of a compilation, which recurses with the depth of grammars and chains of references. Untouched pages use no memory.
 pub const COMPILE_STACK_BYTES: usize = 128 << 20;
-/// Longest computation of one mask. Common ones take well under a millisecond.
+/// Time limit of one mask. Common ones take well under a millisecond.
 pub const STEP_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// The bounds that llguidance keeps.
+/// llguidance's own limits.
 pub fn parser() -> ParserLimits {
     ParserLimits {
         // One to two kilobytes each.

@@ -1,4 +1,4 @@
-//! Follows one answer, token by token. Driven by the engine: a mask before each draw, then the token that was drawn.
+//! Matches one answer, token by token. Called by the engine: a mask before each token, then the chosen token.
 
 use std::sync::Arc;
 
@@ -7,33 +7,33 @@ use llguidance::Matcher as Inner;
 use crate::watchdog::Watch;
 use crate::{Error, Vocabulary};
 
-/// What is said where a grammar has come to a dead end.
+/// The error for a grammar with no allowed token.
 pub(crate) const NOTHING: &str = "nothing matches it: no token may come next, and it may not end either";
-/// llguidance's word for that.
+/// llguidance's name of that state.
 const DEAD_END: &str = "NoExtensionBias";
 
-/// The part of an answer before its grammar, in which the model is free.
+/// The free part of an answer before its grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Free {
-    /// The token behind which the grammar begins.
+    /// The token after which the grammar begins.
     pub end: Option<u32>,
-    /// The token that the grammar begins with.
+    /// The token with which the grammar begins.
     pub call: Option<u32>,
-    /// The answer may end without any of it.
+    /// The answer may end without the grammar.
     pub may_end: bool,
 }
 
-/// The state of one answer under a constraint. A clone goes on by itself: from a common beginning to several answers, or
-/// over drafts that the model may not confirm.
+/// The state of one answer under a constraint. A clone is independent: for several answers with a common prefix, or for drafts that
+/// may be rejected.
 ///
-/// After an error in following the constraint it stays at that error.
+/// After an error of the constraint, all further calls return it.
 pub struct Matcher {
     vocabulary: Arc<Vocabulary>,
     inner: Inner,
     watch: Watch,
-    /// What the model is free in now; `None` once the grammar has begun.
+    /// The current free part; `None` once the grammar has begun.
     free: Option<Free>,
-    /// Special tokens never come.
+    /// Special tokens are never allowed.
     plain: bool,
     /// The last token ended the answer.
     ended: bool,
@@ -45,10 +45,10 @@ impl Matcher {
         Self { vocabulary, inner, watch, free, plain, ended: false }
     }
 
-    /// Sets the bits of the tokens that may come next, bit `id % 32` of `bits[id / 32]`, and clears all others. Where nothing
-    /// else may come these are the ends of an answer.
+    /// Sets the bits of the tokens that may come next, bit `id % 32` of `bits[id / 32]`, and clears all others. If the answer must
+    /// end, these are its end tokens.
     ///
-    /// Fails where the constraint cannot be followed further (it got too complex).
+    /// Fails if the constraint cannot be matched further (it became too complex).
     pub fn mask(&mut self, bits: &mut [u32]) -> Result<(), Error> {
         if self.ended {
             bits.fill(0);
@@ -75,8 +75,8 @@ impl Matcher {
         Ok(())
     }
 
-    /// Takes the token that was drawn. An error if the constraint does not allow it, which changes nothing; or if it cannot
-    /// be followed further.
+    /// Adds the chosen token. Fails without changes if the constraint does not allow it; or if the constraint cannot be matched
+    /// further.
     pub fn accept(&mut self, id: u32) -> Result<(), Error> {
         let refused = |why: &str| Err(Error::Token { id, why: why.into() });
         if self.ended {
@@ -105,12 +105,12 @@ impl Matcher {
             return refused("it does not go on like this");
         }
         self.free = None;
-        // A grammar may ask for the end itself.
+        // A grammar may contain the end token itself.
         self.ended = self.vocabulary.eos().contains(&id);
         Ok(())
     }
 
-    /// Whether the answer may end here: whether it is complete as it is.
+    /// Whether the answer may end here.
     pub fn may_end(&mut self) -> Result<bool, Error> {
         if self.ended {
             return Ok(true);
@@ -122,13 +122,13 @@ impl Matcher {
         self.watch.over(|| inner.is_accepting()).map_err(|e| self.failed(&e.to_string()))
     }
 
-    /// Whether nothing can come but the end of the answer, or it is over.
+    /// Whether only the end can follow, or the answer has ended.
     pub fn is_finished(&self) -> bool {
         self.ended || self.free.is_none() && self.inner.is_stopped() && !self.inner.is_error()
     }
 
-    /// The tokens that have to come next, whatever the model says: they can be processed at once, without a draw. The caller
-    /// tells of each by [`Matcher::accept`]. Empty where there is a choice.
+    /// The tokens that must come next: they can be processed at once, without sampling. The caller passes each to [`Matcher::accept`].
+    /// Empty if there is a choice.
     pub fn forced(&mut self) -> Vec<u32> {
         if self.free.is_some() || self.is_finished() {
             return Vec::new();
@@ -163,7 +163,7 @@ impl std::fmt::Debug for Matcher {
     }
 }
 
-/// Copies a bit set; what `to` has beyond it is cleared.
+/// Copies a bit set; clears the rest of `to`.
 fn copy(from: &[u32], to: &mut [u32]) {
     let len = from.len().min(to.len());
     to[..len].copy_from_slice(&from[..len]);

@@ -1,7 +1,7 @@
-//! Regular expressions from requests. Used by `compile` for answers, by `schema` and `tools` for patterns.
+//! Regular expressions of clients. Used by `compile` for answers, by `schema` and `tools` for patterns.
 //!
-//! llguidance's terminals match as a whole and know no anchors, while requests write `^...$`; and a schema's pattern may
-//! match anywhere. So anchors at the edges are taken off here.
+//! llguidance's terminals match as a whole and have no anchors, while clients write `^...$`; and a schema's pattern may match
+//! anywhere. So anchors at the edges are removed here.
 
 use llguidance::regex_to_lark;
 use regex_syntax::Parser;
@@ -9,7 +9,7 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 
 use crate::limits::REGEX_BYTES_MAX;
 
-/// Refuses what is too long.
+/// Refuses patterns that are too long.
 pub fn check_len(pattern: &str) -> Result<(), String> {
     match pattern.len() {
         0..=REGEX_BYTES_MAX => Ok(()),
@@ -17,12 +17,12 @@ pub fn check_len(pattern: &str) -> Result<(), String> {
     }
 }
 
-/// Whether it is one that nothing matches, not even the empty text.
+/// Whether nothing matches it, not even the empty text.
 pub fn is_empty(pattern: &str) -> bool {
     Parser::new().parse(pattern).is_ok_and(|hir| hir.properties().minimum_len().is_none())
 }
 
-/// Refuses what is no regular expression.
+/// Refuses invalid regular expressions.
 pub fn check(pattern: &str) -> Result<Hir, String> {
     check_len(pattern)?;
     Parser::new().parse(pattern).map_err(|e| match e {
@@ -32,7 +32,7 @@ pub fn check(pattern: &str) -> Result<Hir, String> {
     })
 }
 
-/// What is wrong, and where: regex-syntax itself repeats all of the pattern.
+/// The error and its position: regex-syntax's own message repeats the whole pattern.
 fn wrong(kind: impl std::fmt::Display, pattern: &str, at: usize) -> String {
     match pattern.get(at..).unwrap_or_default() {
         "" => format!("{kind}, at its end"),
@@ -40,10 +40,10 @@ fn wrong(kind: impl std::fmt::Display, pattern: &str, at: usize) -> String {
     }
 }
 
-/// `pattern` to match as a whole, without the anchors that say so, for between slashes in a grammar.
+/// `pattern` for matching as a whole, without anchors, to be put between slashes in a grammar.
 pub fn whole(pattern: &str) -> Result<String, String> {
     let hir = check(pattern)?;
-    // A line's end as text may be the end of a comment, which a line's end as an escape is not.
+    // A literal newline may end a comment, which an escaped one does not.
     if hir.properties().look_set().is_empty() && !pattern.contains('\n') {
         return Ok(slashed(pattern));
     }
@@ -54,10 +54,10 @@ pub fn whole(pattern: &str) -> Result<String, String> {
     Ok(slashed(&print(bare)?))
 }
 
-/// A pattern of a JSON schema, which matches anywhere in a text, as one that matches all of it.
+/// A schema's pattern, which matches anywhere, as one for the whole text.
 pub fn search(pattern: &str) -> Result<String, String> {
     check_len(pattern)?;
-    // JavaScript's \d and \w.
+    // JavaScript's meaning of \d and \w.
     let hir = check(&regex_to_lark(pattern, "dw"))?;
     let parts = match hir.into_kind() {
         HirKind::Alternation(all) => all,
@@ -77,7 +77,7 @@ pub fn search(pattern: &str) -> Result<String, String> {
     Ok(slashed(&out.join("|")))
 }
 
-/// Ready for between slashes. A lone backslash at the end, which would be lost, does not come past [`check`].
+/// Escapes slashes. A lone backslash at the end, which would be lost, is refused by [`check`].
 fn slashed(pattern: &str) -> String {
     regex_to_lark(pattern, "")
 }

@@ -1,5 +1,5 @@
-//! A model's vocabulary as a trie of byte strings, which masks are computed on. Built once a model, at the first request
-//! that needs one, by whoever owns the tokenizer; shared by all constraints.
+//! A model's vocabulary as a trie of byte strings, for computing masks. Built once per model, at the first request that needs it, by
+//! the owner of the tokenizer; shared by all constraints.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -11,26 +11,25 @@ use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 use crate::watchdog::Watchdog;
 use crate::{Error, limits};
 
-/// What an id of the vocabulary is.
+/// An entry of the vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Token {
-    /// A piece of text, in bytes; may be part of a character.
+    /// Text as bytes; may be a partial character.
     Text(Vec<u8>),
-    /// Structure, by name: `<|im_end|>`, `<tool_call>`. Stands only where a constraint asks for this very token: text that
-    /// looks like it is spelled in other tokens.
+    /// A special token by name: `<|im_end|>`, `<tool_call>`. Allowed only where a constraint contains this token: text that looks like
+    /// it is written with other tokens.
     Special(String),
-    /// No token: padding, or a hole.
+    /// Not a token: padding.
     Unused,
 }
 
-/// Longest token in bytes that the trie can hold. Longer ones (none are known) are never allowed.
+/// Maximum length of a token in bytes in the trie. Longer ones (none are known) are never allowed.
 const TOKEN_BYTES_MAX: usize = 1000;
-/// Most ids: what the trie has bits for.
+/// Maximum number of ids that the trie supports.
 const TOKENS_MAX: usize = 1 << 21;
 
-/// Parts of the vocabulary whose masks are kept: where a constraint takes any text of such characters, which is what most
-/// tokens are of, the mask is the part's and only the rest is walked. In strings of JSON, with and without a bound that is
-/// near; in text between tags.
+/// Classes of text whose masks are precomputed: where a constraint allows any text of such characters, as most tokens are, only the
+/// other tokens are checked. For JSON strings, with and without a length limit nearby, and for text between tags.
 const SLICES: &[&str] = &[
     r#"[\x20\x0A\x0D\x09]+"#,
     r#"[^"\\<\x00-\x1F\x7F]{1,10}"#,
@@ -39,11 +38,10 @@ const SLICES: &[&str] = &[
     r#"[^<]+"#,
 ];
 
-/// Turns text into the tokens that the model would see it as.
+/// Tokenizes plain text.
 type Encode = Box<dyn Fn(&str) -> Option<Vec<u32>> + Send + Sync>;
 
-/// How long work on a constraint may take before it is given up, on the clock: on a machine that has other work, more time
-/// passes than the work takes.
+/// Time limits of work on a constraint, in wall-clock time: on a busy machine more time passes than the work takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeLimits {
     /// A compilation.
@@ -59,23 +57,23 @@ impl Default for TimeLimits {
     }
 }
 
-/// A vocabulary to compile constraints for. Costs a second or two and some 100 MB for 248k tokens: share it.
+/// A vocabulary to compile constraints for. Takes a second or two and some 100 MB for 248k tokens: share it.
 pub struct Vocabulary {
     pub(crate) factory: ParserFactory,
     pub(crate) watchdog: Watchdog,
     pub(crate) times: TimeLimits,
-    /// How many constraints are being compiled.
+    /// Number of running compilations.
     pub(crate) compiling: AtomicUsize,
-    /// Bit set of all ids that are tokens.
+    /// Bit set of all token ids.
     pub(crate) everything: Vec<u32>,
-    /// Those of them that are text.
+    /// Those that are text.
     pub(crate) plain: Vec<u32>,
     eos: Vec<u32>,
 }
 
 impl Vocabulary {
-    /// `tokens` in the order of their ids, and the ids that end an answer. `encode` gives the tokens of plain text, without
-    /// added tokens and without anything in front; what it refuses is spelled by longest match.
+    /// `tokens` in order of ids, and the ids that end an answer. `encode` tokenizes plain text without added tokens and prefixes; text
+    /// that it refuses is tokenized by longest match.
     pub fn new(
         tokens: impl IntoIterator<Item = Token>,
         eos: &[u32],
@@ -84,7 +82,7 @@ impl Vocabulary {
         Self::with_times(tokens, eos, encode, TimeLimits::default())
     }
 
-    /// The same with other limits of time: a server has no setting for them, tests on busy machines need more.
+    /// The same with other time limits: servers have no setting for them; tests on busy machines need more.
     pub fn with_times(
         tokens: impl IntoIterator<Item = Token>,
         eos: &[u32],
@@ -136,7 +134,7 @@ impl Vocabulary {
         self.trie().vocab_size()
     }
 
-    /// True for no vocabulary: [`Vocabulary::new`] refuses those.
+    /// Always false: [`Vocabulary::new`] refuses empty vocabularies.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -146,7 +144,7 @@ impl Vocabulary {
         &self.eos
     }
 
-    /// The id of the special token of this name.
+    /// The id of a special token by name.
     pub fn special(&self, name: &str) -> Option<u32> {
         let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
         word.extend_from_slice(name.as_bytes());
@@ -164,11 +162,11 @@ impl std::fmt::Debug for Vocabulary {
     }
 }
 
-/// Bytes of a token in the trie: special ones are marked with a byte that no text holds.
+/// The trie's bytes for a token: special ones are marked with a byte that no text contains.
 fn word(token: Token) -> Vec<u8> {
     let marker = TokTrie::SPECIAL_TOKEN_MARKER;
     let word = match token {
-        // The byte 0xff is never part of UTF-8, so no text needs the token of it.
+        // The byte 0xff is never part of UTF-8, so no text needs its token.
         Token::Text(bytes) if bytes.first() != Some(&marker) => bytes,
         Token::Special(name) if !name.is_empty() => [&[marker], name.as_bytes()].concat(),
         Token::Text(_) | Token::Special(_) | Token::Unused => Vec::new(),
@@ -188,7 +186,7 @@ impl TokenizerEnv for Env {
 
     fn tokenize_bytes(&self, s: &[u8]) -> Vec<u32> {
         self.trie.tokenize_with_greedy_fallback(s, |text| {
-            // A normaliser may have made another text of it.
+            // A normaliser may have changed the text.
             let same = |ids: &Vec<u32>| {
                 ids.iter().all(|&id| (id as usize) < self.trie.vocab_size())
                     && self.trie.decode_raw(ids) == text.as_bytes()

@@ -1,21 +1,20 @@
-//! The bare text of an argument to JSON, by the tool's JSON schema. Used by `xml`
-//! and `tagged`.
+//! Converts the bare text of an argument to JSON, by the tool's JSON schema. Used by `xml` and `tagged`.
 //!
-//! - A parameter that takes only strings gets the text as it stands, to the last space.
-//! - An `enum` or `const` that names the text as a string makes it one.
-//! - Otherwise the text is the JSON value that it spells, if the schema takes values of that type. Python's `True`, `False`
-//!   and `None` count where a schema asks for a boolean or null: older templates write them.
-//! - Where nothing fits, it is a string.
+//! - A parameter of type string gets the text unchanged, including trailing spaces.
+//! - A text that an `enum` or `const` lists as a string is a string.
+//! - Otherwise the text is parsed as JSON, if the schema accepts the value's type. Python's `True`, `False` and `None` are accepted
+//! for booleans and null, as older templates write them.
+//! - If nothing fits, it is a string.
 //!
-//! A parameter that the schema does not know, or says nothing about, takes all types: what spells a number, boolean,
-//! null, array or object is that. JSON is passed on as the model wrote it, so no digit of a number is lost.
+//! A parameter without a schema accepts all types: text that parses as a number, boolean, null, array or object becomes that. JSON is
+//! passed on as the model wrote it, so no digit of a number is lost.
 
 use serde_json::{Map, Value};
 
 use crate::json::{Progress, Scanner};
 use crate::written;
 
-/// Schemas within schemas that are looked into, for one argument. References may go in circles.
+/// Maximum number of nested schemas visited for one argument. References may be circular.
 const SCHEMAS_MAX: u32 = 256;
 
 /// A set of JSON types.
@@ -72,14 +71,14 @@ impl Types {
     }
 }
 
-/// Looks into schemas that refer to each other.
+/// Follows references between schemas.
 struct Reader<'a> {
     root: &'a Value,
     left: u32,
 }
 
 impl<'a> Reader<'a> {
-    /// The schema's keys; `None` where it has none, or where enough schemas were looked into.
+    /// The schema's keys; `None` without any, or when the limit of visited schemas is reached.
     fn enter(&mut self, schema: &'a Value) -> Option<&'a Map<String, Value>> {
         self.left = self.left.checked_sub(1)?;
         schema.as_object()
@@ -89,12 +88,12 @@ impl<'a> Reader<'a> {
         self.root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
     }
 
-    /// The schema of parameter `key`, named or not.
+    /// The schema of parameter `key`, listed or not.
     fn property(&mut self, schema: &'a Value, key: &str) -> Option<&'a Value> {
         self.declared(schema, key).or_else(|| schema.get("additionalProperties").filter(|s| s.is_object()))
     }
 
-    /// The schema of a parameter that is named.
+    /// The schema of a listed parameter.
     fn declared(&mut self, schema: &'a Value, key: &str) -> Option<&'a Value> {
         let s = self.enter(schema)?;
         if let Some(found) = s.get("properties").and_then(|p| p.get(key)) {
@@ -109,7 +108,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// The types that `schema` takes.
+    /// The types that `schema` accepts.
     fn types(&mut self, schema: &'a Value) -> Types {
         let Some(s) = self.enter(schema) else {
             return if *schema == Value::Bool(false) { Types::NONE } else { Types::ALL };
@@ -141,7 +140,7 @@ impl<'a> Reader<'a> {
         types
     }
 
-    /// Whether an `enum` or `const` names this very string.
+    /// Whether an `enum` or `const` lists exactly this string.
     fn names(&mut self, schema: &'a Value, text: &str) -> bool {
         let Some(s) = self.enter(schema) else { return false };
         named(s).any(|v| v.as_str() == Some(text))
@@ -166,12 +165,12 @@ fn alternatives(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     list(schema, "anyOf").chain(list(schema, "oneOf"))
 }
 
-/// The values that an `enum` or `const` names.
+/// The values that an `enum` or `const` lists.
 fn named(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     list(schema, "enum").chain(schema.get("const"))
 }
 
-/// Whether the schema of a tool's parameters names `key`.
+/// Whether the schema of a tool's parameters lists `key`.
 pub fn declares(root: &Value, key: &str) -> bool {
     let mut reader = Reader { root, left: SCHEMAS_MAX };
     reader.declared(root, key).is_some()
@@ -198,7 +197,7 @@ pub fn argument(root: &Value, key: &str, text: &str) -> String {
             "none" | "null" if types.has(Types::NULL) => return "null".into(),
             _ => {}
         }
-        // Lists and mappings as Python prints them: some templates do.
+        // Lists and mappings in Python's syntax, which some templates write.
         if spelled.starts_with(['[', '{'])
             && let Some(value) = written::python_value(spelled)
             && types.has(Types::of(&value))
@@ -209,7 +208,7 @@ pub fn argument(root: &Value, key: &str, text: &str) -> String {
     string(text)
 }
 
-/// The JSON value, if `text` is one and not too deep.
+/// The JSON value, if `text` is valid and not nested too deep.
 fn read(text: &str) -> Option<Value> {
     if text.starts_with(['{', '[']) {
         let mut scanner = Scanner::new();
@@ -221,7 +220,7 @@ fn read(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// As a JSON string.
+/// A JSON string.
 pub fn string(text: &str) -> String {
     Value::from(text).to_string()
 }

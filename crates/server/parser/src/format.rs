@@ -1,4 +1,4 @@
-//! Which syntax a model speaks: read off its chat template, or given by name. Chosen by callers, once a model.
+//! The syntax of a model's answers: derived from its chat template, or chosen by name. Determined once per model.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::derive::known::is_harmony;
 use crate::reasoning::ReasoningTags;
 use crate::syntax::{Arguments, CallSyntax, Piece, tags};
 
-/// A name that is none of ours.
+/// An unknown name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no {what} '{name}'; there are {names}")]
 pub struct UnknownName {
@@ -19,10 +19,10 @@ pub struct UnknownName {
     names: &'static str,
 }
 
-/// How a model writes tool calls.
+/// The syntax of tool calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolSyntax {
-    /// Not at all: tags are text.
+    /// None: tags are text.
     #[default]
     None,
     /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>`, with newlines: Qwen3-Coder,
@@ -30,14 +30,14 @@ pub enum ToolSyntax {
     Qwen3Coder,
     /// `<tool_call>{"name": NAME, "arguments": {...}}</tool_call>`, with newlines: Hermes 2 and 3, Qwen2.5, Qwen3.
     Hermes,
-    /// As the model's own chat template writes them.
+    /// The syntax derived from the model's chat template.
     Native(Arc<CallSyntax>),
-    /// gpt-oss' messages in channels, of which some are calls. Reasoning has a channel of its own.
+    /// gpt-oss' messages in channels, some of which are calls. Reasoning has its own channel.
     Harmony,
 }
 
 impl From<CallSyntax> for ToolSyntax {
-    /// Two syntaxes are followed more closely than others, for their models forget tags.
+    /// Two syntaxes have their own parsers, as their models forget tags.
     fn from(syntax: CallSyntax) -> Self {
         let begins_call = syntax.trigger() == "<tool_call>";
         let is_bare = |pieces: &[Piece]| {
@@ -60,7 +60,7 @@ impl From<CallSyntax> for ToolSyntax {
 }
 
 impl ToolSyntax {
-    /// What begins calls: a token of its own in most models that know calls.
+    /// The text that begins calls: a token of its own in most models that can call tools.
     pub fn trigger(&self) -> &str {
         match self {
             Self::None => "",
@@ -70,7 +70,7 @@ impl ToolSyntax {
         }
     }
 
-    /// Calls as the model writes them: of these functions, with these arguments.
+    /// Writes calls in the model's syntax, given functions and arguments.
     pub fn write(&self, calls: &[(String, Map<String, Value>)]) -> String {
         let one = |(name, arguments): &(String, Map<String, Value>)| match self {
             Self::Qwen3Coder => {
@@ -96,14 +96,15 @@ impl ToolSyntax {
         }
     }
 
-    /// What ends a call that another follows, and what of it belongs to the call: where answers have one call, they end there.
+    /// The text that ends a call before another one, and the part of it that belongs to the call: if answers may have one call only,
+    /// they end there.
     pub fn end_of_one(&self) -> Option<(String, String)> {
         let text = |pieces: &[Piece]| match pieces {
             [Piece::Text(text), ..] => text.clone(),
             _ => String::new(),
         };
         match self {
-            // gpt-oss ends its answer with a call.
+            // gpt-oss ends its answer after a call.
             Self::None | Self::Harmony => None,
             Self::Qwen3Coder | Self::Hermes => Some(("</tool_call>".into(), "</tool_call>".into())),
             Self::Native(syntax) => {
@@ -112,7 +113,7 @@ impl ToolSyntax {
                 let end = format!("{}{}", if is_json { "}" } else { "" }, text(&syntax.call[at + 1..]));
                 let separator = text(syntax.separator.as_deref()?);
                 let stop = format!("{end}{}", separator.trim_end());
-                // A list goes on with a comma and a bracket.
+                // A list continues with a comma and a bracket.
                 Some((stop, end)).filter(|(stop, end)| stop.len() > end.len() && end.len() > 1)
             }
         }
@@ -122,7 +123,7 @@ impl ToolSyntax {
 impl FromStr for ToolSyntax {
     type Err = UnknownName;
 
-    /// By the names that vLLM's `--tool-call-parser` takes.
+    /// Parses the names of vLLM's `--tool-call-parser`.
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "none" => Ok(Self::None),
@@ -138,22 +139,22 @@ impl FromStr for ToolSyntax {
     }
 }
 
-/// Where reasoning goes.
+/// Where reasoning is returned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReasoningFormat {
-    /// Apart from the content, without its tags.
+    /// Separately from the content, without its tags.
     #[default]
     Deepseek,
-    /// Nowhere: it is recognised and left out.
+    /// Nowhere: it is recognised and dropped.
     Hidden,
-    /// It stays in the content as generated, tags and all.
+    /// In the content as generated, including tags.
     None,
 }
 
 impl FromStr for ReasoningFormat {
     type Err = UnknownName;
 
-    /// By the names that llama.cpp's `--reasoning-format` takes, where `auto` is `deepseek`; and `hidden`.
+    /// Parses the names of llama.cpp's `--reasoning-format`, where `auto` is `deepseek`; and `hidden`.
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "deepseek" | "auto" => Ok(Self::Deepseek),
@@ -168,17 +169,17 @@ impl FromStr for ReasoningFormat {
     }
 }
 
-/// The syntax that a model speaks.
+/// The syntax of a model's answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Format {
-    /// The tags between which an answer may begin with reasoning.
+    /// The tags around reasoning at the beginning of an answer.
     pub reasoning: Option<ReasoningTags>,
-    /// How it calls tools.
+    /// The syntax of tool calls.
     pub tools: ToolSyntax,
 }
 
 impl Format {
-    /// Reads it off the source of a chat template: what a template writes into the history is what its model writes.
+    /// Detects the syntax from a template's source: a template writes the history as its model writes answers.
     pub fn detect(template: &str) -> Self {
         let has = |text: &str| template.contains(text);
         let tools = if !has("<tool_call>") {
@@ -195,13 +196,14 @@ impl Format {
 }
 
 impl Format {
-    /// Tags that answers must show, so that they can be read, even where they are control tokens: those of reasoning, and of calls where
+    /// Tags that must be visible in answers for parsing, even if they are control tokens: those of reasoning, and those of calls if
+    /// there are `tools`.
     /// there are `tools`.
     pub fn shown_tags(&self, with_tools: bool) -> Vec<&str> {
         let mut out: Vec<&str> =
             self.reasoning.iter().flat_map(|r| tags(&r.open).chain(tags(&r.close))).collect();
         match &self.tools {
-            // Channels separate reasoning as well.
+            // Channels also separate reasoning.
             ToolSyntax::Harmony => {
                 out.extend(["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"]);
             }
@@ -211,10 +213,10 @@ impl Format {
         out
     }
 
-    /// Of a template that was read by rendering it: the syntax that it writes calls in, or that whose tags it names.
+    /// The derived syntax of a template, or the one whose tags it mentions.
     pub fn derived(template: &str, derived: &Derived) -> Self {
         if is_harmony(template) {
-            // Its channels say what is reasoning.
+            // Its channels mark reasoning.
             return Self { reasoning: Some(ReasoningTags::default()), tools: ToolSyntax::Harmony };
         }
         let detected = Self { reasoning: derived.reasoning.clone(), ..Self::detect(template) };

@@ -1,12 +1,13 @@
-//! Answers of gpt-oss: messages, each with a head that names its channel or the tool that it calls. Used by `parser`.
+//! Parses gpt-oss' answers: messages with headers that name a channel or the called tool. Used by `parser`.
 //!
-//! `<|channel|>analysis<|message|>` begins reasoning, `<|channel|>final<|message|>` the answer; `to=functions.NAME` anywhere in a head makes its
-//! message the arguments of a call. `<|end|>` ends a message, `<|start|>assistant` begins the next one. (OpenAI's "harmony" format.)
+//! `<|channel|>analysis<|message|>` begins reasoning, `<|channel|>final<|message|>` the answer; `to=functions.NAME` in a header makes
+//! the message the arguments of a call. `<|end|>` ends a message, `<|start|>assistant` begins the next one. (OpenAI's "harmony"
+//! format.)
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// What the model thinks.
+    /// Reasoning.
     Reasoning,
     /// Part of the answer.
     Content,
@@ -14,40 +15,40 @@ pub enum Kind {
     Call(String),
 }
 
-/// What came.
+/// A parse event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A message begins, behind this head.
+    /// A message begins, after this header.
     Begin(Kind, &'a str),
-    /// More of the message.
+    /// A character of the message.
     Char(char),
-    /// The message is over, by this tag.
+    /// The message ended with this tag.
     End(&'a str),
-    /// What was taken for a head and has no message.
+    /// Text that looked like a header without a message.
     Stray(&'a str),
 }
 
-/// The tag that ends a head.
+/// The tag that ends a header.
 pub const MESSAGE: &str = "<|message|>";
 /// The tags that end a message.
 const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
-/// Longest head, in bytes: what is longer is none.
+/// Maximum length of a header in bytes.
 const HEAD_BYTES_MAX: usize = 512;
 
-/// Follows an answer by characters.
+/// An incremental parser of an answer.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// Behind a head.
+    /// After a header.
     in_message: bool,
     head: String,
-    /// The beginning of a tag.
+    /// The beginning of a possible tag.
     part: String,
-    /// A message has ended.
+    /// A message has ended before.
     later: bool,
 }
 
 impl Reader {
-    /// Takes the next character.
+    /// Processes the next character.
     pub fn step(&mut self, c: char, emit: &mut impl FnMut(Event<'_>)) {
         self.part.push(c);
         while let Some(first) = self.part.chars().next() {
@@ -73,7 +74,7 @@ impl Reader {
         }
     }
 
-    /// The answer is over; where it was `cut`, what is left of a tag or a head is no text.
+    /// Ends the answer; if it was `cut`, a partial tag or header is dropped.
     pub fn finish(&mut self, cut: bool, emit: &mut impl FnMut(Event<'_>)) {
         let part = std::mem::take(&mut self.part);
         if cut && (self.later || self.in_message) {
@@ -83,7 +84,7 @@ impl Reader {
             part.chars().for_each(|c| emit(Event::Char(c)));
         } else {
             let head = std::mem::take(&mut self.head) + &part;
-            // Between messages nothing stands but the next one's head.
+            // Only headers stand between messages.
             let is_tag = head.contains("<|") || cut && head == "<";
             if !is_tag && head.trim() != "assistant" {
                 emit(Event::Stray(&head));
@@ -104,7 +105,7 @@ impl Reader {
     }
 }
 
-/// What the message with this head is.
+/// The kind of the message with this header.
 fn kind(head: &str) -> Kind {
     let words = || head.split(|c: char| c.is_whitespace() || c == '<').filter(|w| !w.is_empty());
     if let Some(name) = words().find_map(|w| w.strip_prefix("to=functions.")) {

@@ -1,4 +1,4 @@
-//! A call in Hermes' syntax: a JSON object between `<tool_call>` and `</tool_call>`. Used by `parser`.
+//! Scans a call in Hermes' syntax: a JSON object between `<tool_call>` and `</tool_call>`. Used by `parser`.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ use crate::tags::{Step, Tag, Tags, Token};
 
 #[derive(Debug)]
 enum At {
-    /// Behind `<tool_call>`: white space, then `{`.
+    /// After `<tool_call>`: white space, then `{`.
     Open,
     Object(Scanner),
-    /// Behind the object: white space, then `</tool_call>`.
+    /// After the object: white space, then `</tool_call>`.
     Close,
 }
 
-/// Follows one call from behind its first tag.
+/// Scans one call from after its first tag.
 #[derive(Debug)]
 pub struct Scan {
     at: At,
-    /// Bytes of the first tag.
+    /// Length of the first tag.
     opened: usize,
-    /// Where the object lies in the held text.
+    /// The range of the object in the held text.
     object: std::ops::Range<usize>,
 }
 
@@ -39,7 +39,7 @@ impl Scan {
         }
     }
 
-    /// Takes the token that ends at byte `end` of the held text.
+    /// Processes the token that ends at byte `end` of the held text.
     pub fn step(&mut self, token: Token, end: usize) -> Step {
         let failed = Step::Text { end: self.opened };
         match (&mut self.at, token) {
@@ -66,22 +66,22 @@ impl Scan {
         }
     }
 
-    /// The answer is over: where the call ends, if it is complete.
+    /// At the end of the answer: where the call ends, if it is complete.
     pub fn finish(&self) -> Option<usize> {
         matches!(self.at, At::Close).then_some(self.object.end)
     }
 
-    /// Name and arguments of a complete call; `None` if it has no such things.
+    /// Name and arguments of a complete call; `None` if it lacks them.
     pub fn call(&self, held: &str) -> Option<(String, String)> {
         let members: HashMap<String, &RawValue> = serde_json::from_str(&held[self.object.clone()]).ok()?;
         let name: String = serde_json::from_str(members.get("name")?.get()).ok()?;
         let Some(arguments) = members.get("arguments") else {
-            // Under another key they would be lost.
+            // Members under other keys would be lost.
             return (members.len() == 1).then(|| (name, "{}".into()));
         };
         let arguments = match arguments.get() {
             "null" => "{}".into(),
-            // OpenAI's way: a string of JSON.
+            // A JSON string, as in OpenAI's API.
             text if text.starts_with('"') => serde_json::from_str::<String>(text).ok()?.trim().to_string(),
             text => text.to_string(),
         };

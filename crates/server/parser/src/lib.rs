@@ -1,7 +1,7 @@
-//! From an answer's text to reasoning, text and tool calls, for streaming and not. Called by the command and by the server.
+//! Parses an answer's text into reasoning, text and tool calls, streamed or not. Called by the command and by the server.
 //!
-//! One [`Parser`] reads one answer. It is fed pieces of text, hands out [`Delta`]s, and the deltas' contents do not
-//! depend on where the pieces end. It trusts nothing: what is not reasoning or a valid call is text, as generated.
+//! One [`Parser`] parses one answer. It receives pieces of text and emits [`Delta`]s, whose contents do not depend on where the pieces
+//! end. It trusts nothing: what is not reasoning or a valid call is text, as generated.
 //!
 //! ```
 //! use octet_parser::{Format, Message, Options, ReasoningTags, Start, Tool, parse};
@@ -16,26 +16,24 @@
 //! # Ok::<(), octet_parser::UnknownName>(())
 //! ```
 //!
-//! # What is what
+//! # What counts as what
 //!
-//! - **Reasoning** is what stands before `</think>`, in an answer that begins with `<think>` or whose prompt ends with it.
-//!   `</think>` anywhere else is text. Some families have other tags ([`ReasoningTags`]); what is said here of `<think>` holds for them.
-//! - **A call** is recognised where tools were given. It is handed out once it is complete and names one of them; until
-//!   then it is held back. One that is malformed, unfinished or names another function is text, all of it: nothing
-//!   inside it is taken for a call.
-//! - **A call in the middle of the reasoning** is a call, and ends the reasoning. One that is not valid stays reasoning.
-//! - **An answer that is cut** at its maximum length ends with [`Parser::finish_cut`]: a call that has begun and is not out is left out,
-//!   and no half of a tag is text.
-//! - **White space.** The newlines that templates write next to tags belong to the tags: one behind `<think>` and one
-//!   before `</think>`, up to two behind it, up to two (Hermes: one) between text and a call. White space alone is neither
-//!   reasoning nor text, if a tag follows it. So a message that is rendered again is the text that the model wrote.
-//!   Text on both sides of calls keeps the white space between.
+//! - **Reasoning** is the text before `</think>`, in an answer that begins with `<think>` or whose prompt ends with it. `</think>`
+//! anywhere else is text. Some families have other tags ([`ReasoningTags`]); the same rules apply to them.
+//! - **A call** is recognised if tools were given. It is emitted when it is complete and names one of them; until then it is held
+//! back. A call that is malformed, unfinished or names another function is text as a whole: nothing inside it is parsed as a call.
+//! - **A call in the middle of the reasoning** is a call, and ends the reasoning. An invalid one stays reasoning.
+//! - **An answer that is cut** at its maximum length ends with [`Parser::finish_cut`]: a call that has begun and is not emitted yet is
+//! dropped, and so is a partial tag.
+//! - **White space.** The newlines that templates write next to tags belong to the tags: one after `<think>` and one before
+//! `</think>`, up to two after it, up to two (Hermes: one) between text and a call. White space alone is neither reasoning nor text,
+//! if a tag follows it. So a message that is rendered again is the text that the model wrote. Text on both sides of calls keeps the
+//! white space between.
 //!
 //! # Leniency
 //!
-//! A call may lack its last `</tool_call>`: at the answer's end (where that was a stop string), or where the next call
-//! begins. In the XML syntax it may lack two more tags that models forget: an answer's call `<tool_call>`, and a value its
-//! `</parameter>`.
+//! A call may lack its last `</tool_call>`: at the answer's end (if that was a stop string), or where the next call begins. In the XML
+//! syntax it may lack two more tags that models forget: an answer's call `<tool_call>`, and a value its `</parameter>`.
 
 mod coerce;
 mod derive;

@@ -1,48 +1,48 @@
-//! What comes out of the parser: pieces while the answer comes, and the whole message. Used by all callers.
+//! The parser's output: deltas while the answer is generated, and the whole message. Used by all callers.
 
-/// A piece of an answer, in the order of the text.
+/// A piece of an answer, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delta<'a> {
-    /// More of what the model thinks; never empty.
+    /// Reasoning; never empty.
     Reasoning(&'a str),
-    /// More of the answer; never empty.
+    /// Text; never empty.
     Content(&'a str),
-    /// A call of a tool that was given begins; its arguments follow.
+    /// Begins a call of one of the given tools; its arguments follow.
     Call {
-        /// Which of the answer's calls it is, from 0.
+        /// The call's index in the answer.
         index: usize,
-        /// One of the tools' names.
+        /// The tool's name.
         name: &'a str,
     },
-    /// More of the arguments of the last call, which are a JSON object as text; never empty. They come all at once, and are valid, unless
-    /// the syntax has them as JSON: then they come as they are written, and end where the answer does.
+    /// More arguments of the last call, a JSON object as text; never empty. If the syntax writes JSON, they are streamed as written
+    /// and may be truncated with the answer; otherwise they come at once and are valid.
     Arguments(&'a str),
 }
 
-/// A complete call of a tool that was given. Ids are the caller's to make.
+/// A call of one of the given tools. Ids are assigned by the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Which of the answer's calls it is, from 0.
+    /// The call's index in the answer.
     pub index: usize,
-    /// One of the tools' names.
+    /// The tool's name.
     pub name: String,
-    /// A JSON object, as text; its beginning, where the answer ended in it.
+    /// A JSON object as text; truncated if the answer ended within it.
     pub arguments: String,
 }
 
-/// A whole answer: all deltas of a kind in one.
+/// A whole answer: all deltas, concatenated by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// What the model thought.
+    /// Reasoning.
     pub reasoning: String,
-    /// The answer's text, calls cut out.
+    /// Text, without calls.
     pub content: String,
-    /// In their order.
+    /// Calls, in order.
     pub tool_calls: Vec<ToolCall>,
 }
 
 impl Message {
-    /// Adds what came.
+    /// Adds a delta.
     pub fn add(&mut self, delta: Delta<'_>) {
         match delta {
             Delta::Reasoning(text) => self.reasoning.push_str(text),

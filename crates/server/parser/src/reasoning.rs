@@ -1,24 +1,24 @@
-//! The tags around a model's reasoning. Read off its chat template by `derive`; followed by `parser`.
+//! The tags around a model's reasoning. Derived from its chat template by `derive`; used by `parser`.
 
 use crate::syntax::tags;
 
-/// What a model writes before and behind its reasoning.
+/// The text before and after reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReasoningTags {
     /// Before it: `<think>`, `[THINK]`, `<|channel>thought`.
     pub open: String,
-    /// Behind it: `</think>`.
+    /// After it: `</think>`.
     pub close: String,
 }
 
 impl Default for ReasoningTags {
-    /// `<think>` and `</think>`, as most families write.
+    /// `<think>` and `</think>`, as in most families.
     fn default() -> Self {
         Self { open: "<think>".into(), close: "</think>".into() }
     }
 }
 
-/// Tags of families whose templates leave reasoning out of the history, so that no rendering shows them.
+/// Tags of families whose templates omit reasoning from the history, so that rendering cannot show them.
 const NAMED: [(&str, &str); 6] = [
     ("<think>", "</think>"),
     ("<seed:think>", "</seed:think>"),
@@ -28,11 +28,11 @@ const NAMED: [(&str, &str); 6] = [
     ("<|channel>thought", "<channel|>"),
 ];
 
-/// Letters of a word between a tag and the reasoning: a channel's name.
+/// Maximum length of a word between a tag and the reasoning: a channel's name.
 const NAME_LETTERS_MAX: usize = 16;
 
 impl ReasoningTags {
-    /// The tags that a template's source names.
+    /// The tags that a template's source mentions.
     pub fn named_in(template: &str) -> Option<Self> {
         let named = |(open, close): &&(&str, &str)| template.contains(close) || template.contains(open);
         NAMED.iter().find(named).map(|(open, close)| Self { open: (*open).into(), close: (*close).into() })
@@ -43,8 +43,8 @@ impl ReasoningTags {
         self.open.starts_with(c) || self.close.starts_with(c)
     }
 
-    /// The tags around `reasoning` in a prompt; `None` where what stands around it is not a pair of tags: a role's header, or a whole
-    /// message of its own.
+    /// The tags around `reasoning` in a prompt; `None` if it is not enclosed in a pair of tags, but follows a role's header, or is a
+    /// separate message.
     pub(crate) fn around(prompt: &str, reasoning: &str) -> Option<Self> {
         let (before, behind) = prompt.split_once(reasoning)?;
         let before = before.trim_end();
@@ -59,7 +59,7 @@ impl ReasoningTags {
     }
 }
 
-/// The words of a tag that say what it is about: not `im` of `<|im_end|>`, nor `id` of `<|eot_id|>`.
+/// The significant words of a tag: not `im` of `<|im_end|>`, nor `id` of `<|eot_id|>`.
 fn words(tag: &str) -> impl Iterator<Item = &str> {
     let words = tag.split(|c: char| !c.is_alphanumeric());
     words.filter(|w| w.len() > 3 && !w.eq_ignore_ascii_case("start") && !w.eq_ignore_ascii_case("begin"))

@@ -1,29 +1,29 @@
-//! How one family of models writes calls, as data: read off its chat template by `derive`, followed by `native`, enforced by the
-//! crate `grammar`, and written out for templates that do not write calls themselves.
+//! A family's call syntax as data: derived from its chat template by `derive`, scanned by `native`, enforced by the crate `grammar`,
+//! and written out for templates that cannot write calls.
 
 use serde_json::{Map, Value};
 
-/// A section of calls: `open`, one call, then `separator` and a call as often as needed, then `close`.
+/// A section of calls: `open`, one call, any number of `separator` and call, then `close`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallSyntax {
     /// Before the first call.
     pub open: Vec<Piece>,
     /// One call.
     pub call: Vec<Piece>,
-    /// Between two calls; `None` where an answer has only one.
+    /// Between two calls; `None` if an answer has only one.
     pub separator: Option<Vec<Piece>>,
-    /// Behind the last call.
+    /// After the last call.
     pub close: Vec<Piece>,
-    /// Where a call is one JSON object: the keys of its name and its arguments.
+    /// If a call is one JSON object: the keys of its name and arguments.
     pub object: Option<Keys>,
 }
 
 /// The keys of a call that is a JSON object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keys {
-    /// Of the function's name.
+    /// The key of the function's name.
     pub name: String,
-    /// Of its arguments.
+    /// The key of its arguments.
     pub arguments: String,
 }
 
@@ -36,26 +36,26 @@ pub enum Piece {
     Name,
     /// An id: letters and digits.
     Id,
-    /// The call's number in the answer, from the number given.
+    /// The call's number in the answer, starting with this one.
     Number(u32),
     /// The arguments.
     Arguments(Arguments),
 }
 
-/// How arguments are written.
+/// The form of arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arguments {
     /// As a JSON object.
     Json,
-    /// Each between tags of its own.
+    /// Each between its own tags.
     Tagged(Tagged),
-    /// `key='text', other=1`, as in a call in Python.
+    /// `key='text', other=1`, as in a Python call.
     Python,
     /// `key:<|"|>text<|"|>,other:1`, as Gemma 4 does.
     Gemma,
 }
 
-/// Arguments between tags: `open` KEY `middle` VALUE `close`. A string stands there as it is, any other value as JSON.
+/// Arguments between tags: `open` KEY `middle` VALUE `close`. A string is written unquoted, any other value as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tagged {
     /// Before a key.
@@ -64,11 +64,11 @@ pub struct Tagged {
     pub text: String,
     /// Between a key and any other value, by its type.
     pub others: Vec<(JsonType, String)>,
-    /// Behind a value.
+    /// After a value.
     pub close: String,
 }
 
-/// The types of JSON that are not written as they are.
+/// JSON types other than strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum JsonType {
@@ -80,7 +80,7 @@ pub enum JsonType {
 }
 
 impl JsonType {
-    /// Of a value; `None` for a string.
+    /// The type of a value; `None` for a string.
     pub fn of(value: &Value) -> Option<Self> {
         Some(match value {
             Value::String(_) => return None,
@@ -92,7 +92,7 @@ impl JsonType {
         })
     }
 
-    /// By JSON schema's name; `None` for a string and for what it has no name for.
+    /// The type of a JSON schema's name; `None` for a string and for unknown names.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "integer" | "number" => Self::Number,
@@ -106,7 +106,7 @@ impl JsonType {
 }
 
 impl Arguments {
-    /// A value as it is written within arguments of this form.
+    /// A value as written in this form.
     pub fn value(&self, value: &Value) -> String {
         match self {
             Self::Json | Self::Tagged(_) => value.to_string(),
@@ -117,19 +117,19 @@ impl Arguments {
 }
 
 impl Tagged {
-    /// What stands between a key and a value of this type; `None` is a string.
+    /// The text between a key and a value of this type; `None` is a string.
     pub fn middle(&self, of: Option<JsonType>) -> &str {
         let other = of.and_then(|t| self.others.iter().find(|(o, _)| *o == t));
         other.map_or(&self.text, |(_, text)| text)
     }
 
-    /// Whether the text before a value distinguishes strings from all other values.
+    /// Whether the text before a value distinguishes strings from other values.
     pub fn tells_strings(&self) -> bool {
         self.others.iter().all(|(_, text)| *text != self.text)
     }
 }
 
-/// Text of the syntax at the beginning of these pieces.
+/// The leading text of these pieces.
 fn leading(pieces: &[Piece]) -> &str {
     match pieces.first() {
         Some(Piece::Text(text)) => text,
@@ -138,7 +138,7 @@ fn leading(pieces: &[Piece]) -> &str {
 }
 
 impl CallSyntax {
-    /// What of an answer's text says that calls begin: their first tag, or their first word where there is no tag.
+    /// The text that begins calls: their first tag, or their first word if there is no tag.
     pub fn trigger(&self) -> &str {
         let opening = if self.open.is_empty() { leading(&self.call) } else { leading(&self.open) };
         let opening = opening.trim_start();
@@ -152,25 +152,25 @@ impl CallSyntax {
         &opening[..end]
     }
 
-    /// Whether only their place distinguishes calls from text: they begin the answer.
+    /// Whether calls are distinguished from text only by their position at the beginning of the answer.
     pub fn at_start(&self) -> bool {
         let trigger = self.trigger();
         trigger.len() < 2 || !trigger.starts_with(['<', '['])
     }
 
-    /// All pieces, in the order of the text.
+    /// All pieces in order.
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.open.iter().chain(&self.call).chain(self.separator.iter().flatten()).chain(&self.close)
     }
 
-    /// What looks like a tag in the syntax's own text: it may be a token of its own.
+    /// Tags in the syntax's own text, which may be tokens.
     pub fn tags(&self) -> Vec<&str> {
         let mut out: Vec<&str> = Vec::new();
         for piece in self.pieces() {
             match piece {
                 Piece::Text(text) => out.extend(tags(text)),
                 Piece::Arguments(Arguments::Tagged(t)) => {
-                    // A tag may have the key in it.
+                    // A tag may contain the key.
                     out.extend([&t.open, &t.text, &t.close].into_iter().flat_map(|t| tags(t)));
                     out.extend(t.others.iter().flat_map(|(_, text)| tags(text)));
                 }
@@ -184,7 +184,7 @@ impl CallSyntax {
         out
     }
 
-    /// Calls as the model writes them: of these functions, with these arguments. Ids are made up.
+    /// Writes calls in the model's syntax, given functions and arguments. Ids are made up.
     pub fn write(&self, calls: &[(String, Map<String, Value>)]) -> String {
         let mut out = String::new();
         let nothing = Map::new();
@@ -224,7 +224,7 @@ impl Piece {
     }
 }
 
-/// A value as Python prints it; its texts are JSON's, which are Python's, too.
+/// A value in Python's syntax; its strings are in JSON's, which is valid Python.
 fn python(value: &Value) -> String {
     match value {
         Value::Null => "None".into(),
@@ -251,7 +251,7 @@ fn gemma(value: &Value) -> String {
     }
 }
 
-/// The tags in a text: `<...>` and `[...]`, with a letter and no white space, quotation mark or bracket in them.
+/// The tags in a text: `<...>` and `[...]`, with a letter and without white space, quotation marks or brackets in them.
 pub fn tags(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices(['<', '[']).filter_map(|(at, open)| {
         let inner = at + 1;

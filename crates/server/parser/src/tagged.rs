@@ -1,4 +1,4 @@
-//! Follows arguments that stand between tags, each by itself. Used by `native`.
+//! Scans arguments that are each between tags. Used by `native`.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use crate::coerce;
 use crate::json::Progress;
 use crate::syntax::Tagged;
 
-/// Longest name of a parameter, in bytes.
+/// Maximum length of a parameter's name in bytes.
 const KEY_BYTES_MAX: usize = 4096;
 
 #[derive(Debug)]
 enum At {
-    /// Before a parameter, or what ends them: what came, without white space.
+    /// Before a parameter, or the end: the text so far, without white space.
     Open(String),
     Key {
         from: usize,
@@ -25,7 +25,7 @@ enum At {
     },
 }
 
-/// A parameter: where its key and value lie, and whether the tags say that it is a string.
+/// A parameter: the ranges of its key and value, and whether the tags mark it as a string.
 #[derive(Debug)]
 struct Parameter {
     key: Range<usize>,
@@ -33,7 +33,7 @@ struct Parameter {
     is_text: Option<bool>,
 }
 
-/// Follows them.
+/// The scanner.
 #[derive(Debug)]
 pub struct TaggedScan {
     tags: Tagged,
@@ -53,7 +53,7 @@ impl TaggedScan {
         }
     }
 
-    /// What came of a tag that is no parameter's, without white space.
+    /// The text of a tag that is not a parameter's, without white space.
     pub fn came(&self) -> &str {
         match &self.at {
             At::Open(came) => came,
@@ -66,7 +66,7 @@ impl TaggedScan {
         matches!(self.at, At::Open(_)) && !self.parameters.is_empty()
     }
 
-    /// Takes the character that ends at the end of the held text.
+    /// Processes the character at the end of the held text.
     pub fn step(&mut self, c: char, held: &str) -> Progress {
         let end = held.len();
         match &mut self.at {
@@ -105,7 +105,7 @@ impl TaggedScan {
         Progress::More
     }
 
-    /// The arguments of a tool whose parameters have this schema, as a JSON object.
+    /// The arguments as a JSON object, for a tool with this parameter schema.
     pub fn object(&self, held: &str, schema: &Value) -> String {
         let mut members: Vec<(&str, String)> = Vec::new();
         for parameter in &self.parameters {
@@ -125,19 +125,19 @@ impl TaggedScan {
         format!("{{{}}}", members.join(", "))
     }
 
-    /// A value without the white space that belongs to the tags around it.
+    /// A value without the white space of the tags around it.
     fn value<'a>(&self, value: &'a str) -> &'a str {
         let (middle, close) = (&self.tags.text, &self.tags.close);
         let before = &middle[middle.trim_end().len()..];
         let behind = &close[..close.len() - close.trim_start().len()];
         let value = value.strip_prefix(before).unwrap_or(value);
         let value = value.strip_suffix(behind).unwrap_or(value);
-        // XML's way to write what is like tags: MiniCPM5.
+        // XML escapes: MiniCPM5.
         value.strip_prefix("<![CDATA[").and_then(|v| v.strip_suffix("]]>")).unwrap_or(value)
     }
 }
 
-/// How long `text` is without `tag` at its end, white space within which does not count; `None` where it does not end so.
+/// Length of `text` without `tag` at its end, ignoring white space; `None` if it does not end with it.
 fn before_end(text: &str, tag: &str) -> Option<usize> {
     let mut rest = text.char_indices().rev().filter(|(_, c)| !c.is_whitespace());
     let mut len = None;

@@ -1,6 +1,6 @@
-//! The tags that structure an answer, found in a text that comes by characters. Used by `parser` and the scanners of calls.
+//! The tags of an answer, found incrementally. Used by `parser` and the call scanners.
 
-/// A tag. None begins like another.
+/// A tag. No tag is a prefix of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tag {
     ThinkOpen,
@@ -25,7 +25,7 @@ impl Tag {
         Self::ParameterClose,
     ];
 
-    /// Its text, where reasoning stands between the usual tags.
+    /// Its text, with the usual tags of reasoning.
     pub fn text(self) -> &'static str {
         match self {
             Self::ThinkOpen => "<think>",
@@ -40,7 +40,7 @@ impl Tag {
     }
 }
 
-/// Which tags mean something where the parser is; all others are text.
+/// The tags that are recognised in the current state; all others are text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tags(u8);
 
@@ -59,7 +59,7 @@ impl Tags {
         self.0 & (1 << tag as u8) != 0
     }
 
-    /// What `text` is or may become. `name` is what each tag looks like.
+    /// Classifies `text`, given the text of each tag.
     pub fn find<'a>(self, text: &str, name: impl Fn(Tag) -> &'a str) -> Found {
         let mut all = Tag::ALL.into_iter().filter(|t| self.has(*t) && name(*t).starts_with(text));
         match all.next() {
@@ -70,7 +70,7 @@ impl Tags {
     }
 }
 
-/// What a text is that begins like a tag.
+/// The classification of a text that begins like a tag.
 pub enum Found {
     Tag(Tag),
     /// The beginning of a tag.
@@ -78,7 +78,7 @@ pub enum Found {
     Nothing,
 }
 
-/// What an answer consists of.
+/// A token of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Char(char),
@@ -86,22 +86,22 @@ pub enum Token {
 }
 
 impl Token {
-    /// What templates and JSON take for white space.
+    /// White space in templates and JSON.
     pub fn is_space(self) -> bool {
         matches!(self, Self::Char(' ' | '\t' | '\n' | '\r'))
     }
 }
 
-/// How far the scanner of a call is, once it saw a token. Positions are bytes of the held text, which begins with the
-/// call's first tag and ends with the token.
+/// The result of a call scanner after a token. Positions are bytes of the held text, which begins with the call's first tag and ends
+/// with the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It may yet become a call.
+    /// It may still be a call.
     More,
-    /// A call up to `end`; the rest is read again.
+    /// A call up to `end`; the rest is parsed again.
     Done { end: usize },
-    /// No call: text up to `end`, tags in it included; the rest is read again.
+    /// Not a call: text up to `end`, including tags; the rest is parsed again.
     Text { end: usize },
-    /// What ends a section of calls, up to `end`: neither text nor call; the rest is read again.
+    /// The end of a section of calls, up to `end`: neither text nor call; the rest is parsed again.
     Skip { end: usize },
 }

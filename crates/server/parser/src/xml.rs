@@ -1,11 +1,11 @@
-//! A call in Qwen3-Coder's syntax: tags around bare text. Used by `parser`.
+//! Scans a call in Qwen3-Coder's syntax: tags around bare text. Used by `parser`.
 //!
-//! The syntax has no escapes, so a value may hold what looks like its end. It ends at the first `</parameter>` behind which
-//! the call goes on as calls do: white space, then the next parameter or the function's end, and behind that the call's
-//! end. Functions written out inside a value (code about this very syntax) are skipped whole.
+//! The syntax has no escapes, so a value may contain what looks like its end. It ends at the first `</parameter>` after which the call
+//! continues as calls do: white space, then the next parameter or the function's end, followed by the call's end. Whole functions
+//! inside a value (code about this syntax) are skipped.
 //!
-//! Models forget `</parameter>`, or garble it, above all at the end of long contexts. So a value also ends where the function
-//! and the call do, and before a line that begins a parameter which the schema knows and which is not given otherwise.
+//! Models forget or garble `</parameter>`, above all at the end of long contexts. So a value also ends where the function and the call
+//! do, and before a line that begins a parameter of the schema that is not given otherwise.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -15,48 +15,48 @@ use serde_json::Value;
 use crate::coerce;
 use crate::tags::{Step, Tag, Tags, Token};
 
-/// How a line begins that begins a parameter.
+/// The beginning of a line with a parameter.
 const LINE_OF_PARAMETER: &str = "\n<parameter=";
 
 #[derive(Debug, Clone, Copy)]
 enum At {
-    /// Behind `<tool_call>`: white space, then `<function=`.
+    /// After `<tool_call>`: white space, then `<function=`.
     Open,
     /// In the function's name, up to `>`.
     Name,
-    /// Behind the name: white space, then `<parameter=` or `</function>`.
+    /// After the name: white space, then `<parameter=` or `</function>`.
     Parameters,
-    /// In a parameter's name. With `value_end` it may yet be text of the value before.
+    /// In a parameter's name. With `value_end` it may still be text of the value before.
     Key {
         from: usize,
         value_end: Option<usize>,
     },
     Value,
-    /// In the value, behind `<function=`: a name, `>`.
+    /// In the value, after `<function=`: a name, `>`.
     InnerName,
-    /// In the value, behind `<function=name>`: white space, then what makes it a function.
+    /// In the value, after `<function=name>`: white space, then what makes it a function.
     InnerOpen,
-    /// In the value, behind a `</function>` at `value_end` that closes nothing in it: white space, then `</tool_call>` if it
-    /// is the value's end.
+    /// In the value, after a `</function>` at `value_end` that closes nothing in it: white space, then `</tool_call>` if it is the
+    /// value's end.
     Unclosed {
         value_end: usize,
     },
-    /// Behind `</parameter>`, which begins at `value_end`: white space, then `<parameter=` or `</function>`.
+    /// After `</parameter>`, which begins at `value_end`: white space, then `<parameter=` or `</function>`.
     AfterValue {
         value_end: usize,
     },
-    /// Behind `</function>`, which ends at `end`: white space, then `</tool_call>`.
+    /// After `</function>`, which ends at `end`: white space, then `</tool_call>`.
     Close {
         end: usize,
         value_end: Option<usize>,
     },
 }
 
-/// Follows one call from behind its first tag, which is `<tool_call>` or `<function=`.
+/// Scans one call from after its first tag, which is `<tool_call>` or `<function=`.
 #[derive(Debug)]
 pub struct Scan {
     at: At,
-    /// Bytes of the first tag.
+    /// Length of the first tag.
     opened: usize,
     /// The first tag was `<function=`.
     bare: bool,
@@ -64,14 +64,14 @@ pub struct Scan {
     in_reasoning: bool,
     /// Skip functions inside values.
     nesting: bool,
-    /// Functions open inside the value.
+    /// Number of open functions inside the value.
     depth: usize,
-    /// A function was opened inside a value.
+    /// There was a function inside a value.
     nested: bool,
     name: Range<usize>,
     key: Range<usize>,
     value_from: usize,
-    /// Where keys and values lie in the held text.
+    /// Ranges of keys and values in the held text.
     parameters: Vec<(Range<usize>, Range<usize>)>,
 }
 
@@ -107,7 +107,7 @@ impl Scan {
         if self.in_reasoning { tags.with(Tag::ThinkClose) } else { tags }
     }
 
-    /// Takes the token that lies at these bytes of the held text.
+    /// Processes the token at these bytes of the held text.
     pub fn step(&mut self, token: Token, Range { start: from, end }: Range<usize>) -> Step {
         let failed = Step::Text { end: self.opened };
         let in_name = |c: char| !matches!(c, '<' | '>' | '\n');
@@ -170,7 +170,7 @@ impl Scan {
                 return Step::Done { end };
             }
             (At::Close { value_end: None, .. }, _) => return failed,
-            // All else was, and is, text of a value.
+            // Everything else is text of a value.
             (_, Token::Tag(Tag::ParameterClose)) if self.depth == 0 => At::AfterValue { value_end: from },
             (_, Token::Tag(Tag::FunctionOpen)) if self.nesting => At::InnerName,
             (_, Token::Tag(Tag::FunctionClose)) if self.depth == 0 => At::Unclosed { value_end: from },
@@ -184,14 +184,14 @@ impl Scan {
         Step::More
     }
 
-    /// The last value ended here.
+    /// Ends the last value here.
     fn end_value(&mut self, end: Option<usize>) {
         if let Some(end) = end {
             self.parameters.push((self.key.clone(), self.value_from..end));
         }
     }
 
-    /// The answer is over: where the call ends, if it is complete.
+    /// At the end of the answer: where the call ends, if it is complete.
     pub fn finish(&mut self) -> Option<usize> {
         let At::Close { end, value_end } = self.at else { return None };
         self.end_value(value_end);
@@ -203,7 +203,7 @@ impl Scan {
         self.nested
     }
 
-    /// Whether the last token was text of a value, whatever comes.
+    /// Whether the last token was certainly text of a value.
     pub fn in_value(&self) -> bool {
         matches!(self.at, At::Value)
     }
@@ -213,7 +213,7 @@ impl Scan {
         &held[self.name.clone()]
     }
 
-    /// The arguments of a complete call, as a JSON object. Of parameters with one name the last counts.
+    /// The arguments of a complete call as a JSON object. Of parameters with one name the last counts.
     pub fn arguments(&self, held: &str, schema: &Value) -> String {
         let mut members: Vec<(&str, String)> = Vec::new();
         let mut places = HashMap::new();
@@ -230,15 +230,14 @@ impl Scan {
         format!("{{{}}}", members.join(", "))
     }
 
-    /// Keys and values, without the newlines that are the syntax's. Values are cut where a parameter begins whose
-    /// predecessor's end was forgotten.
+    /// Keys and values, without the syntax's newlines. A value is cut where a parameter begins if the end before it was forgotten.
     fn values<'a>(&self, held: &'a str, schema: &Value) -> Vec<(&'a str, &'a str)> {
         let mut given: HashSet<&str> = self.parameters.iter().map(|(key, _)| &held[key.clone()]).collect();
         let mut values = Vec::new();
         for (key, range) in &self.parameters {
             let (mut key, value) = (&held[key.clone()], &held[range.clone()]);
             let closed = held[range.end..].starts_with(Tag::ParameterClose.text());
-            // Behind a `<function=` parameters are that function's.
+            // Parameters after a `<function=` belong to that function.
             let own = &value[..value.find(Tag::FunctionOpen.text()).unwrap_or(value.len())];
             let mut from = 0;
             for (at, _) in own.match_indices(LINE_OF_PARAMETER) {
@@ -258,7 +257,7 @@ impl Scan {
     }
 }
 
-/// A value without one newline on either side; one that is not closed also without a last line that was meant to.
+/// A value without one newline on either side; an unclosed one also without a last line that was meant to close it.
 fn bare_value(value: &str, closed: bool) -> &str {
     let value = value.strip_prefix('\n').unwrap_or(value);
     let value = value.strip_suffix('\n').unwrap_or(value);

@@ -1,4 +1,4 @@
-//! What all requests share: the models, the settings, the metrics, kept responses. Made once, by `Server`.
+//! The state that all requests share: models, settings, metrics, stored responses. Created once, by `Server`.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -17,41 +17,41 @@ use crate::pipeline::{BlockingPool, unknown, unnamed};
 use crate::streams::Streams;
 use crate::warnings::Warnings;
 
-/// How to serve.
+/// The server's settings.
 #[derive(Clone)]
 pub struct Options {
-    /// What to serve, the default model first; at least one, unless there are routes.
+    /// The models, the default one first; at least one, unless there are routes.
     pub models: Vec<ModelSpec>,
-    /// What models may take together.
+    /// The memory that all models may use together.
     pub memory: Memory,
-    /// Requests that may wait for a model to be loaded. (How many may wait for one that is, its own options say.)
+    /// Maximum number of requests that wait for a model to be loaded. (Each model's own options bound the queue of a loaded one.)
     pub load_queue: usize,
-    /// Who may come in.
+    /// The API keys.
     pub keys: Keys,
-    /// Web pages that may use the server from a browser, by origin; `*` is all.
+    /// Origins of web pages that may use the server from a browser; `*` allows all.
     pub cors_origins: Vec<String>,
-    /// Other servers that the page may call, by origin: where its user's tools are.
+    /// Origins of other servers that the page may call, for its user's tools.
     pub page_connect: Vec<String>,
-    /// It listens to its own machine only. ([`crate::Server::bind`] knows.)
+    /// The server listens on the loopback interface only. (Set by [`crate::Server::bind`].)
     pub local: bool,
-    /// Longest body of a request; all requests may take eight times as much together until their prompts are tokens.
+    /// Maximum request body size. All requests together may use eight times as much until their prompts are tokenized.
     pub body_bytes_max: usize,
-    /// Longest time of a request, from its last byte to the last of its answer; `None` is any.
+    /// Maximum time of a request, from its last byte to the last byte of its answer; `None` for no limit.
     pub timeout: Option<Duration>,
-    /// Where reasoning goes.
+    /// Where reasoning is sent.
     pub reasoning: ReasoningFormat,
-    /// Refuse what otherwise is accepted with a warning: fields that are unknown, or only tune.
+    /// Refuse fields that are otherwise accepted with a warning: unknown ones, and those that only tune.
     pub strict: bool,
     /// Maximum number of open connections. Further ones get an error.
     pub connections_max: usize,
-    /// Prompts that are rendered and tokenized at once, of all requests; the rest of the processors is the models'.
+    /// Maximum number of prompts that are rendered and tokenized at once; the other processors are left to the models.
     pub prompts_at_once: usize,
-    /// The router in front, which has all names then.
+    /// The router; if there is one, it resolves all names.
     pub routes: Option<Routes>,
 }
 
 impl Options {
-    /// Serves these models, with nothing special about it.
+    /// These models with default settings.
     pub fn new(models: Vec<ModelSpec>) -> Self {
         Self {
             models,
@@ -72,31 +72,31 @@ impl Options {
     }
 }
 
-/// What all requests share.
+/// The state that all requests share.
 pub struct App {
-    /// The settings. (Their models have moved to the registry.)
+    /// The settings. (Its `models` have moved to the registry.)
     pub options: Options,
     /// The models.
     pub models: Arc<Registry>,
-    /// What is measured.
+    /// Current metrics.
     pub metrics: Metrics,
-    /// What was measured in the last hour.
+    /// Metrics of the last hour.
     pub history: History,
-    /// Responses that clients asked to keep.
+    /// Responses that clients asked to store.
     pub kept: ResponseStore,
-    /// Streams that outlive their connection.
+    /// Streams that survive their connection.
     pub streams: Streams,
-    /// What requests may take together until their prompts are tokens.
+    /// Limits the memory of all requests until their prompts are tokenized.
     pub memory_budget: MemoryBudget,
-    /// Does what takes a processor for a while.
+    /// Runs CPU-heavy work of requests.
     pub blocking_pool: BlockingPool,
-    /// What becomes of warnings.
+    /// How warnings are reported.
     pub warnings: Warnings,
     gateway: OnceLock<Arc<Gateway>>,
 }
 
 impl App {
-    /// Opens each model's file to see what it is; loads none. With routes it belongs into a runtime of tokio's.
+    /// Opens each model's file to read its metadata; loads none. With routes it must be called inside a tokio runtime.
     pub fn new(mut options: Options) -> Result<Arc<Self>, BoxError> {
         if options.models.is_empty() && options.routes.is_none() {
             return Err("there is no model to serve".into());
@@ -127,8 +127,7 @@ impl App {
         Ok(app)
     }
 
-    /// Keeps a sample of each model's metrics now and again, as long as it runs. It costs a tenth of a millisecond every ten seconds, and
-    /// nothing where tokens are made.
+    /// Records a sample of each model's metrics every ten seconds, until cancelled. A sample takes a tenth of a millisecond.
     pub async fn keep_history(self: Arc<Self>) {
         loop {
             for index in 0..self.models.count() {
@@ -138,12 +137,12 @@ impl App {
         }
     }
 
-    /// The router in front, if there is one.
+    /// The router, if there is one.
     pub fn gateway(&self) -> Option<&Arc<Gateway>> {
         self.gateway.get()
     }
 
-    /// Which model of the registry a client means, for what only a model in this process can do.
+    /// The registry index of the model that a client names, for operations that need a model in this process.
     pub fn find(&self, name: &str) -> Result<usize, ApiError> {
         match self.gateway() {
             Some(gateway) => gateway.local(name),
@@ -161,7 +160,7 @@ impl App {
         }
     }
 
-    /// What is meant where no model is named; empty where there is none.
+    /// The model for requests that name none; empty if there is no default.
     pub fn default_name(&self, caller: &Caller) -> String {
         let first = |all: Vec<ModelInfo>| all.into_iter().next().map(|m| m.id).unwrap_or_default();
         match self.gateway() {
@@ -174,12 +173,12 @@ impl App {
         }
     }
 
-    /// All names, for lists: those that `caller` may use.
+    /// All models that `caller` may use, for lists.
     pub fn list(&self, caller: &Caller) -> Vec<ModelInfo> {
         self.gateway().map_or_else(|| self.models.list(), |gateway| gateway.list(caller))
     }
 
-    /// One name, as lists show it.
+    /// One model, as lists show it.
     pub fn info(&self, name: &str, caller: &Caller) -> Result<ModelInfo, ApiError> {
         match self.gateway() {
             Some(gateway) => gateway.info(name, caller),
@@ -187,7 +186,7 @@ impl App {
         }
     }
 
-    /// What is known of all models that `caller` may use, as LiteLLM's proxy tells it.
+    /// Metadata of all models that `caller` may use, in the format of LiteLLM's proxy.
     pub fn model_info(&self, caller: &Caller) -> serde_json::Value {
         if let Some(gateway) = self.gateway() {
             return gateway.model_info(caller);
@@ -204,7 +203,7 @@ impl App {
         serde_json::json!({"data": all.collect::<Vec<_>>()})
     }
 
-    /// Requests at work.
+    /// Number of running requests.
     pub fn busy(&self) -> usize {
         self.models.busy() + self.gateway().map_or(0, |g| g.busy())
     }

@@ -1,11 +1,11 @@
-//! Texts in headers of answers. Used by the writers of answers and of warnings.
+//! Texts in response headers. Used by the writers of answers and of warnings.
 
 use std::borrow::Cow;
 
-/// Characters of a header.
+/// Maximum number of characters of a header.
 const HEADER_CHARS_MAX: usize = 1000;
 
-/// A text as a header can hold it, cut where it is long.
+/// Makes a text valid as a header value, and shortens it if it is long.
 pub fn header_text(text: &str) -> Cow<'_, str> {
     if text.len() <= HEADER_CHARS_MAX && text.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
         return Cow::Borrowed(text);

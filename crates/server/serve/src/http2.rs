@@ -1,4 +1,5 @@
-//! HTTP/2 of clients that begin with it, without TLS ("prior knowledge"). Made by `connections` where a connection's first bytes say so.
+//! HTTP/2 without TLS, for clients that start with it ("prior knowledge"). Created by `connections` when a connection's first bytes
+//! are HTTP/2's.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,23 +12,23 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use crate::connections::{Connected, Served};
 use crate::linger::Lingering;
 
-/// Requests on a connection at once.
+/// Maximum number of concurrent requests on a connection.
 const STREAMS_MAX: u32 = 100;
-/// Longest headers of a request, as over HTTP/1.
+/// Maximum size of a request's headers, as for HTTP/1.
 const HEADER_BYTES_MAX: u32 = 64 << 10;
-/// How much of a request's body may come that nobody has read yet, and of all on a connection.
+/// Flow-control window of a request's body; the connection's follows.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Most of an answer that waits for its client.
+/// Maximum buffered bytes of an answer that its client has not read.
 const SEND_BYTES_MAX: usize = 256 << 10;
-/// How often a client is asked whether it is alive, and how long it has to say so.
+/// Interval of keep-alive pings, and the time for their answers.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection.
 pub type Connection = http2::Connection<TokioIo<Lingering>, Connected, TokioExecutor>;
 
-/// Goes on with a connection as HTTP/2.
+/// Continues a connection as HTTP/2.
 pub fn connection(stream: Lingering, service: Connected) -> Connection {
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -47,7 +48,7 @@ impl Served for Connection {
     }
 }
 
-/// Puts the host where HTTP/1 has it.
+/// Sets the `Host` header, as HTTP/1 has it.
 pub fn name_host<B>(request: &mut Request<B>) {
     let authority = request.uri().authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok());
     if let Some(host) = authority {

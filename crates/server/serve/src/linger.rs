@@ -1,13 +1,12 @@
-//! A connection that ends so that its client gets to read the last answer. Wrapped around each by `server`.
+//! A socket that closes so that its client can read the last answer. Wraps every connection of `server`.
 //!
-//! Two ends are looked after: ours, and the client's. A client may close its sending side behind its request and still wait for the answer
-//! (`nc -N`); one that is gone looks the same. So it is asked: an interim answer (`100 Continue`, which clients skip) is written, and where
-//! nobody is there any more the system at the other end resets the connection. Until then, and as long as it is not reset, its request is
-//! worked on.
+//! Half-closed clients: a client may close its sending side after its request and still wait for the answer (`nc -N`); a client that
+//! has exited looks the same. To tell them apart, an interim response (`100 Continue`, which clients skip) is written: if nobody is
+//! there, the other end resets the connection. Until then the request continues.
 //!
-//! A socket that is closed with bytes in it that nobody has read is reset, and the reset takes back what was sent and not
-//! read yet: a client that is still sending 40 MB would never see the 413 that it was answered, but a broken connection,
-//! and try again. So the answer is sent, the sending side closed, and what still comes is thrown away for a while.
+//! Unread bytes: closing a socket with unread bytes resets the connection, and a reset discards what the client has not read yet. A
+//! client that is still sending 40 MB would see a broken connection instead of the 413, and try again. So the answer is sent, the
+//! sending side is closed, and further bytes are discarded for a while.
 
 use std::io;
 use std::pin::Pin;
@@ -22,19 +21,18 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::connections::{Activity, Stage};
 
-/// Longest time to throw away what comes.
+/// Maximum time to discard bytes.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(2);
-/// Most bytes of it.
+/// Maximum number of bytes to discard.
 const LINGER_BYTES_MAX: usize = 64 << 20;
-/// Bytes that are read at once.
+/// Bytes per read.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// How soon a client that has closed its side is asked whether it is there, how often again, and how often it is looked whether it is
-/// not.
+/// Delay before the first interim response to a half-closed client, its interval, and how often the connection is checked for a reset.
 const ASK_AFTER: Duration = Duration::from_millis(100);
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The question.
+/// The interim response.
 const ASK: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A connection.
@@ -43,22 +41,22 @@ pub struct Lingering {
     stream: TcpStream,
     activity: Arc<Activity>,
     closing: Option<Closing>,
-    /// What was read before and is to be read again.
+    /// Bytes that were read before and are returned again.
     before: Bytes,
-    /// The client has closed its side.
+    /// The client has closed its sending side.
     half: Option<HalfClosed>,
-    /// Something was written since the last bytes came: it is no time for an interim answer.
+    /// Bytes were written since the last bytes arrived: no interim response may follow.
     answered: bool,
-    /// Requests are not answered one after the other (HTTP/2).
+    /// Requests are concurrent (HTTP/2).
     multiplexed: bool,
 }
 
-/// A connection whose client will send no more.
+/// A connection whose client sends no more.
 #[derive(Debug)]
 struct HalfClosed {
     look: Pin<Box<Sleep>>,
     ask: Instant,
-    /// Until then what has come may not have been taken in.
+    /// Until then the server may not have processed what arrived.
     settled: Instant,
 }
 
@@ -69,8 +67,8 @@ struct Closing {
 }
 
 impl Lingering {
-    /// Wraps a connection. It lingers where a request was answered before it had come to its end. `activity` hears when its
-    /// client is slow to read.
+    /// Wraps a connection. It lingers if a request was answered before all of it had arrived. `activity` is updated when its client
+    /// reads slowly.
     pub fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
         Self {
             stream,
@@ -83,12 +81,12 @@ impl Lingering {
         }
     }
 
-    /// The same, of which `before` is read again, as HTTP/2.
+    /// The same for HTTP/2, which reads `before` again.
     pub fn rewound(self, before: Bytes) -> Self {
         Self { before, multiplexed: true, ..self }
     }
 
-    /// The client has closed its side. Ready when the connection is over for us, too: there is nothing to answer, or nobody to read it.
+    /// For a client that has closed its sending side. Ready when the connection is over: no answer is pending, or the client is gone.
     fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let now = Instant::now();
         let half = self.half.get_or_insert_with(|| HalfClosed {
@@ -99,7 +97,7 @@ impl Lingering {
         loop {
             match self.activity.stage() {
                 Stage::Answer => {}
-                // A request that did not come to its end.
+                // A request that did not arrive completely.
                 Stage::Request if Instant::now() >= half.settled => return Poll::Ready(Ok(())),
                 Stage::Request => {}
                 Stage::Idle if !self.activity.is_flushing() => return Poll::Ready(Ok(())),
@@ -181,7 +179,7 @@ impl AsyncWrite for Lingering {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Done when the client has closed its side too, or was given time enough.
+    /// Done when the client has closed its side, or the time is over.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { stream, activity, closing, .. } = &mut *self;
         let closing = match closing {

@@ -1,11 +1,11 @@
-//! A body that tells when it has come to its end. Used by access lines, and by what looks whether all of a request has come.
+//! A body wrapper that reports its end. Used for access log lines, and to see whether a whole request has arrived.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http_body::{Body, Frame, SizeHint};
 
-/// `inner`, which calls `ended` behind its last frame: once or several times, and never where it is dropped before.
+/// Wraps `inner`; calls `ended` after its last frame, once or several times. If it is dropped earlier, `ended` is not called.
 pub fn observed<B: Body + Unpin, F: FnMut() + Unpin>(inner: B, ended: F) -> ObservedBody<B, F> {
     ObservedBody { inner, ended }
 }

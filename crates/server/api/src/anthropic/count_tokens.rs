@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::ApiError;
 use crate::core::GenerateRequest;
 
-/// Reads a request: a request for messages without what concerns the answer.
+/// Parses a request: a messages request without the fields that concern the answer.
 ///
 /// # Errors
 /// As [`messages::parse`](super::messages::parse).
@@ -13,7 +13,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest, ApiError> {
     super::messages::parse_to_count(body)
 }
 
-/// The answer.
+/// The response body.
 pub fn response(input_tokens: u64) -> Value {
     json!({"input_tokens": input_tokens})
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::openai::error::unreadable;
 use crate::{ApiError, ErrorKind};
 
-/// The body of an answer that is an error: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+/// The body of an error response: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 pub fn body(error: &ApiError, request_id: Option<&str>) -> Value {
     let inner = json!({"type": type_name(error.kind), "message": error.message});
     json!({"type": "error", "error": inner, "request_id": request_id})
@@ -30,7 +30,7 @@ fn type_name(kind: ErrorKind) -> &'static str {
     TYPES.iter().find(|(k, _)| *k == kind).map_or("api_error", |(_, name)| name)
 }
 
-/// A provider's error, from its answer's status and body.
+/// Parses a provider's error from its status and body.
 pub fn parse(status: u16, body: &[u8]) -> ApiError {
     match serde_json::from_slice::<Value>(body) {
         Ok(value) if value["error"].is_object() => from_value(&value, Some(status)),
@@ -38,12 +38,12 @@ pub fn parse(status: u16, body: &[u8]) -> ApiError {
     }
 }
 
-/// An error within a stream, or one that has the status of success.
+/// Parses an error in a stream, or in a response with status 200.
 pub fn in_stream(json: &[u8]) -> ApiError {
     from_value(&serde_json::from_slice(json).unwrap_or_default(), None)
 }
 
-/// An error object, in an answer or in a stream (where there is no status).
+/// Parses an error object, of a response or a stream (which has no status).
 pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let error = &value["error"];
     let name = error["type"].as_str().unwrap_or("");

@@ -5,6 +5,6 @@ pub mod error;
 pub mod messages;
 pub mod models;
 
-/// Stands where clients expect the proof that reasoning is a provider's own, on reasoning of models that prove nothing. Not
-/// empty, for there are clients that drop unsigned reasoning; known, so that it is never taken for a real one.
+/// Placeholder signature for reasoning of models that do not sign it. Not empty, since some clients drop unsigned reasoning; a fixed
+/// text, so that it is never mistaken for a real signature.
 pub const UNSIGNED: &str = "octet-unsigned";

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::core::ModelInfo;
 use crate::time::rfc3339;
 
-/// The answer to `GET /v1/models`: all at once, so that there is no next page.
+/// The answer to `GET /v1/models`, in a single page.
 pub fn list(models: &[ModelInfo]) -> Value {
     let id = |m: Option<&ModelInfo>| m.map(|m| m.id.clone());
     json!({

@@ -1,4 +1,4 @@
-//! A request for `Converse`. Called by the gateway.
+//! Writes a `Converse` request. Called by the gateway.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use crate::core::{
 };
 use crate::dialect::Body;
 
-/// The request. Model and stream are in its address.
+/// The request. The model and streaming are in the URL.
 ///
 /// # Errors
 /// Prompts without messages.
@@ -40,7 +40,7 @@ fn config(b: &mut Body, r: &GenerateRequest, chat: &Chat) -> Map<String, Value> 
     b.drop_all_but_the_basics(r);
     b.drop_if(r.response_format != ResponseFormat::Text, "response_format");
     b.drop_if(!chat.template_kwargs.is_empty(), "chat_template_kwargs");
-    // Each family of models has fields of its own for it: they go into extra_body's additionalModelRequestFields.
+    // Each model family has its own fields for it, which belong into extra_body's additionalModelRequestFields.
     let wanted = chat.reasoning.enabled == Some(true)
         || chat.reasoning.effort.is_some()
         || chat.reasoning.budget_tokens.is_some();
@@ -49,7 +49,7 @@ fn config(b: &mut Body, r: &GenerateRequest, chat: &Chat) -> Map<String, Value> 
 }
 
 fn tools(b: &mut Body, chat: &Chat) {
-    // A conversation in which tools were called is refused without their descriptions.
+    // A conversation with tool calls is refused without the tools' descriptions.
     if chat.tools.is_empty() || chat.tool_choice == ToolChoice::None && !calls_tools(chat) {
         return;
     }
@@ -57,7 +57,7 @@ fn tools(b: &mut Body, chat: &Chat) {
     let mut config = json!({"tools": tools});
     match &chat.tool_choice {
         ToolChoice::Auto => {}
-        // There is no word for it.
+        // The API has no value for it.
         ToolChoice::None => b.drop_if(true, "tool_choice"),
         ToolChoice::Required => config["toolChoice"] = json!({"any": {}}),
         ToolChoice::Named(name) => config["toolChoice"] = json!({"tool": {"name": name}}),
@@ -80,7 +80,7 @@ fn tool(t: &Tool) -> Value {
     json!({"toolSpec": spec})
 }
 
-/// `system` and `messages`. What tools returned is the user's here, and neighbours of one role become one message.
+/// Writes `system` and `messages`. Tool results are user messages here, and adjacent messages of one role are merged.
 fn conversation(b: &mut Body, chat: &Chat) {
     let mut system = Vec::new();
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
@@ -114,7 +114,7 @@ fn parts(m: &Message, files: &mut usize) -> Vec<Value> {
     m.content.iter().filter_map(|p| part(p, files)).collect()
 }
 
-/// Nothing for an empty text, which the provider refuses, and for pictures by address, which are named as left out.
+/// `None` for an empty text, which the provider refuses, and for images by URL, which are reported as dropped.
 fn part(p: &Part, files: &mut usize) -> Option<Value> {
     match p {
         Part::Text { text, .. } if text.is_empty() => None,
@@ -140,7 +140,7 @@ fn file(image: &Image, files: &mut usize) -> Option<Value> {
 fn tool_result(m: &Message, files: &mut usize) -> Value {
     let mut content = parts(m, files);
     if content.is_empty() {
-        // It may not be empty.
+        // It must not be empty.
         content.push(json!({"text": "(no output)"}));
     }
     let id = safe_id(m.tool_call_id.as_deref().unwrap_or(""));
@@ -169,7 +169,7 @@ fn assistant(m: &Message, files: &mut usize) -> Vec<Value> {
     blocks
 }
 
-/// An id of the characters and the length that the provider allows.
+/// An id with the characters and the length that the provider allows.
 fn safe_id(id: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
     id.chars().take(64).map(safe).collect()

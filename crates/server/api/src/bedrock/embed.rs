@@ -1,4 +1,4 @@
-//! Embeddings of Amazon's Titan and of Cohere at Bedrock, by `InvokeModel`. Called by the gateway.
+//! Embeddings of Amazon's Titan and of Cohere on Bedrock, through `InvokeModel`. Called by the gateway.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -7,13 +7,13 @@ use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt};
 use crate::reader;
 
-/// Most texts that Cohere takes at once.
+/// Maximum number of texts in a Cohere request.
 const COHERE_TEXTS_MAX: usize = 96;
 
-/// Whose form a model's requests have.
+/// The request format of a model family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
-    /// One text, and nothing to choose.
+    /// One text, without options.
     TitanFirst,
     /// One text.
     Titan,
@@ -35,10 +35,10 @@ fn family(model: &str) -> Result<Family, ApiError> {
     }
 }
 
-/// The requests for a model: as many as it takes, each with the next of the texts.
+/// The requests for a model, each with as many of the texts as it accepts.
 ///
 /// # Errors
-/// Inputs that are tokens, models of other families, and what a family has no place for.
+/// Inputs that are tokens, models of other families, and fields that a family does not have.
 pub fn bodies(request: &EmbedRequest, model: &str) -> Result<Vec<Map<String, Value>>, ApiError> {
     let family = family(model)?;
     let text = |input: &Prompt| match input {
@@ -73,10 +73,10 @@ pub fn bodies(request: &EmbedRequest, model: &str) -> Result<Vec<Map<String, Val
     })
 }
 
-/// The vectors of one answer. `tokens` is what the header `x-amzn-bedrock-input-token-count` says.
+/// Parses the vectors of one answer. `tokens` is the header `x-amzn-bedrock-input-token-count`.
 ///
 /// # Errors
-/// A body that is no answer.
+/// A body that is not an answer.
 pub fn read(body: &[u8], tokens: Option<u64>) -> Result<Embeddings, ApiError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

@@ -1,11 +1,11 @@
-//! Errors of Amazon Bedrock: a name and a message. Read from providers.
+//! Parses errors of Amazon Bedrock: a name and a message.
 
 use serde_json::Value;
 
 use crate::openai::error::unreadable;
 use crate::{ApiError, ErrorKind};
 
-/// A provider's error, from its answer's status, the header `x-amzn-errortype` and its body.
+/// Parses a provider's error from its status, the header `x-amzn-errortype` and its body.
 pub fn parse(status: u16, name: Option<&str>, body: &[u8]) -> ApiError {
     let Ok(value) = serde_json::from_slice::<Value>(body) else {
         return ApiError::new(ErrorKind::from_status(status), unreadable(status, body));
@@ -14,7 +14,7 @@ pub fn parse(status: u16, name: Option<&str>, body: &[u8]) -> ApiError {
     from_value(name, &value, Some(status))
 }
 
-/// An error by its name, whole or in a stream: `ThrottlingException`, `throttlingException`, `x#ThrottlingException:http://...`.
+/// Parses an error by its name: `ThrottlingException`, `throttlingException`, `x#ThrottlingException:http://...`.
 pub(super) fn from_value(name: &str, value: &Value, status: Option<u16>) -> ApiError {
     let name = name.split(':').next().unwrap_or("").rsplit('#').next().unwrap_or("");
     let message = ["message", "Message"].iter().find_map(|key| value[*key].as_str());

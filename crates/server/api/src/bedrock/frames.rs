@@ -1,5 +1,5 @@
-//! Amazon's event streams (`application/vnd.amazon.eventstream`): binary frames with headers, each checked by CRC-32. Cut here into the JSON
-//! that they carry. Used by `reader`.
+//! Amazon's event streams (`application/vnd.amazon.eventstream`): binary frames with headers, each with a CRC-32. Split here into
+//! their JSON payloads. Used by `reader`.
 
 use std::borrow::Cow;
 
@@ -15,20 +15,20 @@ use crate::ApiError;
 use crate::reader::Decoder;
 use crate::sse;
 
-/// Cuts a stream into its events. An event of `InvokeModel` carries a piece of the model's own stream, which is given as it is; of
-/// another one the JSON is given under its name: `{"contentBlockDelta": {...}}`.
+/// Splits a stream into its events. An event of `InvokeModel` contains a piece of the model's own stream, returned as it is; the JSON
+/// of other events is returned under their name: `{"contentBlockDelta": {...}}`.
 #[derive(Default)]
 pub(super) struct FrameDecoder {
     decoder: MessageFrameDecoder,
     buffer: BytesMut,
 }
 
-/// Bytes of a frame before its headers: two lengths and their checksum.
+/// Bytes before a frame's headers: two lengths and their checksum.
 const PRELUDE_BYTES: usize = 12;
 
 impl FrameDecoder {
     fn check_length(&self) -> Result<(), ApiError> {
-        // The decoder waits for as many bytes as a frame says that it has.
+        // The decoder buffers as many bytes as a frame claims to have.
         if self.buffer.len() > sse::EVENT_BYTES_MAX + PRELUDE_BYTES {
             let what = format!("an event of the stream is longer than {} bytes", sse::EVENT_BYTES_MAX);
             return Err(ApiError::upstream(what));
@@ -58,7 +58,7 @@ impl Decoder for FrameDecoder {
     }
 }
 
-/// The JSON of a frame; an error for a frame that is one.
+/// The JSON payload of a frame, or its error.
 fn piece(message: &Message) -> Result<Vec<u8>, ApiError> {
     let header = |name: &str| {
         let found = message.headers().iter().find(|h| h.name().as_str() == name);

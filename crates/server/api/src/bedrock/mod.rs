@@ -1,5 +1,5 @@
-//! Amazon Bedrock's `Converse`, towards providers only: requests ([`body()`]), answers ([`events`], [`ConverseReader`]), errors. Also the
-//! frames in which its streams come, which Anthropic's messages do there, too ([`InvokedReader`]). Called by the gateway.
+//! Amazon Bedrock's `Converse`, for providers only: requests ([`body()`]), answers ([`events`], [`ConverseReader`]), errors. Also the
+//! frames of its streams, which it also uses for Anthropic's messages ([`InvokedReader`]). Called by the gateway.
 
 mod body;
 pub mod embed;
@@ -10,5 +10,5 @@ mod reader;
 pub use body::body;
 pub use reader::{ConverseReader, InvokedReader, events};
 
-/// Stands before a proof that reasoning is Bedrock's own, so that it is never sent to another provider, nor another's to it.
+/// Prefix of Bedrock's signatures, so that they are never sent to another provider, nor another's to Bedrock.
 pub(crate) const SIGNED: &str = "bedrock#";

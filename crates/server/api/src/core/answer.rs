@@ -1,4 +1,4 @@
-//! A whole answer, gathered from its events. Used wherever an answer is not streamed: each dialect writes one from it.
+//! A whole answer, collected from its events. Used for answers that are not streamed: each dialect writes one from it.
 
 use super::{
     Applied, Event, FinishReason, Message, Part, ReasoningPart, Role, RoutedExperts, Timings, TokenLogprob,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::ApiError;
 
-/// Everything that the events of one request said.
+/// The collected events of one request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
     /// As in `Event::Started`.
@@ -19,67 +19,67 @@ pub struct Answer {
     pub choices: Vec<Choice>,
     /// The last count.
     pub usage: Option<Usage>,
-    /// How long it took.
+    /// Times.
     pub timings: Option<Timings>,
-    /// What the request came to, where that was asked for.
+    /// The prompts and settings as applied, if requested.
     pub applied: Option<Box<Applied>>,
-    /// Set if it went wrong: then the rest is what came before.
+    /// Set if the request failed; the other fields then hold what came before.
     pub error: Option<ApiError>,
 }
 
 /// One of the answers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Choice {
-    /// Its number.
+    /// Its index.
     pub index: u32,
-    /// What came, in order.
+    /// Its content, in order.
     pub blocks: Vec<Block>,
-    /// Of all tokens.
+    /// Log-probabilities of all tokens.
     pub logprobs: Vec<TokenLogprob>,
-    /// Ids of all tokens, where they were asked for.
+    /// Ids of all tokens, if requested.
     pub tokens: Vec<u32>,
-    /// Of all tokens, where they were asked for.
+    /// Experts of all tokens, if requested.
     pub experts: Option<RoutedExperts>,
-    /// `None` if it did not come to its end.
+    /// `None` if it did not finish.
     pub finish: Option<FinishReason>,
 }
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Block {
-    /// What the model thought.
+    /// Reasoning.
     Reasoning {
         /// The text.
         text: String,
-        /// The provider's proof that it is its own.
+        /// The provider's signature.
         signature: Option<String>,
     },
-    /// Reasoning that only its provider can read.
+    /// Encrypted reasoning.
     Redacted(String),
     /// Text.
     Text(String),
-    /// A call of a tool.
+    /// A tool call.
     ToolCall {
-        /// Which call, from 0.
+        /// Its index, from 0.
         index: u32,
-        /// Names it.
+        /// Its id.
         id: String,
         /// The tool's name.
         name: String,
-        /// A JSON object as text, unless the answer was cut off or the provider wrote something else.
+        /// A JSON object as text, unless the answer was truncated or the provider wrote something else.
         arguments: String,
     },
 }
 
 impl Answer {
-    /// Gathers all events.
+    /// Collects all events.
     pub fn from_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut answer = Self::default();
         events.into_iter().for_each(|e| answer.push(e));
         answer
     }
 
-    /// Takes one more event.
+    /// Adds an event.
     pub fn push(&mut self, event: &Event) {
         match event {
             Event::Started { id, model, created_s, usage } => {
@@ -156,7 +156,7 @@ impl Answer {
 }
 
 impl Choice {
-    /// The assistant's turn as a conversation that goes on has it.
+    /// The answer as an assistant message of the continued conversation.
     pub fn to_message(&self) -> Message {
         let mut m = Message::empty(Role::Assistant);
         for block in &self.blocks {
@@ -182,7 +182,7 @@ impl Choice {
             .collect()
     }
 
-    /// The reasoning; `None` if there was none to read.
+    /// The reasoning; `None` if none is readable.
     pub fn reasoning(&self) -> Option<String> {
         let mut out: Option<String> = None;
         for block in &self.blocks {

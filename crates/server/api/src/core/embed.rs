@@ -1,36 +1,36 @@
-//! Texts as vectors, in no dialect. Requests are made by the dialects' parsers; answers by the server.
+//! An embedding request and its answer, independent of dialects. Requests come from the dialects' parsers; answers from the server.
 
 use serde_json::{Map, Value};
 
 use super::{KeepAlive, Prompt};
 use crate::{ApiError, Warning};
 
-/// Texts to turn into vectors. `None` always means that the client did not say.
+/// Texts to embed. `None` means that the client did not set a value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedRequest {
     /// The model's name as the client knows it.
     pub model: String,
-    /// One vector each; at least one. Nothing is empty.
+    /// The texts, one vector each; at least one, none empty.
     pub inputs: Vec<Prompt>,
-    /// Length of the vectors, where it shall be less than the model's.
+    /// Length of the vectors, if shorter than the model's.
     pub dimensions: Option<u32>,
-    /// How they are written.
+    /// Encoding of the vectors.
     pub encoding: VectorEncoding,
-    /// What does not fit the context is cut at its end, as the client or its dialect has it. Otherwise it is refused.
+    /// Cut texts that exceed the context, instead of refusing them.
     pub truncate: bool,
     /// How long the model stays loaded afterwards.
     pub keep_alive: Option<KeepAlive>,
-    /// The context that the client wants to have, in tokens (Ollama's `num_ctx`).
+    /// The context that the client requests, in tokens (Ollama's `num_ctx`).
     pub context_length: Option<u32>,
-    /// Whom the client asks for.
+    /// The client's end user.
     pub user: Option<String>,
-    /// Fields that have no effect here, as they came. A provider gets those that it knows (`input_type`, `task_type`).
+    /// Fields without effect here. A provider gets those that it knows (`input_type`, `task_type`).
     pub extra: Map<String, Value>,
-    /// What was accepted and has no effect.
+    /// Accepted fields that have no effect.
     pub warnings: Vec<Warning>,
 }
 
-/// How a vector is written.
+/// Encoding of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VectorEncoding {
     /// An array of numbers.
@@ -47,20 +47,20 @@ pub struct Embeddings {
     pub model: String,
     /// In the order of the inputs, all of the same length.
     pub vectors: Vec<Vec<f32>>,
-    /// Over all inputs.
+    /// Tokens of all inputs.
     pub prompt_tokens: u64,
-    /// From the request to here.
+    /// Total time.
     pub total_ms: f64,
-    /// Time to load the model; 0 if it was.
+    /// Time to load the model; 0 if it was loaded.
     pub load_ms: f64,
 }
 
 impl Embeddings {
-    /// Cuts the vectors to their first `dimensions` numbers and scales them to length 1 again: what OpenAI does. Only right
-    /// for models that are trained for it (Matryoshka), which the caller knows.
+    /// Truncates the vectors to `dimensions` and normalises them to length 1 again, as OpenAI does. Only valid for models trained for
+    /// it (Matryoshka); the caller must know.
     ///
     /// # Errors
-    /// Where the vectors are not that long.
+    /// If the vectors are shorter.
     pub fn shorten(&mut self, dimensions: u32) -> Result<(), ApiError> {
         let wanted = dimensions as usize;
         let have = self.vectors.iter().map(Vec::len).min().unwrap_or(wanted);

@@ -1,127 +1,127 @@
-//! What happens while an answer is generated, in no dialect. Made by the engine's server or a provider's reader; written
-//! by each dialect's stream writer, or gathered into an [`Answer`](super::Answer).
+//! Events of an answer in progress, independent of dialects. Emitted by the server or a provider's reader; written by each dialect's
+//! stream writer, or collected into an [`Answer`](super::Answer).
 
 use serde_json::{Map, Value};
 
 use crate::ApiError;
 
-/// One step of an answer.
+/// An event of an answer.
 ///
-/// The order is: `Started`; for each choice reasoning, text and calls as they come, then its `Finished`; `Usage`;
-/// `Timings`. Choices may be interleaved, calls of one choice may not: a call is complete where the next begins. An `Error`
-/// ends everything. Later `Usage` and `Timings` replace earlier.
+/// The order is: `Started`; for each choice reasoning, text and calls in order, then its `Finished`; `Usage`; `Timings`. Choices may
+/// be interleaved; calls of one choice are not: a call is complete when the next begins. Nothing follows an `Error`. Later `Usage` and
+/// `Timings` replace earlier ones.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The answer begins.
     Started {
-        /// Unique. Each dialect puts its own prefix before it.
+        /// A unique id. Each dialect adds its own prefix.
         id: String,
         /// The model's name as the client knows it.
         model: String,
         /// Seconds since 1970 UTC.
         created_s: u64,
-        /// What is known of the prompt already.
+        /// The counts known so far.
         usage: Option<Usage>,
     },
-    /// Some of what the model thinks.
+    /// A piece of reasoning.
     Reasoning {
-        /// Which answer.
+        /// The choice.
         choice: u32,
         /// The next piece; never cut within a character.
         text: String,
     },
-    /// The provider's proof that the reasoning before this is its own.
+    /// The provider's signature of the preceding reasoning.
     ReasoningSignature {
-        /// Which answer.
+        /// The choice.
         choice: u32,
         /// Opaque.
         signature: String,
     },
-    /// Reasoning that only its provider can read.
+    /// Encrypted reasoning.
     RedactedReasoning {
-        /// Which answer.
+        /// The choice.
         choice: u32,
         /// Opaque.
         data: String,
     },
-    /// Some of the answer.
+    /// A piece of text.
     Text {
-        /// Which answer.
+        /// The choice.
         choice: u32,
         /// The next piece; never cut within a character.
         text: String,
     },
     /// A call begins.
     ToolCallStart {
-        /// Which answer.
+        /// The choice.
         choice: u32,
-        /// Which call of it, from 0.
+        /// The call's index in the choice, from 0.
         index: u32,
-        /// Names the call for its answer.
+        /// The call's id.
         id: String,
         /// The tool's name.
         name: String,
     },
-    /// Some of a call's arguments.
+    /// A piece of a call's arguments.
     ToolCallArguments {
-        /// Which answer.
+        /// The choice.
         choice: u32,
-        /// Which call of it: the last that began.
+        /// The call's index: that of the last call.
         index: u32,
-        /// The next piece of a JSON object as text.
+        /// The next piece of the JSON text.
         text: String,
     },
-    /// Log-probabilities of the tokens whose text comes next.
+    /// Log-probabilities of the tokens of the next text.
     Logprobs {
-        /// Which answer.
+        /// The choice.
         choice: u32,
         /// In order.
         tokens: Vec<TokenLogprob>,
     },
-    /// Ids of the tokens whose text comes next, where [`Reporting::tokens`](super::Reporting) asks.
+    /// Ids of the tokens of the next text, if [`Reporting::tokens`](super::Reporting).
     Tokens {
-        /// Which answer.
+        /// The choice.
         choice: u32,
         /// In order.
         ids: Vec<u32>,
     },
-    /// Experts of the tokens whose text comes next, where [`Reporting::experts`](super::Reporting) asks.
+    /// Experts of the tokens of the next text, if [`Reporting::experts`](super::Reporting).
     RoutedExperts {
-        /// Which answer.
+        /// The choice.
         choice: u32,
         /// In order.
         tokens: RoutedExperts,
     },
-    /// How far the prompts are processed, where [`Reporting::progress`](super::Reporting) asks.
+    /// Progress of prompt processing, if [`Reporting::progress`](super::Reporting).
     Progress {
-        /// Tokens that are done, those from the cache included.
+        /// Processed tokens, cached ones included.
         done: u64,
         /// Tokens of all prompts.
         total: u64,
-        /// Tokens that came from the cache.
+        /// Tokens from the cache.
         cached: u64,
-        /// Time since work on them began.
+        /// Time since processing began.
         ms: f64,
     },
-    /// What the request came to, where [`Reporting::applied`](super::Reporting) asks.
+    /// The prompts and settings as applied, if [`Reporting::applied`](super::Reporting).
     Applied(Box<Applied>),
-    /// An answer is complete.
+    /// A choice is complete.
     Finished {
-        /// Which.
+        /// The choice.
         choice: u32,
-        /// Why it ends here.
+        /// Why it ended.
         reason: FinishReason,
     },
-    /// Tokens counted, over all choices.
+    /// Token counts over all choices.
     Usage(Usage),
-    /// How long it took.
+    /// Times.
     Timings(Timings),
-    /// It went wrong; nothing follows.
+    /// The request failed; nothing follows.
     Error(ApiError),
 }
 
 impl Event {
-    /// A whole call at once.
+    /// The events of a complete call.
     pub fn tool_call(choice: u32, index: u32, id: &str, name: &str, arguments: &str) -> [Self; 2] {
         [
             Self::ToolCallStart { choice, index, id: id.into(), name: name.into() },
@@ -130,7 +130,7 @@ impl Event {
     }
 }
 
-/// What a request came to.
+/// The prompts and settings of a request, as applied.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Applied {
     /// The prompts as text.
@@ -139,47 +139,47 @@ pub struct Applied {
     pub settings: Map<String, Value>,
 }
 
-/// Why an answer ends.
+/// Why an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model is done.
+    /// The model ended it.
     Stop,
-    /// One of the request's stop texts came.
+    /// This stop text was generated.
     StopSequence(String),
-    /// The answer's or the context's limit.
+    /// The limit of the answer or the context was reached.
     Length,
-    /// The model waits for the tools that it called.
+    /// The model called tools.
     ToolCalls,
-    /// The provider, or the model, will not say more.
+    /// The provider or the model refused to continue.
     ContentFilter,
 }
 
-/// Tokens counted. `None` where the source does not count.
+/// Token counts. `None` where the source does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Of the prompt, cached ones included.
+    /// Prompt tokens, cached ones included.
     pub prompt_tokens: u64,
-    /// Of the prompt, not computed again.
+    /// Prompt tokens read from a cache.
     pub cached_tokens: Option<u64>,
-    /// Of the prompt, newly put into a cache (providers bill these).
+    /// Prompt tokens written to a cache (providers bill these).
     pub cache_written_tokens: Option<u64>,
-    /// Of the answers, reasoning included.
+    /// Generated tokens, reasoning included.
     pub completion_tokens: u64,
-    /// Of the answers, spent on thinking.
+    /// Reasoning tokens.
     pub reasoning_tokens: Option<u64>,
 }
 
 impl Usage {
-    /// Prompt and answers.
+    /// Prompt and generated tokens.
     pub fn total_tokens(&self) -> u64 {
         self.prompt_tokens.saturating_add(self.completion_tokens)
     }
 }
 
-/// How long an answer took, in llama.cpp's terms.
+/// Times of an answer, in llama.cpp's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timings {
-    /// Prompt tokens that came from a cache.
+    /// Prompt tokens from a cache.
     pub cache_n: u64,
     /// Prompt tokens that were computed.
     pub prompt_n: u64,
@@ -189,21 +189,21 @@ pub struct Timings {
     pub predicted_n: u64,
     /// Time for them.
     pub predicted_ms: f64,
-    /// Time to load the model; 0 if it was.
+    /// Time to load the model; 0 if it was loaded.
     pub load_ms: f64,
     /// From the request to the end of the answer.
     pub total_ms: f64,
-    /// Tokens that were guessed ahead, and how many of them held.
+    /// Drafted tokens, and how many of them were accepted.
     pub draft: Option<(u64, u64)>,
 }
 
 impl Timings {
-    /// Prompt tokens a second, without those from the cache; 0 if there were none.
+    /// Computed prompt tokens per second; 0 if there were none.
     pub fn prompt_per_second(&self) -> f64 {
         per_second(self.prompt_n, self.prompt_ms)
     }
 
-    /// Generated tokens a second, without the first, which comes with the prompt; 0 if there were none.
+    /// Generated tokens per second, without the first, which comes with the prompt; 0 if there were none.
     pub fn predicted_per_second(&self) -> f64 {
         per_second(self.predicted_n.saturating_sub(1), self.predicted_ms)
     }
@@ -213,23 +213,23 @@ fn per_second(n: u64, ms: f64) -> f64 {
     if ms > 0.0 { n as f64 * 1000.0 / ms } else { 0.0 }
 }
 
-/// The experts that chose tokens of an answer: those that the token before each was given to.
+/// The experts used for the tokens of an answer, those of the token before each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RoutedExperts {
     /// Layers that have experts.
     pub layers: usize,
-    /// Experts of each layer that a token is given to.
+    /// Experts per token in each layer.
     pub per_token: usize,
-    /// Texts of the tokens; U+FFFD where one is no whole character.
+    /// Texts of the tokens; U+FFFD for a token that is not a whole character.
     pub tokens: Vec<String>,
-    /// `[tokens, layers, per_token]`: numbers of the experts, the likeliest first.
+    /// `[tokens, layers, per_token]`: indices of the experts, the most probable first.
     pub experts: Vec<u16>,
-    /// `[tokens, layers]`: the weight of the shared expert, 255 is 1. All 0 where there is none.
+    /// `[tokens, layers]`: the weight of the shared expert, 255 means 1. All 0 without a shared expert.
     pub gates: Vec<u8>,
 }
 
 impl RoutedExperts {
-    /// Adds those of the tokens that follow.
+    /// Appends the next tokens' experts.
     pub fn extend(&mut self, next: &Self) {
         (self.layers, self.per_token) = (next.layers, next.per_token);
         self.tokens.extend(next.tokens.iter().cloned());
@@ -238,25 +238,25 @@ impl RoutedExperts {
     }
 }
 
-/// A token of the answer and how probable it was.
+/// A generated token and its probability.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprob {
-    /// Its id, where that is known.
+    /// Its id, if known.
     pub id: Option<u32>,
-    /// Its text; U+FFFD where it is no whole character.
+    /// Its text; U+FFFD if it is not a whole character.
     pub token: String,
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability; `None` for the first token of a prompt.
     pub logprob: Option<f32>,
-    /// The most probable tokens at this place, best first.
+    /// The most probable tokens at this position, best first.
     pub top: Vec<TopLogprob>,
 }
 
-/// A token that might have been.
+/// An alternative token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopLogprob {
-    /// Its id, where that is known.
+    /// Its id, if known.
     pub id: Option<u32>,
     /// Its text.
     pub token: String,

@@ -1,5 +1,5 @@
-//! Tools for models whose chat template has no syntax of calls that is known: described in the instructions, called and answered in Hermes'
-//! syntax as text. Called by the server before it renders such a prompt.
+//! Tool calls for models whose chat template has no known syntax: tools are described in the instructions, and calls and results are
+//! text in Hermes' syntax. Called by the server before it renders such a prompt.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,11 @@ use super::{Chat, Message, Part, Role, Tool, ToolChoice};
 use crate::rules::Warning;
 
 impl Chat {
-    /// This conversation without tools, calls and tools' answers of its own: what there is of them is text.
+    /// This conversation with its tools, calls and results as text.
     ///
-    /// The tools are described in the first instructions, which are made if there are none. A call is
-    /// `<tool_call>`, a JSON object with `name` and `arguments`, `</tool_call>`, behind the text of its message. The answers to it are one
-    /// turn of the user, each between `<tool_response>` tags. A conversation without any of this is as it was.
+    /// The tools are described in the first instructions, which are added if necessary. A call is `<tool_call>`, a JSON object with
+    /// `name` and `arguments`, `</tool_call>`, after the text of its message. The results are one user turn, each between
+    /// `<tool_response>` tags. A conversation without any of these is unchanged.
     pub fn with_generic_tools(&self) -> (Cow<'_, Self>, Option<Warning>) {
         let offered = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
         let has_history = self.messages.iter().any(|m| m.role == Role::Tool || !m.tool_calls.is_empty());
@@ -54,8 +54,8 @@ impl Chat {
         (Cow::Owned(chat), Some(Warning::new("tools", what)))
     }
 
-    /// This conversation with its tools described in the first instructions: `example` is a call as the model writes it. Calls and
-    /// tools' answers stay as they are.
+    /// This conversation with its tools described in the first instructions; `example` is a call in the model's syntax. Calls and
+    /// results are unchanged.
     pub fn with_described_tools(&self, example: &str) -> (Cow<'_, Self>, Option<Warning>) {
         if self.tools.is_empty() {
             return (Cow::Borrowed(self), None);
@@ -74,12 +74,12 @@ impl Chat {
 const HERMES: &str =
     "<tool_call>\n{\"name\": \"tool's name\", \"arguments\": {\"argument's name\": \"value\"}}\n</tool_call>";
 
-/// The texts of a message; images were replaced or refused before.
+/// The text of a message; images were replaced or refused before.
 fn text_of(message: &Message) -> String {
     message.content.iter().filter_map(Part::as_text).collect()
 }
 
-/// Adds the tools to the first instructions, with a call as an example, and how their answers come.
+/// Adds the tools to the first instructions, with an example call and the form of results.
 fn describe(messages: &mut Vec<Message>, tools: &[Tool], example: &str, answers: &str) {
     let mut text = String::from("You can call these tools. Each is described by a JSON object:\n<tools>\n");
     for tool in tools {

@@ -1,23 +1,23 @@
-//! Messages of a conversation, in no dialect. Part of a [`Chat`](super::Chat).
+//! Messages of a conversation, independent of dialects. Part of a [`Chat`](super::Chat).
 
 use serde_json::{Map, Value};
 
-/// One turn of a conversation.
+/// A message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// Who speaks.
+    /// Its author.
     pub role: Role,
-    /// What is said. Empty where an assistant only calls tools.
+    /// Its content. Empty for an assistant message with calls only.
     pub content: Vec<Part>,
-    /// What an assistant thought before.
+    /// An assistant's reasoning before the content.
     pub reasoning: Vec<ReasoningPart>,
-    /// What an assistant calls.
+    /// An assistant's tool calls.
     pub tool_calls: Vec<ToolCall>,
-    /// Which call a tool's message answers.
+    /// The call that a tool message answers.
     pub tool_call_id: Option<String>,
-    /// The speaker's name; in a tool's message the tool's.
+    /// The author's name; the tool's name in a tool message.
     pub name: Option<String>,
-    /// A tool says that it failed. (Chat templates have no word for it: the content must say so too.)
+    /// The tool reported an error. (Chat templates cannot express it: the content must say so too.)
     pub is_error: bool,
 }
 
@@ -40,7 +40,7 @@ impl Message {
         Self { content: vec![Part::text(text)], ..Self::empty(role) }
     }
 
-    /// What was thought, in one piece; `None` if nothing readable was.
+    /// The readable reasoning as one text; `None` if there is none.
     pub fn reasoning_text(&self) -> Option<String> {
         let mut out: Option<String> = None;
         for part in &self.reasoning {
@@ -52,18 +52,18 @@ impl Message {
     }
 }
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Instructions.
     System,
-    /// Instructions, as newer OpenAI models name them.
+    /// Instructions, in newer OpenAI models.
     Developer,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
-    /// What a called tool returned.
+    /// The result of a tool call.
     Tool,
 }
 
@@ -80,21 +80,21 @@ impl Role {
     }
 }
 
-/// One part of a message.
+/// A part of a message's content.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     /// Text.
     Text {
         /// The text.
         text: String,
-        /// The prompt up to here is worth keeping.
+        /// A cache breakpoint after this part.
         cache: Option<CacheBreakpoint>,
     },
-    /// A picture.
+    /// An image.
     Image {
-        /// The picture.
+        /// The image.
         image: Image,
-        /// The prompt up to here is worth keeping.
+        /// A cache breakpoint after this part.
         cache: Option<CacheBreakpoint>,
     },
 }
@@ -105,7 +105,7 @@ impl Part {
         Self::Text { text: text.into(), cache: None }
     }
 
-    /// Its text, if it is one.
+    /// Its text, if it is a text.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text { text, .. } => Some(text),
@@ -114,19 +114,19 @@ impl Part {
     }
 }
 
-/// A picture in a message. Local models do not see yet: [`Chat::template`](super::Chat::template) refuses it by name.
+/// An image in a message. Local models cannot see images: [`Chat::template`](super::Chat::template) refuses it by name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Image {
     /// Where its bytes are.
     pub source: ImageSource,
-    /// How closely to look: `low`, `high`, `auto`, `original`.
+    /// The level of detail: `low`, `high`, `auto`, `original`.
     pub detail: Option<String>,
-    /// Where the client's request has it: `messages[3].content[0]`.
+    /// Its path in the client's request: `messages[3].content[0]`.
     pub at: String,
 }
 
 impl Image {
-    /// The address as OpenAI's dialects have it, with the bytes in it if they are here.
+    /// The URL in OpenAI's form: an address, or a data URL with the bytes.
     pub fn url(&self) -> String {
         match &self.source {
             ImageSource::Url(url) => url.clone(),
@@ -136,15 +136,15 @@ impl Image {
         }
     }
 
-    /// Whether it is pages instead of a picture.
+    /// Whether it is a document instead of an image.
     pub fn is_document(&self) -> bool {
         matches!(&self.source, ImageSource::Base64 { media_type: Some(kind), .. } if !kind.starts_with("image/"))
     }
 
-    /// What kind of picture it is: as the client says, else as its first bytes say; `None` for an address.
+    /// Its media type: given by the client, or detected from its first bytes; `None` for an address.
     pub fn media_type(&self) -> Option<&str> {
         let ImageSource::Base64 { media_type, data } = &self.source else { return None };
-        // The files' magic numbers in base64.
+        // Magic numbers in base64.
         let magic = [
             ("iVBORw0KGgo", "image/png"),
             ("/9j/", "image/jpeg"),
@@ -156,57 +156,57 @@ impl Image {
     }
 }
 
-/// Where a picture's bytes are.
+/// The source of an image's bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ImageSource {
-    /// To be fetched.
+    /// An address.
     Url(String),
-    /// Here, as base64.
+    /// Inline, as base64.
     Base64 {
-        /// `image/png`; `None` where the dialect does not say.
+        /// `image/png`; `None` if not given.
         media_type: Option<String>,
         /// The bytes.
         data: String,
     },
 }
 
-/// A client says that the prompt up to here will come again.
+/// A client's hint that the prompt up to here will be repeated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CacheBreakpoint {
-    /// How long to keep it: `5m`, `1h`, ...
+    /// Requested lifetime: `5m`, `1h`, ...
     pub ttl: Option<String>,
 }
 
-/// A piece of what an assistant thought.
+/// A piece of an assistant's reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReasoningPart {
     /// Readable.
     Text {
         /// The text.
         text: String,
-        /// The provider's proof that the text is its own. `None` for local models.
+        /// The provider's signature. `None` for local models.
         signature: Option<String>,
     },
-    /// Only its provider can read it.
+    /// Encrypted; only its provider can read it.
     Redacted(String),
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Names the call for its answer.
+    /// Its id.
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// As the client or the model wrote them: a JSON object as text. In a conversation's history it may be any text.
+    /// The arguments as written: a JSON object as text. In the history it may be any text.
     pub arguments: String,
-    /// The prompt up to here is worth keeping.
+    /// A cache breakpoint after this call.
     pub cache: Option<CacheBreakpoint>,
 }
 
 impl ToolCall {
-    /// The arguments as a JSON object. None at all is an empty one, as several clients send it. Text that is no JSON object is the only
-    /// member, `arguments`: templates and providers take nothing else, and the model sees what it wrote.
+    /// The arguments as a JSON object. An empty text is an empty object, as several clients send it. Text that is not a JSON object
+    /// becomes the member `arguments`: templates and providers require an object, and the model sees what it wrote.
     pub fn arguments_object(&self) -> Map<String, Value> {
         arguments_object(&self.arguments).unwrap_or_else(|_| {
             let mut out = Map::new();
@@ -216,7 +216,7 @@ impl ToolCall {
     }
 }
 
-/// The text of a call's arguments as an object, or what it is instead.
+/// The arguments of a call as an object, or a description of what they are instead.
 pub(crate) fn arguments_object(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Ok(Map::new());

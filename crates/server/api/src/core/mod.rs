@@ -1,5 +1,5 @@
-//! The one form that every dialect is read into and written from: a request to generate, and the events of its answer.
-//! The server runs a [`GenerateRequest`] on its engine; the gateway sends it on to a provider.
+//! The neutral form that all dialects are parsed into and written from: a request to generate, and the events of its answer. The
+//! server runs a [`GenerateRequest`] on its engine; the gateway sends it to a provider.
 
 mod answer;
 mod embed;

@@ -1,67 +1,67 @@
-//! A request to generate text, in no dialect. Made by the dialects' parsers; run by the server, sent on by the gateway.
+//! A request to generate text, independent of dialects. Made by the dialects' parsers; run by the server or sent on by the gateway.
 
 use serde_json::{Map, Value};
 
 use super::{Message, MoreSampling};
 use crate::Warning;
 
-/// What to generate, and how. `None` always means that the client did not say.
+/// What to generate, and how. `None` means that the client did not set a value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateRequest {
     /// The model's name as the client knows it.
     pub model: String,
-    /// What to continue.
+    /// The prompt or conversation.
     pub input: Input,
-    /// How tokens are chosen.
+    /// Sampling settings.
     pub sampling: Sampling,
-    /// Longest answer in tokens, reasoning included.
+    /// Maximum length of the answer in tokens, reasoning included.
     pub max_tokens: Option<u32>,
-    /// Tokens before which the answer may not end.
+    /// Minimum length of the answer in tokens.
     pub min_tokens: Option<u32>,
-    /// Texts that end the answer and are not part of it. None of them is empty.
+    /// Texts that end the answer and are not part of it. None is empty.
     pub stop: Vec<String>,
     /// Tokens that end the answer.
     pub stop_token_ids: Vec<u32>,
-    /// Go on past the model's own end of text.
+    /// Continue past the model's end-of-text token.
     pub ignore_eos: bool,
-    /// Answers to the same prompt; at least 1.
+    /// Number of answers to the same prompt; at least 1.
     pub n: u32,
-    /// Log-probability of every token, and of this many most probable ones.
+    /// Report the log-probability of each token and of this many alternatives.
     pub logprobs: Option<u32>,
-    /// What the answer's text must look like.
+    /// The required format of the answer's text.
     pub response_format: ResponseFormat,
-    /// The field that says so, for errors: `response_format`, `structured_outputs.regex`.
+    /// The request field that sets it, for errors: `response_format`, `structured_outputs.regex`.
     pub response_format_field: String,
-    /// Answer in pieces.
+    /// Stream the answer.
     pub stream: bool,
-    /// Count tokens at the end of a stream too. (Whole answers always count.)
+    /// Report token counts at the end of a stream, too. (Whole answers always have them.)
     pub include_usage: bool,
-    /// How prompt caches are to be used.
+    /// Settings for prompt caches.
     pub cache: CacheOptions,
     /// How long the model stays loaded afterwards.
     pub keep_alive: Option<KeepAlive>,
-    /// The context that the client wants to have, in tokens (Ollama's `num_ctx`).
+    /// The context that the client requests, in tokens (Ollama's `num_ctx`).
     pub context_length: Option<u32>,
-    /// What to report besides the answer.
+    /// Further reports besides the answer.
     pub report: Reporting,
-    /// Keep the answer for a later `previous_response_id`.
+    /// Store the answer for a later `previous_response_id`.
     pub store: bool,
-    /// A kept answer that the messages follow.
+    /// The stored answer that the messages continue.
     pub previous_response_id: Option<String>,
-    /// Whom the client asks for.
+    /// The client's end user.
     pub user: Option<String>,
-    /// The client's own notes.
+    /// The client's metadata.
     pub metadata: Map<String, Value>,
-    /// Whose dialect the request came in.
+    /// The dialect family of the request.
     pub origin: Family,
-    /// Fields that have no effect here, as they came. A provider of the same family gets those that it knows.
+    /// Fields without effect here. A provider of the same family gets those that it knows.
     pub extra: Map<String, Value>,
-    /// What was accepted and has no effect, or not all of its effect.
+    /// Accepted fields that have no effect, or not their full effect.
     pub warnings: Vec<Warning>,
 }
 
 impl GenerateRequest {
-    /// Everything unsaid.
+    /// A request with nothing else set.
     pub fn new(model: impl Into<String>, input: Input) -> Self {
         Self {
             model: model.into(),
@@ -100,18 +100,18 @@ impl GenerateRequest {
         }
     }
 
-    /// Whether the tool of this name takes a text.
+    /// Whether the tool of this name is a custom tool, which takes text.
     pub fn is_custom(&self, tool: &str) -> bool {
         self.chat().is_some_and(|c| c.tools.iter().any(|t| t.origin.custom && t.name == tool))
     }
 
-    /// Whether the client is to see the model's reasoning.
+    /// Whether the client receives the model's reasoning.
     pub fn shows_reasoning(&self) -> bool {
         self.chat().is_none_or(|c| !c.reasoning.hide)
     }
 }
 
-/// Whose dialect.
+/// A family of dialects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// Chat completions, completions and responses, with the extras of vLLM and llama.cpp.
@@ -127,65 +127,65 @@ pub enum Family {
 /// What to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// A conversation, which a chat template makes a prompt of.
+    /// A conversation, rendered by a chat template.
     Chat(Chat),
-    /// Prompts as they stand.
+    /// Plain prompts.
     Completion(Completion),
 }
 
 /// A conversation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chat {
-    /// Oldest first; at least one.
+    /// The messages, oldest first; at least one.
     pub messages: Vec<Message>,
-    /// What the model may call.
+    /// The tools that the model may call.
     pub tools: Vec<Tool>,
-    /// Whether it must.
+    /// Whether it must call one.
     pub tool_choice: ToolChoice,
-    /// Whether it may call several at once.
+    /// Whether it may make several calls in one answer.
     pub parallel_tool_calls: Option<bool>,
-    /// How the model thinks.
+    /// Reasoning settings.
     pub reasoning: Reasoning,
-    /// Variables of the chat template. Where they hold `enable_thinking`, `reasoning.enabled` says the same.
+    /// Variables of the chat template. `enable_thinking` among them has the value of `reasoning.enabled`.
     pub template_kwargs: Map<String, Value>,
-    /// The answer goes on with the last message, which is the assistant's, instead of following it.
+    /// The answer continues the last message, which is the assistant's, instead of following it.
     pub continue_final: bool,
-    /// Nothing is to be answered: the prompt ends with the last message. Only [`crate::tokens::apply_template`] asks for it.
+    /// No answer is wanted: the prompt ends with the last message. Set only by [`crate::tokens::apply_template`].
     pub no_answer: bool,
 }
 
 /// Prompts without a chat template.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Completion {
-    /// One answer each (times `n`): choice `i * n + k` is the `k`-th answer to prompt `i`. At least one.
+    /// The prompts, one answer each (times `n`): choice `i * n + k` is the `k`-th answer to prompt `i`. At least one.
     pub prompts: Vec<Prompt>,
-    /// The answer begins with the prompt, and log-probabilities cover it.
+    /// The answer begins with the prompt, and log-probabilities include it.
     pub echo: bool,
-    /// The answer stands between the prompt and what this has, which is put into the model's own form.
+    /// For infill: the text after the answer, and other files. Written in the model's own form.
     pub infill: Option<Infill>,
 }
 
-/// What stands around an answer that fills a gap.
+/// The surroundings of an infill answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Infill {
-    /// The text behind the gap.
+    /// The text after the gap.
     pub suffix: String,
-    /// Other files, by name and text: what the model may look at.
+    /// Names and texts of other files, as context.
     pub files: Vec<(String, String)>,
 }
 
-/// One prompt.
+/// A prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
     /// Text to tokenize.
     Text(String),
     /// Token ids.
     Tokens(Vec<u32>),
-    /// Both, in order.
+    /// Texts and tokens mixed, in order.
     Mixed(Vec<PromptPart>),
 }
 
-/// A part of a prompt that is made of texts and tokens.
+/// A part of a mixed prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptPart {
     /// Text to tokenize.
@@ -195,7 +195,7 @@ pub enum PromptPart {
 }
 
 impl PromptPart {
-    /// As clients write it.
+    /// The prompt as clients write it.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Text(text) => text.as_str().into(),
@@ -204,49 +204,49 @@ impl PromptPart {
     }
 }
 
-/// What to report besides the answer, as requested by llama.cpp's clients.
+/// Further reports besides the answer, as requested by llama.cpp's clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reporting {
-    /// How far the prompt is processed, while it is.
+    /// Progress of prompt processing.
     pub progress: bool,
-    /// Times with every token.
+    /// Times with each token.
     pub timings_per_token: bool,
     /// The ids of the answer's tokens.
     pub tokens: bool,
-    /// The experts that chose each token.
+    /// The experts of each token.
     pub experts: bool,
-    /// They are part of a whole answer; otherwise they are only counted there.
+    /// Token ids are part of a whole answer; otherwise only their number is.
     pub whole_tokens: bool,
-    /// Log-probabilities are those after all samplers.
+    /// Log-probabilities after all samplers.
     pub post_sampling: bool,
-    /// The prompts and the settings that were applied.
+    /// The prompts and settings as applied.
     pub applied: bool,
-    /// Fields of the answer that are wanted, by their paths (`timings/predicted_n`); all, where there are none.
+    /// Paths of the wanted answer fields (`timings/predicted_n`); empty for all.
     pub fields: Vec<String>,
 }
 
-/// Sampling settings that the client gives; what it does not give comes from the model and the server.
+/// The client's sampling settings; others come from the model and the server.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sampling {
-    /// 0 is greedy.
+    /// 0 means greedy.
     pub temperature: Option<f64>,
-    /// 0 keeps all.
+    /// 0 disables it.
     pub top_k: Option<u32>,
-    /// 1 keeps all.
+    /// 1 disables it.
     pub top_p: Option<f64>,
-    /// 0 keeps all.
+    /// 0 disables it.
     pub min_p: Option<f64>,
-    /// 1 is off.
+    /// 1 disables it.
     pub repetition_penalty: Option<f64>,
-    /// How many of the last tokens the penalties look at: 0 none, -1 all.
+    /// Number of recent tokens that penalties apply to: 0 none, -1 all.
     pub penalty_last_n: Option<i32>,
     /// -2 to 2.
     pub presence_penalty: Option<f64>,
     /// -2 to 2.
     pub frequency_penalty: Option<f64>,
-    /// Same seed, same text.
+    /// The same seed gives the same text.
     pub seed: Option<u64>,
-    /// Added to the logits of these token ids; -100 to 100, or -inf. Ascending ids, none twice.
+    /// Added to the logits of these token ids; -100 to 100, or -inf. Sorted by id, without duplicates.
     pub logit_bias: Vec<(u32, f64)>,
     /// llama.cpp's further samplers.
     pub more: MoreSampling,
@@ -257,37 +257,37 @@ pub struct Sampling {
 pub struct Tool {
     /// Its name; not empty, unique in a request.
     pub name: String,
-    /// What it does.
+    /// Its purpose.
     pub description: Option<String>,
     /// JSON schema of its arguments, an object.
     pub parameters: Map<String, Value>,
-    /// Arguments must follow the schema to the letter.
+    /// Arguments must match the schema exactly.
     pub strict: Option<bool>,
-    /// The prompt up to here is worth keeping.
+    /// A cache breakpoint after this tool.
     pub cache: Option<super::CacheBreakpoint>,
-    /// What it is to the client, where that is more than a function of this name.
+    /// The client's form of it, if other than a function of this name.
     pub origin: ToolOrigin,
 }
 
-/// What a tool is to OpenAI's clients. The default is a function.
+/// The form of a tool in OpenAI's dialects. Default: a function.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolOrigin {
-    /// The namespace that it stands in, and its name there.
+    /// Its namespace, and its name within it.
     pub namespace: Option<(String, String)>,
-    /// It takes a text. The model sees a function of one string, [`ToolOrigin::INPUT`].
+    /// It is a custom tool, which takes text. The model sees a function with one string argument, [`ToolOrigin::INPUT`].
     pub custom: bool,
 }
 
 impl ToolOrigin {
-    /// The only argument of a tool that takes a text.
+    /// The only argument of a custom tool.
     pub const INPUT: &'static str = "input";
 
-    /// The arguments of a call of a tool that takes a text.
+    /// The arguments of a custom tool's call.
     pub fn arguments(input: &str) -> String {
         serde_json::json!({ (Self::INPUT): input }).to_string()
     }
 
-    /// The text in such arguments. What a model wrote otherwise is taken for the text.
+    /// The text in such arguments. Other arguments are taken as the text itself.
     pub fn input(arguments: &str) -> String {
         match serde_json::from_str(arguments) {
             Ok(Value::Object(mut object)) => match object.remove(Self::INPUT) {
@@ -299,52 +299,52 @@ impl ToolOrigin {
     }
 }
 
-/// Whether the model calls tools.
+/// Whether the model must call tools.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
-    /// As it likes.
+    /// The model decides.
     #[default]
     Auto,
-    /// Never.
+    /// It must not.
     None,
-    /// At least one.
+    /// It must call at least one.
     Required,
-    /// This one.
+    /// It must call this one.
     Named(String),
 }
 
-/// How the model thinks before it answers.
+/// Settings of the model's reasoning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reasoning {
     /// On or off; `None` leaves it to the model.
     pub enabled: Option<bool>,
-    /// How much.
+    /// Effort.
     pub effort: Option<Effort>,
-    /// Most tokens to think with.
+    /// Maximum number of reasoning tokens.
     pub budget_tokens: Option<u32>,
-    /// The client does not want to see it.
+    /// Do not send it to the client.
     pub hide: bool,
 }
 
-/// How much a model thinks.
+/// Reasoning effort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Hardly.
+    /// Least.
     Minimal,
-    /// Little.
+    /// Low.
     Low,
-    /// Some.
+    /// Medium.
     Medium,
-    /// Much.
+    /// High.
     High,
-    /// More.
+    /// Very high.
     XHigh,
-    /// As much as it can.
+    /// Highest.
     Max,
 }
 
 impl Effort {
-    /// All, with the names that every dialect has for them.
+    /// All levels, with their names in every dialect.
     pub const NAMES: [(&str, Self); 6] = [
         ("minimal", Self::Minimal),
         ("low", Self::Low),
@@ -360,39 +360,39 @@ impl Effort {
     }
 }
 
-/// What the answer's text must look like.
+/// The required format of the answer's text.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum ResponseFormat {
-    /// Anything.
+    /// Any text.
     #[default]
     Text,
     /// Any JSON object.
     JsonObject,
-    /// JSON of a schema.
+    /// JSON that matches a schema.
     JsonSchema {
-        /// The schema's name, where it has one.
+        /// The schema's name, if it has one.
         name: Option<String>,
-        /// What it is for.
+        /// Its purpose.
         description: Option<String>,
         /// The schema: an object, or `true` / `false`.
         schema: Value,
-        /// To the letter.
+        /// Match exactly.
         strict: Option<bool>,
     },
-    /// A regular expression matches the whole answer.
+    /// Text that matches a regular expression as a whole.
     Regex(String),
-    /// A grammar in Lark's notation.
+    /// Text that matches a grammar in Lark's notation.
     Grammar(String),
-    /// A grammar in llama.cpp's notation, GBNF.
+    /// Text that matches a grammar in GBNF, llama.cpp's notation.
     Gbnf(String),
     /// One of these texts; at least one.
     Choice(Vec<String>),
 }
 
-/// How prompt caches are to be used.
+/// Settings for prompt caches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CacheOptions {
-    /// `false` computes the whole prompt anew and keeps nothing of it.
+    /// `false` computes the whole prompt and stores nothing of it.
     pub prompt: Option<bool>,
     /// Only requests with the same salt share a cache.
     pub salt: Option<String>,

@@ -1,48 +1,48 @@
-//! llama.cpp's samplers beyond those that every dialect knows. Part of [`Sampling`](super::Sampling).
+//! llama.cpp's samplers that only some dialects have. Part of [`Sampling`](super::Sampling).
 
 use serde_json::{Value, json};
 
-/// Settings that the client gives; what it does not give is off.
+/// The client's settings; samplers that are not set are off.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MoreSampling {
     /// Locally typical sampling; 1 is off.
     pub typical_p: Option<f64>,
-    /// Standard deviations below the largest logit; 0 and less is off.
+    /// Standard deviations below the largest logit; 0 or less is off.
     pub top_n_sigma: Option<f64>,
-    /// How often XTC removes the most probable tokens; 0 is off.
+    /// Probability that XTC applies; 0 is off.
     pub xtc_probability: Option<f64>,
-    /// Which it removes.
+    /// XTC removes the most probable tokens above this probability, but for the least of them.
     pub xtc_threshold: Option<f64>,
-    /// DRY's penalty of repeated sequences; 0 is off.
+    /// DRY's penalty for repeated sequences; 0 is off.
     pub dry_multiplier: Option<f64>,
     /// At least 1.
     pub dry_base: Option<f64>,
-    /// Repetitions up to this length cost nothing.
+    /// Repetitions up to this length are not penalised.
     pub dry_allowed_length: Option<u32>,
-    /// How many tokens DRY looks at: 0 none, -1 all.
+    /// Number of recent tokens that DRY searches: 0 none, -1 all.
     pub dry_penalty_last_n: Option<i32>,
-    /// Texts that no repetition reaches across.
+    /// Texts that interrupt a repetition.
     pub dry_sequence_breakers: Option<Vec<String>>,
-    /// How far the temperature follows the entropy; 0 is off.
+    /// Range of the dynamic temperature; 0 is off.
     pub dynatemp_range: Option<f64>,
-    /// 1 is linear.
+    /// Exponent of the dynamic temperature; 1 is linear.
     pub dynatemp_exponent: Option<f64>,
     /// 0 is off, else its version.
     pub mirostat: Option<u32>,
-    /// The surprise in bits to aim at.
+    /// Target surprise in bits.
     pub mirostat_tau: Option<f64>,
-    /// How fast it adapts.
+    /// Learning rate.
     pub mirostat_eta: Option<f64>,
-    /// Tokens that truncation keeps at least.
+    /// Minimum number of tokens that truncation keeps.
     pub min_keep: Option<u32>,
-    /// The samplers in their order, by llama.cpp's names; others are off.
+    /// The order of samplers, by llama.cpp's names; those not listed are off.
     pub samplers: Option<Vec<String>>,
     /// Added to the logits of the tokens of these texts; -100 to 100, or -inf.
     pub text_bias: Vec<(String, f64)>,
 }
 
 impl MoreSampling {
-    /// What the client gave, in llama.cpp's names: for other servers that know them.
+    /// The set fields, in llama.cpp's names, for servers that know them.
     pub fn fields(&self) -> Vec<(&'static str, Value)> {
         let all = [
             ("typical_p", json!(self.typical_p)),

@@ -1,4 +1,4 @@
-//! The objects that answers are made of, and a whole answer. Called by the server and the gateway; streams use the same objects.
+//! The objects of answers, and whole answers. Called by the server and the gateway; streams use the same objects.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::core::{
 };
 use crate::openai::finite;
 
-/// An answer, or a piece of one.
+/// An answer, or a chunk of one.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Wire<'a> {
@@ -90,12 +90,12 @@ impl<'a> Part<'a> {
         Self { text: Some(text.into()), ..Self::default() }
     }
 
-    /// What was thought.
+    /// Reasoning.
     pub fn thought(text: &'a str) -> Self {
         Self { thought: true, ..Self::text(text) }
     }
 
-    /// A call. One that was cut off, or has nonsense for arguments, becomes a text: there is nothing that a client could call.
+    /// A call. A truncated one, or one with invalid arguments, becomes text: a client could not call it.
     pub fn call(id: &'a str, name: &'a str, arguments: &str) -> Self {
         match arguments_object(arguments) {
             Ok(args) => Self { function_call: Some(Call { id, name, args }), ..Self::default() },
@@ -103,7 +103,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The same with what proves the thoughts before it.
+    /// The same with the signature of the reasoning before it.
     pub fn proven(mut self, proofs: &mut Vec<ReasoningPart>) -> Self {
         self.thought_signature = proof::wrap(&std::mem::take(proofs));
         self
@@ -136,7 +136,7 @@ impl<'a> Logprobs<'a> {
     }
 }
 
-/// What `finishReason` says.
+/// The value of `finishReason`.
 pub(super) fn finish_name(reason: &FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop | FinishReason::StopSequence(_) | FinishReason::ToolCalls => "STOP",

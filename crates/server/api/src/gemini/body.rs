@@ -1,4 +1,4 @@
-//! A request for Gemini. Called by the gateway.
+//! Writes a request for Gemini. Called by the gateway.
 
 use std::collections::HashMap;
 
@@ -12,21 +12,20 @@ use crate::core::{
 };
 use crate::dialect::Body;
 
-/// What must be known of a model.
+/// Properties of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Provider {
-    /// It takes a level of thinking and not a budget, and refuses calls in a conversation that it has not signed: from
-    /// Gemini 3 on.
+    /// It takes a thinking level instead of a budget, and refuses calls in a conversation that it has not signed: Gemini 3 and later.
     pub levels: bool,
 }
 
-/// What Google's guide tells to put where the proof of a call that Gemini did not make would stand.
+/// Documented by Google as the signature of calls that Gemini did not make.
 const NOT_OURS: &str = "skip_thought_signature_validator";
 
-/// The request. Model and stream are in its address.
+/// The request. The model and streaming are in the URL.
 ///
 /// # Errors
-/// Prompts without messages, and calls whose arguments are no JSON object.
+/// Prompts without messages, and calls whose arguments are not a JSON object.
 pub fn body(request: &GenerateRequest, provider: Provider) -> Result<Body, ApiError> {
     let Some(chat) = request.chat() else {
         return Err(ApiError::invalid(
@@ -56,7 +55,7 @@ fn config(b: &mut Body, r: &GenerateRequest, chat: &Chat, provider: Provider) ->
     c.set("candidateCount", (r.n != 1).then_some(r.n));
     c.set("presencePenalty", s.presence_penalty);
     c.set("frequencyPenalty", s.frequency_penalty);
-    // 32 bits, with a sign.
+    // A signed 32-bit number.
     b.drop_if(s.seed.is_some_and(|n| i32::try_from(n as i64).is_err()), "seed");
     c.set("seed", s.seed.and_then(|n| i32::try_from(n as i64).ok()));
     c.set("responseLogprobs", r.logprobs.map(|_| true));
@@ -86,7 +85,7 @@ fn thinking(b: &mut Body, chat: &Chat, provider: Provider) -> Option<Value> {
     let others = chat.template_kwargs.keys().any(|k| k != "enable_thinking");
     b.drop_if(others, "chat_template_kwargs");
     if r.enabled == Some(false) {
-        // Gemini 3 always thinks; this is the least.
+        // Gemini 3 always thinks; this is the minimum.
         return Some(if provider.levels {
             json!({"thinkingLevel": "low"})
         } else {
@@ -115,7 +114,7 @@ fn thinking(b: &mut Body, chat: &Chat, provider: Provider) -> Option<Value> {
     Some(out)
 }
 
-/// A budget that an effort amounts to; no model of the family takes more than the last.
+/// The budget for an effort level; no model of the family takes more than the highest.
 fn budget_of(effort: Effort) -> u32 {
     match effort {
         Effort::Minimal => 512,
@@ -147,7 +146,7 @@ fn tool(t: &Tool) -> Value {
     if let Some(text) = &t.description {
         out["description"] = text.as_str().into();
     }
-    // A function without parameters has no schema of them: an object without properties is refused.
+    // A function without parameters must not have a schema: an object without properties is refused.
     let any = t.parameters.get("properties").and_then(Value::as_object).is_some_and(|p| !p.is_empty());
     if any || t.parameters.keys().any(|k| !matches!(&**k, "type" | "properties" | "additionalProperties")) {
         out["parametersJsonSchema"] = t.parameters.clone().into();
@@ -155,11 +154,11 @@ fn tool(t: &Tool) -> Value {
     out
 }
 
-/// `systemInstruction` and `contents`. What tools returned is the user's here, and neighbours of one role become one content.
+/// Writes `systemInstruction` and `contents`. Tool results are user messages here, and adjacent messages of one role are merged.
 fn contents(b: &mut Body, chat: &Chat, provider: Provider) -> Result<(), ApiError> {
     let mut system = Vec::new();
     let mut contents: Vec<(&str, Vec<Value>)> = Vec::new();
-    // Answers name the function that was called, and many clients only the call.
+    // Results name the called function; many clients only give the call's id.
     let mut called: HashMap<&str, &str> = HashMap::new();
     for m in &chat.messages {
         called.extend(m.tool_calls.iter().map(|c| (c.id.as_str(), c.name.as_str())));
@@ -189,7 +188,7 @@ fn parts(m: &Message) -> Vec<Value> {
     m.content.iter().filter_map(part).collect()
 }
 
-/// Nothing for an empty text, which the provider refuses.
+/// `None` for an empty text, which the provider refuses.
 fn part(p: &Part) -> Option<Value> {
     Some(match p {
         Part::Text { text, .. } if text.is_empty() => return None,
@@ -215,7 +214,7 @@ fn tool_result(m: &Message, called: &HashMap<&str, &str>) -> Vec<Value> {
         _ => json!({"output": text}),
     };
     let mut out = vec![json!({"functionResponse": {"name": name, "response": response}})];
-    // A picture that a tool returned stands beside what it said.
+    // An image that a tool returned stands beside its text.
     out.extend(m.content.iter().filter(|p| matches!(p, Part::Image { .. })).filter_map(part));
     out
 }
@@ -230,7 +229,7 @@ fn assistant(m: &Message, provider: Provider) -> Result<Vec<Value>, ApiError> {
     for call in &m.tool_calls {
         out.push(json!({"functionCall": {"name": call.name, "args": call.arguments_object()}}));
     }
-    // The proof belongs to the first call, else to the text.
+    // The signature belongs to the first call, or else to the text.
     let signed = if calls < out.len() { out.get_mut(calls) } else { out.first_mut() };
     if let Some(part) = signed {
         if let Some(signature) = signature {

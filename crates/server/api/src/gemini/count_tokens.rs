@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::ApiError;
 use crate::core::GenerateRequest;
 
-/// Reads a request: contents, or a whole `generateContentRequest`; with `model` in it.
+/// Parses a request: contents, or a whole `generateContentRequest`; with `model` in it.
 ///
 /// # Errors
 /// As [`super::parse`].
@@ -13,7 +13,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest, ApiError> {
     super::request::parse_to_count(body)
 }
 
-/// The answer.
+/// The response body.
 pub fn response(tokens: u64) -> Value {
     json!({"totalTokens": tokens, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": tokens}]})
 }

@@ -1,4 +1,4 @@
-//! `embedContent` and `batchEmbedContents`, both ways. Called by the server and the gateway.
+//! `embedContent` and `batchEmbedContents`, for clients and for providers. Called by the server and the gateway.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -10,13 +10,13 @@ use crate::json::{self, Field, Object, Result};
 use crate::reader;
 use crate::rules::{Rules, tuning};
 
-/// Fields beside the content. The purpose of the vectors is sent to providers that use it.
+/// Fields besides the content. The task type is forwarded to providers that use it.
 const RULES: Rules = &[
     ("taskType", tuning("this model makes the same vectors for all tasks")),
     ("title", tuning("this model makes the same vectors with and without a title")),
 ];
 
-/// Reads the body of an `embedContent`, with `model` in it: one content.
+/// Parses the body of an `embedContent`, with `model` in it: one content.
 ///
 /// # Errors
 /// Fields that are not supported, of the wrong type or out of range, by name.
@@ -26,10 +26,10 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     one(o, model)
 }
 
-/// Reads the body of a `batchEmbedContents`, with `model` in it: one vector for each of its `requests`.
+/// Parses the body of a `batchEmbedContents`, with `model` in it: one vector for each of its `requests`.
 ///
 /// # Errors
-/// As [`parse`]; also requests that want vectors of several lengths, or for several tasks.
+/// As [`parse`]; also requests with different dimensions or task types.
 pub fn parse_batch(body: &[u8]) -> Result<EmbedRequest> {
     let mut o = json::parse(body)?;
     let model = o.model()?;
@@ -91,7 +91,7 @@ pub fn response_batch(vectors: &Embeddings) -> Value {
     json!({"embeddings": all})
 }
 
-/// The request for a provider that knows the model as `model`.
+/// The request for a provider whose name of the model is `model`.
 ///
 /// # Errors
 /// Inputs that are tokens: only the model's own tokenizer knows them.
@@ -105,7 +105,7 @@ pub fn body(request: &EmbedRequest, model: &str) -> Result<Map<String, Value>> {
         if let Some(n) = request.dimensions {
             one["outputDimensionality"] = n.into();
         }
-        // LiteLLM's clients have another name for it.
+        // LiteLLM's clients use another name.
         let task = ["taskType", "task_type", "input_type"].iter().find_map(|key| request.extra.get(*key));
         if let Some(task) = task.filter(|t| t.is_string()) {
             one["taskType"] = task.clone();
@@ -132,19 +132,19 @@ struct Vector {
 /// The vectors of an answer. Gemini does not count tokens here.
 ///
 /// # Errors
-/// A body that is no answer.
+/// A body that is not an answer.
 pub fn read(body: &[u8]) -> Result<Embeddings> {
     let wire: Wire = reader::read(body)?;
     let vectors = wire.embeddings.into_iter().map(|v| v.values).collect();
     Ok(Embeddings { vectors, ..Embeddings::default() })
 }
 
-/// Texts that a model at Vertex AI takes at once.
+/// Maximum number of texts per request for a model on Vertex AI.
 fn at_once(model: &str) -> usize {
     if model.contains("gemini") { 1 } else { 250 }
 }
 
-/// The requests for a model at Vertex AI (`predict`): as many as it takes, each with the next of the texts.
+/// The requests for a model on Vertex AI (`predict`), each with as many of the texts as it accepts.
 ///
 /// # Errors
 /// Inputs that are tokens.
@@ -175,10 +175,10 @@ pub fn vertex_bodies(request: &EmbedRequest, model: &str) -> Result<Vec<Map<Stri
     Ok(instances.chunks(at_once(model)).map(body).collect())
 }
 
-/// The vectors of one such answer.
+/// Parses the vectors of one such answer.
 ///
 /// # Errors
-/// A body that is no answer.
+/// A body that is not an answer.
 pub fn read_vertex(body: &[u8]) -> Result<Embeddings> {
     #[derive(Deserialize)]
     struct Wire {

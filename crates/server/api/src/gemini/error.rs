@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::openai::error::unreadable;
 use crate::{ApiError, ErrorKind};
 
-/// The body of an answer that is an error: `{"error": {"code", "message", "status", "details"}}`.
+/// The body of an error response: `{"error": {"code", "message", "status", "details"}}`.
 pub fn body(error: &ApiError) -> Value {
     let mut inner =
         json!({"code": error.status(), "message": error.message, "status": status_name(error.kind)});
@@ -26,7 +26,7 @@ pub fn body(error: &ApiError) -> Value {
     json!({"error": inner})
 }
 
-/// What begins the names of details.
+/// Prefix of the type names of details.
 const TYPES: &str = "type.googleapis.com/google.rpc.";
 
 fn status_name(kind: ErrorKind) -> &'static str {
@@ -45,12 +45,12 @@ fn status_name(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// An error within a stream, or one that has the status of success.
+/// Parses an error in a stream, or in a response with status 200.
 pub fn in_stream(json: &[u8]) -> ApiError {
     from_value(&serde_json::from_slice(json).unwrap_or_default(), None)
 }
 
-/// A provider's error, from its answer's status and body.
+/// Parses a provider's error from its status and body.
 pub fn parse(status: u16, body: &[u8]) -> ApiError {
     match serde_json::from_slice::<Value>(body) {
         Ok(value) if error_of(&value).is_some() => from_value(&value, Some(status)),
@@ -58,13 +58,13 @@ pub fn parse(status: u16, body: &[u8]) -> ApiError {
     }
 }
 
-/// `{"error": {...}}`, or that in a list, as it comes from streams.
+/// `{"error": {...}}`, or a list of one, as streams have it.
 fn error_of(value: &Value) -> Option<&Value> {
     let value = value.as_array().and_then(|list| list.first()).unwrap_or(value);
     value.get("error").filter(|e| e.is_object())
 }
 
-/// An error object, in an answer or in a stream.
+/// Parses an error object of a response or a stream.
 pub(super) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let nothing = Value::Null;
     let error = error_of(value).unwrap_or(&nothing);
@@ -75,7 +75,7 @@ pub(super) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let status = status.or_else(|| error["code"].as_u64().and_then(|n| u16::try_from(n).ok()));
     let kind = match (name, reason) {
         (_, Some("API_KEY_INVALID" | "API_KEY_EXPIRED")) => ErrorKind::Authentication,
-        // There is no other name for it.
+        // It has no code of its own.
         ("INVALID_ARGUMENT", _) if message.contains("exceeds the maximum number of tokens") => {
             ErrorKind::ContextLength
         }

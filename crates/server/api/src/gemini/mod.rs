@@ -1,5 +1,5 @@
-//! Google's `generateContent`, both ways: for clients ([`parse`], [`response`], [`ContentWriter`]) and towards providers ([`body()`],
-//! [`events`], [`ContentReader`]); errors, models, embeddings. Called by the server and the gateway.
+//! Google's `generateContent`: for clients ([`parse`], [`response`], [`ContentWriter`]) and for providers ([`body()`], [`events`],
+//! [`ContentReader`]); errors, models, embeddings. Called by the server and the gateway.
 
 mod answer;
 mod body;
@@ -22,6 +22,5 @@ pub use request::parse;
 pub use stream::ContentWriter;
 pub use usage::usage_in;
 
-/// Stands before Gemini's proofs that reasoning is its own, so that they are never sent to another provider, nor another's
-/// to it.
+/// Prefix of Gemini's signatures, so that they are never sent to another provider, nor another's to Gemini.
 pub(crate) const SIGNED: &str = "gemini#";

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::core::ModelInfo;
 
-/// The answer to `GET /v1beta/models`: all at once, so that there is no next page.
+/// The answer to `GET /v1beta/models`, in a single page.
 pub fn list(models: &[ModelInfo]) -> Value {
     json!({"models": models.iter().map(one).collect::<Vec<_>>()})
 }
@@ -22,7 +22,7 @@ pub fn one(m: &ModelInfo) -> Value {
         "name": format!("models/{}", m.id), "baseModelId": m.id, "version": "001", "displayName": m.id,
         "supportedGenerationMethods": methods, "thinking": m.abilities.thinking,
     });
-    // A window that is not known is not said to be 0.
+    // An unknown context window is omitted.
     if m.context_length > 0 {
         out["inputTokenLimit"] = m.context_length.into();
         out["outputTokenLimit"] = m.context_length.into();

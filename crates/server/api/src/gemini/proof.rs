@@ -1,6 +1,7 @@
-//! Proofs of reasoning (`thoughtSignature`) for clients of this dialect, whoever gave them. Used by the writers and the request's parser.
+//! Signatures of reasoning (`thoughtSignature`) for clients of this dialect, from any provider. Used by the writers and the request's
+//! parser.
 //!
-//! Gemini's own goes as it is. Those of others are wrapped, as base64 like Gemini's, so that clients keep them and send them back.
+//! Gemini's own are sent unchanged. Others are wrapped in base64, like Gemini's, so that clients send them back.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
@@ -9,10 +10,10 @@ use serde_json::{Value, json};
 use super::SIGNED;
 use crate::core::ReasoningPart;
 
-/// Begins what is wrapped.
+/// Prefix of wrapped signatures.
 const WRAPPED: &[u8] = b"octet:";
 
-/// The signature that stands for these; `None` for none.
+/// The combined signature; `None` if there are none.
 pub(super) fn wrap(proofs: &[ReasoningPart]) -> Option<String> {
     if let [ReasoningPart::Text { signature: Some(signature), .. }] = proofs
         && let Some(own) = signature.strip_prefix(SIGNED)
@@ -31,10 +32,10 @@ pub(super) fn wrap(proofs: &[ReasoningPart]) -> Option<String> {
     Some(STANDARD.encode(text))
 }
 
-/// What a signature stands for.
+/// The signatures in a combined one.
 pub(super) fn unwrap(signature: &str) -> Vec<ReasoningPart> {
     let text = |signature: String| ReasoningPart::Text { text: String::new(), signature: Some(signature) };
-    // Clients in Python write another alphabet than they read.
+    // Python clients send another base64 alphabet than they receive.
     let bytes = STANDARD.decode(signature).or_else(|_| URL_SAFE.decode(signature)).unwrap_or_default();
     let wrapped =
         bytes.strip_prefix(WRAPPED).and_then(|json| serde_json::from_slice::<Vec<Value>>(json).ok());

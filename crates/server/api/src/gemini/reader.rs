@@ -1,6 +1,6 @@
-//! Gemini's answer, whole or as a stream of the same objects. Called by the gateway.
+//! Parses Gemini's answer, whole or as a stream of the same objects. Called by the gateway.
 //!
-//! Lenient: parts and fields that we do not know are skipped.
+//! Lenient: unknown parts and fields are skipped.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -107,7 +107,7 @@ struct Token {
     log_probability: f32,
 }
 
-/// What is known of a candidate.
+/// The state of a candidate.
 #[derive(Debug, Default)]
 struct Progress {
     choice: u32,
@@ -115,7 +115,7 @@ struct Progress {
     finished: bool,
 }
 
-/// Turns answers and pieces of them into events.
+/// Translates answers and chunks.
 #[derive(Debug, Default)]
 pub struct Translator {
     started: bool,
@@ -198,7 +198,7 @@ impl Progress {
             out.extend(proof);
             return;
         }
-        // It proves what was thought before.
+        // It signs the reasoning before it.
         out.extend(proof);
         out.extend(text.map(|text| Event::Text { choice, text }));
         if let Some(call) = part.function_call {
@@ -247,7 +247,7 @@ fn tokens(l: Logprobs) -> Vec<crate::core::TokenLogprob> {
 /// The events of a whole answer.
 ///
 /// # Errors
-/// A body that is no answer, or an error with the status of success.
+/// A body that is not an answer, or an error with status 200.
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut out = Vec::new();
     let mut translator = Translator::default();
@@ -256,5 +256,5 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     Ok(out)
 }
 
-/// Reads a stream (`alt=sse`). Only its end says that nothing more comes.
+/// Parses a stream (`alt=sse`). Only the end of the connection ends it.
 pub type ContentReader = Reader<SseDecoder, Translator>;

@@ -1,4 +1,4 @@
-//! A client's `generateContent`. Called by the server and the gateway, which put the path's model and whether it streams into the body.
+//! Parses a client's `generateContent`. Called by the server and the gateway, which add the path's model and streaming to the body.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ const RULES: Rules = &[
     ("store", tuning("nothing is kept")),
 ];
 
-/// The same where the settings switch filters off.
+/// The same if the settings disable filters.
 const UNFILTERED: Rules = &[("safetySettings", echo())];
 
 /// Fields of `generationConfig`.
@@ -36,17 +36,17 @@ const CONFIG: Rules = &[
     ("modelSelectionConfig", tuning("the model's name says who answers")),
 ];
 
-/// Fields of a declaration of a function.
+/// Fields of a function declaration.
 const FUNCTION: Rules = &[
     ("response", tuning("say in the description what the function returns")),
     ("responseJsonSchema", tuning("say in the description what the function returns")),
     ("behavior", tuning_but(r#"["UNSPECIFIED", "BLOCKING"]"#, "answers wait for their functions")),
 ];
 
-/// Most answers to one prompt.
+/// Maximum number of answers to one prompt.
 const CANDIDATES_MAX: u32 = 128;
 
-/// Reads the body of a `generateContent`, with `model` and `stream` in it.
+/// Parses the body of a `generateContent`, with `model` and `stream` in it.
 ///
 /// # Errors
 /// Fields that are not supported, of the wrong type or out of range, by name.
@@ -58,7 +58,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     Ok(r)
 }
 
-/// Reads the body of a `countTokens`: contents, or a whole request.
+/// Parses the body of a `countTokens`: contents, or a whole request.
 pub(super) fn parse_to_count(body: &[u8]) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
     o.camel_case();
@@ -129,7 +129,7 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
     Ok(r)
 }
 
-/// One entry of `tools`. What a provider runs itself is left out.
+/// One entry of `tools`. Hosted tools are left out.
 fn tools(f: Field, out: &mut Vec<Tool>) -> Result<()> {
     let mut o = f.object()?;
     o.camel_case();
@@ -223,14 +223,14 @@ fn config(f: Field, r: &mut GenerateRequest) -> Result<()> {
     Ok(())
 }
 
-/// Thoughts are shown to those who ask for them.
+/// Reasoning is sent only to clients that ask for it.
 fn hide_thoughts(r: &mut GenerateRequest, hide: bool) {
     if let Input::Chat(chat) = &mut r.input {
         chat.reasoning.hide = hide;
     }
 }
 
-/// `thinkingConfig`; true where the client wants to see thoughts.
+/// `thinkingConfig`; true if the client wants reasoning.
 fn thinking(f: Field, r: &mut GenerateRequest) -> Result<bool> {
     let mut o = f.object()?;
     o.camel_case();
@@ -247,7 +247,7 @@ fn thinking(f: Field, r: &mut GenerateRequest) -> Result<bool> {
     o.finish(&[])?;
     let Input::Chat(chat) = &mut r.input else { return Ok(shown) };
     chat.reasoning.effort = level.flatten();
-    // -1 leaves it to the model how much it thinks.
+    // -1 lets the model decide.
     chat.reasoning.budget_tokens = budget.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
     chat.reasoning.enabled = match budget {
         Some(0) => Some(false),
@@ -268,7 +268,7 @@ fn format(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     };
     let Some(kind) = o.take("responseMimeType") else {
         let Some(field) = field else { return Ok(()) };
-        // Google refuses it, too: a schema says what the JSON looks like, not that it is to be JSON.
+        // Google refuses it, too: a schema describes the JSON but does not request JSON.
         let what = format!("'{field}' needs \"responseMimeType\": \"application/json\"");
         return Err(crate::ApiError::invalid(field, what));
     };

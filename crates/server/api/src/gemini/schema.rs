@@ -1,4 +1,4 @@
-//! Gemini's own form of schemas (`responseSchema`, `parameters`: a part of OpenAPI's) as JSON schemas. Called by the request's parser.
+//! Converts Gemini's schemas (`responseSchema`, `parameters`: a subset of OpenAPI's) to JSON schemas. Called by the request's parser.
 
 use serde_json::{Map, Value};
 
@@ -8,13 +8,13 @@ use crate::json::camel;
 const SCHEMA: [&str; 2] = ["items", "additionalProperties"];
 const SCHEMAS: [&str; 2] = ["anyOf", "prefixItems"];
 const NAMED: [&str; 2] = ["properties", "$defs"];
-/// Keys that are 64-bit numbers there, which that form's JSON writes as texts.
+/// Keys with 64-bit numbers, which Google's JSON writes as strings.
 const COUNTS: [&str; 6] =
     ["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
-/// Formats that say no more than the type does.
+/// Formats that add nothing to the type.
 const FORMATS: [&str; 5] = ["enum", "float", "double", "int32", "int64"];
 
-/// The same schema in the words of JSON schema. What is one already stays as it is. (It is no deeper than bodies may be.)
+/// The equivalent JSON schema. A JSON schema is returned unchanged. (Its depth is bounded by that of bodies.)
 pub(super) fn json_schema(schema: Map<String, Value>) -> Map<String, Value> {
     let (mut out, mut order, mut nullable) = (Map::new(), None, false);
     for (key, value) in schema {
@@ -71,7 +71,7 @@ fn any(value: Value) -> Value {
     }
 }
 
-/// Lets a schema take `null` as well.
+/// Makes a schema accept `null`.
 fn accept_null(schema: &mut Map<String, Value>) {
     if let Some(Value::String(kind)) = schema.get("type").cloned() {
         schema.insert("type".into(), Value::from(vec![kind, "null".into()]));

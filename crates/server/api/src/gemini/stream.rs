@@ -1,4 +1,4 @@
-//! An answer as a stream of the objects that whole answers are. Driven by the server and the gateway through [`StreamWriter`].
+//! Writes an answer as a stream of the objects of whole answers. Driven by the server and the gateway through [`StreamWriter`].
 
 use super::answer::{Candidate, Content, Logprobs, Part, Wire, finish_name};
 use super::error;
@@ -8,18 +8,18 @@ use crate::core::{Event, FinishReason, GenerateRequest, ReasoningPart, TokenLogp
 use crate::dialect::{StreamWriter, broken_off};
 use crate::json;
 
-/// How a stream is written.
+/// The form of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// Server-sent events.
     Events,
-    /// One JSON array, for clients that do not ask for `alt=sse`.
+    /// One JSON array, for requests without `alt=sse`.
     Array,
 }
 
-/// Writes a piece for each event, and one at the end that says why each candidate is over and how many tokens there were.
+/// Writes a chunk for each event, and a last one with each candidate's finish reason and the token counts.
 ///
-/// A call comes as a whole. What proves thoughts stands in the part behind them, as Gemini has it.
+/// A call is written as a whole. The signature of reasoning is in the part after it, as in Gemini's streams.
 #[derive(Debug)]
 pub struct ContentWriter {
     form: Form,
@@ -32,7 +32,7 @@ pub struct ContentWriter {
     failed: bool,
 }
 
-/// What is known of a candidate.
+/// The state of a candidate.
 #[derive(Debug, Default)]
 struct Progress {
     choice: u32,
@@ -42,7 +42,7 @@ struct Progress {
     finish: Option<FinishReason>,
 }
 
-/// A call whose arguments come.
+/// A call whose arguments are arriving.
 #[derive(Debug)]
 struct Call {
     index: u32,
@@ -52,12 +52,12 @@ struct Call {
 }
 
 impl ContentWriter {
-    /// A writer of server-sent events, the answer to `request`.
+    /// Writes server-sent events.
     pub fn events(request: &GenerateRequest) -> Self {
         Self::new(request, Form::Events)
     }
 
-    /// A writer of one array.
+    /// Writes one array.
     pub fn array(request: &GenerateRequest) -> Self {
         Self::new(request, Form::Array)
     }
@@ -126,7 +126,7 @@ impl ContentWriter {
         self.piece(choice, part, &logprobs, out);
     }
 
-    /// Writes the call that has come to its end, if there is one.
+    /// Writes the completed call, if there is one.
     fn close(&mut self, choice: u32, out: &mut Vec<u8>) {
         let progress = self.progress(choice);
         let Some(call) = progress.call.take() else { return };
@@ -139,7 +139,7 @@ impl ContentWriter {
         self.failed = true;
         let body = error::body(e);
         match self.form {
-            // As Google's servers do: the JSON alone, which its libraries look for.
+            // Only the data, as Google's servers send it and its libraries expect it.
             Form::Events => {
                 json::write(out, &body);
                 out.extend_from_slice(b"\n\n");
@@ -206,7 +206,7 @@ impl StreamWriter for ContentWriter {
             }
             Event::Usage(usage) => self.usage = Some(*usage),
             Event::Error(e) => self.fail(e, out),
-            // Nothing that this dialect has a place for.
+            // Events that this dialect cannot express.
             _ => {}
         }
     }
@@ -242,7 +242,7 @@ impl StreamWriter for ContentWriter {
     }
 
     fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        // Google's libraries take comments for broken JSON. Between the items of an array white space means nothing.
+        // Google's libraries take comments for invalid JSON. White space between array items is harmless.
         if self.form == Form::Array && self.wrote {
             out.push(b'\n');
         }

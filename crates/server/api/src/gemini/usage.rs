@@ -1,4 +1,4 @@
-//! Counts of tokens as Gemini has them: what was thought is counted apart from the answer. Used by readers and writers.
+//! Token counts in Gemini's form: reasoning is counted separately from the answer. Used by readers and writers.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ impl From<&Usage> for Counts {
     }
 }
 
-/// The count in an answer, or in a piece of one; `None` where it has none.
+/// The counts in an answer or a chunk; `None` if it has none.
 pub fn usage_in(json: &[u8]) -> Option<Usage> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

@@ -1,9 +1,8 @@
-//! Reading a client's JSON: every error names the field's path, every field that no parser takes meets the dialect's [`rules`](crate::rules), and
-//! `null` is the same as absent. Used by the dialects' request parsers.
+//! Parses a client's JSON. Every error names the field's path, fields that no parser takes are checked by the dialect's
+//! [`rules`](crate::rules), and `null` means absent. Used by the dialects' request parsers.
 //!
-//! By hand and not by serde's derive: its errors know neither the path nor what would have been right, unions
-//! (a string or a list of parts) give "did not match any variant", and `deny_unknown_fields` cannot say why a field
-//! that exists elsewhere is not supported here.
+//! Not serde's derive: its errors have neither the path nor the expected value, its untagged unions (a string or a list of parts) only
+//! report "did not match any variant", and `deny_unknown_fields` cannot say why a field that exists elsewhere is not supported here.
 
 mod strict;
 
@@ -18,10 +17,10 @@ use serde_json::{Map, Value};
 use crate::rules::{self, Named, Warning};
 use crate::{ApiError, ErrorKind};
 
-/// Result of reading.
+/// The result of parsing.
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
-/// Where a value stands: `messages[3].content[0].type`; and the warnings about the body that it is in.
+/// The path of a value, `messages[3].content[0].type`, and the warnings about its body.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Path {
     step: Option<Rc<Step>>,
@@ -33,7 +32,7 @@ pub(crate) struct Path {
 pub(crate) struct Warnings(Rc<RefCell<Vec<Warning>>>);
 
 impl Warnings {
-    /// What has been warned about so far.
+    /// Removes and returns the warnings so far.
     pub(crate) fn take(&self) -> Vec<Warning> {
         self.0.take()
     }
@@ -80,7 +79,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// At most 60 characters of something that a client wrote.
+/// A client's text, cut to 60 characters.
 pub fn shortened(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {
         None => text.into(),
@@ -100,7 +99,7 @@ pub(crate) fn camel(name: &str) -> String {
     out
 }
 
-/// What a value is, in an error's words.
+/// The kind of a value, for errors.
 pub(crate) fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),
@@ -113,7 +112,7 @@ pub(crate) fn describe(value: &Value) -> String {
     }
 }
 
-/// A body that is to be one JSON object.
+/// Parses a body that must be one JSON object.
 pub(crate) fn parse(body: &[u8]) -> Result<Object> {
     match strict::value(body)? {
         Value::Object(map) => Ok(Object { path: Path::default(), map }),
@@ -124,7 +123,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<Object> {
     }
 }
 
-/// An object being read: fields are taken out one by one, what is left at the end meets the dialect's rules.
+/// An object being parsed: fields are taken out one by one; the rest is checked by the dialect's rules.
 #[derive(Debug)]
 pub(crate) struct Object {
     path: Path,
@@ -132,34 +131,34 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Where it stands.
+    /// Its path.
     pub(crate) fn path(&self) -> String {
         self.path.to_string()
     }
 
-    /// Whether it says anything about a field.
+    /// Whether it has a field that is not null.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|v| !v.is_null())
     }
 
-    /// Looks at a field.
+    /// A field, without taking it.
     pub(crate) fn peek(&self, key: &str) -> Option<&Value> {
         self.map.get(key)
     }
 
-    /// Whether a switch is on.
+    /// Whether a field is `true`.
     pub(crate) fn is_on(&self, key: &str) -> bool {
         self.map.get(key) == Some(&Value::Bool(true))
     }
 
-    /// Sets a field that the client has not set.
+    /// Sets a field unless the client has set it.
     pub(crate) fn set_default(&mut self, key: &str, value: Value) {
         if !self.has(key) {
             self.map.insert(key.into(), value);
         }
     }
 
-    /// Gives its fields the names that Google's JSON has (`systemInstruction`), which takes those of its protocol (`system_instruction`), too.
+    /// Renames its fields to camel case (`systemInstruction`); Google also accepts the protocol's names (`system_instruction`).
     pub(crate) fn camel_case(&mut self) {
         let is_other = |key: &String| key.contains('_') && !self.map.contains_key(&camel(key));
         let others: Vec<String> = self.map.keys().filter(|key| is_other(key)).cloned().collect();
@@ -180,7 +179,7 @@ impl Object {
         }
     }
 
-    /// Takes the first of several names of one field; two of them are refused.
+    /// Takes a field that has several names; more than one of them is an error.
     pub(crate) fn take_any(&mut self, keys: &[&'static str]) -> Result<Option<Field>> {
         let mut found: Option<Field> = None;
         for key in keys {
@@ -200,7 +199,7 @@ impl Object {
         Ok(found)
     }
 
-    /// Takes a field that must be there.
+    /// Takes a required field.
     pub(crate) fn require(&mut self, key: &'static str) -> Result<Field> {
         self.take(key).ok_or_else(|| {
             let path = self.path.join(Segment::Key(key.into())).to_string();
@@ -208,12 +207,12 @@ impl Object {
         })
     }
 
-    /// The model's name. Empty where the client names none, which means the one that is served.
+    /// The model's name. Empty if the client names none, which means the only served model.
     pub(crate) fn model(&mut self) -> Result<String> {
         Ok(self.read("model", Field::name)?.unwrap_or_default())
     }
 
-    /// Takes a field with `read`, if it is there.
+    /// Takes and parses a field, if present.
     pub(crate) fn read<T>(
         &mut self,
         key: &'static str,
@@ -222,7 +221,7 @@ impl Object {
         self.take(key).map(read).transpose()
     }
 
-    /// A field that may only say what is the case anyway.
+    /// A field of which only these values are supported.
     pub(crate) fn only(&mut self, key: &'static str, allowed: &[Value], why: &str) -> Result<()> {
         let Some(field) = self.take(key) else { return Ok(()) };
         if allowed.iter().any(|a| rules::same(a, &field.value)) {
@@ -236,17 +235,17 @@ impl Object {
         }))
     }
 
-    /// The warnings about the whole body, this object's included.
+    /// The warnings about the whole body.
     pub(crate) fn warnings(&self) -> Warnings {
         self.path.warnings.clone()
     }
 
-    /// Warns about this object: `what` became of it.
+    /// Warns about this object.
     pub(crate) fn warn(&self, what: impl fmt::Display) {
         self.path.warn(Warning::new(self.path.to_string(), what));
     }
 
-    /// Applies the rules to what is left. Gives back the fields that only tune, unknown ones among them.
+    /// Applies the rules to the remaining fields. Returns those that only tune, unknown ones included.
     pub(crate) fn finish(self, tables: &[&[Named]]) -> Result<Map<String, Value>> {
         rules::apply(&self.path, self.map, tables)
     }
@@ -261,7 +260,7 @@ impl Object {
     }
 }
 
-/// A value being read.
+/// A value being parsed.
 #[derive(Debug)]
 pub(crate) struct Field {
     parent: Path,
@@ -270,33 +269,33 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// Where it stands.
+    /// Its path.
     pub(crate) fn path(&self) -> String {
         self.parent.join(self.segment.clone()).to_string()
     }
 
-    /// An error about this field: its path, then `what`.
+    /// An error: the field's path, then `what`.
     pub(crate) fn error(&self, what: impl fmt::Display) -> ApiError {
         let path = self.path();
         ApiError::invalid(path.clone(), format!("'{path}' {what}"))
     }
 
-    /// Warns about this field: `what` became of it.
+    /// Warns about this field.
     pub(crate) fn warn(&self, what: impl fmt::Display) {
         self.parent.warn(Warning::new(self.path(), what));
     }
 
-    /// It is not what it should be.
+    /// The error for a wrong type or value.
     pub(crate) fn expected(&self, what: impl fmt::Display) -> ApiError {
         self.error(format_args!("must be {what}, got {}", describe(&self.value)))
     }
 
-    /// The value as it is.
+    /// The raw value.
     pub(crate) fn raw(self) -> Value {
         self.value
     }
 
-    /// Look at it.
+    /// The value, without taking it.
     pub(crate) fn value(&self) -> &Value {
         &self.value
     }
@@ -312,7 +311,7 @@ impl Field {
         }
     }
 
-    /// A string that says something.
+    /// A non-empty string.
     pub(crate) fn name(self) -> Result<String> {
         match &self.value {
             Value::String(s) if !s.is_empty() => self.string(),
@@ -320,7 +319,7 @@ impl Field {
         }
     }
 
-    /// A whole number; 3.0 is one.
+    /// An integer; 3.0 counts as one.
     pub(crate) fn integer(self, range: RangeInclusive<i64>) -> Result<i64> {
         let n = match &self.value {
             Value::Number(n) => n.as_i64().or_else(|| {
@@ -332,13 +331,13 @@ impl Field {
         n.filter(|n| range.contains(n)).ok_or_else(|| self.expected(IntegerIn(range)))
     }
 
-    /// A count of something.
+    /// A count within a range.
     pub(crate) fn count(self, range: RangeInclusive<u32>) -> Result<u32> {
         let n = self.integer(i64::from(*range.start())..=i64::from(*range.end()))?;
         Ok(n as u32) // within the range, which is u32's
     }
 
-    /// A limit, where -1 (and in Ollama -2) says that there is none.
+    /// A limit; -1 (in Ollama also -2) means unlimited.
     pub(crate) fn limit(self, least: u32) -> Result<Option<u32>> {
         match self.value.as_i64() {
             Some(-2 | -1) => Ok(None),
@@ -364,7 +363,7 @@ impl Field {
         }
     }
 
-    /// An object whose content is not ours to read.
+    /// An object with arbitrary content.
     pub(crate) fn map(self) -> Result<Map<String, Value>> {
         match self.value {
             Value::Object(map) => Ok(map),
@@ -372,7 +371,7 @@ impl Field {
         }
     }
 
-    /// The items, one at a time: each is freed before the next is read.
+    /// The items, one at a time: each is freed before the next is parsed.
     pub(crate) fn array(self) -> Result<impl Iterator<Item = Field>> {
         match self.value {
             Value::Array(items) => {
@@ -385,12 +384,12 @@ impl Field {
         }
     }
 
-    /// A list, each item read with `read`.
+    /// A list, each item parsed with `read`.
     pub(crate) fn list<T>(self, read: impl FnMut(Field) -> Result<T>) -> Result<Vec<T>> {
         self.array()?.map(read).collect()
     }
 
-    /// One of these words.
+    /// One of these strings.
     pub(crate) fn one_of<T: Copy>(self, names: &[(&str, T)]) -> Result<T> {
         let found = self.value.as_str().and_then(|s| names.iter().find(|(n, _)| *n == s));
         found.map(|(_, t)| *t).ok_or_else(|| {
@@ -399,7 +398,7 @@ impl Field {
         })
     }
 
-    /// Says that a `type`, `role` or the like names something that is not supported.
+    /// The error for a `type`, `role` or the like that is not supported.
     pub(crate) fn unsupported(&self, what: &str) -> ApiError {
         let path = self.path();
         let name = match &self.value {
@@ -441,14 +440,14 @@ impl fmt::Display for IntegerIn {
     }
 }
 
-/// One of our own wire types as JSON.
+/// Serialises a wire type to JSON.
 pub(crate) fn to_bytes(value: &impl serde::Serialize) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     write(&mut out, value);
     out
 }
 
-/// Appends one of our own wire types as JSON.
+/// Appends a wire type as JSON.
 pub(crate) fn write(out: &mut Vec<u8>, value: &impl serde::Serialize) {
     serde_json::to_writer(out, value).expect("our wire types have string keys, and a Vec takes all bytes");
 }

@@ -1,7 +1,7 @@
-//! Bytes to a JSON value, where no key may stand twice. Called by `parse`, the parent.
+//! Parses bytes to a JSON value and refuses duplicate keys. Called by `parse`, the parent.
 //!
-//! serde_json's own `Value` takes the last of two: of `{"max_tokens": 1, "max_tokens": 2}` the first would be ignored
-//! without a word, and another program in front, which may take the first, would have checked a different request.
+//! serde_json's own `Value` keeps the last duplicate: of `{"max_tokens": 1, "max_tokens": 2}` the first would be silently ignored, and
+//! a proxy in front that uses the first would have checked a different request.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 use super::{Path, Result, Segment};
 use crate::{ApiError, ErrorKind};
 
-/// Where the reader is, and whether it has met a key for the second time.
+/// The parser's position, and whether it found a duplicate key.
 #[derive(Default)]
 struct Place {
     path: Vec<Segment>,
@@ -24,7 +24,7 @@ impl Place {
     }
 }
 
-/// Reads one value.
+/// Parses one value.
 struct Seed<'a>(&'a mut Place);
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
@@ -99,7 +99,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 }
 
-/// The value that the bytes are. Errors name the place as far as it was reached.
+/// Parses the bytes. Errors name the path reached so far.
 pub(super) fn value(body: &[u8]) -> Result<Value> {
     if body.trim_ascii().is_empty() {
         return Err(ApiError::new(ErrorKind::InvalidRequest, "the body is empty; send a JSON object"));
@@ -132,7 +132,7 @@ fn refused(place: &Place, body: &[u8], e: &serde_json::Error) -> ApiError {
     ApiError { param: (!path.is_empty()).then_some(path), ..error }
 }
 
-/// The first `\uD800` to `\uDFFF` that has not its other half beside it, as it is written.
+/// The first unpaired surrogate escape (`\uD800` to `\uDFFF`), as written.
 fn half_of_a_pair(body: &[u8]) -> Option<String> {
     let unit = |at: usize| -> Option<u32> {
         let digits = body.get(at..at + 6)?.strip_prefix(b"\\u")?;
@@ -148,7 +148,7 @@ fn half_of_a_pair(body: &[u8]) -> Option<String> {
             Some(0xD800..=0xDBFF) if matches!(unit(at + 6), Some(0xDC00..=0xDFFF)) => 12,
             Some(0xD800..=0xDFFF) => return Some(String::from_utf8_lossy(&body[at..at + 6]).into()),
             Some(_) => 6,
-            // Another escape: of two characters, the second of which may be a backslash.
+            // Another escape of two characters; the second may be a backslash.
             None => 2,
         };
     }

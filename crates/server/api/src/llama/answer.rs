@@ -1,4 +1,4 @@
-//! A whole answer of `/completion` and `/infill`, and what its stream has in common with it. Called by the server.
+//! Writes a whole answer of `/completion` and `/infill`, and the parts that its stream shares. Called by the server.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use crate::core::{
 };
 use crate::openai::{WireTimings, finite};
 
-/// The body of the answer: an object, or an array where there are several prompts or answers. (An answer with an `error` is for
+/// The response body: an object, or an array if there are several prompts or answers. (For an answer with an `error`, use
 /// [`error::body`](crate::openai::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     let one = |choice: &Choice| {
@@ -45,11 +45,11 @@ fn fields(request: &GenerateRequest, answer: &Answer, choice: &Choice) -> Map<St
 /// Tokens counted.
 pub(super) struct Counts {
     pub usage: Usage,
-    /// Of this answer, where it is one of several.
+    /// Those of this answer, if it is one of several.
     pub predicted: Option<u64>,
 }
 
-/// What the end of an answer says, streamed or not.
+/// The final fields of an answer, streamed or not.
 pub(super) fn last(
     model: &str,
     choice: u32,
@@ -87,7 +87,7 @@ pub(super) fn times(timings: &Timings) -> Value {
     serde_json::to_value(WireTimings::from(timings)).unwrap_or_default()
 }
 
-/// `completion_probabilities`: logarithms of the model's own probabilities, or probabilities after all samplers.
+/// `completion_probabilities`: log-probabilities of the model, or probabilities after all samplers.
 pub(super) fn probabilities(tokens: &[TokenLogprob], post_sampling: bool) -> Value {
     let (one, all) = if post_sampling { ("prob", "top_probs") } else { ("logprob", "top_logprobs") };
     let number = |x: f32| if post_sampling { x.exp() } else { finite(x) };
@@ -101,7 +101,7 @@ pub(super) fn probabilities(tokens: &[TokenLogprob], post_sampling: bool) -> Val
     tokens.iter().map(token).collect()
 }
 
-/// Those fields of an answer that are asked for; one within another object stands under its path.
+/// The requested fields of an answer; a nested one is named by its path.
 pub(super) fn wanted(all: Map<String, Value>, paths: &[String]) -> Map<String, Value> {
     if paths.is_empty() {
         return all;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::core::{EmbedRequest, Embeddings, VectorEncoding};
 use crate::json::{self, Field, Result};
 
-/// Reads the body. The model may be left out. With it comes whether the vectors are scaled to length 1.
+/// Parses the body. The model may be omitted. Also returns whether the vectors are normalised to length 1.
 ///
 /// # Errors
 /// Fields that are missing, of the wrong type or out of range, by name.
@@ -47,7 +47,7 @@ pub fn parse(body: &[u8]) -> Result<(EmbedRequest, bool)> {
     Ok((request, norm.unwrap_or(true)))
 }
 
-/// The body of the answer: an array with one vector for each input.
+/// The response body: an array with one vector per input.
 pub fn response(embeddings: &Embeddings) -> Vec<u8> {
     let one = |(i, vector): (usize, &Vec<f32>)| json!({"index": i, "embedding": [vector]});
     let all: Vec<Value> = embeddings.vectors.iter().enumerate().map(one).collect();

@@ -7,13 +7,13 @@ use crate::json::{self, Field, Object, Result};
 use crate::openai;
 use crate::rules::{Rules, only, refused, tuning, tuning_but};
 
-/// Most prompts of one request.
+/// Maximum number of prompts per request.
 const PROMPTS_MAX: usize = 2048;
-/// Most alternatives of a token.
+/// Maximum number of alternatives per token.
 const PROBS_MAX: u32 = 1000;
-/// Most answers to one prompt.
+/// Maximum number of answers to one prompt.
 const N_MAX: u32 = 128;
-/// Most fields that `response_fields` names, and other files of `/infill`.
+/// Maximum number of `response_fields`, and of other files of `/infill`.
 const LIST_MAX: usize = 1024;
 
 /// See [`rules`](crate::rules) for what the rules mean.
@@ -32,17 +32,17 @@ const RULES: Rules = &[
     ("grammar_triggers", refused("grammars hold from the first token on")),
 ];
 
-/// Reads the body of a `POST /completion`. The model may be left out.
+/// Parses the body of a `POST /completion`. The model may be omitted.
 ///
 /// # Errors
-/// Fields that are of the wrong type or out of range, or that are not supported and change the answer, by name.
+/// Fields of the wrong type or out of range, and unsupported ones that change the answer, by name.
 pub fn completion(body: &[u8]) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
     let prompts = prompts(o.require("prompt")?)?;
     read(o, Completion { prompts, ..Completion::default() })
 }
 
-/// Reads the body of a `POST /infill`: the answer stands between `input_prefix` with `prompt`, and `input_suffix`.
+/// Parses the body of a `POST /infill`: the answer stands between `input_prefix` plus `prompt`, and `input_suffix`.
 ///
 /// # Errors
 /// As [`completion`].
@@ -146,8 +146,8 @@ fn prompt(f: Field, what: &str) -> Result<Prompt> {
 
 type Biases = (Vec<(u32, f64)>, Vec<(String, f64)>);
 
-/// `logit_bias`: pairs `[token, bias]` or an object; a token is an id or a text, and `false` bans it. Beyond 100 in either direction a
-/// bias leaves nothing to chance, so that is as far as it goes.
+/// `logit_bias`: pairs `[token, bias]` or an object; a token is an id or a text, and `false` bans it. Biases are clamped to 100 in
+/// either direction, where nothing is left to chance.
 fn biases(f: Field) -> Result<Biases> {
     let bias = |f: Field| match f.value() {
         Value::Bool(false) => Ok(f64::NEG_INFINITY),
@@ -175,7 +175,7 @@ fn biases(f: Field) -> Result<Biases> {
             }
         }
     }
-    // The last one counts, as in llama.cpp.
+    // The last one wins, as in llama.cpp.
     ids.reverse();
     ids.sort_by_key(|(id, _)| *id);
     ids.dedup_by_key(|(id, _)| *id);

@@ -1,5 +1,5 @@
-//! Documents by how well they answer a query: `/rerank`, `/v1/rerank`, `/v2/rerank` in Jina's and Cohere's shapes, and `texts` in that
-//! of text-embeddings-inference. Called by the server.
+//! Reranking: `/rerank`, `/v1/rerank`, `/v2/rerank` in Jina's and Cohere's forms, and `texts` in that of text-embeddings-inference.
+//! Called by the server.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::json::{self, Field, Object, Result};
 use crate::openai::at_most;
 use crate::rules::{Rules, Warning, only, refused};
 
-/// Most documents of one request; Cohere's recommended limit.
+/// Maximum number of documents per request; Cohere's recommended limit.
 const DOCUMENTS_MAX: usize = 1000;
 
 /// See [`rules`](crate::rules) for what the rules mean.
@@ -20,41 +20,41 @@ const RULES: Rules = &[
     ("rank_fields", refused("send the text that is to be ranked")),
 ];
 
-/// A query and the documents to be ranked.
+/// A query and the documents to rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RerankRequest {
     /// The model's name as the client knows it.
     pub model: String,
-    /// What is looked for.
+    /// The query.
     pub query: String,
-    /// At least one.
+    /// The documents; at least one.
     pub documents: Vec<String>,
-    /// What the ranking is for, in place of the model's usual task.
+    /// The task, instead of the model's default.
     pub instruction: Option<String>,
-    /// So many of the best.
+    /// Return only this many of the best.
     pub top_n: Option<usize>,
-    /// The answer has the documents' text.
+    /// Return the documents' texts.
     pub return_documents: bool,
-    /// The answer is in the shape of text-embeddings-inference: a bare array.
+    /// Use the form of text-embeddings-inference: a bare array.
     pub bare: bool,
-    /// Scores are logarithms of the odds instead of probabilities.
+    /// Return log-odds instead of probabilities.
     pub raw_scores: bool,
-    /// What was accepted and has no effect.
+    /// Accepted fields that have no effect.
     pub warnings: Vec<Warning>,
 }
 
 /// The answer to a [`RerankRequest`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ranking {
-    /// Unique.
+    /// A unique id.
     pub id: String,
     /// The probability that each document answers the query, in the order of the request.
     pub scores: Vec<f64>,
-    /// Over all documents.
+    /// Tokens of all prompts.
     pub prompt_tokens: u64,
 }
 
-/// Reads the body. The model may be left out.
+/// Parses the body. The model may be omitted.
 ///
 /// # Errors
 /// Fields that are missing, of the wrong type or out of range, by name.
@@ -93,15 +93,15 @@ fn instruction(o: &mut Object) -> Result<Option<String>> {
     o.take_any(&["instruction", "instruct"])?.map(Field::string).transpose()
 }
 
-/// A text, or an object that has one.
+/// A text, or an object with one.
 fn text(f: Field) -> Result<String> {
     if f.is_object() { f.object()?.require("text")?.string() } else { f.string() }
 }
 
-/// The body of the answer: the best documents first, and of equal ones the earlier.
+/// The response body: the best documents first; of equal ones the earlier.
 ///
 /// # Errors
-/// Where there are not as many scores as documents.
+/// If the numbers of scores and documents differ.
 pub fn response(request: &RerankRequest, ranking: &Ranking) -> Result<Vec<u8>> {
     if ranking.scores.len() != request.documents.len() {
         return Err(ApiError::new(crate::ErrorKind::Internal, "not every document has a score"));

@@ -8,14 +8,14 @@ use crate::dialect::{StreamWriter, broken_off};
 use crate::openai::error;
 use crate::sse;
 
-/// Writes one event for each piece of text, then one for the end of each answer with everything that a whole answer has but its
-/// text. There is no `[DONE]`.
+/// Writes one event per piece of text, then one for the end of each answer with all fields of a whole answer except its text. There is
+/// no `[DONE]`.
 #[derive(Debug)]
 pub struct Writer {
     post_sampling: bool,
     timings_per_token: bool,
     fields: Vec<String>,
-    /// Answers to each prompt.
+    /// Number of answers per prompt.
     n: u32,
     model: String,
     applied: Option<Box<Applied>>,
@@ -25,11 +25,11 @@ pub struct Writer {
     failed: bool,
 }
 
-/// What is known of an answer.
+/// The state of an answer.
 #[derive(Debug, Default)]
 struct Progress {
     choice: u32,
-    /// Tokens and their log-probabilities whose text is not out yet.
+    /// Tokens and their log-probabilities whose text is not written yet.
     ids: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
     predicted: u64,
@@ -62,7 +62,7 @@ impl Writer {
         &mut self.choices[at]
     }
 
-    /// A piece of an answer, with the tokens and log-probabilities that wait.
+    /// A piece of an answer, with the pending tokens and log-probabilities.
     fn piece(&mut self, choice: u32, text: &str, extra: Option<(&str, Value)>, out: &mut Vec<u8>) {
         let prompt_tokens = self.usage.prompt_tokens;
         let (post_sampling, timings) =
@@ -125,7 +125,7 @@ impl StreamWriter for Writer {
             Event::Usage(usage) => self.usage = *usage,
             Event::Timings(timings) => self.timings = *timings,
             Event::Error(e) => self.fail(e, out),
-            // Plain text neither thinks nor calls, and experts cannot be asked for here.
+            // Plain text has no reasoning or calls, and experts cannot be requested here.
             Event::RoutedExperts { .. }
             | Event::Reasoning { .. }
             | Event::ReasoningSignature { .. }

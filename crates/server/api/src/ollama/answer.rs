@@ -1,4 +1,4 @@
-//! Answers of chat and generate: the objects that whole answers and lines of streams are made of.
+//! The objects of chat and generate answers, whole or as lines of a stream.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -23,7 +23,7 @@ pub(super) struct Reply<'a> {
     pub counts: Option<Counts>,
 }
 
-/// Where the text stands: this is all that the two endpoints differ in.
+/// The position of the text: the only difference between the two endpoints.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Content<'a> {
@@ -60,7 +60,7 @@ struct WireFunction {
     arguments: Map<String, Value>,
 }
 
-/// What the last line counts; times are in nanoseconds.
+/// The counts and times (in nanoseconds) of the last line.
 #[derive(Debug, Serialize)]
 pub(super) struct Counts {
     total_duration: u64,
@@ -85,7 +85,7 @@ impl Counts {
     }
 }
 
-/// Whole nanoseconds; what is no time is none.
+/// Whole nanoseconds; negative or invalid times become 0.
 pub(super) fn nanoseconds(ms: f64) -> u64 {
     (ms * 1e6) as u64
 }
@@ -105,7 +105,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// A call; where its arguments are no object (cut off, or nonsense), the text that says the same, for nothing is to be lost.
+/// A call; or its text, if its arguments are not an object (truncated or invalid), so that nothing is lost.
 pub(super) fn call(index: u32, id: &str, name: &str, arguments: &str) -> Result<WireCall, String> {
     match arguments_object(arguments) {
         Ok(arguments) => {

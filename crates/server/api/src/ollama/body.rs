@@ -1,4 +1,4 @@
-//! A chat request for Ollama. Called by the gateway.
+//! Writes a chat request for Ollama. Called by the gateway.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use crate::core::{
 };
 use crate::dialect::Body;
 
-/// The request for an Ollama that knows the model as `model`. A prompt that does not fit is to be refused: Ollama would cut it
-/// in silence otherwise.
+/// The request for an Ollama whose name of the model is `model`. Asks it to refuse a prompt that is too long: by default Ollama cuts
+/// it silently.
 ///
 /// # Errors
-/// Prompts without messages, calls whose arguments are no JSON object, and pictures that are addresses: Ollama fetches none.
+/// Prompts without messages, calls whose arguments are not a JSON object, and images by URL: Ollama fetches none.
 pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
     let Some(chat) = request.chat() else {
         return Err(ApiError::invalid(
@@ -23,7 +23,7 @@ pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
         ));
     };
     let mut b = Body::new(model);
-    // Answers name the tool, and other dialects' clients only the call.
+    // Results name the tool; other dialects' clients only give the call's id.
     let mut called: HashMap<&str, &str> = HashMap::new();
     let mut messages = Vec::with_capacity(chat.messages.len());
     for m in &chat.messages {
@@ -43,7 +43,7 @@ pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
     }
     b.set("logprobs", request.logprobs.map(|_| true));
     b.set("top_logprobs", request.logprobs.filter(|n| *n > 0));
-    // Who does not say gets a stream here.
+    // Ollama streams by default.
     b.set("stream", Some(request.stream));
     b.set("truncate", Some(false));
     b.set("shift", Some(false));
@@ -77,7 +77,7 @@ fn options(b: &mut Body, r: &GenerateRequest) -> Map<String, Value> {
     o.json
 }
 
-/// As Ollama writes it: seconds, below zero forever.
+/// In Ollama's form: seconds, negative for forever.
 pub(super) fn keep_alive(keep: KeepAlive) -> Value {
     match keep {
         KeepAlive::Forever => (-1).into(),
@@ -87,7 +87,7 @@ pub(super) fn keep_alive(keep: KeepAlive) -> Value {
 }
 
 fn tools(b: &mut Body, chat: &Chat) {
-    // A model that does not see a tool does not call it: there is no other way to say so.
+    // The API has no `tool_choice`; a model cannot call tools that it does not see.
     let shown = !chat.tools.is_empty() && chat.tool_choice != ToolChoice::None;
     b.set("tools", shown.then(|| chat.tools.iter().map(|t| t.to_json()).collect::<Vec<_>>()));
     let demanded = matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_));

@@ -14,7 +14,7 @@ const RULES: Rules = &[
     ("tool_choice", refused("Ollama has none; use /v1/chat/completions")),
 ];
 
-/// Reads the body of a `POST /api/chat`. Without messages it asks to load or unload the model.
+/// Parses the body of a `POST /api/chat`. Without messages it is a request to load or unload the model.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -38,12 +38,12 @@ pub fn parse(body: &[u8]) -> Result<Call> {
     Ok(Call::Generate(Box::new(r)))
 }
 
-/// The body of the answer. (An answer with an `error` is for [`error::body`](super::error::body).)
+/// The response body. (For an answer with an `error`, use [`error::body`](super::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     answer::response(request, answer, true)
 }
 
-/// A writer of the answer to `request` as a stream.
+/// A stream writer for the answer to `request`.
 pub fn writer(request: &GenerateRequest) -> LineWriter {
     LineWriter::new(request, true)
 }

@@ -11,7 +11,7 @@ use crate::json::{self, Field, Object, Result};
 use crate::reader;
 use crate::rules::refused;
 
-/// Reads the body of a `POST /api/embed`: one text or several. Their vectors are to have length 1.
+/// Parses the body of a `POST /api/embed`: one text or several. The vectors are normalised to length 1.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -24,7 +24,7 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     if inputs.is_empty() {
         return Err(wrong);
     }
-    // This dialect's own default: clients that say nothing count on it.
+    // This dialect's default, which clients rely on.
     let truncate = o.read("truncate", Field::bool)?.unwrap_or(true);
     let dimensions = o.read("dimensions", |f| f.count(0..=u32::MAX))?.filter(|n| *n > 0);
     let r = request(&mut o, inputs)?;
@@ -33,7 +33,7 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     Ok(EmbedRequest { truncate, dimensions, warnings: warnings.take(), ..r })
 }
 
-/// Reads the body of a `POST /api/embeddings`: one text, whose vector is given as the model has it.
+/// Parses the body of a `POST /api/embeddings`: one text, whose vector is not normalised.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -48,7 +48,7 @@ pub fn parse_old(body: &[u8]) -> Result<EmbedRequest> {
 
 fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
     let model = o.model()?;
-    // Sampling means nothing here; options are read so that mistakes are found.
+    // Sampling has no effect here; options are parsed to find mistakes.
     let options = fields::options(o)?;
     Ok(EmbedRequest {
         model,
@@ -64,7 +64,7 @@ fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
     })
 }
 
-/// The request for a provider that knows the model as `model`.
+/// The request for a provider whose name of the model is `model`.
 ///
 /// # Errors
 /// Inputs that are tokens: only the model's own tokenizer knows them.
@@ -91,10 +91,10 @@ pub fn body(request: &EmbedRequest, model: &str) -> Result<Map<String, Value>> {
     Ok(out)
 }
 
-/// The vectors of a provider's answer.
+/// Parses the vectors of a provider's answer.
 ///
 /// # Errors
-/// A body that is no answer.
+/// A body that is not an answer.
 pub fn read(body: &[u8]) -> Result<Embeddings> {
     #[derive(Deserialize)]
     struct Wire {

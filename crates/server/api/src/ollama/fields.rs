@@ -1,4 +1,4 @@
-//! Fields that Ollama's chat, generate and embed have in common.
+//! Fields that Ollama's chat, generate and embed share.
 
 use crate::core::{Chat, Effort, GenerateRequest, KeepAlive, ResponseFormat, Sampling};
 use crate::json::{Field, Object, Result};
@@ -34,7 +34,7 @@ const RULES: Rules = &[
     ("_debug_render_only", refused("use /apply-template")),
 ];
 
-/// What `options` say.
+/// The parsed `options`.
 #[derive(Debug, Default)]
 pub(super) struct Options {
     pub sampling: Sampling,
@@ -57,7 +57,7 @@ pub(super) fn options(o: &mut Object) -> Result<Options> {
     Ok(options)
 }
 
-/// Reads what chat and generate share into `r`.
+/// Parses the fields that chat and generate share into `r`.
 pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     let options = options(o)?;
     r.sampling = options.sampling;
@@ -72,7 +72,7 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     Ok(())
 }
 
-/// The end of a body: its other fields meet the endpoint's `tables` and those of both. Notes what is warned about.
+/// Ends parsing: checks the remaining fields by the endpoint's `tables` and the shared ones, and records warnings.
 pub(super) fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
     let warnings = o.warnings();
     let tables: Vec<Rules> = tables.iter().copied().chain([RULES]).collect();
@@ -96,11 +96,11 @@ fn format(f: Field) -> Result<ResponseFormat> {
 fn logprobs(o: &mut Object) -> Result<Option<u32>> {
     let on = o.read("logprobs", Field::bool)?.unwrap_or(false);
     let top = o.read("top_logprobs", |f| f.count(0..=openai::TOP_LOGPROBS_MAX))?.unwrap_or(0);
-    // Ollama's own clients send a number without the switch, and mean nothing by it.
+    // Ollama's own clients send a number without the switch, which has no effect.
     Ok(on.then_some(top))
 }
 
-/// `think`: on, off, or how much.
+/// `think`: a boolean, or an effort level.
 pub(super) fn think(o: &mut Object, chat: &mut Chat) -> Result<()> {
     let Some(f) = o.take("think") else { return Ok(()) };
     if f.is_string() {
@@ -114,7 +114,7 @@ pub(super) fn think(o: &mut Object, chat: &mut Chat) -> Result<()> {
     Ok(())
 }
 
-/// `keep_alive`: seconds, or a length of time as Go writes it (`5m`, `1h30m`); below zero is forever.
+/// `keep_alive`: seconds, or a Go duration (`5m`, `1h30m`); negative means forever.
 pub(super) fn keep_alive(o: &mut Object) -> Result<Option<KeepAlive>> {
     let Some(f) = o.take("keep_alive") else { return Ok(None) };
     let seconds = match f.value() {
@@ -129,7 +129,7 @@ pub(super) fn keep_alive(o: &mut Object) -> Result<Option<KeepAlive>> {
     }
 }
 
-/// Seconds; `None` if it is no length of time.
+/// Seconds; `None` if it is not a duration.
 fn duration_s(text: &str) -> Option<f64> {
     const UNITS: [(&str, f64); 8] = [
         ("ns", 1e-9),
@@ -149,7 +149,7 @@ fn duration_s(text: &str) -> Option<f64> {
         let digits = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         if digits { text.parse::<f64>().ok() } else { None }
     };
-    // Go wants a unit; several clients leave it out.
+    // Go requires a unit; several clients omit it.
     if let Some(plain) = number(rest) {
         return Some(sign * plain);
     }

@@ -17,8 +17,8 @@ const RULES: Rules = &[
     ("steps", tuning("no pictures are made")),
 ];
 
-/// Reads the body of a `POST /api/generate`. Without a prompt it asks to load or unload the model. A prompt is a user's
-/// message for the chat template, unless `raw` says that it is to be continued as it stands.
+/// Parses the body of a `POST /api/generate`. Without a prompt it is a request to load or unload the model. The prompt is a user
+/// message for the chat template, unless `raw` is set.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -57,12 +57,12 @@ pub fn parse(body: &[u8]) -> Result<Call> {
     Ok(Call::Generate(Box::new(r)))
 }
 
-/// The body of the answer. (An answer with an `error` is for [`error::body`](super::error::body).)
+/// The response body. (For an answer with an `error`, use [`error::body`](super::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     answer::response(request, answer, false)
 }
 
-/// A writer of the answer to `request` as a stream.
+/// A stream writer for the answer to `request`.
 pub fn writer(request: &GenerateRequest) -> LineWriter {
     LineWriter::new(request, false)
 }

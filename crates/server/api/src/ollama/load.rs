@@ -1,25 +1,25 @@
-//! Requests without a prompt: Ollama's clients load and unload models so. Read by the parsers of chat and generate.
+//! Requests without a prompt, by which Ollama's clients load and unload models. Parsed by chat and generate.
 
 use serde_json::{Value, json};
 
 use crate::core::{GenerateRequest, KeepAlive};
 use crate::time::rfc3339;
 
-/// What a client asks for at `/api/chat` or `/api/generate`.
+/// A request to `/api/chat` or `/api/generate`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
-    /// An answer.
+    /// Generate an answer.
     Generate(Box<GenerateRequest>),
-    /// A model in memory, or out of it.
+    /// Load or unload a model.
     Load(Load),
 }
 
-/// A model is to be loaded now and kept for a while; unloaded, if that is no time at all.
+/// Load a model now and keep it for a while, or unload it if that time is 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
     /// The model's name as the client knows it.
     pub model: String,
-    /// How long it is to stay.
+    /// How long it stays loaded.
     pub keep_alive: Option<KeepAlive>,
 }
 
@@ -29,8 +29,8 @@ impl Load {
         self.keep_alive == Some(KeepAlive::Seconds(0.0))
     }
 
-    /// The answer once that is done: one object, also where a stream was asked for. `chat` says which endpoint it was, `now_s`
-    /// the time in seconds since 1970 UTC.
+    /// The response when done: one object, even if a stream was requested. `chat` selects the endpoint; `now_s` is the time in seconds
+    /// since 1970 UTC.
     pub fn response(&self, chat: bool, now_s: u64) -> Value {
         let reason = if self.unloads() { "unload" } else { "load" };
         let mut out =

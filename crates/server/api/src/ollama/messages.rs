@@ -1,4 +1,4 @@
-//! Messages of a chat. Called by the request's parser.
+//! Parses messages of a chat. Called by the request's parser.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::json::{Field, Object, Result};
 
 pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     let mut out = Vec::new();
-    // Calls that no tool has answered yet: most clients name neither calls nor what is answered.
+    // Calls without a result so far: most clients give no ids.
     let mut open: Vec<(String, String)> = Vec::new();
     for (i, f) in f.array()?.enumerate() {
         let mut m = message(f, i)?;
@@ -46,7 +46,7 @@ fn message(f: Field, place: usize) -> Result<Message> {
         m.name = o.take_any(&["tool_name", "name"])?.map(Field::name).transpose()?;
         m.tool_call_id = o.read("tool_call_id", Field::name)?;
     } else {
-        // What a client gathers from streams carries these, empty.
+        // Clients that collect streams send these fields, empty.
         o.only("tool_name", &["".into()], "only a tool's message has it")?;
         o.only("tool_call_id", &["".into()], "only a tool's message has it")?;
     }

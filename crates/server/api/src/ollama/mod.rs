@@ -1,4 +1,4 @@
-//! Ollama's dialect, both ways. Streams are lines of JSON, and streaming is what clients get who do not say.
+//! Ollama's dialect, for clients and providers. Streams are newline-delimited JSON, and streaming is the default.
 
 mod answer;
 mod body;

@@ -7,7 +7,7 @@ use crate::json::{self, Field, Result};
 use crate::rules::tuning;
 use crate::time::rfc3339;
 
-/// A time that does not come, for models that stay.
+/// 9999-12-31: the expiry of models that are never unloaded.
 const NEVER_S: u64 = 253_402_300_799;
 
 /// The answer to `GET /api/tags`.
@@ -21,7 +21,7 @@ pub fn tags(models: &[ModelInfo]) -> Value {
     json!({"models": models.iter().map(entry).collect::<Vec<_>>()})
 }
 
-/// The answer to `GET /api/ps`: those of the models that are in memory.
+/// The answer to `GET /api/ps`: the loaded models.
 pub fn ps(models: &[ModelInfo]) -> Value {
     let entry = |m: &ModelInfo| {
         let loaded = m.loaded?;
@@ -35,7 +35,7 @@ pub fn ps(models: &[ModelInfo]) -> Value {
     json!({"models": models.iter().filter_map(entry).collect::<Vec<_>>()})
 }
 
-/// The name of the model that a `POST /api/show` asks for.
+/// Parses a `POST /api/show`: the name of the model.
 ///
 /// # Errors
 /// Fields that are unknown or of the wrong type, by name.
@@ -81,14 +81,14 @@ pub fn show(m: &ModelInfo) -> Value {
     })
 }
 
-/// The answer to `GET /api/version`. Clients compare it with the Ollama that brought what they need, so that `version` must be
-/// one of Ollama's.
+/// The answer to `GET /api/version`. Clients compare it with the Ollama release that has the features they need, so `version` must be
+/// an Ollama version.
 pub fn version(version: &str) -> Value {
     json!({"version": version})
 }
 
 fn entry(m: &ModelInfo) -> Value {
-    // Ollama's own client cuts it without looking.
+    // Ollama's client slices it without checking its length.
     let digest = m.digest.as_deref().filter(|d| d.len() >= 12).map_or_else(|| "0".repeat(64), str::to_string);
     json!({"name": m.id, "model": m.id, "digest": digest, "details": details(m)})
 }

@@ -1,4 +1,4 @@
-//! An answer of chat or generate as a stream of lines. Driven by the server and the gateway through [`StreamWriter`].
+//! Writes a chat or generate answer as a stream of lines. Driven by the server and the gateway through [`StreamWriter`].
 
 use super::answer::{Content, Counts, Reply, WireCall, call, done_name};
 use super::error;
@@ -9,8 +9,8 @@ use crate::ndjson;
 use crate::openai::Token;
 use crate::time::rfc3339;
 
-/// Writes a line for each piece, and a last one that counts. Calls come whole, for this dialect has no pieces of them. Only
-/// the first choice has a place in it.
+/// Writes a line for each piece, and a last one with counts. Calls are written whole: the dialect has no partial ones. Only the first
+/// choice is written: the dialect has one.
 #[derive(Debug)]
 pub struct LineWriter {
     chat: bool,
@@ -18,7 +18,7 @@ pub struct LineWriter {
     logprobs: bool,
     model: String,
     created_at: String,
-    /// Log-probabilities that wait for their text.
+    /// Log-probabilities whose text is not written yet.
     waiting: Vec<TokenLogprob>,
     open: Option<OpenCall>,
     finish: Option<FinishReason>,
@@ -27,7 +27,7 @@ pub struct LineWriter {
     failed: bool,
 }
 
-/// The call that is being gathered.
+/// The call being collected.
 #[derive(Debug)]
 struct OpenCall {
     index: u32,
@@ -67,7 +67,7 @@ impl LineWriter {
         ndjson::write_line(out, &crate::json::to_bytes(&reply));
     }
 
-    /// Writes the call that is complete now.
+    /// Writes the completed call.
     fn close(&mut self, out: &mut Vec<u8>) {
         let Some(open) = self.open.take() else { return };
         match call(open.index, &open.id, &open.name, &open.arguments) {
@@ -119,7 +119,7 @@ impl StreamWriter for LineWriter {
             Event::Usage(usage) => self.usage = Some(*usage),
             Event::Timings(timings) => self.timings = Some(*timings),
             Event::Error(e) => self.fail(e, out),
-            // Nothing that this dialect has a place for, or that was asked for.
+            // Events that this dialect cannot express, or that were not requested.
             _ => {}
         }
     }
@@ -146,6 +146,6 @@ impl StreamWriter for LineWriter {
     }
 
     fn keep_alive(&mut self, _out: &mut Vec<u8>) {
-        // Clients take every line for a part of the answer.
+        // Clients take every line for a part of the answer, so there is no keep-alive.
     }
 }

@@ -1,11 +1,12 @@
-//! Custom tools, which take a text. Read here for chats and responses; the model sees functions of one string.
+//! Custom tools, which take text instead of JSON. Parsed here for chat and Responses; the model sees functions with one string
+//! argument.
 
 use serde_json::json;
 
 use crate::core::{Tool, ToolOrigin};
 use crate::json::{Field, Object, Result};
 
-/// Name, description, format. What the text has to look like is in its description; a regular expression is enforced, too.
+/// Parses name, description and format. The description says what the text must look like; a regular expression is also enforced.
 pub(super) fn custom(o: &mut Object) -> Result<Tool> {
     let name = o.require("name")?.name()?;
     let description = o.read("description", Field::string)?;
@@ -17,7 +18,7 @@ pub(super) fn custom(o: &mut Object) -> Result<Tool> {
         match kind.as_str() {
             Some("text") => {}
             Some("grammar") if format.has("grammar") => {
-                // Chats have it in an object of its own.
+                // Chat nests the format in an object.
                 let mut grammar = format.require("grammar")?.object()?;
                 strict = restrict(&mut grammar, &mut input)?;
                 grammar.finish(&[])?;
@@ -35,7 +36,7 @@ pub(super) fn custom(o: &mut Object) -> Result<Tool> {
     Ok(Tool { name, description, parameters, strict, cache: None, origin })
 }
 
-/// Describes in a schema of a text the grammar that the text has to follow. Returns whether the schema is strict.
+/// Adds the grammar of the text to the schema of its string. Returns whether the schema is strict.
 fn restrict(grammar: &mut Object, input: &mut serde_json::Value) -> Result<Option<bool>> {
     let is_regex = grammar.require("syntax")?.one_of(&[("lark", false), ("regex", true)])?;
     let definition = grammar.require("definition")?.name()?;

@@ -19,7 +19,7 @@ const RULES: Rules = &[
     ("add_special_tokens", only("[true]", "the model's tokenizer says which tokens a text begins with")),
 ];
 
-/// Reads the body of a `POST /v1/embeddings`. Inputs that are empty are refused, as OpenAI does.
+/// Parses the body of a `POST /v1/embeddings`. Empty inputs are refused, as by OpenAI.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -52,13 +52,13 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     })
 }
 
-/// The request for a provider that knows the model as `model`. Vectors are asked for as numbers: not every server knows
-/// another form.
+/// The request for a provider whose name of the model is `model`. Vectors are requested as numbers: not every server has another
+/// encoding.
 pub fn body(request: &EmbedRequest, model: &str) -> Map<String, Value> {
     let input = |p: &Prompt| match p {
         Prompt::Text(text) => Value::from(text.as_str()),
         Prompt::Tokens(ids) => Value::from(ids.clone()),
-        // Only llama.cpp's own endpoints take these, and this request is for others.
+        // Only llama.cpp's own endpoints accept these, and this request is for others.
         Prompt::Mixed(parts) => parts.iter().map(PromptPart::to_json).collect(),
     };
     let mut out = Map::new();
@@ -73,10 +73,10 @@ pub fn body(request: &EmbedRequest, model: &str) -> Map<String, Value> {
     out
 }
 
-/// The vectors of a provider's answer, in the order of the inputs.
+/// Parses the vectors of a provider's answer, in the order of the inputs.
 ///
 /// # Errors
-/// A body that is no answer.
+/// A body that is not an answer.
 pub fn read(body: &[u8]) -> Result<Embeddings> {
     #[derive(Deserialize)]
     struct Wire {
@@ -104,7 +104,7 @@ pub fn read(body: &[u8]) -> Result<Embeddings> {
         prompt_tokens: u64,
     }
     let mut wire: Wire = crate::reader::read(body)?;
-    // Some servers leave out the numbers; the sort keeps what is equal in order.
+    // Some servers omit the indices; the sort is stable.
     wire.data.sort_by_key(|item| item.index);
     let vector = |item: Item| match item.embedding {
         Numbers::Float(v) => Ok(v),

@@ -1,15 +1,15 @@
-//! Errors in OpenAI's shape. Written by the server and the gateway; read from providers.
+//! Errors in OpenAI's form. Written by the server and the gateway; parsed from providers.
 
 use serde_json::{Value, json};
 
 use crate::{ApiError, ErrorKind};
 
-/// The body of an answer that is an error: `{"error": {"message", "type", "param", "code"}}`.
+/// The body of an error response: `{"error": {"message", "type", "param", "code"}}`.
 pub fn body(error: &ApiError) -> Value {
     json!({"error": object(error)})
 }
 
-/// What stands under `error`.
+/// The object under `error`.
 pub(crate) fn object(error: &ApiError) -> Value {
     let code = error.code.as_deref().or_else(|| code(error.kind));
     json!({"message": error.message, "type": type_name(error.kind), "param": error.param, "code": code})
@@ -42,13 +42,13 @@ fn code(kind: ErrorKind) -> Option<&'static str> {
     }
 }
 
-/// The word for an error that programs look at: its code, or else its type.
+/// The machine-readable name of an error: its code, or else its type.
 pub fn reason(error: &ApiError) -> &str {
     error.code.as_deref().or_else(|| code(error.kind)).unwrap_or_else(|| type_name(error.kind))
 }
 
-/// A provider's error, from its answer's status and body. Understands OpenAI, vLLM, llama.cpp and what has a `message`
-/// somewhere similar; otherwise the status speaks, and the body's beginning.
+/// Parses a provider's error from its status and body. Understands OpenAI, vLLM, llama.cpp and others with a `message` in a similar
+/// place; otherwise uses the status and the beginning of the body.
 pub fn parse(status: u16, body: &[u8]) -> ApiError {
     match serde_json::from_slice::<Value>(body) {
         Ok(value) => from_value(&value, Some(status)),
@@ -56,23 +56,23 @@ pub fn parse(status: u16, body: &[u8]) -> ApiError {
     }
 }
 
-/// An error within a stream, or one that has the status of success.
+/// Parses an error in a stream, or in a response with status 200.
 pub fn in_stream(json: &[u8]) -> ApiError {
     match serde_json::from_slice::<Value>(json) {
-        // Responses have theirs one deeper.
+        // Responses nest it one level deeper.
         Ok(value) if value["response"]["error"].is_object() => from_value(&value["response"], None),
         Ok(value) => from_value(&value, None),
         Err(_) => ApiError::upstream(format!("the provider failed: {}", quoted(json))),
     }
 }
 
-/// The beginning of what cannot be read, on one line.
+/// The beginning of invalid data, on one line.
 fn quoted(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(800)]);
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
 }
 
-/// What is said of an answer that no one can read.
+/// The message for an answer that cannot be parsed.
 pub(crate) fn unreadable(status: u16, body: &[u8]) -> String {
     let text = quoted(body);
     if text.is_empty() {
@@ -82,7 +82,7 @@ pub(crate) fn unreadable(status: u16, body: &[u8]) -> String {
     }
 }
 
-/// An error object, in an answer or in a stream (where there is no status).
+/// Parses an error object of a response or a stream (which has no status).
 pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let error = match &value["error"] {
         Value::Null => value,
@@ -98,7 +98,7 @@ pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let kind = match (code.as_deref().unwrap_or(""), type_name) {
         ("context_length_exceeded", _) | (_, "exceed_context_size_error") => ErrorKind::ContextLength,
         ("content_filter" | "content_policy_violation", _) => ErrorKind::ContentPolicy,
-        // vLLM has no other name for it.
+        // vLLM has no code for it.
         _ if said.contains("maximum context length") => ErrorKind::ContextLength,
         ("rate_limit_exceeded" | "insufficient_quota", _) | (_, "rate_limit_error") => ErrorKind::RateLimit,
         (_, "overloaded_error") => ErrorKind::Overloaded,

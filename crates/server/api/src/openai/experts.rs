@@ -1,4 +1,4 @@
-//! `routed_experts` of a choice, where `return_routed_experts` asks. Written by `chat` and `completions`.
+//! `routed_experts` of a choice, if `return_routed_experts` is set. Written by `chat` and `completions`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::core::RoutedExperts;
 
-/// Experts of the tokens of a piece of an answer, or of all of it.
+/// Experts of the tokens of an answer or a piece of it.
 #[derive(Serialize)]
 pub(crate) struct WireExperts<'a> {
     layers: usize,
@@ -14,7 +14,7 @@ pub(crate) struct WireExperts<'a> {
     tokens: &'a [String],
     /// Base64 of little-endian 16-bit numbers `[tokens, layers, experts_per_token]`.
     experts: String,
-    /// Base64 of bytes `[tokens, layers]`, 255 is 1.
+    /// Base64 of bytes `[tokens, layers]`; 255 means 1.
     shared_gate: String,
 }
 

@@ -1,4 +1,4 @@
-//! Fields that OpenAI's chat, completions and responses have in common, with what vLLM and llama.cpp add.
+//! Fields that OpenAI's chat, completions and Responses share, including those of vLLM and llama.cpp.
 
 use serde_json::{Map, Value, json};
 
@@ -6,14 +6,14 @@ use crate::core::{Chat, Effort, GenerateRequest, ResponseFormat, Sampling, Tool,
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, only, refused, tuning, tuning_but};
 
-/// Most answers to one prompt.
+/// Maximum number of answers to one prompt.
 pub(super) const N_MAX: u32 = 128;
-/// Most alternatives of a token.
+/// Maximum number of alternatives per token.
 pub(crate) const TOP_LOGPROBS_MAX: u32 = 20;
-/// Most texts or tokens that end an answer.
+/// Maximum number of stop texts or stop tokens.
 const STOPS_MAX: usize = 64;
 
-/// Fields that all three have. See [`rules`](crate::rules) for what the rules mean.
+/// Fields of all three. See [`rules`](crate::rules) for the rules.
 pub(super) const RULES: Rules = &[
     ("service_tier", tuning_but(r#"["auto", "default"]"#, "there is one service tier")),
     ("prompt_cache_key", tuning("shared prefixes are found without it")),
@@ -61,7 +61,7 @@ pub(super) const RULES: Rules = &[
     ("n_probs", only("[0]", "use 'logprobs'")),
 ];
 
-/// Sampling steps of other engines, which Ollama's options have too.
+/// Sampling settings of other engines, also in Ollama's options.
 pub(crate) const SAMPLERS: Rules = &[
     ("tfs_z", only("[1]", "there is no tail-free sampling")),
     ("top_a", only("[0]", "there is no top-a sampling")),
@@ -69,7 +69,7 @@ pub(crate) const SAMPLERS: Rules = &[
     ("adaptive_decay", tuning("there is no adaptive-p sampling")),
 ];
 
-/// Fields without an effect here that OpenAI itself knows.
+/// OpenAI's fields that have no effect here.
 pub(super) const PROVIDER: &[&str] = &[
     "service_tier",
     "prompt_cache_key",
@@ -81,7 +81,7 @@ pub(super) const PROVIDER: &[&str] = &[
     "store",
 ];
 
-/// Reads what all three dialects share into `r`.
+/// Parses the shared fields into `r`.
 pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     r.sampling = sampling(o)?;
     r.min_tokens = o.read("min_tokens", |f| f.count(0..=u32::MAX))?.filter(|n| *n > 0);
@@ -110,7 +110,8 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     Ok(())
 }
 
-/// The end of a body: its other fields meet the dialect's `tables` and those that all share. Notes what is handed on and warned about.
+/// Ends parsing: checks the remaining fields by the dialect's `tables` and the shared ones. Records what is forwarded and warned
+/// about.
 pub(super) fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
     let warnings = o.warnings();
     let tables: Vec<Rules> = tables.iter().copied().chain([RULES, SAMPLERS]).collect();
@@ -122,7 +123,7 @@ pub(super) fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Re
 pub(crate) fn sampling(o: &mut Object) -> Result<Sampling> {
     let penalty = |f: Field| f.number(-2.0..=2.0);
     let top_k = match o.take("top_k") {
-        // vLLM's way to say all
+        // vLLM's value for all.
         Some(f) if f.value().as_i64() == Some(-1) => Some(0),
         Some(f) => Some(f.count(0..=u32::MAX)?),
         None => None,
@@ -144,7 +145,7 @@ pub(crate) fn sampling(o: &mut Object) -> Result<Sampling> {
     })
 }
 
-/// -1 is llama.cpp's, vLLM's and Ollama's way to ask for a random one; other negative numbers are as good as any.
+/// -1 requests a random seed in llama.cpp, vLLM and Ollama; other negative numbers are treated alike.
 pub(crate) fn seed(f: Field) -> Result<Option<u64>> {
     if let Some(n) = f.value().as_u64() {
         return Ok(Some(n));
@@ -187,19 +188,19 @@ pub(crate) fn stop(f: Field) -> Result<Vec<String>> {
     } else {
         return Err(f.expected("a string or an array of strings"));
     };
-    // An empty text would end every answer before it begins; clients mean none.
+    // An empty stop text would end every answer at once; clients that send one mean none.
     texts.retain(|t| !t.is_empty());
     Ok(texts)
 }
 
-/// `tools` of Ollama.
+/// Ollama's `tools`.
 pub(crate) fn tools(f: Field) -> Result<Vec<Tool>> {
     let tools = f.list(|f| function(f.object()?))?;
     unique(&tools)?;
     Ok(tools)
 }
 
-/// One of `tools` of chat and of Ollama: `{"type": "function", "function": {...}}`.
+/// A tool of chat or Ollama: `{"type": "function", "function": {...}}`.
 pub(super) fn function(mut o: Object) -> Result<Tool> {
     function_type(&mut o)?;
     let mut function = o.require("function")?.object()?;
@@ -209,7 +210,7 @@ pub(super) fn function(mut o: Object) -> Result<Tool> {
     Ok(tool)
 }
 
-/// Fields of tools, wherever they stand.
+/// Fields of tools in all dialects.
 pub(super) const TOOL: Rules = &[
     ("cache_control", tuning("shared prefixes are found without it")),
     ("output_schema", tuning("say in the description what the tool returns")),
@@ -227,7 +228,7 @@ pub(crate) fn function_type(o: &mut Object) -> Result<()> {
     }
 }
 
-/// Name, description, schema: wherever they stand.
+/// Parses name, description and schema.
 pub(crate) fn tool(o: &mut Object) -> Result<Tool> {
     let strict = o.read("strict", Field::bool)?;
     let nothing = || {
@@ -255,7 +256,7 @@ pub(crate) fn no_parameters() -> Map<String, Value> {
     out
 }
 
-/// Refuses tools that a call could not tell apart.
+/// Refuses tools with the same name.
 pub(crate) fn unique(tools: &[Tool]) -> Result<()> {
     let mut names: Vec<&str> = tools.iter().map(|t| t.name.as_str()).collect();
     names.sort_unstable();
@@ -268,11 +269,11 @@ pub(crate) fn unique(tools: &[Tool]) -> Result<()> {
     }
 }
 
-/// `tool_choice`; `named` reads the name out of the object form.
+/// `tool_choice`; `named` parses the name in the object form.
 pub(super) fn tool_choice(f: Field, named: impl FnOnce(&mut Object) -> Result<String>) -> Result<ToolChoice> {
     if f.is_object() {
         let mut o = f.object()?;
-        // The name says which kind it is.
+        // The name determines the kind.
         let is_custom = o.peek("type").and_then(Value::as_str) == Some("custom");
         if !is_custom || o.take("type").is_none() {
             function_type(&mut o)?;
@@ -289,7 +290,7 @@ pub(super) fn tool_choice(f: Field, named: impl FnOnce(&mut Object) -> Result<St
     }
 }
 
-/// A choice must be possible.
+/// Checks that the choice is possible.
 pub(crate) fn check_tool_choice(chat: &Chat) -> Result<()> {
     let wrong = |what: String| Err(crate::ApiError::invalid("tool_choice", what));
     match &chat.tool_choice {
@@ -303,7 +304,7 @@ pub(crate) fn check_tool_choice(chat: &Chat) -> Result<()> {
     }
 }
 
-/// `reasoning_effort`, wherever it stands.
+/// Parses `reasoning_effort`.
 pub(crate) fn effort(f: Field, chat: &mut Chat) -> Result<()> {
     let mut names = vec![("none", None)];
     names.extend(Effort::NAMES.map(|(name, effort)| (name, Some(effort))));
@@ -312,7 +313,7 @@ pub(crate) fn effort(f: Field, chat: &mut Chat) -> Result<()> {
     Ok(())
 }
 
-/// What vLLM, llama.cpp and Qwen's own API have to control thinking and the template.
+/// Fields of vLLM, llama.cpp and Qwen's API that control thinking and the template.
 pub(super) fn thinking(o: &mut Object, chat: &mut Chat) -> Result<()> {
     if let Some(f) = o.take_any(&["thinking_token_budget", "thinking_budget_tokens", "thinking_budget"])? {
         chat.reasoning.budget_tokens = f.limit(0)?;
@@ -346,7 +347,7 @@ fn switch(f: Option<Field>, chat: &mut Chat) -> Result<()> {
     Ok(())
 }
 
-/// What vLLM's `structured_outputs` may have besides the constraint.
+/// Fields of vLLM's `structured_outputs` besides the constraint.
 const STRUCTURED: Rules = &[
     ("structural_tag", refused("use 'tools' and 'tool_choice'")),
     ("whitespace_pattern", tuning("how a grammar is followed is the server's matter")),
@@ -355,7 +356,7 @@ const STRUCTURED: Rules = &[
     ("disable_fallback", tuning_but("[true, false]", "there is one backend")),
 ];
 
-/// All the places where a format of the answer may be asked for, besides `response_format`.
+/// Parses the response format from all fields besides `response_format`.
 pub(crate) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     let format = &r.response_format;
     let mut found = Vec::new();
@@ -436,14 +437,14 @@ pub(crate) fn schema(f: Field) -> Result<Value> {
     }
 }
 
-/// Name, description, schema and strictness of a JSON schema, from an object that has them.
+/// Parses name, description, schema and strictness of a JSON schema.
 pub(super) fn named_schema(o: &mut Object) -> Result<ResponseFormat> {
     let name = o.require("name")?.name()?;
     let description = o.read("description", Field::string)?;
     let strict = o.read("strict", Field::bool)?;
-    // Without a schema any object will do.
+    // Without a schema, any object.
     Ok(match o.take("schema") {
-        // OpenAI takes an object alone. `true` would allow anything at all, which nobody names who wants structure.
+        // OpenAI accepts only an object. `true` would allow any JSON.
         Some(f) if f.value().is_boolean() => return Err(f.expected("an object, which is a JSON schema")),
         Some(f) => ResponseFormat::JsonSchema { name: Some(name), description, schema: schema(f)?, strict },
         None => ResponseFormat::JsonObject,
@@ -456,7 +457,7 @@ pub(super) fn response_format(f: Field) -> Result<ResponseFormat> {
     let kind = o.require("type")?;
     let format = match kind.as_str() {
         Some("text") => ResponseFormat::Text,
-        // llama.cpp's clients put a schema beside it.
+        // llama.cpp's clients add a schema.
         Some("json_object") => match o.take("schema") {
             Some(f) => json_schema(schema(f)?),
             None => ResponseFormat::JsonObject,
@@ -474,7 +475,7 @@ pub(super) fn response_format(f: Field) -> Result<ResponseFormat> {
     Ok(format)
 }
 
-/// The reverse of `structured` and `response_format`: the field and its value, `None` for plain text.
+/// The inverse of `structured` and `response_format`: the field and its value, `None` for plain text.
 pub(super) fn write_format(format: &ResponseFormat) -> Option<(&'static str, Value)> {
     Some(match format {
         ResponseFormat::Text => return None,

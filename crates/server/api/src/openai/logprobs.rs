@@ -1,10 +1,10 @@
-//! Log-probabilities as chat and responses have them.
+//! Log-probabilities in the form of chat and Responses.
 
 use serde::{Deserialize, Serialize};
 
 use crate::core::{TokenLogprob, TopLogprob};
 
-/// What stands for a probability of zero, whose logarithm JSON cannot hold. OpenAI's number.
+/// Stands for the logarithm of 0, which JSON cannot express. OpenAI's number.
 const LOG_ZERO: f32 = -9999.0;
 
 /// `logprobs` of a choice.
@@ -35,7 +35,7 @@ struct Top {
     bytes: Option<Vec<u8>>,
 }
 
-/// A logarithm that JSON can hold.
+/// A finite logarithm, for JSON.
 pub(crate) fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { LOG_ZERO }
 }

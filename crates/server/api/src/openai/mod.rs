@@ -14,7 +14,7 @@ pub mod responses;
 mod samplers;
 mod usage;
 
-/// What answers say they come from: this server, and its version.
+/// `system_fingerprint`: this server and its version.
 pub(crate) const FINGERPRINT: &str = concat!("octet-", env!("CARGO_PKG_VERSION"));
 
 pub use usage::{usage_in, usage_of};

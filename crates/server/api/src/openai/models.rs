@@ -9,7 +9,7 @@ pub fn list(models: &[ModelInfo]) -> Value {
     json!({"object": "list", "data": models.iter().map(one).collect::<Vec<_>>()})
 }
 
-/// The answer to `GET /v1/models/{id}`, with what vLLM's and llama.cpp's clients look for.
+/// The answer to `GET /v1/models/{id}`, with fields for vLLM's and llama.cpp's clients.
 pub fn one(m: &ModelInfo) -> Value {
     let mut out = json!({
         "id": m.id,

@@ -1,11 +1,11 @@
-//! Prompts of completions and embeddings: a text, token ids, or a list of either. Called by their parsers.
+//! Parses prompts of completions and embeddings: a text, token ids, or a list of either. Called by their parsers.
 
 use serde_json::Value;
 
 use crate::core::Prompt;
 use crate::json::{Field, Result};
 
-/// Most prompts of one request; OpenAI's limit for embeddings.
+/// Maximum number of prompts per request; OpenAI's limit for embeddings.
 const PROMPTS_MAX: usize = 2048;
 
 /// One prompt or several.

@@ -1,14 +1,14 @@
-//! Reading llama.cpp's further samplers, in whatever dialect they come. Called by `fields`.
+//! Parses llama.cpp's further samplers, in any dialect. Called by `fields`.
 
 use crate::core::MoreSampling;
 use crate::json::{Field, Object, Result};
 
-/// Most texts that break repetitions.
+/// Maximum number of DRY sequence breakers.
 const BREAKERS_MAX: usize = 64;
-/// Longest of them, in bytes; they are looked for in all of the vocabulary.
+/// Maximum length of one in bytes; they are searched in the whole vocabulary.
 const BREAKER_BYTES_MAX: usize = 64;
 
-/// The samplers by their names, aliases and letters: what `samplers` may say.
+/// Names, aliases and letters of samplers, for `samplers`.
 const SAMPLERS: &[(&str, &[&str], char)] = &[
     ("penalties", &[], 'e'),
     ("dry", &[], 'd'),
@@ -21,7 +21,7 @@ const SAMPLERS: &[(&str, &[&str], char)] = &[
     ("xtc", &[], 'x'),
 ];
 
-/// Takes the fields.
+/// Parses the fields.
 pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
     let share = |f: Field| f.number(0.0..=1.0);
     let positive = |f: Field| f.number(0.0..=f64::from(f32::MAX));
@@ -33,7 +33,7 @@ pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
         xtc_probability: o.read("xtc_probability", share)?,
         xtc_threshold: o.read("xtc_threshold", share)?,
         dry_multiplier: o.read("dry_multiplier", positive)?,
-        // As in llama.cpp, what is below 1 is the default.
+        // As in llama.cpp, values below 1 mean the default.
         dry_base: o.read("dry_base", any)?.filter(|b| *b >= 1.0),
         dry_allowed_length: o.read("dry_allowed_length", |f| f.count(0..=u32::MAX))?,
         dry_penalty_last_n: last_n.map(|n| n as i32),
@@ -51,7 +51,7 @@ pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
     Ok(out)
 }
 
-/// What is off is as good as unsaid, and so are its details: a provider that has no place for it need not refuse it.
+/// Removes samplers that are off, with their details: a provider without them need not refuse the request.
 fn forget_neutral(s: &mut MoreSampling) {
     s.typical_p = s.typical_p.filter(|p| *p < 1.0);
     s.top_n_sigma = s.top_n_sigma.filter(|n| *n > 0.0);

@@ -1,9 +1,9 @@
-//! Grammars in GBNF, llama.cpp's notation, as what llguidance reads: a regex where no rule leads back to itself, else its variant of
-//! Lark. Used by `compile`.
+//! Translates GBNF, llama.cpp's grammar notation, for llguidance: to a regex if no rule is recursive, else to its variant of Lark.
+//! Used by `compile`.
 //!
-//! GBNF knows characters only; llguidance cuts text into lexemes first, and takes the longest one. So that both allow the same
-//! texts, a lexeme is one character, except where a longer one can be told from all others by its first character and never is the
-//! beginning of another text of its own (`lexemes`).
+//! GBNF is based on characters; llguidance splits text into lexemes first, and takes the longest. To allow the same texts, a lexeme is
+//! one character, unless a longer one is distinguished from all others by its first character and is never a prefix of another of its
+//! texts (`lexemes`).
 
 mod lexemes;
 mod parse;
@@ -13,10 +13,10 @@ use crate::{Error, lark};
 use lexemes::Lexemes;
 use parse::{Grammar, Node};
 
-/// A grammar in another notation.
+/// A translated grammar.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Translated {
-    /// A regular expression of the whole text.
+    /// A regular expression for the whole text.
     Regex(String),
     /// llguidance's variant of Lark.
     Lark(String),
@@ -25,7 +25,7 @@ pub enum Translated {
 /// Translates a grammar from a request.
 ///
 /// # Errors
-/// What is no GBNF, with the line; and what has no counterpart, by name.
+/// Invalid GBNF, with the line; and features without a counterpart, by name.
 pub fn translate(text: &str) -> Result<Translated, Error> {
     if text.len() > LARK_BYTES_MAX {
         return Err(Error::Lark(format!("it has {} bytes; at most {LARK_BYTES_MAX} are taken", text.len())));
@@ -91,7 +91,7 @@ fn write(grammar: &Grammar, lexemes: &Lexemes, node: &Node, out: &mut String) {
     }
 }
 
-/// `*`, `+`, `?` or numbers.
+/// `*`, `+`, `?` or counts.
 fn counts(least: u32, most: Option<u32>) -> String {
     match (least, most) {
         (0, None) => "*".into(),

@@ -1,11 +1,11 @@
-//! What each keyword of JSON schema is to us. Used by `walk`.
+//! The kinds of JSON schema keywords. Used by `walk`.
 
-/// How a keyword is treated.
+/// The kind of a keyword.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keyword {
-    /// Says nothing about what is valid (annotations, definitions, keywords that no draft knows).
+    /// Without effect on validation (annotations, definitions, unknown keywords).
     Annotation,
-    /// Limits what is valid in a way that cannot be enforced.
+    /// A constraint that cannot be enforced.
     Unsupported,
     /// A schema.
     Schema,
@@ -45,7 +45,7 @@ pub enum Keyword {
     Unevaluated,
 }
 
-/// What `name` is.
+/// The kind of the keyword `name`.
 pub fn keyword(name: &str) -> Keyword {
     match name {
         "not" | "if" | "dependentRequired" | "dependentSchemas" | "dependencies" | "contains"
@@ -70,7 +70,7 @@ pub fn keyword(name: &str) -> Keyword {
         "uniqueItems" => Keyword::UniqueItems,
         "propertyNames" => Keyword::PropertyNames,
         "unevaluatedItems" | "unevaluatedProperties" => Keyword::Unevaluated,
-        // Among them `then`, `else`, `minContains` and `maxContains`, which mean nothing without those refused above.
+        // Including `then`, `else`, `minContains` and `maxContains`, which have no effect without the keywords refused above.
         _ => Keyword::Annotation,
     }
 }

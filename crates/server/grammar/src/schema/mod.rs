@@ -1,9 +1,8 @@
-//! JSON schemas from requests: checked, bounded, and rewritten into what llguidance takes. Called by `compile`, `lark` and
-//! `tools`.
+//! JSON schemas of clients: checked, limited, and rewritten for llguidance. Called by `compile`, `lark` and `tools`.
 //!
-//! llguidance refuses what it does not know without saying where, follows references by a path it does not unescape, and
-//! expands what a few lines can multiply to gigabytes. So each schema is walked here first: annotations are dropped,
-//! definitions gathered under `#/$defs`, each finding named with its place.
+//! llguidance refuses unknown keywords without a position, does not unescape references, and expands what a few lines can multiply to
+//! gigabytes. So each schema is walked here first: annotations are dropped, definitions collected under `#/$defs`, and each error has
+//! its position.
 
 mod keywords;
 mod size;
@@ -17,15 +16,15 @@ use crate::Error;
 
 pub use types::{Types, types};
 
-/// What to do about what is not supported.
+/// What to do with unsupported keywords.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// Refuse it. `strict` also holds the schema to OpenAI's rules.
+    /// Refuse them. `strict` also enforces OpenAI's rules.
     Refuse {
         /// See there.
         strict: bool,
     },
-    /// Leave it out, which allows more than the schema does, and warn.
+    /// Drop them with a warning, which allows more than the schema does.
     Relax,
 }
 
@@ -35,24 +34,23 @@ impl Policy {
     }
 }
 
-/// A schema that llguidance takes.
+/// A schema for llguidance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
-    /// The schema; an object whose references all point into its own `$defs`, or a boolean.
+    /// The schema; an object whose references point into its own `$defs`, or a boolean.
     pub schema: Value,
-    /// What was left out, and where.
+    /// What was dropped, and where.
     pub warnings: Vec<String>,
     /// Some object in it lists properties and allows others.
     pub open: bool,
 }
 
-/// Prepares a whole schema. `closed`: an object at the top that does not say whether it takes other properties than those
-/// it lists takes none.
+/// Prepares a whole schema. `closed`: a top-level object allows only its listed properties, unless it says otherwise.
 pub fn prepare(schema: &Value, subject: &str, policy: Policy, closed: bool) -> Result<Prepared, Error> {
     prepare_part(schema, schema, "#", subject, policy, closed)
 }
 
-/// Prepares `part` of the document `root`, at `path` in it.
+/// Prepares `part` of the document `root`, at `path`.
 pub fn prepare_part(
     root: &Value,
     part: &Value,
@@ -105,12 +103,12 @@ fn is_open(schema: &Value) -> bool {
     }
 }
 
-/// The schema that a reference of ours points to.
+/// The schema that a rewritten reference points to.
 fn target<'a>(reference: &Value, definitions: &'a Map<String, Value>) -> Option<&'a Value> {
     definitions.get(reference.as_str()?.strip_prefix("#/$defs/")?)
 }
 
-/// A name in a JSON pointer.
+/// Escapes a name for a JSON pointer.
 pub fn pointer_segment(name: &str) -> String {
     let name: String = name.chars().take(100).collect();
     name.replace('~', "~0").replace('/', "~1").escape_debug().to_string()

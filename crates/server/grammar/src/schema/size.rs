@@ -1,8 +1,8 @@
-//! How large a schema becomes once llguidance has written it out. Called by `schema`.
+//! Computes the size of a schema as llguidance expands it. Called by `schema`.
 //!
-//! A plain reference costs nothing: it stays one. But a reference with keywords beside it is replaced by what it points to,
-//! and alternatives are multiplied with what stands beside them. Twenty such references, each to two of the next, make a
-//! million; so this is counted before it is done.
+//! A plain reference costs nothing. But a reference with other keywords is replaced by its target, and alternatives are multiplied
+//! with their neighbours. Twenty such references, each to two of the next, make a million; so the size is computed before the
+//! expansion.
 
 use std::collections::HashMap;
 
@@ -12,20 +12,20 @@ use super::target;
 use crate::Error;
 use crate::limits::{EXPANDED_MAX, STRING_RULES_MAX};
 
-/// The size of a schema that is written out.
+/// The size of an expanded schema.
 #[derive(Debug, Clone)]
 struct Size<'a> {
-    /// Alternatives at its top.
+    /// Alternatives at its top level.
     alternatives: u64,
     /// Schemas and values in it.
     nodes: u64,
-    /// Rules that it has a string meet at once.
+    /// Rules that apply to one string at once.
     rules: u64,
     /// The same for the strings in each property, and under [`OTHERS`] for those in items and in other properties.
     below: HashMap<&'a str, u64>,
 }
 
-/// Takes part in every property's count.
+/// Added to every property's count.
 const OTHERS: &str = "";
 
 impl Size<'_> {
@@ -33,7 +33,7 @@ impl Size<'_> {
         Self { alternatives: 1, nodes: 1, rules: 0, below: HashMap::new() }
     }
 
-    /// The most rules that a string in it has to meet.
+    /// The maximum number of rules for a string in it.
     fn most_rules(&self) -> u64 {
         let others = self.below.get(OTHERS).copied().unwrap_or(0);
         let listed =
@@ -42,7 +42,7 @@ impl Size<'_> {
     }
 }
 
-/// Refuses what grows too large.
+/// Refuses a schema that grows too large.
 pub fn check(schema: &Value, definitions: &Map<String, Value>, subject: &str) -> Result<(), Error> {
     let mut sizes = Sizes { definitions, known: HashMap::new() };
     let mut nodes = 0u64;
@@ -66,7 +66,7 @@ pub fn check(schema: &Value, definitions: &Map<String, Value>, subject: &str) ->
 
 struct Sizes<'a> {
     definitions: &'a Map<String, Value>,
-    /// Sizes of definitions; one that is being counted counts as one (llguidance refuses such circles).
+    /// Sizes of definitions; one being computed counts as one (llguidance refuses such cycles).
     known: HashMap<&'a str, Size<'a>>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Sizes<'a> {
         let mut out = Size::one();
         for part in parts {
             let size = self.part(part, alone);
-            // Every alternative here with every alternative there.
+            // All combinations of alternatives.
             out.nodes = (out.nodes.saturating_mul(size.alternatives))
                 .saturating_add(size.nodes.saturating_mul(out.alternatives));
             out.alternatives = out.alternatives.saturating_mul(size.alternatives);
@@ -117,7 +117,7 @@ impl<'a> Sizes<'a> {
             Part::Reference(_) if alone => Size::one(),
             Part::Reference(reference) => self.inlined(reference),
             Part::All(value) => match value.get("$ref") {
-                // Not left a reference: it meets its neighbours.
+                // Not kept as a reference: it is combined with its neighbours.
                 Some(reference) if value.as_object().is_some_and(|s| s.len() == 1) => self.inlined(reference),
                 _ => self.of(value),
             },
@@ -174,13 +174,13 @@ impl<'a> Sizes<'a> {
     }
 }
 
-/// What meets in one schema.
+/// A part to be combined.
 enum Part<'a> {
     Reference(&'a Value),
     All(&'a Value),
     Any(&'a [Value]),
     Values(&'a [Value]),
-    /// The keywords that are not alternatives, for each of the types.
+    /// The keywords other than alternatives, for each of the types.
     Simple(Size<'a>),
 }
 

@@ -1,10 +1,10 @@
-//! OpenAI's rules for strict schemas: an object names all it has. Called by `walk`.
+//! OpenAI's rules for strict schemas: an object lists all its properties. Called by `walk`.
 
 use serde_json::{Map, Value};
 
 use super::types::{Types, declared};
 
-/// Why a schema breaks the rules.
+/// Checks the rules; the error says which is broken.
 pub fn check(schema: &Map<String, Value>) -> Result<(), String> {
     let object = schema.contains_key("properties")
         || (schema.contains_key("type") && declared(schema).has(Types::OBJECT));

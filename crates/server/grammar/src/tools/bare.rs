@@ -1,32 +1,32 @@
-//! Text between tags, which has no escapes: what it may hold, so that its end is found again. Used by `xml`.
+//! Unescaped text between tags: what it may contain, so that its end is unambiguous. Used by `xml`.
 
 use crate::{Vocabulary, lark};
 
-/// Whether a name can stand in a tag.
+/// Whether a name can be part of a tag.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['<', '>', '\n'])
 }
 
-/// How values that are bare text are written in one syntax.
+/// The form of bare text values in one syntax.
 pub struct Bare {
-    /// Tags that a value may not hold, for whoever reads the call would take them for its own; the one that ends it first.
+    /// Tags that a value must not contain, as parsers would misread them; the one that ends it first.
     tags: Vec<String>,
-    /// What stands behind the tag that ends a value.
+    /// The text after the tag that ends a value.
     behind: String,
-    /// What stands behind a value, in Lark.
+    /// The text after a value, in Lark.
     end: String,
-    /// The tag that ends a value, where it is a token of its own: no text holds it then.
+    /// The tag that ends a value, if it is a token: no text contains it then.
     token: Option<u32>,
 }
 
 impl Bare {
-    /// Of Qwen3-Coder's syntax.
+    /// Qwen3-Coder's syntax.
     pub fn qwen() -> Self {
         let tags = ["</parameter>", "</function>", "<function="].map(String::from).into();
         Self { tags, behind: "\n".into(), end: lark::literal("\n</parameter>\n"), token: None }
     }
 
-    /// Where `close` stands behind a value, of which `end` is the Lark; `None` where it holds no tag that could be told.
+    /// A syntax in which `close` follows a value, with the Lark `end`; `None` if it has no recognisable tag.
     pub fn closed_by(vocabulary: &Vocabulary, close: &str, end: String) -> Option<Self> {
         let tag = close.trim();
         let behind = close.trim_start().strip_prefix(tag)?.to_string();
@@ -34,15 +34,15 @@ impl Bare {
         is_clear.then(|| Self { tags: vec![tag.into()], behind, end, token: vocabulary.special(tag) })
     }
 
-    /// Whether a value can be written and read back.
+    /// Whether a value can be written and parsed back.
     pub fn is_value(&self, text: &str) -> bool {
         !self.tags.iter().any(|t| text.contains(t))
     }
 
-    /// Rules for any text up to and with the end of its parameter: rule `text` (shared by all parameters that take any text).
+    /// Rules for any text up to and including the end of its parameter: rule `text` (shared by all parameters of any text).
     ///
-    /// It is cut at each `<`, as `PLAIN ANGLE* TEXT_END`. One regex for all of it, with the tags subtracted, would say the same;
-    /// but only of a plain repetition can llguidance tell at once that it takes most of the vocabulary, and cuts keep it plain.
+    /// It is split at each `<`, as `PLAIN ANGLE* TEXT_END`. A single regex with the tags subtracted would be equivalent; but
+    /// llguidance computes masks quickly only for a plain repetition, and the splits keep it plain.
     pub fn rules(&self) -> String {
         if let Some(id) = self.token {
             return format!("text: /(?s:.*)/ {}{}\n", lark::token(id), self.literal_behind());
@@ -54,7 +54,7 @@ impl Bare {
             all.dedup();
             all
         };
-        // A beginning of a tag, then a character with which it is none. Before another `<` any beginnings may stand.
+        // A prefix of a tag, then a character that does not continue it. Before another `<` any prefixes may stand.
         let angles: Vec<String> = prefixes
             .iter()
             .map(|p| {
@@ -82,7 +82,7 @@ impl Bare {
         if self.behind.is_empty() { String::new() } else { lark::literal(&self.behind) }
     }
 
-    /// A terminal for text that each of these regexes matches as a whole, which holds no tag.
+    /// A terminal for text that each of these regexes matches as a whole, and that contains no tag.
     pub fn limited(&self, regexes: &[String]) -> String {
         let tags: Vec<String> =
             self.tags.iter().map(|t| regex_syntax::escape(t).replace('/', "\\/")).collect();
@@ -90,7 +90,7 @@ impl Bare {
         format!("{} & ~/(?s:.*)({})(?s:.*)/", all.join(" & "), tags.join("|"))
     }
 
-    /// One of these values, up to and with the end of its parameter.
+    /// One of these values, up to and including the end of its parameter.
     pub fn choice(&self, values: &[String]) -> String {
         let values: Vec<String> = values.iter().map(|v| lark::literal(v)).collect();
         format!("({}) {}", values.join("| "), self.end)

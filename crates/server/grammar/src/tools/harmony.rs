@@ -1,10 +1,10 @@
-//! Answers of gpt-oss, whose messages stand in channels: thoughts, then a call or the answer. Called by `tools`.
+//! Answers of gpt-oss in channels: reasoning, then a call or the answer. Called by `tools`.
 
 use super::texts::{any_text, text};
 use super::{Arguments, Rules, hermes};
 use crate::{Error, Tool, Vocabulary, lark};
 
-/// Writes rule `body`: an answer that calls one of `calls`, behind thoughts where it `may_think`, or says something where it `may_speak`.
+/// Writes rule `body`: an answer that calls one of `calls`, after reasoning if it `may_think`, or text if it `may_speak`.
 pub(super) fn answer(
     rules: &mut Rules,
     vocabulary: &Vocabulary,
@@ -27,7 +27,7 @@ pub(super) fn answer(
     rules.rule("body", &format!("{thought}({})", all.join(" | ")));
 }
 
-/// Writes rule `call{i}`. `<|call|>` ends the answer by itself.
+/// Writes rule `call{i}`. `<|call|>` ends the answer.
 pub(super) fn write(
     rules: &mut Rules,
     vocabulary: &Vocabulary,

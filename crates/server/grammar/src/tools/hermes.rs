@@ -6,7 +6,7 @@ use super::{Arguments, Rules, nothing};
 use crate::schema::Prepared;
 use crate::{Error, Tool, lark};
 
-/// Writes rule `call{i}`: what stands behind the newline of the opening tag, up to the closing tag.
+/// Writes rule `call{i}`: what follows the newline after the opening tag, up to the closing tag.
 pub(super) fn write(
     rules: &mut Rules,
     i: usize,
@@ -28,7 +28,7 @@ pub(super) fn arguments(given: Option<&Arguments<'_>>) -> Result<Prepared, Error
         Some(a) if a.schema.is_null() => Prepared { schema: nothing(), warnings: Vec::new(), open: false },
         Some(a) => {
             let mut prepared = a.prepare(a.schema, &a.path, true)?;
-            // The arguments are an object even where their schema does not say so.
+            // Arguments are an object even if the schema does not say so.
             if let Value::Object(s) = &mut prepared.schema {
                 s.entry("type").or_insert("object".into());
             }

@@ -1,7 +1,7 @@
-//! Arguments that are written as in a call in Python, or as Gemma does: rules by the schema of a tool's parameters. Called by `native`.
+//! Arguments in Python's or Gemma's syntax: rules from the schema of a tool's parameters. Called by `native`.
 //!
-//! Members come in the schema's order. What a schema says about a value beyond its type and its members is not enforced, which is said,
-//! or refused where the tool is strict.
+//! Members come in the schema's order. Constraints on values beyond types and members are not enforced: a warning says so, or the tool
+//! is refused if it is strict.
 
 use octet_parser::Arguments as Form;
 use serde_json::{Map, Value};
@@ -11,9 +11,9 @@ use super::{Arguments, Rules, xml};
 use crate::schema::pointer_segment;
 use crate::{Error, Vocabulary, lark};
 
-/// Schemas within schemas; deeper values are any.
+/// Maximum nesting of schemas; deeper values are unconstrained.
 const DEPTH_MAX: usize = 16;
-/// What is enforced of a schema, and what says nothing about values.
+/// Keywords that are enforced, or have no effect.
 const ENFORCED: &[&str] = &[
     "type",
     "enum",
@@ -32,7 +32,7 @@ const ENFORCED: &[&str] = &[
     "examples",
 ];
 
-/// Writes the rules of a tool's arguments with `end` behind them, and gives what refers to them.
+/// Writes the rules of a tool's arguments followed by `end`; returns a reference to them.
 pub(super) fn members(
     rules: &mut Rules,
     vocabulary: &Vocabulary,
@@ -101,12 +101,12 @@ impl Writer<'_> {
         }
     }
 
-    /// A mark of the syntax, which may be a token of its own.
+    /// A mark of the syntax, which may be a token.
     fn token(&self, mark: &str) -> String {
         self.vocabulary.special(mark).map_or_else(|| lark::literal(mark), lark::token)
     }
 
-    /// A word of JSON as it is written here.
+    /// A JSON keyword in this syntax.
     fn word(&self, word: &str) -> String {
         match (self.form, word) {
             (Form::Python, "true") => "True".into(),
@@ -121,7 +121,7 @@ impl Writer<'_> {
         format!("{}_{}", self.prefix, self.count)
     }
 
-    /// What of a schema is not enforced.
+    /// Reports keywords that are not enforced.
     fn check(&mut self, schema: &Map<String, Value>, path: &str) -> Result<(), Error> {
         let Some(arguments) = self.given else { return Ok(()) };
         for key in schema.keys().filter(|k| !ENFORCED.contains(&k.as_str())) {
@@ -131,7 +131,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// What a schema takes, in Lark.
+    /// The values of a schema, in Lark.
     fn value(&mut self, schema: &Value, path: &str, depth: usize) -> Result<String, Error> {
         let Value::Object(s) = schema else { return Ok("any_value".into()) };
         if depth > DEPTH_MAX {
@@ -179,7 +179,7 @@ impl Writer<'_> {
         Ok(format!("({})", all.join(" | ")))
     }
 
-    /// The members of an object in their order, with `end` behind them.
+    /// The members of an object in order, followed by `end`.
     fn object(
         &mut self,
         schema: &Value,
@@ -203,7 +203,7 @@ impl Writer<'_> {
             };
             members.push((format!("{}{value}", lark::literal(&head)), required.contains(&key.as_str())));
         }
-        // From the last to the first: what may follow where nothing has come yet, and where something has.
+        // From the last to the first: what may follow if there is no member so far, and if there is one.
         let mut follow = [end.to_string(), end.to_string()];
         for (member, is_required) in members.iter().rev() {
             let names = [self.name(), self.name()];

@@ -1,4 +1,4 @@
-//! Calls in a syntax that was read off a chat template. Called by `tools`.
+//! Calls in a syntax derived from a chat template. Called by `tools`.
 
 use octet_parser::{Arguments as Form, CallSyntax, JsonType, Piece, Tagged};
 use serde_json::Value;
@@ -13,7 +13,7 @@ fn piece(vocabulary: &Vocabulary, piece: &Piece) -> String {
         Piece::Text(t) => text(vocabulary, t),
         Piece::Id => "/[a-zA-Z0-9]{9}/ ".into(),
         Piece::Number(_) => "/[0-9]{1,3}/ ".into(),
-        // Where they stand between calls there are none.
+        // There are none between calls.
         Piece::Name | Piece::Arguments(_) => String::new(),
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn section(
     rules.rule("body", "section");
 }
 
-/// Lets the answer be text, which does not begin as calls do: those are recognised by their place.
+/// Allows the answer to be text that does not begin like a call: calls are recognised by position.
 pub(super) fn or_text(rules: &mut Rules, syntax: &CallSyntax) {
     let first: String =
         syntax.trigger().chars().take(1).map(|c| regex_syntax::escape(&c.to_string())).collect();
@@ -62,7 +62,7 @@ pub(super) fn write(
     let mut out = String::new();
     for p in &syntax.call[..at] {
         out.push_str(&match p {
-            // Within an object it is a text of JSON: between its quotation marks nothing else changes.
+            // Within an object it is a JSON string: between its quotation marks nothing else changes.
             Piece::Name if syntax.object.is_some() => {
                 lark::literal(Value::from(tool.name.as_str()).to_string().trim_matches('"'))
             }
@@ -88,7 +88,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// How the parameters of a tool are written between these tags.
+/// The form of a tool's parameters between these tags.
 fn form(vocabulary: &Vocabulary, tagged: &Tagged) -> Result<xml::Form, Error> {
     let bare = Bare::closed_by(vocabulary, &tagged.close, text(vocabulary, &tagged.close));
     let close = tagged.close.escape_debug();

@@ -1,11 +1,11 @@
-//! Texts of a syntax in Lark. Used by `native` and `literal`.
+//! Texts of a call syntax in Lark. Used by `native` and `literal`.
 
 use octet_parser::tags;
 
 use super::Rules;
 use crate::{Vocabulary, lark};
 
-/// Text of the syntax, with its tags as the tokens that they are.
+/// A text of the syntax, with its tags as tokens.
 pub(super) fn text(vocabulary: &Vocabulary, text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -16,7 +16,7 @@ pub(super) fn text(vocabulary: &Vocabulary, text: &str) -> String {
         if at > 0 {
             out.push_str(&lark::literal(&rest[..at]));
         }
-        // What ends an answer ends it by itself.
+        // An end token ends the answer by itself.
         if vocabulary.eos().contains(&id) {
             return out;
         }
@@ -29,7 +29,7 @@ pub(super) fn text(vocabulary: &Vocabulary, text: &str) -> String {
     out
 }
 
-/// Any text up to this tag, and the tag.
+/// Any text up to and including this tag.
 pub(super) fn any_text(rules: &mut Rules, vocabulary: &Vocabulary, tag: &str) -> String {
     if let Some(id) = vocabulary.special(tag) {
         return format!("/(?s:.*)/ {}", lark::token(id));

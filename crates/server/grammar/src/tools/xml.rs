@@ -1,8 +1,7 @@
-//! Calls as tags around bare text: Qwen3-Coder's syntax, and those of its kind that are read off templates. Called by `tools` and
-//! `native`.
+//! Calls as tags around bare text: Qwen3-Coder's syntax, and similar ones derived from templates. Called by `tools` and `native`.
 //!
-//! Parameters come in any order, each at most once, the required ones all: a rule with one bit of state for each. A string is
-//! written as it is, all else as JSON.
+//! Parameters may come in any order, each at most once, with all required ones: a rule with one bit of state each. A string is written
+//! unquoted, other values as JSON.
 
 use serde_json::{Map, Value};
 
@@ -11,18 +10,18 @@ use super::{Arguments, Rules};
 use crate::schema::{Policy, Prepared, Types, pointer_segment, types};
 use crate::{Error, Tool, lark, regex};
 
-/// Most parameters in any order: the bits of a rule's state. More come in the order of the schema.
+/// Maximum number of parameters in any order: the bits of a rule's state. Further ones come in the schema's order.
 const ORDERLESS_MAX: usize = 60;
 
 /// One parameter.
 struct Parameter {
     name: String,
     required: bool,
-    /// What stands behind its name, in Lark: its value, with the end of the parameter.
+    /// What follows its name, in Lark: its value, with the end of the parameter.
     rule: String,
 }
 
-/// How parameters are written.
+/// The form of parameters.
 pub(super) struct Form {
     /// Before a parameter's name, in Lark.
     pub open: String,
@@ -34,7 +33,7 @@ pub(super) struct Form {
     pub bare: Bare,
 }
 
-/// Writes rule `call{i}` of Qwen3-Coder's syntax: what stands behind `<function=`, up to the closing tag.
+/// Writes rule `call{i}` of Qwen3-Coder's syntax: what follows `<function=`, up to the closing tag.
 pub(super) fn write(
     rules: &mut Rules,
     i: usize,
@@ -54,7 +53,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Writes the rules of a tool's parameters with `end` behind them, and gives what refers to them.
+/// Writes the rules of a tool's parameters followed by `end`; returns a reference to them.
 pub(super) fn list(
     rules: &mut Rules,
     i: usize,
@@ -105,7 +104,7 @@ fn one(p: &Parameter, form: &Form) -> String {
     format!("{}{}{}", form.open, lark::literal(&p.name), p.rule)
 }
 
-/// A parameter of any other name, with any value.
+/// A parameter with another name and any value.
 fn other(rules: &mut Rules, i: usize, listed: &[Parameter], form: &Form) -> String {
     let name = format!("OTHER{i}");
     let listed: Vec<String> = listed.iter().map(|p| lark::literal(&p.name)).collect();
@@ -114,7 +113,7 @@ fn other(rules: &mut Rules, i: usize, listed: &[Parameter], form: &Form) -> Stri
     format!("{}{name} {}text", form.open, form.text)
 }
 
-/// The parameters that a schema lists, their values' rules written; and whether it takes others.
+/// The listed parameters of a schema, with rules for their values; and whether others are allowed.
 fn parameters(
     rules: &mut Rules,
     i: usize,
@@ -122,7 +121,7 @@ fn parameters(
     form: &Form,
 ) -> Result<(Vec<Parameter>, bool), Error> {
     let Value::Object(schema) = arguments.schema else { return Ok((Vec::new(), false)) };
-    // The whole is prepared for its checks: of sizes, of what is not supported.
+    // The whole schema is prepared for its checks: of sizes and unsupported keywords.
     let whole = arguments.prepare(arguments.schema, &arguments.path, true)?;
     rules.warnings.extend(whole.warnings);
     for name in
@@ -160,7 +159,7 @@ fn parameters(
             problem(rules, arguments, &path, what.into())?;
             continue;
         }
-        // Its own findings were reported with the whole.
+        // Its warnings were reported with the whole.
         let prepared = arguments.prepare(schema, &path, false)?;
         let rule = value(rules, &format!("value{i}_{j}"), &prepared, (arguments, &path), form)?;
         match rule {
@@ -185,7 +184,7 @@ fn parameters(
     Ok((out, others))
 }
 
-/// Something that this syntax cannot enforce.
+/// A constraint that this syntax cannot enforce.
 pub(super) fn problem(
     rules: &mut Rules,
     arguments: &Arguments<'_>,
@@ -200,20 +199,20 @@ pub(super) fn problem(
     Ok(())
 }
 
-/// What a schema takes, split by how it is written.
+/// The values of a schema, by how they are written.
 #[derive(Default)]
 struct Split {
     /// Any text.
     text: bool,
-    /// Text that meets all regexes of one of these.
+    /// Text that matches all regexes of one of these lists.
     limited: Vec<Vec<String>>,
     /// Exactly these texts.
     choice: Vec<String>,
-    /// Schemas of what is written as JSON.
+    /// Schemas of values written as JSON.
     json: Vec<Value>,
 }
 
-/// Writes the rule for a value and gives what refers to it; `None` where no value is valid.
+/// Writes the rule for a value; returns a reference to it, or `None` if no value is valid.
 fn value(
     rules: &mut Rules,
     name: &str,
@@ -269,12 +268,12 @@ fn value(
     Ok(Some(name.into()))
 }
 
-/// Takes a schema apart.
+/// Splits a schema.
 struct Cutter<'a> {
     bare: &'a Bare,
     definitions: &'a Map<String, Value>,
     out: &'a mut Split,
-    /// What gets lost.
+    /// Constraints that get lost.
     dropped: Vec<String>,
 }
 
@@ -283,7 +282,7 @@ impl Cutter<'_> {
         let schema = match value {
             Value::Bool(false) => return,
             Value::Object(schema) if !schema.is_empty() => schema,
-            // Whatever: any text, which whoever reads the call takes for JSON if it is.
+            // Anything: any text, which parsers convert to JSON if possible.
             _ => return self.out.text = true,
         };
         let taken = types(schema, self.definitions);
@@ -304,7 +303,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// A schema that is nothing but a reference or alternatives.
+    /// A schema that is only a reference or alternatives.
     fn apart(&mut self, schema: &Map<String, Value>, left: u32) {
         let target = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix("#/$defs/"));
         if let Some(target) = target.and_then(|name| self.definitions.get(name)) {
@@ -317,7 +316,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// Strings among others, by rules that are not simply told apart.
+    /// Strings with constraints that cannot be separated from other types.
     fn unclear(&mut self, taken: Types) {
         self.out.text = true;
         if taken == Types::STRING {
@@ -347,7 +346,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// A schema with no alternatives but its types.
+    /// A schema without alternatives except its types.
     fn string(&mut self, schema: &Map<String, Value>) {
         let mut regexes = Vec::new();
         let bound = |name: &str| schema.get(name).and_then(Value::as_u64);

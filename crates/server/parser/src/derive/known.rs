@@ -1,4 +1,4 @@
-//! What rendering cannot show of a template's calls: the table of families. Used by `derive`.
+//! The table of call syntaxes that rendering a template cannot show. Used by `derive`.
 
 use crate::syntax::{Arguments, CallSyntax, Keys, Piece};
 
@@ -29,12 +29,12 @@ fn python(open: &str, close: &str) -> CallSyntax {
     }
 }
 
-/// Whether a text has the tags of gpt-oss' messages.
+/// Whether a text contains the tags of gpt-oss' messages.
 pub(crate) fn is_harmony(text: &str) -> bool {
     ["<|channel|>", "<|message|>", "<|call|>"].iter().all(|tag| text.contains(tag))
 }
 
-/// Of families whose templates name the tags of calls and write no calls, or write them by means that are not allowed here.
+/// Families whose templates mention the tags of calls but write no calls, or only by means that are not allowed here.
 pub(super) fn named_in(template: &str) -> Option<CallSyntax> {
     let has = |text: &str| template.contains(text);
     if has("xml_tools") && has("<tool_call>") {
@@ -52,7 +52,7 @@ pub(super) fn named_in(template: &str) -> Option<CallSyntax> {
         return Some(list("<|tool_call|>", if has("<|/tool_call|>") { "<|/tool_call|>" } else { "" }));
     }
     if has("<|tool_calls_section_begin|>") {
-        // Kimi K2, where its template changes lists.
+        // Kimi K2, for templates that modify lists.
         let arguments = Piece::Arguments(Arguments::Json);
         let call = vec![
             Piece::Name,

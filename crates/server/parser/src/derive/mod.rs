@@ -1,9 +1,9 @@
-//! Reads off a chat template how its model writes calls: small chats are rendered with made-up calls, and what becomes of them is
-//! compared. Called by the server when it loads a model.
+//! Derives the call syntax of a model from its chat template, by rendering small chats with made-up calls and comparing the results.
+//! Called by the server when it loads a model.
 //!
-//! A chat ends once with a text and once with calls: behind what both have in common stands what the model writes to call
-//! (`Prober::region`). In it the made-up names, ids and values are found again, and what stands around them is the syntax (`split`).
-//! What no rendering shows is in the table of `known`.
+//! A chat is rendered with a text and with calls as its end: what follows the common prefix is the model's call syntax
+//! (`Prober::region`). The made-up names, ids and values are located in it, and the text around them is the syntax (`split`). What
+//! rendering cannot show is in the table of `known`.
 
 pub(crate) mod known;
 mod split;
@@ -13,61 +13,61 @@ use serde_json::{Value, json};
 use crate::reasoning::ReasoningTags;
 use crate::syntax::{Arguments, CallSyntax, JsonType, Tagged};
 
-/// What was read off a template.
+/// The result for a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Derived {
-    /// How calls are written; `None` where neither the template nor the table tells.
+    /// The call syntax; `None` if neither the template nor the table has one.
     pub calls: Option<CallSyntax>,
-    /// The variable by which tools reach the prompt; `None` where they do not.
+    /// The variable for tools; `None` if the template ignores tools.
     pub tools: Option<ToolsVariable>,
-    /// The tags between which its model writes reasoning; `None` where it does not reason, or not between tags.
+    /// The tags around reasoning; `None` if the model does not reason, or uses no tags.
     pub reasoning: Option<ReasoningTags>,
-    /// How to give the template earlier calls.
+    /// How earlier calls are passed to the template.
     pub history: History,
 }
 
-/// The variable that a template reads tools from.
+/// The template variable for tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolsVariable {
-    /// `tools`, as nearly all do.
+    /// `tools`, in nearly all templates.
     Tools,
-    /// `xml_tools`, as SmolLM3 does.
+    /// `xml_tools`, in SmolLM3's.
     XmlTools,
 }
 
-/// How a template takes earlier calls.
+/// How a template accepts earlier calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct History {
-    /// It does not write calls: they are given to it as text.
+    /// It cannot write calls: they are passed as text.
     pub as_text: bool,
-    /// How it takes ids.
+    /// The form of ids.
     pub ids: Ids,
-    /// A message with calls and no text has `null` as its content, not an empty text.
+    /// A message with calls and without text has `null` content instead of an empty text.
     pub null_content: bool,
-    /// A message has one call at most.
+    /// A message may have only one call.
     pub single: bool,
-    /// Where it reads a message's reasoning from.
+    /// The position of a message's reasoning.
     pub reasoning: ReasoningPlace,
 }
 
-/// Where a template reads a message's reasoning from.
+/// Where a template reads a message's reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningPlace {
-    /// A key of the message.
+    /// In a key of the message.
     Key(&'static str),
-    /// A part of its content, `{"type": "thinking", "thinking": ...}`: Mistral.
+    /// In a part of its content, `{"type": "thinking", "thinking": ...}`: Mistral.
     Part,
 }
 
 impl Default for ReasoningPlace {
-    /// As most do.
+    /// The most common position.
     fn default() -> Self {
         Self::Key("reasoning_content")
     }
 }
 
 impl ReasoningPlace {
-    /// Puts a text where the template reads it.
+    /// Puts reasoning where the template reads it.
     pub fn put(self, message: &mut Value, text: Value) {
         match self {
             Self::Key(key) => message[key] = text,
@@ -84,7 +84,7 @@ impl ReasoningPlace {
     }
 }
 
-/// The form of the ids that a template takes.
+/// The form of ids that a template accepts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Ids {
     /// Any.
@@ -92,15 +92,14 @@ pub enum Ids {
     Any,
     /// Nine letters and digits: Mistral.
     Short,
-    /// `functions.NAME:NUMBER`, which is all that the template writes of the name: Kimi K2.
+    /// `functions.NAME:NUMBER`; the template writes the name only there: Kimi K2.
     Numbered,
 }
 
-/// Renders messages with tools, given by the variable, to a prompt without the beginning of an answer; `None` where the template
-/// refuses them.
+/// Renders messages with tools in the given variable, without the beginning of an answer; `None` if the template rejects them.
 pub type Render<'a> = &'a dyn Fn(&[Value], ToolsVariable, &[Value]) -> Option<String>;
 
-/// Reads it off the template `source`, which `render` renders. `stops` are the texts of tokens that end an answer.
+/// Derives the syntax of the template `source`, which `render` renders. `stops` are the texts of tokens that end an answer.
 pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
     let shown = |variable: &ToolsVariable| {
         render(&[user()], *variable, &tools()).is_some_and(|p| NAMES.iter().all(|n| p.contains(n)))
@@ -137,7 +136,7 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
     Derived { calls: known::named_in(source), tools, reasoning, history }
 }
 
-// Words that no template holds and no vocabulary knows as one.
+// Words that no template contains and that are no single token.
 const TEXT: &str = "zqtext";
 const THOUGHT: &str = "zqthought";
 const NAMES: [&str; 2] = ["zqalpha", "zqbeta"];
@@ -158,7 +157,7 @@ fn tools() -> Vec<Value> {
     NAMES.iter().map(tool).collect()
 }
 
-/// One argument of the calls that are made up.
+/// An argument of the made-up calls.
 fn argument(value: impl Into<Value>) -> Value {
     json!({KEYS[0]: value.into()})
 }
@@ -168,7 +167,7 @@ struct Prober<'a> {
     stops: &'a [&'a str],
     variable: ToolsVariable,
     history: History,
-    /// The tag behind reasoning: a call stands behind it.
+    /// The tag after reasoning, which precedes a call.
     reasoning_ends: Option<String>,
 }
 
@@ -196,7 +195,7 @@ impl Prober<'_> {
         self.prompt(self.answer(&[argument(VALUE)], long)).is_some()
     }
 
-    /// Where the template reads reasoning from, and the tags that it writes around it. Some write it only in messages with calls.
+    /// The position of reasoning, and the tags around it. Some templates write it only in messages with calls.
     fn reasoning(&self) -> (ReasoningPlace, Option<ReasoningTags>) {
         let said = json!({"role": "assistant", "content": TEXT});
         let answers = [said, self.answer(&[argument(VALUE)], IDS)];
@@ -210,7 +209,7 @@ impl Prober<'_> {
                 if let Some(tags) = ReasoningTags::around(&prompt, THOUGHT) {
                     return (place, Some(tags));
                 }
-                // A list of parts may also be printed as it is.
+                // Some templates print a list of parts as Python data.
                 if place != ReasoningPlace::Part {
                     shown.get_or_insert(place);
                 }
@@ -219,7 +218,7 @@ impl Prober<'_> {
         (shown.unwrap_or_default(), None)
     }
 
-    /// What the model writes to make these calls, white space around it left out.
+    /// The model's text for these calls, trimmed.
     fn region(&self, calls: &[Value]) -> Option<String> {
         let text = self.prompt(json!({"role": "assistant", "content": TEXT}))?;
         let called = self.prompt(self.answer(calls, IDS))?;
@@ -235,7 +234,7 @@ impl Prober<'_> {
         if let Some(end) = self.reasoning_ends.as_ref().and_then(|e| Some(region.find(e)? + e.len())) {
             region = &region[end..];
         }
-        // It ends with what ends an answer of text, or any answer.
+        // It ends before the text that ends an answer.
         let last = region.rfind("zq").or_else(|| region.rfind(&NUMBER.to_string()))?;
         let behind = text.rsplit_once(TEXT).map_or("", |(_, behind)| behind);
         let ends = self.stops.iter().copied().chain(split::first_tags(behind));
@@ -255,12 +254,12 @@ impl Prober<'_> {
         let two = self.region(&[argument(VALUE), argument(VALUE)]);
         let two = two.filter(|t| NAMES.iter().all(|n| t.contains(n)));
         let syntax = split::syntax(&one, two.as_deref(), &arguments)?;
-        // A call that begins like any text cannot be distinguished from text.
+        // A call that begins like ordinary text cannot be recognised.
         let is_clear = syntax.trigger().starts_with(['<', '[', '{', ']']) || syntax.trigger().len() > 2;
         is_clear.then_some(syntax)
     }
 
-    /// How arguments are written, by a call with one.
+    /// The form of arguments, from a call with one.
     fn arguments(&self, one: &str) -> Option<Arguments> {
         let (key, quotes) = (KEYS[0], ['\'', '"']);
         if split::json_at(one, |v| *v == argument(VALUE)).is_some() {
@@ -286,7 +285,7 @@ impl Prober<'_> {
             (JsonType::Array, json!([VALUE]), "["),
             (JsonType::Object, json!({VALUE: NUMBER}), "{"),
         ] {
-            // A word like `true` may be in the tags: what stands before it stands before a list as well.
+            // A word like `true` may be part of the tags: the text before it then also precedes a list.
             others.push((of, middle(value, written)?));
         }
         Some(Arguments::Tagged(Tagged { open, text, others, close }))

@@ -1,4 +1,4 @@
-//! Takes a text apart that holds made-up calls: what stands around their names, ids and arguments is the syntax. Used by `derive`.
+//! Splits a text with made-up calls into the syntax around their names, ids and arguments. Used by `derive`.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::syntax::{Arguments, CallSyntax, Keys, Piece, tags};
 /// A range of bytes.
 type Span = std::ops::Range<usize>;
 
-/// The syntax of `one`, a text with the first call, and of `two`, with both, where an answer can have both.
+/// The syntax, from `one`, a text with the first call, and `two`, a text with both calls if an answer can have both.
 pub(super) fn syntax(one: &str, two: Option<&str>, arguments: &Arguments) -> Option<CallSyntax> {
     let (alone, keys) = find(one, 0, 0, arguments)?;
     let pair = two.and_then(|text| {
@@ -25,7 +25,7 @@ pub(super) fn syntax(one: &str, two: Option<&str>, arguments: &Arguments) -> Opt
             object: keys,
         });
     };
-    // What ends a call stands behind both; what comes then is between them, or ends the section.
+    // What follows both calls ends a call; the rest separates calls, or ends the section.
     let (between, behind) = (&text[first.whole.end..second.whole.start], &text[second.whole.end..]);
     let end = if keys.is_some() { 0 } else { common_tags(between, behind) };
     let mut calls = [
@@ -43,14 +43,14 @@ pub(super) fn syntax(one: &str, two: Option<&str>, arguments: &Arguments) -> Opt
     })
 }
 
-/// Where a call lies in a text.
+/// The position of a call in a text.
 struct Found {
     /// From its name to its arguments, or its object.
     whole: Span,
     arguments: Span,
 }
 
-/// Finds the call of function `n` behind byte `from`.
+/// Finds the call of function `n` after byte `from`.
 fn find(text: &str, n: usize, from: usize, arguments: &Arguments) -> Option<(Found, Option<Keys>)> {
     let rest = &text[from..];
     let at = |span: Span| from + span.start..from + span.end;
@@ -77,7 +77,7 @@ fn keys(call: &Value, n: usize) -> Option<Keys> {
     Some(Keys { name, arguments })
 }
 
-/// Where the first arguments in a text lie.
+/// The range of the first arguments in a text.
 fn span_of(text: &str, arguments: &Arguments) -> Option<Span> {
     let key = text.find(KEYS[0]);
     let value = |from: usize| Some(from + text[from..].find(VALUE)? + VALUE.len());
@@ -91,11 +91,11 @@ fn span_of(text: &str, arguments: &Arguments) -> Option<Span> {
         Arguments::Python => key?..value(key?)? + 1,
         Arguments::Gemma => key?..value(key?)? + "<|\"|>".len(),
     };
-    // A template may write anything: what it wrote may end too early, or within a character.
+    // Templates are untrusted: the text may end early, or within a character.
     text.get(span.clone()).map(|_| span)
 }
 
-/// The pieces of a call, with `end` behind it.
+/// The pieces of a call, followed by `end`.
 fn call(text: &str, found: &Found, n: usize, arguments: &Arguments, end: &str) -> Vec<Piece> {
     let before = &text[found.whole.start..found.arguments.start];
     let behind = format!("{}{end}", &text[found.arguments.end..found.whole.end]);
@@ -113,7 +113,7 @@ fn call(text: &str, found: &Found, n: usize, arguments: &Arguments, end: &str) -
     out
 }
 
-/// A text with ids in it.
+/// A text with ids.
 fn pieces(text: &str) -> Vec<Piece> {
     let mut out = Vec::new();
     let mut rest = text;
@@ -126,13 +126,13 @@ fn pieces(text: &str) -> Vec<Piece> {
     out
 }
 
-/// Finds the number of a call: all that its text differs by from the next one's.
+/// Finds the number of a call: the only difference from the next call's text.
 fn number([first, second]: &mut [Vec<Piece>; 2]) {
     let differs = first.iter().zip(second.iter()).position(|(a, b)| a != b);
     let Some(at) = differs else { return };
     let (Piece::Text(a), Piece::Text(b)) = (&first[at], &second[at]) else { return };
     let Some(n) = a.bytes().zip(b.bytes()).position(|(a, b)| a != b) else { return };
-    // The first byte that differs may lie within a character.
+    // The first different byte may be within a character.
     let n = a.floor_char_boundary(n);
     let (Some(digit), Some(next)) = (a[n..].chars().next(), b[n..].chars().next()) else { return };
     let (Some(i), Some(j)) = (digit.to_digit(10), next.to_digit(10)) else { return };
@@ -144,7 +144,7 @@ fn number([first, second]: &mut [Vec<Piece>; 2]) {
     }
 }
 
-/// How many bytes two texts have in common, up to the end of a tag.
+/// Length of the common prefix of two texts, up to the end of a tag.
 fn common_tags(a: &str, b: &str) -> usize {
     let same = a.bytes().zip(b.bytes()).take_while(|(x, y)| x == y).count();
     let same = a.floor_char_boundary(same);
@@ -154,7 +154,7 @@ fn common_tags(a: &str, b: &str) -> usize {
     a[..same].rfind(['>', ']', '}', ')']).map_or(0, |at| at + 1)
 }
 
-/// What stands before each parameter and behind it, read off a text with two.
+/// The text before and after each parameter, from a text with two.
 pub(super) fn around_parameters(two: &str) -> Option<(String, String)> {
     let first = two.find(KEYS[0])?;
     let value = first + two[first..].find(VALUE)? + VALUE.len();
@@ -167,13 +167,13 @@ pub(super) fn around_parameters(two: &str) -> Option<(String, String)> {
         .then(|| (open.to_string(), close.to_string()))
 }
 
-/// What stands between two words.
+/// The text between two words.
 pub(super) fn between<'a>(text: &'a str, first: &str, second: &str) -> Option<&'a str> {
     let from = text.find(first)? + first.len();
     Some(&text[from..from + text[from..].find(second)?])
 }
 
-/// Where the first JSON object in a text that is as asked lies.
+/// The range of the first JSON object in a text that satisfies `is`.
 pub(super) fn json_at(text: &str, is: impl Fn(&Value) -> bool) -> Option<Span> {
     text.match_indices('{').find_map(|(at, _)| {
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
@@ -182,7 +182,7 @@ pub(super) fn json_at(text: &str, is: impl Fn(&Value) -> bool) -> Option<Span> {
     })
 }
 
-/// The tags that a text consists of in front.
+/// The leading tags of a text.
 pub(super) fn first_tags(text: &str) -> impl Iterator<Item = &str> {
     tags(text)
 }

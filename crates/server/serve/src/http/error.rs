@@ -1,4 +1,4 @@
-//! Errors as answers, in the shape of the dialect that the client speaks. Used by all endpoints.
+//! Errors as HTTP responses, in the client's dialect. Used by all endpoints.
 
 use axum::body::Body;
 use axum::extract::Path;
@@ -10,10 +10,10 @@ use octet_api::{ApiError, ErrorKind, anthropic, gemini, ollama, openai, shortene
 
 use crate::ops::Trace;
 
-/// Whose clients an endpoint is for.
+/// The dialect of an endpoint's errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// OpenAI's, and everything of our own.
+    /// OpenAI's, also for Octet's own endpoints.
     OpenAi,
     /// Anthropic's.
     Anthropic,
@@ -24,7 +24,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Told by the path.
+    /// The dialect of a path.
     pub fn of(path: &str) -> Self {
         if path.starts_with("/api/") {
             Self::Ollama
@@ -40,7 +40,7 @@ impl Dialect {
         }
     }
 
-    /// The answer that is this error.
+    /// The response for an error.
     pub fn error(self, error: &ApiError, trace: Option<&Trace>) -> Response {
         let body = match self {
             Self::OpenAi => openai::error::body(error),
@@ -62,7 +62,7 @@ impl Dialect {
     }
 }
 
-/// Why a request is refused, for its line in the log: the code and the field. The message may quote what the client sent, and stays out.
+/// Why a request was refused, for the log: error code and field. The message may quote the client's data, so it is left out.
 fn reason(error: &ApiError) -> String {
     let kind = openai::error::reason(error);
     match &error.param {
@@ -71,7 +71,7 @@ fn reason(error: &ApiError) -> String {
     }
 }
 
-/// Codes of errors that have a status of their own.
+/// Error codes with their own HTTP status.
 pub const UNSUPPORTED_MEDIA_TYPE: &str = "unsupported_media_type";
 /// See [`UNSUPPORTED_MEDIA_TYPE`].
 pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
@@ -84,13 +84,13 @@ fn status(error: &ApiError) -> u16 {
     }
 }
 
-/// A name that is part of the path.
+/// A path parameter.
 pub fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let read = path.map(|Path(name)| name);
     read.map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the path cannot be read: {e}")))
 }
 
-/// An answer of JSON.
+/// A JSON response.
 pub fn json(status: u16, body: impl Into<Body>) -> Response {
     let mut out = Response::new(body.into());
     *out.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -1,6 +1,6 @@
-//! Which paths are of Gemini's API, and what they ask for.
+//! Recognises the paths of Gemini's API and their methods.
 
-/// What can be asked of a model.
+/// The methods of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     Generate,
@@ -10,7 +10,7 @@ pub enum Method {
     BatchEmbed,
 }
 
-/// By their names behind a colon.
+/// Their names after the colon.
 pub const METHODS: [(&str, Method); 5] = [
     ("generateContent", Method::Generate),
     ("streamGenerateContent", Method::Stream),
@@ -19,13 +19,13 @@ pub const METHODS: [(&str, Method); 5] = [
     ("batchEmbedContents", Method::BatchEmbed),
 ];
 
-/// Whether a path is of this dialect.
+/// Whether a path belongs to Gemini's API.
 pub fn is_path(path: &str) -> bool {
     ["/v1beta/", "/v1alpha/", "/gemini/"].iter().any(|p| path.starts_with(p)) && !path.contains("/openai/")
         || path.contains("/models/") && METHODS.iter().any(|(name, _)| of(path).is_some_and(|m| m == *name))
 }
 
-/// What follows the last colon.
+/// The text after the last colon.
 fn of(path: &str) -> Option<&str> {
     path.rsplit_once(':').map(|(_, method)| method)
 }

@@ -1,16 +1,16 @@
-//! Finds the field `model` in a form (`multipart/form-data`, RFC 7578) while it comes. Used for requests that are passed on: only so much is
-//! read before they go on, and the rest is watched, so that no second `model` comes behind the first.
+//! Finds the field `model` in a form (`multipart/form-data`, RFC 7578) while it arrives. Used for requests that are passed through:
+//! they are sent on as soon as the model is known, and the rest is checked so that no second `model` follows.
 
 use std::ops::Range;
 
 use memchr::memmem;
 
-/// Longest headers of a part.
+/// Maximum size of a part's headers.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Longest name of a model.
+/// Maximum length of a model name.
 const NAME_BYTES_MAX: usize = 1 << 10;
 
-/// The boundary that a content type names; `None` where it is no form.
+/// The boundary in a content type; `None` if it is not a form.
 pub fn boundary(content_type: &str) -> Option<String> {
     let mut parts = content_type.split(';');
     let kind = parts.next()?.trim();
@@ -24,27 +24,27 @@ pub fn boundary(content_type: &str) -> Option<String> {
     parts.find_map(named).filter(|b| !b.is_empty() && b.len() <= 70)
 }
 
-/// What a form is at.
+/// The state of the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// The first boundary.
+    /// Before the first boundary.
     Start,
-    /// Behind a boundary.
+    /// After a boundary.
     Boundary,
     Head,
-    /// A part's content; that of `model` begins there in the form.
+    /// In a part's content; for `model`, with its offset in the form.
     Content(Option<u64>),
-    /// Behind the last part.
+    /// After the last part.
     End,
 }
 
-/// Reads a form in pieces.
+/// An incremental reader of a form.
 #[derive(Debug)]
 pub struct ModelFinder {
-    /// What comes before each part but the first.
+    /// The delimiter before each part but the first.
     delimiter: Vec<u8>,
     at: At,
-    /// What has come and is not done with; it begins at `offset` in the form.
+    /// Bytes not yet processed; they begin at `offset` in the form.
     buffer: Vec<u8>,
     offset: u64,
     found: bool,
@@ -57,10 +57,10 @@ impl ModelFinder {
         Self { delimiter, at: At::Start, buffer: Vec::new(), offset: 0, found: false }
     }
 
-    /// Takes the next bytes. Gives where the model's name stands in the form, once that is known.
+    /// Processes the next bytes. Returns the position of the model's name in the form when it is known.
     ///
     /// # Errors
-    /// What is no form, and a second `model`, in words for the client.
+    /// If it is not a valid form, or has a second `model`. The text is for the client.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Range<u64>>, String> {
         self.buffer.extend_from_slice(bytes);
         let mut found = None;
@@ -71,12 +71,12 @@ impl ModelFinder {
         Ok(found)
     }
 
-    /// Whether the last part is over.
+    /// Whether the last part has ended.
     pub fn is_over(&self) -> bool {
         self.at == At::End
     }
 
-    /// How much of the buffer is done with; `None` until more comes.
+    /// How many bytes of the buffer are processed; `None` if more are needed.
     fn step(&mut self, found: &mut Option<Range<u64>>) -> Result<Option<usize>, String> {
         match self.at {
             At::Start => {
@@ -152,7 +152,7 @@ impl ModelFinder {
     }
 }
 
-/// Whether the headers of a part name it `model`, in whatever way a server may read them.
+/// Whether the headers of a part name it `model`, in any way that a server might read them.
 fn is_model(head: &[u8]) -> Result<bool, String> {
     let text = std::str::from_utf8(head).map_err(|_| "the headers of a part are not UTF-8")?;
     let disposition = text.split("\r\n").find_map(|line| {
@@ -178,7 +178,7 @@ fn is_model(head: &[u8]) -> Result<bool, String> {
     }
 }
 
-/// The parameters of a header, cut at semicolons that are in no quotes.
+/// The parameters of a header, split at semicolons outside quotes.
 fn parameters(value: &str) -> Vec<&str> {
     let (mut out, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
     for (i, c) in value.char_indices() {

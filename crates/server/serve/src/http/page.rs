@@ -1,5 +1,5 @@
-//! The pages: a chat for the browser, and the operator's. Their files are built from `web/` and lie in `assets/page/`, compressed; `/` and
-//! `/admin` are their documents, `/page/` has the rest.
+//! The web pages: the chat at `/` and the admin page at `/admin`; `/page/` has their other files. They are built from `web/` and
+//! stored compressed in `assets/page/`.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -28,26 +28,26 @@ type Source = (&'static str, &'static str, &'static [u8], bool);
 
 /// Written by the page's build.
 const SOURCES: &[Source] = include!("../../assets/page/files.in");
-/// Where files other than the document are.
+/// The path of all files but the documents.
 pub const FOLDER: &str = "/page/";
 const DOCUMENT: &str = "index.html";
-/// What the page may do: run and load its own files, and talk to this server. `{}` stands for further servers that its user's tools
-/// may call (`--page-connect`). Only the named makers of HTML may make it, and they clean it.
+/// The chat page's Content-Security-Policy: load its own files and call this server. `{}` stands for further servers for its user's
+/// tools (`--page-connect`). HTML may only be created by the named policies, which sanitise it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data: blob:; \
     connect-src 'self'{}; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types dompurify octet";
 const ADMIN: &str = "admin.html";
-/// What the operator's page may do: the same without anybody else, and it makes no HTML.
+/// The admin page's policy: the same without further servers, and without HTML creation.
 const ADMIN_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// A file as it is sent.
+/// A file as it is sent to clients.
 struct File {
     kind: &'static str,
     stored: &'static [u8],
     is_gzip: bool,
     etag: HeaderValue,
-    /// Decompressed for clients that do not take it as it is stored, when the first of them asks.
+    /// Decompressed at the first request of a client that does not accept gzip.
     plain: OnceLock<bytes::Bytes>,
 }
 
@@ -71,7 +71,7 @@ impl File {
                 return bytes::Bytes::from_static(self.stored);
             }
             let mut out = Vec::new();
-            // Part of the program, and tested to be whole.
+            // Embedded data; a test checks that it decompresses.
             let _ = GzDecoder::new(self.stored).read_to_end(&mut out);
             out.into()
         };
@@ -98,7 +98,7 @@ impl File {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
         headers.insert(ETAG, self.etag.clone());
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-        // Asked again each time, which costs little: a new Octet has new files of the same names.
+        // Browsers revalidate on each request, which is cheap: a new Octet has new files under the same names.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
@@ -123,7 +123,7 @@ pub async fn document(State(app): State<Arc<App>>, request: Request) -> Response
     response
 }
 
-/// `GET /admin`: it asks for the server's own key itself. Where there is none, the page could not keep anybody out.
+/// `GET /admin`: the page asks for the server's own key. Without such a key there is no page, as nothing would protect it.
 pub async fn admin(State(app): State<Arc<App>>, request: Request) -> Response {
     if app.gateway().is_none_or(|g| g.is_open()) {
         let what = "there is no admin page here: it needs a router with a key of its own (octet serve --config FILE, with \

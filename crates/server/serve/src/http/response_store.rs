@@ -1,4 +1,4 @@
-//! Responses that clients asked to keep (`store`), in memory, the oldest out first. Used by `responses`.
+//! Responses that clients asked to store (`store`), in memory, the oldest evicted first. Used by `responses`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,26 +7,26 @@ use octet_api::core::Message;
 
 use crate::gateway::Caller;
 
-/// Most responses.
+/// Maximum number of responses.
 const KEPT_MAX: usize = 512;
-/// Most bytes of all of them, about.
+/// Approximate maximum size of all of them in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// One response.
+/// A stored response.
 #[derive(Debug)]
 pub struct KeptResponse {
     id: String,
-    /// The virtual key that asked for it, if one did: nobody else with such a key gets to see it.
+    /// The virtual key of its client; other keys cannot see it.
     owner: Option<Arc<str>>,
-    /// The conversation so far, which a later request goes on with.
+    /// The conversation so far, which a later request continues.
     pub conversation: Vec<Message>,
-    /// The answer as it was given.
+    /// The answer as it was sent.
     pub body: Vec<u8>,
-    /// What both take, about.
+    /// Approximate size of both in bytes.
     pub bytes: usize,
 }
 
-/// All responses.
+/// All stored responses.
 #[derive(Debug, Default)]
 pub struct ResponseStore(Mutex<VecDeque<Arc<KeptResponse>>>);
 
@@ -35,9 +35,9 @@ impl ResponseStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a response by its answer's id, for whoever asked for it.
+    /// Stores a response under its answer's id, for its client.
     pub fn put(&self, id: &str, owner: Option<&Arc<str>>, conversation: Vec<Message>, body: Vec<u8>) {
-        // Debug text is no less than what it shows takes.
+        // The debug text is at least as long as the data it shows.
         let bytes = body.len() + conversation.iter().map(|m| format!("{m:?}").len()).sum::<usize>();
         if bytes > KEPT_BYTES_MAX {
             return;
@@ -55,12 +55,12 @@ impl ResponseStore {
         }
     }
 
-    /// A response by its id as clients know it, if `caller` may see it.
+    /// A response by id, if `caller` may see it.
     pub fn get(&self, id: &str, caller: &Caller) -> Option<Arc<KeptResponse>> {
         self.lock().iter().find(|r| r.is(id, caller)).cloned()
     }
 
-    /// Forgets one; false if there was none that `caller` may see.
+    /// Deletes a response; false if there is none that `caller` may see.
     pub fn remove(&self, id: &str, caller: &Caller) -> bool {
         let mut all = self.lock();
         let before = all.len();
@@ -70,7 +70,7 @@ impl ResponseStore {
 }
 
 impl KeptResponse {
-    /// Whether this is the response of that id, and one that `caller` may see.
+    /// Whether this response has that id and `caller` may see it.
     fn is(&self, id: &str, caller: &Caller) -> bool {
         let is_theirs = match caller {
             Caller::Trusted => true,

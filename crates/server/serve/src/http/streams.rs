@@ -1,5 +1,5 @@
-//! Streams that outlive their connection. A client names its stream in the header `x-octet-stream`; until it is forgotten, `GET
-//! /streams/{id}` reads it from its beginning, and goes on as the answer does. Used by `openai`, for the page, which survives a reload so.
+//! Streams that survive their connection. A client names its stream in the header `x-octet-stream`; `GET /streams/{id}` then reads it
+//! from the beginning and follows it to its end. Used by `openai` for the chat page, which can be reloaded during an answer.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::gateway::Caller;
 use crate::streams::NAME;
 
-/// Characters of a name: too many to guess, and few enough to keep.
+/// Length of a name: long enough that it cannot be guessed.
 const NAME_CHARS: std::ops::RangeInclusive<usize> = 16..=64;
 
 /// The name that a request gives its stream.
@@ -28,7 +28,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Reads the header, if there is one.
+    /// Reads the header, if present.
     pub fn of(c: &Call) -> Result<Option<Self>, ApiError> {
         let Some(value) = c.headers.get(NAME) else { return Ok(None) };
         let id = value.to_str().unwrap_or_default();
@@ -39,7 +39,7 @@ impl Named {
         Ok(Some(Self { app: Arc::clone(&c.app), id: id.into(), caller: c.caller.clone() }))
     }
 
-    /// Keeps the stream of a response; one that is no stream stays as it is.
+    /// Keeps the stream of a response; other responses are returned as they are.
     pub fn keep(self, response: Response) -> Result<Response, ApiError> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
         if !kind.starts_with(SSE) {
@@ -67,7 +67,7 @@ pub async fn get(
     }
 }
 
-/// `DELETE /streams/{id}`: ends the answer. What came of it can still be read.
+/// `DELETE /streams/{id}`: cancels the answer. The part that exists can still be read.
 pub async fn stop(
     State(app): State<Arc<App>>,
     id: Result<Path<String>, PathRejection>,

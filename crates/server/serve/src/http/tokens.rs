@@ -1,4 +1,4 @@
-//! Texts and tokens: `/tokenize`, `/detokenize`, `/apply-template`, as llama.cpp's and vLLM's clients know them.
+//! Tokens of texts: `/tokenize`, `/detokenize`, `/apply-template`, as in llama.cpp and vLLM.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,18 +21,18 @@ use crate::memory_budget::MemoryPermit;
 use crate::models::Lease;
 use crate::pipeline::{Job, Purpose, acquire, chat_prompt, text_tokens};
 
-/// Whether a client may use a model.
+/// Refuses a model that a client may not use.
 pub fn permit(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
     app.gateway().map_or(Ok(()), |gateway| gateway.permit(caller, gateway.name(name)))
 }
 
-/// The model that a client asks for, if it may use it.
+/// Leases the model that a client names, if it may use it.
 async fn lease(app: &Arc<App>, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
     permit(app, caller, name)?;
     acquire(app, name, None, None).await
 }
 
-/// These count, whatever they are asked for.
+/// All of these endpoints only count.
 fn job(gone: &AtomicBool) -> Job<'_> {
     Job { purpose: Purpose::Count, gone }
 }
@@ -114,7 +114,7 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
     .await
 }
 
-/// `POST /v1/chat/completions/input_tokens`: how many tokens the prompt of a chat request has.
+/// `POST /v1/chat/completions/input_tokens`: the number of prompt tokens of a chat request.
 pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let default = c.app.default_name(&c.caller);
@@ -130,7 +130,7 @@ pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Respon
     .await
 }
 
-/// How many tokens the prompt of a conversation has, where there is no router.
+/// The number of prompt tokens of a conversation, without a router.
 pub async fn count_prompt(
     app: &Arc<App>,
     asked: GenerateRequest,
@@ -143,7 +143,7 @@ pub async fn count_prompt(
     app.blocking_pool.run_unqueued(share, count).await
 }
 
-/// What counts of a chat request here.
+/// The part of a chat request that affects the count.
 fn conversation(asked: GenerateRequest) -> Result<Chat, ApiError> {
     match asked.input {
         Input::Chat(chat) => Ok(chat),

@@ -1,4 +1,4 @@
-//! A model in memory: its engine, and what makes prompts for it and reads its answers. Made by the registry.
+//! A loaded model: its engine, template, tokenizer and answer format. Created by the registry.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,7 +18,7 @@ use super::spec::{BoxError, ModelSpec};
 use super::tool_prefixes::ToolPrefixes;
 use super::tools::Tools;
 
-/// How far a model is loaded.
+/// The progress of loading a model.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -38,23 +38,23 @@ impl Progress {
     }
 }
 
-/// A model in memory.
+/// A loaded model.
 pub struct Loaded {
     /// Its engine.
     pub handle: Handle,
-    /// Its chat template, or why there is none.
+    /// Its chat template, or why it has none.
     pub template: Result<ChatTemplate, String>,
-    /// How its answers are read.
+    /// How its answers are parsed.
     pub format: Format,
-    /// How tools reach it.
+    /// How tools are presented to it.
     pub tools: Tools,
-    /// Which roles its template takes.
+    /// The roles that its template accepts.
     pub roles: Roles,
-    /// Variables of the template, where a request does not set them.
+    /// Default variables of the template.
     pub template_kwargs: Map<String, Value>,
-    /// The prompt for a query and a document, with `{query}` and `{document}` in it, where the model's file has one.
+    /// The prompt for reranking, with `{query}` and `{document}` in it, if the model's file has one.
     pub rerank_template: Option<String>,
-    /// Longest answer, where a request does not say.
+    /// Default maximum length of an answer.
     pub predict: Option<u32>,
     /// The token that ends reasoning.
     pub think_end: Option<u32>,
@@ -64,15 +64,15 @@ pub struct Loaded {
     pub load_time: Duration,
     vocabulary: OnceLock<Result<Arc<Vocabulary>, String>>,
     grammars: Mutex<Vec<(Constraint, Grammar)>>,
-    /// Beginnings of prompts that have tools.
+    /// Prompt beginnings with tools, for reuse.
     pub tool_prefixes: ToolPrefixes,
 }
 
-/// Compiled constraints that are kept for the next request with the same.
+/// Number of compiled constraints that are kept for reuse.
 const GRAMMARS_MAX: usize = 16;
 
 impl Loaded {
-    /// Loads a model. Takes its time, on a thread of its own.
+    /// Loads a model. Blocking; runs on its own thread.
     pub(crate) fn open(spec: &ModelSpec, progress: &Arc<Progress>) -> Result<Self, BoxError> {
         let began = Instant::now();
         let file = (spec.open)()?;
@@ -125,7 +125,7 @@ impl Loaded {
         })
     }
 
-    /// Whether the beginning of a call distinguishes it from text.
+    /// Whether a token distinguishes the beginning of a tool call from text.
     pub fn tells_calls(&self) -> bool {
         let by_place = match &self.format.tools {
             ToolSyntax::Native(syntax) => syntax.at_start(),
@@ -148,8 +148,8 @@ impl Loaded {
         built.as_ref().map_err(|e| octet_grammar::Error::Vocabulary(e.clone()))
     }
 
-    /// A matcher of a constraint. Compiles it, if that was not done for an earlier request: some milliseconds, at worst seconds.
-    /// With it comes what of the constraint it does not enforce.
+    /// A matcher for a constraint. Compiles it unless cached: milliseconds, at worst seconds. Also returns the parts of the constraint
+    /// that are not enforced.
     pub fn matcher(&self, constraint: &Constraint) -> Result<(Matcher, Vec<String>), octet_grammar::Error> {
         let lock = || self.grammars.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = lock();
@@ -177,7 +177,7 @@ impl std::fmt::Debug for Loaded {
     }
 }
 
-/// The keys that a chat template is made from: the file itself goes to the engine.
+/// The metadata keys that a chat template needs: the file itself moves to the engine.
 fn template_metadata(metadata: &Metadata) -> Metadata {
     let mut out = Metadata::new(metadata.file());
     let ids = ["bos", "eos", "padding", "unknown"].map(|n| format!("tokenizer.ggml.{n}_token_id"));

@@ -1,15 +1,15 @@
-//! Which model a name means. Used by the registry.
+//! Resolves model names. Used by the registry.
 
 use std::collections::HashMap;
 
-/// Finds a model by name. Ollama's clients add a tag. A name with `*` stands for all that it matches, the longest such first.
+/// Finds a model by name. A tag that Ollama's clients add is ignored. A name with `*` is a pattern; the longest match wins.
 pub fn find(names: &HashMap<String, usize>, name: &str) -> Option<usize> {
     let exact = names.get(name).or_else(|| names.get(name.strip_suffix(":latest")?));
     let matching = || names.iter().filter(|(p, _)| matches(p, name)).max_by_key(|(p, _)| (p.len(), *p));
     exact.or_else(|| matching().map(|(_, index)| index)).copied()
 }
 
-/// Whether a name is one that a pattern stands for: each `*` is any text.
+/// Whether a pattern matches a name: each `*` matches any text.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return false };
     let (mut rest, Some(mut name)) = (rest, name.strip_prefix(first)) else { return false };

@@ -1,14 +1,14 @@
-//! Which roles a chat template takes, found by rendering: templates refuse what they do not know in their own words, or drop it without any. Called
-//! when a model is loaded.
+//! The roles that a chat template accepts, found by rendering: templates reject unknown roles with their own errors, or drop them
+//! silently. Called when a model is loaded.
 
 use octet_api::core::{Roles, SystemPlace};
 use octet_engine::template::{ChatInput, ChatTemplate};
 use serde_json::{Map, Value, json};
 
-/// Instructions that no template has of its own.
+/// Instructions that no template contains.
 const PROBE: &str = "octet-probe-instructions";
 
-/// What the template takes. One that refuses the simplest conversation is left to say why at the first request.
+/// The roles that a template accepts. If it rejects the simplest conversation, the first request reports why.
 pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>) -> Roles {
     let render = |roles: &[&str]| {
         let message = |role: &&str| {

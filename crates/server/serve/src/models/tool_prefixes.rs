@@ -1,29 +1,29 @@
-//! Beginnings of prompts up to the end of their tools, as tokens, so that long lists of tools are tokenized once more only where
-//! they are new. Kept by a loaded model, used by the pipeline.
+//! Tokenized prompt beginnings up to the end of their tools, so that a long list of tools is tokenized only when it changes. Kept by a
+//! loaded model, used by the pipeline.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
-/// Most of them.
+/// Maximum number of entries.
 const HEADS_MAX: usize = 8;
 
-/// The last ones, the latest last.
+/// The most recent ones, the latest last.
 #[derive(Debug, Default)]
 pub struct ToolPrefixes(Mutex<Vec<Head>>);
 
 #[derive(Debug)]
 struct Head {
-    /// A prompt with other tools may begin with the same text.
+    /// A hash of the tools: prompts with other tools may begin with the same text.
     tools: u64,
     text: Box<str>,
     tokens: Arc<[u32]>,
 }
 
 impl ToolPrefixes {
-    /// The tokens of a prompt that has these tools, and begins like `text` up to their end; `make` makes such a prompt, as text and
-    /// tokens, if there was none.
+    /// The tokens of a prompt with these tools that begins like `text` up to their end. If there is none, `make` renders and tokenizes
+    /// such a prompt.
     pub fn find(
         &self,
         tools: &[Value],

@@ -1,5 +1,4 @@
-//! One line for each request, when its answer is over: who asked for what, and how fast it went. Written through `tracing`; the
-//! figures are filled in by the pipeline.
+//! The access log: one line for each request when its answer is complete, with figures from the pipeline. Written through `tracing`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,41 +12,41 @@ use octet_config::printable;
 
 use crate::observed::observed;
 
-/// What the pipeline knows of a request.
+/// Figures of a request, filled in by the pipeline.
 #[derive(Debug, Clone, Default)]
 pub struct Figures {
     /// The model's name.
     pub model: String,
-    /// To the first token.
+    /// Time to the first token.
     pub ttft: Option<Duration>,
-    /// Tokens a second after that.
+    /// Tokens per second after that.
     pub rate: Option<f64>,
-    /// Tokens of the prompt that came from the cache.
+    /// Prompt tokens from the cache.
     pub cached: u64,
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub prompt: u64,
-    /// Tokens of the answer.
+    /// Answer tokens.
     pub completion: u64,
-    /// How it was routed, where it was.
+    /// The route, if the router answered.
     pub route: Option<String>,
-    /// What went wrong after the answer had begun.
+    /// An error after the answer had begun.
     pub error: Option<String>,
-    /// Why the request was refused: its error code, and the field.
+    /// Why the request was refused: error code and field.
     pub refused: Option<String>,
 }
 
-/// A request's name and figures, which its handlers find among its extensions.
+/// A request's id and figures, an extension of the request.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// Names the request in logs, errors and answers.
+    /// The request id in logs, errors and answers.
     pub id: Arc<str>,
     figures: Arc<Mutex<Figures>>,
-    /// When it came.
+    /// When the request arrived.
     pub began: Instant,
 }
 
 impl Default for Trace {
-    /// A new name. Only that: it is nobody's secret, so that the system need not be asked for chance with every request.
+    /// A new id. It need not be secret, so no system call for randomness is made for each request.
     fn default() -> Self {
         let id = format!("req_{:032x}", fastrand::u128(..));
         Self { id: id.into(), figures: Arc::default(), began: Instant::now() }
@@ -61,12 +60,12 @@ impl Trace {
     }
 }
 
-/// The line, written when it is dropped.
+/// The log line, written when dropped.
 struct Line {
     trace: Trace,
     method: String,
     path: String,
-    /// `None` as long as there is no answer.
+    /// `None` before there is an answer.
     status: Option<u16>,
     complete: bool,
 }
@@ -77,11 +76,11 @@ impl Line {
     }
 }
 
-/// Asked again and again by monitors and the pages: their lines would hide the others, and are only written with `--verbose`.
+/// Polled by monitors and the pages: logged only with `--verbose`, as they would hide other lines.
 const WATCHING: &[&str] =
     &["/health", "/v1/health", "/ready", "/metrics", "/metrics/history", "/props", "/experts"];
 
-/// What nginx calls a client that went away.
+/// nginx's status for a client that disconnected.
 const CLIENT_GONE: u16 = 499;
 
 impl Drop for Line {
@@ -104,7 +103,7 @@ impl Drop for Line {
         let rate = f.rate.map_or(String::new(), |r| format!(" {r:.1} tok/s"));
         let route = f.route.as_ref().map_or(String::new(), |r| format!(" route={r}"));
         let (cached, prompt, completion) = (f.cached, f.prompt, f.completion);
-        // Where names have stars, clients say what stands for them.
+        // With wildcard names, this text comes from clients.
         let model = printable(&f.model);
         tracing::info!(
             target: "octet_serve::access",
@@ -113,7 +112,7 @@ impl Drop for Line {
     }
 }
 
-/// Around all endpoints: names each request, and writes its line when the last byte of its `answer` is out or the client is gone.
+/// Middleware: gives each request an id, and writes its line when the last byte of the answer is sent or the client disconnects.
 pub async fn log<F: Future<Output = Response>>(
     mut request: Request,
     answer: impl FnOnce(Request) -> F,
@@ -130,7 +129,7 @@ pub async fn log<F: Future<Output = Response>>(
     request.extensions_mut().insert(trace);
     let mut response = answer(request).await;
     line.status = Some(response.status().as_u16());
-    // Nobody asks for the body of these.
+    // These have no body to observe.
     line.complete = line.method == "HEAD" || response.body().is_end_stream();
     if let Ok(id) = id {
         response.headers_mut().insert("x-request-id", id);

@@ -1,5 +1,5 @@
-//! Which experts were used: all of it as JSON, for `GET /experts` and `octet perplexity --experts`, and a few figures a layer
-//! as metrics: one for each expert of a large model would be ten thousand.
+//! Expert usage: complete as JSON for `GET /experts` and `octet perplexity --experts`, and a few figures per layer as metrics: one
+//! metric per expert of a large model would be ten thousand.
 
 use std::sync::atomic::AtomicU64;
 
@@ -36,7 +36,7 @@ pub struct ExpertMetrics {
 }
 
 impl ExpertMetrics {
-    /// Makes them part of what is exposed.
+    /// Registers the metrics.
     pub fn new(exposed: &mut Exposed) -> Self {
         let new = Self::default();
         exposed.register(
@@ -52,7 +52,7 @@ impl ExpertMetrics {
         new
     }
 
-    /// Shows what a model has counted.
+    /// Updates them with a model's counts.
     pub fn show(&self, model_name: &str, usage: &ExpertUsage) {
         for l in &usage.layers {
             let (model_name, layer) = (model_name.to_string(), l.layer as u64);
@@ -65,14 +65,14 @@ impl ExpertMetrics {
     }
 }
 
-/// Numbers of a layer's experts, ascending.
+/// Numbers of a layer's experts whose share is reported, ascending.
 fn parts(layer: &LayerUsage) -> Vec<usize> {
     let mut parts = PARTS.map(|part| (layer.tokens.len() / part).max(1)).to_vec();
     parts.dedup();
     parts
 }
 
-/// All that was counted.
+/// All counts as JSON.
 pub fn experts_json(usage: &ExpertUsage) -> Value {
     let all = usage.experts() * usage.layers.len();
     let covered = |percent: &usize| {

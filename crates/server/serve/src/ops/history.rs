@@ -1,16 +1,16 @@
-//! An hour of a few metrics of each model, a sample every ten seconds, so that a page that is opened later sees what was before. Filled by a
-//! task of `server`, read by `http::status`.
+//! Some metrics of each model over the last hour, sampled every ten seconds, so that a page shows the past when it is opened. Filled
+//! by a task of `server`, read by `http::status`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-/// Between two samples.
+/// Sampling interval.
 pub const INTERVAL: Duration = Duration::from_secs(10);
-/// Samples of an hour.
+/// Number of samples in an hour.
 const SAMPLES: usize = 360;
-/// What is kept, by the names in `/metrics`.
+/// The sampled metrics, by their names in `/metrics`.
 pub const SERIES: [&str; 16] = [
     "vllm:generation_tokens_total",
     "octet:prompt_tokens_computed_total",
@@ -30,23 +30,23 @@ pub const SERIES: [&str; 16] = [
     "process_resident_memory_bytes",
 ];
 
-/// What [`SERIES`] were at one moment.
+/// One sample: the values of [`SERIES`].
 pub type Values = [f64; SERIES.len()];
 
-/// The samples of one model: a ring of a fixed size.
+/// The samples of one model, a ring buffer.
 #[derive(Debug)]
 struct Ring {
     samples: Vec<(Instant, Values)>,
-    /// Where the next one goes when it is full.
+    /// The next position to overwrite when it is full.
     next: usize,
 }
 
-/// The samples of all models, by their number.
+/// The samples of all models, by index.
 #[derive(Debug, Default)]
 pub struct History(Mutex<Vec<Ring>>);
 
 impl History {
-    /// Keeps a sample of the `index`th model. The oldest makes way.
+    /// Adds a sample of the `index`th model, replacing the oldest when full.
     pub fn push(&self, index: usize, at: Instant, values: Values) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while all.len() <= index {
@@ -61,7 +61,7 @@ impl History {
         }
     }
 
-    /// The samples of the `index`th model, the oldest first: how long ago each was taken, in seconds, and the values of each series.
+    /// The samples of the `index`th model, the oldest first: age in seconds, and the values of each series.
     pub fn json(&self, index: usize, now: Instant) -> Value {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let samples: Vec<&(Instant, Values)> = match all.get(index) {

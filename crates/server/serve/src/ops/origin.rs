@@ -1,22 +1,22 @@
-//! Web pages that make a browser send requests here. Checked by a middleware.
+//! Protection against web pages that make a browser send requests here. Checked by a middleware.
 //!
-//! A server on one's own machine needs no key, but every page that is open in a browser there can reach it: by its address, which
-//! CORS guards against, or by a name of its own that it lets point here (DNS rebinding), which CORS does not.
+//! A server on the user's own machine needs no key, but every page open in a browser there can reach it: by its address, which CORS
+//! prevents, or by a domain name that resolves to it (DNS rebinding), which CORS does not.
 
 use std::net::IpAddr;
 
 use hyper::HeaderMap;
 use hyper::header::{HOST, ORIGIN};
 
-/// Whether a request comes from a page that has no business here. `allowed` are the origins that the user names; `local` where the
-/// server listens to its own machine only, so that its name can be nothing but this machine's.
+/// Whether a request comes from a page that may not use the server. `allowed` are the configured origins; `local` is true if the
+/// server listens on the loopback interface only, so that its host name must be this machine's.
 pub fn is_foreign(headers: &HeaderMap, allowed: &[String], local: bool) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return false };
     let Ok(origin) = origin.to_str() else { return true };
     if allowed.iter().any(|a| a == "*" || a == origin) {
         return false;
     }
-    // Programs that are made like pages have schemes of their own.
+    // Desktop programs built from web pages have their own URL schemes.
     let Some((scheme, rest)) = origin.split_once("://") else { return true };
     if !matches!(scheme, "http" | "https") {
         return false;
@@ -33,7 +33,7 @@ fn host(authority: &str) -> &str {
     }
 }
 
-/// Names that nobody else can have.
+/// Host names that always mean this machine.
 fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok()
 }

@@ -19,7 +19,7 @@ struct Position {
     position: u64,
 }
 
-/// The metrics. A model that is loaded anew counts from 0, as if the server had been started anew.
+/// The metrics. Reloading a model resets its counters, like a restart of the server.
 #[derive(Default)]
 pub struct SpeculationMetrics {
     drafts: Family<Model, Counter>,
@@ -29,7 +29,7 @@ pub struct SpeculationMetrics {
 }
 
 impl SpeculationMetrics {
-    /// Makes them part of what is exposed.
+    /// Registers the metrics.
     pub fn new(exposed: &mut Exposed) -> Self {
         let new = Self::default();
         let mut count = |name: &str, help: &str, family: &Family<Model, Counter>| {
@@ -46,14 +46,14 @@ impl SpeculationMetrics {
         new
     }
 
-    /// Shows what a model has counted.
+    /// Updates them with a model's counts.
     pub fn show(&self, model_name: &str, stats: &Stats) {
         let model = Model { model_name: model_name.into() };
         let set = |counter: &Counter, n: u64| counter.inner().store(n, Ordering::Relaxed);
         set(&self.drafts.get_or_create(&model), stats.drafts);
         set(&self.drafted.get_or_create(&model), stats.drafted);
         set(&self.accepted.get_or_create(&model), stats.accepted);
-        // The first place is there from the start: a counter that appears later breaks a dashboard's rate.
+        // The first position exists from the start: a counter that appears later breaks a dashboard's rate.
         let used = stats.accepted_at.iter().rposition(|n| *n > 0).map_or(1, |last| last + 1);
         for (i, n) in stats.accepted_at.iter().take(used).enumerate() {
             let at = Position { model_name: model_name.into(), position: i as u64 };

@@ -1,4 +1,4 @@
-//! What a request says about its answer's form, as a constraint that the engine follows. Called by `plan`.
+//! Builds the constraint that the engine enforces from a request's response format and tools. Called by `plan`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use serde_json::Value;
 use super::prompt::unable;
 use crate::models::Loaded;
 
-/// When constraints that are being compiled now are surely done or given up.
+/// `Retry-After` while other constraints are being compiled.
 const RETRY_S: u64 = 5;
 
-/// What answers have to follow.
+/// The constraint on answers.
 #[derive(Default)]
 pub struct Form {
     /// The constraint, if there is one.
     pub follow: Option<Box<dyn Follow>>,
-    /// What was asked for and is not enforced: parts of schemas that no grammar can hold.
+    /// Requested parts that are not enforced: parts of schemas that no grammar can express.
     pub unenforced: Vec<String>,
-    /// The field that asks for it.
+    /// The request field that asks for it.
     pub param: Option<String>,
 }
 
-/// The form of the answers to `request`. `in_reasoning` where they begin with reasoning.
+/// The constraint for the answers to `request`. `in_reasoning` is true if they begin with reasoning.
 pub fn constraint(
     model: &Loaded,
     name: &str,
@@ -86,7 +86,7 @@ fn response_format(format: &ResponseFormat) -> Option<GrammarSpec> {
     })
 }
 
-/// What tools demand of the answer's form; with a form that is demanded otherwise (`formatted`) a call is the alternative.
+/// The part of the constraint that tools require; with a response format (`formatted`), a call is the alternative to it.
 fn tool_calls(
     model: &Loaded,
     name: &str,
@@ -117,7 +117,7 @@ fn tool_calls(
         ToolChoice::Named(name) => ToolMode::Named(name.clone()),
         ToolChoice::Required => ToolMode::Required,
         ToolChoice::Auto if formatted => ToolMode::Required,
-        // The token that begins a call distinguishes it from text.
+        // A token distinguishes the beginning of a call from text.
         ToolChoice::Auto if strict && !model.tells_calls() => {
             unenforced.push(
                 "'strict': the model has no token that begins calls, so calls among text are not enforced"
@@ -125,7 +125,7 @@ fn tool_calls(
             );
             return Ok(None);
         }
-        // The model is free, unless a call of its own accord has to be valid to the letter.
+        // Free text is allowed, but each call must be valid.
         ToolChoice::Auto if strict => ToolMode::Auto,
         ToolChoice::Auto | ToolChoice::None => return Ok(None),
     };
@@ -147,24 +147,24 @@ fn refused(param: &str, e: &Error) -> ApiError {
     }
 }
 
-/// Matchers of which an answer follows one. All of them, as long as they allow what comes.
+/// Matchers of which an answer must match one. A matcher is dropped when it does not allow the next token.
 #[derive(Clone)]
 struct Alternatives {
     matchers: Vec<Matcher>,
-    /// Room for the mask of one.
+    /// Buffer for one mask.
     bits: Vec<u32>,
-    /// The last tokens of the answer so far, to say where it could not go on.
+    /// The last tokens of the answer, for error messages.
     last: VecDeque<u32>,
     tokenizer: Arc<Tokenizer>,
 }
 
-/// Tokens that are shown of an answer that cannot go on, and characters.
+/// Number of tokens, and of characters, that an error message shows.
 const LAST_TOKENS: usize = 16;
 /// See [`LAST_TOKENS`].
 const LAST_CHARS: usize = 60;
 
 impl Alternatives {
-    /// Why the answer cannot go on, and where.
+    /// The error if no token is allowed: why, and where.
     fn stuck(&self, why: &str) -> String {
         let last: Vec<u32> = self.last.iter().copied().collect();
         let text = decode(&self.tokenizer, &last, ControlTokens::Show);
@@ -208,7 +208,7 @@ impl Follow for Alternatives {
     }
 
     fn forced(&mut self, most: usize, forced: &mut Vec<u32>) {
-        // Of several grammars that are still possible each may force something else.
+        // With several possible grammars, each may force another token.
         if let [only] = &mut self.matchers[..] {
             forced.extend(only.forced().into_iter().take(most));
         }

@@ -1,4 +1,4 @@
-//! Texts to vectors. Called by the endpoints for embeddings.
+//! Embeddings. Called by the endpoints for embeddings.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::models::Lease;
 use crate::ops::Trace;
 
-/// The vectors of a request's texts by the model of that index, of length 1 unless `raw`.
+/// The vectors of a request's texts by the model of that index, normalised to length 1 unless `raw`.
 pub async fn embed(
     app: &Arc<App>,
     trace: &Trace,
@@ -32,7 +32,7 @@ pub async fn embed(
         ..Embeddings::default()
     };
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
-    // One after the other: a list of thousands leaves room for others.
+    // One text at a time: a list of thousands must not block other requests.
     for i in 0..request.inputs.len() {
         let vector = one(app, &lease, &request, i, pooling);
         let (tokens, mut vector) = match deadline {
@@ -53,7 +53,7 @@ pub async fn embed(
     Ok(out)
 }
 
-/// The tokens of one text, and its vector.
+/// Number of tokens and vector of one text.
 async fn one(
     app: &Arc<App>,
     lease: &Lease,
@@ -64,7 +64,7 @@ async fn one(
     let place = loop {
         match lease.model().handle.reserve() {
             Ok(place) => break place,
-            // It was taken up to here: the rest waits for its turn.
+            // The request was accepted before, so later texts wait for room.
             Err(SubmitError::QueueFull { .. }) if i > 0 => tokio::time::sleep(QUEUE_PAUSE).await,
             Err(e) => return Err(submit_error(&e)),
         }

@@ -1,12 +1,12 @@
-//! Why a request was refused or not finished, for its client. Used by `run`, `embed`, `rerank`, and by those who look models up.
+//! The API errors of the pipeline. Used by `run`, `embed`, `rerank` and by code that resolves model names.
 
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_engine::engine::SubmitError;
 
-/// When one may that came while the server shuts down: another has taken its place by then.
+/// `Retry-After` during shutdown: by then another server may have taken over.
 const RETRY_DRAINING_S: u64 = 5;
 
-/// There is no such model.
+/// The model does not exist.
 pub fn unknown(name: &str, known: &str) -> ApiError {
     let what = format!("there is no model '{}' here; there are: {known}", shortened(name));
     ApiError {
@@ -16,18 +16,18 @@ pub fn unknown(name: &str, known: &str) -> ApiError {
     }
 }
 
-/// No model is named, and there are several.
+/// The request names no model, and there are several.
 pub fn unnamed(known: &str) -> ApiError {
     ApiError::invalid("model", format!("'model' is missing, and there is more than one: {known}"))
 }
 
-/// The server shuts down.
+/// The server is shutting down.
 pub fn draining() -> ApiError {
     let what = "the server is shutting down";
     ApiError { retry_after_s: Some(RETRY_DRAINING_S), ..ApiError::new(ErrorKind::Overloaded, what) }
 }
 
-/// Why a request was not taken, for its client.
+/// The error for a request that the engine refused.
 pub fn submit_error(e: &SubmitError) -> ApiError {
     match e {
         SubmitError::QueueFull { retry_after } => ApiError {
@@ -40,22 +40,22 @@ pub fn submit_error(e: &SubmitError) -> ApiError {
     }
 }
 
-/// Why a request was not finished, for its client.
+/// The error for a request that the engine could not finish.
 pub fn engine_error(e: &octet_engine::Error) -> ApiError {
     match e {
         octet_engine::Error::Stopped => draining(),
-        // A grammar that leads nowhere, or is too much work: the client's to mend.
+        // A grammar that cannot match, or is too complex: a client error.
         octet_engine::Error::Constraint(why) => ApiError::new(ErrorKind::InvalidRequest, why.clone()),
         other => internal(&other.to_string()),
     }
 }
 
-/// Something went wrong that is not the client's fault.
+/// A server error.
 pub fn internal(what: &str) -> ApiError {
     ApiError::new(ErrorKind::Internal, what)
 }
 
-/// It took too long.
+/// The request took too long.
 pub fn timeout() -> ApiError {
     ApiError::new(
         ErrorKind::Timeout,

@@ -1,4 +1,4 @@
-//! From a request in no dialect to the events of its answer. Called by `http`; knows the engine, and no dialect.
+//! From a request in neutral form to the events of its answer. Called by `http`; independent of API dialects.
 
 mod answer;
 mod blocking_pool;

@@ -1,5 +1,5 @@
-//! From a request to what the engine is asked, one engine request a prompt, and how its answers are read. Called by `run` on a
-//! thread that may take its time: templates, tokenizers and grammars do.
+//! Turns a request into engine requests, one per prompt, and chooses how answers are parsed. Called by `run` on a blocking thread:
+//! templates, tokenizers and grammars take time.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,52 +17,52 @@ use super::prompt::{self, Job, Purpose, Rendered, effort_budget};
 use super::sampling::{sampling, settings};
 use crate::models::Loaded;
 
-/// What the engine is asked, and how its answers are read.
+/// The engine requests, and how their answers are parsed.
 pub struct Plan {
     /// One for each prompt.
     pub requests: Vec<Request>,
-    /// Text and tokens of the prompts, where the answer repeats them.
+    /// Texts and tokens of the prompts, if the answer repeats them.
     pub echo: Vec<(String, Vec<u32>)>,
-    /// Of all prompts.
+    /// Tokens of all prompts.
     pub prompt_tokens: usize,
-    /// How a conversation's answers are read; `None` leaves text as it is.
+    /// How a conversation's answers are parsed; `None` returns plain text.
     pub reader: Option<Reader>,
-    /// What of the answers' form was asked for and is not enforced.
+    /// Requested parts of the format that are not enforced.
     pub unenforced: Vec<String>,
-    /// The field that asks for that form.
+    /// The request field that asks for the format.
     pub form: Option<String>,
-    /// The prompts and settings as they are applied, where the client wants to know.
+    /// The prompts and settings as applied, if the client wants them.
     pub applied: Option<Box<Applied>>,
 }
 
-/// How answers are read.
+/// How answers are parsed.
 #[derive(Clone)]
 pub struct Reader {
     /// The syntax.
     pub format: Format,
-    /// Where they begin.
+    /// Whether they begin within reasoning.
     pub start: Start,
-    /// What may be called.
+    /// The tools that may be called.
     pub tools: Arc<[Tool]>,
-    /// Where reasoning goes, and how many calls there may be.
+    /// Where reasoning is sent, and the maximum number of calls.
     pub options: Options,
-    /// Where the answer ends with its first call: the stop text of ours that ends it, and what of that belongs to the call.
+    /// If the answer ends with its first call: the stop text that ends it, and the part of that text that belongs to the call.
     pub single_call: Option<(String, String)>,
 }
 
-/// What the model is made to say where it has thought for as long as it may.
+/// The text that the model is made to write when its thinking budget is used up.
 const THOUGHT_ENOUGH: &str = "\n\nThat is as long as I can think about it. I answer now.";
 
 /// Settings of the server.
 #[derive(Debug, Clone, Copy)]
 pub struct Defaults {
-    /// Where reasoning goes.
+    /// Where reasoning is sent.
     pub reasoning: ReasoningFormat,
-    /// Say where prompts left the cache.
+    /// Report why prompts were not in the cache.
     pub explain_miss: bool,
 }
 
-/// The prompts of a request. `gone` is set where its client is.
+/// Renders the prompts of a request. `gone` is set when its client disconnects.
 pub fn render(
     model: &Loaded,
     request: &GenerateRequest,
@@ -82,11 +82,11 @@ pub fn render(
     }
 }
 
-/// A completion's prompt of so many tokens is stopped before its last, which is a step more, so that it can go on from there when it
-/// comes a second time. A shorter one is when it has come twice.
+/// A completion prompt of at least this many tokens gets a snapshot before its last token, which costs one more step, so that a
+/// repetition can resume there. A shorter one gets it at its second occurrence.
 const AGAIN_MIN: usize = 128;
 
-/// Plans a request whose prompts are rendered.
+/// Plans a request from its rendered prompts.
 pub fn plan(
     model: &Loaded,
     name: &str,
@@ -115,7 +115,7 @@ fn plan_input(
 ) -> Result<Plan, ApiError> {
     match &request.input {
         Input::Chat(chat) => {
-            // It has one.
+            // There is exactly one.
             let rendered = rendered.into_iter().next().unwrap_or_default();
             check_room(model, request, &rendered)?;
             plan_chat(model, name, request, chat, rendered, defaults)
@@ -139,7 +139,7 @@ fn plan_input(
                 if completion.echo {
                     out.prompt_logprobs = request.logprobs.map(|n| n as usize);
                 }
-                // No message ends there, and all of it may come again: its last token is always computed.
+                // No message ends there, and the same prompt may come again; its last token is always computed.
                 if out.prompt_logprobs.is_none() && out.prompt.len() >= AGAIN_MIN {
                     out.checkpoints.push(out.prompt.len() - 1);
                 }
@@ -151,7 +151,7 @@ fn plan_input(
     }
 }
 
-/// What the engine would refuse as well, but without the names of this request's fields.
+/// Checks that the engine would make, too, but with the names of this request's fields.
 fn check(model: &Loaded, request: &GenerateRequest) -> Result<(), ApiError> {
     let rules = model.handle.rules();
     if request.n as usize > rules.max_seqs {
@@ -176,11 +176,11 @@ fn check(model: &Loaded, request: &GenerateRequest) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// An answer that must be longer than there is room for would end at the context's end, short of what was asked.
+/// Refuses an answer whose minimum length exceeds the context.
 fn check_room(model: &Loaded, request: &GenerateRequest, rendered: &Rendered) -> Result<(), ApiError> {
     let rules = model.handle.rules();
     let (prompt, context) = (rendered.tokens.len(), rules.context.min(rules.capacity));
-    // A prompt that leaves no room at all is refused by the engine, with the numbers.
+    // If there is no room at all, the engine refuses with the numbers.
     let room = context.saturating_sub(prompt);
     match request.min_tokens {
         Some(min) if room > 0 && min as usize > room => {
@@ -221,7 +221,7 @@ fn plan_chat(
     let mut out = engine_request(model, request, rendered, defaults);
     out.constraint = follow;
     out.thinking = thinking;
-    // Clients write calls anew and leave reasoning out: later prompts part from this answer there.
+    // Clients rewrite calls and leave out reasoning, so later prompts diverge from this answer there.
     out.snapshot_before = model.call_begin.into_iter().collect();
     out.snapshot_after = model.think_end.into_iter().collect();
     out.continues = chat.continue_final;
@@ -257,7 +257,7 @@ fn engine_request(
     defaults: Defaults,
 ) -> Request {
     let rules = model.handle.rules();
-    // An answer ends where the context does, whatever more was asked for. A prompt that leaves no room is refused by the engine.
+    // An answer ends at the context's end, whatever was requested. The engine refuses a prompt that leaves no room.
     let room = rules.context.min(rules.capacity).saturating_sub(rendered.tokens.len()).max(1);
     Request {
         prompt: rendered.tokens,
@@ -278,7 +278,7 @@ fn engine_request(
     }
 }
 
-/// What the engine is asked for a vector. `cut` shortens what does not fit.
+/// The engine request for an embedding. `cut` shortens a text that is too long.
 pub fn embedding(
     model: &Loaded,
     prompt: &octet_api::core::Prompt,

@@ -1,5 +1,5 @@
-//! From a conversation to the tokens of its prompt, and the places in it that are worth a snapshot. Called by `plan`, on a
-//! thread that may take its time.
+//! Renders and tokenizes a conversation, and finds positions in the prompt that are worth a snapshot. Called by `plan` on a blocking
+//! thread.
 
 use std::sync::atomic::AtomicBool;
 
@@ -13,49 +13,49 @@ use serde_json::json;
 use super::blocking_pool::given_up;
 use crate::models::Loaded;
 
-/// The tokens of a prompt, and what the answer to it begins with.
+/// A tokenized prompt.
 #[derive(Debug, Default)]
 pub struct Rendered {
     /// The text.
     pub text: String,
     /// Its tokens.
     pub tokens: Vec<u32>,
-    /// Positions that later prompts are likely to share.
+    /// Positions that later prompts probably share.
     pub checkpoints: Vec<usize>,
-    /// The prompt ends with the tag that opens reasoning: the answer begins with it.
+    /// The prompt ends with the tag that opens reasoning, so the answer begins within it.
     pub in_reasoning: bool,
-    /// What of the conversation is not in it.
+    /// Parts of the conversation that were left out.
     pub warnings: Vec<Warning>,
 }
 
-/// What tokens are wanted for.
+/// What the tokens are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The model is to process them: refused where they do not fit.
+    /// For the model: a prompt that is too long is refused.
     Prompt,
-    /// The same, and what does not fit is not looked at.
+    /// For the model: a prompt that is too long is cut.
     CutPrompt,
-    /// To see what they are, and how many.
+    /// To show or count them.
     Count,
 }
 
-/// Texts for counting may be so many times as long as the context, and have at least so many tokens: who counts wants to know
-/// by how much it is too long.
+/// Texts that are only counted may be this many times as long as the context, and at least [`COUNTED_MIN`] tokens: the client wants to
+/// know by how much it is too long.
 const COUNTED_CONTEXTS: usize = 4;
 /// See [`COUNTED_CONTEXTS`].
 const COUNTED_MIN: usize = 64 << 10;
 
-/// Making tokens for somebody.
+/// A tokenization job.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
-    /// What for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// Set where nobody waits for it any more.
+    /// Set when the client disconnects.
     pub gone: &'a AtomicBool,
 }
 
 impl Job<'_> {
-    /// Most tokens that are made.
+    /// Maximum number of tokens.
     fn tokens_max(&self, model: &Loaded) -> usize {
         let rules = model.handle.rules();
         let fits = rules.context.min(rules.capacity);
@@ -65,8 +65,8 @@ impl Job<'_> {
         }
     }
 
-    /// Each message and each tool takes a token at least: more of them than tokens are refused before anything is made of them,
-    /// for a template would make many times their memory.
+    /// Each message and each tool takes at least one token, so more of them than tokens are refused before rendering, where a template
+    /// would need many times their memory.
     fn check_count(&self, model: &Loaded, chat: &Chat) -> Result<(), ApiError> {
         let (rules, tokens_max) = (model.handle.rules(), self.tokens_max(model));
         for (param, n) in [("messages", chat.messages.len()), ("tools", chat.tools.len())] {
@@ -85,7 +85,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The tokens of a text of so many bytes. The work is bounded by what is wanted of it, not by the text.
+    /// Tokenizes a text. The work is bounded by the token limit, not by the length of the text.
     fn tokens(
         &self,
         model: &Loaded,
@@ -115,7 +115,7 @@ impl Job<'_> {
             EncodeError::Cancelled => given_up(),
             e => ApiError::invalid(param, e.to_string()),
         })?;
-        // It stops behind the piece in which there are too many. How many a prompt has too many the engine tells.
+        // It stops after the piece that exceeds the limit. The engine reports by how much a prompt is too long.
         let counted = self.purpose == Purpose::Count && encoded.tokens.len() > tokens_max;
         if counted || encoded.rest > 0 && !cuts {
             return Err(too_long());
@@ -124,7 +124,7 @@ impl Job<'_> {
     }
 }
 
-/// The tokens of a text as it stands.
+/// Tokenizes a plain text.
 pub fn text(
     model: &Loaded,
     param: &str,
@@ -135,7 +135,7 @@ pub fn text(
     job.tokens(model, param, text.len(), |bounds| model.tokenizer().encode_within(text, special, bounds))
 }
 
-/// A conversation's prompt.
+/// Renders and tokenizes a conversation.
 pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiError> {
     let template = model.template.as_ref().map_err(|why| ApiError::invalid("messages", why.clone()))?;
     job.check_count(model, chat)?;
@@ -167,7 +167,7 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     if chat.continue_final {
         reopen(tokenizer, &mut tokens, &mut text);
     }
-    // Who counts computes nothing that could be kept.
+    // Counting computes nothing that could be cached.
     let mut checkpoints = Vec::new();
     if job.purpose != Purpose::Count {
         checkpoints = ends_of_messages(tokenizer, &tokens);
@@ -182,7 +182,7 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     })
 }
 
-/// Takes off what the template put behind the last message, so that the answer goes on in it.
+/// Removes what the template writes after the last message, so that the answer continues that message.
 fn reopen(tokenizer: &Tokenizer, tokens: &mut Vec<u32>, text: &mut String) {
     if let Some(at) = tokens.iter().rposition(|id| tokenizer.eos_ids().contains(id)) {
         tokens.truncate(at);
@@ -193,17 +193,16 @@ fn reopen(tokenizer: &Tokenizer, tokens: &mut Vec<u32>, text: &mut String) {
     }
 }
 
-/// A template's refusal is the client's to mend.
+/// A template's own error is a client error.
 fn refused(chat: &Chat, e: &TemplateError) -> ApiError {
     let by_variables = matches!(e, TemplateError::Failed { .. }) && !chat.template_kwargs.is_empty();
     ApiError::invalid(if by_variables { "chat_template_kwargs" } else { "messages" }, e.to_string())
 }
 
-/// Positions before the tokens that end messages: the first of them is the end of the instructions. A prompt that goes on
-/// with one of these messages finds the snapshot as well as one that goes on behind it. The cache chooses among them.
-///
-/// Of a long conversation those count that an answer follows, for prompts part where a client changes an answer (it drops
-/// thoughts, or writes calls anew), and the last two. What follows them begins like what ends the prompt.
+/// Positions before the tokens that end messages; the first is the end of the instructions. There a snapshot serves both a prompt that
+/// changes the message's end and one that continues after it. The cache chooses among them. In a long conversation, only messages
+/// followed by an answer count, since prompts diverge where a client rewrites an answer (it drops reasoning, or rewrites calls), and
+/// the last two.
 fn ends_of_messages(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
     let is_end = |id: &u32| tokenizer.eos_ids().contains(id);
     let all: Vec<usize> = tokens.iter().enumerate().filter(|(_, id)| is_end(id)).map(|(i, _)| i).collect();
@@ -217,12 +216,12 @@ fn ends_of_messages(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
     (0..all.len()).filter(|&i| kept(i)).map(|i| all[i]).collect()
 }
 
-/// Stands for instructions that begin unlike all others: no character, and none of those that mark what stays text.
+/// Instructions that differ from all others in their first character; a noncharacter, and not one that marks literal text.
 const OTHER: &str = "\u{ffff}";
 
-/// Where the instructions' own text begins, behind the tools where the template writes those first: clients put a date or
-/// a number into it, and keep their tools. Found by rendering other instructions, once for the same tools; where that fails there
-/// is no such place.
+/// The position where the text of the instructions begins, if the template writes the tools before it: clients put a date or a number
+/// into the instructions and keep their tools. Found by rendering other instructions, once for each list of tools; `None` if that
+/// fails.
 fn end_of_tools(
     model: &Loaded,
     template: &ChatTemplate,
@@ -248,12 +247,12 @@ fn end_of_tools(
     Some(common(tokens, &model.tool_prefixes.find(tools, text, render)?))
 }
 
-/// Length of the common beginning.
+/// Length of the common prefix.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// A prompt as it stands: the model's own first token, then the text.
+/// Tokenizes a plain prompt: the model's BOS token, then the text.
 pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, ApiError> {
     let tokenizer = model.tokenizer();
     let tokens = match prompt {
@@ -281,7 +280,7 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
     Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false, warnings: Vec::new() })
 }
 
-/// Ids from a client are tokens.
+/// Checks that a client's token ids exist.
 fn known(model: &Loaded, ids: &[u32]) -> Result<(), ApiError> {
     let known = model.handle.rules().vocab;
     match ids.iter().find(|id| **id as usize >= known) {
@@ -293,7 +292,7 @@ fn known(model: &Loaded, ids: &[u32]) -> Result<(), ApiError> {
     }
 }
 
-/// Texts and tokens in turn. The model's own first token is put in front of a text that is the first.
+/// Texts and tokens mixed. The BOS token is added if the first part is a text.
 fn mixed(model: &Loaded, parts: &[PromptPart], job: Job<'_>) -> Result<Vec<u32>, ApiError> {
     let begins_with_text = matches!(parts.first(), Some(PromptPart::Text(_)));
     let mut ids: Vec<u32> = model.tokenizer().bos().filter(|_| begins_with_text).into_iter().collect();
@@ -316,17 +315,17 @@ fn mixed(model: &Loaded, parts: &[PromptPart], job: Job<'_>) -> Result<Vec<u32>,
     Ok(ids)
 }
 
-/// Tokens that end what fills a gap, besides the model's own.
+/// Further tokens that end an infill answer.
 pub fn infill_ends(model: &Loaded) -> impl Iterator<Item = u32> {
     let fim = model.tokenizer().fim();
     fim.into_iter().flat_map(|f| [f.pad, f.repository, f.file]).flatten()
 }
 
-/// Room for an answer where the client does not say how long it may be.
+/// Tokens reserved for an infill answer if the request sets no limit.
 const INFILL_ANSWER: usize = 256;
 
-/// The prompt of a gap: other files, the text before it, the text behind it. What does not fit is left out from where it is
-/// farthest from the gap: of the context three quarters are for the text before it.
+/// The prompt of an infill request: other files, the text before the gap, the text after it. If it is too long, text farthest from the
+/// gap is left out; three quarters of the context are for the text before it.
 pub fn infill(
     model: &Loaded,
     prefix: &Prompt,
@@ -374,7 +373,7 @@ pub fn infill(
     Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false, ..Rendered::default() })
 }
 
-/// Most tokens to think with, where a client says how much but the template does not know the word.
+/// The thinking budget for an effort level that the template does not know.
 pub fn effort_budget(effort: Effort) -> Option<u32> {
     match effort {
         Effort::Minimal => Some(512),
@@ -384,7 +383,7 @@ pub fn effort_budget(effort: Effort) -> Option<u32> {
     }
 }
 
-/// The error of a request that asks for what its model cannot do.
+/// The error for a request that its model cannot serve.
 pub fn unable(param: &str, model: &str, what: &str) -> ApiError {
     ApiError {
         param: Some(param.into()),

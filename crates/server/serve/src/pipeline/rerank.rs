@@ -1,5 +1,5 @@
-//! Documents by how well they answer a query, by a model that is trained to say "yes" or "no" to that (Qwen3-Reranker; Zhang et al.,
-//! arXiv:2506.05176): the score is the probability of "yes", where only these two may come. Called by the endpoints.
+//! Reranking by a model that answers "yes" or "no" whether a document meets a query (Qwen3-Reranker; Zhang et al., arXiv:2506.05176).
+//! The score is the probability of "yes" among these two. Called by the endpoints.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,12 +20,12 @@ use crate::app::App;
 use crate::models::{Lease, Loaded};
 use crate::ops::Trace;
 
-/// What the documents are for, where the client does not say.
+/// The default instruction.
 const INSTRUCTION: &str = "Given a search query, find passages that answer it";
-/// The prompt, if the model's file has none for reranking.
+/// The prompt for models whose file has none.
 const JUDGE: &str = "Decide whether the document meets the query under the given instruction. Answer with \"yes\" or \"no\" only.";
 
-/// Only these tokens may come, and one of them.
+/// Allows only these tokens, once.
 #[derive(Clone)]
 struct OneOf(Vec<u32>);
 
@@ -74,7 +74,7 @@ pub async fn rank(
     Ok(out)
 }
 
-/// Tokens of one document's prompt, and its score.
+/// Number of prompt tokens and score of one document.
 async fn one(
     app: &Arc<App>,
     lease: &Lease,
@@ -131,7 +131,7 @@ async fn one(
     Ok((tokens, score))
 }
 
-/// The token of an answer.
+/// The token of an answer word.
 fn word(model: &Loaded, text: &str) -> Result<u32, ApiError> {
     match model.tokenizer().encode(text, Special::Text).as_deref() {
         Ok([id]) => Ok(*id),
@@ -144,8 +144,8 @@ fn word(model: &Loaded, text: &str) -> Result<u32, ApiError> {
     }
 }
 
-/// The prompt for one document: by the model's own template for this, where its file has one, else as a conversation in the form that
-/// Qwen3-Reranker reads, whose thoughts are empty.
+/// The prompt for one document: from the model's own template if its file has one, else a conversation in the form of Qwen3-Reranker,
+/// with empty reasoning.
 fn tokens(
     model: &Loaded,
     request: &RerankRequest,
@@ -155,7 +155,7 @@ fn tokens(
     let job = Job { purpose: Purpose::Prompt, gone };
     let encode = |text: &str, special| prompt::text(model, "documents", text, special, job);
     if let Some(template) = &model.rerank_template {
-        // Only the template's own text may hold control tokens.
+        // Only the template's own text may contain control tokens.
         let mut out = Vec::new();
         let mut rest = template.as_str();
         while let Some(at) = rest.find('{') {

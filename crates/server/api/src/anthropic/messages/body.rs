@@ -1,4 +1,4 @@
-//! A request for messages for a provider. Called by the gateway.
+//! Writes a messages request for a provider. Called by the gateway.
 
 use serde_json::{Map, Value, json};
 
@@ -11,25 +11,25 @@ use crate::core::{
 use crate::dialect::Body;
 use crate::{bedrock, gemini};
 
-/// Least budget of thinking that Anthropic takes.
+/// Anthropic's minimum thinking budget.
 const BUDGET_TOKENS_MIN: u32 = 1024;
 
-/// What must be known of a provider and its model.
+/// Properties of a provider and its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Provider {
-    /// Limit of the answer where the client gives none: this dialect demands one.
+    /// The answer's limit if the client gives none: the API requires one.
     pub max_tokens: u32,
-    /// The model decides itself how much it thinks, guided by an effort. Older models are given a budget.
+    /// The model controls its thinking itself, guided by an effort level. Older models get a budget.
     pub adaptive: bool,
 }
 
-/// The request for a provider that knows the model as `model`.
+/// The request for a provider whose name of the model is `model`.
 ///
-/// Reasoning of earlier turns is sent only where the provider signed it. If a chain of tool calls began with reasoning of
-/// someone else's, this request goes on without thinking, for the provider insists on its own.
+/// Reasoning of earlier turns is sent only if the provider signed it. If a chain of tool calls began with unsigned reasoning, this
+/// request disables thinking: the provider requires its own.
 ///
 /// # Errors
-/// Prompts without messages, and calls whose arguments are no JSON object.
+/// Prompts without messages, and calls whose arguments are not a JSON object.
 pub fn body(request: &GenerateRequest, model: &str, provider: Provider) -> Result<Body, ApiError> {
     let Some(chat) = request.chat() else {
         return Err(ApiError::invalid(
@@ -57,7 +57,7 @@ pub fn body(request: &GenerateRequest, model: &str, provider: Provider) -> Resul
 
 fn sampling(b: &mut Body, request: &GenerateRequest, fixed: bool) {
     let s = &request.sampling;
-    // While it thinks, the provider takes no temperature but its own; and never one above 1.
+    // With thinking, the provider only accepts its default temperature; and never one above 1.
     let out_of_range = s.temperature.is_some_and(|t| t > 1.0);
     b.drop_if(out_of_range || (fixed && s.temperature.is_some_and(|t| t != 1.0)), "temperature");
     b.set("temperature", s.temperature.filter(|_| !fixed).map(|t| t.min(1.0)));
@@ -94,7 +94,7 @@ fn thinking(b: &mut Body, chat: &Chat, adaptive: bool, max_tokens: u32) -> bool 
         return false;
     }
     if !goes_on_with_own_reasoning(chat) {
-        // No client could help it: in other dialects there is nothing to prove thoughts with.
+        // The client could not avoid it: other dialects have no signatures.
         return false;
     }
     let mut value = if adaptive && r.budget_tokens.is_none() {
@@ -103,7 +103,7 @@ fn thinking(b: &mut Body, chat: &Chat, adaptive: bool, max_tokens: u32) -> bool 
         let budget = r.budget_tokens.unwrap_or_else(|| budget_of(r.effort));
         let budget = budget.max(BUDGET_TOKENS_MIN).min(max_tokens.saturating_sub(1));
         if budget < BUDGET_TOKENS_MIN {
-            // The whole answer is shorter than the least thought.
+            // The whole answer is shorter than the minimum budget.
             b.drop_if(true, "thinking");
             return false;
         }
@@ -116,7 +116,7 @@ fn thinking(b: &mut Body, chat: &Chat, adaptive: bool, max_tokens: u32) -> bool 
     true
 }
 
-/// A budget that an effort amounts to, for models that know no efforts.
+/// The budget for an effort level, for models without effort levels.
 fn budget_of(effort: Option<Effort>) -> u32 {
     match effort {
         Some(Effort::Minimal) => BUDGET_TOKENS_MIN,
@@ -127,7 +127,7 @@ fn budget_of(effort: Option<Effort>) -> u32 {
     }
 }
 
-/// Unless a call of a tool is being answered, any conversation may be thought about.
+/// Thinking is possible unless a tool call without signed reasoning is being answered.
 fn goes_on_with_own_reasoning(chat: &Chat) -> bool {
     let after_call = chat.messages.last().is_some_and(|m| m.role == Role::Tool);
     let caller = chat.messages.iter().rev().find(|m| m.role == Role::Assistant);
@@ -185,13 +185,13 @@ fn breakpoint(block: &mut Map<String, Value>, cache: Option<&CacheBreakpoint>) {
     block.insert("cache_control".into(), value);
 }
 
-/// `system` and `messages`. What tools returned is the user's here, and neighbours of one role become one message.
+/// Writes `system` and `messages`. Tool results are user messages here, and adjacent messages of one role are merged.
 fn conversation(b: &mut Body, chat: &Chat, own: bool) -> Result<(), ApiError> {
     let mut system = Vec::new();
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
     for m in &chat.messages {
         let (role, blocks) = match m.role {
-            // Instructions within a conversation: only newer models take them there, and their clients know.
+            // Instructions within a conversation: only newer models accept them, and their clients know.
             Role::System | Role::Developer if own && !messages.is_empty() => ("system", parts(m)),
             Role::System | Role::Developer => {
                 system.extend(parts(m));
@@ -214,7 +214,7 @@ fn conversation(b: &mut Body, chat: &Chat, own: bool) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// One plain text as a string.
+/// A single plain text as a string.
 fn short(blocks: Vec<Value>) -> Value {
     match blocks.as_slice() {
         [one] if one["type"] == "text" && one.get("cache_control").is_none() => one["text"].clone(),
@@ -226,7 +226,7 @@ fn parts(m: &Message) -> Vec<Value> {
     m.content.iter().filter_map(part).collect()
 }
 
-/// Nothing for an empty text, which the provider refuses.
+/// `None` for an empty text, which the provider refuses.
 fn part(p: &Part) -> Option<Value> {
     let mut block = Map::new();
     let cache = match p {
@@ -286,7 +286,7 @@ fn assistant(m: &Message) -> Result<Vec<Value>, ApiError> {
     Ok(blocks)
 }
 
-/// Whether a proof is Anthropic's, and not another provider's that it would refuse.
+/// Whether a signature is Anthropic's; the provider refuses others.
 fn is_own(signature: &str) -> bool {
     signature != UNSIGNED
         && ![gemini::SIGNED, bedrock::SIGNED].iter().any(|others| signature.starts_with(others))
@@ -303,7 +303,7 @@ fn tool_use(call: &ToolCall) -> Value {
     block.into()
 }
 
-/// An id of the characters that the provider allows; other servers also use `:` and `.`.
+/// An id with only the characters that the provider allows; other servers also use `:` and `.`.
 fn safe_id(id: &str) -> String {
     id.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect()
 }

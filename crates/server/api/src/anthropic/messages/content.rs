@@ -26,7 +26,7 @@ pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     if out.is_empty() { Err(empty) } else { Ok(out) }
 }
 
-/// What an answer's message has, and clients send back with it.
+/// Fields of an answer's message that clients send back.
 const MESSAGE: Rules = &[
     ("id", echo()),
     ("type", echo()),
@@ -52,7 +52,7 @@ pub(super) fn texts(f: Field) -> Result<Vec<Part>> {
     Ok(out)
 }
 
-/// A user's message. What tools returned becomes messages of its own.
+/// A user's message. Tool results become separate messages.
 fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
     if f.is_string() {
         out.push(Message::text(Role::User, f.string()?));
@@ -71,7 +71,7 @@ fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
             continue;
         }
         block.part(&mut rest.content)?;
-        // It may be one that is left out.
+        // It may be a block that is left out.
         said = true;
     }
     if !rest.content.is_empty() {
@@ -107,19 +107,19 @@ fn assistant(f: Field) -> Result<Message> {
     Ok(m)
 }
 
-/// Blocks that have their own place, and are wrong elsewhere.
+/// Blocks that are read elsewhere, and are errors here.
 const PLACED: &[&str] = &["tool_use", "tool_result", "thinking", "redacted_thinking"];
 
-/// What a block may have besides its content.
+/// Fields of a block besides its content.
 const BLOCK: Rules = &[
     ("cache_control", tuning("shared prefixes are found without it")),
-    // An answer's, which clients send back, or a wish for some.
+    // Citations of an answer that clients send back, or a request for some.
     ("citations", tuning_but(r#"[{"enabled": false}]"#, "answers cite nothing")),
     ("caller", tuning_but(r#"[{"type": "direct"}]"#, "this server runs no tools of its own")),
     ("toolset_name", tuning("there are no toolsets")),
 ];
 
-/// A block whose type has been looked at.
+/// A block whose type has been read.
 struct Block {
     kind: Field,
     o: Object,
@@ -137,7 +137,7 @@ fn blocks(f: Field) -> Result<Vec<Block>> {
 }
 
 impl Block {
-    /// Adds what a block says to a message. False where it is left out, which has been warned about.
+    /// Adds a block to a message. False if it is left out; that has been warned about.
     fn part(mut self, out: &mut Vec<Part>) -> Result<bool> {
         match self.kind.as_str() {
             Some("text") => out.push(self.text()?),
@@ -158,14 +158,14 @@ impl Block {
                 self.o.finish(&[BLOCK])?;
                 out.push(Part::text(format!("The tool '{name}' is available.")));
             }
-            // A summary of what came before.
+            // A summary of the conversation before it.
             Some("compaction") => {
                 let text = self.o.read("content", Field::string)?;
                 let cache = cache_control(&mut self.o)?;
                 out.extend(text.map(|text| Part::Text { text, cache }));
             }
             Some(kind) if PLACED.contains(&kind) => return Err(self.kind.unsupported(" here")),
-            // Most are of tools that a provider runs: calls and what they returned.
+            // Most are hosted tools: calls and their results.
             other => {
                 let kind = shortened(other.unwrap_or_default());
                 self.o
@@ -179,13 +179,13 @@ impl Block {
     fn text(mut self) -> Result<Part> {
         let text = self.o.require("text")?.string()?;
         let cache = cache_control(&mut self.o)?;
-        // What an earlier answer cited.
+        // Citations of an earlier answer.
         self.o.take("citations");
         self.o.finish(&[BLOCK])?;
         Ok(Part::Text { text, cache })
     }
 
-    /// A document whose text is there: its title, what the client says about it, the text.
+    /// A document as text: its title, the client's context, the text.
     fn document(mut self, out: &mut Vec<Part>) -> Result<()> {
         let at = self.o.path();
         let o = &mut self.o;
@@ -227,7 +227,7 @@ impl Block {
             }),
             _ => return Err(kind.unsupported("; text, content, base64 and url are")),
         };
-        // Pages are seen or not, as images are.
+        // PDF pages are treated like images.
         out.extend(from.map(|source| Part::Image { image: Image { source, detail: None, at }, cache: None }));
         source.finish(&[])?;
         self.o.finish(&[BLOCK])?;
@@ -295,7 +295,7 @@ pub(super) fn cache_control(o: &mut Object) -> Result<Option<CacheBreakpoint>> {
     o.read("cache_control", |f| {
         let mut o = f.object()?;
         let ttl = o.read("ttl", Field::string)?;
-        // There is one kind of cache, and one that all share.
+        // All caches are of one kind and shared.
         o.finish(&[&[("type", echo()), ("scope", echo())]])?;
         Ok(CacheBreakpoint { ttl })
     })

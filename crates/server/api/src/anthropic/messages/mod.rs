@@ -1,5 +1,5 @@
-//! `/v1/messages`, both ways: for clients ([`parse`], [`response`], [`MessageWriter`]) and towards providers ([`body()`],
-//! [`events`], [`MessageReader`]).
+//! `/v1/messages`: for clients ([`parse`], [`response`], [`MessageWriter`]) and for providers ([`body()`], [`events`],
+//! [`MessageReader`]).
 
 mod body;
 mod content;
@@ -20,7 +20,7 @@ pub use usage::UsageReader;
 
 use crate::core::FinishReason;
 
-/// What `stop_reason` says.
+/// The value of `stop_reason`.
 fn stop_name(reason: &FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "end_turn",
@@ -31,7 +31,7 @@ fn stop_name(reason: &FinishReason) -> &'static str {
     }
 }
 
-/// What `stop_sequence` says.
+/// The value of `stop_sequence`.
 fn stop_sequence(reason: &FinishReason) -> Option<&str> {
     match reason {
         FinishReason::StopSequence(text) => Some(text),
@@ -39,7 +39,7 @@ fn stop_sequence(reason: &FinishReason) -> Option<&str> {
     }
 }
 
-/// What a provider's `stop_reason` means.
+/// The meaning of a provider's `stop_reason`.
 fn stop_reason(name: &str, sequence: Option<String>) -> FinishReason {
     match name {
         "stop_sequence" => FinishReason::StopSequence(sequence.unwrap_or_default()),

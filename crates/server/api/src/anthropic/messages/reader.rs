@@ -1,6 +1,6 @@
-//! A provider's answer to a request for messages, whole or as a stream. Called by the gateway.
+//! Parses a provider's answer to a messages request, whole or streamed. Called by the gateway.
 //!
-//! Lenient: events, blocks and fields that we do not know are skipped, as the dialect's rules for versions ask.
+//! Lenient: unknown events, blocks and fields are skipped, as the API's versioning rules ask.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -107,17 +107,17 @@ enum Delta {
     Unknown,
 }
 
-/// The call that is being written.
+/// The call in progress.
 #[derive(Debug)]
 struct OpenCall {
-    /// The provider's number of the block.
+    /// The provider's index of the block.
     block: u32,
-    /// Ours of the call.
+    /// Our index of the call.
     index: u32,
     any_arguments: bool,
 }
 
-/// Turns events of the dialect into ours.
+/// Translates events of the dialect.
 #[derive(Debug, Default)]
 pub struct Translator {
     usage: WireUsage,
@@ -194,7 +194,7 @@ impl Translator {
             Delta::Signature { signature } => out.extend(signed(signature)),
             Delta::Text { text } if !text.is_empty() => out.push(Event::Text { choice: 0, text }),
             Delta::InputJson { partial_json: text } if !text.is_empty() => {
-                // Blocks that we skipped have arguments too.
+                // Skipped blocks have arguments, too.
                 if let Some(call) = self.call.as_mut().filter(|c| c.block == number) {
                     call.any_arguments = true;
                     out.push(Event::ToolCallArguments { choice: 0, index: call.index, text });
@@ -210,7 +210,7 @@ impl Translator {
         }
     }
 
-    /// A call without arguments has an empty object of them: other dialects' clients read nothing else.
+    /// A call without arguments gets an empty object: clients of other dialects expect one.
     fn call_end(&mut self, out: &mut Vec<Event>) {
         if let Some(call) = self.call.take().filter(|c| !c.any_arguments) {
             out.push(Event::ToolCallArguments { choice: 0, index: call.index, text: "{}".into() });
@@ -248,7 +248,7 @@ fn signed(signature: String) -> Option<Event> {
 /// The events of a whole answer.
 ///
 /// # Errors
-/// A body that is no answer, or an error with the status of success.
+/// A body that is not an answer, or an error with status 200.
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let value: Value = read(body)?;
     if value["type"] == "error" {
@@ -267,5 +267,5 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     Ok(out)
 }
 
-/// Reads a stream of messages' events.
+/// Parses a stream of message events.
 pub type MessageReader = Reader<SseDecoder, Translator>;

@@ -1,4 +1,4 @@
-//! A client's request for messages. Called by the server and the gateway.
+//! Parses a client's messages request. Called by the server and the gateway.
 
 use super::content::{cache_control, messages, texts};
 use crate::core::{
@@ -9,7 +9,7 @@ use crate::json::{self, Field, Object, Result, shortened};
 use crate::openai::{check_tool_choice, schema, stop, unique};
 use crate::rules::{Rules, echo, only, refused, tuning, tuning_but};
 
-/// Fields of the body. Those that only tune are handed on to Anthropic-like providers.
+/// Fields of the body. Tuning fields are forwarded to providers of this dialect.
 const RULES: Rules = &[
     ("service_tier", tuning_but(r#"["auto", "standard_only"]"#, "there is one service tier")),
     ("cache_control", tuning("shared prefixes are found without it")),
@@ -28,11 +28,11 @@ const RULES: Rules = &[
     ("max_tokens_to_sample", refused("it belongs to the older /v1/complete; send 'max_tokens'")),
 ];
 
-/// What Claude Code sends: all thinking is kept, which is what happens.
+/// Sent by Claude Code: keep all thinking, which is the behaviour here.
 const KEEP_ALL: &str =
     r#"[{"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, {"edits": []}, {}]"#;
 
-/// Fields that only messages have, and not a count of tokens.
+/// Fields of messages that token counting does not have.
 const ANSWER: Rules = &[
     ("max_tokens", echo()),
     ("stop_sequences", echo()),
@@ -43,7 +43,7 @@ const ANSWER: Rules = &[
     ("metadata", echo()),
 ];
 
-/// Reads the body of a `POST /v1/messages`.
+/// Parses the body of a `POST /v1/messages`.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -71,7 +71,7 @@ fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
     Ok(())
 }
 
-/// The same without what concerns the answer.
+/// The same without the fields that concern the answer.
 pub(in crate::anthropic) fn parse_to_count(body: &[u8]) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
     let mut r = request(&mut o)?;
@@ -79,8 +79,8 @@ pub(in crate::anthropic) fn parse_to_count(body: &[u8]) -> Result<GenerateReques
     Ok(r)
 }
 
-/// The first line of Claude Code's `system` is data for Anthropic's billing and no instruction. It differs between sessions, so a
-/// prompt that begins with it shares nothing with those of earlier sessions.
+/// The first line of Claude Code's `system` is billing data for Anthropic, not an instruction. It differs between sessions, so prompts
+/// that begin with it share no prefix with earlier sessions.
 const BILLING: &str = "x-anthropic-billing-header:";
 
 fn without_billing(mut content: Vec<Part>) -> Vec<Part> {
@@ -105,7 +105,7 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
         }
     }
     chat.messages.extend(messages(o.require("messages")?)?);
-    // In this dialect an answer goes on with a last message of the assistant.
+    // In this dialect, the answer continues a last assistant message.
     chat.continue_final =
         chat.messages.last().is_some_and(|m| m.role == Role::Assistant && m.tool_calls.is_empty());
     if let Some(f) = o.take("tools") {
@@ -140,14 +140,14 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
 
 /// Fields of tools.
 const TOOL: Rules = &[
-    // Arguments always come as they are generated.
+    // Arguments are always streamed as they are generated.
     ("eager_input_streaming", echo()),
     ("defer_loading", tuning("all tools are shown to the model at once")),
     ("allowed_callers", only(r#"[["direct"]]"#, "this server calls no tools itself")),
     ("input_examples", tuning("put examples into the description")),
 ];
 
-/// A tool with a schema of its own. One that is a provider's is left out, for only the provider knows what it takes, and most run there.
+/// A tool with its own schema. Hosted tools are left out: only the provider knows their schema, and most run there.
 fn tool(f: Field) -> Result<Option<Tool>> {
     let mut o = f.object()?;
     if let Some(kind) = o.take("type")

@@ -1,4 +1,4 @@
-//! A whole answer to a request for messages. Called by the server and the gateway.
+//! Writes a whole answer to a messages request. Called by the server and the gateway.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -31,8 +31,7 @@ enum WireBlock<'a> {
     ToolUse { id: &'a str, name: &'a str, input: Map<String, Value> },
 }
 
-/// The body of the answer: its first choice. (An answer with an `error` is for
-/// [`error::body`](crate::anthropic::error::body).)
+/// The response body: the first choice. (For an answer with an `error`, use [`error::body`](crate::anthropic::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     let choice = answer.choices.first();
     let blocks = choice.map_or(&[][..], |c| &c.blocks);
@@ -60,7 +59,7 @@ fn block(block: &Block, reasoning: bool) -> Option<WireBlock<'_>> {
         Block::Text(text) => Some(WireBlock::Text { text: text.into() }),
         Block::ToolCall { id, name, arguments, .. } => Some(match arguments_object(arguments) {
             Ok(input) => WireBlock::ToolUse { id, name, input },
-            // Cut off, or nonsense: nothing that a client could call, but nothing to lose either.
+            // Truncated or invalid arguments: the client cannot call the tool, but the text is not lost.
             Err(_) => WireBlock::Text { text: format!("{name}({arguments})").into() },
         }),
     }

@@ -1,4 +1,4 @@
-//! An answer as a stream of messages' events. Driven by the server and the gateway through [`StreamWriter`].
+//! Writes an answer as a stream of message events. Driven by the server and the gateway through [`StreamWriter`].
 
 use serde::Serialize;
 use serde_json::json;
@@ -11,23 +11,23 @@ use crate::core::{Event, FinishReason, GenerateRequest};
 use crate::dialect::{StreamWriter, broken_off, with_prefix};
 use crate::sse;
 
-/// Writes `message_start`, blocks one after the other (each `content_block_start`, deltas, `content_block_stop`),
-/// `message_delta` and `message_stop`. Only the first choice has a place in this dialect.
+/// Writes `message_start`, the blocks (each `content_block_start`, deltas, `content_block_stop`), `message_delta` and `message_stop`.
+/// Only the first choice is written: the dialect has one.
 #[derive(Debug)]
 pub struct MessageWriter {
     reasoning: bool,
     started: bool,
-    /// The number of the open block, or of the next if none is.
+    /// The index of the open block, or of the next one if none is open.
     block: u32,
     open: Option<Open>,
-    /// The call whose arguments have yet to begin: only then it is known what kind of block it is.
+    /// A call without arguments so far: their beginning decides the kind of the block.
     call: Option<Call>,
     usage: WireUsage,
     finish: Option<FinishReason>,
     failed: bool,
 }
 
-/// The block that is being written.
+/// The open block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     Thinking {
@@ -35,7 +35,7 @@ enum Open {
     },
     Text,
     Call(u32),
-    /// A call with arguments that are no object, which has no place in a `tool_use`: the text that says the same.
+    /// A call whose arguments are not an object, which `tool_use` cannot hold: written as text.
     Said(u32),
 }
 
@@ -206,7 +206,7 @@ impl StreamWriter for MessageWriter {
             }
             Event::Usage(usage) => self.usage = usage.into(),
             Event::Error(e) => self.fail(e, out),
-            // Nothing that this dialect has a place for, or that was asked for.
+            // Events that this dialect cannot express, or that were not requested.
             _ => {}
         }
     }
@@ -226,7 +226,7 @@ impl StreamWriter for MessageWriter {
     }
 
     fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        // Before the first event clients expect nothing, not even a ping.
+        // Clients accept nothing before the first event, not even a ping.
         if self.started {
             sse::write_json(out, Some("ping"), &json!({"type": "ping"}));
         } else {

@@ -1,15 +1,15 @@
-//! Counts of tokens as Anthropic has them: tokens from and for the cache are not among `input_tokens`.
+//! Token counts in Anthropic's form: `input_tokens` excludes tokens read from or written to the cache.
 
 use serde::{Deserialize, Serialize};
 
 use crate::core::Usage;
 
-/// The count of tokens in answers that are handed on unread: those of a stream come in two parts.
+/// Counts the tokens of answers that are forwarded unread; a stream reports them in two events.
 #[derive(Debug, Default, Clone)]
 pub struct UsageReader(WireUsage, bool);
 
 impl UsageReader {
-    /// Takes a whole answer, or the data of a `message_start` or `message_delta`.
+    /// Reads a whole answer, or the data of a `message_start` or `message_delta`.
     pub fn push(&mut self, json: &[u8]) {
         #[derive(Deserialize)]
         struct Holder {
@@ -30,7 +30,7 @@ impl UsageReader {
         }
     }
 
-    /// What has been counted; `None` if nothing was.
+    /// The counts so far; `None` if there were none.
     pub fn usage(&self) -> Option<Usage> {
         self.1.then(|| self.0.to_usage())
     }
@@ -72,7 +72,7 @@ impl From<&Usage> for WireUsage {
 }
 
 impl WireUsage {
-    /// Takes over what a later count says. Counts of a stream are totals; what is missing stays as it was.
+    /// Applies a later count. Counts of a stream are totals; missing ones stay.
     pub(super) fn update(&mut self, later: WireUsage) {
         self.input_tokens = later.input_tokens.or(self.input_tokens);
         self.cache_creation_input_tokens =

@@ -1,4 +1,4 @@
-//! Messages of a chat request. Called by the request's parser; Ollama's and the responses' dialect have their own.
+//! Parses messages of a chat request. Called by the request's parser; Ollama's dialect and Responses have their own.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::core::{
 use crate::json::{Field, Object, Result};
 use crate::rules::{Rules, echo, tuning};
 
-/// What an answer's message has, and clients send back with it, or note beside it.
+/// Fields of an answer's message that clients send back, or add.
 const MESSAGE: Rules = &[
     ("annotations", echo()),
     ("provider_specific_fields", echo()),
@@ -25,14 +25,14 @@ const MESSAGE: Rules = &[
     ("cache_control", tuning("shared prefixes are found without it")),
 ];
 
-/// What a part may have besides its content.
+/// Fields of a part besides its content.
 const PART: Rules = &[
     ("cache_control", tuning("shared prefixes are found without it")),
     ("annotations", echo()),
     ("provider_specific_fields", echo()),
 ];
 
-/// What a call may have besides itself. `index` is its place in the answer's stream, which clients keep when they gather one.
+/// Further fields of a call. `index` is its position in a streamed answer, which clients keep.
 const CALL: Rules = &[
     ("index", echo()),
     ("provider_specific_fields", echo()),
@@ -56,7 +56,7 @@ fn message(f: Field) -> Result<Message> {
         Some("developer") => Role::Developer,
         Some("user") => Role::User,
         Some("assistant") => Role::Assistant,
-        // The older dialect's name for what a function returned.
+        // The older dialect's role of function results.
         Some("tool" | "function") => Role::Tool,
         Some(_) => return Err(role_field.unsupported("; system, developer, user, assistant and tool are")),
         None => return Err(role_field.expected("a string")),
@@ -81,7 +81,7 @@ fn message(f: Field) -> Result<Message> {
     Ok(m)
 }
 
-/// The older dialect's calls have no ids.
+/// Calls of the older dialect have no ids.
 fn older_id(name: &str) -> String {
     format!("call_{name}")
 }
@@ -98,7 +98,7 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
         }
     }
     if m.reasoning.is_empty() {
-        // LiteLLM's, Anthropic's and OpenRouter's names for it.
+        // LiteLLM's, Anthropic's and OpenRouter's names.
         for list in ["thinking_blocks", "reasoning_details"] {
             let texts = o.take(list).map(reasoning_texts).unwrap_or_default();
             if m.reasoning.is_empty() {
@@ -117,7 +117,7 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
     Ok(())
 }
 
-/// The readable texts in a list of reasoning blocks, with their signatures. Blocks of other kinds are for their provider.
+/// The readable texts in a list of reasoning blocks, with their signatures. Other blocks are for their provider only.
 fn reasoning_texts(f: Field) -> Vec<ReasoningPart> {
     let blocks = f.raw();
     let blocks = blocks.as_array().into_iter().flatten();
@@ -132,7 +132,7 @@ fn reasoning_texts(f: Field) -> Vec<ReasoningPart> {
 
 fn tool_call(f: Field) -> Result<ToolCall> {
     let mut o = f.object()?;
-    // A tool that takes a text.
+    // A custom tool.
     if o.peek("type").and_then(Value::as_str) == Some("custom") {
         o.take("type");
         let id = o.require("id")?.string()?;
@@ -153,7 +153,7 @@ fn tool_call(f: Field) -> Result<ToolCall> {
     Ok(ToolCall { id, name, arguments, cache: None })
 }
 
-/// Arguments of a call: a JSON object, as text or (as several clients send it) as it is. Text that is none is kept: a model wrote it.
+/// Arguments of a call: a JSON object, as text or (from several clients) as an object. Other text is kept: a model wrote it.
 pub(crate) fn arguments(f: Field) -> Result<String> {
     if f.is_object() {
         return Ok(f.raw().to_string());
@@ -213,9 +213,9 @@ fn part(f: Field) -> Result<Part> {
     Ok(part)
 }
 
-/// A file whose bytes or address are there.
+/// A file given by its bytes or URL.
 pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
-    // Of bytes without a type: what such files nearly always are.
+    // Without a type, such files are nearly always PDFs.
     let pdf = |data| ImageSource::Base64 { media_type: Some("application/pdf".into()), data };
     let address = match o.take("file_url") {
         Some(f) => f,
@@ -230,7 +230,7 @@ pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
     Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
 }
 
-/// An address, or the picture itself in a `data:` address.
+/// A URL, or the image itself in a data URL.
 pub(crate) fn image_source(url: String) -> ImageSource {
     let inline = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
     match inline {

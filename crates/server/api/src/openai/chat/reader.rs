@@ -1,7 +1,7 @@
-//! A provider's answer to a chat request, whole or as a stream of chunks. Called by the gateway.
+//! Parses a provider's answer to a chat request, whole or as a stream of chunks. Called by the gateway.
 //!
-//! Lenient: fields that we do not know are skipped, and what servers get wrong in harmless ways is set right (calls
-//! without an index or with `stop` as their reason).
+//! Lenient: unknown fields are skipped, and harmless mistakes of servers are corrected (calls without an index, or with `stop` as
+//! their finish reason).
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -79,19 +79,19 @@ struct Function {
     arguments: Option<Value>,
 }
 
-/// What is known of a choice.
+/// The state of a choice.
 #[derive(Debug, Default)]
 struct Progress {
     choice: u32,
-    /// The provider's numbers of its calls; ours are their places here.
+    /// The provider's indices of its calls; ours are the positions here.
     calls: Vec<u32>,
-    /// The last call has none yet.
+    /// The last call has no arguments so far.
     without_arguments: bool,
     refused: bool,
     finished: bool,
 }
 
-/// Turns chunks into events.
+/// Translates chunks.
 #[derive(Debug, Default)]
 pub struct Translator {
     id: String,
@@ -105,7 +105,7 @@ impl Translator {
             return Err(error::from_value(&e, None));
         }
         let choices = chunk.choices.unwrap_or_default();
-        // Azure begins with a chunk that says nothing.
+        // Azure's first chunk is empty.
         if !self.started && (!choices.is_empty() || chunk.usage.is_some()) {
             self.started = true;
             self.id = chunk.id.unwrap_or_default();
@@ -182,7 +182,7 @@ impl Progress {
         let id = call.id.filter(|id| !id.is_empty());
         let number = match call.index {
             Some(number) => number,
-            // Without numbers a name begins a call.
+            // Without indices, a name begins a new call.
             None if function.name.is_some() => self.calls.iter().max().map_or(0, |n| n.saturating_add(1)),
             None => self.calls.last().copied().unwrap_or(0),
         };
@@ -215,7 +215,7 @@ impl Progress {
         Ok(())
     }
 
-    /// A call without arguments has an empty object of them: other dialects' clients read nothing else.
+    /// A call without arguments gets an empty object: clients of other dialects expect one.
     fn end_call(&mut self, out: &mut Vec<Event>) {
         if std::mem::take(&mut self.without_arguments) {
             let index = self.calls.len() as u32 - 1;
@@ -229,7 +229,7 @@ impl Progress {
             "content_filter" => FinishReason::ContentFilter,
             "error" => return Err(ApiError::upstream("the provider ended its answer with an error")),
             "tool_calls" | "function_call" => FinishReason::ToolCalls,
-            // OpenAI itself says `stop` where one function was demanded, but the client is to call it.
+            // OpenAI itself reports `stop` for a call that was required, but the client must make it.
             _ if !self.calls.is_empty() => FinishReason::ToolCalls,
             _ if self.refused => FinishReason::ContentFilter,
             _ => match stop {
@@ -243,7 +243,7 @@ impl Progress {
 /// The events of a whole answer.
 ///
 /// # Errors
-/// A body that is no answer, or an error with the status of success.
+/// A body that is not an answer, or an error with status 200.
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut out = Vec::new();
     let mut translator = Translator::default();
@@ -252,5 +252,5 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     Ok(out)
 }
 
-/// Reads a stream of chunks.
+/// Parses a stream of chunks.
 pub type ChunkReader = Reader<SseDecoder, Translator>;

@@ -1,4 +1,4 @@
-//! A client's chat request. Called by the server and the gateway.
+//! Parses a client's chat request. Called by the server and the gateway.
 
 use super::super::fields;
 use super::messages::messages;
@@ -8,7 +8,7 @@ use crate::core::{Chat, GenerateRequest, Input, Role};
 use crate::json::{self, Field, Object, Result};
 use crate::rules::tuning;
 
-/// Reads the body of a `POST /v1/chat/completions`.
+/// Parses the body of a `POST /v1/chat/completions`.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -16,7 +16,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     request(json::parse(body)?)
 }
 
-/// The same of an object that has been read.
+/// The same for a parsed object.
 pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     let model = o.model()?;
     let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
@@ -42,7 +42,7 @@ pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     Ok(r)
 }
 
-/// vLLM's fields to go on with the last message.
+/// vLLM's fields to continue the last message.
 fn continuation(o: &mut Object, chat: &mut Chat) -> Result<()> {
     let path = "continue_final_message";
     chat.continue_final = o.read(path, Field::bool)?.unwrap_or(false);
@@ -59,7 +59,7 @@ fn continuation(o: &mut Object, chat: &mut Chat) -> Result<()> {
     }
 }
 
-/// The newer and the older name of the answer's limit.
+/// The newer and the older name of the answer's token limit.
 fn max_tokens(o: &mut Object) -> Result<Option<u32>> {
     match o.take_any(&["max_completion_tokens", "max_tokens"])? {
         Some(f) => f.limit(1),
@@ -75,7 +75,7 @@ fn logprobs(o: &mut Object) -> Result<Option<u32>> {
     if on || top == 0 { Ok(on.then_some(top)) } else { Err(missing) }
 }
 
-/// Whether a stream ends with a count of tokens.
+/// Whether a stream ends with token counts.
 pub(crate) fn stream_options(o: &mut Object) -> Result<bool> {
     let Some(f) = o.take("stream_options") else { return Ok(false) };
     if !o.is_on("stream") {
@@ -84,7 +84,7 @@ pub(crate) fn stream_options(o: &mut Object) -> Result<bool> {
     }
     let mut options = f.object()?;
     let include_usage = options.read("include_usage", Field::bool)?.unwrap_or(false);
-    // Padding against listeners who measure lengths; a request to leave it away is met, one to have it is harmless.
+    // Padding hides lengths from eavesdroppers. Requests for no padding are met; requests for padding are harmless.
     options.read("include_obfuscation", Field::bool)?;
     options.finish(&[&[("continuous_usage_stats", tuning("tokens are counted at the end"))]])?;
     Ok(include_usage)

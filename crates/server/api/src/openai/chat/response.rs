@@ -1,4 +1,4 @@
-//! A whole answer to a chat request. Called by the server and the gateway.
+//! Writes a whole answer to a chat request. Called by the server and the gateway.
 
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ struct WireChoice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     routed_experts: Option<WireExperts<'a>>,
     finish_reason: &'static str,
-    /// vLLM's: the text that ended the answer.
+    /// vLLM's field: the stop text that ended the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<&'a str>,
 }
@@ -67,7 +67,7 @@ struct WireFunction<'a> {
     arguments: &'a str,
 }
 
-/// The body of the answer. (An answer with an `error` is for [`error::body`](crate::openai::error::body).)
+/// The response body. (For an answer with an `error`, use [`error::body`](crate::openai::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     let response = Response {
         id: with_prefix("chatcmpl-", &answer.id),
@@ -94,7 +94,7 @@ fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
         })
         .collect();
     let text = c.text();
-    // What only calls tools has no content, as OpenAI has it.
+    // A message with calls only has no content, as in OpenAI's answers.
     let content = (calls.is_empty() || !text.is_empty()).then_some(text);
     let finish = c.finish.as_ref().unwrap_or(&FinishReason::Length);
     WireChoice {

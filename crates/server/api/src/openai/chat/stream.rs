@@ -1,4 +1,4 @@
-//! A chat answer as a stream of chunks. Driven by the server and the gateway through [`StreamWriter`].
+//! Writes a chat answer as a stream of chunks. Driven by the server and the gateway through [`StreamWriter`].
 
 use serde::Serialize;
 
@@ -14,9 +14,9 @@ use crate::sse;
 
 /// Writes `chat.completion.chunk` events and `[DONE]`.
 ///
-/// The first chunk of a choice carries the role, the last its `finish_reason`; a count of tokens comes in a chunk of its
-/// own without choices, and only if the client asked for it, for there are clients that fail on one. Times come in the
-/// last chunk, which is therefore held back until the next event.
+/// The first chunk of a choice has the role, the last its `finish_reason`. Token counts are in a separate chunk without choices, and
+/// only if the client requested them, as some clients fail on it. Times are in the last chunk, which is therefore held back until the
+/// next event.
 #[derive(Debug)]
 pub struct ChunkWriter {
     include_usage: bool,
@@ -26,14 +26,14 @@ pub struct ChunkWriter {
     id: String,
     model: String,
     created: u64,
-    /// Choices that have begun, and log-probabilities that wait for their text.
+    /// Choices that have begun, and log-probabilities whose text is not written yet.
     begun: Vec<(u32, Vec<TokenLogprob>)>,
-    /// Tools that take a text, and calls of them that are not written yet, one a choice.
+    /// Custom tools, and their calls that are not written yet, one per choice.
     custom_tools: Vec<String>,
     custom_calls: Vec<CustomCall>,
-    /// Experts of tokens that wait for their text, by choice.
+    /// Experts of tokens whose text is not written yet, by choice.
     experts: Vec<(u32, RoutedExperts)>,
-    /// The end of a choice, not written yet.
+    /// The last chunk of a choice, not written yet.
     finish: Option<(u32, FinishReason)>,
     usage: Option<WireUsage>,
     timings: Option<WireTimings>,
@@ -109,7 +109,7 @@ struct DeltaCustom<'a> {
     input: &'a str,
 }
 
-/// A call of a tool that takes a text, whose arguments are gathered: a part of their JSON is not a part of the text.
+/// A call of a custom tool, whose arguments are collected: a piece of their JSON is not a piece of the text.
 #[derive(Debug)]
 struct CustomCall {
     choice: u32,
@@ -125,7 +125,7 @@ struct DeltaFunction<'a> {
 }
 
 impl ChunkWriter {
-    /// A writer of the answer to `request`.
+    /// A stream writer for the answer to `request`.
     pub fn new(request: &GenerateRequest) -> Self {
         Self {
             include_usage: request.include_usage,
@@ -154,7 +154,7 @@ impl ChunkWriter {
     }
 
     fn chunk(&self, choices: &[ChunkChoice<'_>], timings: Option<&WireTimings>, out: &mut Vec<u8>) {
-        // With a count asked for, OpenAI has `usage: null` in every chunk before.
+        // With counts requested, OpenAI sends `usage: null` in every chunk before.
         let usage = (self.include_usage && !choices.is_empty()).then_some(None);
         self.write_chunk(choices, usage, timings, out);
     }
@@ -187,7 +187,7 @@ impl ChunkWriter {
         }
     }
 
-    /// A piece of a choice, after the chunk with the role if it is the first.
+    /// Writes a piece of a choice, after the role chunk if it is the first.
     fn delta(&mut self, choice: u32, delta: Delta<'_>, out: &mut Vec<u8>) {
         let waiting = self.begin(choice, out);
         let logprobs = (!waiting.is_empty()).then(|| Logprobs::new(&waiting));
@@ -198,19 +198,19 @@ impl ChunkWriter {
         self.chunk(&[piece], timings.as_ref(), out);
     }
 
-    /// The experts that wait for a piece of this choice.
+    /// Takes the pending experts of this choice.
     fn take_experts(&mut self, choice: u32) -> Option<RoutedExperts> {
         let at = self.experts.iter().position(|(c, _)| *c == choice)?;
         Some(self.experts.swap_remove(at).1)
     }
 
-    /// How far the prompt is: a chunk without an answer.
+    /// Writes the prompt's progress: a chunk without choices.
     fn write_progress(&self, progress: &WireProgress, out: &mut Vec<u8>) {
         let chunk = self.empty_chunk(&[], self.include_usage.then_some(None));
         sse::write_json(out, None, &Chunk { prompt_progress: Some(progress), ..chunk });
     }
 
-    /// Says the role, once a choice. Gives the log-probabilities that wait.
+    /// Writes the role chunk, once per choice. Returns the pending log-probabilities.
     fn begin(&mut self, choice: u32, out: &mut Vec<u8>) -> Vec<TokenLogprob> {
         if let Some((_, waiting)) = self.begun.iter_mut().find(|(c, _)| *c == choice) {
             return std::mem::take(waiting);
@@ -222,7 +222,7 @@ impl ChunkWriter {
         Vec::new()
     }
 
-    /// Writes the text of a choice's last call, if its tool takes a text.
+    /// Writes the text of a choice's last call, if it is of a custom tool.
     fn end_custom(&mut self, choice: u32, out: &mut Vec<u8>) {
         let Some(at) = self.custom_calls.iter().position(|c| c.choice == choice) else { return };
         let CustomCall { index, arguments, .. } = self.custom_calls.remove(at);
@@ -232,7 +232,7 @@ impl ChunkWriter {
         self.delta(choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
     }
 
-    /// Writes the end of a choice that was held back.
+    /// Writes the held-back last chunk of a choice.
     fn release(&mut self, last: bool, out: &mut Vec<u8>) {
         let Some((index, reason)) = self.finish.take() else { return };
         let waiting = self.begin(index, out);
@@ -327,7 +327,7 @@ impl StreamWriter for ChunkWriter {
             Event::Usage(usage) => self.usage = Some(usage.into()),
             Event::Timings(timings) => self.timings = Some(timings.into()),
             Event::Error(e) => self.fail(e, out),
-            // Nobody but Anthropic's clients has a place for these, and the rest was not asked for.
+            // Only Anthropic's dialect has signatures; the other events were not requested.
             Event::ReasoningSignature { .. }
             | Event::RedactedReasoning { .. }
             | Event::Reasoning { .. }

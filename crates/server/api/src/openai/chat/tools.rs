@@ -1,4 +1,4 @@
-//! Tools of a chat request: functions, and custom tools, which take a text. Called by the request's parser.
+//! Parses tools of a chat request: functions and custom tools. Called by the request's parser.
 
 use serde_json::Value;
 
@@ -63,7 +63,7 @@ fn choice(f: Field, chat: &mut Chat) -> Result<()> {
     Ok(())
 }
 
-/// The name of a tool that is chosen.
+/// The name of the chosen tool.
 fn named(o: &mut Object, is_custom: bool) -> Result<String> {
     let mut inner = o.require(if is_custom { "custom" } else { "function" })?.object()?;
     let name = inner.require("name")?.name()?;

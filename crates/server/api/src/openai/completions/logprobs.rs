@@ -1,4 +1,4 @@
-//! Log-probabilities as completions have them: lists side by side. lm-eval reads them.
+//! Log-probabilities in the form of completions: parallel lists. lm-eval reads them.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use crate::core::TokenLogprob;
 /// `logprobs` of a choice.
 #[derive(Debug, Serialize)]
 pub(super) struct Logprobs {
-    /// Where each token begins, in characters from the beginning of the choice's text.
+    /// Start of each token, in characters from the beginning of the choice's text.
     text_offset: Vec<u64>,
     token_logprobs: Vec<Option<f32>>,
     tokens: Vec<String>,
@@ -17,7 +17,7 @@ pub(super) struct Logprobs {
 }
 
 impl Logprobs {
-    /// `offset` is where these tokens begin, and then where they end.
+    /// `offset` is the start of these tokens, and is advanced to their end.
     pub(super) fn new(tokens: &[TokenLogprob], offset: &mut u64) -> Self {
         let n = tokens.len();
         let mut out = Self {
@@ -28,7 +28,7 @@ impl Logprobs {
         };
         for t in tokens {
             out.text_offset.push(*offset);
-            // A character counts where it begins, for tokens may end within one.
+            // A character is counted where it begins: tokens may end within one.
             *offset += t.bytes.iter().filter(|b| **b & 0xC0 != 0x80).count() as u64;
             out.token_logprobs.push(t.logprob.map(finite));
             out.tokens.push(name(&t.token, &t.bytes));
@@ -38,7 +38,7 @@ impl Logprobs {
     }
 }
 
-/// The most probable tokens, best first, and always the one that came.
+/// The most probable tokens, best first, always with the generated one.
 fn top(t: &TokenLogprob, own: f32) -> Map<String, Value> {
     let mut out = Map::new();
     for other in &t.top {
@@ -48,7 +48,7 @@ fn top(t: &TokenLogprob, own: f32) -> Map<String, Value> {
     out
 }
 
-/// Tokens are keys here, so those that are no text must not all be called U+FFFD. OpenAI's way: `bytes:\xe2\x82`.
+/// Tokens are keys here, so tokens that are not valid text must not all be U+FFFD. OpenAI's form: `bytes:\xe2\x82`.
 fn name(token: &str, bytes: &[u8]) -> String {
     if std::str::from_utf8(bytes).is_ok() {
         return token.to_string();

@@ -1,4 +1,4 @@
-//! `/v1/completions`, towards clients: [`parse`], [`response`], [`CompletionWriter`].
+//! `/v1/completions`, for clients: [`parse`], [`response`], [`CompletionWriter`].
 
 mod logprobs;
 mod request;

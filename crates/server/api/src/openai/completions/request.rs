@@ -1,4 +1,4 @@
-//! A client's request to continue prompts. Called by the server and the gateway.
+//! Parses a client's completion request. Called by the server and the gateway.
 
 use super::super::chat::stream_options;
 use super::super::{fields, prompts};
@@ -7,7 +7,7 @@ use crate::core::{Completion, GenerateRequest, Infill, Input};
 use crate::json::{self, Field, Object, Result};
 use crate::rules::{Rules, only, refused, tuning};
 
-/// Longest answer where the client does not say: this dialect's own.
+/// This dialect's default length of an answer.
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
 const RULES: Rules = &[
@@ -20,7 +20,7 @@ const RULES: Rules = &[
     ("add_special_tokens", only("[true]", "the model's tokenizer says which tokens a prompt begins with")),
 ];
 
-/// Reads the body of a `POST /v1/completions`.
+/// Parses the body of a `POST /v1/completions`.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -36,7 +36,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     r.max_tokens = max_tokens(&mut o, echo)?;
     r.stop = o.read("stop", fields::stop)?.unwrap_or_default();
     r.n = o.read("n", |f| f.count(1..=fields::N_MAX))?.unwrap_or(1);
-    // Some clients send both; the best of as many as are given are all.
+    // Some clients send `best_of` with `n`; with equal values it has no effect.
     o.only("best_of", &[r.n.into()], "every answer is given; there is no choosing among several")?;
     r.logprobs = o.read("logprobs", |f| f.count(0..=fields::TOP_LOGPROBS_MAX))?;
     r.response_format = o.read("response_format", fields::response_format)?.unwrap_or_default();
@@ -47,7 +47,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     Ok(r)
 }
 
-/// 0 only makes sense where the prompt's own log-probabilities are asked for.
+/// 0 is valid only if the prompt's own log-probabilities are requested.
 fn max_tokens(o: &mut Object, echo: bool) -> Result<Option<u32>> {
     let Some(f) = o.take_any(&["max_tokens", "max_completion_tokens"])? else {
         return Ok(Some(MAX_TOKENS_DEFAULT));

@@ -1,4 +1,4 @@
-//! A whole answer to a request to continue prompts. Called by the server and the gateway.
+//! Writes a whole answer to a completion request. Called by the server and the gateway.
 
 use serde::Serialize;
 
@@ -32,12 +32,12 @@ struct WireChoice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     routed_experts: Option<WireExperts<'a>>,
     finish_reason: &'static str,
-    /// vLLM's: the text that ended the answer.
+    /// vLLM's field: the stop text that ended the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<&'a str>,
 }
 
-/// The body of the answer. (An answer with an `error` is for [`error::body`](crate::openai::error::body).)
+/// The response body. (For an answer with an `error`, use [`error::body`](crate::openai::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     crate::json::to_bytes(&Response {
         id: with_prefix("cmpl-", &answer.id),

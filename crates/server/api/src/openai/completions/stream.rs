@@ -1,4 +1,4 @@
-//! Continued prompts as a stream. Driven by the server and the gateway through [`StreamWriter`].
+//! Writes completions as a stream. Driven by the server and the gateway through [`StreamWriter`].
 
 use serde::Serialize;
 
@@ -12,8 +12,8 @@ use crate::core::{Event, FinishReason, GenerateRequest, RoutedExperts, TokenLogp
 use crate::dialect::{StreamWriter, broken_off, with_prefix};
 use crate::sse;
 
-/// Writes `text_completion` events and `[DONE]`. As in chat, a count of tokens comes only if the client asked for it, and
-/// times in the last event.
+/// Writes `text_completion` events and `[DONE]`. As in chat, token counts are written only if requested, and times are in the last
+/// event.
 #[derive(Debug)]
 pub struct CompletionWriter {
     include_usage: bool,
@@ -23,7 +23,7 @@ pub struct CompletionWriter {
     model: String,
     created: u64,
     choices: Vec<Progress>,
-    /// The end of a choice, not written yet.
+    /// The last event of a choice, not written yet.
     finish: Option<(u32, FinishReason)>,
     usage: Option<WireUsage>,
     timings: Option<WireTimings>,
@@ -31,15 +31,15 @@ pub struct CompletionWriter {
     failed: bool,
 }
 
-/// What is known of a choice.
+/// The state of a choice.
 #[derive(Debug, Default)]
 struct Progress {
     choice: u32,
-    /// Log-probabilities that wait for their text.
+    /// Log-probabilities whose text is not written yet.
     waiting: Vec<TokenLogprob>,
-    /// Experts that do.
+    /// Experts of the same tokens.
     experts: Option<RoutedExperts>,
-    /// Characters of its text so far, as its tokens have them.
+    /// Length of its text so far in characters, as the tokens have them.
     offset: u64,
 }
 
@@ -72,7 +72,7 @@ struct ChunkChoice<'a> {
 }
 
 impl CompletionWriter {
-    /// A writer of the answer to `request`.
+    /// A stream writer for the answer to `request`.
     pub fn new(request: &GenerateRequest) -> Self {
         Self {
             include_usage: request.include_usage,
@@ -108,7 +108,7 @@ impl CompletionWriter {
         sse::write_json(out, None, &Chunk { timings, ..self.empty_chunk(choices, usage) });
     }
 
-    /// A piece of a choice, or its end, with the log-probabilities that wait.
+    /// Writes a piece of a choice, or its end, with the pending log-probabilities.
     fn piece(
         &mut self,
         index: u32,
@@ -131,7 +131,7 @@ impl CompletionWriter {
         self.chunk(&[choice], usage, timings.as_ref(), out);
     }
 
-    /// How far the prompt is: an event without an answer.
+    /// Writes the prompt's progress: an event without choices.
     fn write_progress(&self, progress: &WireProgress, out: &mut Vec<u8>) {
         let usage = self.include_usage.then_some(None);
         let chunk = Chunk { prompt_progress: Some(progress), ..self.empty_chunk(&[], usage) };
@@ -156,7 +156,7 @@ impl CompletionWriter {
         }
     }
 
-    /// Writes the end of a choice that was held back.
+    /// Writes the held-back last event of a choice.
     fn release(&mut self, last: bool, out: &mut Vec<u8>) {
         if let Some((index, reason)) = self.finish.take() {
             self.piece(index, "", Some(&reason), last, out);
@@ -197,7 +197,7 @@ impl StreamWriter for CompletionWriter {
             Event::Usage(usage) => self.usage = Some(usage.into()),
             Event::Timings(timings) => self.timings = Some(timings.into()),
             Event::Error(e) => self.fail(e, out),
-            // Plain text neither thinks nor calls, and log-probabilities were not asked for.
+            // Plain text has no reasoning or calls, and log-probabilities were not requested.
             Event::Reasoning { .. }
             | Event::ReasoningSignature { .. }
             | Event::RedactedReasoning { .. }

@@ -1,4 +1,4 @@
-//! Items of a request for a response: messages, calls, what tools returned, reasoning. Called by the request's parser.
+//! Parses items of a Responses request: messages, calls, tool results, reasoning. Called by the request's parser.
 
 use super::super::chat::{arguments, document, image_source};
 use super::tools::{self, flat};
@@ -6,7 +6,7 @@ use crate::core::{Chat, Image, Message, Part, ReasoningPart, Role, Tool, ToolCal
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, refused, tuning, tuning_but};
 
-/// What an item says about itself, and clients send back.
+/// Metadata of an item that clients send back.
 const ITEM: Rules = &[
     ("id", echo()),
     ("status", echo()),
@@ -22,7 +22,7 @@ const ITEM: Rules = &[
     ("caller", tuning_but(r#"[{"type": "direct"}]"#, "this server runs no programs")),
 ];
 
-/// The same of a part of a message.
+/// The same for a part of a message.
 const PART: Rules = &[
     ("annotations", echo()),
     ("logprobs", echo()),
@@ -30,7 +30,7 @@ const PART: Rules = &[
     ("file_id", refused("files are not kept; send the picture itself")),
 ];
 
-/// Calls of tools that a provider runs, without the output as an item of its own.
+/// Calls of hosted tools whose result is not a separate item.
 const HOSTED: &[&str] = &[
     "web_search_call",
     "file_search_call",
@@ -47,7 +47,7 @@ const HOSTED: &[&str] = &[
     "compaction_trigger",
 ];
 
-/// `input`: a text of the user's, or items. Tools that an item adds are `added`.
+/// `input`: a user's text, or items. Tools added by an item are put into `added`.
 pub(super) fn input(f: Field, chat: &mut Chat, added: &mut Vec<Tool>) -> Result<()> {
     if f.is_string() {
         chat.messages.push(Message::text(Role::User, f.string()?));
@@ -79,7 +79,7 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
         }
         Some("function_call_output" | "custom_tool_call_output") => {
             let mut m = Message::empty(Role::Tool);
-            // Without it it answers the call before.
+            // Without an id it answers the call before it.
             m.tool_call_id = o.read("call_id", Field::name)?;
             m.name = o.read("name", Field::string)?;
             o.take("namespace");
@@ -88,7 +88,7 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
         }
         Some("reasoning") => {
             let text = reasoning(&mut o)?;
-            // Reasoning comes before what is said.
+            // Reasoning precedes the message.
             let m = assistant(out, |m| m.content.is_empty() && m.tool_calls.is_empty());
             m.reasoning.extend(text.map(|text| ReasoningPart::Text { text, signature: None }));
         }
@@ -99,7 +99,7 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
         Some("item_reference") => {
             return Err(kind.expect("just seen").unsupported("; send the item itself"));
         }
-        // The conversation before it is in there, and only its provider can read it.
+        // An encrypted summary of the conversation, which only its provider can read.
         Some("compaction" | "compaction_summary" | "context_compaction") => {
             return Err(kind.expect("just seen").unsupported("; send the items that it stands for"));
         }
@@ -107,7 +107,7 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
             o.warn(format_args!("is left out: '{hosted}' is of a tool that a provider runs"));
             return Ok(());
         }
-        // Those that the client runs have ids: they are kept as calls of a function.
+        // Calls that the client runs have ids: they are kept as function calls.
         Some(call) if call.ends_with("_call") && o.has("call_id") => {
             let (id, name) = (o.require("call_id")?.name()?, call.trim_end_matches("_call").to_string());
             let mut fields: serde_json::Map<_, _> = o.into_fields().map(|(k, f)| (k, f.raw())).collect();
@@ -142,7 +142,7 @@ fn name(o: &mut Object) -> Result<String> {
     Ok(namespace.map_or(name.clone(), |namespace| flat(&namespace, &name)))
 }
 
-/// The assistant's message that an item belongs to: the last, if it can take the item.
+/// The assistant message that an item belongs to: the last one if the item fits, else a new one.
 fn assistant(out: &mut Vec<Message>, fits: impl Fn(&Message) -> bool) -> &mut Message {
     if !out.last().is_some_and(|m| m.role == Role::Assistant && fits(m)) {
         out.push(Message::empty(Role::Assistant));
@@ -200,7 +200,7 @@ fn part(f: Field) -> Result<Part> {
     Ok(part)
 }
 
-/// The text of an earlier answer's reasoning: as it was, else its summary. What is encrypted is for its provider only.
+/// The text of earlier reasoning: as written, or else its summary. Encrypted reasoning is for its provider only.
 fn reasoning(o: &mut Object) -> Result<Option<String>> {
     let mut read = |name| {
         let texts = |f: Field| {

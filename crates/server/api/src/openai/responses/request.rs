@@ -1,4 +1,4 @@
-//! A client's request for a response. Called by the server and the gateway.
+//! Parses a client's Responses request. Called by the server and the gateway.
 
 use super::super::chat::stream_options;
 use super::super::fields;
@@ -12,7 +12,7 @@ use crate::rules::{Rules, echo, refused, tuning, tuning_but};
 const RULES: Rules = &[
     ("truncation", tuning_but(r#"["disabled"]"#, "a prompt that does not fit is refused, never cut")),
     ("context_management", tuning("nothing is cut from a conversation")),
-    // It limits the tools that a server runs by itself, and there are none.
+    // It limits hosted tools, and there are none.
     ("max_tool_calls", echo()),
     ("access_programs", tuning("there are none")),
     ("background", refused("answers are given at once")),
@@ -24,7 +24,7 @@ const RULES: Rules = &[
     ("reasoning_effort", refused("send 'reasoning.effort'")),
 ];
 
-/// Fields of `reasoning`. Reasoning is given as it is, which is more than any summary.
+/// Fields of `reasoning`. Reasoning is returned in full, which is more than a summary.
 const REASONING: Rules = &[
     ("summary", echo()),
     ("generate_summary", echo()),
@@ -36,7 +36,7 @@ const REASONING: Rules = &[
 const TEXT: Rules =
     &[("verbosity", tuning_but(r#"["medium"]"#, "say in the prompt how long the answer should be"))];
 
-/// Reads the body of a `POST /v1/responses`.
+/// Parses the body of a `POST /v1/responses`.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -110,7 +110,7 @@ fn text(o: &mut Object) -> Result<ResponseFormat> {
     Ok(format)
 }
 
-/// What the answer shall contain besides; and log-probabilities, which are asked for here.
+/// `include`: further contents of the answer; log-probabilities are requested here.
 fn logprobs(o: &mut Object) -> Result<Option<u32>> {
     let top = o.read("top_logprobs", |f| f.count(0..=fields::TOP_LOGPROBS_MAX))?;
     let mut asked = top.is_some_and(|n| n > 0);
@@ -118,7 +118,7 @@ fn logprobs(o: &mut Object) -> Result<Option<u32>> {
         for f in f.array()? {
             match f.as_str() {
                 Some("message.output_text.logprobs") => asked = true,
-                // Our reasoning is in the open, so that there is nothing to encrypt.
+                // Reasoning is not encrypted here, so there is nothing to include.
                 Some("reasoning.encrypted_content") => {}
                 Some(_) => f.warn("is ignored: it is of a tool that a provider runs, or of images"),
                 None => return Err(f.expected("a string")),

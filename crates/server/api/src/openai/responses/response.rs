@@ -1,4 +1,4 @@
-//! A whole response. Called by the server and the gateway, and by the stream's writer for its parts.
+//! Writes a whole response. Called by the server and the gateway, and by the stream writer for its parts.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use crate::core::{
 };
 use crate::dialect::with_prefix;
 
-/// The body of the answer. (An answer with an `error` is for [`error::body`](crate::openai::error::body).)
+/// The response body. (For an answer with an `error`, use [`error::body`](crate::openai::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     let mut frame = Frame::new(request);
     frame.begin(&answer.id, &answer.model, answer.created_s);
@@ -40,12 +40,12 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
     crate::json::to_bytes(&frame.finished(finish, output, answer.usage.as_ref()))
 }
 
-/// Everything of a response but its output: what the request said, and where the answer stands.
+/// All fields of a response except its output: the request's settings and the answer's state.
 #[derive(Debug)]
 pub(super) struct Frame {
     fixed: Map<String, Value>,
     id: String,
-    /// Tools that are more to the client than functions, by the names that the model knows.
+    /// Tools that are not plain functions, by the names that the model knows.
     origins: Vec<(String, ToolOrigin)>,
 }
 
@@ -101,22 +101,22 @@ impl Frame {
         self.fixed.insert(name.into(), value.into());
     }
 
-    /// What a tool is to the client.
+    /// The client's form of a tool.
     pub(super) fn origin(&self, name: &str) -> ToolOrigin {
         self.origins.iter().find(|(n, _)| n == name).map(|(_, o)| o.clone()).unwrap_or_default()
     }
 
-    /// A name for the `n`-th item of the output.
+    /// An id for the `n`-th output item.
     pub(super) fn item_id(&self, prefix: &str, n: usize) -> String {
         format!("{prefix}_{}_{n}", self.id)
     }
 
-    /// As it stands.
+    /// Its current value.
     pub(super) fn value(&self) -> &Map<String, Value> {
         &self.fixed
     }
 
-    /// At its end.
+    /// Its final value.
     pub(super) fn finished(
         &mut self,
         finish: &FinishReason,
@@ -135,7 +135,7 @@ impl Frame {
         &self.fixed
     }
 
-    /// At an end that should not be.
+    /// Its value after a failure.
     pub(super) fn failed(&mut self, error: &ApiError, output: Vec<Value>) -> &Map<String, Value> {
         self.set("status", "failed");
         self.set("output", output);
@@ -144,7 +144,7 @@ impl Frame {
     }
 }
 
-/// One of the names that clients know.
+/// The error code, one of those that clients know.
 fn error_code(error: &ApiError) -> &'static str {
     match error.status() {
         429 => "rate_limit_exceeded",
@@ -153,7 +153,7 @@ fn error_code(error: &ApiError) -> &'static str {
     }
 }
 
-/// How an item ends with which its answer ends.
+/// The status of the item with which an answer ends.
 pub(super) fn item_status(finish: &FinishReason) -> &'static str {
     match finish {
         FinishReason::Length | FinishReason::ContentFilter => "incomplete",
@@ -183,27 +183,27 @@ pub(super) fn message_item(id: &str, part: Option<Value>, status: &str) -> Value
     json!({"id": id, "type": "message", "role": "assistant", "content": content, "status": status})
 }
 
-/// A call, and what the tool is to the client.
+/// A call, and the client's form of its tool.
 #[derive(Debug)]
 pub(super) struct Call {
     pub id: String,
-    /// As the model knows it.
+    /// The name that the model knows.
     pub name: String,
     pub origin: ToolOrigin,
 }
 
 impl Call {
-    /// What its item's id begins with.
+    /// Prefix of its item id.
     pub(super) fn prefix(&self) -> &'static str {
         if self.origin.custom { "ctc" } else { "fc" }
     }
 
-    /// Its name as the client knows it.
+    /// The name that the client knows.
     pub(super) fn client_name(&self) -> &str {
         self.origin.namespace.as_ref().map_or(&self.name, |(_, name)| name)
     }
 
-    /// The item, with or without the arguments.
+    /// The item, with or without arguments.
     pub(super) fn item(&self, id: &str, arguments: Option<&str>, status: &str) -> Value {
         let name = self.client_name();
         let mut out = if self.origin.custom {
@@ -256,7 +256,7 @@ fn tool_choice(choice: &ToolChoice) -> Value {
     }
 }
 
-/// The format as clients know it. (Those that only our extra fields can ask for count as text.)
+/// The format in the client's form. (Formats of our extra fields are reported as text.)
 fn format(format: &ResponseFormat) -> Value {
     match format {
         ResponseFormat::JsonObject => json!({"type": "json_object"}),

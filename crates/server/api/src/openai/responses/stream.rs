@@ -1,4 +1,4 @@
-//! A response as a stream of events. Driven by the server and the gateway through [`StreamWriter`].
+//! Writes a response as a stream of events. Driven by the server and the gateway through [`StreamWriter`].
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,9 +11,9 @@ use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob, ToolOrigin
 use crate::dialect::{StreamWriter, broken_off};
 use crate::sse;
 
-/// Writes `response.created`, `response.in_progress`, the items one after the other (each `response.output_item.added`,
-/// its parts and deltas, `response.output_item.done`) and `response.completed`, `.incomplete` or `.failed`. Only the
-/// first choice has a place in this dialect.
+/// Writes `response.created`, `response.in_progress`, the items (each `response.output_item.added`, its parts and deltas,
+/// `response.output_item.done`) and `response.completed`, `.incomplete` or `.failed`. Only the first choice is written: the dialect
+/// has one.
 #[derive(Debug)]
 pub struct ResponseWriter {
     frame: Frame,
@@ -29,12 +29,12 @@ pub struct ResponseWriter {
     failed: bool,
 }
 
-/// The item that is being written.
+/// The item being written.
 #[derive(Debug)]
 struct Open {
     kind: Kind,
     id: String,
-    /// What came so far: reasoning, text or arguments.
+    /// Its content so far: reasoning, text or arguments.
     text: String,
     logprobs: Vec<TokenLogprob>,
 }
@@ -47,7 +47,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// The event of a piece of the arguments, as far as pieces can be given: a text is in a string of JSON, which is read when it is whole.
+    /// The event for pieces of the arguments, if they are streamed: a custom tool's text is inside a JSON string, which is parsed when
+    /// complete.
     fn arguments_event(&self) -> Option<&'static str> {
         match self {
             Self::Call { call, .. } if call.origin.custom => None,
@@ -72,7 +73,7 @@ struct Delta<'a> {
 }
 
 impl ResponseWriter {
-    /// A writer of the answer to `request`.
+    /// A stream writer for the answer to `request`.
     pub fn new(request: &GenerateRequest) -> Self {
         Self {
             frame: Frame::new(request),
@@ -253,7 +254,7 @@ impl StreamWriter for ResponseWriter {
             }
             Event::Usage(usage) => self.usage = Some(*usage),
             Event::Error(e) => self.fail(e, out),
-            // Nothing that this dialect has a place for, or that was asked for.
+            // Events that this dialect cannot express, or that were not requested.
             _ => {}
         }
     }

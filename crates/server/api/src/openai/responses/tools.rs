@@ -1,5 +1,5 @@
-//! Tools of a request for a response: functions, functions in namespaces, custom tools. Called by the request's parser; the names are
-//! restored by the writers of answers.
+//! Parses tools of a Responses request: functions, functions in namespaces, custom tools. Called by the request's parser; the answer
+//! writers restore their names.
 
 use super::super::custom::custom;
 use super::super::fields;
@@ -7,7 +7,7 @@ use crate::core::{Chat, Tool, ToolChoice, ToolOrigin};
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::echo;
 
-/// `tools`, `tool_choice` and what `input` added.
+/// `tools`, `tool_choice` and the tools added by `input`.
 pub(super) fn tools(o: &mut Object, chat: &mut Chat, added: Vec<Tool>) -> Result<()> {
     if let Some(f) = o.take("tools") {
         read(f, &mut chat.tools)?;
@@ -22,14 +22,14 @@ pub(super) fn tools(o: &mut Object, chat: &mut Chat, added: Vec<Tool>) -> Result
     Ok(())
 }
 
-/// A list of tools. Those that a provider runs are left out with a warning.
+/// Parses a list of tools. Hosted tools are left out with a warning.
 pub(super) fn read(f: Field, out: &mut Vec<Tool>) -> Result<()> {
     for f in f.array()? {
         let mut o = f.object()?;
         let kind = o.require("type")?;
         if kind.as_str() == Some("namespace") {
             let name = o.require("name")?.name()?;
-            // It says what the tools have in common; each says what it does.
+            // The namespace's description applies to all of its tools; each has its own.
             o.take("description");
             for f in o.require("tools")?.array()? {
                 let mut o = f.object()?;
@@ -44,7 +44,7 @@ pub(super) fn read(f: Field, out: &mut Vec<Tool>) -> Result<()> {
     Ok(())
 }
 
-/// One tool, in a namespace or not.
+/// Parses one tool, in a namespace or not.
 fn one(kind: Field, mut o: Object) -> Result<Option<Tool>> {
     let tool = match kind.as_str() {
         Some("function") => fields::tool(&mut o)?,
@@ -59,13 +59,13 @@ fn one(kind: Field, mut o: Object) -> Result<Option<Tool>> {
     Ok(Some(tool))
 }
 
-/// The tool as the model sees it: under one name.
+/// The tool under a flat name, as the model sees it.
 fn within(namespace: &str, tool: Tool) -> Tool {
     let origin = ToolOrigin { namespace: Some((namespace.into(), tool.name.clone())), ..tool.origin };
     Tool { name: flat(namespace, &tool.name), origin, ..tool }
 }
 
-/// The name of a namespace's tool as the model sees it.
+/// The flat name of a namespace's tool.
 pub(super) fn flat(namespace: &str, name: &str) -> String {
     if namespace.ends_with("__") { format!("{namespace}{name}") } else { format!("{namespace}__{name}") }
 }
@@ -84,7 +84,7 @@ fn choice(f: Field, chat: &mut Chat) -> Result<()> {
             chat.tool_choice = if must { ToolChoice::Required } else { ToolChoice::Auto };
             let names = o.require("tools")?.list(|f| {
                 let mut o = f.object()?;
-                // One that a provider runs has been left out.
+                // A hosted tool, which has been left out.
                 let name = if o.has("name") { Some(named(&mut o)?) } else { None };
                 o.finish(&[&[("type", echo()), ("server_label", echo())]])?;
                 Ok(name)
@@ -97,7 +97,7 @@ fn choice(f: Field, chat: &mut Chat) -> Result<()> {
     Ok(())
 }
 
-/// The name of a tool that is chosen.
+/// The name of the chosen tool.
 fn named(o: &mut Object) -> Result<String> {
     let name = o.require("name")?.name()?;
     let namespace = o.read("namespace", Field::string)?;

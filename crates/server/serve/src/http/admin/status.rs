@@ -1,4 +1,4 @@
-//! `/admin/status`: what the operator's page shows of the router. Called by the routes.
+//! `/admin/status`: the router's state for the admin page. Called by the routes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::http::call::{caller, trace};
 use crate::http::error::{Dialect, json as json_response};
 
-/// `GET /admin/status`: for the server's own key.
+/// `GET /admin/status`: needs the server's own key.
 pub async fn status(State(app): State<Arc<App>>, request: Request) -> Response {
     let none = || {
         ApiError::new(ErrorKind::NotFound, "there is no router here: octet serve --config FILE starts one")
