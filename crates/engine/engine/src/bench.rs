@@ -1,4 +1,4 @@
-//! How fast a loaded model is: prompt processing and generation, in llama-bench's terms. Called by `octet bench`.
+//! Measures the speed of a loaded model: prompt processing and generation, in llama-bench's terms. Called by `octet bench`.
 
 use std::time::{Duration, Instant};
 
@@ -11,38 +11,38 @@ use crate::cache::{Pool, Sequence};
 use crate::models::{Limits, Model};
 use crate::sampler::SamplerError;
 
-/// One row of the table.
+/// A test: one row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Test {
-    /// What is timed.
+    /// What is measured.
     pub kind: Kind,
-    /// Tokens that are in the cache before, of each sequence.
+    /// Tokens already in the cache of each sequence.
     pub depth: usize,
-    /// Sequences that do so at the same time.
+    /// Number of concurrent sequences.
     pub sequences: usize,
 }
 
-/// What a test times.
+/// The kind of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Prompt processing: tokens of the prompt (`pp`).
+    /// Prompt processing (`pp`): number of prompt tokens.
     Prompt(usize),
-    /// Text generation: tokens, one a step (`tg`).
+    /// Text generation (`tg`): number of tokens, one per step.
     Generate(usize),
 }
 
 impl Test {
-    /// Tokens of each sequence that are timed.
+    /// Measured tokens of each sequence.
     fn length(&self) -> usize {
         match self.kind {
             Kind::Prompt(n) | Kind::Generate(n) => n,
         }
     }
-    /// Tokens that are timed, of all sequences.
+    /// Measured tokens of all sequences.
     pub fn tokens(&self) -> usize {
         self.sequences * self.length()
     }
-    /// llama-bench's name: `pp512`, `tg128 @ d4096`; with `x4` behind it where four sequences run together.
+    /// llama-bench's name: `pp512`, `tg128 @ d4096`; with suffix `x4` for four concurrent sequences.
     pub fn name(&self) -> String {
         let name = match self.kind {
             Kind::Prompt(n) => format!("pp{n}"),
@@ -51,7 +51,7 @@ impl Test {
         let name = if self.sequences > 1 { format!("{name} x{}", self.sequences) } else { name };
         if self.depth > 0 { format!("{name} @ d{}", self.depth) } else { name }
     }
-    /// Tokens of context that each sequence needs.
+    /// Context that each sequence needs, in tokens.
     pub fn context(&self) -> usize {
         self.depth.saturating_add(self.length())
     }
@@ -64,18 +64,18 @@ impl Test {
     }
 }
 
-/// What one test measured.
+/// The result of a test.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// The test.
     pub test: Test,
     /// Time of each repetition.
     pub times: Vec<Duration>,
-    /// Steps of the model in all repetitions.
+    /// Number of model steps in all repetitions.
     pub steps: usize,
-    /// Time and bytes of each verb in all repetitions, where the backend keeps count.
+    /// Time and bytes of each verb in all repetitions, if the backend records them.
     pub profile: Option<Profile>,
-    /// Fingerprint of the last logits: two builds that compute the same print the same.
+    /// Hash of the last logits: equal for builds that compute the same.
     pub logits_hash: u64,
 }
 
@@ -86,7 +86,7 @@ impl Outcome {
     }
 }
 
-/// Mean and standard deviation (of the sample) of some figures.
+/// Mean and sample standard deviation.
 pub fn mean_sd(x: &[f64]) -> (f64, f64) {
     let n = x.len() as f64;
     let mean = x.iter().sum::<f64>() / n;
@@ -96,7 +96,7 @@ pub fn mean_sd(x: &[f64]) -> (f64, f64) {
     (mean, (x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt())
 }
 
-/// Token ids that a test feeds: within any vocabulary, the same in every run, and others in each sequence.
+/// The token ids of a test: valid in any vocabulary, the same in each run, different for each sequence.
 fn token(i: usize, sequence: usize, vocab: usize) -> u32 {
     ((7 * i + 131 * sequence + 11) % 1000.min(vocab)) as u32
 }
@@ -119,12 +119,12 @@ impl<'a> Runner<'a> {
         Ok(Self { model, pool, seqs, batch, steps: 0 })
     }
 
-    /// Tokens of each sequence in a step of a prompt.
+    /// Tokens of each sequence per step of a prompt.
     fn at_once(&self) -> usize {
         (self.model.limits().batch_tokens / self.seqs.len().max(1)).max(1)
     }
 
-    /// Forgets what was fed, and feeds what is in the cache before `test`.
+    /// Clears the cache and fills it to the depth of `test`.
     fn begin(&mut self, test: Test) -> Result<(), Error> {
         for seq in &mut self.seqs {
             self.pool.clear(self.model, seq);
@@ -132,8 +132,7 @@ impl<'a> Runner<'a> {
         self.feed(test.depth, self.at_once())
     }
 
-    /// Feeds `n` tokens to each sequence, at most `at_once` to each in a step; logits of its last one are computed as
-    /// a prompt's are.
+    /// Feeds `n` tokens to each sequence, at most `at_once` to each per step; logits are computed for the last one, as for a prompt.
     fn feed(&mut self, n: usize, at_once: usize) -> Result<(), Error> {
         let vocab = self.model.config().vocab;
         for seq in &mut self.seqs {
@@ -157,8 +156,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Runs a test `repetitions` times after one warm-up; `tick` is called after each run. The model was loaded with the
-/// room that [`Test::make_room`] asks for. Fails where its last logits are not numbers.
+/// Runs a test `repetitions` times after one warm-up; `tick` is called after each run. The model must be loaded with the limits of
+/// [`Test::make_room`]. Fails if the last logits are not finite.
 pub fn run(
     model: &mut dyn Model,
     test: Test,
@@ -180,7 +179,7 @@ pub fn run(
             Kind::Generate(n) => r.feed(n, 1)?,
         }
         let time = start.elapsed();
-        // A model that computes garbage is fast for nothing.
+        // The speed of a model that computes garbage means nothing.
         SamplerError::check(r.model.last_logits())?;
         if run > 0 || !warm_up {
             times.push(time);
@@ -195,23 +194,23 @@ pub fn run(
     Ok(Outcome { test, times, steps, profile, logits_hash })
 }
 
-/// How near steps come to what the memory gives at the same time.
+/// How much of the memory bandwidth available at the same time steps reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    /// Bytes per second of a step over those of plain reads right before and after it: median over the steps, and the quarters below and
-    /// above which a quarter of them lie.
+    /// Bytes per second of a step divided by those of plain reads right before and after it: median over the steps, and the first and
+    /// third quartile.
     pub median: f64,
     /// See [`Share::median`].
     pub quartiles: [f64; 2],
-    /// Bytes per second of the plain reads, the median.
+    /// Median bandwidth of the plain reads in bytes per second.
     pub memory: f64,
 }
 
-/// Steps that are measured for [`share`], at most.
+/// Maximum number of steps measured for [`share`].
 const SHARE_STEPS: usize = 48;
 
-/// Generates as `test` says, and reads memory before and after each step: on a machine that is shared, what memory gives changes from
-/// one second to the next, and a limit that was measured before says little. `None` for prompts, and for backends that cannot measure it.
+/// Generates as in `test`, and measures plain reads before and after each step: on a shared machine the bandwidth changes from second
+/// to second, so an earlier measurement says little. `None` for prompts, and for backends that cannot measure it.
 pub fn share(model: &mut dyn Model, test: Test) -> Result<Option<Share>, Error> {
     let Kind::Generate(n) = test.kind else { return Ok(None) };
     let mut probe = None;
@@ -241,7 +240,7 @@ pub fn share(model: &mut dyn Model, test: Test) -> Result<Option<Share>, Error> 
     }))
 }
 
-/// The beginning of BLAKE3 over the bits of the logits.
+/// The first bytes of BLAKE3 over the bits of the logits.
 fn hash(logits: &[f32]) -> u64 {
     let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
     let hash = blake3::hash(&bytes);

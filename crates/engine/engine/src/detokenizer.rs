@@ -1,7 +1,7 @@
-//! Tokens to text, one at a time, as they are generated: never half a character, never a lost one.
+//! Incremental detokenizing: converts generated tokens to text without splitting or losing characters.
 //!
-//! The increments put together are exactly [`decode`] of all the tokens. Bytes that cannot become a character any
-//! more are U+FFFD, as `String::from_utf8_lossy` has it; bytes that still can are held back until they are complete.
+//! The concatenated pieces equal [`decode`] of all tokens. Bytes that cannot become a character are replaced by U+FFFD, as by
+//! `String::from_utf8_lossy`; incomplete characters are held back until they are complete.
 
 use std::sync::Arc;
 
@@ -10,30 +10,29 @@ use crate::tokenizer::Tokenizer;
 /// Whether control tokens (`<|im_end|>`) are part of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlTokens {
-    /// They are left out, as in an answer.
+    /// They are omitted, as in an answer.
     Hide,
-    /// They are written as they are called.
+    /// They are written by name.
     Show,
 }
 
-/// One sequence's text so far, as far as its end is not certain. Allocates nothing once its buffers have grown to the
-/// longest token.
+/// The uncertain end of a sequence's text. Allocates nothing once its buffers have grown to the longest token.
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     control: ControlTokens,
-    /// Control tokens that are written whatever `control` says.
+    /// Control tokens that are always written.
     shown: Vec<u32>,
-    /// Bytes that may yet become a character.
+    /// Bytes of an incomplete character.
     held: Vec<u8>,
-    /// The last increment.
+    /// The last piece.
     out: String,
-    /// The vocabulary puts a space in front of the first word, and it has not come yet.
+    /// The vocabulary prefixes the first word with a space, which has not come yet.
     strip_space: bool,
 }
 
 impl Detokenizer {
-    /// For tokens that begin a text of their own, such as an answer.
+    /// For tokens that begin a text, such as an answer.
     pub fn new(tokenizer: Arc<Tokenizer>, control: ControlTokens) -> Self {
         let strip_space = tokenizer.strips_first_space();
         Self {
@@ -46,17 +45,17 @@ impl Detokenizer {
         }
     }
 
-    /// For tokens that continue a text (a completion): the first word's space is text, not an artefact.
+    /// For tokens that continue a text (a completion): the first word's space is part of it.
     pub fn continuing(tokenizer: Arc<Tokenizer>, control: ControlTokens) -> Self {
         Self { strip_space: false, ..Self::new(tokenizer, control) }
     }
 
-    /// Writes these control tokens in any case.
+    /// Always writes these control tokens.
     pub fn showing(self, shown: Vec<u32>) -> Self {
         Self { shown, ..self }
     }
 
-    /// Takes the next token; returns the text that is complete with it, often empty.
+    /// Adds a token; returns the text that is now complete, often empty.
     pub fn push(&mut self, id: u32) -> &str {
         self.out.clear();
         if self.tokenizer.is_control(id) && self.control == ControlTokens::Hide && !self.shown.contains(&id) {
@@ -72,10 +71,10 @@ impl Detokenizer {
         &self.out
     }
 
-    /// Ends the text: what was held back and is no character comes out as U+FFFD.
+    /// Ends the text: an incomplete character becomes U+FFFD.
     pub fn flush(&mut self) -> &str {
         self.out.clear();
-        // After `take_complete` there is at most one character's beginning.
+        // `take_complete` leaves at most the beginning of one character.
         if !self.held.is_empty() {
             self.held.clear();
             self.out.push(char::REPLACEMENT_CHARACTER);
@@ -83,7 +82,7 @@ impl Detokenizer {
         &self.out
     }
 
-    /// Moves everything of `held` whose meaning is certain to `out`.
+    /// Moves the complete characters of `held` to `out`.
     fn take_complete(&mut self) {
         let mut at = 0;
         loop {
@@ -113,7 +112,7 @@ impl Detokenizer {
     }
 }
 
-/// The text of `ids` as a whole.
+/// The text of all `ids`.
 pub fn decode(tokenizer: &Tokenizer, ids: &[u32], control: ControlTokens) -> String {
     let mut bytes = Vec::new();
     for &id in ids {

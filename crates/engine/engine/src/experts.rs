@@ -1,33 +1,33 @@
-//! Which experts a model's tokens went to, layer by layer. Read off a loaded model by the server and by `octet perplexity`.
+//! Expert usage by layer. Read from a loaded model by the server and by `octet perplexity`.
 
 use octet_compute::ExpertCounts;
 
 use crate::models::config::Config;
 
-/// How often each expert was chosen since the model was loaded: by every token that was computed, of prompts and of
-/// answers, and of guesses that turned out wrong; not by those that came from the cache. Read while a step runs, it may have the step in some layers already.
+/// How often each expert was chosen since the model was loaded, for all computed tokens: of prompts, of answers, and wrong guesses;
+/// not for cached tokens. When read during a step, it may include the step for some layers only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpertUsage {
-    /// Experts that a token is given to in each layer.
+    /// Experts per token in each layer.
     pub per_token: usize,
     /// The layers that have experts, ascending.
     pub layers: Vec<LayerUsage>,
 }
 
-/// One layer's part.
+/// The usage of one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerUsage {
-    /// Number of the layer, as tensors are named (`blk.0`); the multi-token-prediction block comes last.
+    /// Index of the layer, as in tensor names (`blk.0`); the multi-token-prediction block is the last.
     pub layer: usize,
-    /// Tokens that each expert was chosen for.
+    /// Number of tokens for which each expert was chosen.
     pub tokens: Vec<u64>,
 }
 
 impl ExpertUsage {
-    /// What was counted; `None` for a dense model.
+    /// The counts; `None` for a dense model.
     pub(crate) fn read(config: &Config, counts: &ExpertCounts) -> Option<Self> {
         let moe = config.moe?;
-        // without the block for multi-token prediction, which only guesses
+        // Without the block for multi-token prediction, which only drafts.
         let layers = counts.layers().take(config.layers);
         let layers = layers.enumerate().map(|(layer, tokens)| LayerUsage { layer, tokens }).collect();
         Some(Self { per_token: moe.top_k, layers })
@@ -43,26 +43,26 @@ impl ExpertUsage {
         layer.choices() / self.per_token.max(1) as u64
     }
 
-    /// Share of all choices that the `n` most used experts take, whichever layers they are of: how often a fast memory
-    /// with room for `n` experts would have what a token needs. 0 before any token.
+    /// The fraction of all choices that the `n` most used experts of all layers cover: the hit rate of a fast memory with room for `n`
+    /// experts. 0 before any token.
     pub fn coverage(&self, n: usize) -> f64 {
         top_share(self.layers.iter().flat_map(|l| l.tokens.iter().copied()).collect(), n)
     }
 }
 
 impl LayerUsage {
-    /// Choices of all tokens together: as many for a token as it is given to experts.
+    /// Total choices: number of tokens times experts per token.
     pub fn choices(&self) -> u64 {
         self.tokens.iter().sum()
     }
 
-    /// Share of the choices that the `n` most used experts take. 0 before any token.
+    /// The fraction of choices that the `n` most used experts of this layer cover. 0 before any token.
     pub fn top_share(&self, n: usize) -> f64 {
         top_share(self.tokens.clone(), n)
     }
 
-    /// The number of experts that, used equally, would be as hard to foretell: the exponential of the entropy of the
-    /// choices. All of them where all are used alike, 1 where it is always the same, 0 before any token.
+    /// The effective number of experts: the exponential of the entropy of the choices. All experts if used uniformly, 1 if it is
+    /// always the same, 0 before any token.
     pub fn effective(&self) -> f64 {
         let all = self.choices() as f64;
         let used = self.tokens.iter().filter(|&&n| n > 0).map(|&n| n as f64 / all);
@@ -70,7 +70,7 @@ impl LayerUsage {
         if all > 0.0 { entropy.exp() } else { 0.0 }
     }
 
-    /// Experts that no token was given to.
+    /// Number of experts never chosen.
     pub fn unused(&self) -> usize {
         self.tokens.iter().filter(|&&n| n == 0).count()
     }

@@ -1,5 +1,6 @@
-//! Models, caches, tokens and sampling: everything between a prompt and its text. No HTTP and no async; JSON only
-//! where models bring it, in chats' messages and `tokenizer.json`.
+//! Models, caches, tokenizers, chat templates, sampling and scheduling: everything between a prompt and its text. Start with `engine`
+//! (one step at a time) and `models::decoder` (the forward pass). No HTTP and no async; JSON only in chat messages and
+//! `tokenizer.json`.
 
 pub mod bench;
 pub mod cache;

@@ -1,5 +1,5 @@
-//! What a model is made of, what a token of it reads, and what memory it takes: `octet show`. Nothing is loaded; the
-//! file's metadata and tensor table are enough.
+//! A report about a model file: its parts, the bytes that a token reads, its memory: `octet show`. Loads nothing; uses the metadata
+//! and the tensor table only.
 
 mod group;
 mod text;
@@ -17,56 +17,56 @@ use crate::sampler::SamplingDefaults;
 
 pub use group::Group;
 
-/// Facts about a model file. Bytes are of weights as the file has them.
+/// Facts about a model file. Bytes of weights are as in the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// The path that was opened, or what the model is otherwise called.
+    /// The path, or another name of the model.
     pub origin: String,
     /// `general.name`, if the file has one.
     pub name: Option<String>,
     /// Architecture, layers and dimensions.
     pub config: Config,
-    /// The embedding table is the output head too.
+    /// The embedding table is also the output head.
     pub tied: bool,
-    /// Tensors of the file.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Values of all tensors.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Parameters that one token is multiplied with: the chosen experts, one row of the embedding, and all of the rest.
-    /// Each counts once, also where the embedding is the output head too.
+    /// Active parameters per token: those of the chosen experts, one row of the embedding, and all others. Each counts once, even if
+    /// the embedding is also the output head.
     pub active_parameters: u64,
-    /// Bytes of all tensors.
+    /// Size of all tensors.
     pub bytes: u64,
-    /// Bytes of weights that decoding one token reads.
+    /// Bytes of weights read per decoded token.
     pub bytes_per_token: u64,
-    /// The groups that this model has, in the order of [`Group::ALL`].
+    /// The groups of this model, in the order of [`Group::ALL`].
     pub groups: Vec<GroupReport>,
-    /// Types of all tensors, the most bytes first.
+    /// Types of all tensors, largest total size first.
     pub types: Vec<TypeShare>,
-    /// What each layer keeps for a sequence.
+    /// The cache of each layer.
     pub caches: Vec<LayerCache>,
-    /// The tokenizer, as far as metadata tells.
+    /// The tokenizer, as far as the metadata describes it.
     pub tokenizer: TokenizerReport,
-    /// Sampling settings that the file recommends.
+    /// Recommended sampling settings of the file.
     pub sampling: SamplingDefaults,
 }
 
-/// One part of the model.
+/// A group of tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupReport {
-    /// Which part.
+    /// The group.
     pub group: Group,
-    /// Its tensors.
+    /// Number of its tensors.
     pub tensors: usize,
-    /// Their values.
+    /// Number of its parameters.
     pub parameters: u64,
-    /// Their bytes.
+    /// Size of its tensors.
     pub bytes: u64,
-    /// Parameters that one token is multiplied with.
+    /// Active parameters per token.
     pub active_parameters: u64,
-    /// Bytes that decoding one token reads.
+    /// Bytes read per decoded token.
     pub active_bytes: u64,
-    /// Their types, the most bytes first.
+    /// Their types, largest total size first.
     pub types: Vec<TypeShare>,
 }
 
@@ -79,22 +79,22 @@ pub struct TypeShare {
     pub bytes: u64,
 }
 
-/// Facts about the tokenizer; `None` where the file does not say.
+/// Facts about the tokenizer; `None` if the file does not say.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenizerReport {
     /// `gpt2`, `llama`, ..., or `tokenizer.json`.
     pub model: Option<String>,
-    /// Rule by which text is split first: `qwen35`.
+    /// Name of the pre-tokenizer: `qwen35`.
     pub pre: Option<String>,
-    /// Tokens without padding.
+    /// Number of tokens without padding.
     pub tokens: Option<usize>,
-    /// First token of a text, and whether it is put there unasked.
+    /// The BOS token, and whether it is added automatically.
     pub bos: Option<TokenReport>,
     /// See `bos`.
     pub add_bos: Option<bool>,
     /// Tokens that end an answer.
     pub eos: Vec<TokenReport>,
-    /// Bytes of the chat template; `None` without one.
+    /// Size of the chat template; `None` without one.
     pub template_bytes: Option<usize>,
 }
 
@@ -103,28 +103,28 @@ pub struct TokenizerReport {
 pub struct TokenReport {
     /// Its id.
     pub id: u32,
-    /// Its text, where the file lists the vocabulary.
+    /// Its text, if the file lists the vocabulary.
     pub text: Option<String>,
 }
 
-/// Bytes of memory that a loaded model takes.
+/// Memory of a loaded model in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Weights, packed or mapped; a tied table counts twice, for the head is packed and the table is not.
+    /// Weights, packed or mapped; a tied table counts twice, as the head is packed and the table is not.
     pub weights: u64,
     /// Keys and values of all pages.
     pub kv: u64,
     /// Recurrent states of all slots and snapshots.
     pub states: u64,
-    /// Activations and logits of a step; about, for backends keep a little more.
+    /// Activations and logits of a step; approximate, as backends keep slightly more.
     pub activations: u64,
-    /// What guesses need: the block for multi-token prediction with its keys and values, its part of the head, kept inputs of
-    /// recurrent layers, a draft model ([`crate::engine::Options::draft_memory`]).
+    /// Speculative decoding: the block for multi-token prediction with its keys and values, its part of the head, inputs of recurrent
+    /// layers, a draft model ([`crate::engine::Options::draft_memory`]).
     pub speculation: u64,
 }
 
 impl Memory {
-    /// All together.
+    /// The total.
     pub fn total(&self) -> u64 {
         let parts = [self.weights, self.kv, self.states, self.activations, self.speculation];
         parts.into_iter().fold(0, u64::saturating_add)
@@ -137,7 +137,7 @@ impl Memory {
 }
 
 impl Report {
-    /// Reads what `model` says about itself. Fails where loading it would: unknown architecture, missing dimensions.
+    /// Reads the report of `model`. Fails if loading it would: unknown architecture, missing dimensions.
     pub fn new(model: &octet_weights::Model) -> Result<Self, Error> {
         let config = Config::read(model)?;
         let meta = &model.metadata;
@@ -162,43 +162,43 @@ impl Report {
         })
     }
 
-    /// The part `group`, if the model has it.
+    /// The group `group`, if the model has it.
     pub fn group(&self, group: Group) -> Option<&GroupReport> {
         self.groups.iter().find(|g| g.group == group)
     }
 
-    /// Fails where the model's heads cannot be held in these types.
+    /// Fails if the model's heads cannot be stored in these types.
     pub fn check_kv(&self, kv: KvTypes) -> Result<(), Error> {
         models::check_kv(&self.origin, &self.config, kv)
     }
 
-    /// Bytes of keys and values of one position.
+    /// Bytes of keys and values per position.
     pub fn kv_bytes_per_position(&self, kv: KvTypes) -> u64 {
         self.caches.iter().map(|c| (c.page_bytes(kv) / PAGE_TOKENS) as u64).sum()
     }
 
-    /// Bytes of recurrent state of one sequence; 0 for a model without.
+    /// Bytes of recurrent state per sequence; 0 without recurrent layers.
     pub fn state_bytes(&self) -> u64 {
         self.caches.iter().map(|c| c.slot_bytes() as u64).sum()
     }
 
-    /// All bytes that decoding one token moves when `depth` tokens went before: weights, keys and values of every
-    /// position, and the state, which is read and written.
+    /// Bytes moved per decoded token at depth `depth`: weights, keys and values of all positions, and the state, which is read and
+    /// written.
     pub fn traffic_per_token(&self, depth: usize, kv: KvTypes) -> u64 {
         let kv = self.kv_bytes_per_position(kv).saturating_mul(depth as u64);
         kv.saturating_add(self.bytes_per_token + 2 * self.state_bytes())
     }
 
-    /// What the model takes when it is loaded with these limits; `exact` is with all weights but the embedding table
-    /// as f32. A little is left out: rows that fill up the last block of a packed matrix.
+    /// Memory of the model when loaded with these limits; with `exact`, all weights except the embedding table are f32. Omits padding
+    /// rows of packed matrices.
     pub fn memory(&self, limits: &Limits, exact: bool) -> Memory {
         let c = &self.config;
         let mtp = limits.mtp && c.mtp_layers > 0;
         let packed = |g: &GroupReport| if exact { g.parameters.saturating_mul(4) } else { g.bytes };
         let weights = |g: &GroupReport| match g.group {
-            // the block is of the guesses
+            // The block belongs to speculation.
             Group::Other | Group::Mtp => 0,
-            // The table stays as the file has it.
+            // The table stays as in the file.
             Group::Embedding if self.tied => g.bytes.saturating_add(packed(g)),
             Group::Embedding => g.bytes,
             _ => packed(g),
@@ -208,7 +208,7 @@ impl Report {
         let per_slot: u64 = self.caches.iter().map(|l| l.slot_bytes() as u64).sum();
         let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
         let tokens = times(4 * activation_row(c), limits.batch_tokens);
-        // inputs of guesses, beside the states
+        // Inputs of guesses, besides the states.
         let kept: u64 = self.caches.iter().map(|l| l.guess_bytes() as u64).sum();
         let kept = kept.saturating_mul((limits.slots * limits.guesses) as u64);
         let block = if mtp { self.block_memory(limits, packed) } else { 0 };
@@ -221,8 +221,8 @@ impl Report {
         }
     }
 
-    /// Bytes of the block for multi-token prediction: its weights as `packed`, a layer of keys and values, its part of the head, its
-    /// states.
+    /// Memory of the block for multi-token prediction: its weights (by `packed`), a layer of keys and values, its part of the head,
+    /// its states.
     fn block_memory(&self, limits: &Limits, packed: impl Fn(&GroupReport) -> u64) -> u64 {
         let c = &self.config;
         let weights = self.group(Group::Mtp).map_or(0, &packed);
@@ -238,7 +238,7 @@ impl Report {
     }
 }
 
-/// What layer `i` keeps for a sequence; the multi-token-prediction block, past the layers, is attention.
+/// The cache of layer `i`; the multi-token-prediction block after the layers is attention.
 fn layer_cache(c: &Config, i: usize) -> LayerCache {
     match c.gdn {
         Some(g) if c.recurrent.get(i) == Some(&true) => LayerCache::Gdn {
@@ -252,8 +252,8 @@ fn layer_cache(c: &Config, i: usize) -> LayerCache {
     }
 }
 
-/// f32 values that a step keeps for each of its tokens: the residual stream, a mixer's inputs and output, and what
-/// lies between the projections of the feed-forward part.
+/// f32 values per token of a step: the residual stream, a mixer's inputs and output, and the intermediate values of the feed-forward
+/// part.
 fn activation_row(c: &Config) -> usize {
     let query = 2 * c.heads * c.head_dim;
     let kv = 2 * c.kv_heads.iter().max().map_or(0, |n| n * c.head_dim);
@@ -276,7 +276,7 @@ fn groups(tensors: &[TensorInfo], config: &Config, tied: bool) -> Vec<GroupRepor
     let tied_head = members.get(&Group::Embedding).filter(|_| tied).cloned();
     let report = |group| {
         let own = members.get(&group);
-        // A tied head owns no tensor, and reads those of the embedding.
+        // A tied head has no tensor of its own, and reads those of the embedding.
         let read = if group == Group::LmHead { own.or(tied_head.as_ref()) } else { own }?;
         let own = own.map_or(&[][..], Vec::as_slice);
         let sum = |of: &[&TensorInfo], f: &dyn Fn(&TensorInfo) -> u64| of.iter().map(|t| f(t)).sum();
@@ -285,7 +285,7 @@ fn groups(tensors: &[TensorInfo], config: &Config, tied: bool) -> Vec<GroupRepor
             tensors: own.len(),
             parameters: sum(own, &|t| t.len() as u64),
             bytes: sum(own, &TensorInfo::size_bytes),
-            // The row of a tied table is one of those that the head multiplies with.
+            // The row of a tied table is one of those that the head reads.
             active_parameters: match (group, tied) {
                 (Group::Embedding, true) => 0,
                 _ => sum(read, &|t| active(t.len() as u64, group, t, config)),
@@ -319,7 +319,7 @@ fn types<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<TypeShare
     all
 }
 
-/// Rows that only fill up the embedding table (`tokenizer.ggml.token_type`).
+/// Padding rows of the embedding table (`tokenizer.ggml.token_type`).
 const TOKEN_TYPE_UNUSED: i64 = 5;
 const EOS_IDS: &str = "tokenizer.ggml.eos_token_ids";
 
@@ -336,7 +336,7 @@ impl TokenizerReport {
         let padding = types.iter().rev().take_while(|&&t| t == TOKEN_TYPE_UNUSED).count();
         let token = |id: u32| TokenReport { id, text: vocabulary.and_then(|v| v.get(id as usize)).cloned() };
         let id = |key: &str| Ok::<_, Error>(meta.opt_u32(&format!("tokenizer.ggml.{key}"))?.map(token));
-        // Checkpoints may list several ends; GGUF has the first of them.
+        // Checkpoints may list several end tokens; GGUF has the first.
         let eos = match meta.opt_ints(EOS_IDS)? {
             Some(ids) => ids.iter().map(|&i| token_id(meta, i).map(token)).collect::<Result<_, _>>()?,
             None => id("eos_token_id")?.into_iter().collect(),

@@ -1,5 +1,4 @@
-//! What a model makes of a given text: the logits after each of its tokens, how likely it finds the text, and how far
-//! another's view of it is away. Called by `octet perplexity`.
+//! Evaluates texts with a model: logits after each token, perplexity, and divergence from another model. Called by `octet perplexity`.
 
 use octet_compute::Batch;
 use octet_compute::batch::PAGE_TOKENS;
@@ -11,18 +10,18 @@ use crate::models::loader::Progress;
 use crate::models::{self, Model};
 use crate::sampler::SamplerError;
 
-/// A model that reads texts.
+/// A model for evaluating texts.
 pub struct Scorer {
     model: Box<dyn Model>,
     batch: Batch,
     pages: Vec<u32>,
     context: usize,
-    /// Tokens that were read of the present text.
+    /// Number of tokens read of the current text.
     past: usize,
 }
 
 impl Scorer {
-    /// Loads a model; `options.score_tokens` can be read at once.
+    /// Loads a model; up to `options.score_tokens` tokens are read at once.
     pub fn open(
         file: &octet_weights::Model,
         options: &Options,
@@ -36,12 +35,12 @@ impl Scorer {
         Ok(Self { model, batch, pages, context, past: 0 })
     }
 
-    /// Tokens of the longest text.
+    /// Maximum number of tokens of a text.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Tokens that [`Scorer::read`] takes at most.
+    /// Maximum number of tokens per [`Scorer::read`].
     pub fn at_once(&self) -> usize {
         self.model.limits().batch_outputs
     }
@@ -51,20 +50,19 @@ impl Scorer {
         self.model.config().vocab
     }
 
-    /// Which experts the tokens went to that it has read; `None` for a dense model.
+    /// Expert usage of the tokens read; `None` for a dense model.
     pub fn experts(&self) -> Option<ExpertUsage> {
         ExpertUsage::read(self.model.config(), self.model.expert_counts())
     }
 
-    /// Begins a new text.
+    /// Starts a new text.
     pub fn begin(&mut self) {
         self.model.reset_slot(0);
         self.past = 0;
     }
 
-    /// Reads the next tokens of the text, at most [`Scorer::at_once`], and returns the logits after each, `[tokens, vocab]`.
-    /// Fails for ids that the model does not have, for texts longer than the context, and where the model computes
-    /// something that is no number.
+    /// Reads the next tokens of the text, at most [`Scorer::at_once`], and returns the logits after each, `[tokens, vocab]`. Fails for
+    /// unknown ids, texts longer than the context, and logits that are not finite.
     pub fn read(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         if tokens.is_empty() || tokens.len() > self.at_once() {
             return Err(Error::Request(format!("1 to {} tokens can be scored at once", self.at_once())));
@@ -94,24 +92,24 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
     f64::from(max) + logits.iter().map(|v| f64::from(v - max).exp()).sum::<f64>().ln()
 }
 
-/// Negative logarithm of the probability that `logits` give to `id`, in nats.
+/// Negative log-probability of `id` given `logits`, in nats.
 pub fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
     log_sum_exp(logits) - f64::from(logits[id as usize])
 }
 
-/// How far a model's view of the next token is from a reference's.
+/// The divergence of a model's prediction from a reference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Divergence {
-    /// Kullback-Leibler divergence of the reference from the model, `sum p ln(p / q)` in nats; 0 where they agree.
+    /// Kullback-Leibler divergence of the reference from the model, `sum p ln(p / q)` in nats; 0 if they are equal.
     pub kl: f64,
-    /// Both find the same token likeliest.
+    /// Both have the same most probable token.
     pub same_top: bool,
-    /// Probability of the text's own next token: the model's less the reference's.
+    /// Probability of the actual next token: the model's minus the reference's.
     pub probability: f64,
 }
 
 impl Divergence {
-    /// Compares two rows of logits; `next` is the token that the text goes on with.
+    /// Compares two rows of logits; `next` is the actual next token.
     pub fn between(reference: &[f32], model: &[f32], next: u32) -> Self {
         let (p_sum, q_sum) = (log_sum_exp(reference), log_sum_exp(model));
         let kl = reference.iter().zip(model).map(|(&p, &q)| {
@@ -120,7 +118,7 @@ impl Divergence {
         });
         let i = next as usize;
         Self {
-            // Never below 0 but for rounding.
+            // Negative only by rounding.
             kl: kl.sum::<f64>().max(0.0),
             same_top: top(reference) == top(model),
             probability: (f64::from(model[i]) - q_sum).exp() - (f64::from(reference[i]) - p_sum).exp(),
@@ -128,7 +126,7 @@ impl Divergence {
     }
 }
 
-/// The likeliest token, the first of equals.
+/// The most probable token, the first among equals.
 fn top(logits: &[f32]) -> usize {
     logits.iter().enumerate().fold(0, |best, (i, v)| if *v > logits[best] { i } else { best })
 }

@@ -1,5 +1,5 @@
-//! What decides what a model computes, as a key: states may only be used again where all of it is the same. Made when a
-//! model is opened with a folder for its cache.
+//! A hash of everything that affects what a model computes: stored states are only reused if it is the same. Computed when a model
+//! with a cache folder is opened.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,17 +13,17 @@ use super::key::Key;
 use super::known::Known;
 use crate::Error;
 
-/// Changes with every change to what kernels compute, bit by bit, or to how pages and states lie in memory: then what
-/// earlier builds have stored is not found any more.
+/// Must change with every change of the kernels' results, in any bit, and of the memory layout of pages or states, so that files of
+/// earlier builds are not found.
 const VERSION: u32 = 2;
 
-/// Files are hashed in pieces of this size in bytes, by several threads; a file's hash is that of its pieces' hashes.
+/// Files are hashed in pieces of this many bytes by several threads; a file's hash is that of its pieces' hashes.
 const PIECE: usize = 16 << 20;
-/// Threads that hash: the disk and the memory are no faster for more.
+/// Maximum number of hashing threads: more are not faster.
 const THREADS_MAX: usize = 8;
 
-/// All bytes of a model's weights, as hashes: of each file, or of each tensor where there are no files. Hashes of files
-/// that have not changed since the last time are read from the cache's folder.
+/// Hashes of all bytes of a model's weights: of each file, or of each tensor if there are no files. Hashes of unchanged files are read
+/// from the cache's folder.
 pub struct Contents<'a> {
     model: &'a Model,
     dir: &'a Path,
@@ -31,7 +31,7 @@ pub struct Contents<'a> {
 }
 
 impl<'a> Contents<'a> {
-    /// Looks up what is known in the cache's folder `dir`.
+    /// Reads the known hashes from the cache's folder `dir`.
     pub fn new(model: &'a Model, dir: &'a Path) -> Self {
         Self { model, dir, known: Known::read(dir) }
     }
@@ -40,14 +40,14 @@ impl<'a> Contents<'a> {
         self.known.get(file.stamp.as_ref()?)
     }
 
-    /// Bytes of files that have to be read for it.
+    /// Bytes that must be read.
     pub fn bytes(&self) -> u64 {
         let unknown = self.model.files().iter().filter(|f| self.known(f).is_none());
         unknown.map(|f| f.bytes.len() as u64).sum()
     }
 
-    /// Reads what is not known; `progress` gets the bytes read. The model has been loaded: a file that has changed
-    /// since it was opened may have been loaded in part before and in part after, and gets a hash that never comes again.
+    /// Computes the unknown hashes; `progress` gets the bytes read. The model is already loaded: a file that has changed since it was
+    /// opened may have been loaded partly before and partly after the change, and gets a unique hash.
     fn hash(mut self, h: &mut blake3::Hasher, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         let files = self.model.files();
         let mut done = 0;
@@ -74,7 +74,7 @@ impl<'a> Contents<'a> {
             }
         }
         if learnt && let Err(e) = self.known.write(self.dir) {
-            // The folder that cannot be used at all is refused by whoever opens it next.
+            // If the folder is unusable, opening the cache reports it.
             tracing::warn!("{}: {e}; the model is hashed again at the next start", self.dir.display());
         }
         if files.is_empty() {
@@ -93,8 +93,7 @@ fn nanoseconds() -> i128 {
     now.as_nanos() as i128
 }
 
-/// Clocks of file systems tick as seldom as every two seconds: what was changed just now could be changed once more and
-/// show the same time.
+/// Some file systems have timestamps of two seconds' resolution: a file changed just now could change again without a new time.
 fn is_settled(stamp: &Stamp) -> bool {
     const TICK_NS: i128 = 2_000_000_000;
     i128::from(stamp.modified_ns.max(stamp.changed_ns)) + TICK_NS < nanoseconds()
@@ -135,7 +134,7 @@ fn hash_file(file: &Mapped, read: &mut dyn FnMut(u64)) -> Key {
     blake3::hash(hashes.as_flattened()).into()
 }
 
-/// `numerics` names kernels and precision. `progress` gets bytes of [`Contents::bytes`].
+/// `numerics` identifies kernels and precision. `progress` gets bytes of [`Contents::bytes`].
 pub fn fingerprint(
     contents: Contents<'_>,
     numerics: &str,
@@ -156,18 +155,18 @@ pub fn fingerprint(
     Ok(h.finalize().into())
 }
 
-/// With its length in front, so that no two sequences of texts are the same bytes.
+/// Hashes a length-prefixed text, so that different sequences of texts never hash the same bytes.
 fn text(h: &mut blake3::Hasher, text: &str) {
     h.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
 }
 
-/// All keys but those that only name the file or describe it for people.
+/// Hashes all keys except those that only name or describe the file.
 fn metadata(h: &mut blake3::Hasher, metadata: &Metadata) {
     let counts = |key: &str| !key.starts_with("general.") || key == "general.architecture";
     for (key, value) in metadata.iter().filter(|(k, _)| counts(k)) {
         text(h, key);
         match value {
-            // The long ones, without a copy.
+            // Long lists, without a copy.
             Value::Strs(all) => {
                 h.update(&(all.len() as u64).to_le_bytes());
                 all.iter().for_each(|s| text(h, s));

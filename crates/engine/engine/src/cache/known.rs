@@ -1,5 +1,5 @@
-//! Which model files were hashed, and what their hashes were: a small file in the cache's folder, so that a model is read in
-//! whole at its first start only. Used by `fingerprint`.
+//! Remembers the hashes of model files in a small file in the cache's folder, so that a model is hashed at its first start only. Used
+//! by `fingerprint`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::disk::make_dir;
 use super::key::Key;
 
-/// The file. Another way to hash gets another name.
+/// The file. Its name changes with the way of hashing.
 const FILE: &str = "model-hashes-1.json";
-/// A larger file is none of ours.
+/// A larger file is ignored.
 const BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ impl Entry {
 pub struct Known(BTreeMap<String, Entry>);
 
 impl Known {
-    /// What the folder says. A file that is not there, or damaged, knows nothing: then models are hashed again.
+    /// Reads the file. If it is missing or damaged, models are hashed again.
     pub fn read(dir: &Path) -> Self {
         let path = dir.join(FILE);
         let is_ours = std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() <= BYTES_MAX);
@@ -47,13 +47,13 @@ impl Known {
         Self(serde_json::from_slice(&text).unwrap_or_default())
     }
 
-    /// The hash of a file that is as it was when that was made.
+    /// The stored hash of a file, if the file is unchanged.
     pub fn get(&self, stamp: &Stamp) -> Option<Key> {
         let entry = self.0.get(stamp.path.to_str()?).filter(|e| e.is_of(stamp))?;
         blake3::Hash::from_hex(&entry.hash).ok().map(Key::from)
     }
 
-    /// A file that was hashed. One whose path is not Unicode is hashed every time.
+    /// Stores a file's hash. A file whose path is not Unicode is hashed every time.
     pub fn insert(&mut self, stamp: &Stamp, hash: Key) {
         let Some(path) = stamp.path.to_str() else { return };
         let Stamp { path: _, size, modified_ns, changed_ns, inode } = *stamp;
@@ -61,8 +61,8 @@ impl Known {
         self.0.insert(path.into(), Entry { size, modified_ns, changed_ns, inode, hash });
     }
 
-    /// Puts it into the folder, but for files that are gone. Of two processes that do so at once one is heard, and the
-    /// other's models are hashed again.
+    /// Writes the file, without entries of deleted files. If two processes write at once, one wins, and the other's models are hashed
+    /// again.
     pub fn write(&mut self, dir: &Path) -> std::io::Result<()> {
         self.0.retain(|path, _| Path::new(path).exists());
         make_dir(dir)?;

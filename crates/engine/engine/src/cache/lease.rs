@@ -1,4 +1,4 @@
-//! What a running sequence holds of the caches: how it gets it, grows it, shares it and gives it back.
+//! A running sequence's share of the caches: how it is acquired, grown, forked and released.
 
 use octet_compute::batch::{PAGE_TOKENS, Redo};
 
@@ -8,49 +8,48 @@ use super::{Cache, Found};
 use crate::Error;
 use crate::models::Model;
 
-/// A sequence's page table and state slot. Given back with [`Cache::release`].
+/// A sequence's page table and state slot. Released with [`Cache::release`].
 #[derive(Debug)]
 pub struct Lease {
     /// Page numbers; page `i` holds positions `i * PAGE_TOKENS ..`.
     pub pages: Vec<u32>,
     /// State slot.
     pub slot: usize,
-    /// Tokens whose keys, values and state are there.
+    /// Tokens whose keys, values and state are computed.
     pub computed: usize,
-    /// The last of them that the state does not have yet: guesses that were right.
+    /// Accepted guesses at their end that the state does not include yet.
     pub redo: Redo,
     /// Tokens at the last snapshot, or where the sequence resumed.
     pub kept: usize,
-    /// Where its chain begins; `None` where nothing of it is to be kept.
+    /// The root of its chain; `None` if nothing of it is cached.
     pub(super) root: Option<NodeId>,
-    /// Nodes of its whole pages, as far as they are filed. The last one, or the root, is pinned.
+    /// Nodes of its whole pages that are in the tree. The last one, or the root, is pinned.
     pub(super) path: Vec<NodeId>,
-    /// What is on its way from disk; until it is there, the sequence cannot go on.
+    /// Data being read from disk; the sequence waits for it.
     pub(super) loading: Option<Box<Loading>>,
 }
 
 impl Lease {
-    /// True where both sequences would find the same things.
+    /// True if both sequences share their cached prefix.
     pub fn shares_cache_with(&self, found: &Found) -> bool {
         self.root.is_some() && self.root == found.root
     }
 
-    /// Brings the state up to what is computed.
+    /// Updates the state to `computed` tokens.
     pub(super) fn settle(&mut self, model: &mut dyn Model) -> Result<(), Error> {
         model.redo(self.slot, self.redo)?;
         self.redo = Redo { first: self.redo.first + self.redo.len, len: 0 };
         Ok(())
     }
 
-    /// True while it waits for what comes from disk.
+    /// True while it waits for data from disk.
     pub fn is_loading(&self) -> bool {
         self.loading.is_some()
     }
 }
 
 impl Cache {
-    /// Starts a sequence at `found`, with room in its vectors for `capacity` tokens. `None` where no slot or page is
-    /// to be had.
+    /// Starts a sequence at `found`, with capacity for `capacity` tokens in its vectors. `None` if no slot or page is available.
     pub fn acquire(&mut self, model: &mut dyn Model, found: &Found, capacity: usize) -> Option<Lease> {
         let slot = self.pool.take_slot()?;
         let mut pages = Vec::with_capacity(capacity.div_ceil(PAGE_TOKENS));
@@ -83,7 +82,7 @@ impl Cache {
         }
     }
 
-    /// The page that the sequence goes on writing to, and its state.
+    /// Restores the state, and copies the page that the sequence continues to write.
     fn resume(&mut self, model: &mut dyn Model, found: &Found, mut lease: Lease) -> Option<Lease> {
         if let Some(id) = found.snapshot
             && let Some(s) = self.tree.snapshots.get_mut(&id)
@@ -120,7 +119,7 @@ impl Cache {
         None
     }
 
-    /// Makes room for `tokens` tokens in all; false where there is none to be had.
+    /// Acquires pages for `tokens` tokens in total; false if there are not enough.
     pub fn grow(&mut self, model: &mut dyn Model, lease: &mut Lease, tokens: usize) -> bool {
         while lease.pages.len() * PAGE_TOKENS < tokens {
             let Some(page) = self.page(model) else { return false };
@@ -129,7 +128,7 @@ impl Cache {
         true
     }
 
-    /// A second sequence at the same point: shares all whole pages, and has its own copies of the rest.
+    /// A second sequence at the same position: shares all whole pages, and gets copies of the rest.
     pub fn fork(&mut self, model: &mut dyn Model, lease: &Lease) -> Option<Lease> {
         debug_assert!(lease.redo.len == 0, "answers branch off at the end of their prompt");
         let slot = self.pool.take_slot()?;
@@ -165,7 +164,7 @@ impl Cache {
         })
     }
 
-    /// Ends a sequence. What was kept of it stays.
+    /// Ends a sequence. Its cached parts remain.
     pub fn release(&mut self, lease: Lease) {
         self.version += 1;
         lease.pages.into_iter().for_each(|p| self.pool.release(p));

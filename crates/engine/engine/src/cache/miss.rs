@@ -1,4 +1,4 @@
-//! Why a prompt was not found in the cache as a whole: where it left what was known, and what stood there instead.
+//! Explains cache misses: where a prompt diverged from cached ones, and what the earlier text was.
 
 use octet_compute::batch::PAGE_TOKENS;
 
@@ -9,37 +9,36 @@ use crate::tokenizer::Tokenizer;
 /// The kind of a miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Miss {
-    /// Nothing like it was seen: no prompt that began with this token, or it is long forgotten.
+    /// No earlier prompt with this first token, or it was forgotten.
     Unknown,
-    /// It begins like an earlier sequence and then differs.
+    /// It shares a prefix with an earlier sequence and then differs.
     Differs,
-    /// All of it is known, or all up to where it differs; but what was computed there has made way, or no snapshot was
-    /// taken near.
+    /// The shared prefix is known, but its data was evicted, or no snapshot was taken near its end.
     Gone,
 }
 
-/// Where a prompt left what was known.
+/// A cache miss and where it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissReport {
     /// The kind.
     pub miss: Miss,
-    /// Tokens that did not have to be computed.
+    /// Tokens that were cached.
     pub cached: usize,
-    /// Tokens that the prompt shares with the most similar earlier sequence: the index of the first that differs.
+    /// Length of the prefix shared with the most similar earlier sequence: the index of the first different token.
     pub shared: usize,
-    /// Text of both up to there: its end.
+    /// The end of the shared text.
     pub before: String,
-    /// How the prompt goes on.
+    /// The prompt's text after it.
     pub prompt: String,
-    /// How the earlier sequence went on.
+    /// The earlier sequence's text after it.
     pub earlier: String,
 }
 
-/// Tokens of text that a report shows on each side.
+/// Tokens of text shown on each side.
 const TOKENS_SHOWN: usize = 24;
 
 impl MissReport {
-    /// One line of ASCII for a header or a log.
+    /// One line of ASCII, for a header or a log.
     pub fn line(&self) -> String {
         let Self { miss, cached, shared, before, prompt, earlier } = self;
         let what = match miss {
@@ -59,7 +58,7 @@ impl MissReport {
 }
 
 impl Cache {
-    /// Explains what `find` found for `tokens`. `None` where nothing could be better.
+    /// Explains the result of `find` for `tokens`. `None` if the hit could not be longer.
     pub fn explain(&self, tokenizer: &Tokenizer, tokens: &[u32], found: &Found) -> Option<MissReport> {
         let root = found.root?;
         let walk = self.tree.walk(root, tokens);

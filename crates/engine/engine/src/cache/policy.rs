@@ -1,29 +1,29 @@
-//! What is worth keeping: the value of a snapshot, and which positions of a prompt get one. No model, no memory.
+//! The caching policy: the value of a snapshot, and the positions of a prompt that get one. Pure functions of the tree.
 //!
-//! Values follow GreedyDual-Size-Frequency (Cherkasova 1998): a snapshot is worth the clock at its last use plus the tokens
-//! that it saves, and the clock advances to the value of what is evicted. So what saves much outlives what saves little,
-//! but nothing that is never used again stays for good.
+//! Values follow GreedyDual-Size-Frequency (Cherkasova 1998): a snapshot's value is the clock at its last use plus the tokens that it
+//! saves, and the clock advances to the value of each evicted one. So valuable snapshots outlive others, but none that is never used
+//! again stays forever.
 
 use super::tree::{NodeId, Snapshot, SnapshotId, Tree, common};
 
 /// Minimum number of tokens that a copied or read state must save.
 pub const TOKENS_MIN: usize = 16;
-/// Tokens beyond which a snapshot is not worth more: else one long conversation that is over would stay for days.
+/// Maximum of saved tokens that counts: otherwise one long finished conversation would stay for days.
 const TOKENS_MAX: usize = 4096;
-/// Share of its value that a snapshot keeps when the conversation has gone on past it and never parted there.
+/// Share of its value that a snapshot keeps when the conversation continued past it and never branched there.
 const PASSED: f64 = 0.3;
-/// Hits that still make a snapshot worth more.
+/// Maximum number of hits that increase a snapshot's value.
 const HITS_MAX: u32 = 4;
-/// Positions of one prompt at which its processing stops to take a snapshot.
+/// Maximum number of positions in a prompt at which processing stops for a snapshot.
 const CHECKPOINTS_MAX: usize = 10;
-/// Of those, the last ones that are taken however near they are to each other. Clients drop thoughts and write calls anew some
-/// turns late, and then a prompt parts from the earlier ones at the message before that answer.
+/// Number of last checkpoints that are taken whatever their distance. Clients drop reasoning and rewrite calls some turns later; the
+/// prompt then diverges at the message before that answer.
 const RECENT: usize = 5;
-/// Distance between those in the middle of a prompt.
+/// Distance between checkpoints in the middle of a prompt.
 const SPACING: usize = 512;
 
 impl Tree {
-    /// Tokens between a snapshot and the next one before it that lives: what would be computed again without it.
+    /// Tokens between a snapshot and its nearest ancestor: the recomputation that it saves.
     pub fn saves(&self, id: SnapshotId) -> usize {
         let s = &self.snapshots[&id];
         let before = |parent: NodeId, tokens: &[u32]| {
@@ -41,7 +41,7 @@ impl Tree {
         }
     }
 
-    /// In how many directions sequences went on from a snapshot, as far as snapshots still tell.
+    /// Number of directions in which sequences continued from a snapshot, as far as existing snapshots show.
     fn branches(&self, id: SnapshotId) -> usize {
         let s = &self.snapshots[&id];
         let parent = &self.nodes[s.parent];
@@ -60,7 +60,7 @@ impl Tree {
         parent.children.iter().filter(|c| self.nodes[c.1].tokens.starts_with(&s.tail) && deeper(c.1)).count()
     }
 
-    /// What a snapshot is worth; see the top of this file.
+    /// The value of a snapshot, as described above.
     pub fn value(&self, id: SnapshotId) -> f64 {
         let s = &self.snapshots[&id];
         let saves = self.saves(id).min(TOKENS_MAX) as f64;
@@ -68,7 +68,7 @@ impl Tree {
         s.base + saves * weight * f64::from(1 + s.hits.min(HITS_MAX))
     }
 
-    /// The least valuable of the snapshots that `choose` lets through.
+    /// The least valuable of the snapshots that satisfy `choose`.
     pub fn least_valuable(&self, choose: impl Fn(&Snapshot) -> bool) -> Option<(SnapshotId, f64)> {
         let all = self.snapshots.iter().filter(|(_, s)| choose(s));
         all.map(|(&id, s)| (self.value(id), s.used, id))
@@ -77,13 +77,13 @@ impl Tree {
     }
 }
 
-/// Positions at which processing a prompt stops to take a snapshot, descending. `resumed` tokens are cached, `matched`
-/// are known from earlier prompts, `wanted` are the request's own checkpoints (ascending).
+/// Positions at which processing a prompt stops for a snapshot, descending. `resumed` tokens are cached, `matched` tokens are known
+/// from earlier prompts, `wanted` are the request's checkpoints (ascending).
 ///
-/// Always the last of those (the next prompt goes on there), the one before it (another prompt does whose last message was
-/// edited) and the first two (other conversations do: the end of the tools, and of the instructions), the place where this
-/// prompt parts from all earlier ones (where two did, a third may; of one that is all known, just before its last token, which
-/// is always computed), a few more at the end, and some in between.
+/// Chosen are always: the last checkpoint (the next prompt continues there), the one before it (for an edited last message), the first
+/// two (other conversations share the tools and the instructions), and the position where this prompt diverges from all earlier ones
+/// (a third prompt may, too; for a fully known prompt, just before its last token, which is always computed). Also a few more at the
+/// end, and some in between.
 pub fn checkpoints(resumed: usize, matched: usize, wanted: &[usize], prompt: usize) -> Vec<usize> {
     let fits = |c: &usize| *c >= resumed + TOKENS_MIN && *c < prompt;
     let latest = || wanted.iter().rev().copied().filter(fits);
@@ -95,8 +95,8 @@ pub fn checkpoints(resumed: usize, matched: usize, wanted: &[usize], prompt: usi
         }
     };
     first.for_each(|c| add(&mut out, c, TOKENS_MIN));
-    // The one before the last, unless one of the first is just before it: what stands between the tools and the end of the
-    // instructions may change with each request.
+    // The one before the last, unless one of the first is just before it: the text between the tools and the end of the instructions
+    // may change with each request.
     out.extend(latest().nth(1).filter(|&c| !out.iter().any(|&o| o <= c && c - o < TOKENS_MIN)));
     let again = matched >= prompt;
     let matched = matched.min(prompt.saturating_sub(1));

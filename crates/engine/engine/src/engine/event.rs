@@ -1,5 +1,5 @@
-//! The events that a request's listener gets, in this order: `Admitted`, some `PromptProgress`, `PromptLogprobs` or `Embedding`
-//! where they were asked for, `Token`s, one `Done` for each choice. Or `Failed`, at any point and as the last.
+//! The events that a request's sink receives, in this order: `Admitted`; `PromptProgress`; `PromptLogprobs` or `Embedding` if
+//! requested; `Token`s; one `Done` per choice. `Failed` may come at any time, as the last one.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::Sender;
@@ -10,77 +10,77 @@ use octet_compute::TokenRoutes;
 use crate::Error;
 pub use crate::cache::{Miss, MissReport};
 
-/// Something happened to a request.
+/// An event of a request.
 #[derive(Debug)]
 pub enum Event {
     /// It left the queue and is being computed.
     Admitted {
-        /// Tokens of the prompt that are not computed again.
+        /// Cached prompt tokens.
         cached_tokens: usize,
-        /// The seed that the first choice is drawn with: the same request with this seed gives the same answer.
+        /// The seed of the first choice: the same request with this seed gives the same answer.
         seed: u64,
-        /// Why not more of them, where [`super::Request::explain_miss`] asks.
+        /// Why not more were cached, if [`super::Request::explain_miss`].
         miss: Option<Box<MissReport>>,
     },
-    /// A part of the prompt is done.
+    /// A part of the prompt is computed.
     PromptProgress {
-        /// Tokens in the cache, those found there included.
+        /// Tokens in the cache, reused ones included.
         done: usize,
         /// Tokens of the prompt.
         total: usize,
     },
     /// Log-probabilities of the prompt's tokens from the second on, each given those before it.
     PromptLogprobs(Vec<TokenLogprob>),
-    /// The state after the last norm, pooled, `[hidden]`; not normalised to length 1.
+    /// The hidden state after the last norm, pooled, `[hidden]`; not normalised to length 1.
     Embedding(Vec<f32>),
     /// A token of the answer.
     Token {
-        /// Which of [`super::Request::n`] answers.
+        /// The choice, less than [`super::Request::n`].
         choice: u32,
         /// The token.
         id: u32,
-        /// Text that is certain with it: whole characters, no part of a stop string. Often empty, and then holds
-        /// nothing back for good: the last token of an answer brings what was held.
+        /// Text that is complete with it: whole characters, without any part of a stop string. Often empty; the last token of an
+        /// answer includes all held-back text.
         text: String,
-        /// Where they were asked for.
+        /// If requested.
         logprob: Option<TokenLogprob>,
-        /// Where the token before it went, whose logits it was chosen from: where [`super::Request::routes`] asks, the model has
-        /// experts and its device says. With all layers but the block for multi-token prediction.
+        /// The experts of the token before it, from whose logits it was chosen: if [`super::Request::routes`], the model has experts,
+        /// and its device reports them. For all layers except the block for multi-token prediction.
         routes: Option<Box<TokenRoutes>>,
     },
     /// A choice is finished.
     Done {
-        /// Which.
+        /// The choice.
         choice: u32,
         /// Why.
         finish: Finish,
-        /// The stop string that was found.
+        /// The stop string that ended it.
         stop: Option<String>,
-        /// What it took.
+        /// Token counts.
         usage: Usage,
-        /// How long it took.
+        /// Times.
         timings: Timings,
     },
-    /// The request cannot be finished. Nothing follows.
+    /// The request failed. Nothing follows.
     Failed(Error),
 }
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// The model said that it is done, or a constraint was satisfied and allows nothing more.
+    /// The model ended it, or its constraint is complete.
     EndOfText,
-    /// A stop string came.
+    /// A stop string.
     StopString,
-    /// One of [`super::Request::stop_token_ids`] came.
+    /// One of [`super::Request::stop_token_ids`].
     StopToken,
-    /// `max_tokens` or the context is used up.
+    /// `max_tokens` or the context was reached.
     Length,
-    /// The caller asked for it.
+    /// The caller cancelled it.
     Cancelled,
 }
 
-/// A token's log-probability, and those of its likeliest rivals.
+/// A token's log-probability, and those of the most probable alternatives.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub struct TokenLogprob {
@@ -89,43 +89,43 @@ pub struct TokenLogprob {
     pub top: Vec<(u32, f32)>,
 }
 
-/// Tokens that a choice took.
+/// Token counts of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were not computed for this request.
+    /// Cached ones among them.
     pub cached_tokens: usize,
-    /// Tokens of the answer, the one that ended it included.
+    /// Tokens of the answer, the last one included even if it is not text.
     pub completion_tokens: usize,
 }
 
-/// Where the time went.
+/// Times of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timings {
     /// In the queue.
     pub queued: Duration,
-    /// From there to the first token of the answer.
+    /// From there to the first token.
     pub prompt: Duration,
     /// From the first token to the last.
     pub generation: Duration,
-    /// Guesses that were computed (speculative decoding).
+    /// Computed guesses (speculative decoding).
     pub drafted: usize,
-    /// Accepted guesses: tokens that needed no step of their own.
+    /// Accepted guesses.
     pub accepted: usize,
 }
 
-/// Where events go. Called from the engine's thread, between steps: it must not wait.
+/// Receives a request's events. Called on the engine's thread between steps: it must not block.
 pub trait EventSink: Send {
-    /// Takes the next event; `Break` cancels the request.
+    /// Receives an event; `Break` cancels the request.
     fn send(&mut self, event: Event) -> ControlFlow<()>;
-    /// True when nobody listens any more: the request is cancelled before the next step, even in the queue.
+    /// True if nobody receives any more: the request is cancelled before the next step, even in the queue.
     fn is_closed(&self) -> bool {
         false
     }
 }
 
-/// A channel of the standard library. Its sender cannot see that the receiver is gone until it sends.
+/// A standard channel. Its sender notices a dropped receiver only when it sends.
 impl EventSink for Sender<Event> {
     fn send(&mut self, event: Event) -> ControlFlow<()> {
         match Sender::send(self, event) {

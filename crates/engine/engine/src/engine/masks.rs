@@ -1,5 +1,4 @@
-//! The thread on which constraints compute their masks while the model computes the logits that they are for. Started
-//! with the first constraint.
+//! The thread that computes constraints' masks while the model computes the logits. Started with the first constraint.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,22 +8,22 @@ use std::time::{Duration, Instant};
 use super::choice::Masked;
 use super::{JobId, Running};
 
-/// A constraint on its way, and what came of it.
+/// A constraint being computed, and its result.
 type Job = (usize, Box<Masked>);
 type Reply = (usize, Box<Masked>, Result<(), String>, Duration);
 
-/// What the masks of a step cost.
+/// Cost of a step's masks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
-    /// How many there were.
+    /// Their number.
     pub masks: usize,
-    /// How long they were computed.
+    /// Time to compute them.
     pub computed: Duration,
-    /// How long the step waited for them when the logits were there.
+    /// Time that the step waited for them after its logits were ready.
     pub waited: Duration,
 }
 
-/// The worker, and how many masks it still owes. Dropped, it is joined.
+/// The worker, and the number of masks that it has not returned. Joined when dropped.
 #[derive(Default)]
 pub struct MaskWorker {
     thread: Option<(Sender<Job>, Receiver<Reply>, JoinHandle<()>)>,
@@ -32,7 +31,7 @@ pub struct MaskWorker {
 }
 
 impl MaskWorker {
-    /// Hands over the constraints of those that are in the step.
+    /// Sends the constraints of the step's sequences to the worker.
     pub(super) fn send(&mut self, running: &mut [Running]) {
         for (i, r) in running.iter_mut().enumerate() {
             if r.planned > 0
@@ -42,14 +41,14 @@ impl MaskWorker {
                 let (to, ..) = self.thread.get_or_insert_with(start);
                 match to.send((i, masked)) {
                     Ok(()) => self.owed += 1,
-                    // The worker catches what constraints do, so it is there. If not, the mask is computed later.
+                    // The worker catches panics of constraints, so it exists; otherwise the mask is computed later.
                     Err(back) => r.choice.masked = Some(back.0.1),
                 }
             }
         }
     }
 
-    /// Takes the masks back, waiting for those that are not ready. Returns the requests whose constraints failed.
+    /// Receives the masks, waiting if necessary. Returns the requests whose constraints failed.
     pub(super) fn receive(&mut self, running: &mut [Running]) -> (Vec<(JobId, String)>, Cost) {
         let (mut failed, mut cost) = (Vec::new(), Cost::default());
         if let Some((_, from, _)) = &self.thread
@@ -74,8 +73,7 @@ impl MaskWorker {
 }
 
 impl Masked {
-    /// Computes the mask of the next token. A grammar is made from a request: what it does wrong must not take the
-    /// others down.
+    /// Computes the mask of the next token. Grammars come from requests: a panic in one must not affect others.
     pub fn compute(&mut self) -> Result<(), String> {
         let Masked { constraint, allowed, .. } = self;
         catch_unwind(AssertUnwindSafe(|| constraint.mask(allowed)))
@@ -84,7 +82,7 @@ impl Masked {
         Ok(())
     }
 
-    /// Adds tokens that are likely to come next, at most `most`. What goes wrong here shows when the next mask is computed.
+    /// Adds up to `most` tokens that will probably come next. Errors here show up when the next mask is computed.
     pub fn forced(&mut self, most: usize, forced: &mut Vec<u32>) {
         let Self { constraint, .. } = self;
         if catch_unwind(AssertUnwindSafe(|| constraint.forced(most, forced))).is_err() {
@@ -92,7 +90,7 @@ impl Masked {
         }
     }
 
-    /// The answer goes on with `id`.
+    /// The answer continues with `id`.
     pub fn accept(&mut self, id: u32) -> Result<(), String> {
         self.fresh = false;
         catch_unwind(AssertUnwindSafe(|| self.constraint.accept(id)))
@@ -119,7 +117,7 @@ impl Drop for MaskWorker {
     fn drop(&mut self) {
         if let Some((to, from, thread)) = self.thread.take() {
             drop((to, from));
-            // it has nothing to say that matters any more
+            // Its result does not matter any more.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! How a model is opened, and the memory that follows from it. Made by the caller of `Engine::open`.
+//! How to open a model, and the resulting memory limits. Made by the caller of `Engine::open`.
 
 use std::time::Duration;
 
@@ -14,46 +14,46 @@ use crate::models::{self, Device, Limits};
 use crate::report::Report;
 use crate::sampler::SamplingDefaults;
 
-/// How a model is opened.
+/// Settings for opening a model.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Most tokens of a sequence; `None` is what the model was made for, at most [`DEFAULT_CONTEXT`]. `Some(0)` is all that the model was
-    /// made for, as in llama.cpp.
+    /// Maximum tokens of a sequence; `None` means the model's context, at most [`DEFAULT_CONTEXT`]; `Some(0)` the model's full
+    /// context, as in llama.cpp.
     pub context: Option<usize>,
-    /// Tokens that the KV cache holds for all sequences and for what is kept of earlier ones; `None` is one context.
+    /// Tokens that the KV cache holds for all sequences and the prefix cache; `None` means one context.
     pub kv_tokens: Option<usize>,
     /// Types of keys and values.
     pub kv: KvTypes,
-    /// Sequences that run at once.
+    /// Maximum number of concurrent sequences.
     pub max_seqs: usize,
-    /// Most tokens of a step.
+    /// Maximum number of tokens per step.
     pub batch_tokens: usize,
-    /// How long a step may take while answers are being generated: prompts get smaller parts of a step until it does.
-    /// Never less than [`MIXED_TOKENS_MIN`] tokens, so a slow machine may take longer.
+    /// Target time of a step while answers are generated: the prompts' share of steps is reduced to reach it, but not below
+    /// [`MIXED_TOKENS_MIN`] tokens, so steps of a slow machine may take longer.
     pub step_time_max: Duration,
-    /// Tokens of a prompt that are scored at once; each costs a row of logits.
+    /// Maximum number of prompt tokens scored at once; each needs a row of logits.
     pub score_tokens: usize,
-    /// Bytes for snapshots of recurrent states in memory; `None` is room for [`SNAPSHOTS_SINGLE`].
+    /// Memory for snapshots of recurrent states in bytes; `None` means [`SNAPSHOTS_SINGLE`] of them.
     pub snapshot_memory: Option<u64>,
-    /// Keep cached pages and states on disk too.
+    /// Also store cached pages and states on disk.
     pub disk: Option<DiskOptions>,
-    /// Several tokens a step.
+    /// Speculative decoding.
     pub speculation: speculation::Options,
-    /// Sampling instead of what the model's files ask for, where a request does not say.
+    /// Default sampling settings instead of those in the model's files.
     pub sampling: SamplingDefaults,
     /// Threads and kernels of the processor.
     pub cpu: CpuOptions,
-    /// Another device to run on; `None` is the processor.
+    /// Another device; `None` means the processor.
     pub device: Option<Device>,
     /// Engines that share an arbiter compute one at a time.
     pub arbiter: Arbiter,
 }
 
-/// Context of a model that was made for more, unless one is asked for.
+/// Default context of models with a larger one.
 pub const DEFAULT_CONTEXT: usize = 16_384;
-/// Snapshots that one conversation needs: its last message, and the beginning and the end of the answer to it.
+/// Snapshots that one conversation needs: at its last message, and at the beginning and the end of the answer.
 pub const SNAPSHOTS_SINGLE: usize = 3;
-/// Least tokens of a prompt in a step that has answers too.
+/// Minimum number of prompt tokens in a step with answers.
 pub const MIXED_TOKENS_MIN: usize = 16;
 
 impl Default for Options {
@@ -78,12 +78,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Where it runs.
+    /// The device.
     pub fn device(&self) -> Device {
         self.device.clone().unwrap_or_else(|| Device::cpu(self.cpu.clone(), self.arbiter.clone()))
     }
 
-    /// Tokens of context for a model that was made for `made_for`.
+    /// The context for a model whose own is `made_for`.
     pub fn context_for(&self, made_for: usize) -> usize {
         match self.context {
             None => made_for.min(DEFAULT_CONTEXT),
@@ -92,9 +92,8 @@ impl Options {
         }
     }
 
-    /// What a model that was made for `made_for` tokens of context is loaded with, in the terms of
-    /// [`crate::report::Report::memory`]; `slot_bytes` is the size of its recurrent state. Fails for more than
-    /// [`CONTEXT_MAX`].
+    /// The limits for loading a model whose own context is `made_for`, in the terms of [`crate::report::Report::memory`]; `slot_bytes`
+    /// is the size of its recurrent state. Fails above [`CONTEXT_MAX`].
     pub fn limits(&self, made_for: usize, slot_bytes: u64) -> Result<Limits, Error> {
         let context = self.context_for(made_for);
         let kv_tokens = self.kv_tokens.unwrap_or(context);
@@ -115,7 +114,7 @@ impl Options {
             slots,
             snapshots,
             batch_tokens,
-            // one row for each sequence, more for one that is scored, or for guesses
+            // One row for each sequence, and more for scored prompts or guesses.
             batch_outputs: slots - 1
                 + self.score_tokens.max(1 + self.speculation.step_guesses(slots)).min(batch_tokens),
             guesses: self.speculation.guesses(),
@@ -125,7 +124,7 @@ impl Options {
         })
     }
 
-    /// What the draft model `small` is loaded with, for a model that was made for `made_for` tokens.
+    /// The limits of the draft model `small`, for a main model whose context is `made_for`.
     pub(crate) fn draft_limits(
         &self,
         made_for: usize,
@@ -136,7 +135,7 @@ impl Options {
         let slots = self.max_seqs.max(1);
         Ok(Limits {
             pages: kv_tokens.div_ceil(PAGE_TOKENS) + slots,
-            // one more, for the states of a sequence while it follows its guesses
+            // One more, for the state of a sequence while it follows its guesses.
             slots: slots + 1,
             snapshots: 0,
             batch_tokens: speculation::DRAFT_READ_TOKENS,
@@ -148,7 +147,7 @@ impl Options {
         })
     }
 
-    /// Bytes that the draft model takes, weights and caches; 0 without one.
+    /// Memory of the draft model in bytes, weights and caches; 0 without one.
     pub fn draft_memory(&self, made_for: usize) -> Result<u64, Error> {
         match &self.speculation.draft {
             Some(small) if self.speculation.mode == speculation::Mode::Draft => {

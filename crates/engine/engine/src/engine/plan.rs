@@ -1,40 +1,40 @@
-//! Who gets how many tokens of a step.
+//! Divides the tokens of a step among sequences.
 //!
-//! Every answer gets its one token. Prompts share what is left of the budget: half of it goes to the one that was
-//! admitted first, so that none starves, the other half to the one that has least left, so that a short question does not
-//! wait behind a long document; what those cannot use goes to the others in turn.
+//! Each answer gets its one token. Prompts share the rest of the budget: half of it goes to the oldest, so that none starves, the
+//! other half to the one with the least left, so that a short question does not wait behind a long document; what these cannot use
+//! goes to the others in turn.
 
-/// A sequence that wants to be in the step.
+/// A sequence's demand for a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
-    /// Tokens that are not computed yet, at least 1. One means that an answer waits for its next token.
+    /// Tokens not computed yet, at least 1. Exactly 1 means that an answer needs its next token.
     pub tokens: usize,
-    /// Most of them that may be computed now: up to the next checkpoint, or none.
+    /// Maximum that may be computed now: up to the next checkpoint, or none.
     pub most: usize,
     /// All of its tokens need a row of logits.
     pub scored: bool,
 }
 
-/// What a step may hold.
+/// The limits of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
-    /// Tokens in all.
+    /// Tokens in total.
     pub tokens: usize,
-    /// Tokens of prompts beside answers.
+    /// Prompt tokens beside answers.
     pub mixed: usize,
-    /// Rows of logits beyond one for each sequence, shared by those that are scored.
+    /// Rows of logits beyond one per sequence, shared by scored prompts.
     pub rows: usize,
 }
 
-/// The shares of one step, in memory that is kept.
+/// The shares of one step, in reused buffers.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub wants: Vec<Want>,
     /// Tokens of each sequence.
     pub shares: Vec<usize>,
-    /// Sequences that get an answer's token.
+    /// Number of sequences that get an answer's token.
     pub decodes: usize,
-    /// Tokens of prompts.
+    /// Number of prompt tokens.
     pub prefills: usize,
 }
 
@@ -43,7 +43,7 @@ impl Plan {
         Self { wants: Vec::with_capacity(seqs), shares: Vec::with_capacity(seqs), ..Self::default() }
     }
 
-    /// Fills `shares` for `wants`, which stand in the order of admission.
+    /// Computes `shares` for `wants`, in the order of admission.
     pub fn share(&mut self, budget: Budget) {
         let decode = |w: &Want| w.tokens == 1;
         self.shares.clear();

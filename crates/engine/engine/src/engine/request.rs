@@ -1,5 +1,5 @@
-//! What can be asked of the engine, and the checks that a request passes before it is queued. Checked on the caller's
-//! thread: the engine's own only ever sees requests that can be served.
+//! Requests to the engine, and the checks that they pass before they are queued. Checked on the caller's thread, so the engine only
+//! sees valid requests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,58 +10,58 @@ use crate::detokenizer::ControlTokens;
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
 
-/// A prompt and what to make of it. `Default` has no prompt, and generates plainly.
+/// A prompt and what to do with it. The default has no prompt and generates text.
 #[derive(Clone)]
 pub struct Request {
     /// Tokens of the prompt, at least one.
     pub prompt: Vec<u32>,
-    /// Positions in the prompt that later prompts are likely to share, where a model with recurrent layers keeps a
-    /// snapshot of its state: the end of the system prompt and the tools, the ends of messages. Best right after a
-    /// message's text, *before* the token that ends it: then a prompt that goes on with the message finds it as well.
-    /// The end of the prompt and that of the answer are kept without being named.
+    /// Positions in the prompt that later prompts probably share, where a model with recurrent layers takes a snapshot: the end of the
+    /// system prompt and the tools, the ends of messages. Best right after a message's text, *before* the token that ends it: then a
+    /// prompt that extends the message can resume there, too. The end of the prompt and of the answer are included automatically.
     pub checkpoints: Vec<usize>,
-    /// Most tokens of the answer; `None` is as many as the context holds. 0 only processes the prompt.
+    /// Maximum number of answer tokens; `None` means up to the context. 0 only processes the prompt.
     pub max_tokens: Option<usize>,
-    /// No token that ends the answer is sampled, and no stop string looked for, before it has this many tokens.
+    /// Minimum number of answer tokens, before which no token or stop string ends it.
     pub min_tokens: usize,
-    /// How tokens are chosen. Choice `k` takes the seed plus `k`; without a seed one is drawn, and told by
+    /// Sampling settings. Choice `k` uses the seed plus `k`; without a seed a random one is used, and reported by
     /// [`super::Event::Admitted`].
     pub sampling: SamplerParams,
-    /// Texts that end the answer and are not part of it.
+    /// Stop strings, which are not part of the answer.
     pub stop: Vec<String>,
-    /// Tokens that end the answer, besides the model's own.
+    /// Tokens that end the answer besides the model's own.
     pub stop_token_ids: Vec<u32>,
     /// The model's end tokens do not end the answer.
     pub ignore_eos: bool,
-    /// How many answers; they share the prompt's computation.
+    /// Number of answers; they share the computed prompt.
     pub n: usize,
-    /// The answer goes on in the prompt's text: where the vocabulary writes a space before the first word, that space is
-    /// part of the answer. Otherwise, in a chat, it is an artefact, and is left out.
+    /// The answer continues the prompt's text: if the vocabulary writes a space before the first word, it is part of the answer.
+    /// Otherwise, as in a chat, it is omitted.
     pub continues: bool,
     /// Whether control tokens appear in the text.
     pub control_tokens: ControlTokens,
-    /// Control tokens that appear in any case: those that the model's calls are written with.
+    /// Control tokens that always appear: those of the model's call syntax.
     pub shown_tokens: Vec<u32>,
-    /// Log-probabilities of the prompt's tokens, and of this number of most probable alternatives. The prompt is then computed in full.
+    /// Report log-probabilities of the prompt's tokens, and of this many most probable alternatives. The prompt is then computed in
+    /// full.
     pub prompt_logprobs: Option<usize>,
-    /// Return a pooled hidden state of the prompt; nothing is generated.
+    /// Return a pooled hidden state of the prompt; generates nothing.
     pub pooling: Option<Pooling>,
-    /// What the answer must look like.
+    /// A constraint on the answer.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// How long the model may think, where the answer begins within its thoughts.
+    /// The thinking budget, if the answer begins within reasoning.
     pub thinking: Option<ThinkingBudget>,
-    /// Tokens of the answer before which a snapshot pays: an answer that comes back in a later prompt often differs from
-    /// there on (a tool call, which clients write anew).
+    /// Tokens of the answer before which a snapshot is useful: clients often change an answer there in later prompts (a tool call,
+    /// which they rewrite).
     pub snapshot_before: Vec<u32>,
-    /// Tokens after which one pays: the end of the thoughts.
+    /// Tokens after which one is useful: the end of reasoning.
     pub snapshot_after: Vec<u32>,
-    /// Use what is cached, and leave something for later requests.
+    /// Use the prefix cache, and cache the results.
     pub cache: bool,
-    /// Requests with different salts share nothing in the cache.
+    /// Requests with different salts share no cache.
     pub cache_salt: Option<String>,
-    /// Say where the prompt left what was cached; see [`super::Event::Admitted`].
+    /// Explain cache misses; see [`super::Event::Admitted`].
     pub explain_miss: bool,
-    /// Say which experts chose each token; see [`super::Event::Token`].
+    /// Report the experts of each token; see [`super::Event::Token`].
     pub routes: bool,
 }
 
@@ -94,42 +94,41 @@ impl Default for Request {
     }
 }
 
-/// How the hidden states of a prompt become one.
+/// Pooling of a prompt's hidden states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// That of the first token. Only encoders are trained for it: in a model that reads forward the first token knows nothing of
-    /// the others.
+    /// The first token's. Only encoders are trained for it: in a causal model the first token cannot see the others.
     Cls,
-    /// That of the last token.
+    /// The last token's.
     Last,
-    /// The mean over all tokens.
+    /// The mean of all tokens.
     Mean,
 }
 
-/// A budget for thinking: when it is used up before `close` came, `end` is put in the model's mouth.
+/// A thinking budget: if it is used up before `close` came, `end` is forced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThinkingBudget {
-    /// Most tokens before `close`; 0 does not let it think at all.
+    /// Maximum number of tokens before `close`; 0 disables reasoning.
     pub max_tokens: usize,
-    /// The token that ends the thoughts (`</think>`).
+    /// The token that ends reasoning (`</think>`).
     pub close: u32,
-    /// What is forced; has `close` in it.
+    /// The forced tokens; includes `close`.
     pub end: Vec<u32>,
 }
 
-/// A grammar, schema or choice that an answer must follow. One object follows one answer.
+/// A grammar, schema or choice that an answer must match. One object per answer.
 pub trait Constraint: Send {
-    /// Sets the bits of the ids that may come next, and clears all others: bit `i % 32` of `allowed[i / 32]`. While
-    /// the answer may end, its end tokens are among them. Runs beside the model's step, on another thread.
+    /// Sets the bits of the ids that may come next and clears all others: bit `i % 32` of `allowed[i / 32]`. If the answer may end,
+    /// its end tokens are included. Runs on another thread, parallel to the model's step.
     fn mask(&mut self, allowed: &mut [u32]) -> Result<(), String>;
-    /// The answer goes on with `id`.
+    /// The answer continues with `id`.
     fn accept(&mut self, id: u32) -> Result<(), String>;
-    /// Nothing more may come: the answer ends here.
+    /// Nothing more may follow: the answer ends here.
     fn is_finished(&self) -> bool;
-    /// Adds tokens to `forced` that are likely to come next, because little or nothing else is allowed: at most `most`. Only guesses:
-    /// the mask decides.
+    /// Adds to `forced` up to `most` tokens that will probably come next, because little else is allowed. These are guesses only; the
+    /// mask decides.
     fn forced(&mut self, _most: usize, _forced: &mut Vec<u32>) {}
-    /// The same constraint at the same point, for another answer to the same prompt.
+    /// A copy at the same position, for another answer to the same prompt.
     fn fork(&self) -> Box<dyn Constraint>;
 }
 
@@ -139,16 +138,16 @@ impl Clone for Box<dyn Constraint> {
     }
 }
 
-/// Why a request is not taken.
+/// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// Too many wait already.
+    /// The queue is full.
     #[error("too many requests are waiting; try again in {} s", retry_after.as_secs().max(1))]
     QueueFull {
-        /// When there is likely to be room.
+        /// When there will probably be room.
         retry_after: Duration,
     },
-    /// It could never run, however empty the cache.
+    /// It could never run, even with an empty cache.
     #[error(
         "the prompt has {prompt} tokens{}; the context holds {context} and the KV cache {capacity}",
         max_tokens.map_or(String::new(), |n| format!(" and max_tokens is {n}"))
@@ -156,45 +155,45 @@ pub enum SubmitError {
     TooLong {
         /// Tokens of the prompt.
         prompt: usize,
-        /// Those asked for on top.
+        /// Requested answer tokens.
         max_tokens: Option<usize>,
-        /// Most tokens of a sequence.
+        /// Maximum tokens of a sequence.
         context: usize,
-        /// Tokens that the KV cache holds for all sequences together.
+        /// Tokens that the KV cache holds in total.
         capacity: usize,
     },
     /// The engine is shutting down, or has failed.
     #[error("the model is shutting down")]
     Stopping,
-    /// The request makes no sense; what is wrong with it.
+    /// The request is invalid; why.
     #[error(transparent)]
     Invalid(#[from] Error),
 }
 
-/// What checks need to know of a loaded model; shared by all who submit.
+/// The facts about a loaded model that checks need; shared by all submitters.
 #[derive(Debug)]
 pub struct Rules {
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// Sampling that its files ask for.
+    /// Default sampling settings of its files.
     pub sampling: SamplerParams,
-    /// Rows of logits.
+    /// Length of a row of logits.
     pub vocab: usize,
-    /// Most tokens of a sequence.
+    /// Maximum tokens of a sequence.
     pub context: usize,
     /// Tokens that the KV cache holds.
     pub capacity: usize,
-    /// Sequences that run at once.
+    /// Maximum number of concurrent sequences.
     pub max_seqs: usize,
-    /// Most guesses of an answer in a step, and whether its text is searched for some.
+    /// Maximum number of guesses of an answer per step, and whether lookup is used.
     pub(super) guesses: usize,
     /// See `guesses`.
     pub(super) looks_up: bool,
-    /// Bit set of the ids that may be sampled.
+    /// Bit set of ids that may be sampled.
     pub(super) sampleable: Vec<u32>,
 }
 
-/// A request that can be served, with everything that it needs allocated.
+/// A valid request, with all that it needs allocated.
 pub struct Prepared {
     pub(super) choices: Vec<Choice>,
     pub(super) checkpoints: Vec<usize>,
@@ -205,11 +204,11 @@ pub struct Prepared {
     pub(super) explain_miss: bool,
     pub(super) routes: bool,
     pub(super) submitted: Instant,
-    /// Of the first choice.
+    /// The seed of the first choice.
     pub(super) seed: u64,
 }
 
-/// A seed for requests that name none.
+/// A random seed.
 pub(super) fn entropy() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
@@ -220,7 +219,7 @@ fn invalid(what: String) -> SubmitError {
 }
 
 impl Rules {
-    /// Checks a request, and makes its samplers and matchers.
+    /// Checks a request, and creates its samplers and matchers.
     pub fn prepare(&self, mut request: Request) -> Result<Prepared, SubmitError> {
         let prompt = request.prompt.len();
         if prompt == 0 {

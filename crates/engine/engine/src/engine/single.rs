@@ -1,4 +1,4 @@
-//! One request at a time, on the caller's thread: `octet run` and `octet perplexity`.
+//! Runs one request at a time on the caller's thread, for `octet run` and `octet perplexity`.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
@@ -10,28 +10,28 @@ use super::{Engine, Request, RequestId, SubmitError};
 use crate::Error;
 use crate::sampler::SamplerError;
 
-/// An answer, and what it cost.
+/// An answer with its statistics.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// Its text, without control tokens.
     pub text: String,
-    /// Its tokens, the one that ended it included.
+    /// Its tokens, the last one included even if it is not text.
     pub tokens: Vec<u32>,
-    /// Log-probabilities of the tokens, where they were asked for.
+    /// Log-probabilities of the tokens, if requested.
     pub logprobs: Vec<TokenLogprob>,
     /// Why it ended.
     pub finish: Finish,
-    /// The seed that it was drawn with: the same request with this seed gives the same answer.
+    /// Its seed: the same request with this seed gives the same answer.
     pub seed: u64,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were not computed again.
+    /// Cached ones among them.
     pub cached_tokens: usize,
-    /// From the call to the first token of the answer.
+    /// From the call to the first token.
     pub prompt_time: Duration,
     /// From there to the last one.
     pub generate_time: Duration,
-    /// Guesses that were computed, and those that were right ([`super::Timings`]).
+    /// Computed and accepted guesses ([`super::Timings`]).
     pub drafted: usize,
     /// See `drafted`.
     pub accepted: usize,
@@ -48,8 +48,8 @@ impl From<SubmitError> for Error {
 }
 
 impl Engine {
-    /// Answers a request, calling `on_text` with each piece of text as soon as it is certain, and with none before each
-    /// step of the prompt, so that a long one can be broken off. An answer that the context has no room for is cut.
+    /// Answers a request, calling `on_text` with each piece of complete text, and with none before each step of the prompt, so that a
+    /// long one can be interrupted. An answer is limited to the context.
     pub fn generate(
         &mut self,
         mut request: Request,
@@ -74,7 +74,7 @@ impl Engine {
         let mut first = None;
         let mut broken_off = false;
         self.drive(request, &mut |engine, id, event| {
-            // Of a step with several tokens those that follow are dropped.
+            // The remaining tokens of a step are dropped.
             if broken_off {
                 return;
             }
@@ -106,8 +106,8 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Negative log-likelihood of each token but the first, given those before it. `tick` gets the number of finished tokens.
-    /// Fails where the model computes something that is no number.
+    /// Negative log-likelihood of each token but the first, given those before it. `tick` gets the number of finished tokens. Fails if
+    /// the model computes values that are not finite.
     pub fn score(&mut self, tokens: &[u32], tick: &mut dyn FnMut(usize)) -> Result<Vec<f32>, Error> {
         let request = Request {
             prompt: tokens.to_vec(),
@@ -128,8 +128,8 @@ impl Engine {
         Ok(nll)
     }
 
-    /// Works until `request` is finished or cancelled. `hear` is called with each event, and without one before each
-    /// step of the prompt.
+    /// Runs until `request` is finished or cancelled. `hear` is called with each event, and without one before each step of the
+    /// prompt.
     fn drive(
         &mut self,
         request: Request,

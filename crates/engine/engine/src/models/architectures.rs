@@ -1,43 +1,43 @@
-//! What tells one architecture from another: a row for each, read by `Config::read` and the loader. The forward pass is
-//! the same for all (`decoder`).
+//! The differences between architectures: one row each, read by `Config::read` and the loader. The forward pass is the same for all
+//! (`decoder`).
 
 use octet_compute::backend::RopePairing;
 
 use crate::Error;
 
-/// One architecture, in terms of what `decoder` can compute.
+/// An architecture, in terms of what `decoder` can compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Architecture {
-    /// As `general.architecture` has it.
+    /// The value of `general.architecture`.
     pub name: &'static str,
-    /// How GGUF files of it pair dimensions up for the rotary embedding (checkpoints say theirs).
+    /// How its GGUF files pair dimensions for the rotary embedding (checkpoints state theirs).
     pub rope_pairing: RopePairing,
-    /// Attention's output is multiplied by a gate, which the query projection computes too.
+    /// Attention's output is multiplied by a gate, computed by the query projection.
     pub output_gate: bool,
-    /// How queries and keys are normalised.
+    /// Normalisation of queries and keys.
     pub qk_norm: QkNorm,
     /// Most layers are Gated DeltaNet; the file says which.
     pub gated_deltanet: bool,
-    /// What files call the norm before the feed-forward part.
+    /// The name of the norm before the feed-forward part.
     pub feed_forward_norm: &'static str,
-    /// A multi-token-prediction block may follow the layers.
+    /// The file may have a multi-token-prediction block after the layers.
     pub mtp: bool,
-    /// Experts' probabilities are divided by the sum of the chosen ones, where the file does not say.
+    /// Default for dividing experts' probabilities by the sum of the chosen ones.
     pub norm_top_k: bool,
 }
 
-/// What the RMS norm of queries and keys goes over.
+/// The range of the RMS norm of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QkNorm {
-    /// There is none.
+    /// No norm.
     None,
-    /// Each head by itself.
+    /// Each head separately.
     Head,
     /// All heads of a token together.
     Whole,
 }
 
-/// Llama and its kin: SmolLM2, Llama 3, Mistral; and Mixtral, which is the same with experts.
+/// Llama and relatives: SmolLM2, Llama 3, Mistral; also Mixtral, which adds experts.
 const LLAMA: Architecture = Architecture {
     name: "llama",
     rope_pairing: RopePairing::Adjacent,
@@ -48,7 +48,7 @@ const LLAMA: Architecture = Architecture {
     mtp: false,
     norm_top_k: true,
 };
-/// Llama with biases on the query, key and value projections: the loader takes any bias that a file has.
+/// Llama with biases on the query, key and value projections: the loader accepts any bias in a file.
 const QWEN2: Architecture = Architecture { name: "qwen2", rope_pairing: RopePairing::Half, ..LLAMA };
 /// With query and key norms, and without the biases.
 const QWEN3: Architecture = Architecture { name: "qwen3", qk_norm: QkNorm::Head, ..QWEN2 };
@@ -62,8 +62,8 @@ const QWEN35: Architecture = Architecture {
     ..QWEN3
 };
 
-/// Every architecture that can be run. Whether the feed-forward part is dense, experts, or experts and a shared one
-/// follows from a file's metadata.
+/// All supported architectures. Whether the feed-forward part is dense, experts, or experts with a shared one follows from a file's
+/// metadata.
 pub static ARCHITECTURES: [Architecture; 8] = [
     Architecture { name: "qwen35moe", ..QWEN35 },
     QWEN35,
@@ -82,7 +82,7 @@ pub static ARCHITECTURES: [Architecture; 8] = [
     LLAMA,
 ];
 
-/// The architecture that a model file names, if it can be run.
+/// The architecture that a model file names, if it is supported.
 pub fn architecture(model: &octet_weights::Model) -> Result<&'static Architecture, Error> {
     let name = model.metadata.str("general.architecture")?;
     ARCHITECTURES.iter().find(|a| a.name == name).ok_or_else(|| Error::UnknownArchitecture {

@@ -35,20 +35,20 @@ pub struct MoeConfig {
     pub shared_intermediate: usize,
 }
 
-/// Dimensions that every decoder has, and the optional parts.
+/// The dimensions of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What kind of model it is.
+    /// Its architecture.
     pub architecture: &'static Architecture,
     /// Decoder layers, without the multi-token-prediction block.
     pub layers: usize,
-    /// Multi-token-prediction blocks that follow them in the file (0 or 1).
+    /// Multi-token-prediction blocks after them in the file (0 or 1).
     pub mtp_layers: usize,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Rows of the embedding table, padding included.
     pub vocab: usize,
-    /// Positions that the model was made for, and that full attention is right for: no more than its sliding window.
+    /// Maximum context: the model's own, limited to its sliding window, within which full attention is correct.
     pub context_length: usize,
     /// Query heads.
     pub heads: usize,
@@ -60,7 +60,7 @@ pub struct Config {
     pub eps: f32,
     /// Rotary position embedding.
     pub rope: Rope,
-    /// How it pairs dimensions up.
+    /// How it pairs dimensions.
     pub rope_pairing: RopePairing,
     /// Intermediate size of the dense MLP; 0 when every layer is a mixture of experts.
     pub intermediate: usize,
@@ -68,7 +68,7 @@ pub struct Config {
     pub moe: Option<MoeConfig>,
     /// Gated DeltaNet layers, if the model has them.
     pub gdn: Option<GdnConfig>,
-    /// For each layer: is it Gated DeltaNet (true) or softmax attention (false)?
+    /// Whether each layer is Gated DeltaNet (true) or softmax attention (false).
     pub recurrent: Vec<bool>,
 }
 
@@ -106,7 +106,7 @@ impl Keys<'_> {
             Some(v) => self.range(key, v as usize, max).map(Some),
         }
     }
-    /// The same, and 0 is an error.
+    /// The same; 0 is an error.
     fn present_size(&self, key: &str, max: usize) -> Result<Option<usize>, Error> {
         self.meta.opt_u32(&self.name(key))?.map(|v| self.range(key, v as usize, max)).transpose()
     }
@@ -118,16 +118,16 @@ impl Keys<'_> {
     }
 }
 
-/// Bounds that no known model comes near; they keep products of dimensions far from overflow.
+/// Far above any known model; keeps products of dimensions from overflowing.
 const MAX_DIM: usize = 1 << 20;
 const MAX_LAYERS: usize = 1024;
 const MAX_HEADS: usize = 1024;
 
-/// Longest context, in tokens.
+/// Maximum context in tokens.
 pub const CONTEXT_MAX: usize = 1 << 28;
 
 impl Config {
-    /// Reads the dimensions of `model`. Fails for an architecture that is not known.
+    /// Reads the dimensions of `model`. Fails for an unknown architecture.
     pub fn read(model: &Model) -> Result<Self, Error> {
         let arch = architecture(model)?;
         let meta = &model.metadata;
@@ -187,7 +187,7 @@ impl Config {
             mtp_layers,
             hidden,
             vocab,
-            // Within its window, attention with a sliding window is full attention.
+            // Within its window, sliding-window attention equals full attention.
             context_length: window.map_or(context_length, |w| w.min(context_length)),
             heads,
             kv_heads,

@@ -1,4 +1,4 @@
-//! Where a model is loaded to: a backend's settings behind one call, so that the engine names no backend. Made by the caller.
+//! The device for a model: a backend's settings behind one call, so that the engine names no backend. Made by the caller.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::Error;
 type Open =
     dyn Fn(&octet_weights::Model, Limits, Progress<'_>) -> Result<Box<dyn Model>, Error> + Send + Sync;
 
-/// Loads models onto one device.
+/// Loads models onto a device.
 #[derive(Clone)]
 pub struct Device {
     name: Arc<str>,
@@ -21,7 +21,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device by its name, for messages, and what opens a backend on it. A backend is opened for each model.
+    /// A device by its name, for messages, and a function that opens a backend on it. Each model gets its own backend.
     pub fn new<B: Backend + Inspect>(
         name: &str,
         open: impl Fn() -> Result<B, octet_compute::Error> + Send + Sync + 'static,
@@ -32,7 +32,7 @@ impl Device {
         Self { name: name.into(), open }
     }
 
-    /// The processor. Models that share an arbiter compute one at a time.
+    /// The processor. Models with the same arbiter compute one at a time.
     pub fn cpu(options: CpuOptions, arbiter: Arbiter) -> Self {
         Self::new("cpu", move || Ok(Cpu::new(&options)?.with_arbiter(&arbiter)))
     }
@@ -45,7 +45,7 @@ impl Device {
     /// Loads a model.
     ///
     /// # Errors
-    /// When the file is damaged or of an unknown architecture, or the device has no room or cannot be opened.
+    /// If the file is damaged or of an unknown architecture, or the device lacks memory or cannot be opened.
     pub fn load(
         &self,
         file: &octet_weights::Model,

@@ -1,13 +1,13 @@
-//! Metadata keys that other programs compute with and this one does not: where one of them would change what comes out,
-//! the file is refused by its name. Called by `Config::read`.
+//! Metadata keys that other programs support and Octet does not: a file with a value that would change the result is refused. Called
+//! by `Config::read`.
 
 use octet_weights::Value;
 
 use super::config::Keys;
 use crate::Error;
 
-/// Keys below the architecture's prefix, and the values with which they change nothing for the models here. Not
-/// listed are keys of other architectures' own parts, whose tensors are refused while loading.
+/// Keys below the architecture's prefix, and their values that change nothing. Keys of other architectures' own parts are not listed;
+/// their tensors are refused while loading.
 const NEUTRAL: &[(&str, &[f64])] = &[
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
@@ -35,12 +35,12 @@ const NEUTRAL: &[(&str, &[f64])] = &[
     ("expert_weights_scale", &[0.0, 1.0]),
 ];
 
-/// Fails where a key has a value that would have to be computed with.
+/// Fails if a key has a value that is not neutral.
 pub(super) fn refuse(k: &Keys, head_dim: usize) -> Result<(), Error> {
     for (key, neutral) in NEUTRAL {
         only(k, key, neutral)?;
     }
-    // Attention divides by the root of a head's dimensions.
+    // Attention divides by the square root of the head size.
     only(k, "attention.scale", &[0.0, 1.0 / (head_dim as f64).sqrt()])?;
     let theta = k.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
     only(k, "rope.freq_base_swa", &[f64::from(theta)])?;
@@ -50,7 +50,7 @@ pub(super) fn refuse(k: &Keys, head_dim: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails where `key` is present and not one of `values`.
+/// Fails if `key` is present and none of `values`.
 fn only(k: &Keys, key: &str, values: &[f64]) -> Result<(), Error> {
     let number = |v: &Value| match v {
         Value::F64(x) => Some(*x),
@@ -59,7 +59,7 @@ fn only(k: &Keys, key: &str, values: &[f64]) -> Result<(), Error> {
         Value::Bool(x) => Some(f64::from(u8::from(*x))),
         _ => None,
     };
-    // Files keep these as f32.
+    // Files store these as f32.
     let fits = |x: f64| values.iter().any(|v| (x - v).abs() <= 1e-5 * v.abs());
     let (fine, found) = match k.get(key) {
         None => return Ok(()),

@@ -1,5 +1,5 @@
-//! Drafting with the multi-token-prediction block: its buffers, the tokens that it drafts among, and the choice of a guess from its
-//! logits. Called by `models`.
+//! Drafting with the multi-token-prediction block: its buffers, its vocabulary, and the choice of a guess from its logits. Called by
+//! `models`.
 
 use octet_compute::backend::{Backend, Pass};
 use octet_compute::{Batch, ExpertCounts};
@@ -10,14 +10,14 @@ use super::decoder::{Decoder, DraftHead, Mtp, Scratch};
 use super::recent::Recent;
 use crate::Error;
 
-/// The tokens that the block for multi-token prediction drafts among, besides those that end and mark parts of an answer. The head is
-/// read for each draft, so a part of it is a multiple of the speed (arXiv 2502.14856).
+/// The tokens that the block for multi-token prediction drafts among, besides those that end or mark parts of an answer. Each draft
+/// reads the head, so a part of it makes drafts several times as fast (arXiv 2502.14856).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraftVocab {
-    /// The first ones of the vocabulary, which in byte-pair encodings are the commonest.
+    /// The first tokens of the vocabulary: in byte-pair encodings the most frequent.
     pub first: usize,
-    /// Most others at a time: those that came last in the texts of running answers. All running answers share them, and a draft reads
-    /// their rows once for all: 3 MB for 2048 rows of Qwen3.5-35B-A3B, beside 55 MB for 32,768.
+    /// Maximum number of others: recent tokens of running answers. All running answers share them, and a draft reads their rows once
+    /// for all: 3 MB for 2048 rows of Qwen3.5-35B-A3B, besides 55 MB for 32,768.
     pub recent: usize,
 }
 
@@ -28,37 +28,37 @@ impl Default for DraftVocab {
 }
 
 impl DraftVocab {
-    /// Whether there is a head of its own for drafts: a vocabulary that is hardly larger is drafted among as a whole.
+    /// Whether a separate head is used for drafts: not if the vocabulary is hardly larger.
     pub(crate) fn is_part_of(self, vocab: usize) -> bool {
         self.first > 0 && vocab >= 2 * self.first
     }
 
-    /// Rows of that head, those that mark parts of an answer left out; 0 without one.
+    /// Rows of that head, without those that mark parts of an answer; 0 without one.
     pub(crate) fn rows(self, vocab: usize) -> usize {
         if self.is_part_of(vocab) { self.first + self.recent } else { 0 }
     }
 }
 
-/// A token that may come next.
+/// A guess.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Guess {
     /// The token.
     pub id: u32,
-    /// How likely the drafter holds it to be, 0 to 1.
+    /// The drafter's probability of it, 0 to 1.
     pub chance: f32,
 }
 
-/// Rows of the last step, and the tokens that follow them: what the block of multi-token prediction works on.
+/// Rows of the last step and the tokens after them: the input of the multi-token-prediction block.
 #[derive(Debug, Default)]
 pub struct Rows {
     /// The rows, as outputs of a batch without tokens ([`Batch::push_row`]).
     pub from: Batch,
-    /// For each the token that follows it, at the position of the row itself.
+    /// The token after each row, at the position of the row itself.
     pub batch: Batch,
 }
 
 impl Rows {
-    /// With room for `tokens` tokens of `spans` sequences and `pages` pages.
+    /// With capacity for `tokens` tokens of `spans` sequences and `pages` pages.
     pub fn with_capacity(tokens: usize, spans: usize, pages: usize) -> Self {
         Self { from: Batch::with_capacity(tokens, 0, 0), batch: Batch::with_capacity(tokens, spans, pages) }
     }
@@ -70,15 +70,15 @@ pub(super) struct State<B: Backend> {
     pub hidden: B::Buf,
     /// `[batch_tokens, hidden]`
     pub work: B::Buf,
-    /// The states that the next guesses follow from `[slots, hidden]`: the trunk's, then the block's own.
+    /// The states for the next guesses `[slots, hidden]`: the trunk's, then the block's own.
     pub own: B::Buf,
     /// `[slots, hidden]`
     next: B::Buf,
-    /// Logits, where the backend does not lend its own `[slots, vocabulary of drafts]`.
+    /// Logits `[slots, draft vocabulary]`, if the backend does not lend its buffer.
     logits: Vec<f32>,
-    /// Rows of the head that it drafts with.
+    /// Rows of the head for drafts.
     vocab: usize,
-    /// The tokens of the text among them.
+    /// Recent tokens among them.
     recent: Recent,
 }
 
@@ -108,7 +108,7 @@ impl<B: Backend> State<B> {
         }
     }
 
-    /// One guess for each sequence of `batch`, from `own`, which then holds the states for the ones after.
+    /// One guess for each sequence of `batch`, from `own`, which is then updated for the next guesses.
     pub fn draft(
         &mut self,
         decoder: &Decoder<B>,
@@ -148,11 +148,11 @@ impl<B: Backend> State<B> {
     }
 }
 
-/// The likeliest token and its probability. Nothing of the answer depends on it, so logits that are no numbers do no harm.
+/// The most probable token and its probability. Answers do not depend on it, so invalid logits are harmless.
 pub(crate) fn likeliest(logits: &[f32]) -> Guess {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let id = logits.iter().position(|x| *x == most).unwrap_or(0) as u32;
-    // What is far below adds nothing that matters here.
+    // Logits far below the maximum are negligible.
     let sum: f32 = logits.iter().filter(|x| **x > most - 12.0).map(|x| (x - most).exp()).sum();
     Guess { id, chance: if sum > 0.0 { 1.0 / sum } else { 0.0 } }
 }

@@ -1,5 +1,5 @@
-//! How fast each pair of a head's dimensions rotates, and what files ask for to reach contexts longer than what was
-//! trained. Called by `Config::read`.
+//! Rotary position embedding: the frequencies of a head's dimensions, and the scaling that files specify for contexts longer than the
+//! trained one. Called by `Config::read`.
 
 use std::f64::consts::PI;
 
@@ -19,11 +19,11 @@ pub struct Rope {
     pub dims: usize,
     /// Radians per position of each pair of them `[dims / 2]`.
     pub inv_freq: Vec<f32>,
-    /// What sines and cosines are multiplied by: YaRN's attention factor, otherwise 1.
+    /// Factor of sines and cosines: YaRN's attention factor, otherwise 1.
     pub scale: f32,
 }
 
-/// `theta^(-2j/dims)`, scaled as the file says. `context` is the length that the file names.
+/// `theta^(-2j/dims)`, scaled as the file specifies. `context` is the file's context length.
 pub(super) fn read(model: &Model, k: &Keys, dims: usize, context: usize) -> Result<Rope, Error> {
     let theta = k.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
     if theta <= 1.0 {
@@ -31,7 +31,7 @@ pub(super) fn read(model: &Model, k: &Keys, dims: usize, context: usize) -> Resu
     }
     let inv_freq = (0..dims / 2).map(|j| 1.0 / theta.powf(2.0 * j as f32 / dims as f32)).collect();
     let mut rope = Rope { dims, inv_freq, scale: 1.0 };
-    // Files from before the scaling had types have one number for it. 0 is llama.cpp's way to say that there is none.
+    // Older files have a single number for the scaling. 0 means none, as in llama.cpp.
     let given = match k.opt_f32(FACTOR)? {
         None => k.opt_f32("rope.scale_linear")?,
         factor => factor,
@@ -40,7 +40,7 @@ pub(super) fn read(model: &Model, k: &Keys, dims: usize, context: usize) -> Resu
     if factor < 1.0 {
         return Err(k.bad(FACTOR, format!("is {factor}; expected at least 1")));
     }
-    // A factor without a type is linear, as in llama.cpp.
+    // A factor without a type means linear scaling, as in llama.cpp.
     match k.opt_str(TYPE)?.unwrap_or("linear") {
         "none" | "default" => {}
         "linear" => rope.inv_freq.iter_mut().for_each(|f| *f /= factor),
@@ -66,7 +66,7 @@ pub(super) fn read(model: &Model, k: &Keys, dims: usize, context: usize) -> Resu
     Ok(rope)
 }
 
-/// Llama 3.1's frequency scaling: long waves are slowed by `factor`, short ones left, with a linear ramp between.
+/// Llama 3.1's frequency scaling: low frequencies are divided by `factor`, high ones kept, with a linear ramp between.
 fn llama3(k: &Keys, factor: f32, freq: &mut [f32]) -> Result<(), Error> {
     let need = |key: &str| {
         k.opt_f32(key)?.filter(|x| *x > 0.0).ok_or_else(|| k.bad(key, "is missing or not positive".into()))
@@ -85,9 +85,8 @@ fn llama3(k: &Keys, factor: f32, freq: &mut [f32]) -> Result<(), Error> {
     Ok(())
 }
 
-/// YaRN (arXiv 2309.00071): pairs that turn less than `beta_slow` times within the `original` context are slowed by
-/// `factor`, those that turn more than `beta_fast` times are left, with a ramp over the pairs between; and what
-/// attention sees of positions is made larger.
+/// YaRN (arXiv 2309.00071): pairs with fewer than `beta_slow` rotations within the `original` context are divided by `factor`, those
+/// with more than `beta_fast` are kept, with a ramp between; and attention is scaled.
 fn yarn(k: &Keys, theta: f64, factor: f32, original: f32, rope: &mut Rope) -> Result<(), Error> {
     let positive = |key: &str, default: f32| {
         let value = k.opt_f32(key)?.unwrap_or(default);
@@ -108,7 +107,7 @@ fn yarn(k: &Keys, theta: f64, factor: f32, original: f32, rope: &mut Rope) -> Re
         return Err(k.bad("rope.scaling.yarn_beta_fast", format!("is {fast}; expected at least {slow}")));
     }
     let dims = rope.dims as f64;
-    // The pair that makes this number of rotations within the original context.
+    // The pair with this number of rotations within the original context.
     let pair =
         |turns: f32| dims * (f64::from(original) / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * theta.ln());
     let first = pair(fast).floor().max(0.0);
@@ -118,7 +117,7 @@ fn yarn(k: &Keys, theta: f64, factor: f32, original: f32, rope: &mut Rope) -> Re
         let ramp = ((j as f64 - first) / width).clamp(0.0, 1.0) as f32;
         *f = *f / factor * ramp + *f * (1.0 - ramp);
     }
-    // Files state the factor as a multiple of what follows from the scaling (llama.cpp's convention).
+    // Files state the factor relative to the one that follows from the scaling (llama.cpp's convention).
     let stated = positive("rope.scaling.attn_factor", 1.0)? * positive("rope.scaling.yarn_attn_factor", 1.0)?;
     rope.scale = stated * (1.0 + 0.1 * factor.ln());
     Ok(())

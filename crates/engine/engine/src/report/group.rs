@@ -1,17 +1,17 @@
-//! What part of a model a tensor belongs to, from its name and layer. Called by `Report::new`.
+//! Assigns a tensor to a group by its name and layer. Called by `Report::new`.
 
 use std::fmt;
 
 use crate::models::config::Config;
 
-/// A part of a model, as far as reading it is concerned.
+/// A group of tensors that are read alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// Experts that the router chooses from: a token reads some of them.
+    /// Routed experts: a token reads some of them.
     RoutedExperts,
-    /// The expert that every token goes through.
+    /// The shared expert, which each token reads.
     SharedExpert,
-    /// Which experts a token is routed to, and how much the shared one counts.
+    /// The router's and the shared expert's gates.
     Router,
     /// The MLP of layers without experts.
     DenseMlp,
@@ -23,16 +23,16 @@ pub enum Group {
     Norms,
     /// The embedding table: a token reads one row.
     Embedding,
-    /// The output head; where the file has none, the embedding table read as a whole.
+    /// The output head; if the file has none, the embedding table read as a whole.
     LmHead,
-    /// The block that predicts the token after the next; plain decoding does not read it.
+    /// The multi-token-prediction block; plain decoding does not read it.
     Mtp,
-    /// Tensors that are read while loading or not at all.
+    /// Tensors that are read only while loading, or not at all.
     Other,
 }
 
 impl Group {
-    /// All groups, in the order in which a report lists them.
+    /// All groups, in the order of reports.
     pub const ALL: [Self; 11] = [
         Self::Embedding,
         Self::LinearAttention,
@@ -64,7 +64,7 @@ impl Group {
         }
     }
 
-    /// The group of the tensor called `name`.
+    /// The group of the tensor `name`.
     pub fn of(name: &str, config: &Config) -> Self {
         match name {
             "token_embd.weight" => return Self::Embedding,
@@ -100,7 +100,7 @@ impl Group {
     }
 }
 
-/// `ffn_gate.17.weight`: older files have a tensor for each expert.
+/// `ffn_gate.17.weight`: older files have one tensor per expert.
 fn is_one_expert(stem: &str) -> bool {
     stem.split('.').nth(1).is_some_and(|s| s.bytes().all(|b| b.is_ascii_digit()))
 }

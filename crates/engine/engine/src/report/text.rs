@@ -1,4 +1,4 @@
-//! A report as plain text for people: aligned columns, and bars that show where a token's bytes go.
+//! A report as text: aligned columns, and bars for the bytes read per token.
 
 use octet_compute::batch::PAGE_TOKENS;
 
@@ -11,7 +11,7 @@ const BAR_COLUMNS: usize = 24;
 const LABEL_COLUMNS: usize = 16;
 
 impl Report {
-    /// The whole report, with the memory that the model takes when it is loaded with `limits`.
+    /// The whole report, with the memory of the model when loaded with `limits`.
     pub fn text(&self, limits: &Limits) -> String {
         let mut out = Lines(String::new());
         self.write_model(&mut out);
@@ -157,8 +157,7 @@ impl Report {
     }
 }
 
-/// Text by lines, with names at the left. Names come from files that nobody vouches for, so control characters, which
-/// a terminal might obey, are escaped.
+/// Text in lines with labels. Names come from untrusted files, so control characters, which a terminal might interpret, are escaped.
 struct Lines(String);
 
 impl Lines {
@@ -201,14 +200,14 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// A bar of [`BAR_COLUMNS`] columns for 1, to an eighth of a column.
+/// A bar whose full length is [`BAR_COLUMNS`] columns, to an eighth of a column.
 fn bar(share: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share * (BAR_COLUMNS * 8) as f64).round() as usize;
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
-/// `Q4_K 75%, Q6_K 25%`: shares of the bytes; what rounds to nothing is left out.
+/// `Q4_K 75%, Q6_K 25%`: shares of the bytes; shares that round to 0 are omitted.
 fn mix(types: &[TypeShare], whole: u64) -> String {
     if let [only] = types {
         return only.ty.to_string();
@@ -224,7 +223,7 @@ fn bytes(n: u64) -> String {
     humansize::format_size(n, humansize::BINARY)
 }
 
-/// `34.66 B`: thousands, millions, billions, as models are named.
+/// `34.66 B`: thousands, millions or billions.
 fn count(n: u64) -> String {
     scaled(n, &["", "K", "M", "B", "T"])
 }

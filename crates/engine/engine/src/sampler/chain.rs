@@ -1,8 +1,8 @@
-//! The samplers in any order, over a list of candidates. Used by [`super::Sampler`] where its own, faster way will not do: other
-//! samplers than temperature, `top_k`, `top_p` and `min_p`, another order of these, or where a client wants to see what is
-//! left of the distribution.
+//! The general sampler chain: any samplers in any order over a list of candidates. [`super::Sampler`] uses it if its own faster path
+//! does not apply: for samplers other than temperature, `top_k`, `top_p` and `min_p`, for another order, or to report the distribution
+//! after sampling.
 //!
-//! Each is built by its published definition (see [`super::stages`]) and held against llama.cpp's in `tests/engine/samplers.rs`.
+//! Each follows its published definition (see [`super::stages`]), and is compared with llama.cpp's in `tests/engine/samplers.rs`.
 
 use super::SamplerParams;
 use super::dry::Repetitions;
@@ -10,7 +10,7 @@ use super::rows::{Candidate, Rows, exp, pass};
 use super::stages::{Mirostat, MirostatVersion, Stage, Xtc};
 use super::window::Window;
 
-/// A token that is left.
+/// A remaining token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Left {
     id: u32,
@@ -19,38 +19,38 @@ struct Left {
     p: f32,
 }
 
-/// What is left, and mirostat's state. All memory is taken by [`Chain::new`].
+/// The remaining tokens, and mirostat's state. Allocated by [`Chain::new`].
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
     stages: Vec<Stage>,
     list: Vec<Left>,
-    /// Best first, and the lower id of equal ones.
+    /// `list` is sorted: best first, lower ids first among equals.
     sorted: bool,
-    /// Mirostat's bound of the surprise, in bits.
+    /// Mirostat's current bound of the surprise, in bits.
     mu: f32,
-    /// `list` is for the token that comes next.
+    /// `list` is of the current token.
     is_fresh: bool,
 }
 
-/// What the samplers look at besides the logits.
+/// Inputs of the samplers besides the logits.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub params: &'a SamplerParams,
     pub window: Option<&'a Window>,
     pub repetitions: Option<&'a Repetitions>,
-    /// Uniform in `[0, 1)`: whether XTC has its turn.
+    /// Uniform in `[0, 1)`: decides whether XTC applies.
     pub chance: f64,
     /// Size of the vocabulary, for mirostat.
     pub vocab: usize,
 }
 
-/// Tokens that mirostat fits Zipf's law to.
+/// Number of tokens to which mirostat fits Zipf's law.
 const ZIPF_TOKENS: usize = 100;
-/// `top_p` looks at this many best tokens before it sorts all of them.
+/// `top_p` tries this many best tokens before it sorts all.
 const NUCLEUS_FIRST: usize = 256;
 
 impl Chain {
-    /// For logits of `vocab_rows` rows. `stages` are those that change something.
+    /// For logits of `vocab_rows` rows. `stages` are the samplers that are on.
     pub fn new(stages: Vec<Stage>, params: &SamplerParams, vocab_rows: usize) -> Self {
         let most = match stages.first() {
             Some(Stage::TopK) => vocab_rows.min(params.top_k as usize),
@@ -60,12 +60,12 @@ impl Chain {
         Self { stages, list: Vec::with_capacity(most), sorted: false, mu, is_fresh: false }
     }
 
-    /// Whether its first sampler is `top_k`, which needs memory for [`Rows::top`].
+    /// Whether its first sampler is `top_k`, which needs a buffer for [`Rows::top`].
     pub fn begins_with_top_k(&self) -> bool {
         self.stages.first() == Some(&Stage::TopK)
     }
 
-    /// Runs the samplers. At least one token is left.
+    /// Runs the samplers. At least one token remains.
     pub fn run(&mut self, rows: Rows<'_>, top: &mut Vec<Candidate>, context: Context<'_>) {
         self.list.clear();
         let list = &mut self.list;
@@ -88,13 +88,13 @@ impl Chain {
         self.is_fresh = true;
     }
 
-    /// The token at which the running sum of probabilities passes `random` in `[0, 1)`.
+    /// The token at which the cumulative probability exceeds `random` in `[0, 1)`.
     pub fn draw(&self, random: f64) -> Option<u32> {
         let total: f64 = self.list.iter().map(|c| f64::from(c.p)).sum();
         pass(self.list.iter().map(|c| c.p), random * total).map(|i| self.list[i].id)
     }
 
-    /// The text goes on with this token: mirostat looks at how surprising it was.
+    /// Updates mirostat with the chosen token.
     pub fn accept(&mut self, id: u32, mirostat: Mirostat) {
         if std::mem::take(&mut self.is_fresh)
             && let Some(chosen) = self.list.iter().find(|c| c.id == id)
@@ -103,12 +103,12 @@ impl Chain {
         }
     }
 
-    /// The log-probability of a token in what is left: -inf where it is not.
+    /// The log-probability of a token in the remaining distribution; -inf if it was removed.
     pub fn logprob(&self, id: u32) -> f32 {
         self.list.iter().find(|c| c.id == id).map_or(f32::NEG_INFINITY, |c| c.p.ln())
     }
 
-    /// The `n` most probable tokens left and their log-probabilities, best first.
+    /// The `n` most probable remaining tokens with log-probabilities, best first.
     pub fn best(&mut self, n: usize) -> impl Iterator<Item = (u32, f32)> {
         self.sort();
         self.list.iter().take(n).map(|c| (c.id, c.p.ln()))
@@ -153,7 +153,7 @@ impl Chain {
         }
     }
 
-    /// Sets the probabilities.
+    /// Computes the probabilities.
     fn softmax(&mut self) {
         let max = self.max();
         let mut total = 0.0;
@@ -192,7 +192,7 @@ impl Chain {
         if temperature == 0.0 {
             return self.keep_best(1);
         }
-        // From the largest one, and at most f32's largest number: infinity times 0 would be NaN.
+        // Relative to the largest one, and at most f32's maximum: infinity times 0 would be NaN.
         let (max, inverse) = (self.max(), (1.0 / temperature).min(f32::MAX));
         self.list.iter_mut().for_each(|c| c.logit = (c.logit - max) * inverse);
     }
@@ -208,13 +208,13 @@ impl Chain {
         self.temperature(low + (high - low) * (share.clamp(0.0, 1.0) as f32).powf(d.exponent));
     }
 
-    /// In nats, of the probabilities as they are.
+    /// The entropy in nats.
     fn entropy(&self) -> f64 {
         self.list.iter().filter(|c| c.p > 0.0).map(|c| -f64::from(c.p) * f64::from(c.p).ln()).sum()
     }
 
-    /// Tokens by the distance of their surprise from the entropy. Sorted by probability they lie side by side, so the part
-    /// that is kept grows from where the surprise passes the entropy, to whichever side is nearer.
+    /// Keeps the tokens whose surprise is nearest to the entropy. Sorted by probability they are adjacent, so the kept range grows
+    /// from where the surprise crosses the entropy, towards the nearer side.
     fn typical(&mut self, share: f32, least: usize) {
         self.sort();
         self.softmax();
@@ -268,7 +268,7 @@ impl Chain {
         self.softmax();
         let is_top = |c: &Left| c.p >= xtc.threshold;
         let top = self.list.iter().filter(|c| is_top(c)).count();
-        // One of them stays.
+        // One of them must stay.
         if top < 2 || self.list.len() - (top - 1) < least {
             return;
         }
@@ -291,7 +291,7 @@ impl Chain {
                 let epsilon = s - 1.0;
                 let k = (epsilon * f64::from(self.mu).exp2() / (1.0 - (vocab as f64).powf(-epsilon)))
                     .powf(1.0 / s);
-                // A list of one has no slope.
+                // A single token has no slope.
                 self.keep_best(if k.is_nan() { 1 } else { k as usize });
             }
             MirostatVersion::V2 => {
@@ -310,7 +310,7 @@ fn better_first(a: &Left, b: &Left) -> std::cmp::Ordering {
     b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
 }
 
-/// Length of the shortest beginning that has this share; `None` if all of it has not.
+/// Length of the shortest prefix with this total probability; `None` if there is none.
 fn nucleus(best: &[Left], share: f32, least: usize) -> Option<usize> {
     let mut sum = 0.0;
     let enough = |(i, c): (usize, &Left)| {
@@ -320,7 +320,7 @@ fn nucleus(best: &[Left], share: f32, least: usize) -> Option<usize> {
     best.iter().enumerate().position(enough).map(|i| i + 1)
 }
 
-/// The exponent of Zipf's law by least squares over `ln p(i) - ln p(i + 1)` (mirostat's equation 30).
+/// The exponent of Zipf's law, by least squares over `ln p(i) - ln p(i + 1)` (mirostat's equation 30).
 fn zipf_exponent(best: &[Left]) -> f64 {
     let (mut tb, mut tt) = (0.0, 0.0);
     for (i, pair) in best.windows(2).enumerate() {

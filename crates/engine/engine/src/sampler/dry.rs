@@ -1,5 +1,4 @@
-//! DRY: which tokens would go on with a sequence that the text has already, and what that costs them. Used by
-//! [`super::Sampler`]; settings in [`super::Dry`].
+//! DRY: penalises tokens that would continue a sequence already in the text. Used by [`super::Sampler`]; settings in [`super::Dry`].
 
 use std::collections::BTreeSet;
 
@@ -8,27 +7,27 @@ use crate::tokenizer::{Special, Tokenizer};
 use super::params::PENALTY_LAST_N_MAX;
 use super::stages::Dry;
 
-/// Longest tail of a sequence of tokens that breaks repetitions, as in llama.cpp.
+/// Maximum number of tokens after the first of a sequence breaker, as in llama.cpp.
 const TAIL_MAX: usize = 20;
 /// Largest exponent of e that an f32 holds.
 const EXPONENT_MAX: f32 = 88.722_84;
 
-/// The tokens seen, and what DRY makes of them. All memory is taken by [`Repetitions::new`].
+/// The tokens so far, and the repetitions among them. Allocated by [`Repetitions::new`].
 #[derive(Debug, Clone)]
 pub(super) struct Repetitions {
-    /// The last tokens, oldest first; twice as many as are looked at have room, so that they move seldom.
+    /// The last tokens, oldest first, with capacity for twice the window, so that they are moved rarely.
     tokens: Vec<u32>,
     last_n: usize,
     multiplier: f32,
     base: f32,
     allowed: usize,
-    /// Exponents beyond it would overflow.
+    /// Larger exponents would overflow.
     exponent_max: usize,
-    /// Ascending: a token that begins a breaker, and those that must follow it.
+    /// Sorted: the first token of a breaker, and the tokens after it.
     breakers: Vec<(u32, Vec<u32>)>,
-    /// `lengths[k]`: how many of the last tokens also stand `k` places before the end.
+    /// `lengths[k]`: how many of the last tokens equal those `k` positions before them.
     lengths: Vec<u32>,
-    /// Tokens that would go on with a repetition, ascending, and its length.
+    /// Tokens that would continue a repetition, with its length; sorted.
     found: Vec<(u32, u32)>,
 }
 
@@ -38,7 +37,7 @@ impl Repetitions {
         let exponent = if dry.base > 1.000_001 { EXPONENT_MAX / dry.base.ln() } else { 0.0 };
         let split = |b: &Vec<u32>| b.split_first().map(|(head, tail)| (*head, tail.to_vec()));
         let mut breakers: Vec<_> = dry.breakers.iter().filter_map(split).collect();
-        // Of one head the longest first: that one counts.
+        // For one first token, the longest first: that one counts.
         breakers.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.len().cmp(&a.1.len())));
         Self {
             tokens: Vec::with_capacity(2 * last_n),
@@ -61,7 +60,7 @@ impl Repetitions {
         self.tokens.push(id);
     }
 
-    /// Looks at the text as it stands; [`Repetitions::penalty`] and [`Repetitions::apply`] tell of what this found.
+    /// Finds the repetitions at the text's end, for [`Repetitions::penalty`] and [`Repetitions::apply`].
     pub fn find(&mut self) {
         self.found.clear();
         let start = self.tokens.len().saturating_sub(self.last_n);
@@ -77,7 +76,7 @@ impl Repetitions {
         for (k, &length) in self.lengths.iter().enumerate().skip(1) {
             let length = (length as usize).min(longest);
             if length >= self.allowed {
-                // What came next then: `k` places before the end the last token stands.
+                // The next token then: `k` positions before the end.
                 self.found.push((seen[seen.len() - k], length as u32));
             }
         }
@@ -85,7 +84,7 @@ impl Repetitions {
         self.found.dedup_by_key(|f| f.0);
     }
 
-    /// What is subtracted from the logit of a token.
+    /// The penalty of a token.
     pub fn penalty(&self, id: u32) -> f32 {
         match self.found.binary_search_by_key(&id, |f| f.0) {
             Ok(i) => self.price(self.found[i].1),
@@ -93,7 +92,7 @@ impl Repetitions {
         }
     }
 
-    /// Subtracts it from `logits` `[vocab_rows]`.
+    /// Subtracts the penalties from `logits` `[vocab_rows]`.
     pub fn apply(&self, logits: &mut [f32]) {
         for &(id, length) in &self.found {
             if let Some(x) = logits.get_mut(id as usize) {
@@ -111,7 +110,7 @@ impl Repetitions {
     }
 }
 
-/// Tokens behind the last breaker: no repetition is longer.
+/// Tokens after the last breaker: repetitions are not longer.
 fn unbroken(seen: &[u32], breakers: &[(u32, Vec<u32>)]) -> usize {
     for (behind, id) in seen.iter().rev().enumerate() {
         let from = breakers.partition_point(|b| b.0 < *id);
@@ -124,8 +123,8 @@ fn unbroken(seen: &[u32], breakers: &[(u32, Vec<u32>)]) -> usize {
     seen.len()
 }
 
-/// Fills `lengths[k]` with the length of the longest common suffix of `seen` and `seen` without its last `k` tokens: the Z
-/// function of the reversed text (Gusfield, Algorithms on Strings, 1.3), in linear time.
+/// Computes `lengths[k]`, the length of the longest common suffix of `seen` and `seen` without its last `k` tokens: the Z function of
+/// the reversed text (Gusfield, Algorithms on Strings, 1.3), in linear time.
 fn suffixes(seen: &[u32], lengths: &mut Vec<u32>) {
     let n = seen.len();
     let back = |i: usize| seen[n - 1 - i];
@@ -144,8 +143,8 @@ fn suffixes(seen: &[u32], lengths: &mut Vec<u32>) {
     }
 }
 
-/// All ways in which tokens of a vocabulary write `text`, or end with a beginning of it: the first token, and those that the
-/// rest is made of. For [`Dry::breakers`], as llama.cpp makes them.
+/// All token sequences of a vocabulary that write `text`, or end with a prefix of it: the first token, and the tokens of the rest. For
+/// [`Dry::breakers`], as in llama.cpp.
 pub fn dry_breakers(tokenizer: &Tokenizer, text: &str) -> Vec<Vec<u32>> {
     let mut out = BTreeSet::new();
     let is_space = |id: &u32| tokenizer.token_bytes(*id) == b" ";
@@ -158,12 +157,12 @@ pub fn dry_breakers(tokenizer: &Tokenizer, text: &str) -> Vec<Vec<u32>> {
             out.insert(vec![id]);
             continue;
         }
-        // Ends of the word with which the text begins, the longest first.
+        // Suffixes of a token's text that are prefixes of `text`, longest first.
         let cuts =
             text.char_indices().map(|(i, _)| i).skip(1).filter(|&i| word.ends_with(&text.as_bytes()[..i]));
         for cut in cuts {
             let rest = tokenizer.encode(&text[cut..], Special::Text).unwrap_or_default();
-            // Some vocabularies write a space before a text's first word, but this is not its beginning.
+            // Some vocabularies add a space before the first word, which does not belong to this rest.
             let space = usize::from(!text[cut..].starts_with(' ') && rest.first().is_some_and(is_space));
             let mut breaker = vec![id];
             breaker.extend(rest.into_iter().skip(space).take(TAIL_MAX));

@@ -1,25 +1,25 @@
-//! Why sampling settings are refused, or no token can be drawn. Part of a request's answer, so written for its sender.
+//! Errors of sampling settings and of sampling. Part of responses, so written for API clients.
 
-/// Errors of the sampler. Each names the field, its value and what is allowed.
+/// An error of the sampler. Each names the field, its value and the allowed range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum SamplerError {
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("{field} is {value}; expected {expected}")]
     Setting { field: &'static str, value: String, expected: String },
-    /// A setting that the model file recommends is out of its range.
+    /// A setting recommended by the model file is out of range.
     #[error("{file}: the recommended sampling settings cannot be used: {source}")]
     Recommended { file: String, source: Box<SamplerError> },
-    /// A recommendation of the model file has the wrong type.
+    /// A setting recommended by the model file has the wrong type.
     #[error("{0}")]
     Metadata(String),
-    /// `logits` is not one value for each row of the vocabulary.
+    /// The number of logits is not that of the vocabulary's rows.
     #[error("the step has {got} logits; this sampler was made for {expected}")]
     Logits { got: usize, expected: usize },
-    /// The model computed garbage: the weights are damaged, or a kernel overflowed.
+    /// The logits are not finite: the weights are damaged, or a kernel overflowed.
     #[error("the logit of token {id} is {value}; the model's weights or its computation are damaged")]
     NotFinite { id: u32, value: f32 },
-    /// Nothing is left to choose from.
+    /// No token may be chosen.
     #[error(
         "no token can be sampled: every logit is -inf, or masked by the vocabulary's end, a grammar or logit_bias"
     )]
@@ -27,7 +27,7 @@ pub enum SamplerError {
 }
 
 impl SamplerError {
-    /// Fails on logits that no token could be sampled from: NaN or +inf.
+    /// Fails for logits that cannot be sampled from: NaN or +inf.
     pub(crate) fn check(logits: &[f32]) -> Result<(), Self> {
         match logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
             Some(i) => Err(Self::NotFinite { id: i as u32, value: logits[i] }),

@@ -6,56 +6,55 @@ use octet_weights::{Metadata, Value};
 use super::SamplerError;
 use super::stages::{Dry, DynamicTemperature, Mirostat, Stage, Xtc};
 
-/// Longest finite penalty window, in tokens; longer than any model's context.
+/// Maximum finite penalty window in tokens; longer than any model's context.
 pub const PENALTY_LAST_N_MAX: usize = 1 << 20;
 
-/// How the next token is chosen. `Default` is the plain softmax distribution of the model, as in vLLM, Hugging Face's
-/// `generate(do_sample=True)` and OpenAI's API: temperature 1, everything else off. (llama.cpp's own defaults are a
-/// matter of taste: 0.8, top_k 40, top_p 0.95, min_p 0.05.)
+/// Sampling settings. The default is the model's plain softmax distribution, as in vLLM, Hugging Face's `generate(do_sample=True)` and
+/// OpenAI's API: temperature 1, everything else off. (llama.cpp's defaults are 0.8, top_k 40, top_p 0.95, min_p 0.05.)
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplerParams {
-    /// Logits are divided by it. 0 is greedy: the largest logit, and the lowest id of equal ones.
+    /// Divides the logits. 0 is greedy: the largest logit, and the lowest id among equals.
     pub temperature: f32,
-    /// Only the `top_k` most probable tokens are kept; 0 keeps all. Of equal tokens the lower ids are kept.
+    /// Keep only the `top_k` most probable tokens; 0 keeps all. Among equals the lower ids are kept.
     pub top_k: u32,
-    /// Only the most probable tokens are kept that together have this probability; 1 keeps all, 0 keeps one.
+    /// Keep only the most probable tokens with this total probability; 1 keeps all, 0 keeps one.
     pub top_p: f32,
-    /// Only tokens are kept that have this share of the most probable token's probability; 0 keeps all.
+    /// Keep only tokens with at least this fraction of the highest probability; 0 keeps all.
     pub min_p: f32,
-    /// Logits of tokens in the window are divided (if positive) or multiplied (if negative) by it; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the window; 1 is off.
     pub repetition_penalty: f32,
-    /// How many of the last tokens, prompt included, the three penalties look at: 64 by default (llama.cpp), 0 for
-    /// none, `usize::MAX` for all (vLLM's and Hugging Face's repetition penalty).
+    /// Number of last tokens, prompt included, that the three penalties apply to: 64 by default (llama.cpp), 0 for none, `usize::MAX`
+    /// for all (vLLM's and Hugging Face's repetition penalty).
     pub penalty_last_n: usize,
     /// Subtracted from the logit of every token in the window; 0 is off.
     pub presence_penalty: f32,
-    /// Subtracted as many times as a token stands in the window; 0 is off.
+    /// Subtracted once per occurrence of a token in the window; 0 is off.
     pub frequency_penalty: f32,
-    /// Added to the logits of these ids, -inf to ban one. An id that stands here twice gets the sum.
+    /// Added to the logits of these ids; -inf bans one. Duplicates are summed.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Same seed, same text. `None` takes the one given to [`super::Sampler::new`].
+    /// The same seed gives the same text. `None` uses the one given to [`super::Sampler::new`].
     pub seed: Option<u64>,
     /// Compute log-probabilities, and those of this many most probable tokens.
     pub logprobs: Option<usize>,
-    /// Those of the distribution that the token was drawn from, after all samplers, instead of the model's own.
+    /// Report log-probabilities of the distribution after all samplers, instead of the model's.
     pub post_sampling: bool,
-    /// Locally typical sampling (Meister et al., arXiv:2202.00666): only tokens are kept whose surprise is nearest to the
-    /// entropy and that together have this probability; 1 keeps all.
+    /// Locally typical sampling (Meister et al., arXiv:2202.00666): keep only the tokens whose surprise is nearest to the entropy,
+    /// with this total probability; 1 keeps all.
     pub typical_p: f32,
-    /// Only tokens are kept whose logit is at most this many standard deviations of all logits below the largest (Tang et
-    /// al., arXiv:2411.07641); 0 and less keeps all.
+    /// Keep only tokens whose logit is at most this many standard deviations of all logits below the largest (Tang et al.,
+    /// arXiv:2411.07641); 0 or less keeps all.
     pub top_n_sigma: f32,
-    /// Removes the most probable tokens now and then.
+    /// Exclude top choices.
     pub xtc: Xtc,
     /// Penalises repeated sequences.
     pub dry: Dry,
     /// A temperature that follows the entropy.
     pub dynamic_temperature: DynamicTemperature,
-    /// Holds the surprise of the text.
+    /// Mirostat.
     pub mirostat: Option<Mirostat>,
     /// `typical_p`, `top_p`, `min_p` and XTC keep at least this many tokens.
     pub min_keep: usize,
-    /// The samplers in the order in which they run; those that it does not name are off.
+    /// The samplers in order; those not listed are off.
     pub order: Vec<Stage>,
 }
 
@@ -86,8 +85,8 @@ impl Default for SamplerParams {
     }
 }
 
-/// What a model's makers recommend: `general.sampling.*`, in a Hugging Face directory `generation_config.json`; or what a server's
-/// owner says instead. `None` where nothing is said.
+/// Recommended sampling settings of a model: `general.sampling.*`, or `generation_config.json` in a Hugging Face directory; or a
+/// server's own defaults. `None` if not set.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[allow(missing_docs)]
 pub struct SamplingDefaults {
@@ -103,7 +102,7 @@ pub struct SamplingDefaults {
 }
 
 impl SamplingDefaults {
-    /// Reads them. Fails where one has the wrong type; ranges are [`SamplerParams::from_metadata`]'s to check.
+    /// Reads them. Fails for a wrong type; ranges are checked by [`SamplerParams::from_metadata`].
     pub fn read(metadata: &Metadata) -> Result<Self, SamplerError> {
         let wrong = |e: octet_weights::Error| SamplerError::Metadata(e.to_string());
         let key = |name: &str| format!("general.sampling.{name}");
@@ -116,7 +115,7 @@ impl SamplingDefaults {
             min_p: float("min_p")?,
             repetition_penalty: float("penalty_repeat")?,
             penalty_last_n: match metadata.get(&key("penalty_last_n")) {
-                // llama.cpp's "as long as the context"
+                // llama.cpp's value for the whole context.
                 Some(Value::I64(-1)) => Some(usize::MAX),
                 _ => integer("penalty_last_n")?.map(|n| n as usize),
             },
@@ -143,11 +142,11 @@ impl SamplerParams {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// `base` with what the model's makers recommend ([`SamplingDefaults`]) in its place. What the user sets explicitly
-    /// goes on top of the result.
+    /// `base` overridden by the model's recommended settings ([`SamplingDefaults`]). The user's own settings are applied to the
+    /// result.
     pub fn from_metadata(metadata: &Metadata, base: Self) -> Result<Self, SamplerError> {
         let file = SamplingDefaults::read(metadata)?;
-        // On neutral settings first, so that the file is blamed for its own values only.
+        // Checked on neutral settings first, so that errors blame the file only for its own values.
         Self::default().with(&file).check_ranges().map_err(|source| SamplerError::Recommended {
             file: metadata.file().to_string(),
             source: Box::new(source),
@@ -155,7 +154,7 @@ impl SamplerParams {
         Ok(base.with(&file))
     }
 
-    /// The same with what `other` says in its place.
+    /// These settings overridden by `other`.
     pub fn with(self, other: &SamplingDefaults) -> Self {
         Self {
             temperature: other.temperature.unwrap_or(self.temperature),
@@ -171,7 +170,7 @@ impl SamplerParams {
         }
     }
 
-    /// Checks every field, and that ids are below `vocab`.
+    /// Checks all fields, and that ids are below `vocab`.
     pub fn validate(&self, vocab: usize) -> Result<(), SamplerError> {
         self.check_ranges()?;
         for &(id, bias) in &self.logit_bias {
@@ -196,7 +195,7 @@ impl SamplerParams {
         check(share.contains(&self.top_p), "top_p", self.top_p, "a number from 0 to 1 (off)")?;
         check(share.contains(&self.min_p), "min_p", self.min_p, "a number from 0 (off) to 1")?;
         check(r.is_finite() && r > 0.0, "repetition_penalty", r, "a finite number above 0 (1 is off)")?;
-        // OpenAI's ranges
+        // OpenAI's ranges.
         let two = -2.0..=2.0;
         check(two.contains(&presence), "presence_penalty", presence, "a number from -2 to 2 (0 is off)")?;
         check(two.contains(&frequency), "frequency_penalty", frequency, "a number from -2 to 2 (0 is off)")?;
@@ -214,7 +213,7 @@ impl SamplerParams {
         self.check_stages()
     }
 
-    /// Whether any penalty changes anything.
+    /// Whether any penalty is on.
     pub(super) fn penalizes(&self) -> bool {
         self.penalty_last_n > 0
             && (self.repetition_penalty != 1.0

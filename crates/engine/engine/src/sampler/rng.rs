@@ -1,5 +1,5 @@
-//! Random numbers of one sequence, used by [`super::Sampler`]. Number `n` of a seed depends on nothing else, so a
-//! sequence's text does not depend on what runs beside it.
+//! Random numbers of one sequence, used by [`super::Sampler`]. The `n`-th number depends only on the seed, so texts do not depend on
+//! what runs beside them.
 
 /// SplitMix64 (Steele, Lea and Flood 2014), which is a counter passed through a mixing function.
 #[derive(Debug, Clone)]
@@ -8,28 +8,28 @@ pub(super) struct Rng {
     drawn: u64,
 }
 
-/// The golden ratio in 64-bit fixed point, odd: steps of it visit every 64-bit number.
+/// The golden ratio in 64-bit fixed point, odd: its multiples visit every 64-bit number.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Stafford's variant 13 of the MurmurHash3 finaliser: every bit of `z` reaches every bit of the result.
+/// Stafford's variant 13 of the MurmurHash3 finaliser: every bit of `z` affects every bit of the result.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
-/// In `[0, 1)`, with the 53 bits that an f64 holds.
+/// Maps to `[0, 1)` with the 53 bits of an f64.
 fn uniform(bits: u64) -> f64 {
     (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
 impl Rng {
-    /// The seed is mixed first: neighbouring seeds must not give shifted copies of one stream.
+    /// Mixes the seed first: neighbouring seeds must not give shifted copies of one stream.
     pub fn new(seed: u64) -> Self {
         Self { key: mix(seed.wrapping_add(STEP)), drawn: 0 }
     }
 
-    /// The next number, uniform in `[0, 1)`. One is drawn for each token.
+    /// The next number, uniform in `[0, 1)`. Called once per token.
     pub fn next(&mut self) -> f64 {
         self.drawn += 1;
         uniform(self.bits())

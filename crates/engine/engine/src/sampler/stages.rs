@@ -1,10 +1,10 @@
-//! The samplers beyond temperature, `top_k`, `top_p` and `min_p`: their settings, and the order in which all of them run. Read
-//! by [`super::Sampler`]; set by requests in llama.cpp's names.
+//! Settings of the samplers beyond temperature, `top_k`, `top_p` and `min_p`, and the order of all samplers. Read by
+//! [`super::Sampler`]; set by requests in llama.cpp's names.
 
 use super::SamplerError;
 use super::params::{PENALTY_LAST_N_MAX, check, setting};
 
-/// One sampler of the chain, as `samplers` names them.
+/// A sampler, as `samplers` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Repetition, presence and frequency penalties.
@@ -21,14 +21,14 @@ pub enum Stage {
     TypicalP,
     /// Nucleus sampling.
     TopP,
-    /// Tokens above a share of the most probable one.
+    /// Tokens above a fraction of the highest probability.
     MinP,
     /// [`Xtc`].
     Xtc,
 }
 
 impl Stage {
-    /// All of them, in the order in which they run unless a request names another.
+    /// All samplers in their default order.
     pub const DEFAULT_ORDER: [Self; 9] = [
         Self::Penalties,
         Self::Dry,
@@ -41,7 +41,7 @@ impl Stage {
         Self::Xtc,
     ];
 
-    /// llama.cpp's names. (Others that it reads, and letters, are the API's matter.)
+    /// llama.cpp's names. (The API also accepts its other names and letters.)
     const NAMES: [(Self, &'static str); 9] = [
         (Self::Penalties, "penalties"),
         (Self::Dry, "dry"),
@@ -65,13 +65,13 @@ impl Stage {
     }
 }
 
-/// Exclude top choices (p-e-w, oobabooga/text-generation-webui #6335): with `probability`, all tokens of at least `threshold`
-/// are removed but the least probable of them. One that is alone stays.
+/// Exclude top choices (p-e-w, oobabooga/text-generation-webui #6335): with `probability`, removes all tokens of at least `threshold`
+/// except the least probable of them. A single one stays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Xtc {
-    /// How often; 0 is off.
+    /// Probability of applying it; 0 is off.
     pub probability: f32,
-    /// Above 0.5 no two tokens can reach it, and nothing is removed.
+    /// Above 0.5 no two tokens can reach it, so nothing is removed.
     pub threshold: f32,
 }
 
@@ -81,20 +81,19 @@ impl Default for Xtc {
     }
 }
 
-/// Don't repeat yourself (p-e-w, oobabooga/text-generation-webui #5677): a token that would go on with a sequence that the text
-/// has already is penalised by `multiplier * base^(length - allowed_length)`, where `length` counts the tokens that are
-/// repeated so far.
+/// Don't repeat yourself (p-e-w, oobabooga/text-generation-webui #5677): a token that would continue a sequence already in the text is
+/// penalised by `multiplier * base^(length - allowed_length)`, where `length` is the number of tokens repeated so far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dry {
     /// 0 is off.
     pub multiplier: f32,
     /// At least 1.
     pub base: f32,
-    /// Shorter repetitions cost nothing.
+    /// Shorter repetitions are not penalised.
     pub allowed_length: usize,
-    /// How many of the last tokens it looks at, prompt included; `usize::MAX` for as many as the context holds.
+    /// Number of last tokens searched, prompt included; `usize::MAX` for the whole context.
     pub last_n: usize,
-    /// Sequences of tokens that no repetition reaches across. See [`super::dry_breakers`].
+    /// Token sequences that interrupt a repetition. See [`super::dry_breakers`].
     pub breakers: Vec<Vec<u32>>,
 }
 
@@ -105,7 +104,7 @@ impl Default for Dry {
 }
 
 /// A temperature that grows with the entropy of the distribution, from `temperature - range` to `temperature + range` (kalomaze,
-/// ggml-org/llama.cpp #4972): the entropy's share of the largest one possible, to the power `exponent`, says where between them.
+/// ggml-org/llama.cpp #4972): the normalised entropy, to the power `exponent`, interpolates between them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DynamicTemperature {
     /// 0 is off.
@@ -120,29 +119,29 @@ impl Default for DynamicTemperature {
     }
 }
 
-/// Mirostat (Basu et al., arXiv:2007.14966): cuts the distribution so that the surprise of what is drawn, `-log2 p`, stays near
-/// `tau`. It stands in the place of all samplers but penalties, DRY and temperature.
+/// Mirostat (Basu et al., arXiv:2007.14966): truncates the distribution so that the surprise of chosen tokens, `-log2 p`, stays near
+/// `tau`. Replaces all samplers except penalties, DRY and temperature.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mirostat {
-    /// Which.
+    /// The version.
     pub version: MirostatVersion,
-    /// Surprise in bits to aim at.
+    /// Target surprise in bits.
     pub tau: f32,
-    /// How fast it adapts.
+    /// Learning rate.
     pub eta: f32,
 }
 
-/// How mirostat cuts.
+/// The truncation method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirostatVersion {
     /// The `k` best tokens, with `k` from Zipf's law fitted to the 100 best (the paper's algorithm 1).
     V1,
-    /// Tokens of a surprise up to a bound (the authors' second version).
+    /// Tokens whose surprise is below a bound (the authors' second version).
     V2,
 }
 
 impl super::SamplerParams {
-    /// Checks what this file is about.
+    /// Checks the settings of this file.
     pub(super) fn check_stages(&self) -> Result<(), SamplerError> {
         let share = 0.0..=1.0;
         let finite = |x: f32| x.is_finite();
@@ -175,7 +174,7 @@ impl super::SamplerParams {
         Ok(())
     }
 
-    /// The same with everything off that `order` does not name, and the samplers that change something, in their order.
+    /// The same settings with all samplers off that `order` does not name, and the list of those that are on, in order.
     pub(super) fn in_effect(mut self) -> (Self, Vec<Stage>) {
         let off = Self::default();
         let mut order = std::mem::take(&mut self.order);
@@ -217,7 +216,7 @@ impl super::SamplerParams {
         (self, order)
     }
 
-    /// Whether DRY changes anything.
+    /// Whether DRY is on.
     pub(super) fn repeats(&self) -> bool {
         self.dry.multiplier > 0.0 && self.dry.last_n > 0
     }

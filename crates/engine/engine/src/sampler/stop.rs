@@ -1,46 +1,46 @@
-//! Stop strings in a growing text: what is before one goes out as soon as that is certain. Called by whoever turns a
-//! sequence's tokens into text.
+//! Stop strings in streamed text: text is emitted as soon as it cannot be part of one. Called when a sequence's tokens are converted
+//! to text.
 
 use super::SamplerError;
 
-/// Finds the first of some strings in a text that comes in pieces. Nothing of a stop string ever goes out, and nothing
-/// else is held back longer than it could become one.
+/// Finds the first of several strings in text that arrives in pieces. Never emits a part of a stop string, and holds other text back
+/// only while it could become one.
 ///
-/// The first match is the one that is complete first, because there generation ends; of several that end together, the
-/// longest. So the result does not depend on how the text was cut.
+/// The first match is the one that is complete first, as generation ends there; of several that end together, the longest. So the
+/// result does not depend on how the text was split.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     stops: Vec<Stop>,
-    /// Given out text that is still lent, then text held back.
+    /// Emitted text that is still borrowed, then held-back text.
     text: String,
-    /// Bytes of `text` given out.
+    /// Number of bytes of `text` emitted.
     given: usize,
     matched: Option<usize>,
 }
 
-/// What to do after a piece of text.
+/// The result of adding text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Match<'a> {
-    /// Text that can go out.
+    /// Text that can be emitted.
     pub emit: &'a str,
-    /// A stop string was found, now or before; nothing more will go out.
+    /// A stop string was found, now or before; nothing more will be emitted.
     pub stopped: bool,
 }
 
-/// One stop string and how much of it the text ends with (Knuth, Morris and Pratt 1977).
+/// A stop string, and how much of it the text ends with (Knuth, Morris and Pratt 1977).
 #[derive(Debug, Clone)]
 struct Stop {
     text: String,
-    /// For each prefix of `text`, by its length less one: the longest shorter prefix that it ends with.
+    /// For each prefix of `text`, by its length less one: the length of its longest proper border.
     borders: Vec<usize>,
-    /// Bytes at the end of the text so far that `text` starts with.
+    /// Length of the prefix of `text` that the input ends with.
     held: usize,
 }
 
 impl Stop {
     fn new(text: String) -> Self {
         let mut stop = Self { borders: vec![0], text, held: 0 };
-        // The table is the string matched with itself.
+        // The table is computed by matching the string with itself.
         for i in 1..stop.text.len() {
             stop.push(stop.text.as_bytes()[i]);
             stop.borders.push(stop.held);
@@ -49,7 +49,7 @@ impl Stop {
         stop
     }
 
-    /// Takes the next byte of the text; true when it ends with the whole string.
+    /// Adds a byte; true if the input now ends with the whole string.
     fn push(&mut self, byte: u8) -> bool {
         let text = self.text.as_bytes();
         while self.held > 0 && text[self.held] != byte {
@@ -63,7 +63,7 @@ impl Stop {
 }
 
 impl StopStrings {
-    /// Fails on an empty string, which every text ends with.
+    /// Fails for an empty string, which every text ends with.
     pub fn new(stops: Vec<String>) -> Result<Self, SamplerError> {
         if stops.iter().any(String::is_empty) {
             return Err(SamplerError::Setting {
@@ -76,7 +76,7 @@ impl StopStrings {
         Ok(Self { stops, text: String::new(), given: 0, matched: None })
     }
 
-    /// Takes the next piece of the text. After a match it takes no more.
+    /// Adds text. Ignored after a match.
     pub fn push(&mut self, piece: &str) -> Match<'_> {
         self.forget_given();
         if self.matched.is_some() {
@@ -98,13 +98,13 @@ impl StopStrings {
                 return Match { emit: &self.text, stopped: true };
             }
         }
-        // A stop string starts with a whole character, so the text held back does too.
+        // A stop string begins at a character boundary, and so does the held-back text.
         let keep = self.stops.iter().map(|s| s.held).max().unwrap_or(0);
         self.given = self.text.len() - keep;
         Match { emit: &self.text[..self.given], stopped: false }
     }
 
-    /// The text is over: what was held back is no stop string, and goes out.
+    /// Ends the text: emits what was held back.
     pub fn flush(&mut self) -> &str {
         self.forget_given();
         self.given = self.text.len();

@@ -1,28 +1,27 @@
-//! Which tokens the penalties see, and how often each stands there. Used by [`super::Sampler`].
+//! Counts the tokens within the penalties' window. Used by [`super::Sampler`].
 
 use super::SamplerParams;
 
-/// What is known of one token id.
+/// The count of one token id.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// How often it stands in the window.
+    /// Number of occurrences in the window.
     count: u32,
-    /// Where `distinct` has it, when `count` is not 0.
+    /// Its index in `distinct`, if `count` is not 0.
     slot: u32,
 }
 
-/// Tokens of the last `last_n` positions, counted as they come and go, so that a step costs as much as there are
-/// distinct tokens.
+/// The tokens of the last `last_n` positions, counted incrementally, so that a step takes time linear in the distinct tokens.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// `[vocab_rows]`; untouched pages of it take no memory.
+    /// `[vocab_rows]`; untouched pages of it use no memory.
     seen: Vec<Seen>,
-    /// Ids with a count.
+    /// Ids with a nonzero count.
     distinct: Vec<u32>,
-    /// The window in arrival order, its oldest token at `oldest`; unused when it has no end.
+    /// The window as a ring buffer, oldest token at `oldest`; unused for an infinite window.
     ring: Vec<u32>,
     oldest: usize,
-    /// `usize::MAX` for a window without end.
+    /// `usize::MAX` for an infinite window.
     last_n: usize,
 }
 
@@ -69,15 +68,15 @@ impl Window {
         }
     }
 
-    /// Penalises `logits` `[vocab_rows]` in place: the repetition penalty divides what is positive and multiplies what
-    /// is not (CTRL, arXiv:1909.05858, as Hugging Face has it); then `count * frequency + presence` is subtracted (OpenAI).
+    /// Penalises `logits` `[vocab_rows]` in place: the repetition penalty divides positive and multiplies other logits (CTRL,
+    /// arXiv:1909.05858, as in Hugging Face); then `count * frequency + presence` is subtracted (OpenAI).
     pub fn penalize(&self, params: &SamplerParams, logits: &mut [f32]) {
         for &id in &self.distinct {
             logits[id as usize] = self.penalized(params, id, logits[id as usize]);
         }
     }
 
-    /// The same of one token's logit.
+    /// The same for one token's logit.
     pub fn penalized(&self, params: &SamplerParams, id: u32, logit: f32) -> f32 {
         let count = self.seen[id as usize].count;
         if count == 0 {

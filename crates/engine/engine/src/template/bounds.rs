@@ -1,7 +1,6 @@
-//! What keeps a template, which is part of an untrusted file, from using up the stack or the memory: limits of its source,
-//! a stack of its own, and filters that look at how long a text will be before they make it. Used by `jinja` and
-//! `ChatTemplate`.
-//! What a rendering uses in all is counted in `limits`.
+//! Protection against untrusted templates that would exhaust the stack or the memory: limits on the source, a separate stack, and
+//! filters that check the length of a text before they create it. Used by `jinja` and `ChatTemplate`.
+//! The total cost of a rendering is limited in `limits`.
 
 use std::borrow::Cow;
 
@@ -11,21 +10,20 @@ use minijinja::{Environment, Error, ErrorKind, State, args, filters};
 
 use super::{limits, python};
 
-/// Bytes of a template: the longest known have some ten thousand.
+/// Maximum size of a template: the largest known have about ten thousand bytes.
 pub(super) const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// Operators of a template (a filter, an attribute, a `not`, ...; text that looks like one counts too). Parsing goes
-/// one call deeper for each of them at worst. The longest known templates have some thousand.
+/// Maximum number of operators of a template (a filter, an attribute, a `not`, ...; text that looks like one counts too). Parsing
+/// recurses once for each at worst. The largest known templates have about a thousand.
 const OPERATORS_MAX: usize = 40_000;
-/// Bytes of a text that a filter or method makes; the same as for the whole prompt.
+/// Maximum size of a text that a filter or method creates; the same as of the prompt.
 pub(super) const TEXT_BYTES_MAX: usize = 64 << 20;
-/// Items of a list that a filter makes.
+/// Maximum number of items of a list that a filter creates.
 pub(super) const ITEMS_MAX: usize = 1 << 20;
-/// Address space for the stack of [`apart`]; only what is used of it becomes memory. Enough for `OPERATORS_MAX` calls
-/// within calls, and for lists within lists as deep as the steps of a rendering can make them, which are taken down
-/// level by level.
+/// Address space for the stack of [`apart`]; only the used part becomes memory. Enough for `OPERATORS_MAX` nested calls, and for
+/// dropping lists nested as deep as a rendering can make them.
 const STACK_BYTES: usize = 512 << 20;
 
-/// Runs `work` on a thread with a stack that no template can use up. A panic in there is an error.
+/// Runs `work` on a thread with a large stack. A panic becomes an error.
 pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
@@ -48,7 +46,7 @@ pub(super) fn check_source(source: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts the bounded filters in the place of the engine's own.
+/// Replaces the engine's filters by limited ones.
 pub(super) fn add_filters(env: &mut Environment<'_>) {
     env.add_filter(
         "replace",
@@ -95,13 +93,13 @@ fn too_long() -> Error {
     Error::new(ErrorKind::InvalidOperation, what)
 }
 
-/// Fails if a text of `bytes` bytes is over the limit.
+/// Fails if a text of `bytes` bytes exceeds the limit.
 pub(super) fn check_text(bytes: usize) -> Result<(), Error> {
     if bytes > TEXT_BYTES_MAX { Err(too_long()) } else { Ok(()) }
 }
 
 fn check_items(value: &Value, count: usize) -> Result<(), Error> {
-    // A text counts by its characters, of which its bytes are no fewer.
+    // A text counts by characters, at most its bytes.
     let items = value.as_str().map(str::len).or_else(|| value.len()).unwrap_or(0).max(count);
     if items > ITEMS_MAX {
         let what = format!("a list would have {items} items; at most {ITEMS_MAX} are allowed");
@@ -110,7 +108,7 @@ fn check_items(value: &Value, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails where `s.replace(from, to)`, `most` times at most, would be too long.
+/// Fails if `s.replace(from, to)`, at most `most` times, would be too long.
 pub(super) fn check_replace(s: &str, from: &str, to: &str, most: usize) -> Result<usize, Error> {
     let times = s.matches(from).count().min(most);
     let bytes = times.saturating_mul(to.len()).saturating_add(s.len());
@@ -159,7 +157,7 @@ fn join_filter(
     Ok(out)
 }
 
-/// The items of `values` with `separator` between them.
+/// Joins the items of `values` with `separator`.
 pub(super) fn join(values: &Value, separator: &str) -> Result<String, Error> {
     let mut out = String::new();
     for (i, item) in values.try_iter()?.checked().enumerate() {
@@ -174,12 +172,12 @@ pub(super) fn join(values: &Value, separator: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// `format` of the engine, unless the text might be too long.
+/// The engine's `format`, unless the text might be too long.
 pub(super) fn formatted(style: FormatStyle, s: &str, args: &[Value]) -> Result<String, Error> {
     let mut longest = 0;
     let mut largest = 0;
     for arg in args {
-        // Named arguments come as one mapping, which is no shorter than each of them.
+        // Named arguments are one mapping, which is at least as long as each of them.
         longest =
             longest.max(arg.as_str().map_or_else(|| python::str(arg).map(|s| s.len()), |s| Ok(s.len()))?);
         if arg.kind() == ValueKind::Number {
@@ -196,7 +194,7 @@ pub(super) fn formatted(style: FormatStyle, s: &str, args: &[Value]) -> Result<S
             FormatStyle::StrFormat => field.split('}').next(),
         };
         let spec = spec.unwrap_or_default();
-        // Width and precision, and whatever else is a number: a text with larger ones is refused too early at worst.
+        // Widths, precisions and all other numbers: at worst, a text with larger numbers is refused unnecessarily.
         let numbers = spec.split(|c: char| !c.is_ascii_digit()).filter(|n| !n.is_empty());
         let numbers = numbers.map(|n| n.parse().unwrap_or(usize::MAX)).fold(0, usize::saturating_add);
         // A `*` takes the width from an argument.

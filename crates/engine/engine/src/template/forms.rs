@@ -1,44 +1,43 @@
-//! What form of messages a template takes: whether content is a text or a list of parts, and whether the arguments of calls
-//! are text or mappings. Found by rendering small chats and looking at what became of them; used by `ChatTemplate::render`.
+//! The form of messages that a template accepts: whether content is text or a list of parts, and whether call arguments are text or
+//! mappings. Found by rendering small chats; used by `ChatTemplate::render`.
 
 use serde_json::{Map, Value, json};
 
 use super::TemplateError;
 
-/// How a message's content is given to a template.
+/// The form of a message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentForm {
-    /// As it comes: a text, or a list of `{"type": "text", "text": ...}`, which most templates join without a break.
-    /// transformers does this.
+    /// As given: a text, or a list of `{"type": "text", "text": ...}`, which most templates concatenate. As in transformers.
     TextOrParts,
-    /// As one text, a line for each part: the template drops a list, or prints it as Python does.
+    /// Always one text, parts on separate lines: the template drops a list, or prints it as Python does.
     Text,
-    /// As a list of parts always: the template drops a text.
+    /// Always a list of parts: the template drops a text.
     Parts,
 }
 
-/// How the arguments of a call are given to a template.
+/// The form of a call's arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentsForm {
     /// As a mapping.
     Object,
-    /// As JSON text, as OpenAI's API has them.
+    /// As JSON text, as in OpenAI's API.
     Text,
 }
 
-/// What one template takes.
+/// The forms that a template accepts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Forms {
     pub content: ContentForm,
     pub arguments: ArgumentsForm,
 }
 
-/// Texts that no template holds and no vocabulary knows.
+/// Texts that no template and no vocabulary contains.
 const FIRST: &str = "zqfirst";
 const SECOND: &str = "zqsecond";
 
 impl Forms {
-    /// Looks at what `render` makes of chats: messages and tools to a prompt, `None` where the template refuses them.
+    /// Finds the forms; `render` turns messages and tools into a prompt, or `None` if the template rejects them.
     pub(super) fn find(render: impl Fn(&[Value], &[Value]) -> Option<String>) -> Self {
         Self { content: content(&render), arguments: arguments(&render) }
     }
@@ -47,7 +46,7 @@ impl Forms {
 fn content(render: &impl Fn(&[Value], &[Value]) -> Option<String>) -> ContentForm {
     let text = || Value::from(FIRST);
     let parts = || json!([{"type": "text", "text": FIRST}, {"type": "text", "text": SECOND}]);
-    // Roles are tried apart: a template may treat one unlike the others, or know only some.
+    // Each role separately: a template may treat them differently, or lack some.
     let mut form = None;
     for role in ["user", "system", "assistant"] {
         let chat = |content: Value| {
@@ -74,14 +73,14 @@ fn content(render: &impl Fn(&[Value], &[Value]) -> Option<String>) -> ContentFor
             }
             (true, false) => return ContentForm::Text,
             (false, true) => form = Some(ContentForm::Parts),
-            // A role that it does not know.
+            // The template lacks this role.
             (false, false) => {}
         }
     }
     form.unwrap_or(ContentForm::TextOrParts)
 }
 
-/// Whether a list of parts was printed as it is.
+/// Whether a list of parts was printed as Python data.
 fn is_printed(prompt: &str) -> bool {
     [format!("': '{FIRST}'"), format!("\": \"{FIRST}\"")].iter().any(|p| prompt.contains(p))
 }
@@ -112,7 +111,7 @@ fn arguments(render: &impl Fn(&[Value], &[Value]) -> Option<String>) -> Argument
     }
 }
 
-/// The messages in the form that the template takes.
+/// Converts messages to the form that the template accepts.
 pub(super) fn shape(messages: &[Value], forms: Forms) -> Result<Vec<Value>, TemplateError> {
     let mut messages = messages.to_vec();
     for (i, message) in messages.iter_mut().enumerate() {
@@ -141,7 +140,7 @@ pub(super) fn shape(messages: &[Value], forms: Forms) -> Result<Vec<Value>, Temp
 fn shape_content(content: &mut Value, form: ContentForm) {
     match (form, &*content) {
         (ContentForm::Text, Value::Array(parts)) => {
-            // Lists with anything but texts are the template's own matter.
+            // Lists with other parts than texts are left to the template.
             let texts: Option<Vec<&str>> =
                 parts.iter().map(|p| (p["type"] == "text").then(|| p["text"].as_str())?).collect();
             if let Some(texts) = texts {
@@ -155,7 +154,7 @@ fn shape_content(content: &mut Value, form: ContentForm) {
     }
 }
 
-/// Text that is no JSON object stays text: what a client keeps of an earlier answer need not be a valid call.
+/// Text that is not a JSON object stays text: clients' history need not have valid calls.
 fn shape_arguments(arguments: &mut Value, form: ArgumentsForm) {
     match (form, &*arguments) {
         (ArgumentsForm::Object, Value::String(text)) => {
@@ -167,7 +166,7 @@ fn shape_arguments(arguments: &mut Value, form: ArgumentsForm) {
         }
         (ArgumentsForm::Text, Value::Object(_)) => {
             let value = minijinja::Value::from(minijinja::value::Serde(arguments.clone()));
-            // Nested too deep, it stays a mapping.
+            // If nested too deep, it stays a mapping.
             if let Ok(text) = super::python::json(&value, &super::python::JsonStyle::default()) {
                 *arguments = text.into();
             }

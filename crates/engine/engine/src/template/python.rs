@@ -1,5 +1,5 @@
-//! Values as Python writes them: `str`, `repr` and `json.dumps`. Chat templates are written against these, and models were
-//! trained on what they print, to the space. Used by `jinja`.
+//! Formats values like Python: `str`, `repr` and `json.dumps`. Chat templates rely on these, and models were trained on their exact
+//! output. Used by `jinja`.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use minijinja::{Error, ErrorKind};
 use super::bounds::check_text;
 use super::guard::is_mark;
 
-/// Deepest nesting that is written out.
+/// Maximum nesting that is written.
 pub(super) const MAX_DEPTH: usize = 200;
 
 /// `str(value)`.
@@ -74,7 +74,7 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
             }
             out.push('}');
         }
-        // Booleans, None and objects of the engine print as they do in Python already.
+        // Booleans, None and the engine's objects already print as in Python.
         _ => push(out, value),
     }
     Ok(())
@@ -84,7 +84,7 @@ fn push(out: &mut String, value: &Value) {
     let _ = write!(out, "{value}"); // writing to a string does not fail
 }
 
-/// The shortest digits that read back as `x`, in Python's layout: an exponent below 1e-4 and from 1e16 on.
+/// The shortest digits that round-trip, in Python's layout: exponents below 1e-4 and from 1e16.
 fn float_repr(x: f64, infinity: &str, nan: &str) -> String {
     if x.is_nan() {
         return nan.into();
@@ -132,8 +132,7 @@ fn string_repr(out: &mut String, s: &str) {
     out.push(quote);
 }
 
-/// Python's `str.isprintable` as far as text in messages goes: no controls, no spaces but the plain one, no format
-/// characters, nothing private.
+/// Python's `str.isprintable`, for text in messages: no controls, no spaces but the plain one, no format or private characters.
 fn is_printable(c: char) -> bool {
     if is_mark(c) || c == ' ' {
         return true;
@@ -145,11 +144,11 @@ fn is_printable(c: char) -> bool {
             | 0xe000..=0xf8ff | 0xfdd0..=0xfdef | 0xe0000..=0xe007f | 0xf0000..))
 }
 
-/// How `json.dumps` is asked to write.
+/// Options of `json.dumps`.
 #[derive(Debug, Clone)]
 pub(super) struct JsonStyle {
     pub ensure_ascii: bool,
-    /// What one level is indented by; `None` puts everything on one line.
+    /// Indentation of a level; `None` writes one line.
     pub indent: Option<String>,
     pub item_separator: String,
     pub key_separator: String,
@@ -211,7 +210,7 @@ fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) 
                     ValueKind::String => {
                         json_string(out, key.as_str().unwrap_or_default(), style.ensure_ascii)
                     }
-                    // json.dumps makes strings of numbers, booleans and None.
+                    // json.dumps converts numbers, booleans and None to string keys.
                     _ => {
                         out.push('"');
                         write_json(out, key, style, depth + 1)?;

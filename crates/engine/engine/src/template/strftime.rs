@@ -1,9 +1,9 @@
-//! `strftime` for templates that print today's date. Used by `jinja`. Time zone: UTC, so that a prompt does not depend on
-//! where it was made.
+//! `strftime` for templates that print the date. Used by `jinja`. Time zone: UTC, so that prompts do not depend on the machine's
+//! location.
 
 use time::UtcDateTime;
 
-/// Writes `seconds` since 1970 by `format`; an unknown directive is an error that names it.
+/// Formats `seconds` since 1970; an unknown directive is an error that names it.
 pub(super) fn strftime(format: &str, seconds: i64) -> Result<String, String> {
     let now = UtcDateTime::from_unix_timestamp(seconds).map_err(|e| e.to_string())?;
     let (year, month, day) = (now.year(), i32::from(u8::from(now.month())), i32::from(now.day()));
@@ -18,7 +18,7 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Result<String, String> {
             continue;
         }
         let mut directive = chars.next();
-        // glibc's "no padding", which templates use for days.
+        // glibc's "no padding" flag, which templates use for days.
         let bare = directive == Some('-');
         if bare {
             directive = chars.next();

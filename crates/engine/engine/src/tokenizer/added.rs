@@ -1,36 +1,36 @@
-//! Finds added tokens (control tokens, `<think>`, runs of spaces) in text, before it is cut into words. Used by `encode`,
-//! and by chat templates to see which words of a message must stay text.
+//! Finds added tokens (control tokens, `<think>`, runs of spaces) in text before it is split into words. Used by `encode`, and by chat
+//! templates to find words of messages that must stay text.
 
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 
 use super::vocab::TokenKind;
 
-/// What may become an added token.
+/// The kinds of added tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Structure: only from trusted text.
+    /// A control token: only from trusted text.
     Control,
     /// User-defined and written like a tag: only from trusted text.
     Markup,
-    /// User-defined and written like text (a run of spaces, a word): part of the vocabulary, from any text.
+    /// User-defined and written like text (a run of spaces, a word): from any text.
     Text,
 }
 
-/// An added token and how it meets the text around it (Hugging Face's `AddedToken`).
+/// An added token and its matching rules (Hugging Face's `AddedToken`).
 #[derive(Debug, Clone)]
 pub(super) struct Added {
     pub id: u32,
     pub text: String,
-    /// What to look for: the text, or what the normaliser makes of it where `normalized`.
+    /// The text to find, normalised if `normalized`.
     pub pattern: String,
     pub control: bool,
-    /// Takes the white space in front of it.
+    /// Includes the white space before it.
     pub lstrip: bool,
-    /// Takes the white space behind it.
+    /// Includes the white space after it.
     pub rstrip: bool,
-    /// Only where no word character touches it.
+    /// Matches only as a whole word.
     pub single_word: bool,
-    /// Looked for after the normaliser has run, not before.
+    /// Matches in normalised text.
     pub normalized: bool,
 }
 
@@ -58,7 +58,7 @@ impl Added {
     }
 }
 
-/// One added token found in a text: bytes `start..end`.
+/// An added token found in a text, at bytes `start..end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     pub start: usize,
@@ -66,7 +66,7 @@ pub(super) struct Found {
     pub id: u32,
 }
 
-/// A set of added tokens to look for; of those that begin at one place, the longest counts.
+/// A set of added tokens; among those at one position, the longest matches.
 #[derive(Debug)]
 pub(super) struct Finder {
     tokens: Vec<Added>,
@@ -95,7 +95,7 @@ impl Finder {
         &self.tokens
     }
 
-    /// All added tokens in `text`, left to right. None of them spans a place for which `barred(start, end)` holds.
+    /// All added tokens in `text`, left to right. None may span a range for which `barred(start, end)` holds.
     pub(super) fn find(&self, text: &str, barred: impl Fn(usize, usize) -> bool) -> Vec<Found> {
         let mut out = Vec::new();
         let Some(automaton) = &self.automaton else { return out };
@@ -120,7 +120,7 @@ impl Finder {
             if t.rstrip {
                 b = text.len() - text[end..].trim_start().len();
             }
-            // A match may begin in white space that the one before it took.
+            // A match may begin in white space that the previous one includes.
             if start < done {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Byte-pair encoding through the crate `tokenizers`: added tokens, normaliser, cuts, merges. The steps are those of its
-//! own `encode`; they are run here because which added tokens count depends on the text (see `super`).
+//! Byte-pair encoding with the crate `tokenizers`: added tokens, normaliser, pre-tokenizer, merges. These are the steps of its
+//! `encode`, run here because the added tokens that count depend on the text (see `super`).
 
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -15,27 +15,26 @@ use tokenizers::{
 use super::added::{Finder, Found};
 use super::vocab::spell_byte;
 
-/// The merges and what runs before them.
+/// The merges and the steps before them.
 pub(super) struct Bpe {
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
     merges: BPE,
-    /// Bytes of UTF-8 that the vocabulary cannot spell (byte-level vocabularies only; most have none).
+    /// Bytes of UTF-8 that the vocabulary cannot represent (byte-level vocabularies only; most have none).
     missing: Vec<u8>,
     byte_level: bool,
 }
 
-/// Goes before a piece of text that is not the first, in the place of an added token: some steps treat the beginning of a text
-/// in their own way.
+/// Precedes a piece of text that is not the first, in place of an added token: some steps treat the beginning of a text specially.
 const STAND_IN: &str = "\0";
 
-/// Bytes of text that may become one in Unicode's composed form (of the Kelvin sign, and of Hangul's letters).
+/// Maximum number of bytes that NFC composes into one (of the Kelvin sign, and of Hangul letters).
 const NFC_SHRINKS: usize = 3;
 
-/// What a file says about merging.
+/// The contents of a BPE tokenizer file.
 #[derive(Default)]
 pub(super) struct BpeSpec {
-    /// Token text and id.
+    /// Token texts and ids.
     pub vocab: Vec<(String, u32)>,
     /// Pairs of token texts, the most frequent first.
     pub merges: Vec<(String, String)>,
@@ -47,12 +46,12 @@ pub(super) struct BpeSpec {
     pub end_of_word_suffix: Option<String>,
     pub normalizer: Option<NormalizerWrapper>,
     pub pre_tokenizer: Option<PreTokenizerWrapper>,
-    /// Tokens spell bytes in GPT-2's alphabet, so every byte needs one.
+    /// Tokens use GPT-2's byte alphabet, so every byte needs one.
     pub byte_level: bool,
 }
 
 impl Bpe {
-    /// Checks the merges (the library takes them on trust) and builds the model.
+    /// Checks the merges (the library does not) and builds the model.
     pub(super) fn new(spec: BpeSpec) -> Result<Self, String> {
         let prefix = spec.continuing_subword_prefix.as_deref().unwrap_or_default();
         let vocab: ahash::AHashMap<String, u32> = spec.vocab.into_iter().collect();
@@ -100,8 +99,8 @@ impl Bpe {
         })
     }
 
-    /// Appends the tokens of `piece`, which begins at byte `at` of the text. `found` are the added tokens that were found in it
-    /// as it stands, `normalized` those to find after the normaliser; none of them may span a range of the text that is `barred`.
+    /// Appends the tokens of `piece`, which begins at byte `at` of the text. `found` are the added tokens found in it before
+    /// normalising, `normalized` those to find afterwards; none may span a `barred` range of the text.
     pub(super) fn encode(
         &self,
         piece: &str,
@@ -120,7 +119,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// Everything up to the merges. A piece that is not the first has [`STAND_IN`] in front.
+    /// All steps before the merges. A piece that is not the first gets the prefix [`STAND_IN`].
     fn cut_words(
         &self,
         piece: &str,
@@ -163,8 +162,8 @@ impl Bpe {
         Ok(work)
     }
 
-    /// Whether a word ends between `left` and `right`, of which the first begins at byte `from` of the text: cut apart, they are
-    /// the same words as together.
+    /// Whether a word ends between `left` and `right`, of which the first begins at byte `from` of the text: split separately they
+    /// give the same words as together.
     pub(super) fn ends_word(
         &self,
         left: &str,
@@ -190,7 +189,7 @@ impl Bpe {
         words(&format!("{left}{right}"), 0).is_some_and(|together| together == apart)
     }
 
-    /// How many bytes of text may become one of what tokens spell; `None` where that is not bounded.
+    /// Maximum number of bytes of text that normalising may turn into one; `None` if unbounded.
     pub(super) fn shrinks_to(&self) -> Option<usize> {
         fn drops(p: &PreTokenizerWrapper) -> bool {
             match p {
@@ -199,7 +198,7 @@ impl Bpe {
                 _ => false,
             }
         }
-        // Others may skip what they do not know.
+        // Other vocabularies may skip unknown text.
         if !self.byte_level || self.pre_tokenizer.as_ref().is_some_and(drops) {
             return None;
         }
@@ -210,7 +209,7 @@ impl Bpe {
         }
     }
 
-    /// What the normaliser makes of `text`.
+    /// Applies the normaliser.
     pub(super) fn normalize(&self, text: &str) -> Result<String, String> {
         let mut s = NormalizedString::from(text);
         if let Some(n) = &self.normalizer {
@@ -227,7 +226,7 @@ impl Bpe {
     }
 }
 
-/// Cuts the added tokens out of a stretch of text.
+/// Splits the added tokens from a piece of text.
 fn cut(s: NormalizedString, found: &[Found]) -> tokenizers::Result<Vec<Split>> {
     let slice = |start: usize, end: usize| {
         s.slice(Range::Normalized(start..end)).ok_or("an added token was found off a character's edge")

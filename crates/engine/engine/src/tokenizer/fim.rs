@@ -1,16 +1,15 @@
-//! The tokens around a gap that a model is to fill, as code models are trained with them (Bavarian et al., arXiv:2207.14255). Read by
-//! [`super::Tokenizer`].
+//! Fill-in-the-middle tokens of code models (Bavarian et al., arXiv:2207.14255). Read by [`super::Tokenizer`].
 
 use octet_weights::{Error, Metadata};
 
 use super::Tokenizer;
 
-/// What stands around a gap: `prefix` TEXT `suffix` TEXT `middle`, and then the model writes.
+/// The tokens around a gap: `prefix` TEXT `suffix` TEXT `middle`, then the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FimTokens {
-    /// Before the text in front of the gap.
+    /// Before the text that precedes the gap.
     pub prefix: u32,
-    /// Before the text behind it.
+    /// Before the text that follows it.
     pub suffix: u32,
     /// Before the answer.
     pub middle: u32,
@@ -18,12 +17,12 @@ pub struct FimTokens {
     pub repository: Option<u32>,
     /// Before a file's name.
     pub file: Option<u32>,
-    /// Fills up; ends an answer.
+    /// Padding; ends an answer.
     pub pad: Option<u32>,
 }
 
-/// Keys of GGUF files, with their older names, and the tokens' texts where a file has none (Qwen and Code Llama, StarCoder and
-/// Granite, DeepSeek, Codestral and others).
+/// Keys of GGUF files, with their older names, and token texts for files without keys (Qwen and Code Llama, StarCoder and Granite,
+/// DeepSeek, Codestral and others).
 const KINDS: [(&[&str], &[&str]); 6] = [
     (
         &["fim_pre_token_id", "prefix_token_id"],
@@ -72,7 +71,7 @@ const KINDS: [(&[&str], &[&str]); 6] = [
     (&["fim_pad_token_id"], &["<|fim_pad|>", "<fim_pad>", "<fim-pad>", "<PAD>"]),
 ];
 
-/// The tokens of a model that was trained to fill gaps.
+/// The tokens, if the model has them.
 pub(super) fn find(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Option<FimTokens>, Error> {
     let one = |(keys, texts): (&[&str], &[&str])| -> Result<Option<u32>, Error> {
         for key in keys {

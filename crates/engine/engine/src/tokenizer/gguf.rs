@@ -32,7 +32,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Parts, Error> {
     }
 }
 
-/// The tokens as a table, and the added ones among them.
+/// The vocabulary, and the added tokens in it.
 fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<(Vocab, Vec<Added>), Error> {
     let bad = |key: &str, what: String| Error::key(metadata.file(), key, what);
     let tokens =
@@ -81,7 +81,7 @@ fn byte_level(metadata: &Metadata) -> Result<Parts, Error> {
             })?;
         merges.push((a.to_string(), b.to_string()));
     }
-    // Added tokens stay out of the merges, except where merges need them.
+    // Added tokens take no part in merges, unless a merge needs them.
     let mut needed: HashSet<String> = HashSet::new();
     for (a, b) in &merges {
         needed.insert(format!("{a}{b}"));

@@ -1,7 +1,7 @@
 //! A tokenizer from a Hugging Face `tokenizer.json`. Called by `Tokenizer::from_metadata`.
 //!
-//! The file is read here and not by the crate `tokenizers`, which trusts it: some damaged merges and some normalisers
-//! make it index out of bounds. Its own readers take the normaliser and the cuts, after `known_steps`.
+//! The file is parsed here and not by the crate `tokenizers`, which trusts it: some damaged merges and some normalisers make it index
+//! out of bounds. Its own parsers are used for the normaliser and the pre-tokenizer after `known_steps` has checked them.
 
 use std::collections::HashMap;
 
@@ -61,7 +61,7 @@ struct BpeModel {
     ignore_merges: bool,
 }
 
-/// BPE has a map; other models have lists, which need no more than an error.
+/// BPE has a map; other models have lists, which are only reported as unsupported.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum VocabForm {
@@ -133,7 +133,7 @@ fn parse(json: &str) -> Result<Parts, String> {
     })
 }
 
-/// Reads the normaliser or the cuts, if all of their steps are known to take any text.
+/// Parses the normaliser or the pre-tokenizer, if all of its steps are known to be safe for any text.
 fn step<T: serde::de::DeserializeOwned>(part: &str, v: Value) -> Result<T, String> {
     known_steps(part, &v)?;
     serde_json::from_value(v).map_err(|e| format!("has a {part} that is not known here: {e}"))
@@ -157,7 +157,7 @@ fn known_steps(part: &str, v: &Value) -> Result<(), String> {
     lists.flatten().try_for_each(|v| known_steps(part, v))
 }
 
-/// Checks the model; gives the merges and the text of each id.
+/// Checks the model; returns the merges and the text of each id.
 fn model(m: BpeModel, added: &[AddedToken]) -> Result<(BpeSpec, Vec<Option<String>>), String> {
     let kind = m.kind.as_deref().unwrap_or("BPE");
     let VocabForm::Map(map) = m.vocab else {
@@ -205,7 +205,7 @@ fn model(m: BpeModel, added: &[AddedToken]) -> Result<(BpeSpec, Vec<Option<Strin
     Ok((spec, table))
 }
 
-/// How tokens spell bytes, from the file's decoder.
+/// How tokens represent bytes, from the file's decoder.
 #[derive(Debug)]
 struct Decoding {
     spelling: Spelling,
@@ -255,7 +255,7 @@ impl Decoding {
     }
 }
 
-/// The token that the post-processor puts in front of a text: BOS.
+/// The BOS token, from the post-processor.
 fn first_special_token(post: &Value) -> Option<u32> {
     if let Some(list) = post["processors"].as_array() {
         return list.iter().find_map(first_special_token);

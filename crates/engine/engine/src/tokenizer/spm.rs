@@ -1,5 +1,5 @@
-//! SentencePiece's BPE as GGUF files of Llama 2, Mistral and Mixtral have it (`tokenizer.ggml.model = "llama"`): merge
-//! the neighbours whose union has the highest score until none is in the vocabulary; spell the rest in bytes.
+//! SentencePiece's BPE, as in GGUF files of Llama 2, Mistral and Mixtral (`tokenizer.ggml.model = "llama"`): merges the neighbours
+//! whose union has the highest score while it is in the vocabulary; writes the rest as bytes.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -10,23 +10,23 @@ use super::vocab::{TokenKind, Vocab, byte_of};
 /// The merge table.
 #[derive(Debug)]
 pub(super) struct Spm {
-    /// Text of every normal token -> its id and score.
+    /// Text of every normal token, with its id and score.
     pieces: HashMap<Box<str>, (u32, f32)>,
     /// The tokens for single bytes.
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
-    /// Put a space in front of each text that follows the start or an added token.
+    /// Insert a space before each text that follows the beginning or an added token.
     add_space_prefix: bool,
-    /// No piece has a space behind another character, so words never merge.
+    /// No token has a space after another character, so words never merge.
     has_words: bool,
 }
 
-/// A pair of neighbours that could be merged.
+/// A pair of neighbours that could merge.
 struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Bytes of both together, to notice that one of them has been merged otherwise meanwhile.
+    /// Total bytes of both, to detect that one of them has changed since.
     len: usize,
 }
 
@@ -48,7 +48,7 @@ impl PartialEq for Pair {
 }
 impl Eq for Pair {}
 
-/// A piece of the text under work; `len` is 0 once it has been merged into its left neighbour.
+/// A piece of the text; `len` is 0 once it has merged into its left neighbour.
 struct Symbol {
     start: usize,
     len: usize,
@@ -59,7 +59,7 @@ struct Symbol {
 const NONE: usize = usize::MAX;
 
 impl Spm {
-    /// Takes the normal and byte tokens of `vocab`; `scores` has one value for each id.
+    /// Uses the normal and byte tokens of `vocab`; `scores` has one value per id.
     pub(super) fn new(vocab: &Vocab, scores: &[f32], add_space_prefix: bool) -> Result<Self, String> {
         let mut pieces = HashMap::new();
         let (mut bytes, mut unknown) = ([None; 256], None);
@@ -105,7 +105,7 @@ impl Spm {
         self.has_words && right.starts_with(' ') && !left.ends_with([' ', '▁'])
     }
 
-    /// Appends the tokens of one stretch of text; one that is `first` follows the start or an added token.
+    /// Appends the tokens of a text between added tokens; `first` if it follows the beginning or an added token.
     fn stretch(&self, text: &str, first: bool, out: &mut Vec<u32>) -> Result<(), String> {
         if text.is_empty() {
             return Ok(());
@@ -129,7 +129,7 @@ impl Spm {
         Ok(())
     }
 
-    /// A piece that is not in the vocabulary (a single character), in bytes.
+    /// Writes a piece that is not in the vocabulary (a single character) as bytes.
     fn spell(&self, piece: &str, out: &mut Vec<u32>) -> Result<(), String> {
         if piece.bytes().all(|b| self.bytes[b as usize].is_some()) {
             out.extend(piece.bytes().filter_map(|b| self.bytes[b as usize]));
@@ -142,7 +142,7 @@ impl Spm {
         Ok(())
     }
 
-    /// Characters of `text` as a linked list, merged as far as the vocabulary goes.
+    /// Merges the characters of `text`, a linked list, as far as the vocabulary allows.
     fn merge(&self, text: &str) -> Vec<Symbol> {
         let mut symbols: Vec<Symbol> = text
             .char_indices()

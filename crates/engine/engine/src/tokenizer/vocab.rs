@@ -1,28 +1,27 @@
-//! The vocabulary as a table: what each id is called, which bytes it stands for, what kind it is. Built by `gguf` and
-//! `huggingface`, read by the tokenizer and the detokenizer.
+//! The vocabulary: the text, bytes and kind of each id. Built by `gguf` and `huggingface`, read by the tokenizer and the detokenizer.
 
-/// Most ids that a vocabulary may have: eight times the largest one known, so a file cannot ask for all memory.
+/// Maximum number of ids: eight times the largest known vocabulary, so that a file cannot exhaust the memory.
 pub(super) const MAX_VOCAB: usize = 1 << 21;
 
-/// What an id is for. The numbers of GGUF's `tokenizer.ggml.token_type` in this order, from 1.
+/// The kind of an id, in the order of GGUF's `tokenizer.ggml.token_type`, which counts from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
     /// A piece of text.
     Normal,
-    /// Stands for what the vocabulary cannot spell.
+    /// Replaces text that the vocabulary cannot represent.
     Unknown,
-    /// Structure: begins or ends a turn, a document, an image. Never made from untrusted text.
+    /// Begins or ends a turn, a document, an image. Never created from untrusted text.
     Control,
-    /// Added beside the merges, and visible: `<think>`, `<tool_call>`, runs of spaces.
+    /// Added to the vocabulary, and visible: `<think>`, `<tool_call>`, runs of spaces.
     UserDefined,
-    /// Padding or a hole: not a token at all.
+    /// Padding: not a token.
     Unused,
     /// One byte of a SentencePiece vocabulary, `<0x0A>`.
     Byte,
 }
 
 impl TokenKind {
-    /// The kind that GGUF numbers `n`.
+    /// The kind with GGUF's number `n`.
     pub(super) fn from_gguf(n: i64) -> Option<Self> {
         Some(match n {
             1 => Self::Normal,
@@ -36,7 +35,7 @@ impl TokenKind {
     }
 }
 
-/// How the text of a normal token spells bytes.
+/// How a normal token's text represents bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// Each character is one byte, in GPT-2's printable alphabet.
@@ -45,7 +44,7 @@ pub(super) enum Spelling {
     SentencePiece,
 }
 
-/// Strings or byte strings, one after the other in one allocation: there may be a quarter of a million.
+/// Strings or byte strings in one allocation: there may be a quarter of a million.
 #[derive(Debug, Default)]
 struct Arena {
     data: Vec<u8>,
@@ -64,7 +63,7 @@ impl Arena {
     }
 }
 
-/// All ids in order, and what each stands for.
+/// All ids in order.
 #[derive(Debug)]
 pub(super) struct Vocab {
     spelling: Spelling,
@@ -119,7 +118,7 @@ impl Vocab {
         self.bytes.get(id as usize).unwrap_or_default()
     }
     pub(super) fn text(&self, id: u32) -> Option<&str> {
-        // The arena was filled with whole strings, so this never fails.
+        // The arena consists of whole strings, so this never fails.
         std::str::from_utf8(self.texts.get(id as usize)?).ok()
     }
     pub(super) fn ids(&self) -> std::ops::Range<u32> {
@@ -127,7 +126,7 @@ impl Vocab {
     }
 }
 
-/// GPT-2's alphabet: printable Latin-1 stands for itself, the 68 other bytes for the characters from U+0100 on.
+/// GPT-2's alphabet: printable Latin-1 represents itself, the 68 other bytes the characters from U+0100.
 pub(super) fn spell_byte(b: u8) -> char {
     match b {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => b as char,
@@ -137,7 +136,7 @@ pub(super) fn spell_byte(b: u8) -> char {
     }
 }
 
-/// The byte that a character of that alphabet stands for.
+/// The byte of a character of that alphabet.
 fn unspell_char(c: char) -> Option<u8> {
     match u32::from(c) {
         n @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(n as u8),
@@ -148,7 +147,7 @@ fn unspell_char(c: char) -> Option<u8> {
     }
 }
 
-/// The bytes of a byte-level token; `None` where a character is outside of the alphabet.
+/// The bytes of a byte-level token; `None` if a character is not in the alphabet.
 fn unspell(text: &str) -> Option<Vec<u8>> {
     text.chars().map(unspell_char).collect()
 }

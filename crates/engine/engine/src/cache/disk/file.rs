@@ -1,7 +1,7 @@
-//! One file of the cache's folder: a page or a state with a header in front and a checksum behind. Used by `io`.
+//! The format of a cache file: a page or a state with a header before it and a checksum after it. Used by `io`.
 //!
-//! `magic [8] | key [32] | bytes u64 LE | the bytes | BLAKE3 of all that [32]`. The length is known before a file is
-//! opened, and nothing that a file says is believed: either it is exactly what was looked for, or it is nothing.
+//! `magic [8] | key [32] | bytes u64 LE | the bytes | BLAKE3 of all that [32]`. The length is known before a file is opened, and
+//! nothing in a file is trusted: it is exactly the expected one, or it is rejected.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,12 +11,12 @@ use std::time::SystemTime;
 
 use super::super::key::Key;
 
-/// Changes with the layout of a file.
+/// Changes with the format of a file.
 const MAGIC: &[u8; 8] = b"octkv\0\0\x01";
 const HEADER: usize = MAGIC.len() + 32 + 8;
 const CHECKSUM: usize = 32;
 
-/// Bytes of a file with `payload` bytes.
+/// Size of a file with `payload` bytes.
 pub fn file_bytes(payload: usize) -> u64 {
     (HEADER + payload + CHECKSUM) as u64
 }
@@ -29,15 +29,14 @@ fn header(key: &Key, payload: usize) -> [u8; HEADER] {
     out
 }
 
-/// How files end that are being written.
+/// Suffix of temporary files.
 pub const TEMPORARY: &str = ".octet-cache-part";
 
-/// Writes a file under a name of its own and then gives it its name, so that no half of it is ever found there. It is
-/// not forced to the disk: what is lost with the power is found out by its checksum. Nobody else may read it (`tempfile`
-/// sees to that): what was said can be read out of it.
+/// Writes a temporary file and renames it, so that no partial file is ever found. It is not synced to the disk: the checksum detects
+/// data lost in a power failure. Only the user can read it (`tempfile` ensures that), as it reveals conversations.
 pub fn write(path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(path);
-    // Its errors name the temporary file, which says nothing to anybody.
+    // Its errors name the temporary file, which means nothing to the user.
     let create = tempfile::Builder::new().suffix(TEMPORARY).tempfile_in(dir);
     let mut file = create.map_err(|e| io::Error::from(e.kind()))?;
     let mut hash = blake3::Hasher::new();
@@ -51,7 +50,7 @@ pub fn write(path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what was written as `key` in parts of these lengths; an error for anything else.
+/// Reads the file stored under `key`, in parts of these lengths; an error for anything else.
 pub fn read(path: &Path, key: &Key, lengths: &[usize]) -> io::Result<Vec<Vec<u8>>> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut file = File::open(path)?;
@@ -78,7 +77,7 @@ pub fn read(path: &Path, key: &Key, lengths: &[usize]) -> io::Result<Vec<Vec<u8>
     if hash.finalize() != checksum {
         return Err(wrong("a wrong checksum"));
     }
-    // For the order after the next start; a file system that cannot do it is no reason not to use the file.
+    // Keeps the order of use for the next start. If the file system cannot, the file is still valid.
     let _ = file.set_modified(SystemTime::now());
     Ok(parts)
 }

@@ -1,46 +1,45 @@
-//! What lies in the cache's folder: a tree of pages and states by name, in the order in which they were used. No files are
-//! touched here. Used by `disk`.
+//! The index of the cache's folder: a tree of pages and states by name, in order of use. Does not access files. Used by `disk`.
 //!
-//! Only what nothing hangs on makes way, least recently used first: a page is of no use without those before it, nor a
-//! state without its pages. Files of several models share one folder and one budget.
+//! Only leaves are evicted, least recently used first: a page is useless without those before it, and so is a state without its pages.
+//! Files of several models share one folder and one budget.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::super::key::Key;
 
-/// The first half of a [`Key`]: the name of a file, checked against the whole key when it is read.
+/// The first half of a [`Key`]: a file's name. The whole key is checked when the file is read.
 pub type Name = [u8; 16];
 
-/// The name that a key gives.
+/// The name for a key.
 pub fn name_of(key: &Key) -> Name {
     let mut name = Name::default();
     name.copy_from_slice(&key[..16]);
     name
 }
 
-/// What a file holds, as its name says.
+/// A file, as its name describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item {
     pub name: Name,
-    /// The page before it; a root, which is no file, where `depth` is 0.
+    /// The page before it; if `depth` is 0 a root, which has no file.
     pub parent: Name,
-    /// Whole pages before it.
+    /// Number of whole pages before it.
     pub depth: u32,
-    /// `None` for a page; otherwise a state, and its distance to its parent in tokens.
+    /// `None` for a page; for a state, its distance to its parent in tokens.
     pub tail: Option<u8>,
 }
 
 const EXTENSION: &str = ".octet-cache";
 
 impl Item {
-    /// The name of its file.
+    /// Its file name.
     pub fn file(&self) -> String {
         let hex = |n: &Name| n.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let kind = self.tail.map_or("page".into(), |t| format!("state{t}"));
         format!("{}-{}-{kind}-{}{EXTENSION}", hex(&self.parent), hex(&self.name), self.depth)
     }
 
-    /// The inverse; `None` for files that are not ours.
+    /// The inverse; `None` for other files.
     pub fn parse(file: &str) -> Option<Self> {
         let mut parts = file.strip_suffix(EXTENSION)?.split('-');
         let (parent, name) = (parts.next()?, parts.next()?);
@@ -50,7 +49,7 @@ impl Item {
             None => None,
         };
         let item = Self { name: unhex(name)?, parent: unhex(parent)?, depth: depth.parse().ok()?, tail };
-        // One spelling for each, so that what is found under a name is also written and removed under it.
+        // Only the canonical spelling is accepted, so that a file is found, written and removed under one name.
         (item.file() == file).then_some(item)
     }
 }
@@ -79,18 +78,18 @@ pub struct Index {
     entries: HashMap<Name, Entry>,
     /// Entries without children, least recently used first.
     leaves: BTreeSet<(u64, Name)>,
-    /// States by the page that they follow.
+    /// States by the page before them.
     states: HashMap<Name, Vec<(u8, Name)>>,
     bytes: u64,
     clock: u64,
 }
 
 impl Index {
-    /// Bytes of all files.
+    /// Total size of all files.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// How many there are.
+    /// Number of files.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -100,12 +99,12 @@ impl Index {
     pub fn item(&self, name: &Name) -> Option<Item> {
         self.entries.get(name).map(|e| e.item)
     }
-    /// States that follow the page (or root) `parent`: their tails' lengths and names.
+    /// States after the page (or root) `parent`: lengths of their tails, and names.
     pub fn states(&self, parent: &Name) -> &[(u8, Name)] {
         self.states.get(parent).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds a file as the most recently used; false where it has a parent that is not there, or is there already.
+    /// Adds a file as the most recently used one; false if its parent is missing or it exists already.
     pub fn insert(&mut self, item: Item, bytes: u64) -> bool {
         if self.has(&item.name) {
             return false;
@@ -130,7 +129,7 @@ impl Index {
         true
     }
 
-    /// Marks files as used now.
+    /// Marks files as used.
     pub fn touch(&mut self, names: impl Iterator<Item = Name>) {
         self.clock += 1;
         for name in names {
@@ -144,7 +143,7 @@ impl Index {
         }
     }
 
-    /// Takes a leaf out.
+    /// Removes a leaf.
     fn remove_leaf(&mut self, name: Name) -> Option<Item> {
         let e = self.entries.remove(&name)?;
         self.leaves.remove(&(e.used, name));
@@ -162,7 +161,7 @@ impl Index {
             && let Some(p) = self.entries.get_mut(&parent)
         {
             p.children.retain(|c| *c != name);
-            // whoever used what followed it used it too
+            // A use of the removed file was also a use of its parent.
             p.used = p.used.max(e.used);
             if p.children.is_empty() {
                 self.leaves.insert((p.used, parent));
@@ -171,7 +170,7 @@ impl Index {
         Some(e.item)
     }
 
-    /// Takes out a file and everything that follows it; all of them, to be deleted.
+    /// Removes a file and all that follow it; returns them, to be deleted.
     pub fn remove(&mut self, name: Name) -> Vec<Item> {
         let (mut all, mut i) = (vec![name], 0);
         while i < all.len() {
@@ -181,7 +180,7 @@ impl Index {
         all.into_iter().rev().filter_map(|n| self.remove_leaf(n)).collect()
     }
 
-    /// Takes out what was not used for longest, until at most `most` bytes are left; all of it, to be deleted.
+    /// Removes the least recently used files until at most `most` bytes remain; returns them, to be deleted.
     pub fn shrink(&mut self, most: u64) -> Vec<Item> {
         let mut gone = Vec::new();
         while self.bytes > most

@@ -1,5 +1,5 @@
-//! The threads that touch files: one writes and deletes, one reads. The engine's thread only sends and receives, and
-//! waits for neither. Used by `disk`.
+//! The threads that access files: one writes and deletes, one reads. The engine's thread only sends and receives, and waits for
+//! neither. Used by `disk`.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::faults::Kind;
 use super::index::{Item, Name};
 use super::{file, make_dir};
 
-/// What the writing thread is to do, in this order.
+/// A job of the writing thread; jobs run in order.
 pub enum Write {
     Store { item: Item, key: Key, parts: Vec<Arc<Vec<u8>>> },
     Delete(Item),
@@ -25,23 +25,24 @@ pub struct Wanted {
     pub lengths: Vec<usize>,
 }
 
-/// One file, or the name of the one that cannot be had, and why.
+/// A file's contents, or the name of a file that could not be read, and why.
 pub type Part = Result<Vec<Vec<u8>>, (Name, io::Error)>;
 
 /// Writes a file: its path, its key and its parts.
 pub type Writer = fn(&Path, &Key, &[Arc<Vec<u8>>]) -> io::Result<()>;
 
-/// Files of one sequence. They come one by one, so that few are in memory at once; dropping the receiver ends it.
+/// The files of one sequence to read. They arrive one by one, so that few are in memory at once; dropping the receiver cancels the
+/// rest.
 pub struct Read {
     pub wanted: Vec<Wanted>,
     pub to: SyncSender<Part>,
 }
 
-/// Both threads. Dropped, they finish what was sent to them.
+/// Both threads. When dropped, they finish queued jobs.
 pub struct Threads {
     write: Option<Sender<Write>>,
     read: Option<Sender<Read>>,
-    /// What became of each file that was to be stored.
+    /// The result of each write.
     pub written: Receiver<(Item, io::Result<()>)>,
     handles: Vec<JoinHandle<()>>,
 }
@@ -61,11 +62,11 @@ impl Threads {
         Ok(Self { write: Some(write), read: Some(read), written, handles })
     }
 
-    /// False where the thread is no more.
+    /// False if the thread has ended.
     pub fn write(&self, job: Write) -> bool {
         self.write.as_ref().is_some_and(|to| to.send(job).is_ok())
     }
-    /// False where the thread is no more.
+    /// False if the thread has ended.
     pub fn read(&self, job: Read) -> bool {
         self.read.as_ref().is_some_and(|to| to.send(job).is_ok())
     }
@@ -87,7 +88,7 @@ fn write_all(dir: &Path, writer: Writer, jobs: &Receiver<Write>, done: &Sender<(
             Write::Store { item, key, parts } => {
                 let write = || writer(&dir.join(item.file()), &key, &parts);
                 let mut result = write();
-                // Somebody has removed the folder. What it held is found out file by file.
+                // The folder was deleted. Missing files are noticed one by one.
                 if result.as_ref().is_err_and(|e| Kind::of(e) == Kind::Gone) && make_dir(dir).is_ok() {
                     result = write();
                 }
