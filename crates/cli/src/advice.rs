@@ -1,5 +1,5 @@
-//! What to do about an error, in terms of this command line: libraries say what is wrong and know no flags. Called
-//! wherever an error is printed.
+//! Hints for errors, in terms of this command line: libraries report what is wrong and know no flags. Called wherever an error is
+//! printed.
 
 use octet_engine::Error as EngineError;
 use octet_engine::template::TemplateError;
@@ -12,7 +12,7 @@ pub enum Place {
     Chat,
 }
 
-/// A line to add to the error, if there is something to do.
+/// A hint to add to the error, if there is one.
 pub fn advice(e: &anyhow::Error, place: Place) -> Option<&'static str> {
     e.chain().find_map(|cause| {
         if let Some(EngineError::ContextFull { .. }) = cause.downcast_ref() {

@@ -1,6 +1,6 @@
-//! Flags that several commands share: which model, how it is loaded, on which processors. Used by the commands.
+//! Flags shared by several commands: the model, its loading, the processor. Used by the commands.
 //!
-//! All of them have a mirror in the environment, see `commands`.
+//! Each has an environment variable, see `commands`.
 
 use clap::{Args, ValueEnum};
 use octet_compute::backend::{KvType, KvTypes};
@@ -12,10 +12,10 @@ use crate::Usage;
 use crate::numbers::{count, positive};
 use crate::settings::Settings;
 
-/// The model to work on.
+/// The model.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// Short name, hf:user/repo:QUANT, address, GGUF file, or Hugging Face directory. Default: the tiny model inside, fox.
+    /// Short name, hf:user/repo:QUANT, URL, GGUF file, or Hugging Face directory. Default: fox, the tiny built-in model.
     #[arg(value_name = "MODEL")]
     pub positional: Option<String>,
     /// The same as MODEL.
@@ -33,12 +33,12 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// The model as a flag names it.
+    /// The model named by a flag.
     pub fn by_flag(&self) -> Option<String> {
         self.flag.clone().or_else(|| self.hf.as_ref().map(|h| format!("hf:{}", h.trim_start_matches("hf:"))))
     }
 
-    /// The model that is named, by a flag or not, or else by the environment, or else the one inside.
+    /// The model's name: from a flag, an argument, the environment, or the default, the built-in model.
     pub fn name(&self, settings: &Settings) -> Result<String, Usage> {
         match (&self.positional, self.by_flag()) {
             (Some(a), Some(b)) => Err(Usage(format!("two models are named, '{a}' and '{b}'; give one"))),
@@ -46,8 +46,8 @@ impl ModelArgs {
         }
     }
 
-    /// For commands that take a text after the model: where a flag names the model, all words are text; so they are where
-    /// the first one can be no model ([`is_text`]), and then it is the model of the environment, or the one inside.
+    /// For commands with a text after the model. All words are text if a flag names the model, or if the first cannot be a model
+    /// ([`is_text`]); the model then comes from the environment, or is the built-in one.
     pub fn name_and_text(
         &self,
         words: &[String],
@@ -63,30 +63,30 @@ impl ModelArgs {
     }
 }
 
-/// True where a text stands in the place of a model: it has a space in it, does not look like a path or an address, and is no file.
+/// Whether the first argument is text rather than a model: it contains a space, does not look like a path or a URL, and is not a file.
 fn is_text(first: &str) -> bool {
     let start = ["hf:", "hf.co/", "http://", "https://", "/", "./", "../", "~"];
     let named = start.iter().any(|s| first.starts_with(s)) || first.to_ascii_lowercase().ends_with(".gguf");
     first.trim().contains(char::is_whitespace) && !named && !std::path::Path::new(first).exists()
 }
 
-/// How a model is loaded to generate.
+/// How to load a model for generation.
 #[derive(Debug, Clone, Args)]
 pub struct EngineArgs {
-    /// Tokens of context; 0 is all that the model was made for. Default: the same, but at most 16384.
+    /// Context size in tokens; 0 is the model's own. Default: the model's own, but at most 16384.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = count, help_heading = "Memory")]
     pub ctx_size: Option<usize>,
-    /// Tokens of a prompt that are processed at once. Also -ub.
+    /// Maximum number of prompt tokens processed at once. Also -ub.
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, help_heading = "Memory")]
     ubatch_size: usize,
-    /// The same; the smaller one counts.
+    /// Same as --ubatch-size; the smaller one counts.
     #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Memory")]
     batch_size: Option<usize>,
     #[command(flatten)]
     pub kv: KvArgs,
     #[command(flatten)]
     pub memory: MemoryArgs,
-    /// Threads. Default: one for each physical core.
+    /// Number of threads. Default: one per physical core.
     #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Processor")]
     threads: Option<usize>,
     #[command(flatten)]
@@ -98,12 +98,12 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// The engine's options. Opens the draft model, where one is named.
+    /// The engine's options. Opens the draft model, if one is named.
     pub fn options(&self, settings: &Settings) -> anyhow::Result<Options> {
         Ok(Options { speculation: self.speculation.options(settings)?, ..self.plain_options() })
     }
 
-    /// The same for one token a step.
+    /// The same without speculative decoding.
     pub fn plain_options(&self) -> Options {
         Options {
             speculation: octet_engine::engine::speculation::Options::off(),
@@ -116,11 +116,11 @@ impl EngineArgs {
     }
 }
 
-/// Which kernels run, on which processors.
+/// Processor settings.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Processor")]
 pub struct KernelArgs {
-    /// Instruction set. Default: the widest that this processor has.
+    /// Instruction set. Default: the best that this processor has.
     #[arg(long, value_enum)]
     pub isa: Option<IsaArg>,
     /// Let the system move threads between processors.
@@ -138,7 +138,7 @@ impl KernelArgs {
     }
 }
 
-/// [`Isa`] as it is typed.
+/// [`Isa`] as typed.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum IsaArg {
     Portable,
@@ -167,8 +167,7 @@ impl From<IsaArg> for Isa {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Memory")]
 pub struct KvArgs {
-    /// Type of the keys and values in the cache; q8_0 takes about half of what f16 takes. Also -ctk for the keys and -ctv
-    /// for the values alone.
+    /// Type of the keys and values in the cache; q8_0 needs about half the memory of f16. Also -ctk for keys and -ctv for values only.
     #[arg(long, value_enum, value_name = "TYPE", default_value = "f16", hide_possible_values = false)]
     kv_cache_dtype: KvArg,
     #[arg(long, value_enum, value_name = "TYPE", hide = true)]
@@ -177,17 +176,17 @@ pub struct KvArgs {
     cache_type_v: Option<KvArg>,
 }
 
-/// Whether a model that seems too large is loaded.
+/// Whether to load a model that seems too large.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Memory")]
 pub struct MemoryArgs {
-    /// Load the model even where it seems larger than the free memory.
+    /// Load the model even if it seems larger than the free memory.
     #[arg(long)]
     pub no_memory_check: bool,
 }
 
 impl KvArgs {
-    /// The types that keys and values have.
+    /// The types of keys and values.
     pub fn kv(&self) -> KvTypes {
         KvTypes {
             keys: self.cache_type_k.unwrap_or(self.kv_cache_dtype).into(),
@@ -196,7 +195,7 @@ impl KvArgs {
     }
 }
 
-/// [`KvType`] as it is typed.
+/// [`KvType`] as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvArg {
     #[value(aliases = ["auto", "fp16", "float16"])]

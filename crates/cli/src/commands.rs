@@ -1,8 +1,7 @@
-//! The command line: all commands, and how it is read. Called by `main`.
+//! The command line: all commands, and its parsing. Called by `main`.
 //!
-//! Flags that say how any model is loaded and how tokens are chosen have a mirror in the environment, made from their
-//! name: `--ctx-size` is `OCTET_CTX_SIZE`. A flag beats its mirror. Flags of one command have none: `--output` may mean
-//! something else in another command.
+//! Shared flags (for loading and sampling) can be set in the environment: `--ctx-size` is `OCTET_CTX_SIZE`. A flag overrides its
+//! variable. Flags of a single command have no variables: `--output` may mean something else in another command.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +42,7 @@ Flags that say how a model is loaded and how tokens are chosen have a mirror in 
 --ctx-size is OCTET_CTX_SIZE, --temp is OCTET_TEMP; OCTET_MODEL is the model where none is named.
 Models are fetched as HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE say.";
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Box<crate::run::RunArgs>),
@@ -68,7 +67,7 @@ pub enum Command {
     Completions(crate::completions::CompletionsArgs),
 }
 
-/// Reads the command line and the environment; exits where the command line cannot be understood, or asks for help.
+/// Parses the command line and the environment; exits if it is invalid or asks for help.
 pub fn parse() -> Result<(Command, Settings), Usage> {
     let mut command = mirrored(Cli::command(), &|name| set(name).is_some());
     let Line { args, notes } = llama_flags::read(std::env::args_os());
@@ -81,7 +80,7 @@ pub fn parse() -> Result<(Command, Settings), Usage> {
     Ok((cli.command, Settings::read(given(&matches, &command))?))
 }
 
-/// The flags of the command that somebody gave.
+/// The flags that were given.
 fn given(matches: &ArgMatches, command: &clap::Command) -> BTreeSet<String> {
     let Some((name, matches)) = matches.subcommand() else { return BTreeSet::new() };
     let Some(sub) = command.find_subcommand(name) else { return BTreeSet::new() };
@@ -93,7 +92,7 @@ fn given(matches: &ArgMatches, command: &clap::Command) -> BTreeSet<String> {
     ids.filter(by_user).map(String::from).collect()
 }
 
-/// Prints what clap has to say and exits; what it has to say about a variable names that.
+/// Prints clap's error and exits; an error about a variable names the variable.
 fn refused(e: &clap::Error) -> Usage {
     let said = |kind| e.get(kind).map(ToString::to_string);
     let shared = shared();
@@ -103,7 +102,7 @@ fn refused(e: &clap::Error) -> Usage {
             return not_text(&name);
         }
     }
-    // That its output is closed is not worth a word.
+    // A closed output is ignored.
     let _ = e.print();
     if let (Some(flag), Some(value)) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue)) {
         let flag = flag.split_whitespace().next().unwrap_or_default().trim_start_matches("--").to_string();
@@ -115,26 +114,26 @@ fn refused(e: &clap::Error) -> Usage {
     std::process::exit(e.exit_code())
 }
 
-/// The parser, with all mirrors.
+/// The parser, with all environment variables.
 pub fn command() -> clap::Command {
     mirrored(Cli::command(), &|_| true)
 }
 
-/// The flags that have mirrors: those of the groups here that several commands share, of sampling, and of the server.
+/// The flags with variables: the shared groups, sampling, and the server's.
 fn shared() -> BTreeSet<String> {
     let all = SamplingArgs::augment_args(EngineArgs::augment_args(clap::Command::new("shared")));
     let all = crate::serve::ServerArgs::augment_args(all);
     all.get_arguments().filter_map(|a| a.get_long()).map(String::from).collect()
 }
 
-/// Gives flags their mirrors, as far as those are `set`. (To clap an empty variable would be a value.)
+/// Adds environment variables to flags, as far as they are `set`. (clap would treat an empty variable as a value.)
 fn mirrored(command: clap::Command, set: &dyn Fn(&str) -> bool) -> clap::Command {
     fn mirrored(
         command: clap::Command,
         shared: &BTreeSet<String>,
         set: &dyn Fn(&str) -> bool,
     ) -> clap::Command {
-        // Of a flag that stands twice the last one counts, so that an alias of the shell can be overruled.
+        // If a flag is repeated, the last one counts, so that shell aliases can be overridden.
         let command = command.args_override_self(true).mut_args(|arg| match arg.get_long() {
             Some(long) if shared.contains(long) && set(&mirror(long)) => {
                 let name = mirror(long);
@@ -149,7 +148,7 @@ fn mirrored(command: clap::Command, set: &dyn Fn(&str) -> bool) -> clap::Command
     mirrored(command, &shared(), set)
 }
 
-/// `octet bench` takes lists where other commands take one value; a variable holds one value for all of them.
+/// `octet bench` takes lists where other commands take one value; a variable has one value for all commands.
 fn one_value_each(matches: &ArgMatches, command: &clap::Command) -> Result<(), Usage> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
     let Some(sub) = command.find_subcommand(name) else { return Ok(()) };

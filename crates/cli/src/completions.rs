@@ -1,4 +1,4 @@
-//! `octet completions`: what a shell needs to complete commands and flags.
+//! `octet completions`: shell completions for commands and flags.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -9,16 +9,16 @@ Examples:
   octet completions zsh > ~/.zfunc/_octet
   octet completions fish > ~/.config/fish/completions/octet.fish";
 
-/// Prints completions for a shell.
+/// Prints shell completions.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
-    /// Which shell.
+    /// The shell.
     #[arg(value_enum)]
     shell: Shell,
 }
 
-/// Prints them for `command`, the whole command line.
+/// Prints completions for `command`, the whole command line.
 pub fn run(args: &CompletionsArgs, mut command: clap::Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "octet", &mut script);

@@ -1,4 +1,4 @@
-//! `octet doctor`: does this machine compute what it should, and what does its memory give? Every kernel against the scalar oracle.
+//! `octet doctor`: checks every kernel of this machine against the scalar oracle, and measures its memory.
 
 use std::io::Write;
 
@@ -17,37 +17,37 @@ Examples:
 
 Ends with 1 if a device computes something wrong.";
 
-/// Checks that processor and graphics devices compute right, and measures their memory.
+/// Checks that the processor and graphics devices compute correctly, and measures their memory.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
-    /// Devices to check: cpu, vulkan:N as `octet devices` numbers them. Default: all.
+    /// Devices to check: cpu, vulkan:N as in `octet devices`. Default: all.
     #[arg(long, value_name = "DEVICE,..", value_delimiter = ',')]
     device: Vec<DeviceName>,
-    /// Do not measure the memory.
+    /// Skip measuring the memory.
     #[arg(long)]
     no_bandwidth: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Run a graphics kernel with one workgroup too few, as a wrong driver might: for the test that this is found.
+    /// Run a graphics kernel with one workgroup missing, like a broken driver: for the test of this check.
     #[arg(long, value_name = "KERNEL", hide = true)]
     break_kernel: Option<String>,
 }
 
-/// What was found out about a device.
+/// The results for a device.
 struct Found {
     device: DeviceName,
     name: String,
     checks: Vec<Check>,
-    /// Bytes per second of its memory.
+    /// Memory bandwidth in bytes per second.
     bandwidth: Option<f64>,
-    /// Seconds of a stage that does nothing.
+    /// Seconds of an empty stage.
     stage: Option<f64>,
     seconds: f64,
 }
 
-/// How often the memory is read; the best counts.
+/// Number of bandwidth measurements; the best counts.
 const PASSES: usize = 5;
 
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
@@ -165,7 +165,7 @@ fn examine_graphics(_: usize, _: &DoctorArgs, _: std::time::Instant) -> anyhow::
     anyhow::bail!("this build has no support for graphics devices")
 }
 
-/// Graphics devices that can be used, and why there are none.
+/// Usable graphics devices, or why there are none.
 #[cfg(feature = "vulkan")]
 fn graphics() -> (Vec<DeviceName>, Option<String>) {
     match octet_vulkan::devices() {

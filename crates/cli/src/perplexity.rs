@@ -1,4 +1,4 @@
-//! `octet perplexity`: how well a model predicts a text, and how far quantised arithmetic is from exact.
+//! `octet perplexity`: how well a model predicts a text, and how quantised arithmetic differs from exact.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -36,24 +36,24 @@ tokens of a window but the first one count.";
 pub struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text.
+    /// The text file.
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Also load the model as --exact does, with keys and values in f16 where they are quantised, and tell how far the
-    /// probabilities of the next token are from those.
+    /// Also load the model with --exact (and keys and values in f16 if they are quantised), and report the divergence of the
+    /// next-token probabilities from it.
     #[arg(long)]
     kl_divergence: bool,
-    /// Also tell which experts of each layer the text's tokens went to; with --json how often each was chosen.
+    /// Also report expert usage by layer; with --json the count of each expert.
     #[arg(long)]
     experts: bool,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-/// Tokens that are scored at once; each takes a row of logits.
+/// Tokens scored at once; each needs a row of logits.
 const AT_ONCE: usize = 32;
 
 pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
@@ -97,7 +97,7 @@ pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a divergence is measured against: f32 weights and activations, and no quantised keys and values.
+/// The reference for divergences: f32 weights and activations, and unquantised keys and values.
 fn reference(options: &Options) -> Options {
     let plain = |ty| if ty == KvType::F32 { ty } else { KvType::F16 };
     let KvTypes { keys, values } = options.kv;
@@ -105,17 +105,17 @@ fn reference(options: &Options) -> Options {
     Options { kv, cpu: CpuOptions { exact: true, ..options.cpu.clone() }, ..options.clone() }
 }
 
-/// A text cut into parts of the context's length.
+/// A text split into windows of the context's length.
 struct Windows<'a> {
     tokens: &'a [u32],
     bos: Option<u32>,
-    /// Tokens of the text in each.
+    /// Text tokens in each window.
     length: usize,
 }
 
 impl<'a> Windows<'a> {
     fn new(tokens: &'a [u32], bos: Option<u32>, context: usize) -> anyhow::Result<Self> {
-        // A token is predicted from one before it, be it BOS.
+        // A token is predicted from at least one before it, such as BOS.
         anyhow::ensure!(
             context > 1,
             "a context of 1 token has no room to predict anything; raise --ctx-size"
@@ -127,21 +127,21 @@ impl<'a> Windows<'a> {
         self.tokens.chunks(self.length).map(|w| self.bos.into_iter().chain(w.iter().copied()).collect())
     }
 
-    /// Tokens that are predicted from others.
+    /// Number of predicted tokens.
     fn predicted(&self) -> usize {
         self.iter().map(|w| w.len() - 1).sum()
     }
 }
 
-/// What was found for each predicted token.
+/// Results for each predicted token.
 #[derive(Default)]
 struct Measured {
     nll: Vec<f64>,
-    /// Against the reference, where there is one.
+    /// Divergences from the reference, if there is one.
     divergences: Vec<Divergence>,
 }
 
-/// Lets the models read the text side by side: the first is measured, a second is its reference.
+/// Reads the text with all models: the first is measured, a second is its reference.
 fn measure(windows: &Windows, models: &mut [Scorer]) -> anyhow::Result<Measured> {
     let bar = Bar::steps("tokens");
     let all = windows.predicted();
@@ -169,25 +169,25 @@ fn measure(windows: &Windows, models: &mut [Scorer]) -> anyhow::Result<Measured>
     Ok(m)
 }
 
-/// Mean of some figures and the standard error of it.
+/// Mean and its standard error.
 fn mean_error(x: &[f64]) -> (f64, f64) {
     let (mean, sd) = mean_sd(x);
     (mean, sd / (x.len() as f64).sqrt())
 }
 
-/// The `q`-quantile of ascending figures, the nearest one.
+/// The `q`-quantile of sorted values, the nearest one.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * q).round() as usize]
 }
 
 impl Measured {
-    /// Perplexity and its standard error: that of the mean, carried through exp to first order.
+    /// Perplexity and its standard error: that of the mean, propagated through exp to first order.
     fn perplexity(&self) -> (f64, f64) {
         let (mean, error) = mean_error(&self.nll);
         (mean.exp(), mean.exp() * error)
     }
 
-    /// Names and values of the comparison, in the words of llama-perplexity.
+    /// The comparison with llama-perplexity's names.
     fn comparison(&self) -> Option<Comparison> {
         if self.divergences.is_empty() {
             return None;
@@ -246,7 +246,7 @@ impl Measured {
     }
 }
 
-/// A line for each layer: what its most used experts take, and how many there are in effect.
+/// One line per layer: share of the most used experts, and the effective number.
 fn write_experts(out: &mut dyn Write, usage: &ExpertUsage) -> std::io::Result<()> {
     let n = usage.experts();
     let parts = [n.div_ceil(32), n.div_ceil(8), n.div_ceil(2)];
@@ -272,7 +272,7 @@ fn write_experts(out: &mut dyn Write, usage: &ExpertUsage) -> std::io::Result<()
     writeln!(out, "of all {all}: {}", covered.join(", "))
 }
 
-/// Figures over all tokens.
+/// Statistics over all tokens.
 struct Comparison {
     mean: f64,
     error: f64,

@@ -1,7 +1,7 @@
-//! `octet plan`: which published models fit into this machine or another one, with how much context, and how fast they should be.
+//! `octet plan`: published models that fit into this machine or another one, with their context and expected speed.
 //!
-//! Nothing is downloaded: the shapes of published models are known (`octet_synth::known`), and with a quantisation their tensors, so
-//! that `Report` counts bytes as it does for a file. A token reads its weights once, so its time is its bytes over the bandwidth.
+//! Downloads nothing: the shapes of published models are known (`octet_synth::known`), so `Report` computes sizes as for a file. A
+//! token reads its weights once, so its time is bytes divided by bandwidth.
 
 use std::io::Write;
 
@@ -29,25 +29,25 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PlanArgs {
-    /// Memory that a model may take. Default: what is free on this machine now.
+    /// Memory for the model. Default: the memory that is free on this machine now.
     #[arg(long, value_name = "SIZE", value_parser = crate::device::gib)]
     ram: Option<u64>,
-    /// Bandwidth of the memory in GB/s. Default: measured on this machine.
+    /// Memory bandwidth in GB/s. Default: measured on this machine.
     #[arg(long, value_name = "GB/S", value_parser = rate)]
     bandwidth: Option<f64>,
-    /// Memory of a graphics card. A model that fits into it whole runs there.
+    /// Memory of a graphics card. A model that fits into it completely runs there.
     #[arg(long, value_name = "SIZE", value_parser = crate::device::gib)]
     vram: Option<u64>,
-    /// Bandwidth of the card's memory in GB/s. Without it, no speed is given for models on the card.
+    /// Memory bandwidth of the card in GB/s. Default: unknown; models on the card then have no expected speed.
     #[arg(long, value_name = "GB/S", value_parser = rate, requires = "vram")]
     vram_bandwidth: Option<f64>,
-    /// Tokens of context that must fit; 0 is all that a model was made for. Default: the most that fits, and at least 4096.
+    /// Context in tokens that must fit; 0 is the model's own. Default: the most that fits, at least 4096.
     #[arg(short, long, value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
     #[command(flatten)]
     kv: KvArgs,
-    /// List every quantisation that fits. Default: of each model the largest that fits with a context of 32768 tokens, or else the
-    /// smallest.
+    /// List every quantisation that fits. Default: for each model the largest one that fits with a context of 32768 tokens, or else
+    /// the smallest.
     #[arg(long)]
     all: bool,
     /// Print JSON, with every quantisation that fits.
@@ -55,19 +55,19 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// Quantisations in which nearly every model is published, smallest first.
+/// Quantisations in which nearly all models are published, smallest first.
 const MIXES: [&str; 4] = ["q4_k_m", "q5_k", "q6_k", "q8_0"];
-/// Share of the memory's bandwidth that decoding is expected to reach. docs/performance.md has measured ones: higher on the Zen 5, lower on
-/// the Ice Lake.
+/// Expected share of the memory bandwidth in decoding. Measured shares are in docs/performance.md: higher on the Zen 5, lower on the
+/// Ice Lake.
 const SHARE: f64 = 0.85;
-/// Less context than this is no use.
+/// Minimum useful context.
 const CONTEXT_MIN: usize = 4096;
-/// A larger quantisation is not worth having less context than this.
+/// A larger quantisation is not worth a smaller context than this.
 const CONTEXT_ENOUGH: usize = 32_768;
-/// Passes over memory; the best one counts.
+/// Number of bandwidth measurements; the best counts.
 const BANDWIDTH_PASSES: usize = 5;
 
-/// What models are to fit into.
+/// The machine.
 struct Machine {
     ram: u64,
     /// Bytes per second.
@@ -82,19 +82,19 @@ struct Fit {
     parameters: u64,
     active_parameters: u64,
     weights: u64,
-    /// All that it takes with this context.
+    /// Total memory with this context.
     bytes: u64,
     context: usize,
     bytes_per_token: u64,
     on_card: bool,
-    /// Tokens per second at the beginning of a conversation, and at the end of the context.
+    /// Tokens per second at the start of a conversation, and at the end of the context.
     speed: Option<(f64, f64)>,
 }
 
 /// A published model.
 struct Published {
     name: &'static str,
-    /// In every quantisation of [`MIXES`].
+    /// In each quantisation of [`MIXES`].
     reports: Vec<(String, Report)>,
 }
 
@@ -149,7 +149,7 @@ fn machine(args: &PlanArgs) -> anyhow::Result<Machine> {
     Ok(Machine { ram, bandwidth, card: args.vram.map(|bytes| (bytes, args.vram_bandwidth)) })
 }
 
-/// Models with a short name whose shape is known, in every quantisation of [`MIXES`]. Of several with the same shape the first.
+/// Models with short names and known shapes, in each quantisation of [`MIXES`]. Of several with the same shape the first.
 fn published() -> anyhow::Result<Vec<Published>> {
     let mut all: Vec<Published> = Vec::new();
     for entry in CATALOG {
@@ -208,8 +208,8 @@ fn fit(
     })
 }
 
-/// Of one model's quantisations, smallest first, the one to take: the largest that runs where the smallest does, with as much context as
-/// the smallest has or [`CONTEXT_ENOUGH`].
+/// The recommended one of a model's quantisations (smallest first): the largest that runs on the same device as the smallest, with as
+/// much context as the smallest or [`CONTEXT_ENOUGH`].
 fn best(mut fits: Vec<Fit>) -> Option<Fit> {
     let smallest = fits.first()?;
     let (on_card, context) = (smallest.on_card, smallest.context.min(CONTEXT_ENOUGH));
@@ -217,7 +217,7 @@ fn best(mut fits: Vec<Fit>) -> Option<Fit> {
     fits.pop()
 }
 
-/// Sizes of context to try: all that the model was made for, then powers of two, largest first.
+/// Context sizes to try: the model's own, then powers of two, largest first.
 fn contexts(longest: usize) -> impl Iterator<Item = usize> {
     let powers =
         std::iter::successors(Some(1_usize << 20), |n| Some(n / 2)).take_while(|&n| n >= CONTEXT_MIN);
@@ -263,7 +263,7 @@ fn table(out: &mut dyn Write, machine: &Machine, fits: &[Fit]) -> std::io::Resul
     Ok(())
 }
 
-/// Two digits are all that an estimate has.
+/// Two significant digits, as it is an estimate.
 fn tokens(rate: f64) -> String {
     if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
 }
@@ -291,7 +291,7 @@ fn as_json(machine: &Machine, fits: &[Fit], too_large: &[(&str, u64)]) -> Value 
     })
 }
 
-/// GB/s, as bytes per second.
+/// GB/s as bytes per second.
 fn rate(s: &str) -> Result<f64, String> {
     match s.trim_end_matches("GB/s").trim().parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate * 1e9),

@@ -1,7 +1,7 @@
-//! What is said beside the answer: notes and errors on standard error. Used by every file of this crate.
+//! Notes and errors on standard error. Used by every file of this crate.
 
-/// `eprintln!` for a standard error that may be closed or full: where nobody can be told, the work still counts, and
-/// the exit code says how it went. `eprintln!` would panic, and with it a finished answer would look like a failure.
+/// Like `eprintln!`, for a standard error that may be closed or full: the message is lost, and the exit code reports the result.
+/// `eprintln!` would panic, so that a finished answer would look like a failure.
 macro_rules! note {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -11,8 +11,8 @@ macro_rules! note {
 
 pub(crate) use note;
 
-/// The same for the log: what cannot be written is lost, and no thread of the server ends with it. (`tracing-subscriber` would
-/// say by `eprintln!` that it cannot write to standard error.)
+/// The same for the log: lines that cannot be written are lost, and no thread of the server ends. (`tracing-subscriber` would report
+/// the failure with `eprintln!`.)
 pub struct Log;
 
 impl std::io::Write for Log {

@@ -18,11 +18,11 @@ Examples:
   octet synth qwen3.6-35b-a3b --layers 8 --mtp -o mtp.gguf      with a block for multi-token prediction
   octet synth tiny-qwen35moe --quant f32 -o tiny.gguf           the smallest of its kind";
 
-/// Writes a model of a known shape with random weights: measure before you download.
+/// Writes a model of a known shape with random weights, for measurements before a download.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SynthArgs {
-    /// Shape of a published model: qwen3.6-35b-a3b, qwen3-8b, ... A wrong name lists them all.
+    /// Shape of a published model: qwen3.6-35b-a3b, qwen3-8b, ... An unknown name lists them all.
     #[arg(value_name = "SHAPE", value_parser = shape)]
     shape: Box<Shape>,
     #[command(flatten)]
@@ -30,18 +30,18 @@ pub struct SynthArgs {
     /// File to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Replace the file if there is one.
+    /// Replace an existing file.
     #[arg(long)]
     force: bool,
 }
 
-/// Where none is asked for.
+/// The default.
 const QUANT: &str = "q4_k_m";
 
-/// How a made-up model is made.
+/// Settings of a synthetic model.
 #[derive(Debug, Clone, Args)]
 pub struct MadeArgs {
-    /// Quantisation: f32, bf16, q8_0, q4_k_m, ... A wrong name lists them all. Default: q4_k_m.
+    /// Quantisation: f32, bf16, q8_0, q4_k_m, ... An unknown name lists them all. Default: q4_k_m.
     #[arg(long, value_name = "TYPE", value_parser = mix)]
     quant: Option<Mix>,
     /// Number of layers. Default: the shape's own.
@@ -50,26 +50,26 @@ pub struct MadeArgs {
     /// Seed of the random weights. Default: 0.
     #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     weights_seed: Option<u64>,
-    /// With a block for multi-token prediction (shapes of Qwen3.5 and Qwen3.6).
+    /// Include a block for multi-token prediction (shapes of Qwen3.5 and Qwen3.6).
     #[arg(long)]
     mtp: bool,
 }
 
 impl MadeArgs {
-    /// The model, made when its tensors are read.
+    /// The model, whose tensors are generated when they are read.
     pub fn make(&self, shape: &Shape) -> Result<octet_weights::Model, octet_synth::Error> {
         let quant = self.quant.map_or_else(|| QUANT.parse(), Ok)?;
         let shape = if self.mtp { &shape.with_mtp()? } else { shape };
         octet_synth::synthetic(shape, quant, self.layers, self.weights_seed.unwrap_or(0))
     }
 
-    /// True where anything was asked for.
+    /// True if any flag was given.
     pub fn is_given(&self) -> bool {
         self.quant.is_some() || self.layers.is_some() || self.weights_seed.is_some() || self.mtp
     }
 }
 
-/// A shape by its name; `tiny-ARCHITECTURE` are the tests' own.
+/// A shape by name; `tiny-ARCHITECTURE` shapes are for tests.
 pub fn shape(name: &str) -> Result<Box<Shape>, octet_synth::Error> {
     match name.strip_prefix("tiny-") {
         Some(architecture) => octet_synth::tiny_shape(architecture),

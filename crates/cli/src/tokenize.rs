@@ -27,16 +27,16 @@ pub struct TokenizeArgs {
     /// The text; '-' reads standard input.
     #[arg(value_name = "TEXT")]
     text: Vec<String>,
-    /// Take control tokens written in the text (<|im_end|>) as such, instead of as text.
+    /// Parse control tokens in the text (<|im_end|>) instead of treating them as text.
     #[arg(long)]
     special: bool,
-    /// Put the token in front with which this model's documents begin, if there is one.
+    /// Add the BOS token, if the model has one.
     #[arg(long)]
     bos: bool,
-    /// The ids only, as a list.
+    /// Print the ids only, as a list.
     #[arg(long)]
     ids_only: bool,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long, conflicts_with = "ids_only")]
     json: bool,
 }
@@ -56,7 +56,7 @@ pub fn run(args: &TokenizeArgs, settings: &Settings) -> anyhow::Result<()> {
     print(&tokenizer, &ids, args.ids_only, args.json)
 }
 
-/// Prints tokens, a line each, or as JSON.
+/// Prints tokens, one per line, or as JSON.
 pub fn print(tokenizer: &Tokenizer, ids: &[u32], ids_only: bool, as_json: bool) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let text = |id: u32| text_of(tokenizer, id);
@@ -73,7 +73,7 @@ pub fn print(tokenizer: &Tokenizer, ids: &[u32], ids_only: bool, as_json: bool) 
     Ok(out.flush()?)
 }
 
-/// A token for people: its text, or its name if it is a control token. Parts of characters show as U+FFFD.
+/// A token's printable text: its text, or its name if it is a control token. Partial characters show as U+FFFD.
 pub fn text_of(tokenizer: &Tokenizer, id: u32) -> String {
     match tokenizer.token_text(id).filter(|_| tokenizer.is_control(id)) {
         Some(name) => name.to_string(),

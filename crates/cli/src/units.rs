@@ -1,11 +1,11 @@
-//! Numbers for people. Used by everything here that prints one.
+//! Formats numbers with units. Used by all output of this crate.
 
-/// `19.71 GiB`: sizes of files, downloads and memory alike, as llama-bench has them.
+/// `19.71 GiB`: sizes of files, downloads and memory, as in llama-bench.
 pub fn size(bytes: u64) -> String {
     humansize::format_size(bytes, humansize::BINARY)
 }
 
-/// `34.66 B`, as llama-bench has it.
+/// `34.66 B`, as in llama-bench.
 pub fn parameters(n: u64) -> String {
     if n >= 1_000_000_000 { format!("{:.2} B", n as f64 / 1e9) } else { format!("{:.2} M", n as f64 / 1e6) }
 }

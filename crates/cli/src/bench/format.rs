@@ -1,4 +1,4 @@
-//! The table of `octet bench` in its four forms. Columns and JSON fields are llama-bench's, and some of our own.
+//! The table of `octet bench` in four formats, with llama-bench's columns and JSON fields and some more.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Output, Row, Subject};
 use crate::units::{parameters, size};
 
-/// Prints rows as they come.
+/// Prints rows as they are measured.
 pub struct Printer {
     form: Output,
     printed: usize,
@@ -84,7 +84,7 @@ impl Printer {
     }
 }
 
-/// Name and the type that most of its bytes have.
+/// The name, and the type of most of its bytes.
 pub fn model(subject: &Subject) -> String {
     let name = printable(&subject.name);
     match subject.report.types.first() {
@@ -93,13 +93,13 @@ pub fn model(subject: &Subject) -> String {
     }
 }
 
-/// A text from a file without what a terminal would obey.
+/// Text from a file without terminal control characters.
 fn printable(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.into() };
     text.chars().map(escaped).collect()
 }
 
-/// All that is known of a row. `nested` adds what is no single value.
+/// All fields of a row. `nested` adds structured values.
 fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
     let r = &subject.report;
     let o = &row.outcome;
@@ -150,12 +150,12 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
     fields
 }
 
-/// Fingerprint of the logits.
+/// Hash of the logits.
 pub fn hash(o: &Outcome) -> String {
     format!("{:016x}", o.logits_hash)
 }
 
-/// Each verb's sums over all steps.
+/// Sums of each verb over all steps.
 fn profile(o: &Outcome) -> Value {
     let Some(profile) = &o.profile else { return Value::Null };
     let verbs = Verb::ALL.iter().map(|&v| (v.name(), profile.entry(v))).filter(|(_, e)| e.calls > 0);

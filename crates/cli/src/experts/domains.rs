@@ -1,40 +1,40 @@
-//! How often texts of each domain used each expert, and what that says of a layer. Filled and printed by `octet experts`.
+//! Expert usage by text domain, and statistics of a layer. Used by `octet experts`.
 
 use octet_engine::experts::ExpertUsage;
 
-/// Counts by domain, in the order in which domains were first seen.
+/// Counts by domain, in order of first appearance.
 #[derive(Debug, Default)]
 pub struct Domains {
-    /// Experts of a layer.
+    /// Number of experts per layer.
     pub experts: usize,
-    /// Experts that a token is given to.
+    /// Experts per token.
     pub per_token: usize,
     pub domains: Vec<Domain>,
 }
 
-/// One domain's counts.
+/// Counts of one domain.
 #[derive(Debug)]
 pub struct Domain {
     pub name: String,
     pub tokens: u64,
-    /// Tokens that each expert of each layer was chosen for, `[layers][experts]`.
+    /// Number of tokens for which each expert was chosen, `[layers][experts]`.
     pub layers: Vec<Vec<u64>>,
 }
 
-/// What the choices of a layer tell, with every domain of the same weight.
+/// Statistics of a layer's choices, with equal weight for each domain.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerFigures {
     pub layer: usize,
-    /// Entropy of the chosen expert, in bits.
+    /// Entropy of the chosen expert in bits.
     pub entropy: f64,
-    /// Share of the choices that the busiest tenth of the experts takes.
+    /// Share of the choices of the most used tenth of the experts.
     pub top: f64,
-    /// Mutual information of expert and domain, in bits: how much one choice says about the domain.
+    /// Mutual information of expert and domain in bits: how much a choice reveals about the domain.
     pub information: f64,
 }
 
 impl Domains {
-    /// Adds what was counted between two readings of the model's counts.
+    /// Adds the difference of two readings of the model's counts.
     pub fn add(&mut self, name: &str, tokens: u64, before: &ExpertUsage, after: &ExpertUsage) {
         (self.experts, self.per_token) = (after.experts(), after.per_token);
         let i = self.domains.iter().position(|d| d.name == name).unwrap_or_else(|| {
@@ -51,7 +51,7 @@ impl Domains {
         }
     }
 
-    /// Figures of each layer that any token went through.
+    /// Statistics of each layer with any tokens.
     pub fn layers(&self) -> impl Iterator<Item = LayerFigures> {
         let n = self.domains.first().map_or(0, |d| d.layers.len());
         (0..n).filter_map(|layer| self.figures(layer))
@@ -73,13 +73,13 @@ impl Domains {
     }
 }
 
-/// Shares of a layer's choices; `None` before any.
+/// Shares of a layer's choices; `None` without any.
 pub fn shares(counts: &[u64]) -> Option<Vec<f64>> {
     let all: u64 = counts.iter().sum();
     (all > 0).then(|| counts.iter().map(|&n| n as f64 / all as f64).collect())
 }
 
-/// Shannon's entropy in bits.
+/// Shannon entropy in bits.
 fn bits(shares: &[f64]) -> f64 {
     shares.iter().filter(|&&p| p > 0.0).map(|p| -p * p.log2()).sum()
 }

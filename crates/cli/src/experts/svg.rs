@@ -1,23 +1,23 @@
-//! A heat map for each domain: a row for each layer, a column for each expert. Drawn by `octet experts --svg`.
+//! Heat maps as SVG, one per domain: a row per layer, a column per expert. Used by `octet experts --svg`.
 
 use std::fmt::Write;
 
 use super::domains::{Domain, Domains, shares};
 
-/// Width of a map, in units of the picture.
+/// Width of a map.
 const WIDTH: usize = 1024;
-/// Height of a layer's row.
+/// Height of a row.
 const ROW: usize = 10;
 const MARGIN: usize = 40;
-/// Space above a map, for its title.
+/// Space above a map for its title.
 const TITLE: usize = 28;
-/// Colours from never to often. A cell's colour says how many times its even share an expert got.
+/// Colours from never to often: an expert's share relative to uniform usage.
 const COLOURS: [&str; 8] =
     ["#f4f4f8", "#dcdff0", "#b8c4e6", "#8fa8da", "#6488c8", "#3f68b0", "#264a90", "#122c66"];
-/// Times the even share from which on the darkest colour is used.
+/// Ratio to uniform usage from which the darkest colour is used.
 const MOST: f64 = 4.0;
 
-/// The whole picture, as SVG.
+/// The whole SVG.
 pub fn draw(model: &str, d: &Domains) -> String {
     let layers = d.domains.first().map_or(0, |x| x.layers.len());
     let each = TITLE + layers * ROW;
@@ -40,7 +40,7 @@ fn map(out: &mut String, domain: &Domain, top: usize, experts: usize) {
     let title = format!("{}: {} tokens", domain.name, domain.tokens);
     let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"{}\">{}</text>", top + 20, escape(&title));
     let width = WIDTH as f64 / experts.max(1) as f64;
-    // One path for each colour: a picture of ten thousand cells stays small.
+    // One path per colour keeps a picture of ten thousand cells small.
     let mut paths = vec![String::new(); COLOURS.len()];
     for (layer, counts) in domain.layers.iter().enumerate() {
         let y = top + TITLE + layer * ROW;
@@ -63,7 +63,7 @@ fn map(out: &mut String, domain: &Domain, top: usize, experts: usize) {
     }
 }
 
-/// Index of the colour for a share that is `times` the even one.
+/// Index of the colour for a share of `times` the uniform one.
 fn level(times: f64) -> usize {
     let last = COLOURS.len() - 1;
     ((times / MOST * last as f64).round() as usize).min(last)

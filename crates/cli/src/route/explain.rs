@@ -13,10 +13,10 @@ use octet_serve::{App, Options};
 use crate::serve::{ServeArgs, routes};
 use crate::settings::Settings;
 
-/// A deployment that is only talked about.
+/// A deployment that is never contacted.
 pub struct Planned(String);
 
-/// It says nothing.
+/// An answer that never exists.
 pub enum Nothing {}
 
 impl Events for Nothing {
@@ -37,7 +37,7 @@ impl Target for Planned {
     }
 }
 
-/// Reads a request in whichever dialect it is.
+/// Parses a request in any dialect.
 fn request(body: &[u8]) -> anyhow::Result<GenerateRequest> {
     let as_chat = match openai::chat::parse(body) {
         Ok(request) => return Ok(request),
@@ -57,7 +57,7 @@ fn headers(given: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     given.iter().map(split).collect()
 }
 
-/// A router of `config` whose deployments are only talked about.
+/// A router for `config` whose deployments are never contacted.
 pub fn planned(config: &Config) -> anyhow::Result<Arc<Router<Planned>>> {
     let router = Router::new(config, fastrand_seed(), |d| {
         Ok(Planned(match &d.target {
@@ -69,17 +69,17 @@ pub fn planned(config: &Config) -> anyhow::Result<Arc<Router<Planned>>> {
     Ok(Arc::new(router))
 }
 
-/// What is to be explained.
+/// What to explain.
 pub struct Explained<'a> {
     /// The request's file.
     pub request: &'a Path,
-    /// The router's file.
+    /// The router's configuration.
     pub config: &'a Path,
     /// Headers of the request.
     pub headers: &'a [String],
-    /// The request is sent, and its answer read.
+    /// Send the request, and read its answer.
     pub send: bool,
-    /// As JSON.
+    /// Print JSON.
     pub json: bool,
 }
 
@@ -120,7 +120,7 @@ fn sent(call: Call, config: Config, file: &Path, settings: &Settings) -> anyhow:
     })
 }
 
-/// Who would be asked.
+/// The deployment that would answer.
 fn chosen(route: &Route) -> Option<&str> {
     route.steps.iter().rev().find_map(|step| match step {
         Step::Chose { deployment, .. } => Some(deployment.as_str()),
@@ -128,7 +128,7 @@ fn chosen(route: &Route) -> Option<&str> {
     })
 }
 
-/// Why nobody would be.
+/// Why there is none.
 fn nobody<T: Target>(route: &Route, table: &Table<T>) -> String {
     let asked = printable(&route.asked);
     if route.steps.iter().any(|s| matches!(s, Step::Resolved { .. } | Step::Fallback { .. })) {
@@ -140,13 +140,13 @@ fn nobody<T: Target>(route: &Route, table: &Table<T>) -> String {
     }
 }
 
-/// Chance is another one each time, as it is when requests come.
+/// A new seed each time, as in the server.
 fn fastrand_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::from(now.subsec_nanos()) ^ now.as_secs().rotate_left(32)
 }
 
-/// A line for each decision.
+/// One line per decision.
 fn text(route: &Route) -> String {
     let mut out = format!("{}\n", printable(&route.asked));
     for step in &route.steps {

@@ -1,4 +1,4 @@
-//! `octet route`: where a request would go, and what a cascade's threshold would do.
+//! `octet route`: explains routing decisions, and calibrates cascades.
 
 mod calibrate;
 pub mod explain;
@@ -16,7 +16,7 @@ Examples:
 
 docs/routing.md says what decides.";
 
-/// Looks at the decisions of a router's file: where a request would go, and when a cascade should escalate.
+/// Explains routing decisions: where a request would go, and when a cascade should escalate.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RouteArgs {
@@ -31,21 +31,21 @@ enum Action {
         /// A request as a client sends it: OpenAI's chat or completions, or Anthropic's messages. `-` is standard input.
         #[arg(value_name = "REQUEST.json")]
         request: PathBuf,
-        /// The router's file.
+        /// The router's configuration.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// A header of the request, as rules may look at: 'x-team: a'. May be given several times.
+        /// Header of the request, for rules: 'x-team: a'. May be given several times.
         #[arg(long, value_name = "NAME: VALUE")]
         header: Vec<String>,
-        /// Send the request, to show also what only an answer can tell: failures, and what a cascade measures.
+        /// Send the request, to include what only an answer shows: failures, and a cascade's measurements.
         #[arg(long)]
         send: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Asks the fast and the strong model of a cascade the same questions: says which signal tells right answers from wrong ones, and
-    /// what each threshold would do.
+    /// Sends the same questions to the fast and the strong model of a cascade: reports which signal separates right from wrong
+    /// answers, and what each threshold would do.
     Calibrate(Box<calibrate::CalibrateArgs>),
 }
 

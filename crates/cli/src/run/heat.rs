@@ -1,4 +1,4 @@
-//! `/experts`: a heat map of layers and experts in the characters of a terminal. Called by `run::commands`.
+//! `/experts`: a heat map of layers and experts as terminal text. Called by `run::commands`.
 
 use std::fmt::Write as _;
 
@@ -6,14 +6,14 @@ use octet_engine::experts::{ExpertUsage, LayerUsage};
 
 use super::wrap::Wrap;
 
-/// What a cell can be drawn with.
+/// How cells are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Palette {
-    /// Two layers a line, in the 256 colours of nearly all terminals.
+    /// Two layers per line, in the 256 colours of nearly all terminals.
     Colours,
-    /// Shaded blocks of Unicode.
+    /// Unicode shade characters.
     Blocks,
-    /// Characters that every terminal has.
+    /// ASCII.
     Ascii,
 }
 
@@ -22,12 +22,12 @@ const COLOURS: [u8; 12] = [236, 52, 88, 124, 160, 166, 172, 178, 184, 220, 229, 
 const BLOCKS: [char; 5] = [' ', '░', '▒', '▓', '█'];
 const ASCII: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '#', '@'];
 
-/// Most columns that one expert takes, where there are few.
+/// Maximum columns per expert.
 const CELL_MAX: usize = 3;
-/// Experts that are named.
+/// Number of experts listed by name.
 const NAMED: usize = 5;
 
-/// The map, one layer below the other, in lines of at most `columns` columns. Each layer's busiest expert is brightest.
+/// The map, one layer per row, in lines of at most `columns` columns. Each layer's most used expert is brightest.
 pub fn draw(usage: &ExpertUsage, palette: Palette, columns: usize) -> String {
     let label = usage.layers.iter().map(|l| l.layer.to_string().len()).max().unwrap_or(1);
     let room = columns.saturating_sub(label + 2).max(1);
@@ -64,20 +64,20 @@ pub fn draw(usage: &ExpertUsage, palette: Palette, columns: usize) -> String {
     out
 }
 
-/// Choices of each group of experts, as a share of the busiest group's.
+/// Choices of each group of experts, relative to the most used group.
 fn shares(layer: &LayerUsage, group: usize) -> Vec<f64> {
     let sums: Vec<u64> = layer.tokens.chunks(group).map(|g| g.iter().sum()).collect();
     let most = sums.iter().copied().max().unwrap_or(0).max(1);
     sums.iter().map(|&n| n as f64 / most as f64).collect()
 }
 
-/// The first level is for nothing at all.
+/// The first level means none.
 fn level<T: Copy>(share: f64, levels: &[T]) -> T {
     let last = levels.len() - 1;
     levels[if share > 0.0 { ((share * last as f64).ceil() as usize).clamp(1, last) } else { 0 }]
 }
 
-/// Tokens, how evenly they were spread, and who had most of them.
+/// Number of tokens, effective number of experts, and the most used experts.
 fn summary(usage: &ExpertUsage) -> String {
     let all = usage.experts() * usage.layers.len();
     let tokens = usage.layers.iter().map(|l| usage.tokens(l)).max().unwrap_or(0);
@@ -99,7 +99,7 @@ fn summary(usage: &ExpertUsage) -> String {
     )
 }
 
-/// What was counted since `before`.
+/// The counts since `before`.
 pub fn since(now: ExpertUsage, before: &ExpertUsage) -> ExpertUsage {
     let layers = now.layers.into_iter().zip(&before.layers).map(|(l, old)| LayerUsage {
         layer: l.layer,

@@ -1,4 +1,4 @@
-//! What a user types: with an editor and history on a terminal, line by line otherwise. Called by `run::chat`.
+//! User input: with line editing and history on a terminal, line by line otherwise. Called by `run::chat`.
 
 use std::io::{BufRead, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use super::commands::NAMES;
 use crate::sampling;
 use crate::stderr::note;
 
-/// Opens and closes a text of several lines.
+/// Begins and ends a multi-line text.
 const QUOTES: &str = "\"\"\"";
 
-/// Most bytes of a text that no terminal limits.
+/// Maximum size of input that is not typed.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// What was typed.
+/// One input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Typed {
-    /// A line, or several.
+    /// One or several lines.
     Text(String),
     /// Ctrl-C.
     Interrupted,
@@ -33,13 +33,13 @@ pub enum Typed {
     End,
 }
 
-/// Where texts come from.
+/// The source of input.
 pub enum Input {
     Editor { editor: Box<Editor<Typing, DefaultHistory>>, history: Option<PathBuf> },
     Lines,
 }
 
-/// Knows when a text is complete, and how commands go on.
+/// Decides when input is complete, and completes commands.
 pub struct Typing(FilenameCompleter);
 
 impl Helper for Typing {}
@@ -80,7 +80,7 @@ impl Completer for Typing {
 }
 
 impl Input {
-    /// An editor on a terminal, with the history of former sessions.
+    /// An editor on a terminal, with the history of earlier sessions.
     pub fn new(history: Option<&Path>) -> anyhow::Result<Self> {
         if !std::io::stdin().is_terminal() {
             return Ok(Self::Lines);
@@ -98,7 +98,7 @@ impl Input {
         Ok(Self::Editor { editor: Box::new(editor), history: kept })
     }
 
-    /// The next text.
+    /// The next input.
     pub fn read(&mut self) -> anyhow::Result<Typed> {
         let Self::Editor { editor, history } = self else { return read_lines() };
         let text = loop {
@@ -118,7 +118,7 @@ impl Input {
     }
 }
 
-/// A line of standard input, or several in quotes.
+/// One line of standard input, or several in quotes.
 fn read_lines() -> anyhow::Result<Typed> {
     let mut text: Option<String> = None;
     loop {
@@ -143,17 +143,17 @@ fn read_lines() -> anyhow::Result<Typed> {
     }
 }
 
-/// One slip must not cost the conversation.
+/// Reports bad input without ending the conversation.
 fn complain() {
     note!("error: that line is not UTF-8; it counts as not typed");
 }
 
-/// True where quotes are open.
+/// Whether quotes are open.
 fn is_open(text: &str) -> bool {
     text.trim_start().strip_prefix(QUOTES).is_some_and(|rest| !rest.trim_end().ends_with(QUOTES))
 }
 
-/// The text in quotes; all of it where there are none.
+/// The text in quotes, or all of it.
 fn without_quotes(text: &str) -> String {
     match text.trim_start().strip_prefix(QUOTES) {
         None => text.to_string(),

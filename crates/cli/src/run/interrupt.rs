@@ -1,4 +1,4 @@
-//! Ctrl-C: stops the answer that is being given; the program only where there is none. Called by `run`.
+//! Ctrl-C: stops the current answer, or the program if there is none. Called by `run`.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ const IDLE: u8 = 0;
 const ANSWERING: u8 = 1;
 const STOP: u8 = 2;
 
-/// What a shell reports of a program that Ctrl-C ended: 128 + SIGINT.
+/// The exit code after Ctrl-C: 128 + SIGINT.
 pub const EXIT_CODE: u8 = 130;
 
 /// Whether Ctrl-C was pressed during the answer.
@@ -16,8 +16,8 @@ pub const EXIT_CODE: u8 = 130;
 pub struct Interrupt(Arc<AtomicU8>);
 
 impl Interrupt {
-    /// Takes Ctrl-C over for the whole program. A second one during the same answer ends the program unless `patient`:
-    /// a chat must not be lost to a nervous finger.
+    /// Handles Ctrl-C for the whole program. A second one during the same answer ends the program unless `patient`: a chat must not be
+    /// lost by accident.
     pub fn install(patient: bool) -> anyhow::Result<Self> {
         let state = Arc::new(AtomicU8::new(IDLE));
         let seen = Arc::clone(&state);
@@ -30,12 +30,12 @@ impl Interrupt {
         Ok(Self(state))
     }
 
-    /// An answer begins.
+    /// Starts an answer.
     pub fn begin(&self) {
         self.0.store(ANSWERING, Ordering::SeqCst);
     }
 
-    /// The answer is over. True where it was stopped.
+    /// Ends an answer. True if it was stopped.
     pub fn end(&self) -> bool {
         self.0.swap(IDLE, Ordering::SeqCst) == STOP
     }

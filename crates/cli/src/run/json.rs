@@ -1,4 +1,4 @@
-//! An answer as JSON, in the words of OpenAI's and llama.cpp's servers. Called by `run`.
+//! Prints an answer as JSON, with OpenAI's and llama.cpp's field names. Called by `run`.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::session::{Reply, Session};
 use crate::tokenize::text_of;
 
-/// Prints an answer with what it cost; its reasoning only where that is to be `shown`.
+/// Prints an answer with its statistics; includes its reasoning if `shown`.
 pub fn write(session: &Session, reply: &Reply, shown: bool) -> anyhow::Result<()> {
     let a = &reply.answer;
     let tokenizer = session.engine.tokenizer();
@@ -44,7 +44,7 @@ pub fn write(session: &Session, reply: &Reply, shown: bool) -> anyhow::Result<()
             "prompt_per_second": rate(prompt_n, a.prompt_time),
             "predicted_n": predicted_n,
             "predicted_ms": ms(a.generate_time),
-            // The first one comes with the prompt.
+            // The first token comes with the prompt.
             "predicted_per_second": rate(predicted_n.saturating_sub(1), a.generate_time),
         },
     });
@@ -62,7 +62,7 @@ fn ms(t: Duration) -> f64 {
     t.as_secs_f64() * 1e3
 }
 
-/// `null` where there is nothing to divide.
+/// `null` if the time is 0.
 fn rate(n: usize, t: Duration) -> Option<f64> {
     (n > 0 && !t.is_zero()).then(|| n as f64 / t.as_secs_f64())
 }

@@ -1,5 +1,5 @@
-//! Light Markdown on a terminal: headings, bold, code and lists, styled and wrapped while the text comes. Called by `run::print`.
-//! Our own: libraries render whole documents, and here each piece is written when it comes and cannot be taken back.
+//! Simple Markdown on a terminal: headings, bold, code and lists, styled and wrapped while the text is streamed. Called by
+//! `run::print`. Not a library: those render whole documents, and here each piece is written when it arrives and cannot be changed.
 
 use super::wrap::Wrap;
 
@@ -10,45 +10,45 @@ const CODE_END: &str = "\x1b[39m";
 const DIM: &str = "\x1b[2m";
 const DIM_END: &str = "\x1b[22m";
 
-/// What a line is, as far as is known.
+/// The kind of the current line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Line {
-    /// Its first characters do not tell yet. They are held back.
+    /// Undecided; its first characters are held back.
     Start(String),
     Text,
     Heading,
-    /// A table, code, or what begins and ends code: as it is, to be copied. The style that ends with the line.
+    /// A table, code, or a code fence: not wrapped, to be copied. With the style that ends with the line.
     Verbatim(&'static str),
 }
 
-/// What the first characters of a line begin.
+/// What a line begins with.
 #[derive(Debug, PartialEq, Eq)]
 enum Begin {
     Text,
     Heading,
-    /// The columns of the marker with the spaces around it.
+    /// Width of the list marker with spaces around it.
     Item(usize),
     Table,
     Code,
-    /// Opens or closes code; its character.
+    /// Opens or closes a code block; the fence character.
     Fence(char),
 }
 
-/// An answer on its way to a terminal.
+/// Text being formatted.
 #[derive(Debug)]
 pub struct Markdown {
-    /// Whether markers become styles. Without, the text stays as it is, and only its lines are wrapped.
+    /// Apply styles. Otherwise the text is only wrapped.
     styled: bool,
     wrap: Wrap,
     line: Line,
-    /// The character of the fence that is open.
+    /// The character of the open fence.
     fence: Option<char>,
     bold: bool,
-    /// Backticks that opened code within a line; 0 outside.
+    /// Number of backticks of an open code span; 0 outside.
     code: usize,
-    /// Markers whose meaning the next character decides, and how many.
+    /// A run of markers whose meaning depends on the next character, and its length.
     run: (char, usize),
-    /// The character before.
+    /// The previous character.
     last: char,
 }
 
@@ -66,7 +66,7 @@ impl Markdown {
         }
     }
 
-    /// What can be written now, on a terminal of `columns`.
+    /// Adds text; returns what can be written, on a terminal of `columns`.
     pub fn push(&mut self, text: &str, columns: usize) -> String {
         let mut out = String::with_capacity(text.len());
         for c in text.chars() {
@@ -89,7 +89,7 @@ impl Markdown {
         out
     }
 
-    /// What was held back; the text is over.
+    /// Returns the held-back rest at the end.
     pub fn finish(mut self, columns: usize) -> String {
         let mut out = String::new();
         self.close(columns, &mut out);
@@ -97,7 +97,7 @@ impl Markdown {
         out
     }
 
-    /// The first characters of a line that has turned out to be of this kind.
+    /// Processes the first characters of a line once its kind is known.
     fn begin(&mut self, begin: Begin, head: &str, columns: usize, out: &mut String) {
         self.line = match begin {
             Begin::Text => {
@@ -137,7 +137,7 @@ impl Markdown {
         }
     }
 
-    /// A character of a line of text.
+    /// Processes a character of a text line.
     fn inline(&mut self, c: char, columns: usize, out: &mut String) {
         if self.run.0 != c {
             self.decide(c, columns, out);
@@ -150,7 +150,7 @@ impl Markdown {
         self.last = c;
     }
 
-    /// What the markers before `next` mean: as CommonMark has it, but that what is open is taken to be closed later.
+    /// Decides the meaning of the markers before `next`: as in CommonMark, except that opened markers are assumed to be closed later.
     fn decide(&mut self, next: char, columns: usize, out: &mut String) {
         let (mark, n) = std::mem::replace(&mut self.run, (' ', 0));
         match mark {
@@ -172,7 +172,7 @@ impl Markdown {
                     return self.wrap.style(BOLD);
                 }
             }
-            // a heading is bold as it is
+            // A heading is bold anyway.
             '*' if self.line == Line::Heading && n == 2 => return,
             _ => {}
         }
@@ -182,12 +182,12 @@ impl Markdown {
         }
     }
 
-    /// Ends everything that a line can have opened.
+    /// Ends all styles of a line.
     fn close(&mut self, columns: usize, out: &mut String) {
         if let Line::Start(head) = &mut self.line {
             let head = std::mem::take(head);
             self.line = Line::Text;
-            // too short to be anything but text
+            // Too short to be anything but text.
             head.chars().for_each(|c| self.wrap.push(c, columns, out));
         }
         self.decide(' ', columns, out);
@@ -211,7 +211,7 @@ impl Markdown {
     }
 }
 
-/// What a line begins with these characters, once they say; `fence` is open.
+/// What a line begins with, if decided; `fence` is the open fence.
 fn begin(head: &str, fence: Option<char>) -> Option<Begin> {
     let text = head.trim_start_matches([' ', '\t']);
     let indent = head.len() - text.len();

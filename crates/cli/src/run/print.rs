@@ -1,4 +1,4 @@
-//! Writes an answer to standard output while it comes. Called by `run` and `run::chat`.
+//! Writes an answer to standard output while it is generated. Called by `run` and `run::chat`.
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -6,41 +6,41 @@ use std::ops::ControlFlow;
 use super::interrupt::Interrupt;
 use super::markdown::Markdown;
 
-/// What a piece of text is.
+/// The kind of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// What the model thinks.
+    /// Reasoning.
     Reasoning,
     /// The answer.
     Content,
 }
 
-/// Where reasoning goes.
+/// How to show reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reasoning {
-    /// To standard output in dim letters, before the answer: on a terminal.
+    /// Dimmed on standard output before the answer, on a terminal.
     Dim,
-    /// To standard error: standard output is a file or a pipe, which gets the answer alone.
+    /// On standard error: standard output is a file or a pipe, which gets only the answer.
     Stderr,
-    /// Nowhere.
+    /// Not at all.
     Hidden,
 }
 
-/// Columns of the terminal as it is now.
+/// The terminal's current width in columns.
 fn columns() -> usize {
     usize::from(console::Term::stdout().size().1).max(COLUMNS_MIN)
 }
 
-/// In a narrower terminal words break.
+/// In a narrower terminal words are split.
 const COLUMNS_MIN: usize = 10;
 
-/// One answer on its way out.
+/// An answer being written.
 pub struct Printer<'a> {
     reasoning: Reasoning,
     interrupt: &'a Interrupt,
     last: Option<Kind>,
     ends_line: bool,
-    /// On a terminal: the part of the answer that is being written.
+    /// On a terminal: formats the current part of the answer.
     markdown: Option<Markdown>,
     error: Option<io::Error>,
 }
@@ -51,7 +51,7 @@ impl<'a> Printer<'a> {
         Self { reasoning, interrupt, last: None, ends_line: true, markdown, error: None }
     }
 
-    /// Writes a piece; breaks where Ctrl-C was pressed or nobody reads any more.
+    /// Writes a piece; breaks if Ctrl-C was pressed or the output was closed.
     pub fn piece(&mut self, kind: Kind, text: &str) -> ControlFlow<()> {
         if let Err(e) = self.write(kind, text) {
             self.error = Some(e);
@@ -66,7 +66,7 @@ impl<'a> Printer<'a> {
         }
         if self.last != Some(kind) {
             self.flush()?;
-            // What the model thinks is dim, and stays as it is.
+            // Reasoning is dimmed, and not formatted.
             let styled = kind == Kind::Content && console::colors_enabled();
             self.markdown = self.markdown.is_some().then(|| Markdown::new(styled));
         }
@@ -94,7 +94,7 @@ impl<'a> Printer<'a> {
             return Ok(());
         }
         if kind == Kind::Reasoning && self.reasoning == Reasoning::Stderr {
-            // Who closed standard error still wants the answer.
+            // If standard error is closed, the answer continues.
             let _ = write!(io::stderr(), "{}", console::style(text).for_stderr().dim());
             return Ok(());
         }
@@ -107,14 +107,14 @@ impl<'a> Printer<'a> {
         out.flush()
     }
 
-    /// Writes what was held back; what follows begins anew.
+    /// Writes held-back text, and resets the formatting.
     fn flush(&mut self) -> io::Result<()> {
         let Some(markdown) = &mut self.markdown else { return Ok(()) };
         let text = std::mem::replace(markdown, Markdown::new(false)).finish(columns());
         self.put(self.last.unwrap_or(Kind::Content), &text)
     }
 
-    /// The answer is over.
+    /// Ends the answer.
     pub fn end(mut self) -> io::Result<()> {
         if let Some(e) = self.error {
             return Err(e);

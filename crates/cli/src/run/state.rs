@@ -1,4 +1,4 @@
-//! What a chat holds between two lines that are typed. Changed by `run::chat` and `run::commands`.
+//! The state of a chat between inputs. Changed by `run::chat` and `run::commands`.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::session::Session;
 
-/// A conversation at work.
+/// A running chat.
 pub struct Chat {
     pub session: Session,
-    /// What the model was called.
+    /// The model's name.
     pub model: String,
-    /// Settings of sampling that were changed, in this order: another model gets them too.
+    /// Changed sampling settings in order: they are applied to another model, too.
     pub changed: Vec<(String, String)>,
     pub last: Option<Last>,
     pub answers: Answers,
@@ -22,35 +22,35 @@ pub struct Chat {
 
 /// The last answer.
 pub struct Last {
-    /// What it cost.
+    /// Its statistics.
     pub summary: String,
-    /// Tokens of the context that it and its prompt took.
+    /// Context tokens of its prompt and itself.
     pub context: usize,
-    /// Where its tokens went, those of its prompt included.
+    /// Expert usage of its tokens, prompt included.
     pub experts: Option<ExpertUsage>,
 }
 
-/// All answers of the model that is loaded.
+/// All answers of the loaded model.
 #[derive(Default)]
 pub struct Answers {
     pub number: usize,
     pub tokens: usize,
-    /// Tokens after each answer's first, and the time that they took.
+    /// Tokens after each answer's first, and their time.
     pub after_first: usize,
     pub time: Duration,
-    /// From each question to the first token.
+    /// Time from each question to the first token.
     pub prompt_time: Duration,
 }
 
-/// What follows a command.
+/// What happens after a command.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Stay,
-    /// `before` are the messages to go back to where that fails.
+    /// `before` are the messages to restore if that fails.
     Answer {
         before: Vec<Value>,
     },
-    /// Another model.
+    /// Change the model.
     Model(String),
     Leave,
 }

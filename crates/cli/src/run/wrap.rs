@@ -1,24 +1,24 @@
-//! Breaks lines between words where the terminal would break them within one. Called by `run::markdown`.
+//! Wraps lines at words, where a terminal would split them. Called by `run::markdown`.
 
 use unicode_width::UnicodeWidthChar;
 
-/// A text on its way to a terminal. The word that it ends with is held back until it is whole.
+/// Text being wrapped. Its last word is held back until it is complete.
 #[derive(Debug, Default)]
 pub struct Wrap {
-    /// Lines stay as they are: code and tables, to be copied.
+    /// Do not wrap: code and tables, to be copied.
     pub verbatim: bool,
-    /// Columns in front of a line that was broken.
+    /// Indentation of wrapped lines.
     pub indent: usize,
-    /// Columns of what was given out of the line.
+    /// Columns written of the current line.
     column: usize,
     word: String,
     word_columns: usize,
-    /// A part of this word is out, for it is longer than a line: the terminal breaks it.
+    /// A part of this word is written, as it is longer than a line: the terminal splits it.
     is_long: bool,
 }
 
 impl Wrap {
-    /// Takes a character, on a terminal of `columns`, and writes what is certain.
+    /// Adds a character, on a terminal of `columns`; writes what is complete.
     pub fn push(&mut self, c: char, columns: usize, out: &mut String) {
         if c == '\n' {
             self.flush(columns, out);
@@ -37,7 +37,7 @@ impl Wrap {
                 self.put(c, width, out);
             }
         } else if width == 2 {
-            // Scripts of wide characters break anywhere.
+            // Scripts of wide characters may be split anywhere.
             self.flush(columns, out);
             self.break_before(2, columns, out);
             self.put(c, width, out);
@@ -51,18 +51,18 @@ impl Wrap {
         }
     }
 
-    /// Takes a control sequence, which has no width.
+    /// Adds a control sequence, which has no width.
     pub fn style(&mut self, code: &str) {
         self.word.push_str(code);
     }
 
-    /// Writes what was held back.
+    /// Writes held-back text.
     pub fn flush(&mut self, columns: usize, out: &mut String) {
         if self.word.is_empty() {
             self.is_long = false;
             return;
         }
-        // A word that is longer than a line is broken by the terminal wherever it begins.
+        // A word longer than a line is split by the terminal, wherever it begins.
         if self.word_columns < columns && !self.is_long {
             self.break_before(self.word_columns, columns, out);
         }

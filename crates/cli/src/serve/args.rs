@@ -1,4 +1,4 @@
-//! The flags of `octet serve`, each with a mirror in the environment.
+//! The flags of `octet serve`, each with an environment variable.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -16,30 +16,31 @@ use crate::numbers::{from_minus_one_u32, port, positive, whole};
 use crate::sampling::SamplerArgs;
 use crate::settings::empty_mirror;
 
-/// What is served to whom, and how.
+/// The server's settings.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Address to listen on. 0.0.0.0 listens on all interfaces: give an --api-key then.
+    /// Address to listen on. 0.0.0.0 listens on all interfaces: set an --api-key then.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host, help_heading = "Server")]
     pub host: IpAddr,
     /// Port to listen on; 0 picks a free port.
     #[arg(long, value_name = "N", default_value_t = 8080, value_parser = port, help_heading = "Server")]
     pub port: u16,
-    /// A key that clients must send; may be given several times. Other users of this machine see flags: prefer
-    /// --api-key-file or OCTET_API_KEY.
+    /// API key that clients must send; may be given several times. Other users of this machine can see flags: prefer --api-key-file or
+    /// OCTET_API_KEY.
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     api_key: Vec<String>,
-    /// A file with such keys, one a line.
+    /// File with API keys, one per line.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
-    /// Let web pages of this origin (scheme, host and port) use the server; * is all. May be given several times.
+    /// Allow web pages of this origin (scheme, host and port) to use the server; * allows all. May be given several times.
     #[arg(long, value_name = "ORIGIN", value_parser = origin, help_heading = "Server")]
     pub cors_origin: Vec<String>,
-    /// Let the chat page at / call this other server (scheme, host and port): HTTP tools and MCP servers of its user. May be given several times.
-    /// Default: it calls this server only.
+    /// Allow the chat page at / to call this other server (scheme, host and port): HTTP tools and MCP servers of its user. May be
+    /// given several times. Default: none.
     #[arg(long, value_name = "ORIGIN", value_parser = page_origin, help_heading = "Server")]
     pub page_connect: Vec<String>,
-    /// Refuse fields of requests that are unknown or have no effect. Default: accept them, and name them in the header x-octet-warning and in the log.
+    /// Refuse requests with fields that are unknown or have no effect. Default: accept them, and name them in the header
+    /// x-octet-warning and in the log.
     #[arg(long, help_heading = "Server")]
     pub strict: bool,
     /// Maximum time of a request in seconds; 0 is no limit.
@@ -52,8 +53,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "N", default_value = "1024", value_parser = positive, help_heading = "Server")]
     pub max_connections: usize,
 
-    /// Name of the (first) model in requests; more names after commas. A name may have stars: 'claude-*' matches all names that begin
-    /// with claude-. Default: the MODEL argument.
+    /// Name of the (first) model in requests; more names after commas. A name may be a pattern: 'claude-*' matches all names that
+    /// begin with claude-. Default: the MODEL argument.
     #[arg(
         long,
         visible_alias = "served-model-name",
@@ -62,7 +63,7 @@ pub struct ServerArgs {
         help_heading = "Models"
     )]
     pub alias: Vec<String>,
-    /// Unload a model that nobody has used for this time: 5m, 1h30m, 90 (seconds); -1 is never.
+    /// Unload a model after this time without requests: 5m, 1h30m, 90 (seconds); -1 is never.
     #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive, help_heading = "Models")]
     pub keep_alive: KeepAlive,
     /// Maximum memory of all models together: 24GiB. Default: the free memory.
@@ -78,41 +79,39 @@ pub struct ServerArgs {
     /// Maximum queued requests; more are refused with 429.
     #[arg(long, value_name = "N", default_value = "128", value_parser = positive, help_heading = "Requests")]
     pub max_queue: usize,
-    /// Tokens that the KV cache holds, of all requests and of what is kept for later ones. Default: enough for
-    /// four full contexts, less where memory is short.
+    /// Number of tokens in the KV cache, for running requests and cached prefixes. Default: four full contexts, less if memory is
+    /// short.
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Cache")]
     pub kv_tokens: Option<usize>,
-    /// Memory for snapshots of recurrent states: 2GiB; a plain number counts MiB. Default: 2 GiB, less where memory
-    /// is short.
+    /// Memory for snapshots of recurrent states: 2GiB; a plain number is in MiB. Default: 2 GiB, less if memory is short.
     #[arg(long, value_name = "SIZE", value_parser = mebibytes, help_heading = "Cache")]
     pub cache_ram: Option<u64>,
-    /// Keep the cache in this folder too: it survives a restart, and holds what memory has no room for.
+    /// Also keep the prefix cache in this folder: it survives a restart, and may be larger than memory.
     #[arg(long, alias = "slot-save-path", value_name = "DIR", help_heading = "Cache")]
     pub cache_disk: Option<PathBuf>,
-    /// Maximum size of the files in it.
+    /// Maximum size of the cache folder.
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = some, help_heading = "Cache")]
     pub cache_disk_size: u64,
 
-    /// Where reasoning goes: to a field of its own (deepseek), nowhere (hidden), or it stays in the answer (none).
+    /// Where to return reasoning: in a separate field (deepseek), not at all (hidden), or in the answer's text (none).
     #[arg(long, value_name = "FORMAT", default_value = "deepseek", value_parser = reasoning, help_heading = "Answers")]
     pub reasoning_format: ReasoningFormat,
-    /// How the models write tool calls: qwen3_coder, hermes, openai, none. Default: as their templates say.
+    /// Syntax of tool calls: qwen3_coder, hermes, openai, none. Default: derived from the model's template.
     #[arg(long, value_name = "NAME", value_parser = tools, help_heading = "Answers")]
     pub tool_call_parser: Option<ToolSyntax>,
-    /// A Jinja chat template instead of the (first) model's own.
+    /// Jinja chat template instead of the (first) model's own.
     #[arg(long, value_name = "FILE", help_heading = "Answers")]
     pub chat_template: Option<PathBuf>,
-    /// Variables of the chat template where a request does not set them, as a JSON object: '{"enable_thinking": false}'.
+    /// Default variables of the chat template, as a JSON object: '{"enable_thinking": false}'.
     #[arg(long, alias = "default-chat-template-kwargs", value_name = "JSON", value_parser = object, help_heading = "Answers")]
     chat_template_kwargs: Option<Map<String, Value>>,
-    /// How the states of a text's tokens become its embedding: mean, cls (the first token's) or last. Default: what the model's
-    /// file says, else mean.
+    /// Pooling of embeddings: mean, cls (the first token) or last. Default: the model's own, else mean.
     #[arg(long, value_name = "KIND", value_parser = pooling, help_heading = "Answers")]
     pub pooling: Option<Pooling>,
-    /// For requests that set nothing.
+    /// Defaults for requests.
     #[command(flatten, next_help_heading = "Sampling defaults (for requests that set nothing)")]
     pub sampling: SamplerArgs,
-    /// Maximum number of generated tokens; -1 is as many as the context holds.
+    /// Maximum number of generated tokens; -1 is up to the context's end.
     #[arg(short = 'n', long, alias = "n-predict", value_name = "N", allow_negative_numbers = true,
           value_parser = from_minus_one_u32,
           help_heading = "Sampling defaults (for requests that set nothing)")]
@@ -120,16 +119,16 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// Longest answer of requests that set none.
+    /// Default maximum length of answers.
     pub fn predict(&self) -> Option<u32> {
         self.predict.and_then(|n| u32::try_from(n).ok())
     }
 
-    /// The keys of the flags and of the file.
+    /// The keys of flags and file.
     pub fn keys(&self) -> anyhow::Result<Keys> {
         let wrong = |what: String| Err(Usage(what).into());
         let mut keys = self.api_key.clone();
-        // An unset variable in a shell must not open the server to everybody.
+        // An unset shell variable must not disable authentication.
         let given = [("api-key", !keys.is_empty()), ("api-key-file", self.api_key_file.is_some())];
         for (flag, given) in given {
             if !given && let Some(name) = empty_mirror(flag) {
@@ -160,17 +159,17 @@ impl ServerArgs {
         Ok(Keys::new(keys))
     }
 
-    /// The source of the template that is to be used.
+    /// The source of the template from the flags.
     pub fn template(&self) -> anyhow::Result<Option<String>> {
         self.chat_template.as_deref().map(read).transpose()
     }
 
-    /// The template's variables.
+    /// The template's default variables.
     pub fn template_kwargs(&self) -> Map<String, Value> {
         self.chat_template_kwargs.clone().unwrap_or_default()
     }
 
-    /// Longest time of a request.
+    /// Maximum time of a request.
     pub fn timeout(&self) -> Option<Duration> {
         (self.timeout > 0).then(|| Duration::from_secs(self.timeout))
     }
@@ -193,7 +192,7 @@ fn pooling(name: &str) -> Result<Pooling, String> {
     }
 }
 
-/// `32MiB`, `500K`, `1.5G`, or bytes. Units are of 1024.
+/// `32MiB`, `500K`, `1.5G`, or bytes. Units are powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u32); 5] = [("", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40)];
     let wrong = || format!("expected a size like 24GiB or 500M, got '{text}'");
@@ -204,11 +203,11 @@ fn size(text: &str) -> Result<u64, String> {
     let unit = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
     let (_, bits) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
     let bytes = number * (1u64 << bits) as f64;
-    // More than any machine has; below, f64 counts exactly enough.
+    // Above any machine's memory; below, f64 is exact enough.
     if bytes < (1u64 << 50) as f64 { Ok(bytes as u64) } else { Err(wrong()) }
 }
 
-/// A size above nothing.
+/// A nonzero size.
 fn some(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err("must be more than 0".into()),
@@ -216,7 +215,7 @@ fn some(text: &str) -> Result<u64, String> {
     }
 }
 
-/// An address to listen at, or `localhost`.
+/// An address to listen on, or `localhost`.
 fn host(text: &str) -> Result<IpAddr, String> {
     if text == "localhost" {
         return Ok(Ipv4Addr::LOCALHOST.into());
@@ -226,7 +225,8 @@ fn host(text: &str) -> Result<IpAddr, String> {
     })
 }
 
-/// `https://chat.example.com`, `http://box.lan:3000`, `vscode-webview://id`, or `*`: as browsers send it, or it would never match.
+/// `https://chat.example.com`, `http://box.lan:3000`, `vscode-webview://id`, or `*`: exactly as browsers send it, or it would never
+/// match.
 fn origin(text: &str) -> Result<String, String> {
     let wrong = || {
         format!(
@@ -239,7 +239,7 @@ fn origin(text: &str) -> Result<String, String> {
     let (scheme, host) = text.split_once("://").ok_or_else(wrong)?;
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_lowercase())
         && scheme.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b));
-    // Lower case, no path, no user, no spaces; names of other scripts come as punycode.
+    // Lower case, no path, user or spaces; international names are in punycode.
     let is_host = !host.is_empty()
         && host.bytes().all(|b| b.is_ascii_graphic() && !b.is_ascii_uppercase() && !b"/?#@,\"'".contains(&b));
     let default_port =
@@ -247,7 +247,7 @@ fn origin(text: &str) -> Result<String, String> {
     if is_scheme && is_host && !default_port { Ok(text.into()) } else { Err(wrong()) }
 }
 
-/// An origin that a Content-Security-Policy may name.
+/// An origin that a Content-Security-Policy may contain.
 fn page_origin(text: &str) -> Result<String, String> {
     let is_http = text.starts_with("http://") || text.starts_with("https://");
     if is_http && !text.contains([';', '*']) {
@@ -261,11 +261,11 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     if text.bytes().all(|b| b.is_ascii_digit()) { size(&format!("{text}M")) } else { size(text) }
 }
 
-/// How long a model stays; a type of its own, for clap takes an `Option` for a flag that may be missing.
+/// A model's keep-alive; a separate type, as clap treats an `Option` as a flag that may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive(pub Option<Duration>);
 
-/// `5m`, `1h30m`, seconds; below zero is forever.
+/// `5m`, `1h30m`, seconds; negative is forever.
 fn keep_alive(text: &str) -> Result<KeepAlive, String> {
     let wrong = || format!("expected a time like 5m, 1h30m, 90 (seconds) or -1 (never), got '{text}'");
     if text.starts_with('-') || text == "never" {

@@ -1,4 +1,4 @@
-//! One endpoint of OpenAI's kind: its models, and one measured request. Used by `load`.
+//! A client of an OpenAI-compatible endpoint: its models, and one measured request. Used by `load`.
 
 use std::error::Error;
 use std::io;
@@ -23,34 +23,34 @@ use url::Url;
 use super::stream::{Failure, Reader, Sample, error_message, line};
 use crate::Usage;
 
-/// So much is read of a body that is no stream.
+/// Maximum number of bytes read of a body that is not a stream.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// So long an endpoint has to close a stream that is over, for its connection to be used again.
+/// Maximum time to wait for the end of a finished stream, so that its connection can be reused.
 const CLOSING: Duration = Duration::from_millis(100);
 
-/// How long to wait.
+/// Timeouts.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For a connection.
+    /// To connect.
     pub connect: Duration,
-    /// For an answer's end.
+    /// To the end of an answer.
     pub request: Duration,
 }
 
-/// An endpoint that is measured.
+/// An endpoint to measure.
 pub struct Endpoint {
-    /// The address of its API, up to `/v1`.
+    /// The URL of its API, up to `/v1`.
     pub url: Url,
-    /// The model that is asked for.
+    /// The model to request.
     pub model: String,
-    /// Follows no redirect, and knows no proxy: the key is for this endpoint, and it is what is measured.
+    /// Follows no redirects and uses no proxy: the key is for this endpoint only, and it is what is measured.
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     key: Option<HeaderValue>,
     timeouts: Timeouts,
 }
 
 impl Endpoint {
-    /// Without a `model`, the first one that the endpoint lists.
+    /// Without a `model`, uses the first one that the endpoint lists.
     pub async fn new(
         url: Url,
         model: Option<String>,
@@ -102,7 +102,7 @@ impl Endpoint {
         Ok(name.with_context(|| format!("{url} lists no model; {advice}"))?.to_string())
     }
 
-    /// Asks for an answer with this JSON and reads it to its end.
+    /// Sends this JSON and reads the answer to its end.
     pub async fn request(self: Arc<Self>, json: String) -> Result<Sample, Failure> {
         let answer = tokio::time::timeout(self.timeouts.request, self.stream(json)).await;
         answer.unwrap_or_else(|_| Err(self.too_late()))
@@ -142,7 +142,7 @@ impl Endpoint {
         while let Some(bytes) = chunk(&mut response).await? {
             if reader.push(&bytes, sent.elapsed())? {
                 let rest = async { while let Ok(Some(_)) = chunk(&mut response).await {} };
-                // A connection that stays open is not used again: no failure.
+                // If the connection stays open it is not reused; that is not a failure.
                 let _ = tokio::time::timeout(CLOSING, rest).await;
                 break;
             }
@@ -151,7 +151,7 @@ impl Endpoint {
     }
 }
 
-/// The address that a user gives: up to `/v1`, or the host alone.
+/// The endpoint's URL as typed: up to `/v1`, or the host only.
 pub fn base(text: &str) -> Result<Url, String> {
     let mut url = Url::parse(text).map_err(|e| format!("{e}; expected http://HOST:PORT/v1"))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
@@ -176,7 +176,7 @@ fn join(base: &Url, path: &str) -> Url {
     url
 }
 
-/// Why a request could not be sent, or its answer not begin.
+/// Why a request could not be sent, or got no response.
 fn not_sent(e: &SendError) -> Failure {
     let is_late = |e: &(dyn Error + 'static)| {
         e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::TimedOut)
@@ -193,12 +193,12 @@ fn causes<'a>(e: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Err
     std::iter::successors(Some(e), |e: &&'a (dyn Error + 'static)| (*e).source())
 }
 
-/// The innermost cause, which says most.
+/// The innermost cause, which is the most specific.
 fn cause(e: &(dyn Error + 'static)) -> String {
     line(&causes(e).last().map(ToString::to_string).unwrap_or_default())
 }
 
-/// What encrypts. What is not encrypted needs no certificates, which a small container may not have.
+/// The TLS configuration. Plain HTTP needs no certificates, which a small container may not have.
 fn tls(url: &Url) -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
@@ -208,7 +208,7 @@ fn tls(url: &Url) -> anyhow::Result<ClientConfig> {
     })
 }
 
-/// The next piece of an answer.
+/// The next chunk of a response.
 async fn chunk(response: &mut Response<Incoming>) -> Result<Option<Bytes>, Failure> {
     while let Some(frame) = response.body_mut().frame().await {
         let frame = frame.map_err(|e| Failure(format!("the stream broke: {}", cause(&e))))?;
@@ -219,7 +219,7 @@ async fn chunk(response: &mut Response<Incoming>) -> Result<Option<Bytes>, Failu
     Ok(None)
 }
 
-/// What an answer with a status of failure says.
+/// The message of an error response.
 async fn refusal(response: Response<Incoming>) -> Failure {
     let status = response.status();
     let to = response.headers().get(LOCATION).and_then(|v| v.to_str().ok()).map(line);
@@ -235,7 +235,7 @@ async fn refusal(response: Response<Incoming>) -> Failure {
     })
 }
 
-/// What a body is that should be something else.
+/// The kind of an unexpected body.
 fn kind(text: &str) -> String {
     let start: String = text.trim_start().chars().take(14).collect::<String>().to_ascii_lowercase();
     if start.starts_with("<!doctype html") || start.starts_with("<html") {
@@ -249,7 +249,7 @@ fn kind(text: &str) -> String {
     }
 }
 
-/// A body, or as much of it as anyone would read.
+/// A body, up to a maximum size.
 async fn body(mut response: Response<Incoming>) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     while bytes.len() < BODY_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Sends requests, N at a time, to one endpoint or alternately to two. Used by `mod`.
+//! Sends requests with a given concurrency to one endpoint, or alternately to two. Used by `mod`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use super::client::Endpoint;
 use super::prompt::prompt;
 use super::stream::{Failure, Sample};
 
-/// What is asked for.
+/// The requests to send.
 #[derive(Debug, Clone)]
 pub struct Work {
-    /// Tokens of a prompt, about.
+    /// Approximate number of prompt tokens.
     pub n_prompt: usize,
-    /// Tokens of an answer, at most.
+    /// Maximum number of answer tokens.
     pub n_gen: usize,
-    /// Tokens of a prompt that all have in common.
+    /// Number of prompt tokens that all prompts share.
     pub shared: usize,
-    /// More fields of the request; `null` takes one away.
+    /// Further request fields; `null` removes one.
     pub extra: Map<String, Value>,
-    /// What tells this run's prompts from all others'.
+    /// Makes this run's prompts different from those of other runs.
     pub run: u64,
 }
 
@@ -46,13 +46,13 @@ impl Work {
     }
 }
 
-/// What came of the requests to one endpoint at one concurrency.
+/// The results of one endpoint at one concurrency.
 #[derive(Debug, Default)]
 pub struct Level {
     pub samples: Vec<Sample>,
-    /// Why requests failed, and how many of them.
+    /// Failure reasons with their counts.
     pub failures: Vec<(String, usize)>,
-    /// While requests ran.
+    /// Total time.
     pub duration: Duration,
 }
 
@@ -67,15 +67,15 @@ impl Level {
         }
     }
 
-    /// How many failed.
+    /// Number of failed requests.
     pub fn failed(&self) -> usize {
         self.failures.iter().map(|(_, n)| n).sum()
     }
 }
 
-/// Runs `requests` at each endpoint, `concurrency` at a time: the next one goes as soon as one is over. Two endpoints
-/// take turns, and turns about which is first, so that what slows the machine for a while slows both. Requests are
-/// numbered from `*next`.
+/// Sends `requests` requests to each endpoint, `concurrency` at a time: each finished one is followed by the next. Two endpoints
+/// alternate, and alternate which is first, so that a temporary slowdown of the machine affects both. Requests are numbered from
+/// `*next`.
 pub async fn level(
     endpoints: &[Arc<Endpoint>],
     work: &Work,
@@ -85,7 +85,7 @@ pub async fn level(
     done: &mut dyn FnMut(),
 ) -> Vec<Level> {
     let mut levels: Vec<Level> = endpoints.iter().map(|_| Level::default()).collect();
-    // Long enough that the ends of turns, where fewer run, do not count for much.
+    // Long enough that the ends of turns, with lower concurrency, matter little.
     let turn = if endpoints.len() > 1 { 2 * concurrency } else { requests };
     let (mut left, mut is_back) = (requests, false);
     while left > 0 {

@@ -1,6 +1,6 @@
-//! Synthetic prompts of about a number of tokens. Used by `load`.
+//! Synthetic prompts of about a given number of tokens. Used by `load`.
 
-/// Each is one token to the usual tokenizers, with the space before it.
+/// Each is one token in common tokenizers, with the space before it.
 const WORDS: [&str; 96] = [
     "about", "after", "again", "air", "all", "animal", "answer", "area", "ask", "back", "book", "boy",
     "bring", "call", "car", "care", "carry", "change", "city", "close", "cold", "color", "come", "country",
@@ -12,13 +12,13 @@ const WORDS: [&str; 96] = [
     "room", "school", "sea", "ship", "snow", "song", "story", "street", "time", "tree", "water",
 ];
 
-/// What a prompt ends with, so that models go on for as long as they may.
+/// The end of a prompt, which makes models answer at length.
 const ASK: &str = "\n\nTell a long story in which all of these words occur.";
-/// Tokens of that, and of what a chat template puts around a message.
+/// Tokens of that, and of a chat template around a message.
 const AROUND: usize = 20;
 
-/// A prompt of about `tokens` tokens. The first `shared` of them follow from `run` alone, the others from `request` too:
-/// no two requests have a beginning in common that a cache could use, unless they shall.
+/// A prompt of about `tokens` tokens. The first `shared` of them depend on `run` only, the others on `request` too, so that prompts
+/// share no other prefix that a cache could use.
 pub fn prompt(tokens: usize, shared: usize, run: u64, request: u64) -> String {
     let words = tokens.saturating_sub(AROUND).max(1);
     let shared = shared.min(words);
@@ -26,7 +26,7 @@ pub fn prompt(tokens: usize, shared: usize, run: u64, request: u64) -> String {
     all.collect::<Vec<_>>().join(" ") + ASK
 }
 
-/// Words without end, as random as their seed.
+/// An endless sequence of random words.
 fn words_from(seed: u64) -> impl Iterator<Item = &'static str> {
     (0u64..)
         .map(move |i| WORDS[(mixed(seed.wrapping_add(i.wrapping_mul(STEP))) % WORDS.len() as u64) as usize])

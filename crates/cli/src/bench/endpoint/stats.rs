@@ -1,6 +1,6 @@
-//! Mean, median and 99th percentile of what was measured. Used by `table`.
+//! Mean, median and 99th percentile. Used by `table`.
 
-/// Summary of a set of values, in their unit.
+/// A summary of values, in their unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
     pub mean: f64,
@@ -9,7 +9,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// `None` of no values.
+    /// `None` if there are no values.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         if values.is_empty() {
             return None;
@@ -19,13 +19,13 @@ impl Summary {
         Some(Self { mean, median: percentile(&values, 50.0), p99: percentile(&values, 99.0) })
     }
 
-    /// The three, as they stand in names of fields.
+    /// The three with their field names.
     pub fn named(self) -> [(&'static str, f64); 3] {
         [("mean", self.mean), ("median", self.median), ("p99", self.p99)]
     }
 }
 
-/// Between the two values nearest to it, in a straight line: numpy's default, and so vLLM's. `sorted` holds a value.
+/// Interpolates linearly between the two nearest values, like numpy's and so vLLM's default. `sorted` must not be empty.
 fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let at = percent / 100.0 * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);

@@ -1,64 +1,64 @@
-//! Reads one streamed answer and notes when its pieces came. Used by `client`.
+//! Reads a streamed answer and records when its chunks arrive. Used by `client`.
 
 use std::time::Duration;
 
 use octet_api::sse::SseDecoder;
 use serde_json::Value;
 
-/// Longest event that is taken.
+/// Maximum size of an event.
 const EVENT_BYTES_MAX: usize = 4 << 20;
-/// Longest message that is shown.
+/// Maximum length of a printed message.
 const MESSAGE_CHARS_MAX: usize = 200;
 
-/// Why a request has no measurement, in a line.
+/// Why a request has no measurement, in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure(pub String);
 
-/// What was measured on one request.
+/// The measurements of one request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// When each piece of text came, counted from sending; there is one.
+    /// Arrival times of the chunks with text, relative to sending; at least one.
     pub arrivals: Vec<Duration>,
-    /// Tokens of the answer: the endpoint's own count, or else the number of pieces.
+    /// Tokens of the answer: as reported by the endpoint, or else the number of chunks.
     pub tokens: u64,
-    /// The endpoint said how many tokens there are.
+    /// The endpoint reported the number.
     pub has_usage: bool,
-    /// Tokens of the prompt, where the endpoint says.
+    /// Prompt tokens, if reported.
     pub prompt_tokens: Option<u64>,
-    /// How many of them it had in a cache, where it says.
+    /// Cached prompt tokens, if reported.
     pub cached_tokens: Option<u64>,
 }
 
 impl Sample {
-    /// Time to the first token, in seconds.
+    /// Time to first token in seconds.
     pub fn ttft(&self) -> f64 {
         self.arrivals.first().map_or(0.0, Duration::as_secs_f64)
     }
 
-    /// Time to the last token, in seconds.
+    /// Time to the last token in seconds.
     pub fn latency(&self) -> f64 {
         self.arrivals.last().map_or(0.0, Duration::as_secs_f64)
     }
 
-    /// Time per output token after the first, in seconds.
+    /// Time per output token after the first in seconds.
     pub fn tpot(&self) -> Option<f64> {
         (self.tokens > 1).then(|| (self.latency() - self.ttft()) / (self.tokens - 1) as f64)
     }
 
-    /// Times between pieces, in seconds.
+    /// Times between chunks in seconds.
     pub fn gaps(&self) -> impl Iterator<Item = f64> + '_ {
         self.arrivals.windows(2).map(|w| w[1].saturating_sub(w[0]).as_secs_f64())
     }
 }
 
-/// A stream that is being read.
+/// A stream being read.
 pub struct Reader {
     decoder: SseDecoder,
     arrivals: Vec<Duration>,
     usage: Option<Value>,
-    /// A reason to finish came.
+    /// A finish reason has arrived.
     is_finished: bool,
-    /// `[DONE]` came.
+    /// `[DONE]` has arrived.
     is_done: bool,
 }
 
@@ -73,7 +73,7 @@ impl Reader {
         }
     }
 
-    /// Takes the next bytes, which came `at` that time; says whether they end the stream.
+    /// Processes bytes that arrived at `at`; returns whether they end the stream.
     pub fn push(&mut self, bytes: &[u8], at: Duration) -> Result<bool, Failure> {
         self.decoder.push(bytes);
         while let Some(event) = self.decoder.next_event().map_err(|e| Failure(e.to_string()))? {
@@ -107,7 +107,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The whole, when no more bytes come.
+    /// The sample, at the end of the stream.
     pub fn end(self) -> Result<Sample, Failure> {
         if !self.is_done && !self.is_finished {
             let pieces = self.arrivals.len();
@@ -131,7 +131,7 @@ impl Reader {
     }
 }
 
-/// Whether a delta holds tokens: of the answer, of reasoning, or of a call.
+/// Whether a delta has text of the answer, of reasoning, or of a call.
 fn has_text(delta: &Value) -> bool {
     let said = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
     let called = |c: &Value| said(&c["function"]["arguments"]) || said(&c["function"]["name"]);
@@ -139,14 +139,14 @@ fn has_text(delta: &Value) -> bool {
         || delta["tool_calls"].as_array().is_some_and(|calls| calls.iter().any(called))
 }
 
-/// What a JSON body says is wrong, in the forms of OpenAI, Ollama and FastAPI.
+/// The error message in a JSON body, in the forms of OpenAI, Ollama and FastAPI.
 pub fn error_message(body: &Value) -> Option<String> {
     let candidates = [&body["error"]["message"], &body["error"], &body["message"], &body["detail"]];
     let said = candidates.into_iter().find(|v| !v.is_null())?;
     Some(line(&said.as_str().map_or_else(|| said.to_string(), String::from)))
 }
 
-/// A text from outside as one short line that no terminal obeys.
+/// Untrusted text as one short line without terminal control sequences.
 pub fn line(text: &str) -> String {
     let mut out = String::new();
     for (i, word) in text.split_whitespace().enumerate() {

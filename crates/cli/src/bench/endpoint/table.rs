@@ -1,4 +1,4 @@
-//! What `octet bench --url` prints, in its four forms: a table of one endpoint, or of two side by side. Used by `mod`.
+//! Prints the results of `octet bench --url` in four formats: one endpoint, or two side by side. Used by `mod`.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::bench::Output;
 use crate::bench::format::cell;
 use crate::units::count;
 
-/// One endpoint under one load.
+/// One endpoint at one concurrency.
 pub struct Row<'a> {
     pub url: &'a str,
     pub model: &'a str,
@@ -19,7 +19,7 @@ pub struct Row<'a> {
     pub level: Level,
 }
 
-/// Something measured of each request or token, in ms.
+/// A quantity measured per request or token, in ms.
 struct Measure {
     name: &'static str,
     key: &'static str,
@@ -61,7 +61,7 @@ impl Level {
         self.samples.iter().map(|s| s.tokens as f64).sum()
     }
 
-    /// `None` where nothing came.
+    /// `None` if nothing arrived.
     fn per_second(&self, n: f64) -> Option<f64> {
         (n > 0.0 && !self.duration.is_zero()).then(|| n / self.duration.as_secs_f64())
     }
@@ -84,7 +84,7 @@ impl Row<'_> {
         format!("pp{} tg{}", self.work.n_prompt, self.work.n_gen)
     }
 
-    /// All that is known. `nested` adds what is no single value; `first` is what to compare with.
+    /// All fields. `nested` adds structured values; `first` is the row to compare with.
     fn fields(&self, first: Option<&Row>, nested: bool) -> Map<String, Value> {
         let l = &self.level;
         let mut fields = Map::new();
@@ -124,7 +124,7 @@ impl Row<'_> {
         fields
     }
 
-    /// This row's numbers by the first one's.
+    /// Ratios to the first row.
     fn ratios(&self, first: &Row) -> Value {
         let (this, that) = (self.fields(None, false), first.fields(None, false));
         let ratio = |(key, value): (&String, &Value)| {
@@ -135,13 +135,13 @@ impl Row<'_> {
     }
 }
 
-/// Mean of what all samples tell.
+/// Mean over the samples that report a value.
 fn mean(level: &Level, of: fn(&super::stream::Sample) -> Option<u64>) -> Option<f64> {
     let told: Option<Vec<f64>> = level.samples.iter().map(|s| of(s).map(|n| n as f64)).collect();
     Summary::of(told?).map(|s| s.mean)
 }
 
-/// Prints rows as they come: those of all endpoints under one load together.
+/// Prints rows as they are measured: all endpoints at one concurrency together.
 pub struct Printer {
     form: Output,
     printed: usize,
@@ -258,7 +258,7 @@ fn three(s: Option<Summary>) -> String {
     s.map_or("-".into(), |s| s.named().map(|(_, x)| format!("{x:.1}")).join(" / "))
 }
 
-/// What stands under the table: which endpoints, what the prompts and answers really were, and what went wrong.
+/// Prints notes below the table: the endpoints, actual sizes of prompts and answers, and failures.
 pub fn footer(out: &mut dyn Write, rows: &[Vec<Row>]) -> io::Result<()> {
     let Some(names) = rows.first() else { return Ok(()) };
     writeln!(out, "\nTimes are mean / median / p99; throughput is of all requests of a row together.")?;

@@ -1,4 +1,4 @@
-//! A line of prompts.jsonl: a request, and what a right answer to it is. Used by `calibrate`.
+//! Parses a line of prompts.jsonl: a request, and checks of the right answer. Used by `calibrate`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -10,31 +10,31 @@ use octet_api::openai;
 use octet_config::Pattern;
 use serde_json::{Map, Value, json};
 
-/// A test that takes longer has failed.
+/// Time limit of a test.
 const TEST_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A line.
 #[derive(Debug)]
 pub struct Prompt {
-    /// What is asked, greedily.
+    /// The request, sampled greedily.
     pub request: GenerateRequest,
-    /// What a right answer is. All have to hold; none: the line has no label.
+    /// Checks of a right answer; all must hold. Empty: the line has no label.
     pub checks: Vec<Check>,
 }
 
-/// What has to hold for a right answer.
+/// A check of a right answer.
 #[derive(Debug)]
 pub enum Check {
-    /// One of these is in it, word by word; case and punctuation do not matter.
+    /// It contains one of these word sequences; case and punctuation are ignored.
     Answer(Vec<Vec<String>>),
-    /// This is found in it.
+    /// It matches this expression.
     Regex(Pattern),
-    /// This command, which gets it on standard input, ends with 0.
+    /// This command, with the answer on standard input, exits with 0.
     Test(String),
 }
 
 impl Prompt {
-    /// Reads a line. `run_tests`: commands may stand in it.
+    /// Parses a line. `run_tests` allows commands.
     pub fn read(line: &str, max_tokens: usize, run_tests: bool) -> anyhow::Result<Self> {
         let mut wire: Map<String, Value> = serde_json::from_str(line).context("not a JSON object")?;
         let mut checks = Vec::new();
@@ -61,7 +61,7 @@ impl Prompt {
         let read = openai::chat::parse(Value::from(wire).to_string().as_bytes());
         let mut request = read.map_err(|e| anyhow::anyhow!(e.message))?;
         request.max_tokens = request.max_tokens.or(u32::try_from(max_tokens).ok());
-        // What the router measures is greedy too.
+        // The router's measurements are greedy, too.
         request.sampling.temperature = Some(0.0);
         request.stream = true;
         request.n = 1;
@@ -92,7 +92,7 @@ impl Check {
     }
 }
 
-/// A text or a number, or several.
+/// A string or number, or a list of them.
 fn texts(value: Value) -> Option<Vec<String>> {
     match value {
         Value::Array(all) => all.into_iter().map(text).collect(),
@@ -108,7 +108,7 @@ fn text(value: Value) -> Option<String> {
     }
 }
 
-/// Words and numbers in small letters. A number keeps its sign and its point: `-3.5`; not the commas between its thousands.
+/// Words and numbers in lower case. A number keeps its sign and decimal point, `-3.5`; thousands separators are removed.
 fn words(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let digit = |i: Option<usize>| i.and_then(|i| chars.get(i)).is_some_and(char::is_ascii_digit);
@@ -130,17 +130,17 @@ fn words(text: &str) -> Vec<String> {
     out
 }
 
-/// Runs a command with the answer on its standard input.
+/// Runs a command with the answer on standard input.
 fn passes(command: &str, answer: &str) -> anyhow::Result<bool> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    // A group of its own, so that what it starts can be ended with it.
+    // A separate process group, so that its children end with it.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut shell, 0);
     let mut child = shell.spawn().context("tests run in a shell, and sh cannot be started")?;
     let mut stdin = child.stdin.take().context("a test has no standard input")?;
     let text = answer.to_string();
-    // A test may not read it.
+    // A test need not read its input.
     let writer = std::thread::spawn(move || drop(stdin.write_all(text.as_bytes())));
     let until = Instant::now() + TEST_TIME_MAX;
     let status = loop {
@@ -160,12 +160,12 @@ fn passes(command: &str, answer: &str) -> anyhow::Result<bool> {
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    // What a test left running may keep the pipe open: its end is not waited for.
+    // Processes left running by a test may keep the pipe open: its end is not waited for.
     drop(writer);
     Ok(status.is_some_and(|s| s.success()))
 }
 
-/// How much of what two texts say is the same, 0 to 1: twice the words in common by the words of both (F1).
+/// The overlap of two texts, 0 to 1: the F1 score of their words.
 pub fn agreement(a: &str, b: &str) -> f64 {
     let (a, mut b) = (words(a), words(b));
     let all = a.len() + b.len();

@@ -1,4 +1,4 @@
-//! What the measurements say: which signal is worth a threshold, and which threshold. Called by `calibrate`.
+//! Analyses the measurements: which signal and which threshold to use. Called by `calibrate`.
 
 use std::fmt::Write;
 
@@ -13,12 +13,12 @@ use super::measure::{By, Measured, Name, names};
 use super::svg;
 use crate::stderr::note;
 
-/// A signal that is worse tells too little.
+/// Below this AUC a signal is not useful.
 const AUC_MIN: f64 = 0.6;
-/// A prerouter is trained with no more prompts: its time grows with their cube.
+/// Maximum number of prompts to train a prerouter with: the time grows with their cube.
 const TRAINED_MAX: usize = 1000;
 
-/// The signal of this name.
+/// The measure of this name.
 pub fn signal(name: &str, self_check: bool) -> anyhow::Result<Name> {
     match name {
         "mean_logprob" | "mean-logprob" => Ok(Name::MeanLogprob),
@@ -36,7 +36,7 @@ pub fn signal(name: &str, self_check: bool) -> anyhow::Result<Name> {
     }
 }
 
-/// A signal's samples and what they are worth.
+/// A signal's samples and its AUC.
 struct Judged {
     index: usize,
     name: Name,
@@ -98,7 +98,7 @@ pub fn report(
     let setting = |value| best.name.setting(value, window);
     found(&mut out, &every(measured, best.index), target, args.quality, measured, &setting);
     if let (Some(path), Some(trained)) = (&args.prerouter, &trained) {
-        // Of the same prompts, or their thresholds and what is reached at random are not to be compared.
+        // On the same prompts, so that thresholds and random routing can be compared.
         let target = args.quality * mean(some, |m| m.strong);
         preroute(&mut out, path, trained, some, target, args.quality);
     }
@@ -110,18 +110,18 @@ fn mean(measured: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {
     measured.iter().map(of).sum::<f64>() / measured.len().max(1) as f64
 }
 
-/// Sureness, and whether the answer was right.
+/// Confidence, and whether the answer was right.
 fn labelled(measured: &[Measured], index: usize) -> Vec<(f64, bool)> {
     measured.iter().filter_map(|m| Some((m.sureness[index]?, m.right()))).collect()
 }
 
-/// What cannot be measured is kept by the router, whatever the threshold.
+/// The router keeps answers that cannot be measured, whatever the threshold.
 fn samples(measured: &[Measured], index: usize) -> Vec<Sample> {
     let sure = |m: &Measured| m.sureness[index].unwrap_or(f64::MAX);
     measured.iter().map(|m| Sample { measure: sure(m), fast: m.fast, strong: m.strong }).collect()
 }
 
-/// A row for each threshold that makes a difference.
+/// A row for each distinct threshold.
 fn every(measured: &[Measured], index: usize) -> Vec<Row> {
     sweep(&samples(measured, index), usize::MAX)
 }
@@ -131,8 +131,8 @@ fn best(all: &[Judged]) -> Option<&Judged> {
     known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(j, _)| j)
 }
 
-/// The AUC of the signal that is best on four fifths of the prompts, on the other fifth; the mean of the five. `None` where a fifth has
-/// no right answers, or no wrong ones.
+/// Cross-validated AUC: the best signal on four fifths of the prompts, measured on the other fifth; mean of five. `None` if a fifth
+/// has no right or no wrong answers.
 fn outside(measured: &[Measured], signals: usize) -> Option<f64> {
     let mut sum = 0.0;
     for fold in 0..FOLDS {
@@ -203,7 +203,7 @@ fn threshold(name: Name, row: &Row) -> String {
     if row.threshold.abs() >= f64::MAX { "-".into() } else { format!("{:.4}", name.shown(row.threshold)) }
 }
 
-/// The threshold that reaches `target`, and what chance would reach with as many escalated.
+/// The threshold that reaches `target`, and the quality of random routing with as many escalations.
 fn found(
     out: &mut String,
     rows: &[Row],
@@ -232,7 +232,7 @@ fn found(
     };
 }
 
-/// Fits the embeddings of the prompts to whether the fast model was right.
+/// Fits prompt embeddings to whether the fast model was right.
 fn train(measured: &[Measured]) -> anyhow::Result<Validated> {
     let x: Option<Vec<Vec<f64>>> = measured.iter().map(|m| m.embedding.clone()).collect();
     let right: Vec<bool> = measured.iter().map(Measured::right).collect();
@@ -241,7 +241,7 @@ fn train(measured: &[Measured]) -> anyhow::Result<Validated> {
     )
 }
 
-/// Probabilities by fits that did not see the prompt, with what its answer was.
+/// Cross-validated probabilities, with the outcomes.
 fn unseen(trained: &Validated, measured: &[Measured]) -> (Option<Auc>, Vec<Row>) {
     let all = || trained.probabilities.iter().zip(measured);
     let right: Vec<(f64, bool)> = all().map(|(p, m)| (*p, m.right())).collect();

@@ -1,5 +1,4 @@
-//! Cost against quality as a picture: quality (up) over the share of requests that the strong model gets (right). Drawn by
-//! `octet route calibrate --svg`.
+//! Draws quality (y) over the share of requests to the strong model (x). Used by `octet route calibrate --svg`.
 
 use std::fmt::Write;
 
@@ -12,11 +11,11 @@ const TOP: f64 = 44.0;
 const RIGHT: f64 = 24.0;
 const BOTTOM: f64 = 56.0;
 
-/// The rows from none escalated to all, and the line of requests that are sent at random.
+/// The rows from no escalation to all, and the line of random routing.
 pub fn draw(title: &str, rows: &[Row]) -> String {
     let qualities = || rows.iter().map(|r| r.quality);
     let (least, most) = (qualities().fold(1.0, f64::min), qualities().fold(0.0, f64::max));
-    // Whole tenths around all of it.
+    // The range, rounded to tenths.
     let (low, high) = ((least * 10.0).floor() / 10.0, ((most * 10.0).ceil() / 10.0).max(least + 0.1));
     let x = |share: f64| LEFT + share * (WIDTH - LEFT - RIGHT);
     let y = |quality: f64| HEIGHT - BOTTOM - (quality - low) / (high - low) * (HEIGHT - TOP - BOTTOM);
