@@ -21,7 +21,7 @@ use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::memory_budget::MemoryPermit;
-use crate::models::{AcquireError, Lease};
+use crate::models::{AcquireError, Lease, Loaded};
 use crate::ops::{Metrics, Model, RequestCost, Trace};
 use crate::warnings::messages;
 
@@ -105,6 +105,34 @@ const PROMPTS_AHEAD: usize = 2;
 /// How long to wait where the queue is full of others' requests.
 pub const QUEUE_PAUSE: Duration = Duration::from_millis(50);
 
+/// Renders, tokenizes and plans a request on blocking threads; also returns warnings about parts that were left out.
+async fn planned(
+    app: &App,
+    (model, name): (Arc<Loaded>, String),
+    (request, share): (Arc<GenerateRequest>, MemoryPermit),
+    defaults: Defaults,
+) -> Result<(Arc<GenerateRequest>, MemoryPermit, Vec<Warning>, Plan), ApiError> {
+    let (of, body_bytes) = (Arc::clone(&model), share.body_bytes);
+    let rendered = app.blocking_pool.run(body_bytes, move |gone| {
+        let (mut request, mut share) = (request, share);
+        let rendered = render(&of, &request, gone)?;
+        // The router keeps the request and its permit for other deployments.
+        if let Some(ours) = Arc::get_mut(&mut request).filter(|r| !r.store) {
+            forget_input(ours);
+            share = MemoryPermit::default();
+        }
+        Ok((request, share, rendered))
+    });
+    let (request, share, mut rendered) = rendered.await?;
+    let unseen: Vec<Warning> = rendered.iter_mut().flat_map(|r| std::mem::take(&mut r.warnings)).collect();
+    app.warnings.note(&unseen)?;
+    // Not on the pool: others need not wait while a grammar is compiled, and compilations have their own limit.
+    let asked = Arc::clone(&request);
+    let planned = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
+    let planned = planned.await.map_err(|e| internal(&e.to_string()))??;
+    Ok((request, share, unseen, planned))
+}
+
 impl Run {
     /// Waits for the model of that index, plans the request, and queues it.
     pub async fn start(
@@ -128,33 +156,10 @@ impl Run {
             }
             submit_error(&e)
         })?;
-        let model = Arc::clone(lease.model());
-        let planned = async {
-            let (of, body_bytes) = (Arc::clone(&model), share.body_bytes);
-            let rendered = app.blocking_pool.run(body_bytes, move |gone| {
-                let (mut request, mut share) = (request, share);
-                let rendered = render(&of, &request, gone)?;
-                // The router keeps it, and its share, for others that may be asked.
-                if let Some(ours) = Arc::get_mut(&mut request).filter(|r| !r.store) {
-                    forget_input(ours);
-                    share = MemoryPermit::default();
-                }
-                Ok((request, share, rendered))
-            });
-            let (request, share, mut rendered) = rendered.await?;
-            let unseen: Vec<Warning> =
-                rendered.iter_mut().flat_map(|r| std::mem::take(&mut r.warnings)).collect();
-            app.warnings.note(&unseen)?;
-            // Not among that work: others need not wait while a grammar is compiled. Such have a bound of their own.
-            let asked = Arc::clone(&request);
-            let planned =
-                tokio::task::spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
-            let planned = planned.await.map_err(|e| internal(&e.to_string()))??;
-            Ok::<_, ApiError>((request, share, unseen, planned))
-        };
+        let planning = planned(app, (Arc::clone(lease.model()), name), (request, share), defaults);
         let planned = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline, planned).await.map_err(|_| timeout())?,
-            None => planned.await,
+            Some(deadline) => tokio::time::timeout_at(deadline, planning).await.map_err(|_| timeout())?,
+            None => planning.await,
         };
         let (request, share, unseen, planned) = planned?;
         let Plan { requests, echo, prompt_tokens, reader, unenforced, form, applied } = planned;
@@ -295,31 +300,7 @@ impl Run {
         let mut out = Vec::new();
         match event {
             engine::Event::Admitted { cached_tokens, miss, .. } => {
-                self.usage.cached_tokens = Some(self.usage.cached_tokens.unwrap_or(0) + cached_tokens as u64);
-                if let Some(report) = miss {
-                    tracing::debug!(id = &*self.trace.id, "{}", report.line());
-                    self.miss = Some(report.line());
-                }
-                if !std::mem::replace(&mut self.started, true) {
-                    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                    out.push(Event::Started {
-                        id: Uuid::new_v4().simple().to_string(),
-                        model: self.name.clone(),
-                        created_s: created.as_secs(),
-                        usage: Some(self.usage),
-                    });
-                    out.extend(self.applied.take().map(Event::Applied));
-                }
-                self.admitted_at.get_or_insert_with(Instant::now);
-                self.advance(prompt, cached_tokens, &mut out);
-                if let Some((text, _)) = self.echo.get(prompt)
-                    && !self.scored
-                {
-                    let text = text.clone();
-                    for choice in &mut self.choices[prompt * self.n..(prompt + 1) * self.n] {
-                        choice.echo(&text, Vec::new(), &mut out);
-                    }
-                }
+                self.admit(prompt, cached_tokens, miss.as_deref(), &mut out);
             }
             engine::Event::PromptLogprobs(scores) => {
                 if let Some((text, tokens)) = self.echo.get(prompt) {
@@ -352,15 +333,7 @@ impl Run {
                 if let Some(n) = &mut self.usage.reasoning_tokens {
                     *n += c.reasoning_tokens;
                 }
-                self.usage.completion_tokens += usage.completion_tokens as u64;
-                self.took.queued = self.took.queued.max(timings.queued);
-                self.took.prefill = self.took.prefill.max(timings.prompt);
-                self.took.decode = self.took.decode.max(timings.generation);
-                if timings.drafted > 0 {
-                    let (drafted, accepted) = self.draft.get_or_insert((0, 0));
-                    *drafted += timings.drafted as u64;
-                    *accepted += timings.accepted as u64;
-                }
+                self.add_cost(&usage, &timings);
                 if self.choices[prompt * self.n..(prompt + 1) * self.n].iter().all(|c| c.finish.is_some()) {
                     self.with_engine -= 1;
                 }
@@ -384,7 +357,55 @@ impl Run {
         }
     }
 
-    /// So much of a prompt is done.
+    /// The engine has begun with a prompt.
+    fn admit(
+        &mut self,
+        prompt: usize,
+        cached: usize,
+        miss: Option<&engine::MissReport>,
+        out: &mut Vec<Event>,
+    ) {
+        self.usage.cached_tokens = Some(self.usage.cached_tokens.unwrap_or(0) + cached as u64);
+        if let Some(report) = miss {
+            tracing::debug!(id = &*self.trace.id, "{}", report.line());
+            self.miss = Some(report.line());
+        }
+        if !std::mem::replace(&mut self.started, true) {
+            let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            out.push(Event::Started {
+                id: Uuid::new_v4().simple().to_string(),
+                model: self.name.clone(),
+                created_s: created.as_secs(),
+                usage: Some(self.usage),
+            });
+            out.extend(self.applied.take().map(Event::Applied));
+        }
+        self.admitted_at.get_or_insert_with(Instant::now);
+        self.advance(prompt, cached, out);
+        if let Some((text, _)) = self.echo.get(prompt)
+            && !self.scored
+        {
+            let text = text.clone();
+            for choice in &mut self.choices[prompt * self.n..(prompt + 1) * self.n] {
+                choice.echo(&text, Vec::new(), out);
+            }
+        }
+    }
+
+    /// Adds the tokens and times of a finished choice.
+    fn add_cost(&mut self, usage: &engine::Usage, timings: &engine::Timings) {
+        self.usage.completion_tokens += usage.completion_tokens as u64;
+        self.took.queued = self.took.queued.max(timings.queued);
+        self.took.prefill = self.took.prefill.max(timings.prompt);
+        self.took.decode = self.took.decode.max(timings.generation);
+        if timings.drafted > 0 {
+            let (drafted, accepted) = self.draft.get_or_insert((0, 0));
+            *drafted += timings.drafted as u64;
+            *accepted += timings.accepted as u64;
+        }
+    }
+
+    /// Records and reports the progress of a prompt.
     fn advance(&mut self, prompt: usize, done: usize, out: &mut Vec<Event>) {
         let Some(began) = self.admitted_at.filter(|_| self.request.report.progress) else { return };
         if let Some(p) = self.progress.get_mut(prompt) {
