@@ -277,10 +277,9 @@ impl<T: Target> Reply<T> {
             blame(&self.trace, &job.table, group, (deployment, &opened.name), permit, &failure);
         }
         let any = !self.sent.text.is_empty() || !self.sent.reasoning.is_empty();
-        let request = rest(&job.call.request, &self.sent);
-        let Some(request) =
-            request.filter(|_| self.continuable && any && self.continuations < CONTINUATIONS_MAX)
-        else {
+        let may_continue = self.continuable && any && self.continuations < CONTINUATIONS_MAX;
+        let request = may_continue.then(|| rest(&job.call.request, &self.sent)).flatten();
+        let Some(request) = request else {
             let failure = self.broke.take().unwrap_or(failure);
             return Some(Event::Error(failure.to_error()));
         };
