@@ -139,7 +139,8 @@ impl Load {
     ) -> anyhow::Result<(ModelSpec, String)> {
         let place = locate(model, settings)?;
         let meta = match &place {
-            Place::Inside => None,
+            // The built-in model is a part of the program's file.
+            Place::Inside => std::env::current_exe().ok().and_then(|program| program.metadata().ok()),
             Place::Path(path) => {
                 let meta = path.metadata().ok();
                 // To open a pipe waits for somebody to write to it.

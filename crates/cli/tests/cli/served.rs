@@ -20,14 +20,18 @@ struct Served {
 impl Served {
     /// Serves `model.gguf`, and waits until it is loaded.
     fn start(place: &Place, log: impl Fn() -> Stdio) -> Self {
-        // A port that is free may be somebody else's a moment later: then the server ends at once.
-        (0..5).find_map(|_| Self::try_start(place, log())).expect("it finds a port")
+        Self::start_model(place, "model.gguf", log)
     }
 
-    /// Nothing where it ended.
-    fn try_start(place: &Place, log: Stdio) -> Option<Self> {
+    fn start_model(place: &Place, model: &str, log: impl Fn() -> Stdio) -> Self {
+        // Another program may have bound the free port meanwhile: the server then ends at once.
+        (0..5).find_map(|_| Self::try_start(place, model, log())).expect("it finds a port")
+    }
+
+    /// `None` if it ended.
+    fn try_start(place: &Place, model: &str, log: Stdio) -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut command = place.command(&["serve", "model.gguf", "-t", "1", "-c", "16384"]);
+        let mut command = place.command(&["serve", model, "-t", "1", "-c", "16384"]);
         command.args(["--port", &port.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut served = Self { process: command.spawn().unwrap(), port };
         soon("the model is loaded", || {
@@ -102,6 +106,17 @@ fn completion(more: &str) -> String {
 }
 
 /// Whoever read its log has gone, before it has written the first line.
+#[test]
+fn the_built_in_model_is_as_old_as_the_program() {
+    let served = Served::start_model(&Place::new(), "fox", Stdio::null);
+    let program = std::fs::metadata(env!("CARGO_BIN_EXE_octet")).unwrap().modified().unwrap();
+    let seconds = program.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let models = served.get("/v1/models");
+    assert!(models.contains(&format!("\"created\":{seconds},")), "{seconds}: {models}");
+    let tags = served.get("/api/tags");
+    assert!(tags.contains("modified_at") && !tags.contains("1970"), "{tags}");
+}
+
 #[test]
 fn nobody_needs_to_read_the_log() {
     let place = Place::with_model("qwen3", "q8_0");
