@@ -1,5 +1,4 @@
-//! One model's folder in the cache, in the layout of the Hugging Face hub, so that other tools find what Octet
-//! fetched and the other way round:
+//! One model's folder in the cache, in the layout of the Hugging Face hub, so that other tools find Octet's downloads and vice versa:
 //!
 //! ```text
 //! models--user--repo/
@@ -10,8 +9,8 @@
 //! .locks/models--user--repo/<etag>.lock
 //! ```
 //!
-//! What comes from elsewhere (an address, a Python index) lies in `models--octet--<name>` in the same layout: the
-//! blob is named by its SHA-256, the "commit" is made of it, and `octet.json` says where it came from.
+//! Models from other sources (a URL, a Python index) are in `models--octet--<name>` in the same layout: the blob is named by its
+//! SHA-256, which also makes the "commit", and `octet.json` has the source.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -24,11 +23,11 @@ use crate::Error;
 use crate::progress::{Event, Progress};
 use crate::reference::is_safe;
 
-/// Ends the name of a download that is not finished, in every tool that uses this layout.
+/// Suffix of unfinished downloads, in every tool that uses this layout.
 pub(crate) const INCOMPLETE: &str = ".incomplete";
-/// Stands for all blobs of an entry of our own, in the name of a lock.
+/// The name of the lock for a whole entry of Octet's own.
 pub(crate) const WHOLE: &str = "download";
-/// Where an entry that is not from Hugging Face says where it is from.
+/// The file with the source of an entry that is not from Hugging Face.
 const ORIGIN: &str = "octet.json";
 
 /// One folder of the cache.
@@ -40,23 +39,23 @@ pub(crate) struct Entry {
     locks: PathBuf,
 }
 
-/// A download that is not finished.
+/// An unfinished download.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     pub blob: String,
     pub path: PathBuf,
-    /// The file it will be, where the tool that began it said so.
+    /// The file it will become, if the tool that began it recorded that.
     pub file: Option<String>,
     pub bytes: u64,
     pub modified: std::time::SystemTime,
 }
 
-/// Where an entry of our own came from.
+/// The source of one of Octet's own entries.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// What to type to get it again.
+    /// The reference to download it again.
     pub reference: String,
-    /// File -> what the server called its version.
+    /// The server's version of each file.
     pub versions: BTreeMap<String, String>,
 }
 
@@ -66,7 +65,7 @@ impl Entry {
         Self::named(cache, &format!("models--{}", repo.replace('/', "--")))
     }
 
-    /// An entry of our own.
+    /// One of Octet's own entries.
     pub fn own(cache: &Path, name: &str) -> Self {
         let name: String = name
             .chars()
@@ -79,7 +78,7 @@ impl Entry {
         Self { name: name.into(), dir: cache.join(name), locks: cache.join(".locks").join(name) }
     }
 
-    /// `user/repo`, where this is the entry of one.
+    /// `user/repo`, if this is a repository's entry.
     pub fn repo(&self) -> Option<String> {
         let (user, repo) = self.name.strip_prefix("models--")?.split_once("--")?;
         Some(format!("{user}/{repo}"))
@@ -93,14 +92,14 @@ impl Entry {
         self.blobs().join(name)
     }
 
-    /// True where a blob is here with all its bytes (where nobody knows how many, with any). A shorter one was cut off
-    /// after it was fetched: by a full disk, a copy that broke off, a file system that lost its end.
+    /// True if a blob is present with all its bytes (of unknown number, with any). A shorter one was truncated after its download: by
+    /// a full disk, an interrupted copy, or a file system error.
     pub fn has(&self, blob: &str, size: Option<u64>) -> bool {
         std::fs::metadata(self.blob(blob)).is_ok_and(|m| m.is_file() && size.is_none_or(|s| s == m.len()))
     }
 
-    /// True where `file` of a snapshot is here itself, and not as a link to its blob, with all its bytes: that is how it
-    /// lies where there are no links.
+    /// True if `file` of a snapshot is present itself, not as a link to its blob, with all its bytes: so it is on file systems without
+    /// links.
     pub fn has_file(&self, commit: &str, file: &str, size: Option<u64>) -> bool {
         let path = self.snapshot(commit).join(file);
         std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && size == Some(m.len()))
@@ -115,7 +114,7 @@ impl Entry {
         self.dir.join("snapshots").join(commit)
     }
 
-    /// Commits that have a snapshot, the latest written first.
+    /// Commits with a snapshot, the most recently written first.
     pub fn commits(&self) -> Result<Vec<String>, Error> {
         let mut commits = Vec::new();
         for (name, path) in read_dir(&self.dir.join("snapshots"))? {
@@ -127,7 +126,7 @@ impl Entry {
         Ok(commits.into_iter().rev().map(|(_, name)| name).collect())
     }
 
-    /// The commit of a branch as last seen; a commit is its own.
+    /// The last known commit of a branch; a commit stands for itself.
     pub fn commit_of(&self, revision: &str) -> Option<String> {
         if !is_safe(revision) {
             return None;
@@ -137,7 +136,7 @@ impl Entry {
         (is_safe(&commit) && self.snapshot(&commit).is_dir()).then_some(commit)
     }
 
-    /// Says where a branch stands. Done last: what a reference names is complete.
+    /// Sets the commit of a branch. Done last, so that references only name complete snapshots.
     pub fn set_ref(&self, revision: &str, commit: &str) -> Result<(), Error> {
         if revision == commit || !is_safe(revision) {
             return Ok(());
@@ -147,22 +146,22 @@ impl Entry {
         write_whole(&path, commit.as_bytes())
     }
 
-    /// Puts a finished download in its place.
+    /// Moves a finished download into place.
     pub fn keep(&self, part: &Path, blob: &str) -> Result<(), Error> {
-        // A name that points to bytes the disk does not have yet would survive a power cut; the bytes would not.
+        // Without a sync, a power failure could leave the name without the bytes.
         File::open(part).and_then(|f| f.sync_all()).map_err(|e| Error::io(part, e))?;
         let path = self.blob(blob);
         std::fs::rename(part, &path).map_err(|e| Error::io(&path, e))
     }
 
-    /// Makes `file` of a snapshot point to a blob.
+    /// Links `file` of a snapshot to a blob.
     pub fn link(&self, commit: &str, file: &str, blob: &str) -> Result<PathBuf, Error> {
         self.link_by(symlink, commit, file, blob)
     }
 
     fn link_by(&self, symlink: Symlink, commit: &str, file: &str, blob: &str) -> Result<PathBuf, Error> {
         let path = self.snapshot(commit).join(file);
-        // Where there are no links it has moved there already.
+        // On file systems without links it has been moved there already.
         if !self.blob(blob).exists() && std::fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()) {
             return Ok(path);
         }
@@ -174,7 +173,7 @@ impl Entry {
         create_parent(&path)?;
         let parent = path.parent().unwrap_or(&path);
         let Ok(fresh) = tempfile::Builder::new().make_in(parent, |fresh| symlink(&target, fresh)) else {
-            // No links on this file system (or no right to make them): the file itself moves, as other tools do.
+            // Without links (or permission to create them), the file itself is moved, as in other tools.
             std::fs::rename(self.blob(blob), &path).map_err(|e| Error::io(&path, e))?;
             return Ok(path);
         };
@@ -182,8 +181,8 @@ impl Entry {
         Ok(path)
     }
 
-    /// Keeps other processes (and other tools that use this layout) from downloading the same blob meanwhile.
-    /// Waits where one does, and says so. The lock ends with the file.
+    /// Prevents other processes (and other tools with this layout) from downloading the same blob. Waits, with an event, if one does.
+    /// The lock ends when the file is closed.
     pub fn lock(&self, blob: &str, file: &str, progress: &dyn Progress) -> Result<File, Error> {
         let path = self.lock_path(blob);
         create_parent(&path)?;
@@ -195,7 +194,7 @@ impl Entry {
                     progress.event(Event::Waiting { file });
                     lock.lock().map_err(|e| Error::io(&path, e))?;
                 }
-                // Some network file systems have no locks. Two pulls at once would then do the work twice.
+                // Some network file systems have no locks. Concurrent pulls would then do the work twice.
                 Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => {
                     progress.event(Event::Note(
                         "the cache's file system has no locks; do not pull this twice at once",
@@ -203,9 +202,9 @@ impl Entry {
                 }
                 Err(TryLockError::Error(e)) => return Err(Error::io(&path, e)),
             }
-            // Another tool may remove a lock's file when it is done with it; a lock on that would lock nothing.
+            // Another tool may remove a lock's file after use; a lock on the removed file would be ineffective.
             if same_file(&lock, &path) {
-                // A blob's name says nothing of the file it will be; `list` and `rm` want to know.
+                // A blob's name does not show the file it will become, which `list` and `rm` need.
                 let note = lock.set_len(0).and_then(|()| (&lock).write_all(file.as_bytes()));
                 note.map_err(|e| Error::io(&path, e))?;
                 return Ok(lock);
@@ -213,7 +212,7 @@ impl Entry {
         }
     }
 
-    /// True where no process downloads this blob. Leaves no lock behind.
+    /// True if no process is downloading this blob. Leaves no lock behind.
     pub fn is_idle(&self, blob: &str) -> Result<bool, Error> {
         let path = self.lock_path(blob);
         match File::open(&path) {
@@ -223,11 +222,11 @@ impl Entry {
         }
     }
 
-    /// What is known of the unfinished downloads of this entry.
+    /// The unfinished downloads of this entry.
     pub fn unfinished(&self) -> Result<Vec<Unfinished>, Error> {
         let mut all = Vec::new();
         for (name, path) in read_dir(&self.blobs())? {
-            // `<blob>.incomplete`, or `<blob>.<what>.incomplete` where more than one file is needed on the way.
+            // `<blob>.incomplete`, or `<blob>.<suffix>.incomplete` for further temporary files.
             let Some(blob) = name.strip_suffix(INCOMPLETE).and_then(|n| n.split('.').next()) else {
                 continue;
             };
@@ -247,8 +246,8 @@ impl Entry {
         self.locks.join(format!("{blob}.lock"))
     }
 
-    /// After a pull that failed: removes the entry's folders where they hold nothing but where it is from. Locks stay,
-    /// for others may wait for them; what cannot be removed is an empty folder and harms nobody.
+    /// After a failed pull: removes the entry's folders if they only contain the source file. Locks stay, as others may be waiting for
+    /// them; a remaining empty folder is harmless.
     pub fn prune(&self) {
         let is_empty = |dir: &Path| read_dir(dir).is_ok_and(|d| d.is_empty());
         let (blobs, snapshots) = (self.blobs(), self.dir.join("snapshots"));
@@ -278,7 +277,7 @@ impl Entry {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(Error::io(&path, e)),
         };
-        // A damaged file only means that the download is done again.
+        // If the file is damaged, the download is repeated.
         let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         let Some(reference) = json["reference"].as_str() else { return Ok(None) };
         let versions = json["versions"].as_object().into_iter().flatten();
@@ -296,7 +295,7 @@ impl Entry {
     }
 }
 
-/// What a server calls a version, as the name of a blob. Names that would be no plain file name are hashed.
+/// A server's version as the name of a blob. Versions that are no plain file name are hashed.
 pub(crate) fn blob_name(etag: &str) -> String {
     let tag = etag.trim().trim_start_matches("W/").trim_matches('"');
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -316,7 +315,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// (name, path) of everything in a folder, in the order of names; nothing where there is no folder.
+/// Name and path of each item in a folder, sorted; empty if there is no folder.
 pub(crate) fn read_dir(dir: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -326,7 +325,7 @@ pub(crate) fn read_dir(dir: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     let mut all = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|e| Error::io(dir, e))?;
-        // Names that are not Unicode are none of ours.
+        // Files of this layout have Unicode names.
         if let Ok(name) = entry.file_name().into_string() {
             all.push((name, entry.path()));
         }
@@ -340,7 +339,7 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(parent).map_err(|e| Error::io(parent, e))
 }
 
-/// Removes a file or link that may not be there.
+/// Removes a file or link, if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::io(path, e)),
@@ -348,15 +347,15 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Replaces a file. Readers see the old content or the new, never half of it, however many write at once.
+/// Replaces a file atomically: readers see the old or the new content, even with concurrent writers.
 fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
     let mut builder = tempfile::Builder::new();
-    // What others who share the cache may read is for the umask to say; `tempfile`'s own default is nobody.
+    // The umask decides who may read shared caches; `tempfile`'s own default is nobody else.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let write = || {
         let dir = path.parent().unwrap_or(path);
-        // Its errors name the temporary file, which says nothing to anybody.
+        // Its errors name the temporary file, which means nothing to the user.
         let mut fresh = builder.tempfile_in(dir).map_err(|e| std::io::Error::from(e.kind()))?;
         fresh.as_file_mut().write_all(content)?;
         fresh.persist(path).map_err(|e| e.error)
@@ -380,7 +379,7 @@ fn same_file(_: &File, _: &Path) -> bool {
     true // an open file cannot be removed there
 }
 
-/// Makes a link to a target, at a place.
+/// A function that creates a link to a target.
 type Symlink = fn(&Path, &Path) -> std::io::Result<()>;
 
 #[cfg(unix)]

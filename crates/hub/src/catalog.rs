@@ -1,4 +1,4 @@
-//! The short names: which public repository stands behind `qwen3.6:35b-a3b`. Add a model with one line here.
+//! The catalogue of short names: the public repository for `qwen3.6:35b-a3b`. Add a model with one line here.
 
 /// A model with a short name.
 #[derive(Debug, PartialEq, Eq)]
@@ -7,13 +7,13 @@ pub struct CatalogEntry {
     pub name: &'static str,
     /// Repository on Hugging Face.
     pub repo: &'static str,
-    /// The quantisation that comes where none is asked for.
+    /// The default quantisation.
     pub quant: &'static str,
-    /// One particular file, where its bytes are known beforehand.
+    /// An exact file, if its contents are known.
     pub pinned: Option<Pinned>,
 }
 
-/// A file whose every byte is known: any source will do that has it.
+/// A file whose exact contents are known: any source may provide it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pinned {
     /// Commit of the repository.
@@ -29,7 +29,7 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// True where the file at `path` has as many bytes as it should.
+    /// True if the file at `path` has the right size.
     pub(crate) fn is_at(&self, path: &std::path::Path) -> bool {
         std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.size)
     }
@@ -50,7 +50,7 @@ const fn model(name: &'static str, repo: &'static str, quant: &'static str) -> C
     CatalogEntry { name, repo, quant, pinned: None }
 }
 
-/// Every short name. The first of a family also goes by the family's name alone.
+/// All short names. The family's name alone means its first entry.
 pub const CATALOG: &[CatalogEntry] = &[
     CatalogEntry {
         name: "smollm2:135m",
@@ -88,7 +88,7 @@ pub const CATALOG: &[CatalogEntry] = &[
     model("mixtral:8x7b", "MaziyarPanahi/Mixtral-8x7B-Instruct-v0.1-GGUF", "Q4_K_M"),
 ];
 
-/// Looks a short name up: `family:size`, or a family alone for its first model. Upper and lower case are one.
+/// Finds a short name: `family:size`, or a family for its first model. Case is ignored.
 pub fn find(name: &str) -> Option<&'static CatalogEntry> {
     CATALOG.iter().find(|k| k.name.eq_ignore_ascii_case(name)).or_else(|| {
         CATALOG

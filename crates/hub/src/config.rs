@@ -1,4 +1,4 @@
-//! Settings of the hub, gathered once by the caller; nothing else in this crate looks at the environment.
+//! Settings of the hub, read once by the caller; nothing else in this crate reads the environment.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use crate::Error;
 use crate::pip::PipConfig;
 use crate::values::{expand, is_true};
 
-/// Where Hugging Face answers unless `HF_ENDPOINT` says otherwise.
+/// Hugging Face's address, unless `HF_ENDPOINT` is set.
 pub const HUGGING_FACE: &str = "https://huggingface.co";
 
-/// Text that is never printed.
+/// A secret, which is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a secret; white space around it is dropped. `None` where nothing is left.
+    /// Wraps a secret; white space around it is removed. `None` if nothing is left.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.to_string()))
     }
 
-    /// The secret itself, to be sent.
+    /// The secret itself, for requests.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
@@ -34,20 +34,20 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Proxies by the scheme of the address that is asked for, as `HTTPS_PROXY` and its kin name them.
+/// Proxies by URL scheme, from `HTTPS_PROXY` and similar variables.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Proxies {
     /// For `http:` addresses.
     pub http: Option<String>,
     /// For `https:` addresses.
     pub https: Option<String>,
-    /// Hosts reached directly: comma-separated names (subdomains included), `*` for all.
+    /// Hosts reached directly: comma-separated names (including subdomains), `*` for all.
     pub none: String,
 }
 
 impl fmt::Debug for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A proxy's address may hold a password.
+        // A proxy's URL may contain a password.
         write!(f, "Proxies(http: {}, https: {})", self.http.is_some(), self.https.is_some())
     }
 }
@@ -74,16 +74,16 @@ impl Proxies {
     }
 }
 
-/// How long to wait, and how often to try again.
+/// Timeouts and retries.
 #[derive(Debug, Clone)]
 pub struct Patience {
-    /// Until a connection stands, name look-up and TLS included.
+    /// To connect, including name resolution and TLS.
     pub connect: Duration,
-    /// Without a single byte.
+    /// Without receiving a byte.
     pub stall: Duration,
-    /// Before the first new try; doubled for each further one, up to 16 times this.
+    /// Before the first retry; doubled for each further one, up to 16 times.
     pub retry_delay: Duration,
-    /// New tries in a row that bring no byte before a pull gives up.
+    /// Maximum number of consecutive retries without progress.
     pub retries: u32,
 }
 
@@ -101,24 +101,24 @@ impl Default for Patience {
 /// All settings. Made by [`HubConfig::from_env`], or field by field.
 #[derive(Debug, Clone)]
 pub struct HubConfig {
-    /// Address of Hugging Face or of a mirror, without a slash at the end.
+    /// The URL of Hugging Face or of a mirror, without a trailing slash.
     pub endpoint: url::Url,
     /// The cache folder, in Hugging Face's layout: `~/.cache/huggingface/hub`.
     pub cache: PathBuf,
     /// Sent to [`HubConfig::endpoint`] only.
     pub token: Option<Secret>,
-    /// No network at all.
+    /// Use no network.
     pub offline: bool,
-    /// The Python index, as pip is set up.
+    /// The Python index, from pip's settings.
     pub pip: PipConfig,
     /// Proxies.
     pub proxies: Proxies,
-    /// Time limits.
+    /// Timeouts and retries.
     pub patience: Patience,
 }
 
 impl HubConfig {
-    /// Settings with a given cache folder and otherwise defaults.
+    /// Default settings with a given cache folder.
     pub fn new(cache: impl Into<PathBuf>) -> Self {
         Self {
             endpoint: url::Url::parse(HUGGING_FACE).expect("a constant that parses"),
@@ -131,8 +131,7 @@ impl HubConfig {
         }
     }
 
-    /// Settings as the environment has them. `lookup` gives a variable's value; the token's file and pip's
-    /// files are read here.
+    /// Settings from the environment. `lookup` returns a variable's value; the token's file and pip's files are read here.
     ///
     /// Understood: `HF_ENDPOINT`, `HF_HUB_CACHE` (and the older `HUGGINGFACE_HUB_CACHE`), `HF_HOME`, `HF_TOKEN` (and
     /// `HUGGING_FACE_HUB_TOKEN`), `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`, `XDG_CACHE_HOME`,
@@ -205,7 +204,7 @@ fn parse_endpoint(text: &str) -> Result<url::Url, Error> {
     Ok(url)
 }
 
-/// A missing file is no token; an unreadable one is an error, since a gated model would then fail for no visible reason.
+/// A missing file means no token; an unreadable one is an error, as a gated model would then fail without a visible reason.
 fn read_token(path: &Path) -> Result<Option<Secret>, Error> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Secret::new(&text)),
@@ -214,7 +213,7 @@ fn read_token(path: &Path) -> Result<Option<Secret>, Error> {
     }
 }
 
-/// A flag that is neither yes nor no may have been meant to keep this machine off the network: an error.
+/// An invalid flag may have been meant to disable the network, so it is an error.
 fn flag(name: &str, text: &str) -> Result<bool, Error> {
     let no = matches!(text.trim().to_ascii_lowercase().as_str(), "0" | "off" | "no" | "false" | "n" | "f");
     if !no && !is_true(text) {

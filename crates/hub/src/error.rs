@@ -1,45 +1,45 @@
-//! The one error of this crate: what could not be fetched, why, and what to do about it.
+//! The error type of this crate: what failed, why, and what to do about it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why a model could not be found, fetched, kept or removed.
+/// Why a model could not be found, downloaded, stored or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The name is none that this crate understands.
+    /// The name is invalid.
     #[error("'{given}': {why}")]
     Reference {
         /// As typed.
         given: String,
-        /// What is wrong, and what would be understood.
+        /// What is wrong, and what would be valid.
         why: String,
     },
     /// A local path that does not exist.
     #[error("{}: no such file or directory", .0.display())]
     NoSuchPath(PathBuf),
-    /// The network may not be used.
+    /// The network must not be used.
     #[error("{0} is not on this machine, and HF_HUB_OFFLINE is set; unset it to download")]
     Offline(String),
-    /// A server did not give what was asked for.
+    /// A server did not provide the requested data.
     #[error("{url}: {what}")]
     Fetch {
-        /// The address, without credentials and query.
+        /// The URL, without credentials and query.
         url: String,
-        /// What happened, and where known what to do.
+        /// What happened, and if known what to do.
         what: String,
-        /// Whether another try may help.
+        /// Whether a retry may help.
         class: Class,
     },
-    /// The repository has no such file, or more than one.
+    /// The repository has no such file, or several.
     #[error("{repo}: {what}")]
     Choice {
         /// The repository or Python project.
         repo: String,
-        /// What was looked for and what there is.
+        /// What was searched, and what exists.
         what: String,
     },
-    /// The bytes are not those that were promised. Nothing of them is kept.
+    /// The downloaded bytes are not the expected ones. They are discarded.
     #[error(
         "{file}: the download is damaged: SHA-256 is {got}, expected {expected}; nothing was kept, pull it again"
     )]
@@ -51,15 +51,15 @@ pub enum Error {
         /// Lower-case hexadecimal.
         got: String,
     },
-    /// What came is not a model file.
+    /// The downloaded file is not a model file.
     #[error("{file}: {what}")]
     NotAModel {
         /// The file.
         file: String,
-        /// What it looks like instead.
+        /// What it seems to be instead.
         what: String,
     },
-    /// Not enough free space to begin.
+    /// Not enough free space.
     #[error("{}: needs {} of free space, has {}; free some, or point HF_HUB_CACHE at another disk",
         dir.display(), size(*need), size(*have))]
     Space {
@@ -70,7 +70,7 @@ pub enum Error {
         /// Bytes free.
         have: u64,
     },
-    /// The disk ran full while writing; what was written stays, and the next pull goes on from there.
+    /// The disk became full while writing; the next pull resumes.
     #[error("{}: the disk is full; {} more are needed. What came so far is kept: free some space and pull again",
         path.display(), size(*need))]
     DiskFull {
@@ -79,7 +79,7 @@ pub enum Error {
         /// Bytes still to be written.
         need: u64,
     },
-    /// The operating system refused.
+    /// A system error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The path.
@@ -88,7 +88,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// No source of a short name answered.
+    /// No source of a short name succeeded.
     #[error("{name} could not be fetched from any of its {} sources:{}", tried.len(), list(tried))]
     Sources {
         /// The short name.
@@ -96,10 +96,10 @@ pub enum Error {
         /// Every source in the order tried, and why it failed.
         tried: Vec<(String, Error)>,
     },
-    /// A setting (environment variable, pip.conf) is not usable.
+    /// A setting (environment variable, pip.conf) is invalid.
     #[error("{setting}: {what}")]
     Setting {
-        /// Where it stands.
+        /// The setting.
         setting: String,
         /// What is wrong with it.
         what: String,
@@ -107,29 +107,29 @@ pub enum Error {
     /// A file in use cannot be removed.
     #[error("{0} is being downloaded by another process; stop it first")]
     Busy(String),
-    /// The reference names nothing that may be removed.
+    /// The reference does not name anything that can be removed.
     #[error("{name} cannot be removed: {why}")]
     NotRemovable {
         /// As typed.
         name: String,
-        /// Why, and what can be.
+        /// Why, and what can be removed.
         why: String,
     },
 }
 
-/// Whether another try may help, of [`Error::Fetch`].
+/// Whether a retry may help, for [`Error::Fetch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Class {
-    /// The server answered with this status, and will again.
+    /// The server answered with this status, and would again.
     Status(u16),
-    /// Overloaded, restarting, or the connection broke: another try may help, after this long if the server said so.
+    /// Overloaded, restarting, or a broken connection: a retry may help, after this time if the server gave one.
     Transient(Option<Duration>),
-    /// No connection: unknown host, refused, timed out, proxy.
+    /// No connection: unknown host, refused, timeout, proxy.
     Unreachable,
-    /// The server does not send parts of files.
+    /// The server does not support range requests.
     NoRanges,
-    /// Anything else that will not change by trying again.
+    /// Another permanent error.
     Permanent,
 }
 
@@ -153,16 +153,16 @@ impl Error {
         }
     }
 
-    /// True where the machine, not the source, is at fault: trying another source would not help.
+    /// True for local failures: another source would not help.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Space { .. } | Self::DiskFull { .. } | Self::Io { .. } | Self::Busy(_))
     }
 }
 
-/// A URL that may be printed: no user, password, query or fragment (signed URLs carry secrets in the query).
+/// A URL without user, password, query and fragment (signed URLs have secrets in the query), for messages.
 pub(crate) fn redacted(url: &url::Url) -> String {
     let mut url = url.clone();
-    // Both fail only for URLs that can hold no credentials.
+    // Both fail only for URLs that cannot have credentials.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.set_query(None);
@@ -170,7 +170,7 @@ pub(crate) fn redacted(url: &url::Url) -> String {
     url.into()
 }
 
-/// Bytes for people: `93.81 MiB`.
+/// A size for users: `93.81 MiB`.
 pub fn size(bytes: u64) -> String {
     humansize::format_size(bytes, humansize::BINARY)
 }

@@ -1,4 +1,4 @@
-//! The hub: everything that the commands `pull`, `list`, `rm` and `run` ask of this crate.
+//! The hub: the interface of this crate for the commands `pull`, `list`, `rm` and `run`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::progress::{Event, Progress};
 use crate::reference::{HubRef, Reference, ShortRef};
 use crate::{huggingface, inventory, web, wheel};
 
-/// How to find out the free bytes of a folder's file system.
+/// Returns the free bytes of a folder's file system.
 type FreeSpace = Box<dyn Fn(&Path) -> std::io::Result<u64> + Send + Sync>;
 
-/// Fetches models, finds them, lists them, removes them. May be shared between threads.
+/// Downloads, finds, lists and removes models. Can be shared between threads.
 pub struct Hub {
     pub(crate) config: HubConfig,
     pub(crate) http: Http,
@@ -22,13 +22,13 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub with these settings. Touches neither network nor disk.
+    /// A hub with these settings. Accesses neither network nor disk.
     pub fn new(config: HubConfig) -> Self {
         let http = Http::new(&config);
         Self { config, http, free_space: Box::new(|dir| fs4::available_space(dir)) }
     }
 
-    /// Asks `free_space` instead of the operating system, for tests of full disks.
+    /// Uses `free_space` instead of the operating system, for tests of full disks.
     #[must_use]
     pub fn with_free_space(
         mut self,
@@ -43,8 +43,8 @@ impl Hub {
         &self.config
     }
 
-    /// Where the model is on this machine, if all of it is. Never uses the network. A GGUF is named by its first
-    /// file, safetensors by their folder.
+    /// The local path of a model, if it is complete. Never uses the network. A GGUF is represented by its first file, safetensors by
+    /// their folder.
     pub fn resolve(&self, reference: &Reference) -> Result<Option<PathBuf>, Error> {
         match reference {
             Reference::Path(path) => Ok(path.exists().then(|| path.clone())),
@@ -54,17 +54,16 @@ impl Hub {
         }
     }
 
-    /// Makes sure that the model is on this machine, complete and in its latest version, and returns where.
+    /// Ensures that the model is on this machine, complete and in its latest version, and returns its path.
     ///
-    /// An interrupted pull goes on where it stopped. Where the network is away but the model is here, that is what
-    /// comes back, with a note to `progress`.
+    /// Resumes an interrupted pull. If the network is unavailable but the model is present, returns that, with a note to `progress`.
     pub fn pull(&self, reference: &Reference, progress: &dyn Progress) -> Result<PathBuf, Error> {
         let here = self.resolve(reference)?;
         let reference_is_final = match reference {
             Reference::Path(path) => return here.ok_or_else(|| Error::NoSuchPath(path.clone())),
-            // What is here has been held against the size that is known.
+            // Existing files have been checked against the known size.
             Reference::Short(short) => short.pinned().is_some(),
-            // A commit never changes what it names; the file here may have lost its end all the same.
+            // A commit never changes, but the local file may have been truncated.
             Reference::Hub(_) | Reference::Url(_) => false,
         };
         if let Some(path) = here.as_ref().filter(|_| reference_is_final || self.config.offline) {
@@ -89,7 +88,7 @@ impl Hub {
         }
     }
 
-    /// What `run` wants: the model as it is here, or else pulled.
+    /// For `run`: the local model, or else pulls it.
     pub fn ensure(&self, reference: &Reference, progress: &dyn Progress) -> Result<PathBuf, Error> {
         match self.resolve(reference)? {
             Some(path) => Ok(path),
@@ -97,18 +96,17 @@ impl Hub {
         }
     }
 
-    /// Every model in the cache, those of other tools too.
+    /// Every model in the cache, including other tools'.
     pub fn list(&self) -> Result<Vec<inventory::Installed>, Error> {
         inventory::list(self)
     }
 
-    /// Removes a model from the cache, with everything that nothing else needs. Never touches a file outside of it.
+    /// Removes a model from the cache, with everything that nothing else needs. Never removes files outside the cache.
     pub fn remove(&self, reference: &Reference) -> Result<inventory::Removed, Error> {
         inventory::remove(self, reference)
     }
 
-    /// Fails where [`Hub::remove`] would find nothing that it may remove: to check several names before the first one
-    /// goes.
+    /// Fails if [`Hub::remove`] would: to check several names before the first is removed.
     pub fn check_removable(&self, reference: &Reference) -> Result<(), Error> {
         inventory::check_removable(self, reference)
     }
@@ -116,12 +114,12 @@ impl Hub {
     fn resolve_short(&self, short: &ShortRef) -> Result<Option<PathBuf>, Error> {
         let on_hub = inventory::resolve(self, &short.hub())?;
         let Some(pinned) = short.pinned() else { return Ok(on_hub) };
-        // A file with another size is damaged, and as good as none.
+        // A file with another size is damaged, and is ignored.
         let on_hub = on_hub.filter(|path| pinned.is_at(path));
         Ok(on_hub.or_else(|| wheel::resolve(self, short.known, pinned)))
     }
 
-    /// Tries every source in turn.
+    /// Tries the sources in order.
     fn pull_short(&self, short: &ShortRef, progress: &dyn Progress) -> Result<PathBuf, Error> {
         let hub = short.hub();
         let Some(pinned) = short.pinned() else { return huggingface::pull(self, &hub, progress) };
@@ -137,7 +135,7 @@ impl Hub {
         for (name, pull) in sources {
             progress.event(Event::Trying { source: &name });
             match pull() {
-                // A full disk is full for every source.
+                // A full disk affects every source.
                 Err(e) if e.is_local() => return Err(e),
                 Err(e) => {
                     progress.event(Event::Failed { source: &name, why: &e });
@@ -149,10 +147,10 @@ impl Hub {
         Err(Error::Sources { name: short.known.name.into(), tried })
     }
 
-    /// From the hub, but only if it is the very file that the catalogue means.
+    /// From the hub, if it is exactly the catalogue's file.
     fn pull_pinned(&self, hub: &HubRef, sha256: &str, progress: &dyn Progress) -> Result<PathBuf, Error> {
         let path = huggingface::pull(self, hub, progress)?;
-        // The hub names large files by their hash, and the download was checked against it.
+        // The hub names large files by their hash, which the download was checked against.
         let blob = std::fs::canonicalize(&path).map_err(|e| Error::io(&path, e))?;
         let name = blob.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         if name == sha256 || self.hash(&blob)? == sha256 {
@@ -176,13 +174,13 @@ impl Hub {
         }
     }
 
-    /// Bytes still to come of a download of `size` bytes.
+    /// Remaining bytes of a download of `size` bytes.
     pub(crate) fn remaining(&self, part: &Path, size: u64) -> u64 {
         let left = std::fs::metadata(part).map_or(0, |m| m.len());
         if left > size { size } else { size - left }
     }
 
-    /// Fails where the cache's file system has not `need` bytes free.
+    /// Fails if the cache's file system has less than `need` bytes free.
     pub(crate) fn check_space(&self, need: u64, progress: &dyn Progress) -> Result<(), Error> {
         let cache = &self.config.cache;
         std::fs::create_dir_all(cache).map_err(|e| Error::io(cache, e))?;
@@ -196,7 +194,7 @@ impl Hub {
         }
     }
 
-    /// Checks a finished download before it gets its name; a bad one is removed.
+    /// Checks a finished download before it gets its name; removes a bad one.
     pub(crate) fn accept(
         &self,
         part: &Path,
@@ -232,7 +230,7 @@ impl Hub {
     }
 }
 
-/// True where the source could not be asked, as opposed to having said no.
+/// True if the source could not be reached, rather than having refused.
 fn is_unreachable(e: &Error) -> bool {
     matches!(e.class(), Some(Class::Unreachable | Class::Transient(_)))
 }

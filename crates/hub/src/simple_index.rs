@@ -1,4 +1,4 @@
-//! A project's page on a Python index (PEP 503 HTML and PEP 691 JSON). Used by `wheel.rs`.
+//! Parses a project's page on a Python index (PEP 503 HTML and PEP 691 JSON). Used by `wheel.rs`.
 
 use url::Url;
 
@@ -9,15 +9,15 @@ use crate::http::inherit_credentials;
 pub(crate) struct Offer {
     pub name: String,
     pub url: Url,
-    /// Lower-case hexadecimal, where the index states it.
+    /// Lower-case hexadecimal, if the index has it.
     pub sha256: Option<String>,
 }
 
-/// What we can read, the structured form first.
+/// The accepted formats, JSON first.
 pub(crate) const ACCEPT: &str =
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1";
 
-/// The page of a project: names are compared in lower case with `-` for every run of `-`, `_` and `.`.
+/// The URL of a project's page: names are compared in lower case with `-` for every run of `-`, `_` and `.`.
 pub(crate) fn page(index: &str, project: &str) -> Result<Url, url::ParseError> {
     Url::parse(&format!("{}/{}/", index.trim_end_matches('/'), normalized(project)))
 }
@@ -27,12 +27,12 @@ pub(crate) fn normalized(name: &str) -> String {
     words.join("-").to_ascii_lowercase()
 }
 
-/// Every file of a page. `base` is the page's own address, credentials and all.
+/// All files of a page. `base` is the page's own URL, including credentials.
 pub(crate) fn offers(base: &Url, content_type: &str, text: &str) -> Result<Vec<Offer>, String> {
     let links = if content_type.contains("json") { json(text)? } else { html(text) };
     let mut offers = Vec::new();
     for (href, name, sha256) in links {
-        // One link that is none spoils nothing but itself.
+        // An invalid link is skipped.
         let Ok(mut url) = base.join(&href) else { continue };
         if url.origin() == base.origin() {
             inherit_credentials(base, &mut url);
@@ -60,9 +60,9 @@ fn json(text: &str) -> Result<Vec<Link>, String> {
         .collect())
 }
 
-/// The addresses of all anchors. Index pages are simple; this is no parser of HTML at large.
+/// The URLs of all anchors. Index pages are simple; this is not a general HTML parser.
 fn html(text: &str) -> Vec<Link> {
-    // Of the same length as `text`, so that places in one are places in the other.
+    // Of the same length as `text`, so that positions agree.
     let lower = text.to_ascii_lowercase();
     let mut links = Vec::new();
     let mut at = 0;
@@ -79,7 +79,7 @@ fn html(text: &str) -> Vec<Link> {
     links
 }
 
-/// Where a tag ends: the first `>` outside of quotes.
+/// The end of a tag: the first `>` outside quotes.
 fn tag_end(tag: &str) -> Option<usize> {
     let mut quote = None;
     tag.char_indices().find_map(|(i, c)| {

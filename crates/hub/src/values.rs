@@ -1,8 +1,8 @@
-//! Values of settings as other programs write them. Used by `config` and `pip`.
+//! Parses values of settings like the programs that own them. Used by `config` and `pip`.
 
 use std::path::{Path, PathBuf};
 
-/// As the Python libraries read a flag.
+/// A flag, as the Python libraries parse it.
 pub(crate) fn is_true(text: &str) -> bool {
     matches!(text.trim().to_ascii_lowercase().as_str(), "1" | "on" | "yes" | "true" | "y" | "t")
 }

@@ -1,4 +1,4 @@
-//! GGUF files at any address. Used by `hub.rs`.
+//! GGUF files at any URL. Used by `hub.rs`.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::progress::{Event, Meter, Progress};
 use crate::reference::{MAIN, file_name};
 use crate::select::split_suffix;
 
-/// What is known of a file before its bytes come.
+/// Metadata of a file before its download.
 struct Remote {
     url: Url,
     name: String,
@@ -21,12 +21,11 @@ struct Remote {
     validator: Option<String>,
     /// Changes when the file does.
     version: String,
-    /// Blob of a file that is here in this version.
+    /// The blob of this version, if it is present.
     blob: Option<String>,
 }
 
-/// The entry of an address. User, password and query are no part of what names it: they may be signatures that
-/// differ each time, and are nothing to keep.
+/// The entry of a URL. User, password and query are not part of its name: they may be temporary signatures, and must not be stored.
 pub(crate) fn entry(hub: &Hub, url: &Url) -> Entry {
     let name = file_name(url);
     let stem = name.strip_suffix(".gguf").unwrap_or(&name);
@@ -36,7 +35,7 @@ pub(crate) fn entry(hub: &Hub, url: &Url) -> Entry {
     Entry::own(&hub.config.cache, &format!("{stem}-{}", &sha256_of(&redacted(first))[..8]))
 }
 
-/// Every part of a split file, in order; else the address itself.
+/// The URLs of all parts of a split file, in order; else the URL itself.
 pub(crate) fn parts(url: &Url) -> Vec<Url> {
     let name = file_name(url);
     let Some((stem, _, parts)) = name.strip_suffix(".gguf").and_then(split_suffix) else {
@@ -52,7 +51,7 @@ pub(crate) fn parts(url: &Url) -> Vec<Url> {
     (1..=parts).map(part).collect()
 }
 
-/// The file on disk, all its parts with it.
+/// The file on disk, if all its parts are present.
 pub(crate) fn resolve(hub: &Hub, url: &Url) -> Option<PathBuf> {
     let entry = entry(hub, url);
     let snapshot = entry.snapshot(&entry.commit_of(MAIN)?);
@@ -60,10 +59,10 @@ pub(crate) fn resolve(hub: &Hub, url: &Url) -> Option<PathBuf> {
     paths.iter().all(|p| p.is_file()).then(|| paths.into_iter().next()).flatten()
 }
 
-/// Fetches a file, or all parts of a split one, and returns the path of the first.
+/// Downloads a file, or all parts of a split one, and returns the path of the first.
 pub(crate) fn pull(hub: &Hub, url: &Url, progress: &dyn Progress) -> Result<PathBuf, Error> {
     let entry = entry(hub, url);
-    // One lock for the entry: what this pull throws away is nobody else's.
+    // One lock for the entry, so that this pull only discards its own files.
     let _lock = entry.lock(WHOLE, &file_name(url), progress)?;
     pull_into(hub, &entry, url, progress).inspect_err(|_| entry.prune())
 }
@@ -78,7 +77,7 @@ fn pull_into(hub: &Hub, entry: &Entry, url: &Url, progress: &dyn Progress) -> Re
     let missing = remotes.iter().filter(|r| r.blob.is_none());
     let need = missing.map(|r| hub.remaining(&entry.part(&r.version), r.size.unwrap_or(0))).sum();
     hub.check_space(need, progress)?;
-    // Before the first byte: an interrupted pull shows under its own name.
+    // Before the first byte: an interrupted pull is listed under its own name.
     entry.set_origin(&origin)?;
     let mut blobs = Vec::new();
     for (i, remote) in remotes.iter().enumerate() {
@@ -86,7 +85,7 @@ fn pull_into(hub: &Hub, entry: &Entry, url: &Url, progress: &dyn Progress) -> Re
             Some(blob) => blob.clone(),
             None => fetch(hub, entry, remote, (i + 1, remotes.len()), progress)?,
         });
-        // Known at once: an interrupted pull of many parts goes on where it stopped.
+        // Recorded at once, so that an interrupted pull of many parts continues where it stopped.
         origin.versions.insert(remote.name.clone(), format!("{} {}", remote.version, blobs[i]));
         entry.set_origin(&origin)?;
     }
@@ -101,7 +100,7 @@ fn pull_into(hub: &Hub, entry: &Entry, url: &Url, progress: &dyn Progress) -> Re
     Ok(first.unwrap_or_else(|| entry.snapshot(&commit)))
 }
 
-/// Asks for one byte: servers that sign addresses answer to nothing but GET.
+/// Requests one byte: servers with signed URLs only answer GET.
 fn describe(
     hub: &Hub,
     entry: &Entry,
@@ -119,7 +118,7 @@ fn describe(
         _ => None,
     };
     let validator = answer.validator();
-    // Without anything that tells versions apart, no part of an older download may be used.
+    // Without a version, no part of an older download may be reused.
     let stamp = validator.clone().unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         format!("{} {}", now.as_nanos(), std::process::id())

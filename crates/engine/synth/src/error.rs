@@ -1,4 +1,4 @@
-//! Why a model cannot be made up or written.
+//! Errors of creating and writing synthetic models.
 
 use crate::{Mix, known};
 

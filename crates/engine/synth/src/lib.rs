@@ -1,9 +1,9 @@
-//! Made-up models: the tensors, types and metadata of a published model with random weights. Measure before you
-//! download, and test without reference data. Called by `octet synth`, `octet bench --synthetic` and tests.
+//! Synthetic models: the tensors, types and metadata of a published model with random weights, for measurements before a download and
+//! for tests without reference data. Called by `octet synth`, `octet bench --synthetic` and tests.
 //!
-//! [`synthetic`] gives an [`octet_weights::Model`] whose tensors are made when they are asked for, in memory; [`fn@write`]
-//! makes a GGUF file of it (of any model, in fact) that other engines load too. The same shape, types and seed give
-//! the same bytes on every machine.
+//! [`synthetic`] returns an [`octet_weights::Model`] whose tensors are generated in memory when they are requested; [`fn@write`]
+//! writes it (or any other model) as a GGUF file that other engines can load. The same shape, types and seed give the same bytes on
+//! every machine.
 
 mod error;
 pub mod known;

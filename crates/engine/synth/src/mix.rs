@@ -1,5 +1,5 @@
-//! Which type each tensor of a quantised file has: the rules of llama-quantize, as published files follow them. Used
-//! by `plan` for every matrix; norms, router, convolution and the like are F32 whatever the mix.
+//! The type of each tensor in a quantised file: the rules of llama-quantize, as in published files. Used by `plan` for every matrix;
+//! norms, router, convolution and the like are always F32.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,18 +8,18 @@ use octet_weights::GgmlType as T;
 
 use crate::Error;
 
-/// A quantisation as files are named by it.
+/// A quantisation, as in file names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
-    /// The mix that is named after one type. All matrices have that type, except that the output head is Q6_K where
-    /// the type is a smaller one, and that the IQ4 mixes keep a few tensors in Q5_K.
+    /// The mix named after one type. All matrices have that type, except that the output head is Q6_K if the type is smaller, and that
+    /// the IQ4 mixes have a few tensors in Q5_K.
     Of(T),
     /// Q4_K_M: Q4_K, with Q6_K for the output head and half of the down and value projections, and Q5_K for the fused
     /// projection of Gated DeltaNet.
     Q4KM,
 }
 
-/// A matrix, and where it stands in the model.
+/// A matrix and its position in the model.
 pub(crate) struct Place<'a> {
     /// Name without block and `.weight`: `ffn_down_exps`.
     pub stem: &'a str,
@@ -103,7 +103,7 @@ fn more_bits(i: usize, n: usize) -> bool {
     i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
 }
 
-/// The type that stands in where rows are not whole blocks of `t`.
+/// The replacement type if rows are not whole blocks of `t`.
 fn fit(t: T, cols: usize) -> T {
     if cols.is_multiple_of(t.block_len()) {
         return t;

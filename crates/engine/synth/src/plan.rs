@@ -1,18 +1,18 @@
-//! Every tensor of a model: its name, shape and type, and what kind of values it takes. Called by `synthetic`.
+//! The tensors of a model: names, shapes, types, and kinds of values. Called by `synthetic`.
 
 use octet_weights::{GgmlType, TensorInfo};
 
 use crate::mix::Place;
 use crate::{Mix, Shape};
 
-/// A tensor to be made up.
+/// A tensor to generate.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Planned {
     pub info: TensorInfo,
     pub fill: Fill,
 }
 
-/// What values a tensor takes.
+/// The values of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Fill {
     /// Random, of zero mean and this standard deviation.

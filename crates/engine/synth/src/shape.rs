@@ -1,4 +1,4 @@
-//! The dimensions of a model: all that decides which tensors it has. Made by `known` and by tests.
+//! The dimensions of a model, which determine its tensors. Made by `known` and by tests.
 
 use crate::Error;
 
@@ -8,7 +8,7 @@ const MAX_LAYERS: usize = 512;
 /// Dimensions of a model. Field names are those of `config.json` where it has them, shortened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
-    /// What the model is called.
+    /// The model's name.
     pub name: String,
     /// `general.architecture` of its GGUF files.
     pub architecture: &'static str,
@@ -20,7 +20,7 @@ pub struct Shape {
     pub vocab: usize,
     /// Tokens that the tokenizer knows; rows past them are padding.
     pub real_vocab: usize,
-    /// Positions that the model was made for.
+    /// Maximum context.
     pub context: usize,
     /// Query heads.
     pub heads: usize,
@@ -32,7 +32,7 @@ pub struct Shape {
     pub rope_dims: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
-    /// Stretches the rotary frequencies of long waves.
+    /// Scaling of low rotary frequencies.
     pub rope_scaling: Option<RopeScaling>,
     /// Epsilon of the RMS norms.
     pub eps: f32,

@@ -1,6 +1,6 @@
-//! Tensors that are made when they are asked for. Called through [`octet_weights::Model`].
+//! Tensors that are generated when they are requested. Called through [`octet_weights::Model`].
 //!
-//! A tensor is made in pieces, each from a seed of its own, so that several threads give the same bytes as one.
+//! A tensor is generated in pieces, each from its own seed, so that several threads give the same bytes as one.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -22,11 +22,11 @@ pub(crate) struct SyntheticSource {
     spare: Spare,
 }
 
-/// The memory of the last tensor that nobody reads any more. Fresh memory costs more than what is put in it: the system
-/// clears it and hands it out page by page.
+/// The buffer of the last dropped tensor, for reuse: new memory costs more than the values in it, as the system clears it and maps it
+/// page by page.
 type Spare = Arc<Mutex<Option<Vec<u8>>>>;
 
-/// A tensor's bytes, whose memory becomes the spare one.
+/// A tensor's bytes, whose buffer is kept for reuse when dropped.
 struct Made {
     data: Vec<u8>,
     spare: Spare,
@@ -54,12 +54,12 @@ impl SyntheticSource {
         Self { infos, fills, seed, spare: Spare::default() }
     }
 
-    /// The spare memory, for a large tensor that it is large enough for.
+    /// The spare buffer, if the tensor is large and the buffer is large enough.
     fn take_spare(&self, len: usize) -> Option<Vec<u8>> {
         self.spare.lock().ok()?.take_if(|s| len >= PIECE_BYTES && s.capacity() >= len)
     }
 
-    /// All blocks of a tensor, made by every core that there is.
+    /// Generates all blocks of a tensor on all cores.
     fn random_tensor(&self, info: &TensorInfo, scale: f32) -> Made {
         let len = info.size_bytes() as usize;
         let mut data = match self.take_spare(len) {
@@ -102,7 +102,7 @@ impl Source for SyntheticSource {
     }
 }
 
-/// Gives `pieces` to as many threads as may run at once, and as there are pieces.
+/// Processes `pieces` on as many threads as there are cores, at most one per piece.
 fn on_every_core<P>(pieces: impl ExactSizeIterator<Item = P> + Send, work: impl Fn(P) + Sync) {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
     if threads < 2 {

@@ -1,8 +1,8 @@
-//! A made-up byte-level BPE vocabulary of any size: bytes, then ever longer words of lower-case letters, with and
-//! without a space in front, each merged from the one that is a letter shorter. Called by `metadata`.
+//! A synthetic byte-level BPE vocabulary of any size: bytes, then ever longer words of lower-case letters, with and without a leading
+//! space, each merged from the one that is a letter shorter. Called by `metadata`.
 //!
-//! It is as large as the real one, so that every row of the output head is one that may be sampled, and what a model
-//! with random weights writes is readable nonsense.
+//! It is as large as the real one, so that every row of the output head can be sampled, and the output of a model with random weights
+//! is readable nonsense.
 
 /// Tokens that stand at the end of the vocabulary, in the order of Qwen's; smaller vocabularies have the first ones.
 const SPECIALS: [&str; 33] = [

@@ -1,4 +1,4 @@
-//! A model as a GGUF file. Called by `octet synth`; works for every model that can be opened, made up or not.
+//! Writes a model as a GGUF file. Called by `octet synth`; works for any opened model.
 
 use std::fs::{File, FileType};
 use std::io::{self, BufWriter};
@@ -9,19 +9,19 @@ use octet_weights::{Metadata, Model};
 
 use crate::Error;
 
-/// Bytes handed to the system at once, between calls of `progress`.
+/// Bytes written at once, between calls of `progress`.
 const PIECE_BYTES: usize = 16 << 20;
-/// What a file's tensor may need of padding.
+/// Maximum padding of a tensor.
 const PADDING_BYTES_MAX: u64 = 32;
 
-/// Writes `model` to `path` and returns the file's length. `progress` is told tensor bytes written and in all.
+/// Writes `model` to `path` and returns the file's length. `progress` gets the tensor bytes written so far and in total.
 ///
-/// The file gets its name when it is complete and on disk: until then it is a hidden one beside it, which goes when
-/// anything fails. An existing file is replaced only if `replace` says so, what a link leads to instead of the link, and
-/// a device, pipe or folder never. Needs memory for the largest tensor.
+/// The file gets its name when it is complete and on disk: until then it is a hidden file in the same folder, which is removed on
+/// failure. An existing file is replaced only if `replace` is set; of a link, its target is replaced; a device, pipe or folder never
+/// is. Needs memory for the largest tensor.
 ///
 /// # Errors
-/// When `path` exists, or is no file, its file system has too little room, or the system refuses.
+/// If `path` exists or is not a file, its file system has too little space, or the system fails.
 pub fn write(
     model: &Model,
     path: &Path,
@@ -66,7 +66,7 @@ pub fn write(
     let file = if replace {
         temporary.persist(path)
     } else {
-        // not even one that has appeared meanwhile
+        // Not even a file that has appeared meanwhile.
         temporary.persist_noclobber(path)
     };
     let file = file.map_err(|e| match e.error.kind() {
@@ -77,7 +77,7 @@ pub fn write(
     Ok(file.metadata().map_err(io)?.len())
 }
 
-/// Where the file will be: `path`, or what it leads to. Renaming a file onto anything that is no file would destroy that.
+/// The location of the file: `path`, or its target. Renaming a file onto something that is not a file would destroy that.
 fn place(path: &Path, replace: bool) -> Result<PathBuf, Error> {
     let name = || path.display().to_string();
     let io = |source| Error::Io { path: name(), source };
@@ -109,7 +109,7 @@ fn kind_of(kind: FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "no file" }
 }
 
-/// A file that goes when it is dropped, with the permissions of any other new file.
+/// A temporary file, removed when dropped, with the permissions of any other new file.
 fn temporary_file(directory: &Path) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".octet-").suffix(".part");
@@ -121,7 +121,7 @@ fn temporary_file(directory: &Path) -> io::Result<tempfile::NamedTempFile> {
     builder.tempfile_in(directory)
 }
 
-/// Makes a rename in `directory` last.
+/// Makes a rename in `directory` durable.
 fn sync_directory(directory: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
 }

@@ -1,9 +1,8 @@
 //! Model files as named, typed tensors: GGUF (v2, v3, split) and Hugging Face directories (safetensors).
 //!
-//! Everything in a model file is untrusted: no length, offset, count, type or shape is believed before it
-//! is checked. Both formats come out in one shape, the GGUF contract: canonical metadata keys
-//! (`qwen35moe.block_count`, `tokenizer.chat_template`, ...) and canonical tensor names (`blk.0.attn_q.weight`).
-//! The engine reads models only through [`Model`]; it knows neither format.
+//! Everything in a model file is untrusted: every length, offset, count, type and shape is checked before use. Both formats are read
+//! into one form, GGUF's: canonical metadata keys (`qwen35moe.block_count`, `tokenizer.chat_template`, ...) and canonical tensor names
+//! (`blk.0.attn_q.weight`). The engine reads models only through [`Model`], independent of the file format.
 
 mod error;
 pub mod gguf;
@@ -28,14 +27,14 @@ pub trait Source: Send + Sync {
     fn tensors(&self) -> &[TensorInfo];
     /// The bytes of tensor `index` of [`Source::tensors`]. Cheap for mapped files (no copy).
     fn data(&self, index: usize) -> Result<bytes::Bytes, Error>;
-    /// The caller has packed this tensor and will not read it soon: its file pages may be dropped from memory.
+    /// The caller has packed this tensor and will not read it soon: its pages may be dropped from memory.
     fn release(&self, _index: usize) {}
-    /// Names of tensors in the files that have no canonical name, and so cannot be asked for. The engine refuses to load
-    /// a model that has some, but for those of multi-token prediction (`mtp.*`): what they do is not known.
+    /// Names of tensors in the files without a canonical name, which cannot be requested. The engine refuses models with any, except
+    /// those of multi-token prediction (`mtp.*`), as their purpose is unknown.
     fn ignored(&self) -> &[String] {
         &[]
     }
-    /// The files that all tensors lie in, in one order; none where they lie in no files.
+    /// The files that contain all tensors, in a fixed order; empty if they are not in files.
     fn files(&self) -> &[Mapped] {
         &[]
     }
@@ -45,18 +44,18 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// An opened model: metadata, tensors by name, and where they came from (for messages).
+/// An opened model: metadata, tensors by name, and a name for messages.
 pub struct Model {
     /// Canonical metadata (GGUF keys).
     pub metadata: Metadata,
-    /// What to call this model in messages: the path that was opened, or "synthetic".
+    /// The model's name in messages: the path that was opened, or "synthetic".
     pub origin: String,
     source: Box<dyn Source>,
     by_name: std::collections::HashMap<String, usize>,
 }
 
 impl Model {
-    /// Puts a model together from its parts. Fails on two tensors of one name.
+    /// Creates a model from its parts. Fails if two tensors have the same name.
     pub fn new(origin: String, metadata: Metadata, source: Box<dyn Source>) -> Result<Self, Error> {
         let mut by_name = std::collections::HashMap::new();
         for (i, t) in source.tensors().iter().enumerate() {
@@ -72,12 +71,12 @@ impl Model {
         self.source.tensors()
     }
 
-    /// Names of tensors in the files that this crate knows no use for; see [`Source::ignored`].
+    /// Names of tensors in the files that are not used; see [`Source::ignored`].
     pub fn ignored(&self) -> &[String] {
         self.source.ignored()
     }
 
-    /// The files that all tensors lie in; see [`Source::files`].
+    /// The files that contain all tensors; see [`Source::files`].
     pub fn files(&self) -> &[Mapped] {
         self.source.files()
     }
@@ -92,7 +91,7 @@ impl Model {
         self.by_name.get(name).map(|&i| &self.source.tensors()[i])
     }
 
-    /// A tensor that the architecture may leave out.
+    /// An optional tensor of the architecture.
     pub fn optional(&self, name: &str) -> Result<Option<Tensor>, Error> {
         let Some(&i) = self.by_name.get(name) else { return Ok(None) };
         let info = self.source.tensors()[i].clone();
@@ -100,7 +99,7 @@ impl Model {
         Tensor::new(&self.origin, info, data).map(Some)
     }
 
-    /// A tensor that the architecture needs, of exactly this shape (outermost dimension first).
+    /// A required tensor of the architecture, with exactly this shape (outermost dimension first).
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
         let t = self.optional(name)?.ok_or_else(|| {
             Error::tensor(&self.origin, name, format!("is missing; expected shape {shape:?}"))

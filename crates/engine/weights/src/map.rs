@@ -1,4 +1,4 @@
-//! One model file in memory: mapped read-only, or bytes at hand. All unsafe code of this crate. Called by `gguf` and `hf`.
+//! A model file in memory: mapped read-only, or bytes. Has all unsafe code of this crate. Called by `gguf` and `hf`.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,22 +13,22 @@ use crate::Error;
 /// Pages are dropped in units of this: a multiple of every page size in use (4, 16 and 64 KiB).
 const PAGE_MAX: usize = 64 << 10;
 
-/// A file's bytes and its name for messages. A mapped file must keep its length for as long as it is in use: where
-/// somebody cuts it meanwhile (`cp` over it, a download into the same path), the next access to what is gone ends the
-/// process (SIGBUS on Unix). Replacing it by a rename is fine, and is how this project's own tools write.
+/// A file's bytes and its name for messages. A mapped file must keep its length while it is in use: if it is truncated (`cp` over it,
+/// a download to the same path), the next access to a missing page kills the process (SIGBUS on Unix). Replacing the file by a rename
+/// is safe, and is how this project's own tools write.
 pub struct Mapped {
-    /// Its path as it was given; for bytes at hand what messages call them.
+    /// Its path as given; for bytes in memory, their name in messages.
     pub name: String,
     /// All of it.
     pub bytes: Bytes,
-    /// Which file it is, and in which state it was opened; `None` for bytes at hand.
+    /// The identity and state of the file when it was opened; `None` for bytes in memory.
     pub stamp: Option<Stamp>,
     map: Option<Arc<Mmap>>,
-    /// The file, where what was read of it makes way in the system's cache too.
+    /// The file, if pages that were read should also leave the system's cache.
     drops: Option<File>,
 }
 
-/// Which file it is, and when it was changed last: as long as this is the same, so are its bytes.
+/// The identity and modification time of a file: if they are unchanged, so are its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Stamp {
     /// Absolute, without links.
@@ -40,12 +40,12 @@ pub struct Stamp {
     /// When its bytes or anything else of it was changed, by the system's own clock, which no program can set back: 0
     /// where the system does not say.
     pub changed_ns: i64,
-    /// Which of the files that this path may have named: 0 where the system does not say.
+    /// The inode number, which distinguishes files that had the same path: 0 if the system has none.
     pub inode: u64,
 }
 
 impl Stamp {
-    /// Of the file that lies at `path` now.
+    /// The identity of the file that is at `path` now.
     pub fn of(path: &Path) -> std::io::Result<Self> {
         let path = std::fs::canonicalize(path)?;
         let meta = std::fs::metadata(&path)?;
@@ -80,13 +80,13 @@ impl Mapped {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
         let io = |e| Error::io(&name, e);
-        // Looked at before it is opened: opening a named pipe would wait for a writer.
+        // Checked before opening: opening a named pipe would wait for a writer.
         let meta = std::fs::metadata(path).map_err(io)?;
         if !meta.is_file() {
             return Err(Error::format(&name, "is not a regular file; a model file cannot be read from it"));
         }
         let file = File::open(path).map_err(io)?;
-        // Of the open file: at the path there may lie another by now.
+        // Of the open file: the path may name another one by now.
         let opened = file.metadata().map_err(io)?;
         let stamp = Stamp::new(std::fs::canonicalize(path).map_err(io)?, &opened).map_err(io)?;
         // SAFETY: the mapping is read-only and never handed out as anything but bytes, for which every bit pattern is
@@ -102,18 +102,18 @@ impl Mapped {
         Ok(Self { name, bytes, stamp: Some(stamp), map: Some(map), drops: Some(file) })
     }
 
-    /// Bytes at hand as if they were a file called `name`.
+    /// Bytes in memory as a file called `name`.
     pub(crate) fn in_memory(name: &str, bytes: Bytes) -> Self {
         Self { name: name.into(), bytes, stamp: None, map: None, drops: None }
     }
 
-    /// Keeps what is read in the system's cache, for the next start. Without it released pages leave that too: where
-    /// memory has no room for a file and its packed weights, the kernel would throw out first what is read last.
+    /// Keeps pages that are read in the system's cache, for the next start. Otherwise released pages leave it, too: if memory has no
+    /// room for a file and its packed weights, the kernel would evict first what is read last.
     pub(crate) fn keep_cached(&mut self) {
         self.drops = None;
     }
 
-    /// `range` is about to be read: starts reading it ahead of the page faults.
+    /// Starts reading `range` ahead of page faults.
     pub fn will_read(&self, range: &Range<usize>) {
         #[cfg(unix)]
         if let Some(map) = self.map.as_ref().filter(|_| range.len() >= PAGE_MAX) {
@@ -123,9 +123,9 @@ impl Mapped {
         let _ = range;
     }
 
-    /// `range` will not be read soon: takes its whole pages out of this process's resident memory.
+    /// Removes the whole pages of `range` from this process's resident memory: it will not be read soon.
     pub fn release(&self, range: &Range<usize>) {
-        // Rounded inwards: the pages at both ends may hold a part of a neighbour that is still in use.
+        // Rounded inwards: the pages at both ends may contain a part of a neighbour that is still in use.
         let pages = range.start.next_multiple_of(PAGE_MAX)..range.end / PAGE_MAX * PAGE_MAX;
         #[cfg(unix)]
         if let Some(map) = self.map.as_ref().filter(|_| !pages.is_empty()) {

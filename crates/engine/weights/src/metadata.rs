@@ -58,11 +58,11 @@ impl Metadata {
     pub fn file(&self) -> &str {
         &self.file
     }
-    /// Sets a key; returns what stood there.
+    /// Sets a key; returns its previous value.
     pub fn insert(&mut self, key: &str, value: Value) -> Option<Value> {
         self.map.insert(key.into(), value)
     }
-    /// A value as it stands.
+    /// A value, without a type check.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key)
     }

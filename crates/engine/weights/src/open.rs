@@ -1,4 +1,4 @@
-//! `Model::open`: finds out what lies at a path. The one way in for everything but tests.
+//! `Model::open`: detects the format of a path. The only entry point except for tests.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn open_dir(path: &Path, name: &str) -> Result<Model, Error> {
     }
 }
 
-/// GGUF files of a directory in order, one of each split set. Image projectors (`mmproj*`) are no models.
+/// GGUF files of a directory in order, one of each split set. Image projectors (`mmproj*`) are not models.
 fn gguf_models(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut models = Vec::new();
     for entry in std::fs::read_dir(path)? {

@@ -1,4 +1,4 @@
-//! Tensors that lie in files, as they are or turned into GGUF's convention while they are read. Built by `gguf` and `hf`.
+//! Tensors in files, as they are or converted to GGUF's convention when they are read. Built by `gguf` and `hf`.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use crate::map::Mapped;
 use crate::{Error, GgmlType, Source, TensorInfo};
 
-/// What has to be done to a tensor's values before the engine sees them.
+/// A conversion of a tensor's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Convert {
-    /// The bytes of the file, without a copy.
+    /// The file's bytes, without a copy.
     None,
     /// F32 values `1 + w`: RMS norms that are stored around zero.
     PlusOne,
@@ -18,7 +18,7 @@ pub(crate) enum Convert {
     NegExp,
 }
 
-/// Where one tensor's bytes are.
+/// The location of a tensor's bytes.
 pub(crate) struct Place {
     /// Index into the files.
     pub file: usize,
@@ -49,7 +49,7 @@ impl Files {
     }
 }
 
-/// The machine's memory, where the system says.
+/// The machine's memory, if the system reports it.
 fn memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;

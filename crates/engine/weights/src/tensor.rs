@@ -1,4 +1,4 @@
-//! A tensor as it stands in a file: type, shape and bytes whose length has been checked.
+//! A tensor of a file: type, shape and bytes whose length has been checked.
 
 use bytes::Bytes;
 
@@ -22,7 +22,7 @@ impl TensorInfo {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Bytes that the tensor's type and shape ask for; saturates instead of overflowing.
+    /// Number of bytes for the tensor's type and shape; saturates instead of overflowing.
     pub fn size_bytes(&self) -> u64 {
         (self.len() / self.ty.block_len()).saturating_mul(self.ty.block_bytes()) as u64
     }
@@ -36,7 +36,7 @@ pub struct Tensor {
     pub data: Bytes,
 }
 
-/// A matrix `[rows, cols]` as it stands in the file: what backends pack. Row `r` starts at byte `r * row_bytes()`.
+/// A matrix `[rows, cols]` in the file's layout, which backends pack. Row `r` starts at byte `r * row_bytes()`.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub struct Matrix {
@@ -67,8 +67,8 @@ impl Tensor {
         Ok(Self { info, data })
     }
 
-    /// An error naming the tensor when its shape is not `shape`. Leading dimensions of 1 make no difference: writers
-    /// of GGUF files do not agree on whether one row is a matrix or a vector.
+    /// Fails, naming the tensor, if its shape is not `shape`. Leading dimensions of 1 are ignored: GGUF writers do not agree on
+    /// whether one row is a matrix or a vector.
     pub fn expect_shape(&self, file: &str, shape: &[usize]) -> Result<(), Error> {
         fn trimmed(s: &[usize]) -> &[usize] {
             &s[s.iter().take_while(|&&d| d == 1).count()..]
@@ -90,7 +90,7 @@ impl Tensor {
         out
     }
 
-    /// The tensor as a matrix: the last dimension is the columns, all others together the rows.
+    /// The tensor as a matrix: the last dimension is the columns, all others together are the rows.
     pub fn matrix(&self) -> Matrix {
         let cols = self.info.shape.last().copied().unwrap_or(1);
         let rows = self.info.len().checked_div(cols).unwrap_or(0);
@@ -113,7 +113,7 @@ impl Matrix {
         let n = self.row_bytes();
         Matrix { rows: to - from, data: self.data.slice(from * n..to * n), ..self.clone() }
     }
-    /// Columns `range` of all rows, copied; `None` when the cut does not fall between blocks.
+    /// Columns `range` of all rows, copied; `None` if the range does not fall on block boundaries.
     pub fn slice_cols(&self, range: std::ops::Range<usize>) -> Option<Matrix> {
         let block = self.ty.block_len();
         if !range.start.is_multiple_of(block) || !range.end.is_multiple_of(block) || range.end > self.cols {

@@ -1,4 +1,4 @@
-//! What an answer is found by: a hash of everything that it depends on. Made by the server for each request.
+//! Cache keys: a hash of everything that an answer depends on. Computed by the server for each request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
-/// Names an entry: `namespace:hash`, or the hash alone.
+/// The key of an entry: `namespace:hash`, or only the hash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     namespace: Option<Arc<str>>,
@@ -20,7 +20,7 @@ impl Key {
         self.namespace.as_ref().map_or(0, |n| n.len())
     }
 
-    /// The key of that name, as it [shows](fmt::Display) itself.
+    /// Parses a key's text form.
     pub fn read(name: &str) -> Option<Self> {
         let (namespace, hash) = name.rsplit_once(':').map_or((None, name), |(n, hash)| (Some(n), hash));
         let is_hash = hash.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
@@ -38,7 +38,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Makes a key of parts. Each part is told from the next one: `ab`, `c` is not `a`, `bc`.
+/// Computes a key from parts. Parts are delimited: `ab`, `c` differs from `a`, `bc`.
 pub struct KeyMaker(blake3::Hasher);
 
 impl Default for KeyMaker {
@@ -58,8 +58,8 @@ impl KeyMaker {
         self.bytes(b't', text.as_bytes());
     }
 
-    /// A JSON document. Space between its parts, and the order of its keys, make no difference. False where it is not JSON, or
-    /// names a key twice: readers differ in what they make of that.
+    /// Adds a JSON document, ignoring white space and the order of keys. False if it is not JSON, or has duplicate keys, which readers
+    /// treat differently.
     pub fn json(&mut self, document: &[u8]) -> bool {
         let Ok(document) = serde_json::from_slice::<Json>(document) else { return false };
         self.value(&document);
@@ -98,7 +98,7 @@ impl KeyMaker {
     }
 }
 
-/// JSON whose keys are sorted, and there once.
+/// JSON with sorted, unique keys.
 enum Json {
     Null,
     Bool(bool),

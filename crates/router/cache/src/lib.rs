@@ -1,8 +1,8 @@
-//! Answers that are kept and given again when the same request comes again. Asked by the server before a request is routed.
+//! The response cache: stores answers and returns them for identical requests. Called by the server before a request is routed.
 //!
-//! An entry is found by a [`Key`], a hash of everything that the answer depends on. Entries lie in memory, with a bound on their bytes,
-//! or in Redis. A Redis that does not answer costs a request at most [`redis::ANSWER_WITHIN`], once in [`redis::RETRY_AFTER`]: it is
-//! a miss, which is logged and counted, never an error.
+//! An entry is found by a [`Key`], a hash of everything that the answer depends on. Entries are in memory, with a limit on their
+//! bytes, or in Redis. A Redis that does not answer costs a request at most [`redis::ANSWER_WITHIN`], once in [`redis::RETRY_AFTER`]:
+//! it is a miss, which is logged and counted, never an error.
 
 mod key;
 mod memory;
@@ -18,13 +18,13 @@ pub use key::{Key, KeyMaker};
 use memory::Memory;
 use redis::Redis;
 
-/// Largest answer that is kept, in bytes.
+/// Maximum size of a stored answer.
 pub const ENTRY_BYTES_MAX: usize = 1 << 20;
 
-/// How long an answer is kept if nobody says so: LiteLLM's figures.
+/// Default lifetimes: LiteLLM's.
 const MEMORY_TTL: Duration = Duration::from_secs(600);
 const REDIS_TTL: Duration = Duration::from_secs(60);
-/// Longest time that an answer is kept.
+/// Maximum lifetime of an answer.
 const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// The answers that are kept.
@@ -41,13 +41,13 @@ enum Place {
     Redis(Box<Redis>),
 }
 
-/// Begins an entry in Redis: other programs' values, and those of another version, are not taken for answers.
+/// Prefix of an entry in Redis: values of other programs, and of other versions, are ignored.
 const MAGIC: &[u8; 8] = b"octet\0\0\x01";
 /// Bytes of an entry before the answer: the magic and when it was stored, in milliseconds since 1970.
 const HEAD_BYTES: usize = 16;
 
 impl Cache {
-    /// The cache that a configuration describes. Connects to nothing.
+    /// The cache of a configuration. Does not connect yet.
     ///
     /// # Errors
     /// What is wrong with the address of Redis.
@@ -59,7 +59,7 @@ impl Cache {
         Ok(Self { place, ttl: settings.ttl.unwrap_or(usual).min(TTL_MAX), errors: AtomicU64::new(0) })
     }
 
-    /// The answer of this key, unless it is older than `age_max`.
+    /// The answer for this key, unless it is older than `age_max`.
     pub async fn get(&self, key: &Key, age_max: Option<Duration>) -> Option<Bytes> {
         let entry = match &self.place {
             Place::Memory(memory) => memory.get(key)?,
@@ -79,12 +79,12 @@ impl Cache {
         (is_whole && !is_too_old).then(|| entry.slice(HEAD_BYTES..))
     }
 
-    /// Whether answers lie in this process: then to keep one takes no time.
+    /// Whether answers are in this process, so that storing one takes no time.
     pub fn is_local(&self) -> bool {
         matches!(self.place, Place::Memory(_))
     }
 
-    /// Keeps an answer for `ttl`, or as long as the configuration says. Not where it is too large, or kept for no time.
+    /// Stores an answer for `ttl`, or the configured time; not if it is too large, or the time is 0.
     pub async fn put(&self, key: &Key, answer: &[u8], ttl: Option<Duration>) {
         let Some((entry, ttl)) = self.entry(answer, ttl) else { return };
         match &self.place {
@@ -97,7 +97,7 @@ impl Cache {
         }
     }
 
-    /// The same at once, where answers [lie in this process](Cache::is_local).
+    /// The same without waiting, if answers [are in this process](Cache::is_local).
     pub fn put_local(&self, key: &Key, answer: &[u8], ttl: Option<Duration>) {
         if let (Place::Memory(memory), Some((entry, ttl))) = (&self.place, self.entry(answer, ttl)) {
             memory.put(key, entry.into(), ttl);
@@ -117,12 +117,12 @@ impl Cache {
         Some((entry, ttl))
     }
 
-    /// Forgets the answers of these names; what is not there is forgotten already.
+    /// Deletes the answers with these names; missing ones are ignored.
     ///
     /// # Errors
     /// Why Redis cannot be asked.
     pub async fn delete(&self, names: &[String]) -> Result<(), String> {
-        // Others may keep something in the same Redis.
+        // The Redis server may have other data, too.
         let keys: Vec<Key> = names.iter().filter_map(|name| Key::read(name)).collect();
         match &self.place {
             Place::Memory(memory) => {
@@ -136,7 +136,7 @@ impl Cache {
         }
     }
 
-    /// Forgets all answers. What else lies in the same Redis stays.
+    /// Deletes all answers. Other data in the same Redis stays.
     ///
     /// # Errors
     /// Why Redis cannot be asked.
@@ -153,7 +153,7 @@ impl Cache {
         }
     }
 
-    /// Whether answers can be kept.
+    /// Checks whether answers can be stored.
     ///
     /// # Errors
     /// Why Redis cannot be asked.
@@ -164,7 +164,7 @@ impl Cache {
         }
     }
 
-    /// What Redis says of itself and of its clients; nothing where answers lie in this process.
+    /// Redis's reports about itself and its clients; `None` if answers are in this process.
     ///
     /// # Errors
     /// Why Redis cannot be asked.
@@ -180,12 +180,12 @@ impl Cache {
         why.unwrap_or_else(|| "it has just failed, and is not asked for some seconds".into())
     }
 
-    /// How often Redis did not answer, or was not asked because it had just failed.
+    /// How often Redis did not answer, or was skipped because it had just failed.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// `why` is told once for each pause in which Redis is not asked.
+    /// `why` is logged once per pause in which Redis is skipped.
     fn failed(&self, why: Option<&str>) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         if let Some(why) = why {

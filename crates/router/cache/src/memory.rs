@@ -1,4 +1,4 @@
-//! Answers in this process' memory. Used by `lib`.
+//! Answers in this process's memory. Used by `lib`.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use crate::ENTRY_BYTES_MAX;
 use crate::key::Key;
 
-/// Bytes that an entry takes beside its answer, about.
+/// Approximate overhead of an entry in bytes.
 const OVERHEAD_BYTES: u64 = 256;
-/// Parts that are locked each by itself. More of them would leave too little room in each for the largest answer.
+/// Separately locked shards. More would leave too little room in each for the largest answer.
 const SHARDS: usize = 4;
 
-/// Answers, bounded by their bytes.
+/// Answers with a limit on their bytes.
 #[derive(Debug)]
 pub struct Memory {
     entries: Cache<Key, Entry, Size>,
@@ -59,7 +59,7 @@ impl Memory {
         Self { entries }
     }
 
-    /// What is there, if it still holds.
+    /// The answer, unless it has expired.
     pub fn get(&self, key: &Key) -> Option<Bytes> {
         let entry = self.entries.get(key)?;
         if entry.until > Instant::now() {

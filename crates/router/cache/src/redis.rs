@@ -10,12 +10,12 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
 };
 
-/// Longest time that a request waits for Redis: a slow cache is worse than none.
+/// Maximum time that a request waits for Redis: a slow cache is worse than none.
 pub const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-/// How long Redis is not asked after it has failed.
+/// How long Redis is skipped after a failure.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How many names are asked for at once.
+/// Number of names per scan.
 const SCAN_MANY: usize = 500;
 
 /// A Redis server.
@@ -23,14 +23,14 @@ const SCAN_MANY: usize = 500;
 pub struct Redis {
     client: Client,
     state: Mutex<State>,
-    /// Held by the one request that connects.
+    /// Held by the request that connects.
     connecting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     connection: Option<MultiplexedConnection>,
-    /// It has failed, and is not asked before this.
+    /// After a failure, the time until which it is skipped.
     resting_until: Option<Instant>,
 }
 
@@ -40,16 +40,16 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// Why nothing came of it; nothing where that is known already.
+/// Why an operation failed; `None` if that was reported already.
 pub type Failed = Option<String>;
 
 impl Redis {
-    /// The server of a configuration. Connects at the first request.
+    /// The configured server. Connects at the first request.
     ///
     /// # Errors
     /// What is wrong with its address.
     pub fn new(server: &RedisServer) -> Result<Self, String> {
-        // An error of the client's may repeat the address, and with it the password.
+        // The client's error may contain the URL with its password.
         let wrong = |_| {
             "cache_params: the address of Redis cannot be understood; it is like redis://:PASSWORD@HOST:6379/0".to_string()
         };
@@ -57,16 +57,16 @@ impl Redis {
         Ok(Self { client, state: Mutex::default(), connecting: tokio::sync::Mutex::default() })
     }
 
-    /// What lies there, as far as `bytes_max` and one byte more.
+    /// The value, up to `bytes_max` and one more byte.
     pub async fn get(&self, key: &str, bytes_max: usize) -> Result<Option<Bytes>, Failed> {
-        // The range bounds what is read, whoever wrote it; of what is not there it is empty.
+        // The range limits what is read, whoever wrote it; a missing value is empty.
         let mut command = redis::cmd("GETRANGE");
         command.arg(key).arg(0).arg(bytes_max);
         let value: Vec<u8> = self.ask(&command).await?;
         Ok((!value.is_empty()).then(|| value.into()))
     }
 
-    /// Lays something there.
+    /// Stores a value.
     pub async fn put(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), Failed> {
         let mut command = redis::cmd("SET");
         command.arg(key).arg(value).arg("PX").arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
@@ -78,7 +78,7 @@ impl Redis {
         self.ask::<String>(&redis::cmd("PING")).await.map(drop)
     }
 
-    /// Forgets what has these names.
+    /// Deletes these names.
     pub async fn delete(&self, names: &[String]) -> Result<(), Failed> {
         for some in names.chunks(SCAN_MANY) {
             let mut command = redis::cmd("UNLINK");
@@ -88,7 +88,7 @@ impl Redis {
         Ok(())
     }
 
-    /// Forgets what `is_ours` by its name and begins with `magic`: others may keep something there, too.
+    /// Deletes entries whose name is `is_ours` and whose value begins with `magic`: other programs may have data there, too.
     pub async fn clear(&self, is_ours: impl Fn(&str) -> bool, magic: &[u8]) -> Result<(), Failed> {
         let mut cursor = 0_u64;
         loop {
@@ -105,7 +105,7 @@ impl Redis {
                 match self.query::<Vec<u8>>(&command).await? {
                     Ok(begins) if begins == magic => ours.push(name),
                     Ok(_) => {}
-                    // What is not even a text is somebody else's.
+                    // A value that is not a string belongs to another program.
                     Err(e) if e.code() == Some("WRONGTYPE") => {}
                     Err(e) => return Err(Some(e.to_string())),
                 }
@@ -118,7 +118,7 @@ impl Redis {
         }
     }
 
-    /// What the server says of itself, and of its clients.
+    /// The server's reports about itself and its clients.
     pub async fn info(&self) -> Result<(String, String), Failed> {
         let info = self.ask(&redis::cmd("INFO")).await?;
         let mut clients = redis::cmd("CLIENT");
@@ -130,7 +130,7 @@ impl Redis {
         self.query(command).await?.map_err(|e| Some(e.to_string()))
     }
 
-    /// What the server answers, which may be that it refuses the command.
+    /// The server's answer, which may be an error.
     async fn query<T: redis::FromRedisValue>(
         &self,
         command: &redis::Cmd,
@@ -138,7 +138,7 @@ impl Redis {
         let answer = tokio::time::timeout(ANSWER_WITHIN, async {
             let mut connection = self.connection().await?;
             match command.query_async(&mut connection).await {
-                // What is wrong with one value or one command says nothing about the connection.
+                // An error about one value or command says nothing about the connection.
                 Err(e) if e.is_io_error() || e.is_timeout() || e.is_connection_dropped() => {
                     Err(self.rest(e.to_string()))
                 }
@@ -167,7 +167,7 @@ impl Redis {
         Ok(made)
     }
 
-    /// The connection, if there is one; an error while Redis rests.
+    /// The connection, if there is one; an error during a pause.
     fn known(&self) -> Result<Option<MultiplexedConnection>, Failed> {
         let mut state = self.state();
         match state.resting_until {
@@ -179,7 +179,7 @@ impl Redis {
         }
     }
 
-    /// Redis has failed. Says why to the first that sees it.
+    /// Records a failure. Returns the reason to the first caller only.
     fn rest(&self, why: String) -> Failed {
         let mut state = self.state();
         state.connection = None;

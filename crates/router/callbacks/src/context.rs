@@ -1,4 +1,4 @@
-//! W3C Trace Context: which trace a request belongs to. Made by the server for each request; sent along to providers.
+//! W3C Trace Context: the trace of a request. Created by the server for each request; sent along to providers.
 
 use std::fmt;
 
@@ -11,13 +11,12 @@ pub struct TraceContext {
     pub span: [u8; 8],
     /// The span that it is a part of.
     pub parent: Option<[u8; 8]>,
-    /// Whether whoever began the trace keeps it.
+    /// The sampled flag.
     pub sampled: bool,
 }
 
 impl TraceContext {
-    /// A span of the trace that the header `traceparent` names, else of a new one. `random` makes chance; zero names nothing, and
-    /// is not taken.
+    /// A span of the trace in the header `traceparent`, or of a new one. `random` generates ids; zero is invalid, and is not used.
     pub fn new(traceparent: Option<&str>, mut random: impl FnMut() -> u64) -> Self {
         let mut chance = || loop {
             match random() {
@@ -35,7 +34,7 @@ impl TraceContext {
         Self { trace, span, parent: None, sampled: true }
     }
 
-    /// The header for whom this request asks.
+    /// The header for requests to providers.
     pub fn traceparent(&self) -> String {
         format!("00-{}-{}-0{}", Hex(&self.trace), Hex(&self.span), u8::from(self.sampled))
     }
@@ -57,7 +56,7 @@ fn parse(text: &str) -> Option<([u8; 16], [u8; 8], bool)> {
     (is_known && names).then_some((trace, parent, flags[0] & 1 == 1))
 }
 
-/// Small letters alone, as the standard has it.
+/// Lower-case digits only, as in the standard.
 fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
     let is_hex = hex.len() == 2 * N && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     let mut out = [0; N];

@@ -1,4 +1,4 @@
-//! Records as JSON, in the names of LiteLLM's `StandardLoggingPayload`. Called by `queue`.
+//! Records as JSON with the names of LiteLLM's `StandardLoggingPayload`. Called by `queue`.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};

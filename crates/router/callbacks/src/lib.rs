@@ -1,8 +1,8 @@
-//! Finished requests, sent to OpenTelemetry collectors (Langfuse among them) and webhooks. Made by the server from the configuration;
-//! told of each request when it is over.
+//! Reports finished requests to OpenTelemetry collectors (including Langfuse) and webhooks. Created by the server from the
+//! configuration; called for each request when it ends.
 //!
-//! A request costs a place in a bounded queue for each receiver. A task sends what is there in batches, and tries again what was
-//! not taken. What does not fit the queue, or is not taken after some tries, is dropped, counted, and told in the log.
+//! A request takes one place in a bounded queue per receiver. A task sends records in batches, and retries failed ones. Records that
+//! do not fit the queue, or fail repeatedly, are dropped, counted, and logged.
 
 mod context;
 mod generic;
@@ -21,7 +21,7 @@ pub use context::TraceContext;
 use queue::Queue;
 pub use record::{Answered, Attempt, Error, Record};
 
-/// The receivers of a configuration. Dropping it sends what is left to send.
+/// The configured receivers. Dropping it sends the remaining records.
 #[derive(Debug, Default)]
 pub struct Callbacks {
     receivers: Vec<Receiver>,
@@ -37,10 +37,10 @@ struct Receiver {
 }
 
 impl Callbacks {
-    /// Starts a task for each receiver. Belongs into a runtime of tokio's.
+    /// Starts a task for each receiver. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// What cannot stand in a request's head.
+    /// A setting that is not a valid HTTP header.
     pub fn start(settings: &[Callback], client: &Client) -> Result<Self, String> {
         let dropped = Arc::<AtomicU64>::default();
         let mut receivers = Vec::new();
@@ -55,12 +55,12 @@ impl Callbacks {
         Ok(Self { receivers, dropped })
     }
 
-    /// Whether nobody is to be told.
+    /// Whether there are no receivers.
     pub fn is_empty(&self) -> bool {
         self.receivers.is_empty()
     }
 
-    /// Whether somebody wants spans: then a request has a trace, and names it to whom it asks.
+    /// Whether a receiver wants spans: then each request gets a trace, which is sent to providers.
     pub fn traces(&self) -> bool {
         self.receivers.iter().any(|r| r.is_trace)
     }
@@ -78,12 +78,12 @@ impl Callbacks {
         }
     }
 
-    /// Records that nobody got.
+    /// Number of dropped records.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Sends what is there, for no longer than `most`.
+    /// Sends the remaining records, for at most `most`.
     pub async fn flush(&self, most: Duration) {
         let all = async {
             for receiver in &self.receivers {

@@ -1,5 +1,5 @@
-//! Records as spans of OpenTelemetry: one for each request, by the conventions for generative AI, and one below it for each deployment
-//! that was asked. Called by `queue`.
+//! Records as OpenTelemetry spans: one per request, by the conventions for generative AI, with a child span per tried deployment.
+//! Called by `queue`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -60,7 +60,7 @@ fn request(r: &Record, out: &mut Vec<Span>) {
     attributes.extend(r.max_tokens.map(|n| count("gen_ai.request.max_tokens", n.into())));
     attributes.extend(r.temperature.map(|t| number("gen_ai.request.temperature", t)));
     attributes.extend(r.first.map(|t| number("gen_ai.response.time_to_first_chunk", t.as_secs_f64())));
-    // Langfuse looks for users by its own name.
+    // Langfuse's name for users.
     attributes.extend(r.user.iter().flat_map(|user| [text("user.id", user), text("langfuse.user.id", user)]));
     if let Some((id, name)) = &r.key {
         attributes.extend([text("octet.key.id", id), text("octet.key.name", name)]);
@@ -116,7 +116,7 @@ fn request(r: &Record, out: &mut Vec<Span>) {
     }
 }
 
-/// The name of the `n`th span below another one: what is known of that is chance enough.
+/// The id of the `n`th child span, derived from its parent's.
 fn below(span: [u8; 8], n: usize) -> [u8; 8] {
     let step = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     u64::from_be_bytes(span).wrapping_add(step).max(1).to_be_bytes()

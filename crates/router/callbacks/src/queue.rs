@@ -1,4 +1,4 @@
-//! Records on their way to one receiver: bounded, in batches, tried again. Made by `lib`, one for each receiver.
+//! The queue of one receiver: bounded, with batches and retries. Created by `lib`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,17 +17,17 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::record::Record;
 use crate::{generic, otlp};
 
-/// Records that wait at most.
+/// Maximum number of waiting records.
 const WAITING_MAX: usize = 10_000;
-/// Records of one batch.
+/// Maximum number of records per batch.
 const BATCH_MAX: usize = 512;
 /// How long a record waits for others.
 const EVERY: Duration = Duration::from_secs(1);
-/// Longest time of one try.
+/// Time limit of one attempt.
 const TRY_MAX: Duration = Duration::from_secs(10);
-/// Pauses before a batch is tried again.
+/// Pauses before retries.
 const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
-/// Longest pause that a receiver may ask for.
+/// Maximum pause that a receiver may request.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 enum Message {
@@ -46,7 +46,7 @@ impl Queue {
     /// Starts the task that sends.
     ///
     /// # Errors
-    /// What cannot stand in a request's head.
+    /// A setting that is not a valid HTTP header.
     pub fn start(callback: &Callback, client: Client, dropped: Arc<AtomicU64>) -> Result<Self, String> {
         let sender = Sender::new(callback, client, Arc::clone(&dropped))?;
         let (to, from) = mpsc::channel(WAITING_MAX);
@@ -54,14 +54,14 @@ impl Queue {
         Ok(Self { to, dropped })
     }
 
-    /// One more; dropped where too many wait.
+    /// Adds a record; drops it if the queue is full.
     pub fn add(&self, record: Arc<Record>) {
         if self.to.try_send(Message::Record(record)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits until all that are there are sent, or given up.
+    /// Waits until all queued records are sent or dropped.
     pub async fn flush(&self) {
         let (done, wait) = oneshot::channel();
         if self.to.send(Message::Flush(done)).await.is_ok() {
@@ -77,7 +77,7 @@ struct Sender {
     headers: HeaderMap,
     form: CallbackForm,
     dropped: Arc<AtomicU64>,
-    /// It failed last time, and that was told.
+    /// The last attempt failed, and that was logged.
     is_failing: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Is a server ready? Asked by `supervise` until it is.
+//! Checks whether a server is ready. Called by `supervise` until it is.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use hyper::{Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// Longest time that one question may take: a server that loads may accept connections and not answer.
+/// Time limit of one check: a loading server may accept connections and not answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// The address of a check, if it is one that can be asked.
+/// The URL of a check, if it is valid.
 pub fn address(base_url: &str, path: &str) -> Result<Uri, String> {
     let url = format!("{}/{}", base_url.trim_end_matches('/'), path.trim_start_matches('/'));
     let uri: Uri = url.parse().map_err(|e| format!("'{url}' is no address to check: {e}"))?;
@@ -23,7 +23,7 @@ pub fn address(base_url: &str, path: &str) -> Result<Uri, String> {
     }
 }
 
-/// Asks once: fine, or what is not.
+/// Checks once; the error says why the server is not ready.
 pub async fn ask(uri: &Uri) -> Result<(), String> {
     match tokio::time::timeout(ANSWER_MAX, status(uri)).await {
         Ok(Ok(StatusCode::OK)) => Ok(()),
@@ -51,7 +51,7 @@ async fn status(uri: &Uri) -> Result<StatusCode, String> {
         answer = &mut answer => return answer.map(|a| a.status()).map_err(|e| e.to_string()),
         ended = connection => ended,
     };
-    // A server that closes behind its answer: both are there at once.
+    // A server may close the connection after its answer: both arrive at once.
     let why = || ended.err().map_or("it closed the connection".into(), |e| e.to_string());
     answer.await.map(|a| a.status()).map_err(|_| why())
 }

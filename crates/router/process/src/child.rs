@@ -1,10 +1,10 @@
-//! A server as the operating system sees it: a group of processes that ends as a whole. Used by `supervise`.
+//! A server as a process group that ends as a whole. Used by `supervise`.
 //!
-//! The group's leader is not the server but a guard, a few lines of shell that wait for the end of a pipe which we hold. When
-//! Octet ends in whatever way, SIGKILL included, the kernel closes the pipe, and the guard ends the group: first asking, then
-//! not. (PR_SET_PDEATHSIG is Linux's alone, tells only the server and not what that has started, and fires when the thread
-//! ends that started it.) While the guard lives no other group can get its number. Only a process that leaves the group, as a
-//! daemon does, escapes.
+//! The group's leader is not the server but a guard, a few lines of shell that wait for the end of a pipe that Octet holds. When Octet
+//! ends in any way, including SIGKILL, the kernel closes the pipe, and the guard terminates the group: first with SIGTERM, then with
+//! SIGKILL. (PR_SET_PDEATHSIG only exists on Linux, signals only the server and not its children, and fires when the thread ends that
+//! started it.) While the guard lives, no other group can get its number. Only a process that leaves the group, like a daemon,
+//! escapes.
 
 use std::io::{self, PipeWriter};
 use std::os::unix::process::CommandExt;
@@ -18,23 +18,22 @@ use tokio::sync::watch;
 
 use crate::log::Log;
 
-/// $1: seconds between asking and killing.
+/// $1: seconds between SIGTERM and SIGKILL.
 const GUARD: &str = "trap '' TERM INT HUP; read -r _; kill -TERM 0; sleep \"$1\"; kill -KILL 0";
 
-/// After a server's end, how long its last lines may take to be read. Where a process that has left the group still holds the
-/// pipe, they have no end.
+/// Time limit for reading a server's last lines after its end. They may never end if a process that has left the group holds the pipe.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What is started.
+/// A server to start.
 pub struct Start<'a> {
     pub cmd: &'a [String],
     pub env: &'a [(String, String)],
-    /// How long it may take to end, should we end first.
+    /// Time between SIGTERM and SIGKILL if Octet ends first.
     pub grace: Duration,
     pub log: Arc<Log>,
 }
 
-/// A server that runs. Dropping it asks it to end, and sees to it that it does.
+/// A running server. Dropping it terminates it.
 pub struct Child {
     pid: u32,
     group: Arc<Group>,
@@ -42,11 +41,11 @@ pub struct Child {
     exited: watch::Receiver<Option<String>>,
 }
 
-/// The group's number for as long as it is ours, and the pipe whose end the guard waits for.
+/// The group's number while it is valid, and the pipe whose end the guard waits for.
 struct Group(Mutex<Option<(Pid, ChildStdin)>>);
 
 impl Group {
-    /// Sends a signal to all of the group. One that has ended already needs none.
+    /// Sends a signal to the whole group, if it still exists.
     fn signal(&self, signal: Signal) {
         let group = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((group, _)) = &*group
@@ -57,13 +56,13 @@ impl Group {
         }
     }
 
-    /// Kills what is left, and lets go of the number.
+    /// Kills what is left of the group, and forgets its number.
     fn close(&self) {
         self.signal(Signal::SIGKILL);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Lets the guard end the group.
+    /// Lets the guard terminate the group.
     fn release(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -120,7 +119,7 @@ impl Child {
         let child = Self { pid: server.id(), group: group.clone(), gone, exited };
         let log = start.log.clone();
         let (reads, has_read) = mpsc::channel::<()>();
-        // Threads, not tasks: nothing needs SIGCHLD's handler, and a server that is not waited for would be a zombie.
+        // A thread, not a task: no SIGCHLD handler is needed, and a server that is not waited for would become a zombie.
         std::thread::Builder::new().name("octet-log".into()).spawn(move || {
             log.fill(output);
             drop(reads);
@@ -130,7 +129,7 @@ impl Child {
             group.close();
             let _ = guard.wait(); // killed with the group
             tell.send_replace(true);
-            // Whoever hears of the end looks there for the cause. It says nothing, but is gone when all is read.
+            // The log shows the cause to those who learn of the end, so it is read first. Receiving fails when all is read.
             let _ = has_read.recv_timeout(LAST_WORDS_TIME_MAX);
             say.send_replace(Some(match status {
                 Ok(status) => ended(status),
@@ -145,13 +144,13 @@ impl Child {
         self.pid
     }
 
-    /// Waits until it has ended, and all of its group has been killed.
+    /// Waits until it has ended and its group is killed.
     pub async fn gone(&self) {
-        // An error: the thread that tells has ended, and with it the server.
+        // An error means that the reporting thread has ended, and with it the server.
         let _ = self.gone.clone().wait_for(|gone| *gone).await;
     }
 
-    /// The same, and until what it wrote is in the log, as far as that comes in two seconds; says how it ended.
+    /// The same, and until its output is in the log, for at most two seconds; returns how it ended.
     pub async fn exited(&self) -> String {
         let mut exited = self.exited.clone();
         match exited.wait_for(Option::is_some).await {
@@ -160,12 +159,12 @@ impl Child {
         }
     }
 
-    /// Asks it to end.
+    /// Terminates it (SIGTERM).
     pub fn terminate(&self) {
         self.group.signal(Signal::SIGTERM);
     }
 
-    /// Ends it.
+    /// Kills it (SIGKILL).
     pub fn kill(&self) {
         self.group.signal(Signal::SIGKILL);
     }
@@ -202,7 +201,7 @@ fn ended(status: ExitStatus) -> String {
     }
 }
 
-/// Runs a command to its end, for `limit` at most; its output goes to the log. Blocks.
+/// Runs a command to its end, for at most `limit`; its output goes to the log. Blocks.
 pub fn run(cmd: &[String], env: &[(String, String)], log: &Arc<Log>, limit: Duration) -> io::Result<String> {
     let Some((program, arguments)) = cmd.split_first() else { return Err(io::Error::other("it is empty")) };
     let (output, input) = io::pipe()?;
@@ -215,7 +214,7 @@ pub fn run(cmd: &[String], env: &[(String, String)], log: &Arc<Log>, limit: Dura
             return Ok(ended(status));
         }
         if Instant::now() >= deadline {
-            // Not waited for yet, so the number is still its own.
+            // Not waited for yet, so the number is still valid.
             let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
             child.wait()?;
             return Err(io::Error::other(format!("it took more than {} s", limit.as_secs())));

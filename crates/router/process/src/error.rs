@@ -1,15 +1,15 @@
-//! Why a server cannot be had. Made by `processes` and `supervise`, told to clients by the router.
+//! Errors of starting servers. Created by `processes` and `supervise`, reported to clients by the router.
 
 use std::time::Duration;
 
-/// Why a server cannot be had.
+/// Why a server is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No entry has that name.
     #[error("there is no process '{0}'")]
     Unknown(String),
-    /// It was started, and did not get ready.
+    /// It was started, but did not become ready.
     #[error("process '{id}' did not start: {why}{}", said(.log))]
     Start {
         /// The entry.
@@ -19,28 +19,28 @@ pub enum Error {
         /// The last lines that it wrote.
         log: Vec<String>,
     },
-    /// It did not start just now, and is not tried again yet.
+    /// It failed to start recently, and is not retried yet.
     #[error("process '{id}' did not start a moment ago, and is tried again in {} s at the earliest: {why}", .retry_after.as_secs() + 1)]
     Resting {
         /// The entry.
         id: String,
         /// What happened.
         why: String,
-        /// When it may be tried again.
+        /// When it may be retried.
         retry_after: Duration,
     },
-    /// Too many wait for it.
+    /// Too many requests wait for it.
     #[error("{waiting} requests wait for process '{id}' already")]
     QueueFull {
         /// The entry.
         id: String,
-        /// How many wait.
+        /// The number of waiting requests.
         waiting: usize,
     },
-    /// The server ends, or the entry is no longer in the configuration.
+    /// The server is shutting down, or the entry was removed from the configuration.
     #[error("process '{0}' is being ended, and takes no more requests")]
     Ending(String),
-    /// An entry that cannot be run.
+    /// The entry is invalid.
     #[error("process '{id}': {why}")]
     Invalid {
         /// The entry.
@@ -48,7 +48,7 @@ pub enum Error {
         /// What is wrong, and what to do.
         why: String,
     },
-    /// There is no runtime to run in.
+    /// There is no tokio runtime.
     #[error("processes need a Tokio runtime to be made in")]
     NoRuntime,
 }

@@ -1,8 +1,8 @@
-//! Servers that are started on demand: llama-swap's entries. Used by the router, which asks [`Processes`] for a [`Lease`]
+//! Servers started on demand, as llama-swap's entries describe them. Used by the router, which asks [`Processes`] for a [`Lease`]
 //! before it sends a request to one.
 //!
-//! `scheduler` decides what starts, stops and is let through, and knows neither processes nor clocks; `supervise` runs one
-//! server from its start to its end; `child` is what the operating system has to do with it.
+//! `scheduler` decides what to start, stop and admit, independent of processes and clocks; `supervise` runs one server from start to
+//! end; `child` has the operating-system part.
 #![cfg(unix)]
 
 mod check;

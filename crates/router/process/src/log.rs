@@ -1,4 +1,4 @@
-//! What a server writes, the last of it. Filled by a thread of `child`, shown where a start fails.
+//! The last output of a server. Filled by a thread of `child`, shown when a start fails.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -35,7 +35,7 @@ impl Log {
         lines.iter().skip(lines.len().saturating_sub(n)).cloned().collect()
     }
 
-    /// Takes all lines until nobody can write any more. Lines without an end are cut.
+    /// Reads all lines until the pipe closes. Overlong lines are cut.
     pub fn fill(&self, mut from: impl Read) {
         let mut line = Vec::new();
         let mut chunk = [0; 4096];

@@ -1,4 +1,4 @@
-//! All servers that are started on demand. Asked by the router before it sends a request to one.
+//! All servers that are started on demand. Called by the router before it sends a request to one.
 
 use std::fmt;
 use std::net::{Ipv4Addr, TcpListener};
@@ -14,19 +14,19 @@ use crate::log::Log;
 use crate::scheduler::{Membership, Patience, Phase, Scheduler, Step};
 use crate::supervise::{self, End, Event, Job};
 
-/// What llama-swap takes for `concurrencyLimit` where none is said.
+/// llama-swap's default of `concurrencyLimit`.
 const CONCURRENCY: u32 = 10;
 /// Lines of a server's output in an error.
 const LINES_SHOWN: usize = 12;
-/// The group of those that no group names.
+/// The group of entries without a group.
 const UNGROUPED: &str = "(default)";
 
-/// What is not in the configuration.
+/// Options that are not in the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// How long servers that others wait for keep their place.
+    /// Time limits of turns and retries.
     pub patience: Patience,
-    /// Most requests that wait for one server.
+    /// Maximum number of requests that wait for one server.
     pub queue_max: usize,
 }
 
@@ -37,14 +37,14 @@ impl Default for Options {
     }
 }
 
-/// All servers. When the last clone is gone they end; [`Processes::shutdown`] waits until they have.
+/// All servers. When the last clone is dropped they end; [`Processes::shutdown`] waits for that.
 #[derive(Clone)]
 pub struct Processes {
     inner: Arc<Inner>,
     _last: Arc<Last>,
 }
 
-/// Ends all servers when nobody can ask for them any more.
+/// Ends all servers when dropped.
 struct Last(Arc<Inner>);
 
 impl Drop for Last {
@@ -53,7 +53,7 @@ impl Drop for Last {
     }
 }
 
-/// A server that takes a request. It stays for as long as this is held.
+/// Permission to send a request to a running server, which stays while this is held.
 pub struct Lease {
     inner: Arc<Inner>,
     slot: usize,
@@ -62,7 +62,7 @@ pub struct Lease {
     is_counted: bool,
 }
 
-/// What a server is doing.
+/// The state of a server.
 #[derive(Debug, Clone)]
 pub struct Status {
     /// Its name.
@@ -77,7 +77,7 @@ pub struct Status {
     pub active: usize,
     /// Requests that wait.
     pub waiting: usize,
-    /// Why it ended the last time, where it was not told to.
+    /// Why it ended last time, if it was not told to.
     pub failure: Option<String>,
     /// The last lines that it wrote.
     pub log: Vec<String>,
@@ -87,7 +87,7 @@ type Waiter = oneshot::Sender<Result<Lease, Error>>;
 
 struct Inner {
     state: Mutex<State>,
-    /// Something has changed: whoever waits for the next time to act computes it anew.
+    /// The state has changed: the driver computes the next time to act again.
     wake: Notify,
     /// Counts ends of servers.
     ends: watch::Sender<u64>,
@@ -108,7 +108,7 @@ struct Slot {
     member: Membership,
     settings: (Duration, u16),
     is_retired: bool,
-    /// Which start this is: leases of earlier ones count no more.
+    /// The number of this start: leases of earlier ones are ignored.
     generation: u64,
     stop: Arc<Notify>,
     log: Arc<Log>,
@@ -119,7 +119,7 @@ struct Slot {
 }
 
 impl Processes {
-    /// Servers as the configuration has them; none is started. To be called in a Tokio runtime.
+    /// The configured servers; starts none. Must be called in a tokio runtime.
     ///
     /// # Errors
     /// Outside a runtime, or for an entry that cannot be run.
@@ -155,7 +155,7 @@ impl Processes {
         Ok(all)
     }
 
-    /// Takes over another configuration. Servers whose entry is the same go on; others finish what they have and end.
+    /// Applies another configuration. Servers with an unchanged entry continue; others finish their requests and end.
     ///
     /// # Errors
     /// For an entry that cannot be run; then nothing is changed.
@@ -195,12 +195,12 @@ impl Processes {
         Ok(())
     }
 
-    /// Waits for a server to take a request; starts it if it does not run.
+    /// Waits until a server accepts a request; starts it if it is not running.
     ///
     /// # Errors
     /// When it cannot be started, or too many wait.
     pub async fn lease(&self, id: &str) -> Result<Lease, Error> {
-        // Should the client leave, the driver is told to look who is still there, after `answer` is gone.
+        // If the client leaves, the driver is woken after `answer` is dropped, to check who is still waiting.
         let _leaves = Wake(&self.inner);
         let (waiter, answer) = oneshot::channel();
         {
@@ -226,7 +226,7 @@ impl Processes {
         answer.await.unwrap_or_else(|_| Err(Error::Ending(id.into())))
     }
 
-    /// Starts servers though nobody waits for them, where they are in nobody's way: `hooks.on_startup.preload`.
+    /// Starts servers without requests, as long as they evict no others: `hooks.on_startup.preload`.
     ///
     /// # Errors
     /// When there is no such entry; then none is started.
@@ -245,7 +245,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Ends a server; it is started again when it is asked for.
+    /// Ends a server; the next request starts it again.
     ///
     /// # Errors
     /// When there is no such entry.
@@ -259,7 +259,7 @@ impl Processes {
         Ok(())
     }
 
-    /// What all servers are doing, in the order of the configuration.
+    /// The state of all servers, in the order of the configuration.
     pub fn status(&self) -> Vec<Status> {
         let state = self.inner.state();
         let all = state.slots.iter().enumerate();
@@ -281,7 +281,7 @@ impl Processes {
             .collect()
     }
 
-    /// Ends all servers, and waits until they have: no longer than the longest `unloadTimeout`.
+    /// Ends all servers, and waits for that: at most the longest `unloadTimeout`.
     pub async fn shutdown(&self) {
         let mut ends = self.inner.ends.subscribe();
         self.inner.close();
@@ -299,7 +299,7 @@ impl fmt::Debug for Processes {
     }
 }
 
-/// Wakes the driver when it goes.
+/// Wakes the driver when dropped.
 struct Wake<'a>(&'a Inner);
 
 impl Drop for Wake<'_> {
@@ -364,7 +364,7 @@ fn entries(
     Ok(entries)
 }
 
-/// Whether two entries say the same, wherever they stand.
+/// Whether two entries are equal, wherever they are in the file.
 fn is_same_process(a: &Process, b: &Process) -> bool {
     Process { span: b.span.clone(), ..a.clone() } == *b
 }
@@ -387,7 +387,7 @@ impl Slot {
     }
 }
 
-/// Acts when it is time, until all [`Processes`] are gone.
+/// Runs the scheduler's steps when they are due, until all [`Processes`] are dropped.
 async fn drive(inner: Arc<Inner>) {
     loop {
         let next = inner.turn();
@@ -407,7 +407,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what is to be done now, and says when there is more.
+    /// Runs the steps that are due; returns when the next one is.
     fn turn(&self) -> Option<Instant> {
         let mut state = self.state();
         if state.is_closed {
@@ -429,7 +429,7 @@ impl Inner {
                         let (generation, base_url) = (slot.generation, slot.base_url.clone());
                         let lease = Lease { inner, slot: i, generation, base_url, is_counted: true };
                         if let Err(Ok(mut lease)) = waiter.send(Ok(lease)) {
-                            // It left this moment. Its lease would lock what is locked here.
+                            // Its client has just left. Dropping its lease would take the lock that is held here.
                             lease.is_counted = false;
                             state.scheduler.done(i, now);
                         }
@@ -457,7 +457,7 @@ impl Inner {
         let port = match port {
             Ok(port) => port,
             Err(why) => {
-                // Told as any other failure, but not under the lock that is held here.
+                // Reported like any other failure, but not under the lock that is held here.
                 slot.port = Some(0);
                 self.runtime.spawn(async move { inner.ended(i, generation, End::Failed(why)) });
                 return;
@@ -497,7 +497,7 @@ impl Inner {
         self.wake.notify_one();
     }
 
-    /// A server has ended, or was not started.
+    /// A server has ended, or could not be started.
     fn ended(&self, i: usize, generation: u64, end: End) {
         let mut state = self.state();
         let now = Instant::now();
@@ -532,7 +532,7 @@ impl Inner {
         self.wake.notify_one();
     }
 
-    /// Ends all servers, and lets nobody wait.
+    /// Ends all servers and refuses waiting requests.
     fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -546,7 +546,7 @@ impl Inner {
     }
 }
 
-/// The first port from `start` on that nobody listens at.
+/// The first port from `start` on which nothing listens.
 fn free_port(start: u16, taken: &[u16]) -> Result<u16, String> {
     let is_free =
         |port: &u16| !taken.contains(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();

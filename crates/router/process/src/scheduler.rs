@@ -1,40 +1,40 @@
-//! What is started, what makes way, and who is let through: plain decisions on plain state. Driven by `processes`, and by tests
-//! that turn the clock by hand.
+//! Decides which servers start, which are evicted, and which requests are admitted: pure decisions on plain state. Driven by
+//! `processes`, and by tests with their own clock.
 //!
-//! Where two servers exclude each other, requests for both could swap them at every request. So a server that others wait for
-//! keeps its place for as long as swaps cost (its last load), and serves what comes in that time as one batch; then it takes
-//! no more, finishes, and makes way. With nothing to do it makes way after a short pause, in which a client that talks to it
-//! may come back. Turns are given in the order in which servers were first waited for, and who made way is last: nobody is
-//! passed twice, and no wait is longer than the turns before it.
+//! If two servers exclude each other, alternating requests could swap them each time. So a server that others wait for keeps running
+//! for as long as a swap takes (its last load), and serves the requests of that time as a batch; then it accepts no more, finishes,
+//! and is evicted. If idle, it is evicted after a short pause, in which its client may send the next request. Turns are in the order
+//! in which servers were first waited for, and the evicted server comes last: no request is overtaken twice, and no wait exceeds the
+//! turns before it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Which servers an entry excludes: llama-swap's groups.
+/// The servers that an entry excludes: llama-swap's groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// The group.
     pub group: String,
     /// One member runs at a time.
     pub swap: bool,
-    /// Its members end those of other groups when they start.
+    /// Starting a member stops members of other groups.
     pub exclusive: bool,
-    /// Other groups do not end its members.
+    /// Other groups do not stop its members.
     pub persistent: bool,
 }
 
-/// How long a server that others wait for keeps its place.
+/// How long a server that others wait for keeps running.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// At least, though it loads quicker.
+    /// Minimum turn, even if it loads faster.
     pub turn_min: Duration,
-    /// At most, though it loads slower.
+    /// Maximum turn, even if it loads slower.
     pub turn_max: Duration,
-    /// With nothing to do.
+    /// The pause of an idle server before it is evicted.
     pub pause: Duration,
-    /// Before the second try after a failure; twice as long each time.
+    /// Delay before the second attempt after a failure; doubled each time.
     pub backoff_min: Duration,
-    /// At most.
+    /// Maximum of that delay.
     pub backoff_max: Duration,
 }
 
@@ -50,29 +50,29 @@ impl Default for Patience {
     }
 }
 
-/// What a server is doing.
+/// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing.
+    /// Not running.
     Stopped,
-    /// It was started, and is not ready.
+    /// Started, and not ready.
     Starting,
-    /// It takes requests.
+    /// Accepts requests.
     Ready,
-    /// It was told to end.
+    /// Told to end.
     Stopping,
-    /// It failed, and is not tried again yet.
+    /// Failed, and not retried yet.
     Resting,
 }
 
-/// What is to be done now.
+/// A step to carry out.
 #[derive(Debug)]
 pub enum Step<W> {
-    /// Start this one; then say [`Scheduler::ready`] or [`Scheduler::failed`].
+    /// Start this server; then call [`Scheduler::ready`] or [`Scheduler::failed`].
     Start(usize),
-    /// End this one; then say [`Scheduler::stopped`].
+    /// End this server; then call [`Scheduler::stopped`].
     Stop(usize),
-    /// Let this request through; then say [`Scheduler::done`].
+    /// Admit this request; then call [`Scheduler::done`].
     Grant(usize, W),
 }
 
@@ -83,15 +83,15 @@ struct Entry<W> {
     phase: Phase,
     waiting: VecDeque<W>,
     active: usize,
-    /// Takes no more: others wait for its place.
+    /// Accepts no more requests: others wait for it to end.
     closed: bool,
-    /// To be started though nobody waits, where it is in nobody's way.
+    /// Start it without requests, when it evicts no other.
     wanted: bool,
-    /// Ends when its requests have, and is not started again.
+    /// Ends after its requests, and is not started again.
     retired: bool,
-    /// Its place among those that wait to be started.
+    /// Its position among those waiting to be started.
     turn: Option<u64>,
-    /// When the phase began.
+    /// Start of the phase.
     since: Instant,
     idle_since: Instant,
     load_time: Duration,
@@ -135,7 +135,7 @@ impl<W> Entry<W> {
     }
 }
 
-/// All servers, by number. `W` is a request that waits.
+/// All servers, by index. `W` is a waiting request.
 pub struct Scheduler<W> {
     entries: Vec<Entry<W>>,
     patience: Patience,
@@ -148,7 +148,7 @@ impl<W> Scheduler<W> {
         Self { entries: Vec::new(), patience, turns: 0 }
     }
 
-    /// Adds an entry, in a place that is free or a new one, and gives its number. `ttl`: how long it stays with nothing to do.
+    /// Adds an entry at a free or new index, which is returned. `ttl`: how long it runs when idle.
     pub fn add(&mut self, member: Membership, limit: usize, ttl: Option<Duration>, now: Instant) -> usize {
         let entry = Entry::new(member, limit, ttl, now);
         let free = self.entries.iter().position(|e| e.retired && !e.runs() && e.waiting.is_empty());
@@ -164,13 +164,13 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Takes an entry out: what runs and what waits is finished, then it ends.
+    /// Removes an entry: running and waiting requests are finished, then it ends.
     pub fn retire(&mut self, i: usize) {
         self.entries[i].retired = true;
         self.entries[i].wanted = false;
     }
 
-    /// Starts it once it would be in nobody's way, though nobody waits for it.
+    /// Starts it without requests, as soon as that evicts no other.
     pub fn want(&mut self, i: usize) {
         self.entries[i].wanted = true;
     }
@@ -180,14 +180,14 @@ impl<W> Scheduler<W> {
         self.entries[i].waiting.push_back(request);
     }
 
-    /// Forgets requests whose clients have left.
+    /// Removes requests whose clients have left.
     pub fn forget(&mut self, has_left: impl Fn(&W) -> bool) {
         for entry in &mut self.entries {
             entry.waiting.retain(|w| !has_left(w));
         }
     }
 
-    /// A request is over.
+    /// A request has finished.
     pub fn done(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
         entry.active = entry.active.saturating_sub(1);
@@ -196,7 +196,7 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// It takes requests now.
+    /// The server accepts requests.
     pub fn ready(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
         if entry.phase != Phase::Starting {
@@ -208,7 +208,7 @@ impl<W> Scheduler<W> {
         entry.enter(Phase::Ready, now);
     }
 
-    /// It has ended as it was told to.
+    /// The server has ended as told.
     pub fn stopped(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
         entry.active = 0;
@@ -216,17 +216,17 @@ impl<W> Scheduler<W> {
         entry.enter(Phase::Stopped, now);
     }
 
-    /// It did not get ready: gives the requests that waited for it, to be refused.
+    /// The server failed to become ready: returns the requests that waited for it, to be refused.
     pub fn failed(&mut self, i: usize, now: Instant) -> Vec<W> {
         self.rest(i, now);
         self.entries[i].waiting.drain(..).collect()
     }
 
-    /// It ended by itself. Requests that wait go on waiting for the next start, which is at once if it had run for long.
+    /// The server ended by itself. Waiting requests wait for the next start, which is at once if it had run for long.
     pub fn crashed(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
         let has_run = now.saturating_duration_since(entry.since);
-        // Nothing ends what has no ttl, but a crash: it is started again.
+        // A server without a ttl ends only by a crash: it is restarted.
         entry.wanted |= entry.ttl.is_none() && !entry.retired;
         if has_run >= self.patience.backoff_max {
             entry.failures = 0;
@@ -246,20 +246,20 @@ impl<W> Scheduler<W> {
         entry.enter(Phase::Resting, now);
     }
 
-    /// How long it is not tried again yet.
+    /// How long it will not be retried.
     pub fn rests_for(&self, i: usize, now: Instant) -> Option<Duration> {
         let entry = &self.entries[i];
         let left = entry.rest_until.saturating_duration_since(now);
         (entry.phase == Phase::Resting && !left.is_zero()).then_some(left)
     }
 
-    /// What it is doing, how many requests run, and how many wait.
+    /// Its phase, and the numbers of running and waiting requests.
     pub fn state(&self, i: usize) -> (Phase, usize, usize) {
         let entry = &self.entries[i];
         (entry.phase, entry.active, entry.waiting.len())
     }
 
-    /// Tells a server to end though it is in nobody's way. It is started again when it is asked for.
+    /// Ends a server although no other needs its place. The next request starts it again.
     pub fn unload(&mut self, i: usize, now: Instant) -> bool {
         let entry = &mut self.entries[i];
         entry.wanted = false;
@@ -276,7 +276,7 @@ impl<W> Scheduler<W> {
         if a.group == b.group { a.swap } else { a.exclusive && !b.persistent }
     }
 
-    /// Decides what is to be done now, and when to ask again if nothing happens until then.
+    /// Decides the next steps, and when to decide again if nothing happens until then.
     pub fn next(&mut self, now: Instant, steps: &mut Vec<Step<W>>) -> Option<Instant> {
         let mut again = Again(None);
         for entry in &mut self.entries {
@@ -322,16 +322,16 @@ impl<W> Scheduler<W> {
         again.0
     }
 
-    /// Starts what waits and is free to, and makes room for what is not, each in its turn.
+    /// Starts waiting servers that may run, and evicts others for the rest, in order of turns.
     fn start(&mut self, now: Instant, steps: &mut Vec<Step<W>>, again: &mut Again) {
         let is_startable = |e: &Entry<W>| e.phase == Phase::Stopped && (!e.waiting.is_empty() || e.wanted);
         let mut order: Vec<usize> =
             (0..self.entries.len()).filter(|i| is_startable(&self.entries[*i])).collect();
-        // What nobody waits for has no turn, and comes last.
+        // Servers without waiting requests have no turn, and come last.
         order.sort_by_key(|i| self.entries[*i].turn.unwrap_or(u64::MAX));
         let mut before: Vec<usize> = Vec::new();
         for x in order {
-            // Who waits longer is not overtaken by those that would be in the way.
+            // A server that has waited longer is not overtaken by those that exclude it.
             let overtakes = before.iter().any(|b| self.evicts(*b, x) || self.evicts(x, *b));
             let rivals: Vec<usize> = (0..self.entries.len())
                 .filter(|y| *y != x && self.entries[*y].runs() && self.evicts(x, *y))

@@ -1,4 +1,4 @@
-//! One server from its start to its end. A task for each start, spawned by `processes`.
+//! Runs one server from start to end, in a task spawned by `processes`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::check;
 use crate::child::{self, Child, Start};
 use crate::log::Log;
 
-/// What one start is made of.
+/// The inputs of a start.
 pub struct Job {
     pub process: Arc<Process>,
     /// `cmd`, with its port.
@@ -20,25 +20,25 @@ pub struct Job {
     pub cmd_stop: Option<Vec<String>>,
     /// Where it will listen.
     pub base_url: Arc<str>,
-    /// How long it may take to get ready.
+    /// Time limit to become ready.
     pub ready_within: Duration,
     pub log: Arc<Log>,
-    /// Told when it is to end.
+    /// Signalled when it should end.
     pub stop: Arc<Notify>,
 }
 
 /// How it ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// Before it was ready.
+    /// It failed before it was ready.
     Failed(String),
-    /// By itself, after it was.
+    /// It ended by itself after that.
     Crashed(String),
-    /// As it was told.
+    /// It ended as told.
     Stopped,
 }
 
-/// What is told on the way.
+/// A report to the caller.
 pub enum Event {
     Started(u32),
     Ready,
@@ -102,7 +102,7 @@ async fn start(job: &Job) -> std::io::Result<Child> {
     started.await.map_err(std::io::Error::other)?
 }
 
-/// Asks until the answer is that it is ready; `last` is what the answer was else.
+/// Checks until the server is ready; `last` has the last other result.
 async fn until_ready(uri: &Uri, last: &mut String) {
     let mut pause = Duration::from_millis(20);
     while let Err(why) = check::ask(uri).await {
@@ -112,7 +112,7 @@ async fn until_ready(uri: &Uri, last: &mut String) {
     }
 }
 
-/// Ends it: as `cmdStop` says or by SIGTERM, and by SIGKILL where that takes too long.
+/// Ends the server: with `cmdStop` or SIGTERM, and with SIGKILL after a timeout.
 async fn stop(child: &Child, job: &Job) {
     let limit = job.process.unload_timeout;
     let begun = Instant::now();

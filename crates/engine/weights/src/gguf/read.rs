@@ -77,7 +77,7 @@ fn alignment(metadata: &Metadata) -> Result<u64, Error> {
     }
 }
 
-/// Where in the file a tensor's bytes are, or what is wrong with its shape or offset.
+/// The range of a tensor's bytes in the file, or what is wrong with its shape or offset.
 fn data_range(
     info: &TensorInfo,
     offset: u64,
@@ -102,7 +102,7 @@ fn data_range(
     Ok(start as usize..end as usize)
 }
 
-/// Bytes of the whole tensor, where [`TensorInfo::size_bytes`] saturates.
+/// Size of the whole tensor; an error where [`TensorInfo::size_bytes`] saturates.
 fn size_bytes(info: &TensorInfo) -> Result<u64, String> {
     let cols = info.shape.last().copied().unwrap_or(1);
     let block = info.ty.block_len();
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
         Ok((tensors, keys))
     }
 
-    /// A count of things that take at least `bytes_min` bytes each.
+    /// A count of items that take at least `bytes_min` bytes each.
     fn count(&mut self, of: &str, bytes_min: u64, max: u64, place: &Place) -> Result<u64, Error> {
         let n = self.u64(place)?;
         let left = self.left();
@@ -342,7 +342,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// `n` numbers of `N` bytes each; `n` has been held against the bytes that are left.
+    /// `n` numbers of `N` bytes each; `n` has been checked against the remaining bytes.
     fn numbers<T, const N: usize>(
         &mut self,
         n: u64,

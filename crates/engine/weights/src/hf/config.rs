@@ -7,7 +7,7 @@
 use super::json::Fields;
 use crate::{Error, Metadata, Value};
 
-/// Far more layers than any model has; keeps lists with one entry a layer small.
+/// Far above any model; keeps per-layer lists small.
 const LAYERS_MAX: u32 = 1 << 12;
 
 /// Architectures that can be translated.
@@ -141,7 +141,7 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
     Ok(Layout { arch, trunk: trunk as usize, mtp: mtp as usize, tied })
 }
 
-/// Refuses what would load and then compute something else.
+/// Refuses configurations that would load and compute something else.
 fn refuse(root: &Fields, text: &Fields) -> Result<(), Error> {
     for fields in [root, text] {
         if let Some(q) = fields.opt_object("quantization_config")? {
@@ -179,10 +179,10 @@ fn refuse(root: &Fields, text: &Fields) -> Result<(), Error> {
     Ok(())
 }
 
-/// Positions that full attention is right for: within its window, attention with a sliding window is full attention.
+/// Maximum context for which full attention is correct: within its window, sliding-window attention equals full attention.
 fn context_length(text: &Fields) -> Result<u32, Error> {
     let positions = text.u32("max_position_embeddings")?;
-    // Qwen's configs state a window and switch it off with a flag; Mistral's have no flag.
+    // Qwen's configs have a window and a flag that disables it; Mistral's have no flag.
     let window = match text.opt_bool("use_sliding_window")? {
         Some(false) => None,
         _ => text.opt_u32("sliding_window")?,
@@ -217,13 +217,13 @@ fn rope(text: &Fields, arch: Arch, head_dim: u32, keys: &mut Keys) -> Result<(),
         Some(p) => Some(p),
         None => text.opt_object("rope_scaling")?,
     };
-    // Older files have these beside the object, newer ones inside.
+    // Older files have these beside the object, newer ones inside it.
     let number = |field: &str| match (&nested, text.opt_f64(field)?) {
         (Some(p), outside) => Ok::<_, Error>(p.opt_f64(field)?.or(outside)),
         (None, outside) => Ok(outside),
     };
     let theta = match number("rope_theta")? {
-        // The first Llama, Mistral and OLMoE configs leave it out; their code says 10000.
+        // The first Llama, Mistral and OLMoE configs omit it; their code uses 10000.
         None if matches!(arch, Arch::Llama | Arch::Olmoe) => 10_000.0,
         theta => text.need("rope_theta", "a number, here or in rope_parameters", theta)?,
     };
@@ -253,15 +253,15 @@ fn rope(text: &Fields, arch: Arch, head_dim: u32, keys: &mut Keys) -> Result<(),
     rope_scaling(&p, keys)
 }
 
-/// Scaling of frequencies for contexts longer than what was trained.
+/// Rotary frequency scaling for contexts longer than the trained one.
 fn rope_scaling(p: &Fields, keys: &mut Keys) -> Result<(), Error> {
     let field = if p.get("rope_type").is_some() { "rope_type" } else { "type" };
-    // Names of ours on the left, the checkpoint's on the right; those with `true` must be there.
+    // Octet's names on the left, the checkpoint's on the right; those with `true` are required.
     let parameters: &[(&str, &str, bool)] = match p.opt_str(field)? {
         None if p.get("factor").is_some() => {
             return Err(p.bad(field, "is missing, and there is a factor; expected linear, llama3 or yarn"));
         }
-        // "mrope" only says how images' positions are laid out.
+        // "mrope" only concerns positions of images.
         None | Some("default" | "mrope") => return Ok(()),
         Some("linear") => &[],
         Some("llama3") => &[
@@ -340,7 +340,7 @@ fn feed_forward(text: &Fields, arch: Arch, keys: &mut Keys) -> Result<(), Error>
             keys.put_u32("expert_shared_feed_forward_length", shared);
         }
         Arch::Qwen3Moe => {
-            // Of no use to this model, and in its GGUF files all the same.
+            // Unused by this model, but present in its GGUF files.
             if let Some(n) = text.opt_u32("intermediate_size")? {
                 keys.put_u32("feed_forward_length", n);
             }
@@ -389,7 +389,7 @@ fn gated_deltanet(text: &Fields, trunk: usize, mtp: usize, keys: &mut Keys) -> R
         Some(types) => {
             return Err(text.bad("layer_types", format!("has {} entries for {trunk} layers", types.len())));
         }
-        // What the model's own code falls back to: every fourth layer attends.
+        // The default of the model's own code: every fourth layer has attention.
         None => (1..=trunk as u64).map(|i| i % u64::from(interval.unwrap_or(4)) != 0).collect(),
     };
     recurrent.resize(trunk + mtp, false); // multi-token-prediction layers always attend

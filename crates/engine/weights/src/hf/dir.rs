@@ -1,4 +1,4 @@
-//! A model directory: on disk, or files at hand (tests and fuzzing). Called by the other files of `hf`.
+//! A model directory, on disk or in memory (for tests and fuzzing). Called by the other files of `hf`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::Error;
 use crate::map::Mapped;
 
-/// Where the files of a model are.
+/// The location of a model's files.
 pub(super) enum Dir {
     Disk(PathBuf),
     Memory { origin: String, files: BTreeMap<String, Bytes> },

@@ -1,8 +1,8 @@
-//! Hugging Face directories (config.json, safetensors, tokenizer) in GGUF's terms. Called by `Model::open`.
+//! Reads Hugging Face directories (config.json, safetensors, tokenizer) in GGUF's terms. Called by `Model::open`.
 //!
-//! Metadata come out under GGUF's keys (`config`, `sidecars`) and tensors under GGUF's names and conventions (`names`
-//! has the table), so that the engine knows one shape of model only. Tensors stay in the mapped files; only those whose
-//! values change (norms stored around zero, `A_log`) are made anew, when they are asked for.
+//! Metadata get GGUF's keys (`config`, `sidecars`) and tensors GGUF's names and conventions (`names` has the table), so that the
+//! engine knows one model format only. Tensors stay in the mapped files; only those whose values change (norms stored around zero,
+//! `A_log`) are computed when they are requested.
 
 mod config;
 mod dir;
@@ -39,7 +39,7 @@ pub(crate) fn open(path: &Path) -> Result<Model, Error> {
     open_dir(&Dir::Disk(path.into()))
 }
 
-/// A checkpoint whose files are at hand, by name; messages call the directory `origin`.
+/// A checkpoint whose files are in memory, by name; messages call the directory `origin`.
 pub fn from_files(origin: &str, files: BTreeMap<String, Bytes>) -> Result<Model, Error> {
     open_dir(&Dir::Memory { origin: origin.into(), files })
 }
@@ -68,7 +68,7 @@ fn open_dir(dir: &Dir) -> Result<Model, Error> {
     Model::new(dir.origin(), metadata, Box::new(Files::new(files, tensors, ignored)))
 }
 
-/// Maps all safetensors files and reads their headers; holds them against the index where there is one.
+/// Maps all safetensors files and reads their headers; compares them with the index if there is one.
 fn read_headers(dir: &Dir) -> Result<(Vec<Mapped>, Vec<Vec<Entry>>), Error> {
     let read = |name: &str| {
         let file = dir.map(name)?;
@@ -151,9 +151,9 @@ fn canonical(
     Ok((tensors, ignored))
 }
 
-/// The shape as GGUF has it, or what is wrong with it.
+/// The shape in GGUF's order, or what is wrong with it.
 fn shape(entry: &Entry, squeeze: bool) -> Result<Vec<usize>, String> {
-    // Dimensions fit: their product has been found equal to the tensor's bytes, or one of them is 0.
+    // Dimensions fit: their product equals the tensor's bytes, or one of them is 0.
     let mut shape: Vec<usize> = entry.shape.iter().map(|&d| d as usize).collect();
     if shape.is_empty() || shape.len() > DIMS_MAX as usize || shape.contains(&0) {
         return Err(format!("has shape {shape:?}; expected 1 to {DIMS_MAX} dimensions, none of them 0"));

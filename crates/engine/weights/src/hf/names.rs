@@ -38,17 +38,17 @@
 use super::config::Layout;
 use crate::source::Convert;
 
-/// What becomes of a tensor.
+/// The target of a tensor.
 #[derive(Debug, PartialEq)]
 pub(super) enum Target {
-    /// It is the tensor of this name.
+    /// A tensor of this name.
     Tensor {
         name: String,
         convert: Convert,
-        /// Drop the middle dimension, of 1.
+        /// Drop the middle dimension, which is 1.
         squeeze: bool,
     },
-    /// Known, and of no use here.
+    /// A known tensor that is not used here.
     Unused,
     Unknown,
 }
@@ -85,9 +85,9 @@ const EXPERT: &[(&str, &str)] = &[
     ("w2", "ffn_down"),
 ];
 
-/// Where tensor `hf` of a checkpoint goes.
+/// The target of tensor `hf` of a checkpoint.
 pub(super) fn target(layout: &Layout, hf: &str) -> Target {
-    // Older checkpoints hold frequencies that follow from config.json.
+    // Older checkpoints contain frequencies, which follow from config.json.
     if hf.starts_with("model.visual.") || hf.ends_with(".rotary_emb.inv_freq") {
         return Target::Unused;
     }

@@ -1,4 +1,4 @@
-//! What stands beside config.json: tokenizer, chat template and generation defaults, as GGUF metadata. Called by `hf::open`.
+//! Reads the files beside config.json: tokenizer, chat template and generation defaults, as GGUF metadata. Called by `hf::open`.
 
 use serde_json::{Map, Value as Json};
 
@@ -23,7 +23,7 @@ pub(super) fn json_file(dir: &Dir, name: &str) -> Result<(String, Map<String, Js
     Ok((path, map))
 }
 
-/// Reads everything beside config.json, whose fields (of the file, and of the text model) may hold token ids too.
+/// Reads all files beside config.json, whose fields (of the file, and of the text model) may contain token ids, too.
 pub(super) fn read(dir: &Dir, root: &Fields, text: &Fields, metadata: &mut Metadata) -> Result<(), Error> {
     let (generation_path, generation) = json_file(dir, "generation_config.json")?;
     let generation = Fields::new(&generation_path, &generation);
@@ -43,7 +43,7 @@ pub(super) fn read(dir: &Dir, root: &Fields, text: &Fields, metadata: &mut Metad
     sampling(&generation, metadata)
 }
 
-/// The template's own file goes first; a list of named ones keeps "default" and the others under their names.
+/// A separate template file takes precedence; of a list of named ones, "default" and the others are kept under their names.
 fn chat_template(dir: &Dir, tokenizer: &Fields, metadata: &mut Metadata) -> Result<(), Error> {
     let mut put = |key: &str, template: &str| metadata.insert(key, Value::Str(template.into()));
     match tokenizer.get("chat_template") {

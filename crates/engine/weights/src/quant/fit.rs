@@ -1,7 +1,7 @@
-//! How the plain quantisers of the super-block formats choose scales; called by `quant::{q2_k .. q6_k, iq4}`.
+//! Chooses scales for the simple quantisers of the super-block formats; called by `quant::{q2_k .. q6_k, iq4}`.
 //!
-//! Each sub-block's range decides its scale; llama.cpp searches for scales that lessen a weighted error, and its files
-//! are better for it. These serve tests and synthetic models, where plain and bounded matters more.
+//! Each sub-block's range determines its scale; llama.cpp searches for scales that reduce a weighted error, and its files are better
+//! for it. These are for tests and synthetic models, where simplicity matters more.
 
 use half::f16;
 

@@ -1,8 +1,7 @@
-//! Made-up weights: blocks of any type with random but sane content. Called by the synthetic model generator and tests.
+//! Random weights: blocks of any type with random but valid content. Called by the synthetic model generator and tests.
 //!
-//! The quants are random bits as they come, and only what gives a block its size is set: values have zero mean and the
-//! wanted standard deviation, never NaN, and a spread of scales over blocks. Nothing is quantised, so this runs at
-//! memory speed.
+//! The quants are random bits, and only the fields that scale a block are set: values have zero mean and the wanted standard
+//! deviation, never NaN, and a spread of scales over blocks. Nothing is quantised, so this runs at memory speed.
 
 use half::f16;
 
@@ -62,7 +61,7 @@ pub fn random_blocks(ty: GgmlType, rng_state: &mut u64, scale: f32, out: &mut [u
     }
 }
 
-/// Standard deviations above this are taken for it: so every scale and every value fits an f16.
+/// Larger standard deviations are clamped to this, so that every scale and every value fits an f16.
 pub const SCALE_MAX: f32 = 16384.0;
 
 /// The next 64 bits of splitmix64.
