@@ -248,7 +248,7 @@ async fn what_can_not_pass_is_refused_unsent() {
             Provider::OpenAi,
             Dialect::OpenAiChat,
             "[]",
-            "the body is no JSON object: '{' is missing (at byte 0)",
+            "the body is not a JSON object: '{' is missing (at byte 0)",
         ),
     ] {
         let request = Forward {
