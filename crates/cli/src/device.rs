@@ -87,14 +87,14 @@ impl std::fmt::Display for DeviceName {
 }
 
 impl DeviceName {
-    /// The device itself, for a model within these limits; `None` is the processor.
+    /// The device itself, for a model within these limits, and how many experts of each layer lie in its memory; `None` is the processor.
     pub fn device(
         self,
         gpu_memory: Option<u64>,
         report: &Report,
         limits: &Limits,
         exact: bool,
-    ) -> Option<Device> {
+    ) -> Option<(Device, Option<usize>)> {
         match self {
             Self::Cpu => None,
             Self::Vulkan(index) => {
@@ -102,7 +102,7 @@ impl DeviceName {
                 let room = gpu_memory.unwrap_or(u64::MAX).min(free);
                 // if not even the rest fits, loading says so with the sizes
                 let slots = if exact { None } else { expert_slots(report, limits, room).unwrap_or(None) };
-                Some(vulkan(index, Settings { gpu_memory, exact, slots }))
+                Some((vulkan(index, Settings { gpu_memory, exact, slots }), slots))
             }
             // f32 throughout takes too much room
             Self::Auto if exact => None,
@@ -123,11 +123,18 @@ struct Settings {
 }
 
 impl DeviceFlags {
-    /// Fills in the device that the flags name for a model that is opened with `options`.
-    pub fn choose(&self, options: &mut Options, report: &Report) -> Result<()> {
+    /// Fills in the device that the flags name for a model that is opened with `options`. What it takes there, unless it is the processor.
+    pub fn choose(&self, options: &mut Options, report: &Report) -> Result<Option<Split>> {
         let limits = options.limits(report.config.context_length, report.state_bytes())?;
-        options.device = self.device.device(self.gpu_memory, report, &limits, options.cpu.exact);
-        Ok(())
+        let chosen = self.device.device(self.gpu_memory, report, &limits, options.cpu.exact);
+        let split = chosen.as_ref().map(|(_, slots)| Split::new(report, &limits, *slots));
+        options.device = chosen.map(|(device, _)| device);
+        Ok(split)
+    }
+
+    /// Most bytes of the device's memory to use.
+    pub fn gpu_memory(&self) -> Option<u64> {
+        self.gpu_memory
     }
 }
 
@@ -145,6 +152,44 @@ pub fn bill(report: &Report, limits: &Limits) -> Memory {
     Memory { weights, activations: 2 * cpu.activations + (64 << 20), ..cpu }
 }
 
+/// Memory that the host keeps for a device: what moves to it and from it, and the batch of a step.
+const STAGING_BYTES: u64 = 32 << 20;
+
+/// What a model on a graphics device takes, about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// Of the device's own memory.
+    pub device: u64,
+    /// Of the machine's: the embedding table, snapshots, logits, and all experts where the device has slots for some.
+    pub machine: u64,
+}
+
+impl Split {
+    /// With `slots` experts of each layer in the device's memory and all of them in the machine's; `None` is all in the device's.
+    pub fn new(report: &Report, limits: &Limits, slots: Option<usize>) -> Self {
+        let all = bill(report, limits).total();
+        let table = report.group(Group::Embedding).map_or(0, |g| g.bytes);
+        let snapshots = report.state_bytes().saturating_mul(limits.snapshots as u64);
+        let logits = 4 * (report.config.vocab * limits.batch_outputs) as u64;
+        let machine = table.saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);
+        match (slots, report.config.moe) {
+            (Some(slots), Some(moe)) => {
+                let experts = expert_bytes(report);
+                let own = (u128::from(experts) * slots as u128 / moe.experts.max(1) as u128) as u64;
+                Self { device: all.saturating_sub(experts) + own, machine: machine.saturating_add(experts) }
+            }
+            _ => Self { device: all, machine },
+        }
+    }
+}
+
+/// Bytes of all routed experts on a device.
+fn expert_bytes(report: &Report) -> u64 {
+    report
+        .group(Group::RoutedExperts)
+        .map_or(0, |g| g.types.iter().map(|t| device_bytes(t.ty, t.bytes)).sum())
+}
+
 /// How many experts of each layer a device with `room` bytes keeps in its memory, all of them lying in the machine's: `None` where all fit
 /// as they are. Fails with the bytes that are needed where no more than the rest of the model, or not even that, fits.
 fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Option<usize>, u64> {
@@ -152,9 +197,7 @@ fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Option<us
     if all <= room {
         return Ok(None);
     }
-    let experts = report
-        .group(Group::RoutedExperts)
-        .map_or(0, |g| g.types.iter().map(|t| device_bytes(t.ty, t.bytes)).sum::<u64>());
+    let experts = expert_bytes(report);
     let rest = all.saturating_sub(experts);
     let moe = report.config.moe.filter(|_| experts > 0 && room > rest).ok_or(all)?;
     let slots = (u128::from(room - rest) * moe.experts as u128 / u128::from(experts)) as usize;
@@ -165,7 +208,7 @@ fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Option<us
 /// A graphics card that nobody named: the first with memory of its own, or else one that shares the machine's, if `bytes` fit and it
 /// passes the self-test. Never one in software.
 #[cfg(feature = "vulkan")]
-fn auto(gpu_memory: Option<u64>, report: &Report, limits: &Limits) -> Option<Device> {
+fn auto(gpu_memory: Option<u64>, report: &Report, limits: &Limits) -> Option<(Device, Option<usize>)> {
     use octet_vulkan::DeviceKind;
     // no loader, no driver, no card: the processor, as `octet devices` explains
     let cards = octet_vulkan::devices().ok()?;
@@ -188,7 +231,7 @@ fn auto(gpu_memory: Option<u64>, report: &Report, limits: &Limits) -> Option<Dev
         .and_then(|mut device| device.self_test())
     {
         Ok(checks) if checks.iter().all(octet_compute::selftest::Check::passed) => {
-            Some(vulkan(index, Settings { gpu_memory, exact: false, slots }))
+            Some((vulkan(index, Settings { gpu_memory, exact: false, slots }), slots))
         }
         Ok(_) => {
             note!(
@@ -208,7 +251,7 @@ fn auto(gpu_memory: Option<u64>, report: &Report, limits: &Limits) -> Option<Dev
 }
 
 #[cfg(not(feature = "vulkan"))]
-fn auto(_: Option<u64>, _: &Report, _: &Limits) -> Option<Device> {
+fn auto(_: Option<u64>, _: &Report, _: &Limits) -> Option<(Device, Option<usize>)> {
     None
 }
 
@@ -227,23 +270,36 @@ fn device_bytes(_: octet_weights::GgmlType, bytes: u64) -> u64 {
 pub fn bills(devices: &[DeviceName], report: &Report, limits: &Limits) -> Result<String> {
     let mut out = String::new();
     for name in devices {
-        let (memory, room, what) = match name {
+        let (memory, room, what, split) = match name {
             DeviceName::Auto => continue,
             DeviceName::Cpu => {
-                (report.memory(limits, false), crate::memory::available(), "the processor".to_string())
+                (report.memory(limits, false), crate::memory::available(), "the processor".to_string(), None)
             }
             DeviceName::Vulkan(index) => {
                 let (name, free) = card(*index)?;
-                (bill(report, limits), Some(free), name)
+                let slots = expert_slots(report, limits, free);
+                let split = Split::new(report, limits, slots.unwrap_or(None));
+                (bill(report, limits), Some(free), name, Some((slots.ok().flatten(), split)))
             }
         };
         let fits = room.map_or(String::new(), |room| {
             let verdict = if memory.total() <= room { "fits" } else { "does not fit" };
             format!("; {} free: it {verdict}", size(room))
         });
+        let beside = match split {
+            None => String::new(),
+            Some((None, split)) => {
+                format!("  {} of the machine's memory beside it\n", size(split.machine))
+            }
+            Some((Some(slots), split)) => format!(
+                "  with its experts in the machine's memory and {slots} of each layer on the device: {} there, {} of the machine's\n",
+                size(split.device),
+                size(split.machine)
+            ),
+        };
         out += &format!(
             "{name} ({what})\n  {} of weights, {} of KV cache, {} of states, {} of activations, {} for guesses\n  \
-             {} together{fits}\n",
+             {} together{fits}\n{beside}",
             size(memory.weights),
             size(memory.kv),
             size(memory.states),
@@ -253,6 +309,14 @@ pub fn bills(devices: &[DeviceName], report: &Report, limits: &Limits) -> Result
         );
     }
     Ok(out)
+}
+
+/// What a graphics device has free now.
+pub fn free_bytes(name: &str) -> Option<u64> {
+    match name.parse() {
+        Ok(DeviceName::Vulkan(index)) => card(index).ok().map(|(_, free)| free),
+        _ => None,
+    }
 }
 
 /// Name and free bytes of a graphics device.

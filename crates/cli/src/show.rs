@@ -8,7 +8,7 @@ use octet_engine::report::{Memory, Report, TypeShare};
 use serde_json::{Value, json};
 
 use crate::args::{KvArgs, ModelArgs};
-use crate::device::{DeviceName, bill, bills};
+use crate::device::{DeviceName, Split, bill, bills};
 use crate::numbers::count;
 use crate::settings::Settings;
 
@@ -150,8 +150,13 @@ fn device_json(device: DeviceName, report: &Report, limits: &Limits) -> Value {
         DeviceName::Vulkan(_) => bill(report, limits),
         _ => report.memory(limits, false),
     };
+    let split = match device {
+        DeviceName::Vulkan(_) => Split::new(report, limits, None),
+        _ => Split { device: 0, machine: m.total() },
+    };
     json!({
         "name": device.to_string(),
+        "machine_bytes": split.machine,
         "weights": m.weights,
         "kv_cache": m.kv,
         "states": m.states,

@@ -11,14 +11,14 @@ use octet_config::{EngineSettings, KeepAlive};
 use octet_engine::engine::{DiskOptions, Options as EngineOptions, Pooling};
 use octet_engine::report::Report;
 use octet_engine::scheduler;
-use octet_serve::{ModelSpec, ToolSyntax};
+use octet_serve::{ModelSpec, OnDevice, ToolSyntax};
 use serde_json::{Map, Value};
 
 use super::ServeArgs;
 use super::memory_plan::MemoryPlan;
 use crate::args::{IsaArg, KvArg};
 use crate::chat::TEXT_BYTES_MAX;
-use crate::device::DeviceFlags;
+use crate::device::{DeviceFlags, Split};
 use crate::model::{Place, locate, open};
 use crate::sampling::server_defaults;
 use crate::settings::Settings;
@@ -160,15 +160,17 @@ impl Load {
         if !bill.fits(&report) {
             bill = MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?;
         }
-        self.device.choose(&mut bill.options, &report)?;
+        let split = self.device.choose(&mut bill.options, &report)?;
         if self.check && bill.options.device.is_none() {
             bill.check(&report)?;
         }
         let text = bill.text(name, &report);
+        let device = bill.options.device.as_ref().map(|d| d.name().to_string());
         let written = meta.and_then(|m| m.modified().ok());
         let open = move || place.open().map_err(octet_serve::BoxError::from);
         let spec = ModelSpec {
             created_s: written.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs()),
+            on_device: split.zip(device).map(|(split, name)| self.on_device(split, name)),
             options: scheduler::Options { engine: bill.options, queue: self.queue },
             chat_template: self.chat_template.clone(),
             template_kwargs: self.template_kwargs.clone(),
@@ -179,6 +181,20 @@ impl Load {
             ..ModelSpec::new(name, Arc::new(open))
         };
         Ok((spec, text))
+    }
+}
+
+impl Load {
+    /// What a model on the device called `name` is billed for.
+    fn on_device(&self, split: Split, name: String) -> OnDevice {
+        let (check, asked) = (self.check, name.clone());
+        OnDevice {
+            name,
+            bytes: split.device,
+            machine_bytes: split.machine,
+            free: Arc::new(move || crate::device::free_bytes(&asked).filter(|_| check)),
+            limit: self.device.gpu_memory(),
+        }
     }
 }
 

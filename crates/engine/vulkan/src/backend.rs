@@ -14,10 +14,10 @@ pub(crate) use crate::cache::LayerStore;
 use crate::cache::device_row_bytes;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
-use crate::faults::Faults;
 use crate::memory::{Buffer, Memory, Place};
 use crate::record::Recorder;
 use crate::steps::{Step, StepKey};
+use crate::traffic::Traffic;
 use crate::transfer::STAGING_BYTES;
 use crate::verbs::Scratch;
 use crate::weights::{self, DeviceType};
@@ -103,6 +103,10 @@ pub struct Vulkan {
     pub(crate) last_step: (u32, u32),
     /// Tokens of the last step.
     pub(crate) tokens: usize,
+    /// What the step that is being recorded reads; bytes of an expert of each layer; what all steps had to read.
+    pub(crate) traffic: Traffic,
+    pub(crate) expert_bytes: Vec<u64>,
+    pub(crate) bytes_read: u64,
     pub(crate) device: Arc<Device>,
 }
 
@@ -141,6 +145,9 @@ impl Vulkan {
             expert_slots: options.expert_slots,
             last_step: (0, 0),
             tokens: 0,
+            traffic: Traffic::default(),
+            expert_bytes: Vec::new(),
+            bytes_read: 0,
             device,
         })
     }
@@ -169,30 +176,6 @@ impl Vulkan {
     /// Barriers and kernels of the last step.
     pub fn last_step(&self) -> (u32, u32) {
         self.last_step
-    }
-
-    /// Leaves out one barrier of each step, for the test that validation notices.
-    #[doc(hidden)]
-    pub fn skip_barrier(&mut self, index: Option<u32>) {
-        self.recorder.skip_barrier = index;
-    }
-
-    /// Makes one kernel compute something wrong, for the test that the self-test notices: the file's name of it.
-    #[doc(hidden)]
-    pub fn break_kernel(&mut self, name: &str) {
-        self.recorder.break_kernel = Some(name.into());
-    }
-
-    /// Behaves as if the device were lost after this many more submissions, for tests.
-    #[doc(hidden)]
-    pub fn lose_device_after(&mut self, submissions: u32) {
-        self.recorder.lose_after = Some(submissions);
-    }
-
-    /// Fails as it is told to from now on, for tests.
-    #[doc(hidden)]
-    pub fn inject_faults(&mut self, faults: Arc<Faults>) {
-        self.recorder.faults = Some(faults);
     }
 
     /// Does `f`, unless something failed before; keeps what fails.

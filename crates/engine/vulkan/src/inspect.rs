@@ -25,6 +25,9 @@ impl Inspect for Vulkan {
     fn memory_bytes(&self) -> Option<u64> {
         Some(Vulkan::memory_bytes(self))
     }
+    fn bytes_read(&self) -> Option<u64> {
+        Some(self.bytes_read)
+    }
     fn is_lost(&self) -> bool {
         self.recorder.is_lost
     }

@@ -37,6 +37,8 @@ macro_rules! kernels {
 kernels! {
     /// Projections; constants: type of the weights, tokens of a workgroup, whether experts are chosen by tiles.
     Linear, "linear", 13;
+    /// Projections of many tokens, of quantised weights; buffers and constants: as `Linear`.
+    LinearTile, "linear_tile", 13;
     /// Norm, SwiGLU or neither, then 8-bit quantisation; constants: mode, whether to quantise, whether to write f32.
     Norm, "norm", 6;
     /// A projection of a few tokens that completes rows, and their norm; constants: type of the weights, tokens.

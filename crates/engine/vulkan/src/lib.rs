@@ -17,6 +17,7 @@ mod pipeline;
 mod record;
 mod selftest;
 mod steps;
+mod traffic;
 mod transfer;
 mod verbs;
 mod weights;

@@ -30,6 +30,8 @@ pub(crate) struct Pipelines {
     /// By the number of buffers.
     layouts: HashMap<usize, (vk::DescriptorSetLayout, vk::PipelineLayout)>,
     made: HashMap<PipelineKey, Pipeline>,
+    /// Four bytes are multiplied by one instruction.
+    pub(crate) dot: bool,
 }
 
 impl Drop for Pipelines {
@@ -49,7 +51,8 @@ impl Drop for Pipelines {
 
 impl Pipelines {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        Self { device, modules: HashMap::new(), layouts: HashMap::new(), made: HashMap::new() }
+        let dot = device.info.integer_dot;
+        Self { device, modules: HashMap::new(), layouts: HashMap::new(), made: HashMap::new(), dot }
     }
 
     /// The pipeline of a kernel with these constants.
@@ -86,7 +89,7 @@ impl Pipelines {
         if let Some(m) = self.modules.get(&kernel) {
             return Ok(*m);
         }
-        let code = kernel.spirv(self.device.info.integer_dot);
+        let code = kernel.spirv(self.dot);
         let info = vk::ShaderModuleCreateInfo::default().code(&code);
         // SAFETY: the code is SPIR-V that glslc made and spirv-val checked.
         let module = unsafe { self.device.raw.create_shader_module(&info, None) }?;

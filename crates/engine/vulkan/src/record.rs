@@ -51,7 +51,7 @@ pub(crate) struct Recorder {
     device: Arc<Device>,
     pool: vk::CommandPool,
     fence: vk::Fence,
-    pipelines: Pipelines,
+    pub(crate) pipelines: Pipelines,
     /// Command buffers and pools of descriptor sets that no recording uses.
     free: Vec<vk::CommandBuffer>,
     free_pools: Vec<vk::DescriptorPool>,

@@ -8,6 +8,7 @@ use octet_weights::Matrix;
 use crate::backend::{Prologue, Vulkan};
 use crate::block::Block;
 use crate::record::Recording;
+use crate::traffic::Traffic;
 use crate::verbs::Scratch;
 
 /// Recordings that are kept.
@@ -20,6 +21,7 @@ pub(crate) struct Step {
     pub(crate) key: StepKey,
     pub(crate) recording: Recording,
     pub(crate) prologue: Vec<Prologue>,
+    pub(crate) traffic: Traffic,
 }
 
 /// What a recording is good for: batches with the same numbers.
@@ -112,6 +114,7 @@ impl Vulkan {
         self.prologue.clear();
         self.rows_used = 0;
         self.prepared = None;
+        self.traffic = Traffic::default();
         (self.in_step, self.is_split) = (true, false);
         body(self);
         self.in_step = false;
@@ -121,6 +124,8 @@ impl Vulkan {
         }
         let Some(recording) = self.recorder.finish()? else { return Ok(()) };
         self.last_step = (recording.barriers, recording.dispatches);
+        let traffic = self.traffic;
+        self.bytes_read += traffic.of(batch);
         let done = self.recorder.run(&recording);
         let keep = !self.is_split && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
         if keep && done.is_ok() {
@@ -130,7 +135,7 @@ impl Vulkan {
                 self.recorder.recycle(old.recording);
             }
             let prologue = self.prologue.clone();
-            self.steps.push_back(Step { key, recording, prologue });
+            self.steps.push_back(Step { key, recording, prologue, traffic });
         } else {
             self.recorder.recycle(recording);
         }
@@ -147,6 +152,7 @@ impl Vulkan {
             done = done.and_then(|()| self.prepare(p, batch));
         }
         self.last_step = (step.recording.barriers, step.recording.dispatches);
+        self.bytes_read += step.traffic.of(batch);
         let done = done.and_then(|()| self.recorder.run(&step.recording));
         self.steps.push_back(step);
         done
@@ -165,7 +171,10 @@ impl Vulkan {
         for (i, b) in bytes.as_chunks::<4>().0.iter().enumerate() {
             match u32::from_le_bytes(*b) {
                 0 => {}
-                n => counts.add(i / experts, i % experts, n as usize),
+                n => {
+                    counts.add(i / experts, i % experts, n as usize);
+                    self.bytes_read += self.expert_bytes.get(i / experts).copied().unwrap_or(0);
+                }
             }
         }
         if counts.is_traced() {

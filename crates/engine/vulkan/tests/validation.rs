@@ -95,8 +95,15 @@ fn validation_finds_nothing_and_notices_a_missing_barrier() {
         // which the layers do not report
         assert_eq!(unnoticed, [barriers], "with {n} tokens");
     }
+    // a prompt, in whose steps projections are tiles that share what they read. It is submitted in parts, the longest of which has 15 stages at least
+    for slots in [None, Some(2)] {
+        let (text, _) = messages(sync, 40, None, slots);
+        assert!(!complains(&text), "{text}");
+    }
+    let noticed = (1..64).take_while(|i| complains(&messages(sync, 40, Some(*i), None).0)).count();
+    assert!(noticed >= 15, "of a prompt, a part without its barrier {} is not noticed", noticed + 1);
     let bounds = "VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT";
-    for (n, slots) in [(9, None), (9, Some(2)), (2, None)] {
+    for (n, slots) in [(9, None), (9, Some(2)), (2, None), (40, None), (40, Some(2))] {
         let (text, _) = messages(bounds, n, None, slots);
         assert!(!complains(&text), "{text}");
     }

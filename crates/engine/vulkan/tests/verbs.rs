@@ -140,6 +140,22 @@ fn every_type_of_weights_equals_the_oracle() {
     }
 }
 
+/// A device that has no instruction for the product of four bytes computes the same integers. Many tokens, few, and one.
+#[test]
+fn products_without_the_instruction_give_the_same_bits() {
+    for ty in [GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K, GgmlType::Q8_0] {
+        let run = |forgoes: bool| -> Option<Vec<Vec<f32>>> {
+            let mut be = vulkan()?;
+            if forgoes {
+                be.forgo_dot_products();
+            }
+            let mut be = layers(be, &Shape { ty, head_dim: 32, gdn_dim: 32, ..plain_shape() });
+            Some(two_steps(100).iter().map(|batch| be.logits(batch)).collect())
+        };
+        assert!(run(true) == run(false), "{ty}");
+    }
+}
+
 #[test]
 fn states_and_pages_survive_saving_and_loading() {
     let mixed = KvTypes { keys: KvType::Q8_0, values: KvType::F32 };

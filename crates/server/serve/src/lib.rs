@@ -24,7 +24,7 @@ mod warnings;
 
 pub use app::{App, Options};
 pub use gateway::{Gateway, MakeModel, Reload, Routes, check};
-pub use models::{BoxError, FreeMemory, MakeEngine, Memory, ModelCard, ModelSpec, Open};
+pub use models::{BoxError, FreeMemory, MakeEngine, Memory, ModelCard, ModelSpec, OnDevice, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
 pub use ops::{Keys, experts_json};
 pub use server::{Reserved, Server, Stage};

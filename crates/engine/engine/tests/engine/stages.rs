@@ -1,6 +1,8 @@
-//! How many barriers a decode step has on a graphics device: what limits models of many small kernels. Not more than were counted.
+//! How many barriers a decode step has on a graphics device: what limits models of many small kernels. Not more than were counted. And how many
+//! bytes the steps read.
 
 use crate::common::{On, Run, load};
+use octet_compute::cpu::isa::Isa;
 use octet_engine::models::Limits;
 use octet_synth::{Mix, Shape, synthetic, tiny_shape};
 
@@ -29,4 +31,36 @@ fn a_decode_step_has_no_more_barriers_than_were_counted() {
     let shape = Shape { layers: 30, ..tiny_shape("llama").expect("a shape") };
     let Some((barriers, kernels)) = stages(&shape) else { return };
     assert!(barriers <= 182, "{barriers} barriers, {kernels} kernels");
+}
+
+/// Bytes that each of four steps reads: a prompt, then one token after the other.
+fn bytes(shape: &Shape, on: On) -> Vec<u64> {
+    let file = synthetic(shape, Mix::Q4KM, None, 0).expect("a shape");
+    let mut run = Run::new(load(&file, on, Limits::single(256)));
+    let mut all = vec![0];
+    for tokens in [&[1, 2, 3][..], &[4], &[5], &[6]] {
+        run.pool.reserve(&mut run.seq, tokens.len()).expect("the prompt fits");
+        run.batch.clear();
+        run.batch.push(tokens, run.seq.tokens.len(), run.seq.slot, &run.seq.pages, 1);
+        run.seq.tokens.extend_from_slice(tokens);
+        run.model.step(&run.batch).expect("the step works");
+        all.push(run.model.backend().bytes_read().expect("they are counted"));
+    }
+    all.windows(2).map(|w| w[1] - w[0]).collect()
+}
+
+#[test]
+fn steps_read_as_many_bytes_as_on_the_processor() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for architecture in ["llama", "qwen35moe"] {
+        let shape = Shape { mtp: false, ..tiny_shape(architecture).expect("a shape") };
+        let (device, processor) = (bytes(&shape, On::Vulkan(index)), bytes(&shape, On::Cpu(Isa::detect())));
+        // the layouts of weights differ by a few per cent
+        for (step, (d, p)) in device.iter().zip(&processor).enumerate() {
+            let off = d.abs_diff(*p) as f64 / *p as f64;
+            assert!(off < 0.1, "{architecture}, step {step}: {device:?} and {processor:?}");
+        }
+        // of steps that run again from a recording, each reads one position more
+        assert!(device[2] <= device[3] && device[1] <= device[2], "{device:?}");
+    }
 }

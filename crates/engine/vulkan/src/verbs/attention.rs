@@ -100,6 +100,7 @@ impl Vulkan {
             unreachable!("layer {layer} has no keys and values")
         };
         self.use_batch(batch)?;
+        self.traffic.add_layer(cache, layer);
         let scratch = self.scratch()?;
         let (partial, tickets, ticket) =
             (scratch.partial.clone(), scratch.tickets.clone(), scratch.attention_tickets);

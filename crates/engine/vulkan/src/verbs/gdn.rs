@@ -25,6 +25,7 @@ impl Vulkan {
             unreachable!("layer {layer} has no recurrent state")
         };
         self.use_batch(batch)?;
+        self.traffic.add_layer(cache, layer);
         let block = self.block()?;
         let (words, spans) = (block.words.clone(), block.spans);
         let (channels, rows) = (g.channels() as u32, (g.conv_kernel - 1) as u32);

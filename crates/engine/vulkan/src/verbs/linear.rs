@@ -30,18 +30,41 @@ pub(crate) struct Experts<'a> {
     pub(crate) pairs_per_row: u32,
     /// Most tiles that there may be.
     pub(crate) tiles_max: usize,
+    /// Most tokens of a tile.
+    pub(crate) tile: u32,
     /// Where the layer's table of slots starts, if its experts lie in the host's memory.
     pub(crate) slots_at: Option<u32>,
 }
 
-/// Tokens of a workgroup for `n` tokens.
+/// Most tokens of a workgroup that reads weights for itself; for more, `linear_tile.comp` shares them.
+const PLAIN_TILE_MAX: u32 = 8;
+
+/// Tokens of a workgroup for `n` tokens. To be measured on a card: tiles of 64 do more with what they read, smaller ones occupy more of the device.
 pub(crate) fn tile(n: usize) -> u32 {
     match n {
         0 | 1 => 1,
         2 => 2,
         3 | 4 => 4,
-        _ => 8,
+        5..32 => PLAIN_TILE_MAX,
+        32..256 => 32,
+        _ => 64,
     }
+}
+
+/// Pairs of a workgroup for `pairs` pairs of tokens and experts, where `is_quantised` says whether tiles are to be had. A tile costs the same however few of its
+/// places are taken, so it is not larger than an expert's share.
+pub(crate) fn expert_tile(n: usize, pairs: usize, experts: usize, is_quantised: bool) -> u32 {
+    match pairs / experts.max(1) {
+        48.. if is_quantised => 64,
+        24.. if is_quantised => 32,
+        8.. if is_quantised => 16,
+        _ => tile(n).min(PLAIN_TILE_MAX),
+    }
+}
+
+/// Whether a workgroup of so many tokens shares what it reads.
+pub(crate) fn is_shared(tile: u32) -> bool {
+    tile > PLAIN_TILE_MAX
 }
 
 impl Vulkan {
@@ -111,7 +134,8 @@ impl Vulkan {
     ) -> Dispatch {
         let dummy = self.dummy.clone();
         let input = if w.ty.is_float() { &x.floats } else { &x.quants };
-        let tokens = tile(n);
+        let largest = if w.ty.is_float() { PLAIN_TILE_MAX } else { u32::MAX };
+        let tokens = experts.map_or(tile(n).min(largest), |e| e.tile);
         let (tiles, pairs) = experts.map_or((&dummy, &dummy), |e| (e.tiles, e.pairs));
         let host = w.paged.as_ref();
         let slots = self.scratch.as_ref().map_or_else(|| dummy.clone(), |s| s.slots.clone());
@@ -144,9 +168,10 @@ impl Vulkan {
         let columns = experts.map_or(n.div_ceil(tokens as usize), |e| e.tiles_max) as u32;
         let kind = experts.map_or(0, |_| 1 + u32::from(host.is_some()));
         let constants = [w.ty as u32, tokens, kind];
-        let groups = [w.rows.div_ceil(8) as u32, columns, 1];
+        let (kernel, rows) = if is_shared(tokens) { (Kernel::LinearTile, 64) } else { (Kernel::Linear, 8) };
+        let groups = [w.rows.div_ceil(rows) as u32, columns, 1];
         let buffers = buffers.map(Arc::clone).to_vec();
-        Dispatch { kernel: Kernel::Linear, constants, buffers, push: push.to_vec(), groups }
+        Dispatch { kernel, constants, buffers, push: push.to_vec(), groups }
     }
 
     /// Starts a projection of prepared rows that completes rows: `h[t] += w . x[t]`. Waits for what follows, which may be the rows' norm.
@@ -209,6 +234,7 @@ impl Vulkan {
     pub(crate) fn embed_rows(&mut self, table: &Embedding, tokens: &[u32], out: &Buf) -> Result<(), Error> {
         self.before_host_write()?;
         let cols = table.table.cols;
+        self.traffic.add((tokens.len() * table.table.row_bytes()) as u64);
         let first = self.rows_used;
         let rows = self.block()?.rows.clone();
         // one step embeds its tokens, and those of multi-token prediction
@@ -232,12 +258,14 @@ impl Vulkan {
         out: &[Arc<Buffer>],
     ) -> Result<(), Error> {
         let input = self.input()?;
+        self.traffic.add_weights(weights);
         self.norm_stage(n, norm.len, &x.buffer, (&norm.buffer, eps), Self::forms(weights), &input)?;
         weights.iter().zip(out).try_for_each(|(w, out)| self.project(n, &input, w, out, None))
     }
 
     pub(crate) fn project_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &Buf) -> Result<(), Error> {
         let mut input = self.input()?;
+        self.traffic.add_weights(&[w]);
         let prepared = self.prepared.take().is_some_and(|p| Arc::ptr_eq(&p, &x.buffer));
         if w.ty.is_float() {
             input.floats = x.buffer.clone();
@@ -252,11 +280,12 @@ impl Vulkan {
 
     pub(crate) fn dense(&mut self, n: usize, m: &Mlp<Self>, h: &Buf) -> Result<(), Error> {
         let input = self.input()?;
+        self.traffic.add_weights(&[&m.gate, &m.up, &m.down]);
         let scratch = self.scratch.as_ref().expect("`input` found it");
         let (gate, up, inner) = (scratch.gate.clone(), scratch.up.clone(), scratch.inner.clone());
         let (norm, forms) = ((&m.norm.buffer, m.eps), Self::forms(&[&m.gate, &m.up]));
         self.norm_stage(n, m.gate.cols, &h.buffer, norm, forms, &input)?;
-        if Self::can_fuse(&m.gate, &m.up, &m.down) {
+        if !is_shared(tile(n)) && Self::can_fuse(&m.gate, &m.up, &m.down) {
             self.gate_up(n, &input, &m.gate, &m.up, &inner, None)?;
         } else {
             self.project(n, &input, &m.gate, &gate, None)?;
@@ -275,7 +304,7 @@ impl Vulkan {
         gate.ty == up.ty && plain(gate) && plain(up) && !down.ty.is_float() && gate.rows.is_multiple_of(32)
     }
 
-    /// Starts the kernel that makes quantised rows `silu(gate . x) * (up . x)`.
+    /// Starts the kernel that makes quantised rows `silu(gate . x) * (up . x)`, of tiles that are not shared.
     pub(crate) fn gate_up(
         &mut self,
         n: usize,
@@ -286,7 +315,7 @@ impl Vulkan {
         experts: Option<&Experts<'_>>,
     ) -> Result<(), Error> {
         let dummy = self.dummy.clone();
-        let tokens = tile(n);
+        let tokens = experts.map_or(tile(n), |e| e.tile);
         let (tiles, pairs) = experts.map_or((&dummy, &dummy), |e| (e.tiles, e.pairs));
         let buffers = [
             &gate.quants,
@@ -320,6 +349,7 @@ impl Vulkan {
         out: &Buf,
     ) -> Result<(), Error> {
         self.use_batch(batch)?;
+        self.traffic.add_weights(&[head]);
         let (input, outputs) = (self.input()?, self.block()?.outputs);
         let (n, forms) = (batch.outputs().len(), Self::forms(&[head]));
         if n == batch.len() {

@@ -3,15 +3,27 @@
 use octet_compute::Error;
 use octet_compute::backend::Moe;
 
-use super::linear::{Before, Experts, tile};
+use super::linear::{Before, Experts, expert_tile, is_shared, tile};
 use super::{ROUTER_TICKET, TAIL_TOKENS_MAX};
 use crate::backend::{Buf, Vulkan};
 use crate::kernel::Kernel;
 use crate::record::Dispatch;
 
 impl Vulkan {
+    /// Notes what the verb reads.
+    fn count_bytes(&mut self, m: &Moe<Self>, layer: usize) {
+        self.traffic.add_weights(&[&m.router]);
+        if let Some(s) = &m.shared {
+            self.traffic.add_weights(&[&s.gate, &s.up, &s.down]);
+            self.traffic.add(4 * s.router.len as u64);
+        }
+        self.expert_bytes.resize(self.expert_bytes.len().max(layer + 1), 0);
+        self.expert_bytes[layer] = m.gate.bytes() + m.up.bytes() + m.down.bytes();
+    }
+
     pub(crate) fn mixture(&mut self, n: usize, m: &Moe<Self>, layer: usize, h: &Buf) -> Result<(), Error> {
         let input = self.input()?;
+        self.count_bytes(m, layer);
         let dummy = self.dummy.clone();
         let s = self.scratch.as_ref().expect("`input` found it");
         let (router, chosen, share, shared_gate) =
@@ -48,7 +60,8 @@ impl Vulkan {
             kernel.push.extend(choice_push.iter().chain([&ROUTER_TICKET]));
         }
         self.recorder.start(&kernel)?;
-        let fused = m.shared.as_ref().is_some_and(|s| Self::can_fuse(&s.gate, &s.up, &s.down));
+        let fused =
+            !is_shared(tile(n)) && m.shared.as_ref().is_some_and(|s| Self::can_fuse(&s.gate, &s.up, &s.down));
         if let Some(shared) = &m.shared {
             if fused {
                 self.gate_up(n, &input, &shared.gate, &shared.up, &inner, None)?;
@@ -69,7 +82,8 @@ impl Vulkan {
         if !is_few || !fused {
             self.recorder.barrier()?;
         }
-        let size = tile(n);
+        let is_quantised = [&m.gate, &m.up, &m.down].iter().all(|w| !w.ty.is_float());
+        let size = expert_tile(n, pairs, m.experts, is_quantised);
         if !is_few {
             let push = [m.experts as u32, pairs as u32, size];
             let buffers = [&chosen, &tiles, &pair_list];
@@ -87,8 +101,9 @@ impl Vulkan {
             None => None,
         };
         let pairs_per_row = m.top_k as u32;
-        let per_token = Experts { tiles: &tiles, pairs: &pair_list, pairs_per_row, tiles_max, slots_at };
-        if Self::can_fuse(&m.gate, &m.up, &m.down) {
+        let per_token =
+            Experts { tiles: &tiles, pairs: &pair_list, pairs_per_row, tiles_max, tile: size, slots_at };
+        if !is_shared(size) && Self::can_fuse(&m.gate, &m.up, &m.down) {
             self.gate_up(n, &input, &m.gate, &m.up, &e_inner, Some(&per_token))?;
         } else {
             self.project(n, &input, &m.gate, &e_gate, Some(&per_token))?;

@@ -51,7 +51,7 @@ pub struct Abilities {
 /// A model in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loaded {
-    /// What it takes, caches included.
+    /// What it takes in all, caches included.
     pub memory_bytes: u64,
     /// How much of that is an accelerator's.
     pub accelerator_bytes: u64,

@@ -87,6 +87,9 @@ async fn load_model(
         }
         if !load.unloads() {
             let keep_alive = load.keep_alive.filter(|_| own);
+            if own {
+                app.models.revive(index);
+            }
             drop(acquire_at(app, index, keep_alive, None).await?);
         } else if let Some(keep_alive) = load.keep_alive {
             app.models.keep(index, keep_alive);

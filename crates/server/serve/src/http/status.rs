@@ -66,6 +66,11 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
         let name = app.models.name(i);
         let mut out =
             json!({"model": name, "loaded": app.models.progress(i), "waiting": app.models.waiting(i)});
+        let card = app.models.card(i);
+        out["memory_bytes"] = card.memory_bytes.into();
+        if let Some(on) = &card.on_device {
+            (out["device"], out["device_memory_bytes"]) = (on.name.as_str().into(), on.bytes.into());
+        }
         if let Some(why) = app.models.unhealthy(i).map(|u| u.why).or_else(|| app.models.failure(i)) {
             out["error"] = why.into();
         }

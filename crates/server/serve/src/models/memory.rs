@@ -1,4 +1,4 @@
-//! What models may take of the machine's memory together. Set by who starts the server, asked by `registry`.
+//! What models may take of the machine's memory together, and what one takes of a graphics device's. Set by who starts the server, asked by `registry`.
 
 use std::sync::Arc;
 
@@ -18,5 +18,29 @@ impl Default for Memory {
     /// All that is asked for.
     fn default() -> Self {
         Self { free: Arc::new(|| None), limit: None }
+    }
+}
+
+/// What a model takes that runs on a graphics device.
+#[derive(Clone)]
+pub struct OnDevice {
+    /// The device's name: `vulkan:0`. Models with the same one share its memory.
+    pub name: String,
+    /// Bytes of the device's own memory.
+    pub bytes: u64,
+    /// Bytes of the machine's memory besides: the embedding table, snapshots, experts that lie there.
+    pub machine_bytes: u64,
+    /// What the device has left.
+    pub free: FreeMemory,
+    /// What models may take of it together.
+    pub limit: Option<u64>,
+}
+
+impl std::fmt::Debug for OnDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OnDevice")
+            .field("name", &self.name)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
     }
 }

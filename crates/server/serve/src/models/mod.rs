@@ -10,6 +10,6 @@ mod tool_prefixes;
 mod tools;
 
 pub use loaded::Loaded;
-pub use memory::{FreeMemory, Memory};
+pub use memory::{FreeMemory, Memory, OnDevice};
 pub use registry::{AcquireError, Lease, Registry, Unhealthy};
 pub use spec::{BoxError, MakeEngine, ModelCard, ModelSpec, Open};

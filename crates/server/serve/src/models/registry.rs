@@ -25,6 +25,7 @@ pub use listing::Unhealthy;
 
 mod health;
 mod listing;
+mod room;
 
 /// Why there is no model for a request.
 #[derive(Debug, thiserror::Error)]
@@ -55,15 +56,6 @@ pub enum AcquireError {
     #[error("the server is shutting down")]
     Draining,
 }
-
-/// A model is idle for so long before it makes way for another: whoever asked it last may be about to ask again.
-const IDLE_MIN: Duration = Duration::from_millis(500);
-/// Shortest turn of a model that others wait for.
-const TURN_MIN: Duration = Duration::from_secs(5);
-/// A turn takes this multiple of the loading time.
-const TURN_LOADS: u32 = 4;
-/// How often those who wait for memory look again, at the latest.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 enum Phase {
     Idle,
@@ -407,73 +399,6 @@ impl Registry {
         }
     }
 
-    /// Unloads others until there is room for a model.
-    async fn make_room(self: &Arc<Self>, index: usize) -> Result<(), String> {
-        let mut changed = self.changed.subscribe();
-        loop {
-            changed.mark_unchanged();
-            let need = self.entry(index).card.memory_bytes;
-            let Some(free) = self.free_memory(index).filter(|free| *free < need) else { return Ok(()) };
-            if self.draining.load(Ordering::Acquire) {
-                return Err("the server is shutting down".into());
-            }
-            match self.choose_victim(index) {
-                Victim::Nobody => {
-                    return Err(format!(
-                        "it takes {} and the system has {} free; close other programs, or give a smaller --ctx-size, \
-                         --parallel, --kv-tokens or --cache-ram",
-                        format_size(need, BINARY),
-                        format_size(free, BINARY),
-                    ));
-                }
-                Victim::Wait => {
-                    let _ = tokio::time::timeout(LOOK_AGAIN, changed.changed()).await;
-                }
-                Victim::Model(i, loaded) => self.unload(i, loaded).await,
-            }
-        }
-    }
-
-    /// What model `index` may take, which is being loaded; `None` where that does not matter.
-    fn free_memory(&self, index: usize) -> Option<u64> {
-        let others = || -> u64 {
-            let entries = self.entries();
-            let states = self.lock();
-            let all = states.iter().zip(&entries).enumerate();
-            all.filter(|(i, (s, _))| *i != index && !matches!(s.phase, Phase::Idle | Phase::Queued))
-                .map(|(_, (_, e))| e.card.memory_bytes)
-                .sum()
-        };
-        let allowed = self.memory.limit.map(|limit| limit.saturating_sub(others()));
-        match ((self.memory.free)(), allowed) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
-
-    /// Who has to go for model `index`; takes it out of use.
-    fn choose_victim(&self, index: usize) -> Victim {
-        let mut states = self.lock();
-        // One that was asked to go is waited for: a second need not go as well.
-        let ready =
-            states.iter().enumerate().filter(|(i, s)| *i != index && matches!(s.phase, Phase::Ready(_)));
-        let first = ready.min_by_key(|(_, s)| (!s.leaving, s.users > 0, s.last_used));
-        let Some((i, last_used)) = first.map(|(i, s)| (i, s.last_used)) else {
-            let busy = states.iter().any(|s| matches!(s.phase, Phase::Unloading));
-            return if busy { Victim::Wait } else { Victim::Nobody };
-        };
-        let s = &mut states[i];
-        let Phase::Ready(loaded) = &s.phase else { return Victim::Wait };
-        let turn = TURN_MIN.max(loaded.load_time * TURN_LOADS);
-        s.leaving |= s.loaded_at.elapsed() >= turn;
-        if s.users > 0 || !(s.leaving || last_used.elapsed() >= IDLE_MIN) {
-            return Victim::Wait;
-        }
-        let loaded = Arc::clone(loaded);
-        s.phase = Phase::Unloading;
-        Victim::Model(i, loaded)
-    }
-
     async fn unload(self: &Arc<Self>, index: usize, loaded: Arc<Loaded>) {
         tracing::info!(model = self.name(index), "unloading");
         loaded.handle.shutdown(Shutdown::Drain);
@@ -551,14 +476,6 @@ impl Registry {
             }
         }
     }
-}
-
-enum Victim {
-    /// There is nobody who could go.
-    Nobody,
-    /// Somebody will go soon.
-    Wait,
-    Model(usize, Arc<Loaded>),
 }
 
 fn duration(keep_alive: KeepAlive) -> Option<Duration> {

@@ -11,6 +11,8 @@ use octet_engine::scheduler;
 use octet_parser::{Format, ToolSyntax};
 use serde_json::{Map, Value};
 
+use super::memory::OnDevice;
+
 /// Any error of the caller's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -34,6 +36,8 @@ pub struct ModelSpec {
     pub created_s: u64,
     /// How it is loaded.
     pub options: scheduler::Options,
+    /// What it takes where it runs on a graphics device. `None`: all is the machine's memory.
+    pub on_device: Option<OnDevice>,
     /// What runs it. Default: the CPU.
     pub engine: Option<MakeEngine>,
     /// A chat template instead of its own.
@@ -65,6 +69,7 @@ impl ModelSpec {
             open,
             created_s: 0,
             options: scheduler::Options::default(),
+            on_device: None,
             engine: None,
             chat_template: None,
             template_kwargs: Map::new(),
@@ -81,13 +86,28 @@ impl ModelSpec {
 pub struct ModelCard {
     /// As lists show it; `loaded` is `None`.
     pub info: ModelInfo,
-    /// What it takes in memory when it is loaded, caches included.
+    /// What it takes of the machine's memory when it is loaded, caches included.
     pub memory_bytes: u64,
+    /// What it takes of a graphics device's, if it runs on one.
+    pub on_device: Option<OnDevice>,
     /// How states of tokens become a vector.
     pub pooling: Pooling,
 }
 
 impl ModelCard {
+    /// Bytes that it takes of a device's memory; of the machine's, where none is named.
+    pub(crate) fn bytes_of(&self, device: Option<&str>) -> u64 {
+        match device {
+            None => self.memory_bytes,
+            Some(name) => self.on_device.as_ref().filter(|on| on.name == name).map_or(0, |on| on.bytes),
+        }
+    }
+
+    /// Bytes that it takes of a graphics device's memory.
+    pub fn accelerator_bytes(&self) -> u64 {
+        self.on_device.as_ref().map_or(0, |on| on.bytes)
+    }
+
     /// Opens the model's file, and reads what it says about itself.
     pub(crate) fn read(spec: &ModelSpec) -> Result<Self, BoxError> {
         let file = (spec.open)()?;
@@ -104,10 +124,14 @@ impl ModelCard {
         let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;
         let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();
         Ok(Self {
-            memory_bytes: report
-                .memory(&limits, engine.cpu.exact)
-                .with_draft(engine.draft_memory(config.context_length)?)
-                .total(),
+            memory_bytes: match &spec.on_device {
+                Some(on) => on.machine_bytes,
+                None => report
+                    .memory(&limits, engine.cpu.exact)
+                    .with_draft(engine.draft_memory(config.context_length)?)
+                    .total(),
+            },
+            on_device: spec.on_device.clone(),
             pooling: spec.pooling.unwrap_or(match pooling {
                 Some(POOLING_LAST) => Pooling::Last,
                 Some(POOLING_CLS) => Pooling::Cls,

@@ -106,6 +106,8 @@ struct Levels {
     bandwidth: Level,
     healthy: Level,
     losses: Level,
+    memory: Level,
+    device_memory: Level,
     masked_steps: Level,
 }
 
@@ -194,6 +196,14 @@ impl Levels {
             ),
             healthy: level("octet:model_healthy", "1, or 0 while the model's device is lost"),
             losses: level("octet:device_losses", "How many times the model's device was lost"),
+            memory: level(
+                "octet:model_memory_bytes",
+                "What the model is billed for of the machine's memory; 0 while it is not loaded",
+            ),
+            device_memory: level(
+                "octet:model_device_memory_bytes",
+                "What it is billed for of a graphics device's memory; 0 while it is not loaded, or on the processor",
+            ),
             masked_steps: level("octet:masked_steps", "Those that had constrained answers"),
         }
     }
@@ -388,6 +398,8 @@ impl Metrics {
     fn read_engine(&self, models: &Registry, index: usize, label: &Model) {
         let loaded = models.loaded(index);
         let stats = loaded.as_ref().map(|l| l.handle.stats()).unwrap_or_default();
+        let card = loaded.as_ref().map(|_| models.card(index));
+        let billed = card.map_or((0, 0), |c| (c.memory_bytes, c.accelerator_bytes()));
         let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let set = |level: &Level, n: usize| {
             level.get_or_create(label).set(int(n as u64));
@@ -410,6 +422,8 @@ impl Metrics {
             (&self.levels.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle))),
             (&self.levels.masked_steps, stats.masked_steps),
             (&self.levels.losses, models.losses(index)),
+            (&self.levels.memory, billed.0),
+            (&self.levels.device_memory, billed.1),
             (&self.levels.disk_bytes, cache.disk.bytes),
             (&self.levels.disk_hits, cache.disk.hits),
             (&self.levels.disk_tokens, cache.disk.tokens),

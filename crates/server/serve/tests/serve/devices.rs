@@ -113,6 +113,18 @@ async fn a_lost_device_is_told_and_its_model_loaded_again_once() {
     assert!(refused["error"]["message"].as_str().is_some_and(|m| m.contains("twice")), "{refused}");
     assert_eq!(server.get("/ready").await.0, 503);
     assert_eq!(opened.load(Ordering::SeqCst), 2, "it is not loaded for ever");
+
+    // but where somebody asks for just that: first in vain, then it goes well
+    let load = json!({"model": "tiny"});
+    open.send(false).expect("it is loaded");
+    let (status, refused) = server.post("/api/generate", &load).await;
+    assert!(status == 500 && refused.to_string().contains("the driver is being reset"), "{status} {refused}");
+    open.send(true).expect("it is loaded once more");
+    server.ok("/api/generate", &load).await;
+    assert_eq!(server.get("/health").await, (200, json!({"status": "ok"})));
+    assert_eq!(server.get("/ready").await.0, 200);
+    server.ok("/v1/chat/completions", &request).await;
+    assert_eq!(opened.load(Ordering::SeqCst), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

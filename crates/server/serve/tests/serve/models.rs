@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::{Fixture, PATIENCE, chat, model, with};
-use octet_serve::{Memory, ModelSpec, Options, Server};
+use octet_serve::{Memory, ModelSpec, OnDevice, Options, Server};
 use serde_json::json;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -172,4 +172,70 @@ async fn three_that_do_not_fit_together_are_all_answered() {
             tokio::time::timeout(10 * PATIENCE, client).await.expect("its turn comes").unwrap();
         }
     }
+}
+
+/// A device's memory is billed by itself: two models that do not fit there together take turns, and one on the processor stays where it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn models_make_way_for_those_of_their_own_device() {
+    let on_device = |name: &str, device: &str| {
+        let mut spec = model(name);
+        spec.on_device = Some(OnDevice {
+            name: device.into(),
+            bytes: 6 << 30,
+            machine_bytes: 1 << 20,
+            free: Arc::new(|| None),
+            limit: Some(8 << 30),
+        });
+        spec
+    };
+    let specs = vec![
+        model("processor"),
+        on_device("a", "vulkan:0"),
+        on_device("b", "vulkan:0"),
+        on_device("other", "vulkan:1"),
+    ];
+    // far less than they take of the devices
+    let memory = Memory { limit: Some(1 << 30), ..Memory::default() };
+    let f = Fixture::with(Options { memory, ..Options::new(specs) }).await;
+    for name in ["processor", "a", "other"] {
+        f.ok(CHAT, &ask(name)).await;
+    }
+    let there = || [0, 1, 2, 3].map(|i| f.app.models.loaded(i).is_some());
+    assert_eq!(there(), [true, true, false, true]);
+    let (_, ready) = f.get("/ready").await;
+    assert_eq!(ready["models"][1]["device"], "vulkan:0");
+    assert_eq!(ready["models"][1]["device_memory_bytes"], 6u64 << 30);
+    assert!(ready["models"][0].get("device").is_none(), "{ready}");
+    let (_, ps) = f.get("/api/ps").await;
+    let of = |name: &str| {
+        let all = ps["models"].as_array().expect("a list");
+        all.iter()
+            .find(|m| m["name"].as_str().is_some_and(|n| n.starts_with(name)))
+            .expect("it is loaded")
+            .clone()
+    };
+    assert_eq!(
+        (&of("a")["size_vram"], &of("a")["size"]),
+        (&json!(6u64 << 30), &json!((6u64 << 30) + (1 << 20)))
+    );
+    assert_eq!(of("processor")["size_vram"], 0);
+    f.ok(CHAT, &ask("b")).await;
+    assert_eq!(there(), [true, false, true, true]);
+    let metrics = f.text("/metrics").await;
+    let line =
+        |model: &str, n: u64| format!("octet:model_device_memory_bytes{{model_name=\"{model}\"}} {n}\n");
+    for (model, n) in [("processor", 0), ("a", 0), ("b", 6 << 30), ("other", 6 << 30)] {
+        assert!(metrics.contains(&line(model, n)), "{model}: {metrics}");
+    }
+
+    // one that no device has room for
+    let mut spec = on_device("large", "vulkan:0");
+    spec.on_device.as_mut().expect("it is on one").free = Arc::new(|| Some(1 << 30));
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let (status, refused) = f.post(CHAT, &ask("large")).await;
+    let why = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(
+        status == 500 && why.contains("6 GiB of the memory of vulkan:0, which has 1 GiB free"),
+        "{refused}"
+    );
 }

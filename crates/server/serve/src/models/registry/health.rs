@@ -13,8 +13,8 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// How long is waited before a model whose device is lost is loaded again, where that has failed: a driver may take a while to come back.
 const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16)];
 
-const WHAT_TO_DO: &str = "look at the driver's messages (dmesg on Linux), then start the server again, or run the model on the processor \
-                          with --device cpu";
+const WHAT_TO_DO: &str = "look at the driver's messages (dmesg on Linux), then load the model again (POST /api/generate with nothing but \
+                          its name) or start the server again, or run the model on the processor with --device cpu";
 
 /// How a model's device is.
 #[derive(Debug, Default)]
@@ -110,6 +110,14 @@ impl Health {
         }
     }
 
+    /// Somebody asks for a model that stays down: it is being loaded, as after the first loss.
+    pub(super) fn revive(&mut self) {
+        if let Condition::Down(why) = &self.condition {
+            let why = format!("{why}; it is loaded again, since somebody asked for that");
+            (self.condition, self.loaded_again) = (Condition::Lost { why, next: None, failed: 0 }, None);
+        }
+    }
+
     /// How it is, given why the device of the running engine is lost, if it is and that was not noticed yet.
     pub(super) fn now(&self, just_lost: Option<&str>) -> Option<Unhealthy> {
         just_lost.map_or_else(|| self.condition.tell(), |why| self.after(why).tell())
@@ -122,6 +130,12 @@ impl Health {
 }
 
 impl Registry {
+    /// Lets a model that stays down be loaded again: whoever asks for it next does that.
+    pub fn revive(&self, index: usize) {
+        self.lock()[index].health.revive();
+        self.tell();
+    }
+
     /// Takes an engine that has ended by itself out of use.
     pub(super) fn notice_end(&self, index: usize, s: &mut State) {
         let Phase::Ready(loaded) = &s.phase else { return };

@@ -89,8 +89,8 @@ impl Registry {
             let left = keep.map(|k| k.saturating_sub(s.last_used.elapsed()));
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             info.loaded = Some(core::Loaded {
-                memory_bytes: entry.card.memory_bytes,
-                accelerator_bytes: 0,
+                memory_bytes: entry.card.memory_bytes + entry.card.accelerator_bytes(),
+                accelerator_bytes: entry.card.accelerator_bytes(),
                 expires_s: left.map(|l| (now + l).as_secs()),
             });
         }

@@ -1,0 +1,54 @@
+//! Bytes of weights, states, keys and values that the steps had to read, counted as the processor's backend does: each once a verb, whatever a kernel reads
+//! twice. The verbs add to it, `steps` keeps it beside what it recorded.
+
+use octet_compute::batch::Batch;
+
+use crate::backend::{Cache, LayerStore, Weight};
+use crate::cache::device_row_bytes;
+use crate::weights::row_bytes;
+
+/// What a step reads, by what that goes with. Routed experts are counted after it, by those that were chosen.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Traffic {
+    /// The same in each step of a shape: weights, rows of embeddings.
+    fixed: u64,
+    /// Keys and values of a position.
+    position: u64,
+    /// States of a sequence, read and written.
+    span: u64,
+}
+
+impl Traffic {
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.fixed += bytes;
+    }
+
+    pub(crate) fn add_weights(&mut self, weights: &[&Weight]) {
+        self.fixed += weights.iter().map(|w| w.bytes()).sum::<u64>();
+    }
+
+    /// A verb works on the cache of this layer.
+    pub(crate) fn add_layer(&mut self, cache: &Cache, layer: usize) {
+        match &cache.layers[layer] {
+            LayerStore::Kv { heads, dim, .. } => {
+                let types = [cache.kv.keys, cache.kv.values];
+                let rows: usize = types.into_iter().map(|ty| device_row_bytes(ty, *dim)).sum();
+                self.position += (heads * rows) as u64;
+            }
+            LayerStore::Gdn { conv_bytes, state_bytes, .. } => self.span += 2 * (conv_bytes + state_bytes),
+        }
+    }
+
+    /// Bytes of a step with this batch.
+    pub(crate) fn of(self, batch: &Batch) -> u64 {
+        let positions: usize = batch.spans().iter().map(|s| s.past + s.len).sum();
+        self.fixed + self.position * positions as u64 + self.span * batch.spans().len() as u64
+    }
+}
+
+impl Weight {
+    /// Bytes of the matrix, or of one expert's.
+    pub(crate) fn bytes(&self) -> u64 {
+        row_bytes(self.ty, self.cols).iter().sum::<u64>() * self.rows as u64
+    }
+}
