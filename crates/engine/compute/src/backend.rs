@@ -10,6 +10,7 @@
 
 use octet_weights::{GgmlType, Matrix};
 
+use crate::picks::Pick;
 use crate::{Batch, ExpertCounts};
 
 /// Why weights cannot be loaded into a backend, or memory not be had.
@@ -426,6 +427,21 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Whether [`Backend::moe`] calls [`ExpertCounts::record`].
     fn records_routes(&self) -> bool {
+        false
+    }
+
+    // ---- the choice of tokens, where logits lie in a memory of its own
+
+    /// Makes room for [`Backend::pick`] over up to `rows` rows of `vocab` logits, of those whose bit is set in `sampleable` (bit `i % 32` of word `i / 32`). False
+    /// where the host reads logits as they lie, or a device cannot do it: then nobody calls that.
+    fn prepare_picks(&mut self, _rows: usize, _vocab: usize, _sampleable: &[u32]) -> Result<bool, Error> {
+        Ok(false)
+    }
+    /// A verb of a step: finds the largest of each of the first `rows` rows of `logits`, as [`crate::picks::picks`] does. Does nothing for more rows than there is
+    /// room for.
+    fn pick(&mut self, _rows: usize, _logits: &Self::Buf) {}
+    /// Copies what [`Backend::pick`] found of a row in the last step, in the order of the ids. False where the row has to be read as a whole: a logit is NaN or +inf.
+    fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) -> bool {
         false
     }
 

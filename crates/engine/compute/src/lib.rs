@@ -5,6 +5,7 @@ pub mod batch;
 pub mod cpu;
 mod experts;
 pub mod inspect;
+pub mod picks;
 pub mod reference;
 pub mod selftest;
 

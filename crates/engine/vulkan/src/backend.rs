@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use octet_compute::backend::*;
 use octet_compute::batch::{Batch, PAGE_TOKENS};
+use octet_compute::picks::Pick;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
 
@@ -15,6 +16,7 @@ use crate::cache::device_row_bytes;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
 use crate::memory::{Buffer, Memory, Place};
+use crate::picks::Picker;
 use crate::record::Recorder;
 use crate::steps::{Step, StepKey};
 use crate::traffic::Traffic;
@@ -77,6 +79,7 @@ pub struct Vulkan {
     pub(crate) recorder: Recorder,
     pub(crate) scratch: Option<Scratch>,
     pub(crate) block: Option<Block>,
+    pub(crate) picker: Option<Picker>,
     pub(crate) dummy: Arc<Buffer>,
     pub(crate) staging: Arc<Buffer>,
     /// Prologue of the step that is being recorded.
@@ -132,6 +135,7 @@ impl Vulkan {
             recorder,
             scratch: None,
             block: None,
+            picker: None,
             prologue: Vec::new(),
             rows_used: 0,
             prepared: None,
@@ -482,6 +486,23 @@ impl Backend for Vulkan {
 
     fn count_experts(&mut self, counts: &ExpertCounts) {
         self.guard(|be| be.add_counts(counts));
+    }
+
+    fn prepare_picks(&mut self, rows: usize, vocab: usize, sampleable: &[u32]) -> Result<bool, Error> {
+        self.make_picker(rows, vocab, sampleable)
+    }
+
+    fn pick(&mut self, rows: usize, logits: &Buf) {
+        self.guard(|be| be.pick_rows(rows, logits));
+    }
+
+    fn picks(&mut self, row: usize, out: &mut Vec<Pick>) -> bool {
+        let mut is_found = false;
+        self.guard(|be| {
+            is_found = be.read_picks(row, out)?;
+            Ok(())
+        });
+        is_found
     }
 
     fn embed(&mut self, table: &Embedding, tokens: &[u32], out: &mut Buf) {

@@ -128,9 +128,9 @@ impl Instance {
             missing.push("Vulkan 1.2".to_string());
         }
         if p.limits.max_compute_work_group_invocations < 256
-            || p.limits.max_compute_shared_memory_size < 16 << 10
+            || p.limits.max_compute_shared_memory_size < 32 << 10
         {
-            missing.push("workgroups of 256 invocations with 16 KiB of shared memory".to_string());
+            missing.push("workgroups of 256 invocations with 32 KiB of shared memory".to_string());
         }
         if p.limits.max_per_stage_descriptor_storage_buffers < BUFFERS_MAX as u32 {
             missing.push(format!("kernels that read {BUFFERS_MAX} buffers"));

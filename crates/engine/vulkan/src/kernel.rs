@@ -69,6 +69,8 @@ kernels! {
     GdnOut, "gdn_out", 5;
     /// The states of the convolution, and the inputs of guesses.
     ConvState, "conv_state", 6;
+    /// The largest logits of each row.
+    Pick, "pick", 5;
     /// Reads memory.
     Bandwidth, "bandwidth", 2;
 }

@@ -13,6 +13,7 @@ mod floors;
 mod inspect;
 mod kernel;
 mod memory;
+mod picks;
 mod pipeline;
 mod record;
 mod selftest;

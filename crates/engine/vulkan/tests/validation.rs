@@ -7,7 +7,7 @@ mod layers;
 use std::process::Command;
 
 use layers::*;
-use octet_compute::backend::KvType;
+use octet_compute::backend::{Backend, KvType};
 use octet_compute::batch::Batch;
 use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::GgmlType;
@@ -44,6 +44,12 @@ fn a_pass_through_every_verb() {
     batch.push(&tokens(0, n), 0, 0, &pages(0), n);
     be.step(&batch);
     println!("barriers: {}", be.be.last_step().0);
+    // the choice of tokens, of two rows with two workgroups each
+    let logits = be.be.vector(&[0.5; 2 * 5000]).expect("room for logits");
+    assert!(be.be.prepare_picks(2, 5000, &[u32::MAX; 157]).expect("room for picks"));
+    be.be.pick(2, &logits);
+    let mut picks = Vec::new();
+    assert!(be.be.picks(1, &mut picks) && picks.len() == 64);
 }
 
 fn messages(layers: &str, n: usize, skip: Option<u32>, slots: Option<u32>) -> (String, u32) {

@@ -7,6 +7,7 @@ mod layers;
 use layers::*;
 use octet_compute::backend::*;
 use octet_compute::batch::Batch;
+use octet_compute::picks::{Pick, picks};
 use octet_compute::reference::Reference;
 use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::GgmlType;
@@ -239,4 +240,81 @@ fn where_experts_lie_changes_no_bit() {
             assert!(run(Some(slots)) == resident, "{ty}, {slots} slots for 7 experts");
         }
     }
+}
+
+/// Rows of logits with ties, both zeros and -inf, and the bits of what may be sampled.
+fn rows_to_pick_from(
+    seed: u64,
+    rows: usize,
+    vocab: usize,
+    levels: u32,
+    sparse: bool,
+) -> (Vec<f32>, Vec<u32>) {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 32) as u32
+    };
+    let mut logit = || match next() % 50 {
+        0 => f32::NEG_INFINITY,
+        1 => -0.0,
+        2 => 0.0,
+        _ => ((next() % levels) as f32 - levels as f32 / 2.0) * 0.01,
+    };
+    let logits = (0..rows * vocab).map(|_| logit()).collect();
+    let mut bits = || if sparse { next() & next() & next() & next() } else { next() | next() };
+    (logits, (0..vocab.div_ceil(32)).map(|_| bits()).collect())
+}
+
+/// What the device picks of each row.
+fn picked(be: &mut Vulkan, logits: &[f32], vocab: usize, sampleable: &[u32]) -> Vec<Option<Vec<Pick>>> {
+    let rows = logits.len() / vocab;
+    let buf = be.vector(logits).expect("room for logits");
+    assert!(be.prepare_picks(rows, vocab, sampleable).expect("room for picks"));
+    be.pick(rows, &buf);
+    let mut out = Vec::new();
+    (0..rows).map(|row| be.picks(row, &mut out).then(|| out.clone())).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// To the bit, those of equal logits with the lowest ids.
+    #[test]
+    fn picks_are_the_largest_logits(
+        seed in any::<u64>(),
+        rows in 1..4usize,
+        vocab in 1..9000usize,
+        levels in prop::sample::select(vec![2u32, 40, 100_000]),
+        sparse in any::<bool>(),
+    ) {
+        let Some(mut be) = vulkan() else { return Ok(()) };
+        let (logits, sampleable) = rows_to_pick_from(seed, rows, vocab, levels, sparse);
+        let got = picked(&mut be, &logits, vocab, &sampleable);
+        for (row, got) in logits.chunks_exact(vocab).zip(got) {
+            let bits = |all: Vec<Pick>| all.into_iter().map(|p| (p.id, p.logit.to_bits())).collect::<Vec<_>>();
+            prop_assert_eq!(got.map(bits), picks(row, &sampleable).map(bits));
+        }
+    }
+}
+
+#[test]
+fn picks_of_a_large_vocabulary_and_of_what_is_no_number() {
+    let Some(mut be) = vulkan() else { return };
+    // Qwen3.5's, in 61 workgroups
+    let vocab = 248_320;
+    let (mut logits, mut sampleable) = rows_to_pick_from(7, 4, vocab, 100_000, false);
+    logits[vocab + 5000] = f32::NAN;
+    logits[2 * vocab + 9] = f32::INFINITY;
+    sampleable[5000 / 32] |= 1 << (5000 % 32);
+    sampleable[0] |= 1 << 9;
+    // one that nobody may sample does not matter
+    logits[3 * vocab + 77] = f32::NAN;
+    sampleable[77 / 32] &= !(1 << (77 % 32));
+    let got = picked(&mut be, &logits, vocab, &sampleable);
+    let want: Vec<_> = logits.chunks_exact(vocab).map(|row| picks(row, &sampleable)).collect();
+    assert_eq!(want.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false, true]);
+    assert!(got == want);
+    // more than a last workgroup can take
+    assert!(!be.prepare_picks(1, 64 * 4096 + 1, &[]).expect("it is refused"));
 }

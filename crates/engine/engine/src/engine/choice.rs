@@ -8,6 +8,8 @@ use std::time::Instant;
 use super::event::{Event, Finish, TokenLogprob};
 use super::request::{Constraint, Request, Rules, ThinkingBudget};
 use super::speculation::Guesses;
+use octet_compute::picks::Pick;
+
 use crate::Error;
 use crate::detokenizer::Detokenizer;
 use crate::sampler::{Sampler, StopStrings};
@@ -20,6 +22,15 @@ pub struct Masked {
     pub allowed: Vec<u32>,
     /// `allowed` is for the token that comes next.
     pub fresh: bool,
+}
+
+/// What the next token is chosen from.
+#[derive(Clone, Copy)]
+pub enum Logits<'a> {
+    /// A row of logits.
+    All(&'a [f32]),
+    /// Its largest ones: enough where [`Choice::needs_few`].
+    Largest(&'a [Pick]),
 }
 
 /// One of the answers to a request. Knows nothing of the caches: it can be taken off the model and put back.
@@ -135,7 +146,7 @@ impl Choice {
 
     /// Chooses the next token from `logits`, and makes it part of the answer. Returns its event, and why the answer
     /// ends with it, if it does.
-    pub fn next(&mut self, logits: &[f32]) -> Result<(Event, Option<Finish>), Error> {
+    pub fn next(&mut self, logits: Logits<'_>) -> Result<(Event, Option<Finish>), Error> {
         self.first_token.get_or_insert_with(Instant::now);
         let (id, logprob) = self.chosen.take().unwrap_or_else(|| self.choose(logits))?;
         let top = |s: &Sampler| s.top_logprobs().to_vec();
@@ -170,7 +181,7 @@ impl Choice {
 
     /// Chooses the next token, which [`Choice::next`] then takes for the same row of logits. Touches nothing that other answers share.
     pub fn choose_ahead(&mut self, logits: &[f32]) {
-        self.chosen = Some(self.choose(logits));
+        self.chosen = Some(self.choose(Logits::All(logits)));
     }
 
     /// True where nothing but a row of logits is missing for that.
@@ -178,14 +189,26 @@ impl Choice {
         self.forced.is_empty() && !self.wants_mask() && self.limit > 0
     }
 
-    fn choose(&mut self, logits: &[f32]) -> Result<(u32, Option<f32>), Error> {
+    /// Whether the tokens to come can be chosen from a row's largest logits.
+    pub fn needs_few(&self) -> bool {
+        self.masked.is_none() && self.generated() >= self.min_tokens && self.sampler.needs_few()
+    }
+
+    fn choose(&mut self, logits: Logits<'_>) -> Result<(u32, Option<f32>), Error> {
         if let Some(id) = self.forced.pop_front() {
-            let logprob = match self.sampler.params().logprobs {
-                Some(_) => Some(self.sampler.score(logits, id)?),
-                None => None,
+            let logprob = match (self.sampler.params().logprobs, logits) {
+                (Some(_), Logits::All(logits)) => Some(self.sampler.score(logits, id)?),
+                _ => None,
             };
             return Ok((id, logprob));
         }
+        let logits = match logits {
+            Logits::All(logits) => logits,
+            Logits::Largest(largest) => {
+                let sampled = self.sampler.sample_largest(largest)?;
+                return Ok((sampled.id, sampled.logprob));
+            }
+        };
         let endless = self.generated() < self.min_tokens;
         let allowed = match &mut self.masked {
             Some(m) => {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use octet_compute::batch::{PAGE_TOKENS, Redo};
 
+use super::choice::Logits;
 use super::event::{Event, Finish, Timings, TokenLogprob, Usage};
 use super::{Engine, Pooling, Running, Waiting};
 use crate::Error;
@@ -269,7 +270,12 @@ impl Engine {
             masked.compute().map_err(Error::Constraint)?;
         }
         let vocab = self.rules.vocab;
-        let logits = &self.model.last_logits()[row * vocab..(row + 1) * vocab];
+        let logits = if self.is_picked {
+            self.model.picks(row, &mut self.picks);
+            Logits::Largest(&self.picks)
+        } else {
+            Logits::All(&self.model.last_logits()[row * vocab..(row + 1) * vocab])
+        };
         let (mut event, finish) = r.choice.next(logits)?;
         if let Event::Token { routes, .. } = &mut event
             && self.jobs[r.job].routes

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use octet_compute::Batch;
 use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::picks::{PICKS, Pick};
 use slab::Slab;
 
 use crate::Error;
@@ -164,6 +165,9 @@ pub struct Engine {
     step_time_max: Duration,
     masks: MaskWorker,
     stats: Stats,
+    /// The largest logits of a row, and whether the last step found those instead of reading all.
+    picks: Vec<Pick>,
+    is_picked: bool,
     /// Why the device is lost, as soon as it is.
     lost: Arc<OnceLock<String>>,
 }
@@ -228,12 +232,14 @@ impl Engine {
         let recommended = SamplerParams::from_metadata(&file.metadata, SamplerParams::default())?;
         let sampling = recommended.with(&options.sampling);
         let vocab = model.config().vocab;
+        let sampleable = tokenizer.sampleable_mask(vocab);
+        model.prepare_picks(&sampleable)?;
         let max_seqs = model.limits().slots;
         let table = context.div_ceil(PAGE_TOKENS);
         Ok(Self {
             batch: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
             rules: Arc::new(Rules {
-                sampleable: tokenizer.sampleable_mask(vocab),
+                sampleable,
                 tokenizer,
                 sampling,
                 vocab,
@@ -257,6 +263,8 @@ impl Engine {
             looked: None,
             masks: MaskWorker::default(),
             stats: Stats::default(),
+            picks: Vec::with_capacity(PICKS),
+            is_picked: false,
             lost: Arc::default(),
         })
     }
@@ -373,7 +381,13 @@ impl Engine {
         let routes = self.running.iter().any(|r| self.jobs[r.job].routes);
         self.model.expert_counts().trace(routes);
         let start = Instant::now();
-        let computed = self.model.step(&self.batch).map(|_| ());
+        let computed = if self.needs_few() {
+            self.model.step_picking(&self.batch)
+        } else {
+            self.model.step(&self.batch).map(|_| false)
+        };
+        self.is_picked = matches!(computed, Ok(true));
+        self.stats.picked_steps += u64::from(self.is_picked);
         let time = start.elapsed();
         self.stats.step_bytes = self.model.backend().bytes_read().unwrap_or(0);
         let (failed, masks) = self.masks.receive(&mut self.running);
@@ -395,6 +409,16 @@ impl Engine {
         self.finish_step();
         self.cache.save_pages(&mut *self.model, PAGES_SAVED);
         Step::Worked
+    }
+
+    /// Whether all tokens that this step lets choose can be chosen from the largest logits of their rows.
+    fn needs_few(&self) -> bool {
+        self.running.iter().filter(|r| r.planned > 0).all(|r| {
+            let job = &self.jobs[r.job];
+            job.prompt_logprobs.is_none()
+                && r.choice.needs_few()
+                && job.followers.iter().all(Choice::needs_few)
+        })
     }
 
     /// Stores a little of the cache on disk, for when there is nothing else to do. False when all is stored.

@@ -46,6 +46,8 @@ pub struct Stats {
     pub step_time_last: Duration,
     /// The longest step that had an answer's token in it: nobody waited longer for the next word on the model's account.
     pub decode_step_time_max: Duration,
+    /// Steps whose logits stayed on the device: their largest ones sufficed.
+    pub picked_steps: u64,
     /// Steps that had constrained answers, and the time that these took with their masks.
     pub masked_steps: u64,
     /// See `masked_steps`.

@@ -75,6 +75,8 @@ pub struct Decoder<B: Backend> {
     pub norm: B::Buf,
     pub head: B::Weight,
     pub mtp: Option<Mtp<B>>,
+    /// Steps find the largest logits of each row on the device.
+    pub picks: bool,
 }
 
 /// All activations of a step, allocated once; `n` tokens each.
@@ -218,6 +220,9 @@ impl<B: Backend> Decoder<B> {
         }
         if !batch.outputs().is_empty() {
             be.logits(batch, &s.h, &self.norm, self.eps, &self.head, &mut s.logits);
+            if self.picks {
+                be.pick(batch.outputs().len(), &s.logits);
+            }
         }
     }
 

@@ -44,7 +44,17 @@ impl<'a, B: Backend> Loader<'a, B> {
         let mtp = mtp.filter(|_| c.mtp_layers == 1).map(|vocab| self.mtp(c.layers, vocab)).transpose()?;
         let norm = self.vector("output_norm.weight", &[c.hidden])?;
         self.refuse_the_rest()?;
-        Ok(Decoder { hidden: c.hidden, vocab: c.vocab, eps: c.eps, embedding, layers, norm, head, mtp })
+        Ok(Decoder {
+            hidden: c.hidden,
+            vocab: c.vocab,
+            eps: c.eps,
+            embedding,
+            layers,
+            norm,
+            head,
+            mtp,
+            picks: false,
+        })
     }
 
     /// Fails where the file has a tensor of the text model that was not loaded. Left alone are the block of

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, Pass, StepShape};
 use octet_compute::batch::{PAGE_TOKENS, Redo};
 pub use octet_compute::inspect::Inspect;
+use octet_compute::picks::{PICKS, Pick};
 use octet_compute::{Batch, ExpertCounts};
 
 use crate::Error;
@@ -88,7 +89,18 @@ pub trait Model: Send {
     /// # Panics
     /// When the batch is larger than the limits, or a token is not in the vocabulary.
     fn step(&mut self, batch: &Batch) -> Result<&[f32], Error>;
-    /// The logits that the last step returned.
+    /// Lets steps find the largest logits of each row on the device, where logits lie in a memory of its own: of those whose bit is set in `sampleable`. Called
+    /// before the first step.
+    fn prepare_picks(&mut self, _sampleable: &[u32]) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Like `step`; leaves the logits where they are if [`Model::picks`] has the largest of each row, and then returns true.
+    fn step_picking(&mut self, batch: &Batch) -> Result<bool, Error> {
+        self.step(batch).map(|_| false)
+    }
+    /// The [`PICKS`](octet_compute::picks::PICKS) largest logits of a row of the last step, which picked, in the order of their ids.
+    fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) {}
+    /// The logits that the last step returned; none if it picked.
     fn last_logits(&self) -> &[f32];
     /// Calls `work` once with each number below `count` and the logits that the last step returned, on all threads that compute. False,
     /// and nothing is done, where there are none, or the logits do not lie in the machine's memory.
@@ -201,6 +213,7 @@ pub fn load<B: Backend + Inspect>(
         counts,
         mtp,
         redo: Batch::with_capacity(0, 1, 0),
+        picked: Vec::with_capacity(PICKS),
         normed: None,
         logits,
         states: Vec::new(),
@@ -212,6 +225,9 @@ pub fn load<B: Backend + Inspect>(
         limits,
     }))
 }
+
+/// Most rows of a step of which the largest logits are found on the device.
+const PICKED_ROWS_MAX: usize = 64;
 
 struct Loaded<B: Backend> {
     be: B,
@@ -227,6 +243,8 @@ struct Loaded<B: Backend> {
     outputs: usize,
     /// Tokens of the last step.
     tokens: usize,
+    /// What was picked of a row.
+    picked: Vec<Pick>,
     /// For [`Model::hidden`]: `[batch_tokens, hidden]`, what was read from it, and whether it is of the last step.
     normed: Option<B::Buf>,
     states: Vec<f32>,
@@ -244,6 +262,16 @@ impl<B: Backend + Inspect> Loaded<B> {
             self.be.read(&self.scratch.logits, &mut self.logits[..n]);
         }
         self.last_logits()
+    }
+
+    /// One step, whose logits stay on the device.
+    fn compute(&mut self, batch: &Batch) -> Result<(), Error> {
+        let Self { be, decoder, cache, scratch, counts, .. } = self;
+        be.step(Pass::Trunk, batch, |be| {
+            decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
+        })?;
+        be.count_experts(counts);
+        Ok(())
     }
 
     /// What has failed outside of a step, since what was read then is not what was computed.
@@ -281,14 +309,40 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn step(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check(batch);
-        let Self { be, decoder, cache, scratch, counts, .. } = self;
-        be.step(Pass::Trunk, batch, |be| {
-            decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
-        })?;
-        be.count_experts(counts);
+        self.compute(batch)?;
         self.read_logits(batch);
         self.check_failure()?;
         Ok(self.last_logits())
+    }
+
+    fn prepare_picks(&mut self, sampleable: &[u32]) -> Result<(), Error> {
+        let (rows, vocab) = (self.limits.batch_outputs.min(PICKED_ROWS_MAX), self.config.vocab);
+        self.decoder.picks = self.be.prepare_picks(rows, vocab, sampleable)?;
+        Ok(())
+    }
+
+    fn step_picking(&mut self, batch: &Batch) -> Result<bool, Error> {
+        let rows = batch.outputs().len();
+        if !self.decoder.picks || rows > PICKED_ROWS_MAX {
+            return self.step(batch).map(|_| false);
+        }
+        self.check(batch);
+        self.compute(batch)?;
+        let mut is_picked = true;
+        for row in 0..rows {
+            is_picked &= self.be.picks(row, &mut self.picked);
+        }
+        if is_picked {
+            (self.outputs, self.tokens, self.states_current) = (0, batch.len(), false);
+        } else {
+            self.read_logits(batch);
+        }
+        self.check_failure()?;
+        Ok(is_picked)
+    }
+
+    fn picks(&mut self, row: usize, out: &mut Vec<Pick>) {
+        self.be.picks(row, out);
     }
 
     fn has_failed(&self) -> bool {

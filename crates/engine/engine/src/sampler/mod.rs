@@ -26,6 +26,8 @@ pub use params::{PENALTY_LAST_N_MAX, SamplerParams, SamplingDefaults};
 pub use stages::{Dry, DynamicTemperature, Mirostat, MirostatVersion, Stage, Xtc};
 pub use stop::{Match, StopStrings};
 
+use octet_compute::picks::{PICKS, Pick};
+
 use chain::{Chain, Context};
 use dry::Repetitions;
 use rng::Rng;
@@ -196,12 +198,47 @@ impl Sampler {
         &self.top_logprobs
     }
 
+    /// Whether [`Sampler::sample_largest`] can choose as [`Sampler::sample`] does: where nothing but the largest logits counts, as they are.
+    pub fn needs_few(&self) -> bool {
+        let (p, few) = (&self.params, 1..=PICKS as u32);
+        p.logprobs.is_none()
+            && self.adjusted.is_empty()
+            && self.chain.is_none()
+            && (p.temperature == 0.0 || few.contains(&p.top_k))
+    }
+
+    /// What [`Sampler::sample`] chooses from a row of logits of which these are the [`PICKS`] largest that are sampleable, in any order. Only where
+    /// [`Sampler::needs_few`].
+    pub fn sample_largest(&mut self, largest: &[Pick]) -> Result<Sampled, SamplerError> {
+        self.top_logprobs.clear();
+        self.top.clear();
+        self.top.extend(largest.iter().map(|p| Candidate::new(p.id, p.logit)));
+        self.top.sort_unstable();
+        let best = *self.top.first().ok_or(SamplerError::NothingAllowed)?;
+        if self.params.temperature == 0.0 {
+            return Ok(Sampled { id: best.id(), logprob: None });
+        }
+        let random = self.rng.next();
+        self.top.truncate(self.params.top_k as usize);
+        let weigh = self.weigh(best.logit());
+        let kept = nucleus_of_top(&self.params, weigh, &self.top);
+        let id = draw(kept, weigh, random).ok_or(SamplerError::NothingAllowed)?;
+        Ok(Sampled { id, logprob: None })
+    }
+
+    fn weigh(&self, max: f32) -> Weigh {
+        // At most f32's largest number: infinity times the best token's 0 would be NaN.
+        let temperature_inv = (1.0 / self.params.temperature).min(f32::MAX);
+        Weigh { max, temperature_inv, floor: self.params.min_p }
+    }
+
     fn choose(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<u32, SamplerError> {
         self.adjust(logits);
         let logits = if self.adjusted.is_empty() { logits } else { &self.adjusted };
         let rows = Rows { logits, sampleable: &self.sampleable, allowed };
         let (best, max) = rows.best()?;
         let is_greedy = self.params.temperature == 0.0 && !self.by_chain;
+        let weigh = self.weigh(max);
         // One number a token, whatever the samplers make of it.
         let random = if is_greedy { 0.0 } else { self.rng.next() };
         if let Some(chain) = &mut self.chain {
@@ -220,17 +257,12 @@ impl Sampler {
         if is_greedy {
             return Ok(best);
         }
-        // At most f32's largest number: infinity times the best token's 0 would be NaN.
-        let temperature_inv = (1.0 / self.params.temperature).min(f32::MAX);
-        let weigh = Weigh { max, temperature_inv, floor: self.params.min_p };
         let id = if self.params.top_k == 0 && self.params.top_p == 1.0 {
             let total = rows.sum(weigh, &mut self.sums);
             rows.at_sum(weigh, &self.sums, random * total)
         } else {
             let kept = truncate(&self.params, rows, weigh, &mut self.top, &mut self.sums);
-            let weights = || kept.iter().map(|c| weigh.of(c.logit()));
-            let total: f64 = weights().map(f64::from).sum();
-            pass(weights(), random * total).map(|i| kept[i].id())
+            draw(kept, weigh, random)
         };
         // The best token always has weight 1, so there is one.
         id.ok_or(SamplerError::NothingAllowed)
@@ -290,9 +322,7 @@ fn truncate<'a>(
     let (floor, top_p) = (f64::from(weigh.floor), f64::from(params.top_p));
     if params.top_k > 0 {
         rows.top(params.top_k as usize, top);
-        let share = top.iter().map(weight).sum::<f64>() * top_p;
-        let len = nucleus(top.iter().map(weight), share, floor).unwrap_or(top.len());
-        return &top[..len];
+        return nucleus_of_top(params, weigh, top);
     }
     let share = rows.sum(unfloored, sums) * top_p;
     rows.top(NUCLEUS_FIRST, top);
@@ -301,6 +331,22 @@ fn truncate<'a>(
         nucleus_of_many(top, weight, share)
     });
     &top[..len]
+}
+
+/// What `top_p` and `min_p` leave of what `top_k` left, best first.
+fn nucleus_of_top<'a>(params: &SamplerParams, weigh: Weigh, top: &'a [Candidate]) -> &'a [Candidate] {
+    let unfloored = Weigh { floor: 0.0, ..weigh };
+    let weights = || top.iter().map(|c| f64::from(unfloored.of(c.logit())));
+    let share = weights().sum::<f64>() * f64::from(params.top_p);
+    let len = nucleus(weights(), share, f64::from(weigh.floor)).unwrap_or(top.len());
+    &top[..len]
+}
+
+/// One of these tokens, each with the share that its weight has of all; `random` is in 0..1.
+fn draw(kept: &[Candidate], weigh: Weigh, random: f64) -> Option<u32> {
+    let weights = || kept.iter().map(|c| weigh.of(c.logit()));
+    let total: f64 = weights().map(f64::from).sum();
+    pass(weights(), random * total).map(|i| kept[i].id())
 }
 
 /// Moves the best of `all` that sum to `share` to the front, in any order, and returns how many they are. Halves the

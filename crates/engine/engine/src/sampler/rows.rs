@@ -218,7 +218,7 @@ const SIGN: u32 = 1 << 31;
 
 impl Candidate {
     #[inline]
-    fn new(id: u32, logit: f32) -> Self {
+    pub fn new(id: u32, logit: f32) -> Self {
         // Adding 0 turns -0 into 0: they are equal.
         let bits = (logit + 0.0).to_bits();
         let ascending = if bits & SIGN == 0 { bits | SIGN } else { !bits };

@@ -14,6 +14,7 @@ mod invariance;
 mod kv_types;
 mod leftovers;
 mod moe_golden;
+mod picks;
 mod refused;
 mod report;
 mod rope;

@@ -1,5 +1,6 @@
 //! The sampler against a plain oracle, in f64 and with full sorts, that says what each token's probability should be.
 
+use octet_compute::picks::picks;
 use octet_engine::sampler::{PENALTY_LAST_N_MAX, Sampler, SamplerError, SamplerParams, bitset_below};
 use octet_weights::{Metadata, Value};
 use proptest::prelude::*;
@@ -426,5 +427,53 @@ proptest! {
             prop_assert!(p[id as usize] > best * 0.9999, "step {n}");
             sampler.accept(history[n]);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// From the largest logits of a row, which a device finds, the sampler chooses what it chooses from all of them, as often as it is asked.
+    #[test]
+    fn the_largest_logits_are_enough(
+        levels in prop::collection::vec(-40i32..40, 1..400),
+        fine in any::<bool>(),
+        bits in prop::collection::vec(any::<u32>(), 13),
+        temperature in prop::sample::select(vec![0.0f32, 0.3, 1.0, 1.7]),
+        top_k in 1..=64u32,
+        top_p in prop::sample::select(vec![0.1f32, 0.8, 0.95, 1.0]),
+        min_p in prop::sample::select(vec![0.0f32, 0.05, 0.5]),
+        seed in any::<u64>(),
+    ) {
+        let step = if fine { 0.173 } else { 0.5 };
+        let logits: Vec<f32> = levels.iter().map(|l| if *l == -40 { f32::NEG_INFINITY } else { *l as f32 * step }).collect();
+        let params = SamplerParams { temperature, top_k, top_p, min_p, ..SamplerParams::default() };
+        let Ok(mut all) = Sampler::new(params, logits.len(), &bits, seed) else { return Ok(()) };
+        let mut few = all.clone();
+        prop_assert!(few.needs_few());
+        let largest = picks(&logits, &bits).expect("numbers");
+        for _ in 0..20 {
+            prop_assert_eq!(few.sample_largest(&largest), all.sample(&logits, None));
+        }
+    }
+}
+
+#[test]
+fn all_logits_are_asked_for_where_the_largest_do_not_suffice() {
+    let few = SamplerParams { temperature: 0.7, top_k: 20, top_p: 0.8, ..SamplerParams::default() };
+    let needs_few = |params: SamplerParams| {
+        Sampler::new(params, 300, &bitset_below(300), 1).expect("good settings").needs_few()
+    };
+    assert!(needs_few(few.clone()) && needs_few(SamplerParams::greedy()));
+    let all = [
+        SamplerParams { top_k: 0, ..few.clone() },
+        SamplerParams { top_k: 65, ..few.clone() },
+        SamplerParams { logprobs: Some(0), ..few.clone() },
+        SamplerParams { repetition_penalty: 1.1, ..few.clone() },
+        SamplerParams { presence_penalty: 1.5, ..SamplerParams::greedy() },
+        SamplerParams { logit_bias: vec![(3, 1.0)], ..SamplerParams::greedy() },
+    ];
+    for params in all {
+        assert!(!needs_few(params.clone()), "{params:?}");
     }
 }

@@ -1,0 +1,34 @@
+//! The largest logits of a row: all that the choice of a token needs of them in most cases. A device finds them, so that a row of logits, a megabyte of a large
+//! vocabulary, need not come to the host. See [`crate::Backend::pick`].
+
+/// How many are found.
+pub const PICKS: usize = 64;
+
+/// One of the largest logits of a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Pick {
+    /// The token.
+    pub id: u32,
+    /// Its logit.
+    pub logit: f32,
+}
+
+/// The oracle: the [`PICKS`] largest of `logits` whose bit is set in `sampleable`, bit `i % 32` of word `i / 32` (missing words count as zero), the lower id
+/// first on a tie; in the order of their ids. -inf is never among them. `None` where one of them is NaN or +inf.
+pub fn picks(logits: &[f32], sampleable: &[u32]) -> Option<Vec<Pick>> {
+    let may = |i: usize| sampleable.get(i / 32).is_some_and(|w| w >> (i % 32) & 1 == 1);
+    let mut all: Vec<Pick> = Vec::new();
+    for (i, &logit) in logits.iter().enumerate().filter(|(i, _)| may(*i)) {
+        if logit.is_nan() || logit == f32::INFINITY {
+            return None;
+        }
+        if logit > f32::NEG_INFINITY {
+            all.push(Pick { id: i as u32, logit });
+        }
+    }
+    // stable: equal logits stay in the order of their ids
+    all.sort_by(|a, b| b.logit.partial_cmp(&a.logit).expect("numbers"));
+    all.truncate(PICKS);
+    all.sort_by_key(|p| p.id);
+    Some(all)
+}

@@ -1,0 +1,58 @@
+//! Logits that stay on a graphics device, whose largest ones suffice for the choice of a token: answers are those that are chosen from all of them.
+
+use std::sync::mpsc::channel;
+
+use crate::common::drive::{Listener, collect, greedy, options, prompt};
+use octet_engine::engine::{self, Engine, Request, Step};
+use octet_engine::models::Device;
+use octet_engine::sampler::SamplerParams;
+use octet_synth::{Mix, tiny};
+use octet_vulkan::{Vulkan, VulkanOptions};
+
+/// The tokens of these requests' answers, and how many steps left their logits on the device.
+fn answers(index: usize, architecture: &str, requests: Vec<Request>) -> (Vec<Vec<u32>>, u64) {
+    let device =
+        Device::new("vulkan", move || Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }));
+    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model");
+    let options = engine::Options { device: Some(device), ..options() };
+    let mut engine = Engine::open(&file, &options, &mut |_, _| {}).expect("it opens");
+    let rules = engine.rules().clone();
+    let events: Vec<_> = requests
+        .into_iter()
+        .map(|r| {
+            let (events, all) = channel();
+            engine.submit(
+                rules.prepare(r).expect("a good request"),
+                Box::new(Listener { events, gone: Default::default() }),
+            );
+            all
+        })
+        .collect();
+    while engine.step() == Step::Worked {}
+    let tokens = events.iter().map(|e| collect(e).expect("an answer")[&0].tokens.clone()).collect();
+    (tokens, engine.stats().picked_steps)
+}
+
+#[test]
+fn answers_are_the_same_whether_all_logits_are_read_or_not() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let sampled =
+        SamplerParams { temperature: 1.0, top_k: 20, top_p: 0.95, seed: Some(5), ..SamplerParams::default() };
+    for architecture in ["llama", "qwen35moe"] {
+        let requests = |logprobs| -> Vec<Request> {
+            let one = |n, sampling: &SamplerParams| Request {
+                sampling: SamplerParams { logprobs, ..sampling.clone() },
+                ..greedy(prompt(n, n as u32), 12)
+            };
+            vec![one(9, &SamplerParams::greedy()), one(20, &sampled), one(70, &sampled)]
+        };
+        let (few, picked) = answers(index, architecture, requests(None));
+        let (all, read) = answers(index, architecture, requests(Some(0)));
+        assert_eq!(few, all, "{architecture}");
+        assert!(picked >= 12 && read == 0, "{architecture}: {picked} steps and {read}");
+        // one that needs all has them read for everybody
+        let mut mixed = requests(None);
+        mixed[0].sampling.logprobs = Some(0);
+        assert_eq!(answers(index, architecture, mixed).0, all, "{architecture}, mixed");
+    }
+}

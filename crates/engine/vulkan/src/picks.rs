@@ -1,0 +1,83 @@
+//! The largest logits of each row, found on the device, in memory that the host reads. Called by `backend`.
+
+use std::sync::Arc;
+
+use octet_compute::Error;
+use octet_compute::picks::{PICKS, Pick};
+
+use crate::backend::{Buf, Vulkan};
+use crate::kernel::Kernel;
+use crate::memory::{Buffer, Place};
+
+/// Logits of a workgroup.
+const CHUNK: usize = 4096;
+/// Words of a row: how many were found, whether it has to be read as a whole, ids and logits.
+const ROW_WORDS: usize = 2 + 2 * PICKS;
+
+/// What `pick` works on.
+pub(crate) struct Picker {
+    rows: usize,
+    vocab: usize,
+    sampleable: Arc<Buffer>,
+    found: Arc<Buffer>,
+    picks: Arc<Buffer>,
+    tickets: Arc<Buffer>,
+}
+
+impl Vulkan {
+    pub(crate) fn make_picker(
+        &mut self,
+        rows: usize,
+        vocab: usize,
+        sampleable: &[u32],
+    ) -> Result<bool, Error> {
+        let groups = vocab.div_ceil(CHUNK);
+        // the last workgroup takes what all found as one chunk
+        if groups * PICKS > CHUNK {
+            return Ok(false);
+        }
+        let mut bits = sampleable.to_vec();
+        bits.resize(vocab.div_ceil(32), 0);
+        self.picker = Some(Picker {
+            rows,
+            vocab,
+            sampleable: self.words(&bits)?,
+            found: self.memory.buffer((8 * rows * groups * (PICKS + 1)) as u64, Place::Device)?,
+            picks: self.memory.buffer((4 * rows * ROW_WORDS) as u64, Place::Host)?,
+            tickets: self.zeroed(4 * rows as u64)?,
+        });
+        // recorded without it
+        for step in std::mem::take(&mut self.steps) {
+            self.recorder.recycle(step.recording);
+        }
+        Ok(true)
+    }
+
+    /// Starts the kernel in a stage of its own.
+    pub(crate) fn pick_rows(&mut self, rows: usize, logits: &Buf) -> Result<(), Error> {
+        let Some(p) = self.picker.as_ref().filter(|p| (1..=p.rows).contains(&rows)) else { return Ok(()) };
+        let buffers = [&logits.buffer, &p.sampleable, &p.found, &p.picks, &p.tickets].map(Arc::clone);
+        let (vocab, groups) = (p.vocab as u32, p.vocab.div_ceil(CHUNK) as u32);
+        self.recorder.barrier()?;
+        let buffers: Vec<_> = buffers.iter().collect();
+        self.recorder.dispatch(Kernel::Pick, [0; 3], &buffers, &[vocab], [groups, rows as u32, 1])
+    }
+
+    pub(crate) fn read_picks(&mut self, row: usize, out: &mut Vec<Pick>) -> Result<bool, Error> {
+        out.clear();
+        self.recorder.flush()?;
+        let Some(p) = self.picker.as_ref().filter(|p| row < p.rows) else { return Ok(false) };
+        let mut bytes = [0; 4 * ROW_WORDS];
+        p.picks.read((4 * row * ROW_WORDS) as u64, &mut bytes);
+        let words = bytes.as_chunks::<4>().0;
+        let word = |i: usize| u32::from_le_bytes(words[i]);
+        if word(1) != 0 {
+            return Ok(false);
+        }
+        // never more than were asked for, whatever a driver writes
+        let found = (word(0) as usize).min(PICKS);
+        let pick = |i: usize| Pick { id: word(2 + 2 * i), logit: f32::from_bits(word(3 + 2 * i)) };
+        out.extend((0..found).map(pick).filter(|pick| (pick.id as usize) < p.vocab));
+        Ok(true)
+    }
+}
