@@ -296,7 +296,8 @@ async fn chance_and_company_do_not_change_a_decision() {
             let decision = async |body: Value| {
                 let answer = f.send(CHAT, &body).await;
                 let route = header(&answer, "x-octet-route").to_string();
-                let at = route.find("confidence(").unwrap_or_else(|| panic!("not measured for {body}: {route}"));
+                let at =
+                    route.find("confidence(").unwrap_or_else(|| panic!("not measured for {body}: {route}"));
                 let decision = route[at..].to_string();
                 answer.text().await.unwrap();
                 decision.split('>').next().unwrap().to_string()
