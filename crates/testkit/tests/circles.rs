@@ -78,7 +78,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         &["auth", "endpoint"],
         "an endpoint holds its token, whose address is written as the endpoint's",
     ),
-    ("vulkan", &["backend", "experts", "steps", "transfer"], "parts of one backend, each with methods on it"),
+    (
+        "vulkan",
+        &["backend", "experts", "picks", "steps", "traffic", "transfer"],
+        "parts of one backend, each with methods on it",
+    ),
 ];
 
 type Name = Vec<String>;

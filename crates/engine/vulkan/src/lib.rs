@@ -10,6 +10,7 @@ mod experts;
 #[doc(hidden)]
 pub mod faults;
 mod floors;
+mod hooks;
 mod inspect;
 mod kernel;
 mod memory;

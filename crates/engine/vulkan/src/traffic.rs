@@ -3,8 +3,8 @@
 
 use octet_compute::batch::Batch;
 
-use crate::backend::{Cache, LayerStore, Weight};
-use crate::cache::device_row_bytes;
+use crate::backend::Weight;
+use crate::cache::{Cache, LayerStore, device_row_bytes};
 use crate::weights::row_bytes;
 
 /// What a step reads, by what that goes with. Routed experts are counted after it, by those that were chosen.
