@@ -10,13 +10,17 @@ from pathlib import Path
 
 import xllamacpp
 
+# Of these one answer is clearly the most probable. A story has near ties, which another order of sums decides otherwise.
 TEXTS = [
-    "Tell me a story about a fox.",
-    "Tell me a story about a hedgehog.",
-    "Describe a squirrel as JSON.",
     "What is the capital of Portugal?",
+    "Describe a squirrel as JSON.",
     "Write a Python function that adds two numbers.",
+    "Write a Python function that computes the factorial of a number.",
+    "Where do owls live?",
+    "Which day comes after Tuesday?",
+    "Count from 3 to 12.",
     "Who are you?",
+    "Explain chemistry.",
 ]
 
 

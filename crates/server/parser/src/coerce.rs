@@ -3,7 +3,7 @@
 //! - A parameter of type string gets the text unchanged, including trailing spaces.
 //! - A text that an `enum` or `const` lists as a string is a string.
 //! - Otherwise the text is parsed as JSON, if the schema accepts the value's type. Python's `True`, `False` and `None` are accepted
-//! for booleans and null, as older templates write them.
+//!   for booleans and null, as older templates write them.
 //! - If nothing fits, it is a string.
 //!
 //! A parameter without a schema accepts all types: text that parses as a number, boolean, null, array or object becomes that. JSON is

@@ -19,16 +19,16 @@
 //! # What counts as what
 //!
 //! - **Reasoning** is the text before `</think>`, in an answer that begins with `<think>` or whose prompt ends with it. `</think>`
-//! anywhere else is text. Some families have other tags ([`ReasoningTags`]); the same rules apply to them.
+//!   anywhere else is text. Some families have other tags ([`ReasoningTags`]); the same rules apply to them.
 //! - **A call** is recognised if tools were given. It is emitted when it is complete and names one of them; until then it is held
-//! back. A call that is malformed, unfinished or names another function is text as a whole: nothing inside it is parsed as a call.
+//!   back. A call that is malformed, unfinished or names another function is text as a whole: nothing inside it is parsed as a call.
 //! - **A call in the middle of the reasoning** is a call, and ends the reasoning. An invalid one stays reasoning.
 //! - **An answer that is cut** at its maximum length ends with [`Parser::finish_cut`]: a call that has begun and is not emitted yet is
-//! dropped, and so is a partial tag.
+//!   dropped, and so is a partial tag.
 //! - **White space.** The newlines that templates write next to tags belong to the tags: one after `<think>` and one before
-//! `</think>`, up to two after it, up to two (Hermes: one) between text and a call. White space alone is neither reasoning nor text,
-//! if a tag follows it. So a message that is rendered again is the text that the model wrote. Text on both sides of calls keeps the
-//! white space between.
+//!   `</think>`, up to two after it, up to two (Hermes: one) between text and a call. White space alone is neither reasoning nor text,
+//!   if a tag follows it. So a message that is rendered again is the text that the model wrote. Text on both sides of calls keeps the
+//!   white space between.
 //!
 //! # Leniency
 //!
