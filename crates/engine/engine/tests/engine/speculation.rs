@@ -269,7 +269,8 @@ fn the_block_guesses_as_in_llama_cpp() {
             assert!(drafted.abs_diff(drafted_there) <= 2 * most as u64, "{what}");
             (right, right_there) = (right + accepted, right_there + accepted_there);
         }
-        assert!(right.abs_diff(right_there) * 50 <= right_there, "{right} right, {right_there} there");
+        let margin = recorded.prompts.len() as u64 + right_there / 50;
+        assert!(right.abs_diff(right_there) <= margin, "{right} right, {right_there} there");
     }
 }
 
