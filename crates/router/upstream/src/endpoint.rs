@@ -471,7 +471,11 @@ impl Endpoint {
         if self.azure_v1() {
             return format!("{base}/openai/v1{rest}");
         }
-        let version = path_segment(version.unwrap_or(AZURE_API_VERSION));
+        let default = match operation {
+            Operation::Dialect(Dialect::OpenAiResponses) => AZURE_RESPONSES_API_VERSION,
+            _ => AZURE_API_VERSION,
+        };
+        let version = path_segment(version.unwrap_or(default));
         match operation {
             Operation::Models | Operation::Probe => format!("{base}/openai/models?api-version={version}"),
             // It has the model in the body.
@@ -499,6 +503,8 @@ const HIDDEN_BYTES_MIN: usize = 6;
 
 /// The last one that Azure has released with a date.
 const AZURE_API_VERSION: &str = "2024-10-21";
+/// The last preview with a date. Azure has responses since 2025-03-01-preview, and summaries of reasoning in them since this one.
+const AZURE_RESPONSES_API_VERSION: &str = "2025-04-01-preview";
 
 fn openai_path(operation: Operation) -> &'static str {
     match operation {

@@ -9,9 +9,6 @@ use crate::reader::Reader;
 use crate::yaml::Value;
 use crate::{Changes, Provider, Remote, ResponsesUse, Secret, header};
 
-/// A stable version of Azure's API, where neither the file nor AZURE_API_VERSION says one.
-const AZURE_API_VERSION: &str = "2024-10-21";
-
 /// Reads it; `None` where something is wrong, or why it is left out is said.
 pub(crate) fn read(
     params: &Fields,
@@ -74,7 +71,6 @@ pub(crate) fn read(
     let mut extra_headers = headers(params);
     let model = quirks(known, &route.model, api_key.as_ref(), &mut changes, &mut extra_headers);
     let api_version = params.header("api_version").or_else(|| credential?.api_version.clone());
-    let azure = || reader.variable("AZURE_API_VERSION").unwrap_or_else(|| AZURE_API_VERSION.into());
     provider_params(params, provider, &mut changes);
     Some(Remote {
         provider,
@@ -82,10 +78,9 @@ pub(crate) fn read(
         api_base,
         api_key,
         organization: params.header("organization").or_else(|| credential?.organization.clone()),
-        api_version: if provider == Provider::AzureOpenAi {
-            Some(api_version.unwrap_or_else(azure))
-        } else {
-            api_version
+        api_version: match provider {
+            Provider::AzureOpenAi => api_version.or_else(|| reader.variable("AZURE_API_VERSION")),
+            _ => api_version,
         },
         extra_headers,
         auth,

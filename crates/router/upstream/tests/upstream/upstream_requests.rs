@@ -139,6 +139,24 @@ async fn keys_and_addresses_are_each_provider_s_own() {
     }
 }
 
+/// Azure's responses are younger than its last version that is no preview.
+#[tokio::test]
+async fn azure_is_asked_for_responses_at_a_version_that_has_them() {
+    for (version, path) in [
+        (None, "/openai/responses?api-version=2025-04-01-preview"),
+        (Some("2025-03-01-preview"), "/openai/responses?api-version=2025-03-01-preview"),
+        (Some("v1"), "/openai/v1/responses"),
+    ] {
+        let settings = |base: &str| {
+            let mut s = Settings::new(remote(Provider::AzureOpenAi, base));
+            s.remote.api_version = version.map(str::to_string);
+            s.remote.responses = octet_config::ResponsesUse::Chats;
+            s
+        };
+        assert_eq!(sent(settings, &request(false)).await.path(), path);
+    }
+}
+
 #[tokio::test]
 async fn names_can_not_lead_elsewhere() {
     for (model, path) in [

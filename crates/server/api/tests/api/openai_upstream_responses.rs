@@ -61,6 +61,31 @@ fn a_chat_becomes_items() {
     assert!(body(&completion, "m").unwrap_err().message.contains("chats only"));
 }
 
+#[test]
+fn fields_of_other_apis_mean_other_things() {
+    let message = json!([{"role": "user", "content": "A"}]);
+    let theirs =
+        json!({"model": "m", "max_tokens": 20, "service_tier": "standard_only", "messages": message});
+    let request = octet_api::anthropic::messages::parse(theirs.to_string().as_bytes()).unwrap();
+    assert_eq!(request.extra["service_tier"], "standard_only");
+    assert_eq!(body(&request, "m").unwrap().json.get("service_tier"), None);
+    let theirs = json!({"contents": [{"parts": [{"text": "A"}]}], "store": true});
+    let request = octet_api::gemini::parse(theirs.to_string().as_bytes()).unwrap();
+    assert_eq!(request.extra["store"], true);
+    assert_eq!(body(&request, "m").unwrap().json["store"], false);
+}
+
+#[test]
+fn notes_are_kept_with_what_is_stored() {
+    let mut chat =
+        json!({"model": "m", "metadata": {"k": "v"}, "messages": [{"role": "user", "content": "A"}]});
+    let (sent, dropped) = provider(&chat);
+    assert_eq!((sent.get("metadata"), dropped), (None, vec!["metadata"]));
+    chat["store"] = true.into();
+    let (sent, dropped) = provider(&chat);
+    assert_eq!((&sent["metadata"], dropped), (&json!({"k": "v"}), vec![]));
+}
+
 /// Without what responses have no place for.
 fn carried(answer: Answer) -> Answer {
     without(answer, |a| {
@@ -161,6 +186,96 @@ fn a_stream_of_openai_is_read() {
     }
     assert!(events_of(r#"{"object": "chat.completion"}"#).contains("no complete response"));
     assert!(events_of(r#"{"status": "failed", "error": {"message": "no"}}"#).contains("no"));
+}
+
+fn item(event: &str, number: u32, item: &Value) -> Value {
+    json!({"type": format!("response.output_item.{event}"), "output_index": number, "item": item})
+}
+
+fn completed() -> Value {
+    json!({"type": "response.completed", "response": {"id": "r", "model": "m", "status": "completed"}})
+}
+
+/// Items whose announcements overlap: each is said once, and whole.
+#[test]
+fn items_side_by_side_are_said_once() {
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": format!("{{\"{id}\":1}}")});
+    let message = |text: &str| json!({"type": "message", "content": [{"type": "output_text", "text": text}]});
+    let answer = |said: &[Value]| {
+        let events = read(ResponseReader::new(), stream(said).as_bytes(), 99);
+        let starts = events.iter().filter(|e| matches!(e, Event::ToolCallStart { .. })).count();
+        let answer = Answer::from_events(&events);
+        let calls: Vec<_> =
+            answer.choices[0].tool_calls().map(|(id, _, a)| (id.to_string(), a.to_string())).collect();
+        assert_eq!(starts, calls.len(), "{events:?}");
+        (answer.choices[0].text(), calls)
+    };
+    let both = vec![("a".to_string(), "{\"a\":1}".to_string()), ("b".to_string(), "{\"b\":1}".to_string())];
+    let (a, b) = (call("a"), call("b"));
+    let delta = |number: u32, text: &str| json!({"type": "response.function_call_arguments.delta", "output_index": number, "delta": text});
+    let announced = [item("added", 0, &a), item("added", 1, &b)];
+    let done = [item("done", 0, &a), item("done", 1, &b), completed()];
+    assert_eq!(answer(&[&announced[..], &done].concat()), (String::new(), both.clone()));
+    // The same with the arguments in pieces, and with announcements and ends that are repeated.
+    let pieces = [delta(0, "{\"a\""), delta(0, ":1}"), delta(1, "{\"b\":1}")];
+    assert_eq!(answer(&[&announced[..], &pieces, &done[..1], &announced, &done].concat()).1, both);
+    // Those of the first go on after the second has begun.
+    let mixed = [&announced[..], &[delta(0, "{"), delta(1, "{"), delta(0, "}")]].concat();
+    let events = read(ResponseReader::new(), stream(&mixed).as_bytes(), 99);
+    assert!(error(&events).message.contains("mixes"), "{events:?}");
+    // A call of which nothing more came.
+    assert_eq!(answer(&[item("added", 0, &a), completed()]).1, [("a".to_string(), String::new())]);
+    let (x, y) = (message("X"), message("Y"));
+    let text = json!({"type": "response.output_text.delta", "output_index": 0, "delta": "X"});
+    for said in [
+        vec![
+            item("added", 0, &x),
+            item("added", 1, &y),
+            item("done", 0, &x),
+            item("done", 1, &y),
+            completed(),
+        ],
+        vec![
+            item("added", 0, &x),
+            text,
+            item("added", 1, &y),
+            item("done", 1, &y),
+            item("done", 0, &x),
+            completed(),
+        ],
+    ] {
+        assert_eq!(answer(&said).0, "XY");
+    }
+    // Without numbers they come one after the other.
+    let mut bare = [item("done", 0, &a), item("done", 0, &b), completed()];
+    bare.iter_mut().for_each(|e| e["output_index"] = Value::Null);
+    assert_eq!(answer(&bare).1, both);
+}
+
+/// What we do not know may have fields of the same names, with other things in them.
+#[test]
+fn unknown_items_and_events_are_skipped() {
+    let message = json!({"type": "message", "content": [
+        {"type": "of_tomorrow", "text": {"a": 1}}, {"type": "output_text", "text": "X"}]});
+    let other = json!({"type": "mcp_call", "name": 1, "arguments": {"a": 1}, "content": "text", "summary": 7, "call_id": {}});
+    let said = [
+        item("added", 0, &other),
+        item("done", 0, &other),
+        json!({"type": "response.of_tomorrow", "output_index": null, "summary_index": "1", "item": 1, "response": "x", "logprobs": {}}),
+        item("done", 1, &message),
+        completed(),
+    ];
+    let streamed = read(ResponseReader::new(), stream(&said).as_bytes(), 99);
+    let whole = json!({"id": "r", "model": "m", "status": "completed", "output": [other, message]});
+    let whole = events(whole.to_string().as_bytes()).unwrap();
+    for events in [streamed, whole] {
+        let answer = Answer::from_events(&events);
+        assert_eq!((answer.choices[0].text().as_str(), answer.choices[0].tool_calls().count()), ("X", 0));
+        assert_eq!(answer.choices[0].finish, Some(FinishReason::Stop));
+    }
+    // What we know has to be what it says.
+    let wrong = json!({"status": "completed", "output": [{"type": "message", "content": "text"}]});
+    assert!(events_of(&wrong.to_string()).contains("cannot be read"));
 }
 
 fn events_of(body: &str) -> String {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::chat::effort;
 use crate::ApiError;
-use crate::core::{Chat, GenerateRequest, Message, Part, ResponseFormat, Role, Tool, ToolChoice};
+use crate::core::{Chat, Family, GenerateRequest, Message, Part, ResponseFormat, Role, Tool, ToolChoice};
 use crate::dialect::Body;
 
 /// Fields of chat completions that responses have by the same name.
@@ -46,17 +46,26 @@ pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
     }
     text(&mut b, request);
     b.set("stream", request.stream.then_some(true));
-    b.set("store", Some(request.extra.get("store").is_some_and(|v| *v == true)));
+    let store = extra(request, "store").is_some_and(|v| *v == true);
+    b.set("store", Some(store));
+    if store && !request.metadata.is_empty() {
+        b.set("metadata", Some(request.metadata.clone()));
+    }
     b.set("user", request.user.as_deref());
     for name in SAME {
-        b.set(name, request.extra.get(*name).cloned());
+        b.set(name, extra(request, name).cloned());
     }
-    dropped(&mut b, request);
+    dropped(&mut b, request, store);
     Ok(b)
 }
 
-/// What responses have no field for.
-fn dropped(b: &mut Body, r: &GenerateRequest) {
+/// A field that the client sent, where it means here what it meant there: other APIs have fields of the same names.
+fn extra<'a>(request: &'a GenerateRequest, name: &str) -> Option<&'a Value> {
+    request.extra.get(name).filter(|_| request.origin == Family::OpenAi)
+}
+
+/// What responses have no field for, or only those that are stored.
+fn dropped(b: &mut Body, r: &GenerateRequest, is_stored: bool) {
     let s = &r.sampling;
     b.drop_if(s.top_k.is_some(), "top_k");
     b.drop_if(s.min_p.is_some(), "min_p");
@@ -73,7 +82,8 @@ fn dropped(b: &mut Body, r: &GenerateRequest) {
     b.drop_if(!r.stop_token_ids.is_empty(), "stop_token_ids");
     b.drop_if(r.ignore_eos, "ignore_eos");
     b.drop_if(r.report.experts, "return_routed_experts");
-    b.drop_if(r.extra.contains_key("prediction"), "prediction");
+    b.drop_if(extra(r, "prediction").is_some(), "prediction");
+    b.drop_if(!is_stored && !r.metadata.is_empty(), "metadata");
 }
 
 /// What the text of the answer is to look like.
@@ -98,7 +108,7 @@ fn text(b: &mut Body, request: &GenerateRequest) {
             b.drop_if(true, "structured_outputs");
         }
     }
-    if let Some(verbosity) = request.extra.get("verbosity") {
+    if let Some(verbosity) = extra(request, "verbosity") {
         out.insert("verbosity".into(), verbosity.clone());
     }
     b.set("text", (!out.is_empty()).then_some(out));

@@ -2,7 +2,10 @@
 //!
 //! Lenient: events, items and fields that we do not know are skipped.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::super::usage::AnyUsage;
@@ -13,22 +16,23 @@ use crate::dialect::broken_off;
 use crate::reader::{Reader, Translate, read};
 use crate::sse::SseDecoder;
 
+/// An event. Its fields are read where its kind is known: others may have fields of the same names.
 #[derive(Deserialize)]
 struct Wire {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
-    response: Option<Response>,
+    response: Option<Value>,
     #[serde(default)]
-    item: Option<Item>,
+    item: Option<Value>,
     #[serde(default)]
-    output_index: u32,
+    output_index: Option<Value>,
     #[serde(default)]
-    summary_index: u32,
+    summary_index: Option<Value>,
     #[serde(default)]
     delta: Option<Value>,
     #[serde(default)]
-    logprobs: Option<Vec<logprobs::Token>>,
+    logprobs: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -46,7 +50,7 @@ struct Response {
     #[serde(default)]
     incomplete_details: Option<Incomplete>,
     #[serde(default)]
-    output: Vec<Item>,
+    output: Option<Vec<Value>>,
     #[serde(default)]
     usage: Option<AnyUsage>,
 }
@@ -57,20 +61,48 @@ struct Incomplete {
     reason: Option<String>,
 }
 
+/// An item of a kind that we know.
+enum Item {
+    Call(Call),
+    Message(Message),
+    Reasoning(Reasoning),
+    /// Of a kind that we do not know.
+    Other,
+}
+
 #[derive(Deserialize)]
-struct Item {
-    #[serde(rename = "type", default)]
-    kind: String,
+struct Call {
     #[serde(default)]
     call_id: Option<String>,
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
-    arguments: Option<String>,
+    arguments: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Message {
     #[serde(default)]
-    content: Option<Vec<Part>>,
+    content: Option<Vec<Value>>,
+}
+
+#[derive(Deserialize)]
+struct Reasoning {
     #[serde(default)]
-    summary: Option<Vec<Part>>,
+    content: Option<Vec<Value>>,
+    #[serde(default)]
+    summary: Option<Vec<Value>>,
+}
+
+impl Item {
+    fn of(item: Value) -> Result<Self, ApiError> {
+        Ok(match item["type"].as_str() {
+            Some("function_call") => Self::Call(known(item)?),
+            Some("message") => Self::Message(known(item)?),
+            Some("reasoning") => Self::Reasoning(known(item)?),
+            _ => Self::Other,
+        })
+    }
 }
 
 #[derive(Deserialize)]
@@ -85,22 +117,42 @@ struct Part {
     logprobs: Option<Vec<logprobs::Token>>,
 }
 
-/// The item that is being written.
-#[derive(Debug)]
-struct Open {
-    /// The provider's number of it.
-    number: u32,
-    /// Ours of the call, if it is one.
+/// The parts of a list that are text. Some do not say so.
+fn parts(list: Option<Vec<Value>>) -> Result<Vec<Part>, ApiError> {
+    const TEXTS: [&str; 5] = ["output_text", "text", "refusal", "summary_text", "reasoning_text"];
+    let texts = list.into_iter().flatten().filter(|p| p["type"].as_str().is_none_or(|t| TEXTS.contains(&t)));
+    texts.map(known).collect()
+}
+
+/// Reads what is of a kind that we know.
+fn known<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
+    serde_json::from_value(value)
+        .map_err(|e| ApiError::upstream(format!("the provider's answer cannot be read: {e}")))
+}
+
+/// The provider's number of an item. Some give none: their items come one after the other.
+type Number = Option<u64>;
+
+/// An item that the provider announced.
+#[derive(Debug, Default)]
+struct Announced {
+    /// A call that we have not said yet: the provider's name of it, and the tool.
+    waits: Option<(Option<String>, String)>,
+    /// Our number of the call, once we said it.
     call: Option<u32>,
     /// Some of it came.
     has_begun: bool,
+    /// All of it came.
+    is_done: bool,
 }
 
 /// Turns events of the dialect into ours.
 #[derive(Debug, Default)]
 pub struct Translator {
     started: bool,
-    open: Option<Open>,
+    items: HashMap<Number, Announced>,
+    /// The item that is being written.
+    open: Option<Number>,
     calls: u32,
     refused: bool,
     finished: bool,
@@ -108,50 +160,48 @@ pub struct Translator {
 
 impl Translator {
     fn event(&mut self, wire: Wire, json: &[u8], out: &mut Vec<Event>) -> Result<bool, ApiError> {
-        let delta =
-            || wire.delta.as_ref().and_then(Value::as_str).filter(|t| !t.is_empty()).map(String::from);
+        let delta = wire.delta.as_ref().and_then(Value::as_str).filter(|t| !t.is_empty()).map(String::from);
+        let number = wire.output_index.as_ref().and_then(Value::as_u64);
         match (wire.kind.as_str(), wire.response, wire.item) {
-            ("response.created" | "response.in_progress", Some(response), _) => self.start(&response, out),
-            ("response.output_item.added", _, Some(item)) => self.added(wire.output_index, item, out)?,
-            ("response.output_item.done", _, Some(item)) => self.done(wire.output_index, item, out)?,
+            ("response.created" | "response.in_progress", Some(response), _) => {
+                self.start(&known(response)?, out);
+            }
+            ("response.output_item.added", _, Some(item)) => self.added(number, &Item::of(item)?)?,
+            ("response.output_item.done", _, Some(item)) => self.done(number, Item::of(item)?, out)?,
             ("response.function_call_arguments.delta", ..) => {
-                if let Some(text) = delta() {
-                    let open = self.open.as_mut().filter(|o| o.number == wire.output_index);
-                    let Some((open, index)) = open.and_then(|o| o.call.map(|index| (o, index))) else {
-                        return Err(ApiError::upstream(
-                            "the provider's answer has arguments of no call, or mixes those of several",
-                        ));
-                    };
-                    open.has_begun = true;
-                    out.push(Event::ToolCallArguments { choice: 0, index, text });
+                if let Some(text) = delta {
+                    self.arguments(number, text, out)?;
                 }
             }
             ("response.output_text.delta", ..) => {
-                self.begun(wire.output_index);
-                if let Some(tokens) = wire.logprobs.filter(|t| !t.is_empty()) {
-                    let tokens = tokens.into_iter().map(logprobs::Token::into).collect();
-                    out.push(Event::Logprobs { choice: 0, tokens });
+                self.begun(number);
+                if let Some(tokens) = wire.logprobs.filter(|t| !t.is_null()) {
+                    logged(known(tokens)?, out);
                 }
-                out.extend(delta().map(|text| Event::Text { choice: 0, text }));
+                out.extend(delta.map(|text| Event::Text { choice: 0, text }));
             }
             ("response.refusal.delta", ..) => {
-                self.begun(wire.output_index);
+                self.begun(number);
                 self.refused = true;
-                out.extend(delta().map(|text| Event::Text { choice: 0, text }));
+                out.extend(delta.map(|text| Event::Text { choice: 0, text }));
             }
             ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta", ..) => {
-                self.begun(wire.output_index);
-                out.extend(delta().map(|text| Event::Reasoning { choice: 0, text }));
+                self.begun(number);
+                out.extend(delta.map(|text| Event::Reasoning { choice: 0, text }));
             }
             // Parts of a summary are paragraphs.
-            ("response.reasoning_summary_part.added", ..) if wire.summary_index > 0 => {
+            ("response.reasoning_summary_part.added", ..)
+                if wire.summary_index.and_then(|n| n.as_u64()).is_some_and(|n| n > 0) =>
+            {
                 out.push(Event::Reasoning { choice: 0, text: "\n\n".into() });
             }
             ("response.completed" | "response.incomplete", Some(response), _) => {
-                self.finish(response, out);
+                self.finish(known(response)?, out);
                 return Ok(true);
             }
-            ("response.failed", Some(response), _) => return Err(failed(response.error.as_ref())),
+            ("response.failed", Some(response), _) => {
+                return Err(failed(response.get("error")));
+            }
             ("error", ..) => return Err(error::from_value(&read(json)?, None)),
             _ => {}
         }
@@ -170,67 +220,95 @@ impl Translator {
     }
 
     /// Some of an item came. What comes of one that was not announced is read all the same.
-    fn begun(&mut self, number: u32) {
-        match self.open.as_mut().filter(|o| o.number == number) {
-            Some(open) => open.has_begun = true,
-            None => self.open = Some(Open { number, call: None, has_begun: true }),
-        }
+    fn begun(&mut self, number: Number) {
+        self.items.entry(number).or_default().has_begun = true;
+        self.open = Some(number);
     }
 
-    fn added(&mut self, number: u32, item: Item, out: &mut Vec<Event>) -> Result<(), ApiError> {
-        let mut call = None;
-        if item.kind == "function_call" {
-            let Some(name) = item.name.filter(|n| !n.is_empty()) else {
+    /// A call is said with its first arguments: clients expect all of one before the next.
+    fn arguments(&mut self, number: Number, text: String, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        let item = self.items.get_mut(&number).filter(|i| !i.has_begun || self.open == Some(number));
+        let index = item.and_then(|item| said(item, &mut self.calls, out));
+        let Some(index) = index else {
+            return Err(ApiError::upstream(
+                "the provider's answer has arguments of no call, or mixes those of several",
+            ));
+        };
+        self.begun(number);
+        out.push(Event::ToolCallArguments { choice: 0, index, text });
+        Ok(())
+    }
+
+    fn added(&mut self, number: Number, item: &Item) -> Result<(), ApiError> {
+        // Some announce an item again.
+        if number.is_some() && self.items.contains_key(&number) {
+            return Ok(());
+        }
+        let mut waits = None;
+        if let Item::Call(call) = item {
+            let Some(name) = call.name.clone().filter(|n| !n.is_empty()) else {
                 return Err(ApiError::upstream("the provider's answer calls a tool without saying which"));
             };
-            let index = self.calls;
-            self.calls += 1;
-            let id = item.call_id.filter(|id| !id.is_empty()).unwrap_or_else(|| format!("call_{index}"));
-            out.push(Event::ToolCallStart { choice: 0, index, id, name });
-            call = Some(index);
+            waits = Some((call.call_id.clone().filter(|id| !id.is_empty()), name));
         }
-        self.open = Some(Open { number, call, has_begun: false });
+        self.items.insert(number, Announced { waits, ..Announced::default() });
         Ok(())
     }
 
     /// An item is complete: what did not come piece by piece comes now.
-    fn done(&mut self, number: u32, mut item: Item, out: &mut Vec<Event>) -> Result<(), ApiError> {
-        let arguments = item.arguments.take();
-        let (content, summary) = (item.content.take(), item.summary.take());
-        let kind = item.kind.clone();
-        if self.open.as_ref().is_none_or(|o| o.number != number) {
-            self.added(number, item, out)?;
+    fn done(&mut self, number: Number, item: Item, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        let is_next = number.is_none() && self.items.get(&number).is_some_and(|i| i.is_done);
+        if is_next || !self.items.contains_key(&number) {
+            self.added(number, &item)?;
         }
-        let Some(open) = self.open.take().filter(|o| !o.has_begun) else { return Ok(()) };
-        if let Some(index) = open.call {
-            let text = arguments.filter(|a| !a.trim().is_empty()).unwrap_or_else(|| "{}".into());
-            out.push(Event::ToolCallArguments { choice: 0, index, text });
-        }
-        let text = |parts: Option<Vec<Part>>| {
-            let texts: Vec<String> = parts.into_iter().flatten().filter_map(|p| p.text).collect();
-            texts.join("\n\n")
-        };
-        if kind == "reasoning" {
-            // As it was, else its summary.
-            let whole = text(content);
-            let text = if whole.is_empty() { text(summary) } else { whole };
-            out.extend((!text.is_empty()).then_some(Event::Reasoning { choice: 0, text }));
+        let announced = self.items.entry(number).or_default();
+        let is_said = std::mem::replace(&mut announced.is_done, true) || announced.has_begun;
+        if is_said {
             return Ok(());
         }
-        for part in content.into_iter().flatten().filter(|_| kind == "message") {
-            self.refused |= part.kind == "refusal";
-            if let Some(tokens) = part.logprobs.filter(|t| !t.is_empty()) {
-                let tokens = tokens.into_iter().map(logprobs::Token::into).collect();
-                out.push(Event::Logprobs { choice: 0, tokens });
+        match item {
+            Item::Call(call) => {
+                let text = match call.arguments {
+                    None | Some(Value::Null) => String::new(),
+                    Some(Value::String(text)) => text,
+                    Some(other) => other.to_string(),
+                };
+                let text = if text.trim().is_empty() { "{}".into() } else { text };
+                self.arguments(number, text, out)?;
             }
-            let text = part.text.or(part.refusal).filter(|t| !t.is_empty());
-            out.extend(text.map(|text| Event::Text { choice: 0, text }));
+            Item::Reasoning(reasoning) => {
+                let text = |list| {
+                    let texts: Vec<String> = parts(list)?.into_iter().filter_map(|p| p.text).collect();
+                    Ok::<_, ApiError>(texts.join("\n\n"))
+                };
+                // As it was, else its summary.
+                let whole = text(reasoning.content)?;
+                let text = if whole.is_empty() { text(reasoning.summary)? } else { whole };
+                out.extend((!text.is_empty()).then_some(Event::Reasoning { choice: 0, text }));
+                self.begun(number);
+            }
+            Item::Message(message) => {
+                for part in parts(message.content)? {
+                    self.refused |= part.kind == "refusal";
+                    logged(part.logprobs.unwrap_or_default(), out);
+                    let text = part.text.or(part.refusal).filter(|t| !t.is_empty());
+                    out.extend(text.map(|text| Event::Text { choice: 0, text }));
+                }
+                self.begun(number);
+            }
+            Item::Other => {}
         }
         Ok(())
     }
 
     fn finish(&mut self, response: Response, out: &mut Vec<Event>) {
         self.start(&response, out);
+        // Calls of which nothing more came.
+        let mut waiting: Vec<_> = self.items.iter_mut().filter(|(_, item)| item.waits.is_some()).collect();
+        waiting.sort_unstable_by_key(|(number, _)| **number);
+        for (_, item) in waiting {
+            said(item, &mut self.calls, out);
+        }
         let cut = response.incomplete_details.and_then(|d| d.reason);
         let reason = match cut.as_deref() {
             Some("content_filter") => FinishReason::ContentFilter,
@@ -243,6 +321,25 @@ impl Translator {
         self.finished = true;
         out.push(Event::Finished { choice: 0, reason });
         out.extend(response.usage.map(|u| Event::Usage(u.into())));
+    }
+}
+
+/// Our number of a call, which is said now if it was not. `None` for other items.
+fn said(item: &mut Announced, calls: &mut u32, out: &mut Vec<Event>) -> Option<u32> {
+    if let Some((id, name)) = item.waits.take() {
+        let index = *calls;
+        *calls += 1;
+        let id = id.unwrap_or_else(|| format!("call_{index}"));
+        out.push(Event::ToolCallStart { choice: 0, index, id, name });
+        item.call = Some(index);
+    }
+    item.call
+}
+
+fn logged(tokens: Vec<logprobs::Token>, out: &mut Vec<Event>) {
+    if !tokens.is_empty() {
+        let tokens = tokens.into_iter().map(logprobs::Token::into).collect();
+        out.push(Event::Logprobs { choice: 0, tokens });
     }
 }
 
@@ -282,8 +379,8 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut out = Vec::new();
     let mut t = Translator::default();
     t.start(&response, &mut out);
-    for (i, item) in std::mem::take(&mut response.output).into_iter().enumerate() {
-        t.done(i as u32, item, &mut out)?;
+    for (i, item) in response.output.take().into_iter().flatten().enumerate() {
+        t.done(Some(i as u64), Item::of(item)?, &mut out)?;
     }
     t.finish(response, &mut out);
     Ok(out)
