@@ -260,7 +260,7 @@ CASES = [
     ("the same twice, `cache: {use-cache: true}` (`mode: default_off`)", lambda p: case_cached(p)),
     ("a stream twice from the cache", lambda p: case_cache_stream(p)),
     ("`cache: {ttl: 1}`, again after 1.5 s", lambda p: case_cache_ttl(p)),
-    ("`no-store`, then cached, `no-cache`, cached", lambda p: case_cache_refused(p)),
+    ("four requests: `no-store`, `use-cache`, `no-cache`, `use-cache`", lambda p: case_cache_refused(p)),
     ("a key for one model; its alias a second time", lambda p: case_key(p)),
     ("a user with `rpm_limit: 2` and two keys: three requests", lambda p: case_user(p)),
     ("a team with `rpm_limit: 2`, one model and two keys", lambda p: case_team(p)),
@@ -289,18 +289,18 @@ def case_cache_ttl(p):
     p.ask("any/brief", cache={"use-cache": True, "ttl": 1})
     time.sleep(1.5)
     p.ask("any/brief", cache={"use-cache": True, "ttl": 1})
-    return asked("brief")
+    return f"requests to the provider: {Mock.asked['brief']}"
 
 
 def case_cache_refused(p):
     for control in [{"use-cache": True, "no-store": True}, {"use-cache": True}, {"use-cache": True, "no-cache": True}, {"use-cache": True}]:
         p.ask("any/picky", cache=control)
-    return asked("picky")
+    return f"requests to the provider: {Mock.asked['picky']}"
 
 
 def case_cache_stream(p):
     texts = [p.ask("any/flow", stream=True, cache={"use-cache": True}) for _ in range(2)]
-    return f"{', '.join(f'“{streamed(text)}”' for _, text in texts)}; {asked('flow')}"
+    return f"{', '.join(f'“{streamed(text)}”' for _, text in texts)}; requests to the provider: {Mock.asked['flow']}"
 
 
 class NoDatabase(Exception):
@@ -378,7 +378,7 @@ def case_spend(p):
     status, text = p.get("/spend/logs")
     if status >= 500:
         raise NoDatabase(f"{status}, without a database")
-    return f"{status}; {'told' if 'litellm_proxy_master_key' in text else 'not told'}"
+    return f"{status}; {'lists' if 'litellm_proxy_master_key' in text else 'does not list'} the master key"
 
 
 def case_forwarded(p):

@@ -534,7 +534,10 @@ test("pictures for the documentation", { skip: !process.env.SHOTS }, async () =>
   await light.page.click("#open-experts");
   await send(light.page, "Tell me a story about a fox.");
   await answered(light.page);
-  await light.page.waitForTimeout(300);
+  await light.page.waitForFunction(() => {
+    const canvas = document.querySelector("aside canvas");
+    return canvas?.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(n => n > 0);
+  });
   await shot(light.page, "page");
   await light.context.close();
   const dark = await fresh(browser, url, { options: { colorScheme: "dark", viewport: { width: 1200, height: 750 } }, settings: saying(RICH.split("HTML:")[0].trim()) });

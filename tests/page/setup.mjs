@@ -172,12 +172,20 @@ export const answered = (page, state = "done") => eventually(
 export const stored = page => page.evaluate(() => new Promise((resolve, reject) => {
   const opening = indexedDB.open("octet");
   opening.onerror = () => reject(opening.error);
+  // Before the page has made its database: an empty one would keep the page from making its own.
+  opening.onupgradeneeded = () => opening.transaction.abort();
   opening.onsuccess = () => {
-    const all = opening.result.transaction(["chats", "messages"]).objectStore("messages").getAll();
-    all.onsuccess = () => {
+    try {
+      const reading = opening.result.transaction(["chats", "messages"]);
+      const all = reading.objectStore("messages").getAll();
+      all.onsuccess = () => resolve(all.result);
+      reading.onabort = () => reject(reading.error);
+    } catch (e) {
+      reject(e);
+    } finally {
+      // Waits for the transaction.
       opening.result.close();
-      resolve(all.result);
-    };
+    }
   };
 }));
 

@@ -81,7 +81,7 @@ pub struct Patience {
     pub connect: Duration,
     /// Without receiving a byte.
     pub stall: Duration,
-    /// Before the first retry; doubled for each further one, up to 16 times.
+    /// Before the first retry; doubled for each further one, to at most 16 times this.
     pub retry_delay: Duration,
     /// Maximum number of consecutive retries without progress.
     pub retries: u32,

@@ -12,12 +12,12 @@ use hyper::{HeaderMap, Method, Response, Uri};
 use tokio::runtime::{Builder, Runtime};
 use url::Url;
 
+use crate::client::{Body, Failure, HttpClient, Proxy, basic};
 use crate::config::{HubConfig, Patience, Proxies, Secret};
 use crate::error::{Class, Error};
 use crate::pip::PipConfig;
 use crate::progress::{Event, Progress};
 use crate::tls::{self, Tls};
-use crate::wire::{Body, Failure, Proxy, Wire, basic};
 
 const REDIRECTS_MAX: usize = 10;
 /// A longer wait that a server asks for is an answer, not a delay.
@@ -107,14 +107,15 @@ pub(crate) fn broken(url: &Url, e: &std::io::Error) -> Error {
 }
 
 /// By the proxy's address.
-type Wires = HashMap<(Option<String>, Tls), Arc<Wire>>;
+type Clients = HashMap<(Option<String>, Tls), Arc<HttpClient>>;
 
-/// Connections, kept open between requests, one pool for each proxy and kind of certificate check.
+/// Connections, kept open between requests, one pool for each proxy and kind of certificate check. Its calls block: code that runs on an
+/// async runtime's worker thread must not make them, tokio panics there.
 pub(crate) struct Http {
     patience: Patience,
     proxies: Proxies,
     pip: PipConfig,
-    wires: Mutex<Wires>,
+    clients: Mutex<Clients>,
     /// Made for the first request: most commands ask for nothing.
     runtime: Mutex<Option<Arc<Runtime>>>,
 }
@@ -125,7 +126,7 @@ impl Http {
             patience: config.patience.clone(),
             proxies: config.proxies.clone(),
             pip: config.pip.clone(),
-            wires: Mutex::default(),
+            clients: Mutex::default(),
             runtime: Mutex::default(),
         }
     }
@@ -159,6 +160,11 @@ impl Http {
             let mut next = url.join(location).map_err(|e| {
                 Error::fetch(&url, format!("redirects to an address that is none: {e}"), Class::Permanent)
             })?;
+            if !matches!(next.scheme(), "http" | "https") {
+                let to = crate::error::redacted(&next);
+                let what = format!("redirects to {to}, which is neither http nor https; refused");
+                return Err(Error::fetch(&url, what, Class::Permanent));
+            }
             if next.origin() == url.origin() {
                 inherit_credentials(&url, &mut next);
             } else {
@@ -227,14 +233,15 @@ impl Http {
             headers.push(("authorization", basic(url)));
         }
         let method = if call.head { Method::HEAD } else { Method::GET };
-        self.wire(call.trust, url)?.send(&method, &uri, &headers).map_err(|e| failed(url, e))
+        let client = self.client(call.trust, url)?;
+        client.send(&method, &uri, &headers).map_err(|e| failed(url, client.proxy_host(), e))
     }
 
-    fn wire(&self, trust: Trust, url: &Url) -> Result<Arc<Wire>, Error> {
+    fn client(&self, trust: Trust, url: &Url) -> Result<Arc<HttpClient>, Error> {
         let pip = trust == Trust::Pip;
         let general = self.proxies.pick(url);
         let address = if pip { self.pip.proxy.as_deref().or(general) } else { general };
-        let proxy = address.map(|text| Proxy::parse(text).ok_or_else(no_proxy)).transpose()?;
+        let proxy = address.map(|text| Proxy::parse(text).ok_or_else(invalid_proxy)).transpose()?;
         let encrypts = url.scheme() == "https" || proxy.as_ref().is_some_and(Proxy::is_encrypted);
         let tls = match () {
             () if !encrypts => Tls::None,
@@ -243,14 +250,14 @@ impl Http {
             () => Tls::System,
         };
         let key = (address.map(str::to_string), tls);
-        let mut wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(wire) = wires.get(&key) {
-            return Ok(Arc::clone(wire));
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&key) {
+            return Ok(Arc::clone(client));
         }
         let config = tls::config(tls, self.pip.cert.as_deref())?;
-        let wire = Arc::new(Wire::new(proxy, config, self.runtime()?, &self.patience));
-        wires.insert(key, Arc::clone(&wire));
-        Ok(wire)
+        let client = Arc::new(HttpClient::new(proxy, config, self.runtime()?, &self.patience));
+        clients.insert(key, Arc::clone(&client));
+        Ok(client)
     }
 
     fn runtime(&self) -> Result<Arc<Runtime>, Error> {
@@ -265,7 +272,7 @@ impl Http {
     }
 }
 
-fn no_proxy() -> Error {
+fn invalid_proxy() -> Error {
     let what = "is no address of a proxy; expected http://host:port".into();
     Error::Setting { setting: "proxy".into(), what }
 }
@@ -308,15 +315,23 @@ fn answered(url: Url, response: Response<Body>) -> Result<Answer, Error> {
     Err(Error::fetch(&url, what, class))
 }
 
-/// A request that got no answer.
-fn failed(url: &Url, e: Failure) -> Error {
+/// A request that got no answer. Where there is a proxy, nothing but its host was connected to.
+fn failed(url: &Url, proxy: Option<&str>, e: Failure) -> Error {
     let host = url.host_str().unwrap_or_default();
+    let dialled = proxy.map_or_else(|| host.to_string(), |proxy| format!("the proxy {proxy}"));
     let (what, class) = match e {
         Failure::UnknownHost => {
-            (format!("the host {host} is not known (no network, or no DNS?)"), Class::Unreachable)
+            let host = proxy.unwrap_or(host);
+            let of_proxy = if proxy.is_some() { " of the proxy" } else { "" };
+            let what = format!("the host {host}{of_proxy} is not known (no network, or no DNS?)");
+            (what, Class::Unreachable)
+        }
+        // The proxy may have answered, and the host behind it not.
+        Failure::NotConnected if proxy.is_some() => {
+            (format!("no connection to {host} through {dialled} in time"), Class::Unreachable)
         }
         Failure::NotConnected => (format!("no connection to {host} in time"), Class::Unreachable),
-        Failure::Unreachable(why) => (format!("no connection to {host}: {why}"), Class::Unreachable),
+        Failure::Unreachable(why) => (format!("no connection to {dialled}: {why}"), Class::Unreachable),
         Failure::Proxy(why) => (format!("the proxy refused: {why}"), Class::Unreachable),
         Failure::Tls(why) => (certificate_hint(&why), Class::Unreachable),
         Failure::Stalled => ("the server stopped answering".to_string(), Class::Transient(None)),

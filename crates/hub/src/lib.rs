@@ -27,6 +27,7 @@
 
 mod cache;
 pub mod catalog;
+mod client;
 mod config;
 mod download;
 mod error;
@@ -45,7 +46,6 @@ mod tls;
 mod values;
 mod web;
 mod wheel;
-mod wire;
 
 pub use config::{HUGGING_FACE, HubConfig, Patience, Proxies, Secret};
 pub use error::{Class, Error, size};

@@ -20,6 +20,10 @@ fn keys_are_made_listed_changed_and_revoked() {
     let made = json(&place, &["keys", "create", "bob", "--expires", "2099-01-01", "--rpm", "5"]);
     assert!(made["key"].as_str().unwrap().starts_with("sk-octet-"));
 
+    let taken = ["a key with the name 'alice' exists", "choose another name"];
+    place.octet(&["keys", "create", "alice"]).fails(1, &taken);
+    place.octet(&["keys", "edit", "bob", "--name", "alice"]).fails(1, &taken);
+
     let listed = place.octet(&["keys", "list"]).ok().stdout;
     for word in ["ID", "alice", "$10.00 per 1mo", "a,b*", "5 rpm", "until 2099-01-01 00:00 UTC", "in force"] {
         assert!(listed.contains(word), "no '{word}' in: {listed}");

@@ -51,6 +51,35 @@ fn a_proxy_that_cannot_be_one_is_an_error_of_the_settings() {
     }
 }
 
+#[test]
+fn a_proxy_that_cannot_be_reached_is_named_and_not_the_host_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (proxy, said) in [
+        (format!("http://{closed}"), "no connection to the proxy 127.0.0.1: "),
+        ("http://proxy.invalid:80".into(), "the host proxy.invalid of the proxy is not known"),
+    ] {
+        for model in ["http://models.invalid/x.gguf", "https://models.invalid/x.gguf"] {
+            let mut config = config(dir.path());
+            (config.proxies.http, config.proxies.https) = (Some(proxy.clone()), Some(proxy.clone()));
+            let model = Reference::parse(model).unwrap();
+            let e = Hub::new(config).pull(&model, &Silent).unwrap_err().to_string();
+            assert!(e.contains(said), "{proxy}: {e}");
+        }
+    }
+}
+
+#[test]
+fn a_redirect_that_leaves_http_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server =
+        Server::start(|_| Reply::status(302).header("location", "ftp://models.invalid/x.gguf?key=1"));
+    let model = Reference::parse(&format!("{}/x.gguf", server.url)).unwrap();
+    let e = Hub::new(config(dir.path())).pull(&model, &Silent).unwrap_err().to_string();
+    let said = "redirects to ftp://models.invalid/x.gguf, which is neither http nor https; refused";
+    assert!(e.contains(said), "{e}");
+}
+
 /// Answers `per_connection` requests on each connection, then closes it without a word. Counts the connections.
 fn serve(per_connection: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

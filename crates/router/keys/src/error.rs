@@ -102,6 +102,9 @@ pub enum Error {
         /// Its id.
         id: String,
     },
+    /// A key in force is called so.
+    #[error("a key with the name '{0}' exists; choose another name, or revoke that key first")]
+    NameTaken(String),
     /// Several keys are called so.
     #[error("several keys are called '{name}': {ids}; name one by its id")]
     Ambiguous {

@@ -6,6 +6,9 @@ use crate::entry::Entry;
 use crate::limits::Limits;
 use crate::table::KeyRow;
 
+/// Whose the server's own key is said to be, as in LiteLLM. No user has this id.
+pub const OWN_USER: &str = "default_user_id";
+
 /// As the account is called.
 const NAME: &str = "master-key";
 

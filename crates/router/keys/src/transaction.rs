@@ -3,11 +3,15 @@
 
 use std::collections::HashMap;
 
+use crate::own::OWN_USER;
 use crate::profile::{Member, OwnerKind, check_id};
 use crate::secret;
 use crate::store::{Draft, Store, check_name};
 use crate::table::{KeyRow, check_many};
 use crate::{Error, KeyId, Limits, Profile, Secret};
+
+/// The name of keys that were given none.
+pub const UNNAMED: &str = "unnamed";
 
 /// All keys, users and teams as the file has them, while nobody else changes it: what is looked up here is still so when the changes are
 /// written.
@@ -44,9 +48,10 @@ impl Transaction<'_> {
     /// Makes a key. The secret is in the answer and nowhere else.
     ///
     /// # Errors
-    /// When the limits cannot be meant, there is no such team, or there are too many keys.
+    /// When another key has the name, the limits cannot be meant, there is no such team, or there are too many keys.
     pub fn create(&mut self, name: &str, limits: Limits, profile: Profile) -> Result<(Secret, KeyId), Error> {
         check_name(name)?;
+        self.check_free(name)?;
         limits.check()?;
         profile.check()?;
         self.check_team(&profile)?;
@@ -61,7 +66,7 @@ impl Transaction<'_> {
     /// Makes a user or a team.
     ///
     /// # Errors
-    /// When it exists, the limits cannot be meant, or there are too many.
+    /// When it exists, the id is that of the server's own user, the limits cannot be meant, or there are too many.
     pub fn create_owner(
         &mut self,
         kind: OwnerKind,
@@ -72,6 +77,10 @@ impl Transaction<'_> {
         check_id(&format!("{}'s", kind.name()), id)?;
         limits.check()?;
         profile.check()?;
+        if kind == OwnerKind::User && id == OWN_USER {
+            let why = format!("the user '{id}' is the one of the server's own key; choose another id");
+            return Err(Error::Invalid(why));
+        }
         if self.has_owner(kind, id) {
             return Err(Error::Exists { kind: kind.name(), id: id.into() });
         }
@@ -119,7 +128,7 @@ impl Transaction<'_> {
     /// Changes a key, a user or a team.
     ///
     /// # Errors
-    /// Those of `edit`; when there is no such row or team, or the limits cannot be meant.
+    /// Those of `edit`; when there is no such row or team, another key has the new name, or the limits cannot be meant.
     pub fn edit<E: From<Error>>(
         &mut self,
         id: KeyId,
@@ -129,13 +138,14 @@ impl Transaction<'_> {
         let mut draft =
             Draft { name: row.name.clone(), limits: row.limits.clone(), profile: row.profile.clone() };
         edit(&mut draft)?;
+        let joins = draft.profile.team != row.profile.team;
         if draft.name != row.name {
             if let Some(kind) = row.kind {
                 return Err(Error::Invalid(format!("the id of a {} stays as it is", kind.name())).into());
             }
             check_name(&draft.name)?;
+            self.check_free(&draft.name)?;
         }
-        let joins = draft.profile.team != row.profile.team;
         draft.limits.check()?;
         draft.profile.check()?;
         if joins {
@@ -173,12 +183,6 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Whether another key in force than `own` has this name.
-    pub fn is_taken(&self, name: &str, own: Option<KeyId>) -> bool {
-        let has_it = |row: &KeyRow| row.kind.is_none() && row.revoked.is_none() && row.name == name;
-        self.rows.iter().any(|row| has_it(row) && Some(KeyId::of(&row.hash)) != own)
-    }
-
     /// All users, or all teams: their ids, and what is said of them.
     pub fn owners(&self, kind: OwnerKind) -> impl Iterator<Item = (&str, &Profile)> {
         self.rows
@@ -190,6 +194,15 @@ impl Transaction<'_> {
     /// Whether there is such a user or team.
     pub fn has_owner(&self, kind: OwnerKind, id: &str) -> bool {
         self.places.contains_key(&KeyId::of(&kind.hash(id)))
+    }
+
+    /// Refuses a new name that a key in force has. Keys without a name share [`UNNAMED`].
+    fn check_free(&self, name: &str) -> Result<(), Error> {
+        let has_it = |row: &KeyRow| row.kind.is_none() && row.revoked.is_none() && row.name == name;
+        if name != UNNAMED && self.rows.iter().any(has_it) {
+            return Err(Error::NameTaken(name.into()));
+        }
+        Ok(())
     }
 
     /// Refuses a key of a team that is not there.

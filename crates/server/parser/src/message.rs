@@ -24,7 +24,7 @@ pub enum Delta<'a> {
 pub struct ToolCall {
     /// The call's index in the answer.
     pub index: usize,
-    /// The tool's name.
+    /// The tool's name, one of the request's tools.
     pub name: String,
     /// A JSON object as text; truncated if the answer ended within it.
     pub arguments: String,

@@ -52,7 +52,7 @@ pub struct Level {
     pub samples: Vec<Sample>,
     /// Failure reasons with their counts.
     pub failures: Vec<(String, usize)>,
-    /// Total time.
+    /// Time during which its requests ran.
     pub duration: Duration,
 }
 

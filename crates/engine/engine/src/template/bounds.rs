@@ -23,7 +23,7 @@ pub(super) const ITEMS_MAX: usize = 1 << 20;
 /// dropping lists nested as deep as a rendering can make them.
 const STACK_BYTES: usize = 512 << 20;
 
-/// Runs `work` on a thread with a large stack. A panic becomes an error.
+/// Runs `work` on a thread whose stack no template can use up. A panic becomes an error.
 pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);

@@ -89,6 +89,9 @@ fn keys_of_file(fields: &Fields) -> Vec<Secret> {
 /// Where spending is kept if a budget needs a place and the file names none.
 const DATABASE: &str = "octet-keys.db";
 
+/// The largest sum that the file of keys counts, in US dollars.
+const BUDGET_MAX: f64 = 1e9;
+
 /// `keys`, and LiteLLM's budgets for all requests.
 pub(crate) fn keys(
     fields: &Fields,
@@ -98,11 +101,11 @@ pub(crate) fn keys(
 ) -> KeysSettings {
     let mut out = KeysSettings::default();
     if let Some(l) = litellm {
-        out.max_budget = l.number("max_budget", 0.0, f64::MAX);
+        out.max_budget = l.number("max_budget", 0.0, BUDGET_MAX);
         out.budget_duration = l.limit("budget_duration");
         if let Some(p) = l.section("default_key_generate_params", &KEY_PARAMS) {
             out.defaults = KeyDefaults {
-                max_budget: p.number("max_budget", 0.0, f64::MAX),
+                max_budget: p.number("max_budget", 0.0, BUDGET_MAX),
                 budget_duration: p.limit("budget_duration"),
                 duration: p.limit("duration"),
                 models: p.texts("models").unwrap_or_default(),
@@ -115,7 +118,7 @@ pub(crate) fn keys(
         }
         if let Some(p) = l.section("upperbound_key_generate_params", &KEY_BOUNDS) {
             out.bounds = KeyBounds {
-                max_budget: p.number("max_budget", 0.0, f64::MAX),
+                max_budget: p.number("max_budget", 0.0, BUDGET_MAX),
                 budget_duration: p.limit("budget_duration"),
                 duration: p.limit("duration"),
                 max_parallel_requests: p.count("max_parallel_requests", 0),

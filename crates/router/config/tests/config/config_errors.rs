@@ -158,6 +158,14 @@ fn types_are_checked() {
     refused("router_settings: {num_retries: 99999999999}\n", &["is not a whole number from 0 on"]);
     refused("router_settings: {timeout: 0}\n", &["router_settings.timeout is 0"]);
     refused("router_settings: {cooldown_time: -3}\n", &["expected a time"]);
+    for section in [
+        "{max_budget: 1e10}",
+        "{default_key_generate_params: {max_budget: 2e19}}",
+        "{upperbound_key_generate_params: {max_budget: 2e19}}",
+    ] {
+        let text = format!("litellm_settings: {section}\ngeneral_settings: {{master_key: sk-1}}\n");
+        refused(&text, &["it has to be from 0 to 1000000000"]);
+    }
     refused("router_settings: {disable_cooldowns: perhaps}\n", &["expected true or false"]);
     refused("router_settings: [1]\n", &["router_settings is a mapping of keys to values, not a list"]);
     refused("router_settings: {routing_strategy: least_busy}\n", &["did you mean 'least-busy'?"]);

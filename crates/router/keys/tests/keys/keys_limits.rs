@@ -118,10 +118,10 @@ fn a_key_may_name_a_group_that_a_model_is_in() {
 #[test]
 fn threads_can_not_overrun_a_budget_by_more_than_one_request_each() {
     let (_dir, store) = store(&Clock::system());
-    for known in [true, false] {
+    for (name, known) in [("known", true), ("unknown", false)] {
         let limit: Usd = "1".parse().unwrap();
         let budget = Some(Budget { limit, period: Period::Ever });
-        let (key, info) = store.create("k", Limits { budget, ..Limits::default() }).unwrap();
+        let (key, info) = store.create(name, Limits { budget, ..Limits::default() }).unwrap();
         let (threads, tokens) = (8, 7);
         let spent = AtomicU64::new(0);
         std::thread::scope(|scope| {

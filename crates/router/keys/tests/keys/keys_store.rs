@@ -104,10 +104,23 @@ fn keys_are_found_by_id_or_by_name() {
     let (_, first) = store.create("alice", Limits::default()).unwrap();
     assert_eq!(store.find("alice").unwrap().id, first.id);
     assert_eq!(store.find(&first.id.to_string()).unwrap().name, "alice");
-    let (_, second) = store.create("alice", Limits::default()).unwrap();
-    let several = store.find("alice").unwrap_err().to_string();
-    assert!(several.contains(&first.id.to_string()) && several.contains(&second.id.to_string()), "{several}");
+    let (_, other) = store.create("bob", Limits::default()).unwrap();
+    let rename = |name: &str| {
+        store.edit_for::<octet_keys::Error>(other.id, |draft| {
+            draft.name = name.into();
+            Ok(())
+        })
+    };
+    for taken in [store.create("alice", Limits::default()).map(drop), rename("alice")] {
+        assert!(taken.unwrap_err().to_string().contains("a key with the name 'alice' exists"));
+    }
+    rename("bob").unwrap();
+    // Keys that were given no name have one in common.
+    let unnamed = [(); 2].map(|()| store.create(octet_keys::UNNAMED, Limits::default()).unwrap().1.id);
+    let several = store.find(octet_keys::UNNAMED).unwrap_err().to_string();
+    assert!(unnamed.iter().all(|id| several.contains(&id.to_string())), "{several}");
     store.revoke(first.id).unwrap();
+    let (_, second) = store.create("alice", Limits::default()).unwrap();
     assert_eq!(store.find("alice").unwrap().id, second.id, "the one in force");
     assert!(store.find("carol").unwrap_err().to_string().contains("carol"));
     assert!(store.revoke("0123456789abcdef".parse().unwrap()).is_err());

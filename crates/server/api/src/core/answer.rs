@@ -54,7 +54,7 @@ pub enum Block {
         /// The provider's signature.
         signature: Option<String>,
     },
-    /// Encrypted reasoning.
+    /// Encrypted reasoning, which only its provider can read.
     Redacted(String),
     /// Text.
     Text(String),

@@ -63,7 +63,7 @@ pub struct Run {
     events: UnboundedReceiver<(usize, engine::Event)>,
     /// The first prompt's queue slot, until it is submitted.
     place: Option<QueueSlot>,
-    /// Prompts that did not fit into the queue yet, and the number of those submitted.
+    /// Prompts not submitted yet, and how many are with the engine now.
     later: VecDeque<(usize, Request)>,
     with_engine: usize,
     /// The answers, ordered by prompt.

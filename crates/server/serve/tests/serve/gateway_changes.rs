@@ -43,6 +43,21 @@ async fn a_list_of_members_is_taken_whole_or_not_at_all() {
     assert_eq!((role("u0"), role("u1")), (Some(json!("admin")), Some(json!("user"))));
     assert_eq!(get(&f, "sk-master", "/user/list").await.1["total"], 301);
 
+    // Who is there keeps the address, and the answer says so; the same address is nothing to tell.
+    for (email, is_told) in [("other@example.org", true), ("u0@example.org", false)] {
+        let body = json!({"team_id": "t", "member": {"user_id": "u0", "user_email": email, "role": "admin"}});
+        let answer =
+            f.request("/team/member_add", &body).bearer_auth("sk-master").send().await.expect("an answer");
+        let warning = answer.headers().get("x-octet-warning").map(|w| w.to_str().expect("text").to_string());
+        assert_eq!(answer.status(), 200);
+        assert_eq!(
+            warning.is_some_and(|w| w.contains("'user_email' has no effect: the user 'u0' exists")),
+            is_told
+        );
+        let user = get(&f, "sk-master", "/user/info?user_id=u0").await.1;
+        assert_eq!(user["user_info"]["user_email"], "u0@example.org", "{user}");
+    }
+
     // Of a list with one that is not there, nobody is deleted; who is named twice counts once.
     assert_eq!(master("/user/delete", json!({"user_ids": ["u1", "none"]})).await.0, 404);
     assert_eq!(master("/user/delete", json!({"user_ids": ["u1", "u2", "u1"]})).await, (200, json!(2)));
@@ -184,6 +199,13 @@ async fn a_new_key_gets_what_the_configuration_says_and_no_more() {
         (&json!(10.0), &json!(1), &json!(1000))
     );
     assert_eq!(master("/user/new", json!({"duration": "100d"})).await.0, 400);
+    // The key that comes with a user is a new key too, and this user's.
+    let (status, made) = master("/user/new", json!({"user_id": "eve"})).await;
+    assert_eq!(status, 200, "{made}");
+    let listed = get(&f, "sk-master", "/key/list?user_id=eve&return_full_object=true").await.1;
+    let told =
+        ["models", "max_budget", "budget_duration", "rpm_limit"].map(|name| listed["keys"][0][name].clone());
+    assert_eq!(told, [json!(["m"]), json!(5.0), json!("1d"), json!(60)], "{listed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,6 +221,8 @@ async fn what_the_servers_own_key_spends_is_told() {
     let day = get(&f, "sk-master", "/spend/logs").await.1[0].clone();
     assert_eq!((&day["requests"], &day["api_keys"][own]), (&json!(3), &json!(0.14)), "{day}");
     assert_eq!(day["users"], json!({"ann": 0.07, "default_user_id": 0.14}));
+    let (status, said) = post(&f, "sk-master", "/user/new", &json!({"user_id": "default_user_id"})).await;
+    assert!(status == 400 && said.to_string().contains("the one of the server's own key"), "{said}");
     for asked in ["api_key=sk-master", "api_key=litellm_proxy_master_key", "user_id=default_user_id"] {
         let days = get(&f, "sk-master", &format!("/spend/logs?{asked}")).await.1;
         assert_eq!((&days[0]["requests"], &days[0]["spend"]), (&json!(2), &json!(0.14)), "{asked}: {days}");

@@ -34,7 +34,7 @@ async fn fixture(up: &Upstream) -> (Fixture, Store, tempfile::TempDir) {
 
 /// Makes a key, and waits until the server knows it.
 async fn key(f: &Fixture, store: &Store, limits: Limits) -> String {
-    let (secret, _) = store.create("a test", limits).unwrap();
+    let (secret, _) = store.create(octet_keys::UNNAMED, limits).unwrap();
     let secret = secret.reveal().to_string();
     let began = Instant::now();
     while began.elapsed() < PATIENCE {

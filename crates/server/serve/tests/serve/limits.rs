@@ -140,30 +140,35 @@ async fn chats_do_not_wait_for_those_who_count() {
     let f = Fixture::with(Options { prompts_at_once: 1, ..Options::new(vec![model("tiny")]) }).await;
     f.ok(CHAT, &chat("Hello")).await;
     let long = json!({"content": "some words, and more. ".repeat(3_000)});
-    let began = Instant::now();
-    f.ok("/tokenize", &long).await;
-    let one = began.elapsed();
-    let done = Arc::new(AtomicUsize::new(0));
-    let counts = (0..COUNTS).map(|_| {
-        let (request, done) = (f.request("/tokenize", &long), Arc::clone(&done));
-        tokio::spawn(async move {
-            assert_eq!(request.send().await.expect("the server answers").status(), 200);
-            done.fetch_add(1, Ordering::Relaxed)
-        })
-    });
-    let counts: Vec<_> = counts.collect();
-    f.until("the first are counted", || done.load(Ordering::Relaxed) > 0).await;
-    let before = done.load(Ordering::Relaxed);
-    // one word, and more than goes beside them
-    f.ok(CHAT, &with(&chat("Hello"), json!({"max_tokens": 1}))).await;
-    let (status, body) = f.post(CHAT, &chat(&"x".repeat(70_000))).await;
-    assert_eq!((status, &body["error"]["code"]), (400, &json!("context_length_exceeded")), "{body}");
-    let after = done.load(Ordering::Relaxed);
-    println!("a count takes {one:?}; {} of {COUNTS} came first", after - before);
-    assert!(after < COUNTS / 2, "{before} and {after}");
-    for count in counts {
-        count.await.expect("all are counted");
+    // A machine that has other work may leave a chat alone for longer than all counts take, though not each time. In a queue with them
+    // it would always come last.
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let done = Arc::new(AtomicUsize::new(0));
+        let counts = (0..COUNTS).map(|_| {
+            let (request, done) = (f.request("/tokenize", &long), Arc::clone(&done));
+            tokio::spawn(async move {
+                assert_eq!(request.send().await.expect("the server answers").status(), 200);
+                done.fetch_add(1, Ordering::Relaxed)
+            })
+        });
+        let counts: Vec<_> = counts.collect();
+        f.until("the first are counted", || done.load(Ordering::Relaxed) > 0).await;
+        let before = done.load(Ordering::Relaxed);
+        // one word, and more than goes beside them
+        f.ok(CHAT, &with(&chat("Hello"), json!({"max_tokens": 1}))).await;
+        let (status, body) = f.post(CHAT, &chat(&"x".repeat(70_000))).await;
+        assert_eq!((status, &body["error"]["code"]), (400, &json!("context_length_exceeded")), "{body}");
+        let after = done.load(Ordering::Relaxed);
+        for count in counts {
+            count.await.expect("all are counted");
+        }
+        seen.push((before, after));
+        if after < COUNTS / 2 {
+            return;
+        }
     }
+    panic!("chats wait: before and after them so many of {COUNTS} were counted: {seen:?}");
 }
 
 /// A grammar, schema or the like whose texts all come to an end that is none, where that shows before anything is generated.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::Response;
-use octet_api::{ApiError, ErrorKind};
+use octet_api::{ApiError, ErrorKind, shortened};
 use octet_keys::{Error, KeyId, KeyInfo, Store};
 use serde_json::{Map, Value};
 
@@ -47,6 +47,9 @@ fn store(app: &App, who: &Caller) -> Result<Arc<Store>, ApiError> {
 /// What the file says of a change.
 pub fn failed(e: &Error) -> ApiError {
     let kind = match e {
+        Error::NameTaken(name) => {
+            return wrong("key_alias", format!("a key with the alias '{}' exists", shortened(name)));
+        }
         Error::NoSuchKey(_) | Error::NoSuchOwner { .. } => ErrorKind::NotFound,
         Error::Invalid(_) | Error::Ambiguous { .. } | Error::Exists { .. } => ErrorKind::InvalidRequest,
         _ => ErrorKind::Overloaded,

@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use octet_api::{ApiError, shortened};
-use octet_keys::{Draft, Error, KeyId, Limits, Member, OwnerKind, Profile, Secret, Store, Transaction};
+use octet_api::ApiError;
+use octet_keys::{
+    Draft, Error, KeyId, Limits, Member, OwnerKind, Profile, Secret, Store, Transaction, UNNAMED,
+};
 use serde_json::{Map, Value};
 
 use super::asking::{failed, wrong};
-use super::shapes::UNNAMED;
 use super::wish::{Of, Wish};
 
 /// An error of a change, whoever found it.
@@ -34,7 +35,6 @@ impl Changes<'_, '_> {
     /// Makes a key; its name is no other key's.
     pub fn create(&mut self, wish: Wish) -> Result<(Secret, KeyId), ApiError> {
         let name = wish.name.unwrap_or_else(|| UNNAMED.into());
-        self.check_alias(&name, None)?;
         self.0.create(&name, wish.limits, wish.profile).map_err(|e| failed(&e))
     }
 
@@ -44,15 +44,7 @@ impl Changes<'_, '_> {
         id: KeyId,
         change: impl FnOnce(&mut Draft) -> Result<(), ApiError>,
     ) -> Result<(), ApiError> {
-        let (mut before, mut after) = (String::new(), String::new());
-        let edit = |draft: &mut Draft| {
-            before.clone_from(&draft.name);
-            change(draft).map_err(Refused)?;
-            after.clone_from(&draft.name);
-            Ok(())
-        };
-        self.0.edit(id, edit).map_err(|Refused(e)| e)?;
-        if before == after { Ok(()) } else { self.check_alias(&after, Some(id)) }
+        self.0.edit(id, |draft| change(draft).map_err(Refused)).map_err(|Refused(e)| e)
     }
 
     /// Makes a user or a team. A user's address is no other user's.
@@ -98,13 +90,6 @@ impl Changes<'_, '_> {
             Some((profile.about.get(EMAIL)?.as_str()?.to_string(), id.to_string()))
         });
         emails.collect()
-    }
-
-    fn check_alias(&self, name: &str, own: Option<KeyId>) -> Result<(), ApiError> {
-        if name != UNNAMED && self.0.is_taken(name, own) {
-            return Err(wrong("key_alias", format!("a key with the alias '{}' exists", shortened(name))));
-        }
-        Ok(())
     }
 
     /// Refuses a user's address that another one has.

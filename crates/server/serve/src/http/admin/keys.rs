@@ -7,13 +7,13 @@ use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use octet_api::ApiError;
-use octet_keys::{KeyId, KeyInfo, OwnerKind, Secret, Store};
+use octet_keys::{KeyId, KeyInfo, OwnerKind, Secret, Store, UNNAMED};
 use serde_json::{Map, Value, json};
 
 use super::asking::{Asked, Page, asked, failed, find, needed, posted, texts, wrong};
 use super::changes::{change, set_blocked, transact};
 use super::rules::KeyRules;
-use super::shapes::{self, UNNAMED, owner};
+use super::shapes::{self, owner};
 use super::wish::{Of, Wish, boolean};
 use crate::app::App;
 

@@ -1,11 +1,8 @@
 //! Keys, users and teams as LiteLLM tells of them. Used by all endpoints here.
 
 use octet_api::rfc3339;
-use octet_keys::{KeyInfo, OwnerKind, Period, Store};
+use octet_keys::{KeyInfo, OwnerKind, Period, Store, UNNAMED};
 use serde_json::{Map, Value, json};
-
-/// The name of keys that were given none.
-pub const UNNAMED: &str = "unnamed";
 
 /// A key.
 pub fn key(k: &KeyInfo) -> Map<String, Value> {

@@ -8,7 +8,9 @@ use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use axum::routing::get;
 use octet_api::{ApiError, shortened};
-use octet_keys::{Filter, KeyId, KeyInfo, OwnerKind, Store, TagRow, UsageRow, Usd, calendar, own_key};
+use octet_keys::{
+    Filter, KeyId, KeyInfo, OWN_USER, OwnerKind, Store, TagRow, UsageRow, Usd, calendar, own_key,
+};
 use serde_json::{Map, Value, json};
 
 use super::asking::{Asked, asked, failed, find, wrong};
@@ -26,9 +28,8 @@ pub fn routes() -> Router<Arc<App>> {
 /// All keys, also those that were deleted, and the server's own.
 type Keys = HashMap<KeyId, KeyInfo>;
 
-/// What LiteLLM calls the server's own key, and its user.
+/// What LiteLLM calls the server's own key.
 const OWN_KEY: &str = "litellm_proxy_master_key";
-const OWN_USER: &str = "default_user_id";
 
 /// A key as it is told: the secret of none.
 fn token(id: KeyId) -> String {

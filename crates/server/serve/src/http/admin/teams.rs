@@ -118,7 +118,7 @@ async fn member_add(State(app): State<Arc<App>>, request: Request) -> Response {
             ));
         }
         nothing_else(&fields, "members")?;
-        let users = transact(store, |all| {
+        let (users, notes) = transact(store, |all| {
             all.need_team(&team)?;
             enter(all, &team, members)
         })?;
@@ -130,21 +130,23 @@ async fn member_add(State(app): State<Arc<App>>, request: Request) -> Response {
         let updated = users.iter().map(user).collect::<Result<Value, ApiError>>()?;
         let mut out = shapes::team(&find(store, &team)?);
         shapes::add(&mut out, json!({"updated_users": updated, "updated_team_memberships": []}));
-        Ok((out.into(), Vec::new()))
+        Ok((out.into(), notes))
     })
     .await
 }
 
-/// Makes these users members of a team, and says who they are. Who is known by an address is that user; who is not known is made.
+/// Makes these users members of a team, and says who they are, and what has no effect. Who is known by an address is that user; who is not
+/// known is made. Who is known by an id keeps the address, as in LiteLLM.
 fn enter(
     all: &mut Changes<'_, '_>,
     team: &str,
     wanted: Vec<Map<String, Value>>,
-) -> Result<Vec<String>, ApiError> {
+) -> Result<(Vec<String>, Vec<String>), ApiError> {
+    let mut notes = Vec::new();
     let mut by_email = all.users_by_email();
     let mut members = Vec::with_capacity(wanted.len());
     for mut fields in wanted {
-        let email = fields.get(EMAIL).and_then(Value::as_str).map(String::from);
+        let email = fields.get(EMAIL).and_then(Value::as_str).filter(|e| !e.is_empty()).map(String::from);
         if fields.get("user_id").is_none_or(is_nothing)
             && let Some(email) = &email
         {
@@ -152,17 +154,22 @@ fn enter(
             fields.insert("user_id".into(), id.as_str().into());
         }
         let member = member(&fields)?;
-        if all.ensure_user(&member.user, email.as_deref())?
-            && let Some(email) = email
-            && by_email.insert(email, member.user.clone()).is_some_and(|user| user != member.user)
-        {
-            return Err(wrong(EMAIL, "another user has this 'user_email'"));
+        let is_new = all.ensure_user(&member.user, email.as_deref())?;
+        if let Some(email) = email {
+            if !is_new && by_email.get(&email) != Some(&member.user) {
+                let user = octet_api::shortened(&member.user);
+                notes.push(format!(
+                    "'user_email' has no effect: the user '{user}' exists; change it with /user/update"
+                ));
+            } else if by_email.insert(email, member.user.clone()).is_some_and(|user| user != member.user) {
+                return Err(wrong(EMAIL, "another user has this 'user_email'"));
+            }
         }
         members.push(member);
     }
     let users = last_of_each(members.iter().cloned()).into_iter().map(|member| member.user).collect();
     all.join(team, members)?;
-    Ok(users)
+    Ok((users, notes))
 }
 
 /// `POST /team/member_delete`: of a `user_id`, or of a `user_email`. The user stays, with the keys.

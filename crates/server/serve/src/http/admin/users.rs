@@ -45,6 +45,9 @@ async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
         for name in ["key_alias", "duration"] {
             own.insert(name.into(), fields.shift_remove(name).unwrap_or_default());
         }
+        rules.fill(&mut own);
+        // It is this user's, whatever the configuration says of other keys.
+        own.retain(|name, _| !["user_id", "team_id"].contains(&name.as_str()));
         rules.hold(&mut own, true)?;
         let wish = Wish::read(Of::User, fields, None)?;
         let mut key = Wish::read(Of::Key, own, None)?;

@@ -87,8 +87,10 @@ pub(crate) fn basic(url: &Url) -> String {
 }
 
 /// Connections of one kind: through one proxy or none, and with one check of certificates.
-pub(crate) struct Wire {
+pub(crate) struct HttpClient {
     client: Client<Connector, Empty<Bytes>>,
+    /// The proxy's host; all connections are made to it.
+    proxy_host: Option<String>,
     /// What an unencrypted request says to the proxy. To encrypt, the connector asks it for a tunnel.
     proxy_authorization: Option<HeaderValue>,
     runtime: Arc<Runtime>,
@@ -98,7 +100,7 @@ pub(crate) struct Wire {
     stall: Duration,
 }
 
-impl Wire {
+impl HttpClient {
     /// `tls` is for what is encrypted, `https` proxies included.
     pub fn new(
         proxy: Option<Proxy>,
@@ -108,12 +110,18 @@ impl Wire {
     ) -> Self {
         let (connect, stall) = (patience.connect, patience.stall);
         let proxy_authorization = proxy.as_ref().and_then(|p| p.authorization.clone());
+        let proxy_host = proxy.as_ref().and_then(|p| p.uri.host().map(String::from));
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(true);
         let connector = Connector { direct: (http, Arc::clone(&tls)).into(), tls, proxy, limit: connect };
         let client = Client::builder(TokioExecutor::new()).http1_max_headers(HEADERS_MAX).build(connector);
-        Self { client, proxy_authorization, runtime, connect, stall }
+        Self { client, proxy_host, proxy_authorization, runtime, connect, stall }
+    }
+
+    /// The host of the proxy, if there is one.
+    pub fn proxy_host(&self) -> Option<&str> {
+        self.proxy_host.as_deref()
     }
 
     /// One request and the head of its answer. `uri` is absolute.
@@ -287,9 +295,14 @@ fn failure(e: &(dyn StdError + 'static)) -> Failure {
     }
     match causes(e).last().and_then(|e| e.downcast_ref::<io::Error>()).map(io::Error::kind) {
         Some(ErrorKind::TimedOut) => Failure::NotConnected,
-        Some(ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::UnexpectedEof) => {
-            Failure::Broken(why)
-        }
-        _ => Failure::Unreachable(why),
+        None
+        | Some(
+            ErrorKind::ConnectionRefused
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::AddrNotAvailable,
+        ) => Failure::Unreachable(why),
+        // The next try may get through.
+        Some(_) => Failure::Broken(why),
     }
 }
