@@ -85,7 +85,7 @@ async fn keys_say_who_may_ask_what() {
     assert_eq!(metrics(&secret).await.unwrap().status(), 403);
     assert_eq!(metrics("sk-master").await.unwrap().status(), 200);
     // taken back, it is refused as soon as the store's file was looked at again
-    let id = store.find("a test").unwrap().id;
+    let id = store.find(octet_keys::UNNAMED).unwrap().id;
     store.revoke(id).unwrap();
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
