@@ -377,11 +377,13 @@ impl Engine {
         if self.batch.is_empty() {
             return Step::Worked;
         }
+        // Before the masks are computed elsewhere: a choice whose constraint is away looks as if it had none.
+        let needs_few = self.needs_few();
         self.masks.send(&mut self.running);
         let routes = self.running.iter().any(|r| self.jobs[r.job].routes);
         self.model.expert_counts().trace(routes);
         let start = Instant::now();
-        let computed = if self.needs_few() {
+        let computed = if needs_few {
             self.model.step_picking(&self.batch)
         } else {
             self.model.step(&self.batch).map(|_| false)
