@@ -3,11 +3,31 @@
 use std::sync::mpsc::channel;
 
 use crate::common::drive::{Listener, collect, greedy, options, prompt};
-use octet_engine::engine::{self, Engine, Request, Step};
+use octet_engine::engine::{self, Constraint, Engine, Request, Step};
 use octet_engine::models::Device;
 use octet_engine::sampler::SamplerParams;
 use octet_synth::{Mix, tiny};
 use octet_vulkan::{Vulkan, VulkanOptions};
+
+/// Allows four ids, which are hardly among the largest logits.
+struct Few;
+
+impl Constraint for Few {
+    fn mask(&mut self, allowed: &mut [u32]) -> Result<(), String> {
+        allowed.fill(0);
+        allowed[3] = 0b1111;
+        Ok(())
+    }
+    fn accept(&mut self, id: u32) -> Result<(), String> {
+        if (96..100).contains(&id) { Ok(()) } else { Err(format!("{id} is not allowed")) }
+    }
+    fn is_finished(&self) -> bool {
+        false
+    }
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(Self)
+    }
+}
 
 /// The tokens of these requests' answers, and how many steps left their logits on the device.
 fn answers(index: usize, architecture: &str, requests: Vec<Request>) -> (Vec<Vec<u32>>, u64) {
@@ -55,4 +75,13 @@ fn answers_are_the_same_whether_all_logits_are_read_or_not() {
         mixed[0].sampling.logprobs = Some(0);
         assert_eq!(answers(index, architecture, mixed).0, all, "{architecture}, mixed");
     }
+}
+
+#[test]
+fn a_constraint_sees_all_logits() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let held = Request { constraint: Some(Box::new(Few)), ..greedy(prompt(9, 9), 12) };
+    let (tokens, picked) = answers(index, "llama", vec![held, greedy(prompt(20, 20), 12)]);
+    assert!(tokens[0].len() == 12 && tokens[0].iter().all(|id| (96..100).contains(id)), "{:?}", tokens[0]);
+    assert_eq!(picked, 0, "each of these steps chose a token under the constraint");
 }
