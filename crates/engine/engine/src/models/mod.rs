@@ -98,7 +98,7 @@ pub trait Model: Send {
     fn step_picking(&mut self, batch: &Batch) -> Result<bool, Error> {
         self.step(batch).map(|_| false)
     }
-    /// The [`PICKS`](octet_compute::picks::PICKS) largest logits of a row of the last step, which picked, in the order of their ids.
+    /// The [`PICKS`] largest logits of a row of the last step, which picked, in the order of their ids.
     fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) {}
     /// The logits that the last step returned; none if it picked.
     fn last_logits(&self) -> &[f32];
