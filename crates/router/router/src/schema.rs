@@ -117,6 +117,16 @@ impl<'a> Checker<'a, '_> {
         if holds { Ok(()) } else { self.broken(what) }
     }
 
+    fn at_least(&self, limit: &Value, n: usize, of: &str) -> Checked {
+        let limit = count(limit)?;
+        self.must(n >= limit, || format!("fewer than {limit} {of}"))
+    }
+
+    fn at_most(&self, limit: &Value, n: usize, of: &str) -> Checked {
+        let limit = count(limit)?;
+        self.must(n <= limit, || format!("more than {limit} {of}"))
+    }
+
     /// Whether `value` fits, where it need not.
     fn fits(&mut self, schema: &'a Value, value: &Value) -> Result<bool, Stop> {
         let before = (self.is_tried, self.depth);
@@ -281,14 +291,8 @@ impl<'a> Checker<'a, '_> {
                 Ok(())
             }
             "propertyNames" => self.names(v, fields),
-            "minProperties" => {
-                let least = count(v)?;
-                self.must(fields.len() >= least, || format!("fewer than {least} properties"))
-            }
-            "maxProperties" => {
-                let most = count(v)?;
-                self.must(fields.len() <= most, || format!("more than {most} properties"))
-            }
+            "minProperties" => self.at_least(v, fields.len(), "properties"),
+            "maxProperties" => self.at_most(v, fields.len(), "properties"),
             _ => Ok(()),
         }
     }
@@ -360,14 +364,8 @@ impl<'a> Checker<'a, '_> {
                 Some(Value::Array(tuple)) => self.items(tuple.len(), v, items),
                 _ => Ok(()),
             },
-            "minItems" => {
-                let least = count(v)?;
-                self.must(items.len() >= least, || format!("fewer than {least} items"))
-            }
-            "maxItems" => {
-                let most = count(v)?;
-                self.must(items.len() <= most, || format!("more than {most} items"))
-            }
+            "minItems" => self.at_least(v, items.len(), "items"),
+            "maxItems" => self.at_most(v, items.len(), "items"),
             "uniqueItems" if v == &Value::Bool(true) => self.unique(items),
             "contains" => self.contains(keys, v, items),
             _ => Ok(()),

@@ -15,12 +15,7 @@ use crate::dialect::Body;
 /// # Errors
 /// Prompts without messages.
 pub fn body(request: &GenerateRequest) -> Result<Body, ApiError> {
-    let Some(chat) = request.chat() else {
-        return Err(ApiError::invalid(
-            "prompt",
-            "the provider takes chats only, and this request has a plain prompt",
-        ));
-    };
+    let chat = request.chat_only()?;
     let mut b = Body { json: Map::new(), dropped: Vec::new() };
     conversation(&mut b, chat);
     tools(&mut b, chat);

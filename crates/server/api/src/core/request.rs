@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{Message, MoreSampling};
-use crate::Warning;
+use crate::{ApiError, Warning};
 
 /// What to generate, and how. `None` means that the client did not set a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,6 +98,16 @@ impl GenerateRequest {
             Input::Chat(chat) => Some(chat),
             Input::Completion(_) => None,
         }
+    }
+
+    /// The conversation, for a provider that takes nothing else.
+    ///
+    /// # Errors
+    /// Plain completions.
+    pub fn chat_only(&self) -> Result<&Chat, ApiError> {
+        self.chat().ok_or_else(|| {
+            ApiError::invalid("prompt", "the provider takes chats only, and this request has a plain prompt")
+        })
     }
 
     /// Whether the tool of this name is a custom tool, which takes text.

@@ -27,12 +27,7 @@ const NOT_OURS: &str = "skip_thought_signature_validator";
 /// # Errors
 /// Prompts without messages, and calls whose arguments are not a JSON object.
 pub fn body(request: &GenerateRequest, provider: Provider) -> Result<Body, ApiError> {
-    let Some(chat) = request.chat() else {
-        return Err(ApiError::invalid(
-            "prompt",
-            "the provider takes chats only, and this request has a plain prompt",
-        ));
-    };
+    let chat = request.chat_only()?;
     let mut b = Body { json: Map::new(), dropped: Vec::new() };
     contents(&mut b, chat, provider)?;
     tools(&mut b, chat);

@@ -16,12 +16,7 @@ use crate::dialect::Body;
 /// # Errors
 /// Prompts without messages, calls whose arguments are not a JSON object, and images by URL: Ollama fetches none.
 pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
-    let Some(chat) = request.chat() else {
-        return Err(ApiError::invalid(
-            "prompt",
-            "the provider takes chats only, and this request has a plain prompt",
-        ));
-    };
+    let chat = request.chat_only()?;
     let mut b = Body::new(model);
     // Results name the tool; other dialects' clients only give the call's id.
     let mut called: HashMap<&str, &str> = HashMap::new();

@@ -31,12 +31,7 @@ pub struct Provider {
 /// # Errors
 /// Prompts without messages, and calls whose arguments are not a JSON object.
 pub fn body(request: &GenerateRequest, model: &str, provider: Provider) -> Result<Body, ApiError> {
-    let Some(chat) = request.chat() else {
-        return Err(ApiError::invalid(
-            "prompt",
-            "the provider takes chats only, and this request has a plain prompt",
-        ));
-    };
+    let chat = request.chat_only()?;
     let own = request.origin == Family::Anthropic;
     let mut b = Body::new(model);
     let max_tokens = request.max_tokens.unwrap_or(provider.max_tokens);

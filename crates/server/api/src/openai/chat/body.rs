@@ -36,12 +36,7 @@ fn effort_of(budget_tokens: u32) -> Effort {
 /// # Errors
 /// Prompts without messages: they are for another endpoint.
 pub fn body(request: &GenerateRequest, model: &str, flavor: Flavor) -> Result<Body, ApiError> {
-    let Some(chat) = request.chat() else {
-        return Err(ApiError::invalid(
-            "prompt",
-            "the provider takes chats only, and this request has a plain prompt",
-        ));
-    };
+    let chat = request.chat_only()?;
     let extended = flavor == Flavor::Extended;
     let mut b = Body::new(model);
     let breakpoints = request.origin == Family::OpenAi;

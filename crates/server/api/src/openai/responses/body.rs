@@ -26,12 +26,7 @@ const OUTPUT_TOKENS_MIN: u32 = 16;
 /// # Errors
 /// Prompts without messages: they are for another endpoint.
 pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
-    let Some(chat) = request.chat() else {
-        return Err(ApiError::invalid(
-            "prompt",
-            "the provider takes chats only, and this request has a plain prompt",
-        ));
-    };
+    let chat = request.chat_only()?;
     let mut b = Body::new(model);
     let input: Vec<Value> = chat.messages.iter().flat_map(items).collect();
     b.set("input", Some(input));
