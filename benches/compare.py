@@ -14,6 +14,7 @@ fast as real ones; only routing is more uniform than a trained model's, the wors
 Measurements are kept in docs/performance.json, by machine (--machine NAME); models in --models.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -42,11 +43,14 @@ MODELS = {
     "40L": ([SHAPE, "--quant", "q4_k_m"], [([RTR], ["pp512", "tg64"])]),
     "8L-avx2": layers8("q4_k_m"),
     **{f"8L-{quant}": layers8(quant) for quant in ["q4_0", "q5_k", "q6_k", "q8_0", "iq4_xs", "mxfp4", "bf16"]},
+    "8L-busy": (layers8("q4_k_m")[0], [([RTR], ["tg128"])]),
     "smollm2": (None, [([LLAMA, RTR], ["pp512", "tg128"])]),
 }
 # Flags of `octet bench` for a model's rows, and whose file they are measured with.
 FLAGS = {"8L-avx2": ["--isa", "avx2"]}
-FILES = {"8L-avx2": "8L"}
+FILES = {"8L-avx2": "8L", "8L-busy": "8L"}
+# Milliseconds that another program computes and then sleeps, again and again, while a model is measured.
+BESIDE = {"8L-busy": (5, 20)}
 
 
 def parse():
@@ -111,6 +115,25 @@ def peer(args, engine, path, tests):
     return {"version": result["version"], "rates": result["rates"], "memory": memory, "load_seconds": result["load_seconds"]}
 
 
+@contextlib.contextmanager
+def beside(busy, asleep):
+    """Runs a program that computes for so many milliseconds and then sleeps, again and again."""
+    loop = f"""
+import time
+while True:
+    end = time.perf_counter() + {busy} / 1000
+    while time.perf_counter() < end:
+        pass
+    time.sleep({asleep} / 1000)
+"""
+    process = subprocess.Popen([sys.executable, "-c", loop])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def warm(path):
     """Reads the file, so that whoever loads it next finds it in the system's cache as far as it fits there."""
     for _ in range(2):  # what was read once makes way first
@@ -136,7 +159,8 @@ def measure(args, name, data):
         for engines, tests in MODELS[name][1]:
             for engine in ["octet", *(e for e in engines if e in args.engines)]:
                 warm(path)
-                result = octet(args, path, tests, FLAGS.get(name, [])) if engine == "octet" else peer(args, engine, path, tests)
+                with beside(*BESIDE[name]) if name in BESIDE else contextlib.nullcontext():
+                    result = octet(args, path, tests, FLAGS.get(name, [])) if engine == "octet" else peer(args, engine, path, tests)
                 mine = round_.setdefault(engine, {"rates": {}, "memory": 0})
                 mine["rates"].update({k: v[0] for k, v in result["rates"].items()})
                 if engine != "octet":

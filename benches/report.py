@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 ENGINES = ["llama.cpp", "ik_llama.cpp", "ik_llama.cpp-rtr", "octet"]
 # The type that most bytes of a model's file have.
 TYPES = {"8L": "Q4_K", "40L": "Q4_K", "8L-avx2": "Q4_K", "8L-q4_0": "Q4_0", "8L-q5_k": "Q5_K", "8L-q6_k": "Q6_K", "8L-q8_0": "Q8_0", "8L-iq4_xs": "IQ4_XS",
-         "8L-mxfp4": "MXFP4", "8L-bf16": "BF16"}
+         "8L-mxfp4": "MXFP4", "8L-bf16": "BF16", "8L-busy": "Q4_K"}
 COLOURS = {"llama.cpp": "#b8c4ce", "ik_llama.cpp": "#8fa3b5", "ik_llama.cpp-rtr": "#5f7d99", "octet": "#e4572e"}
 TITLES = {
     "8L": "8 layers of Qwen3.6-35B-A3B, Q4_K_M",
@@ -23,6 +23,7 @@ TITLES = {
     "8L-q5_k": "8 layers, Q5_K",
     "8L-mxfp4": "8 layers, MXFP4",
     "8L-bf16": "8 layers, BF16",
+    "8L-busy": "8 layers, Q4_K_M, beside a program that is busy for 5 ms of every 25 ms",
     "smollm2": "SmolLM2-135M-Instruct, Q4_1 (dense)",
 }
 
