@@ -99,7 +99,7 @@ impl Engine {
         if at < length {
             if in_prompt && length == prompt {
                 let done = at.min(prompt);
-                self.tell(i, Event::PromptProgress { done, total: prompt });
+                self.send(i, Event::PromptProgress { done, total: prompt });
             }
             return Ok(());
         }
@@ -214,7 +214,7 @@ impl Engine {
     fn prompt_done(&mut self, i: usize) {
         let r = &self.running[i];
         let total = r.choice.prompt;
-        self.tell(i, Event::PromptProgress { done: total, total });
+        self.send(i, Event::PromptProgress { done: total, total });
         let r = &mut self.running[i];
         let job = &mut self.jobs[r.job];
         // A prompt that is only looked at is not likely to be continued.
@@ -291,7 +291,7 @@ impl Engine {
         {
             self.keep(i);
         }
-        self.tell(i, event);
+        self.send(i, event);
         if let Some(finish) = finish {
             self.done(i, finish);
         }
@@ -332,10 +332,10 @@ impl Engine {
                 accepted: choice.guesses.accepted,
             },
         };
-        self.tell(i, event);
+        self.send(i, event);
     }
 
-    fn tell(&mut self, i: usize, event: Event) {
+    fn send(&mut self, i: usize, event: Event) {
         let job = &mut self.jobs[self.running[i].job];
         if !job.closed {
             job.closed = job.sink.send(event).is_break();

@@ -43,7 +43,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let layers = (0..c.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
         let mtp = mtp.filter(|_| c.mtp_layers == 1).map(|vocab| self.mtp(c.layers, vocab)).transpose()?;
         let norm = self.vector("output_norm.weight", &[c.hidden])?;
-        self.refuse_the_rest()?;
+        self.refuse_unused()?;
         Ok(Decoder {
             hidden: c.hidden,
             vocab: c.vocab,
@@ -59,7 +59,7 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// Fails where the file has a tensor of the text model that was not loaded. Left alone are the block of
     /// multi-token prediction, towers for images and sound, and what the configuration has read.
-    fn refuse_the_rest(&self) -> Result<(), Error> {
+    fn refuse_unused(&self) -> Result<(), Error> {
         let c = self.config;
         let aside = |name: &str| {
             let block = name.strip_prefix("blk.").and_then(|s| s.split_once('.'));

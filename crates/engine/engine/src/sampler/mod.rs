@@ -31,7 +31,7 @@ use octet_compute::picks::{PICKS, Pick};
 use chain::{Chain, Context};
 use dry::Repetitions;
 use rng::Rng;
-use rows::{Bits, Candidate, Rows, Weigh, bit_blocks, pass, top_capacity};
+use rows::{Bits, Candidate, Rows, SoftmaxWeight, bit_blocks, pass, top_capacity};
 use window::Window;
 
 /// A chosen token.
@@ -226,10 +226,10 @@ impl Sampler {
         Ok(Sampled { id, logprob: None })
     }
 
-    fn weigh(&self, max: f32) -> Weigh {
+    fn weigh(&self, max: f32) -> SoftmaxWeight {
         // At most f32's largest number: infinity times the best token's 0 would be NaN.
         let temperature_inv = (1.0 / self.params.temperature).min(f32::MAX);
-        Weigh { max, temperature_inv, floor: self.params.min_p }
+        SoftmaxWeight { max, temperature_inv, floor: self.params.min_p }
     }
 
     fn choose(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<u32, SamplerError> {
@@ -292,7 +292,7 @@ impl Sampler {
     fn fill_logprobs(&mut self, logits: &[f32], id: u32, n: usize) -> Result<f32, SamplerError> {
         let rows = Rows { logits, sampleable: &self.sampleable, allowed: None };
         let (_, max) = rows.best()?;
-        let weigh = Weigh { max, temperature_inv: 1.0, floor: 0.0 };
+        let weigh = SoftmaxWeight { max, temperature_inv: 1.0, floor: 0.0 };
         let log_sum = f64::from(max) + rows.sum(weigh, &mut self.sums).ln();
         let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
         rows.top(n, &mut self.top);
@@ -312,12 +312,12 @@ fn is_plain(params: &SamplerParams, stages: &[Stage]) -> bool {
 fn truncate<'a>(
     params: &SamplerParams,
     rows: Rows<'_>,
-    weigh: Weigh,
+    weigh: SoftmaxWeight,
     top: &'a mut Vec<Candidate>,
     sums: &mut [f64],
 ) -> &'a [Candidate] {
     // For its share, top_p counts tokens that min_p drops later.
-    let unfloored = Weigh { floor: 0.0, ..weigh };
+    let unfloored = SoftmaxWeight { floor: 0.0, ..weigh };
     let weight = |c: &Candidate| f64::from(unfloored.of(c.logit()));
     let (floor, top_p) = (f64::from(weigh.floor), f64::from(params.top_p));
     if params.top_k > 0 {
@@ -334,8 +334,8 @@ fn truncate<'a>(
 }
 
 /// What `top_p` and `min_p` leave of what `top_k` left, best first.
-fn nucleus_of_top<'a>(params: &SamplerParams, weigh: Weigh, top: &'a [Candidate]) -> &'a [Candidate] {
-    let unfloored = Weigh { floor: 0.0, ..weigh };
+fn nucleus_of_top<'a>(params: &SamplerParams, weigh: SoftmaxWeight, top: &'a [Candidate]) -> &'a [Candidate] {
+    let unfloored = SoftmaxWeight { floor: 0.0, ..weigh };
     let weights = || top.iter().map(|c| f64::from(unfloored.of(c.logit())));
     let share = weights().sum::<f64>() * f64::from(params.top_p);
     let len = nucleus(weights(), share, f64::from(weigh.floor)).unwrap_or(top.len());
@@ -343,7 +343,7 @@ fn nucleus_of_top<'a>(params: &SamplerParams, weigh: Weigh, top: &'a [Candidate]
 }
 
 /// One of these tokens, each with the share that its weight has of all; `random` is in 0..1.
-fn draw(kept: &[Candidate], weigh: Weigh, random: f64) -> Option<u32> {
+fn draw(kept: &[Candidate], weigh: SoftmaxWeight, random: f64) -> Option<u32> {
     let weights = || kept.iter().map(|c| weigh.of(c.logit()));
     let total: f64 = weights().map(f64::from).sum();
     pass(weights(), random * total).map(|i| kept[i].id())

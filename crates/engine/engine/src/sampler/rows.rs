@@ -42,13 +42,13 @@ pub(super) struct Rows<'a> {
 
 /// `exp((logit - max) / temperature)`, or 0 where that is below `floor`. The largest logit has weight 1.
 #[derive(Clone, Copy)]
-pub(super) struct Weigh {
+pub(super) struct SoftmaxWeight {
     pub max: f32,
     pub temperature_inv: f32,
     pub floor: f32,
 }
 
-impl Weigh {
+impl SoftmaxWeight {
     #[inline(always)]
     pub fn of(&self, logit: f32) -> f32 {
         let w = exp((logit - self.max) * self.temperature_inv);
@@ -108,7 +108,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Sum of all weights; those of each block go to `sums`, which must be as long as `sampleable`.
-    pub fn sum(&self, weigh: Weigh, sums: &mut [f64]) -> f64 {
+    pub fn sum(&self, weigh: SoftmaxWeight, sums: &mut [f64]) -> f64 {
         let mut scratch = [0.0; BLOCK];
         let mut total = 0.0;
         for (b, sum) in sums.iter_mut().enumerate() {
@@ -119,7 +119,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The row at which the running sum of weights passes `target`, given the `sums` of [`Rows::sum`].
-    pub fn at_sum(&self, weigh: Weigh, sums: &[f64], mut target: f64) -> Option<u32> {
+    pub fn at_sum(&self, weigh: SoftmaxWeight, sums: &[f64], mut target: f64) -> Option<u32> {
         // The last block counts whatever rounding left over.
         let last = sums.iter().rposition(|s| *s > 0.0)?;
         let mut b = 0;
@@ -290,7 +290,7 @@ fn block_max(logits: &[f32; BLOCK]) -> f32 {
 }
 
 #[inline(always)]
-fn block_sum(logits: &[f32; BLOCK], weigh: Weigh) -> f64 {
+fn block_sum(logits: &[f32; BLOCK], weigh: SoftmaxWeight) -> f64 {
     let mut sums = [0f32; LANES];
     for chunk in logits.as_chunks::<LANES>().0 {
         for i in 0..LANES {
@@ -377,7 +377,7 @@ mod tests {
                 return Ok(());
             };
             prop_assert_eq!(rows.best(), Ok((id, max)));
-            let weigh = Weigh { max, temperature_inv: 1.0 / t, floor: 0.0 };
+            let weigh = SoftmaxWeight { max, temperature_inv: 1.0 / t, floor: 0.0 };
             let total = rows.sum(weigh, &mut sums);
             let exact: f64 = left.iter().map(|(_, x)| (f64::from(x - max) / f64::from(t)).exp()).sum();
             prop_assert!((total / exact - 1.0).abs() < 1e-5, "{total} {exact}");
