@@ -1,5 +1,5 @@
-//! One answer as it grows: its sampler, its text, and what decides that it ends. Made by `Rules::prepare`, fed by
-//! the engine after each step.
+//! One growing answer: its sampler, its text, and its end conditions. Created by `Rules::prepare`; updated by the engine after each
+//! step.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::detokenizer::Detokenizer;
 use crate::sampler::{Sampler, StopStrings};
 use crate::tokenizer::Tokenizer;
 
-/// A constraint, and the mask that it gave for the next token.
+/// A constraint, and its mask for the next token.
 pub struct Masked {
     pub constraint: Box<dyn Constraint>,
     /// Bit set `[vocab / 32]`.
     pub allowed: Vec<u32>,
-    /// `allowed` is for the token that comes next.
+    /// `allowed` is valid for the next token.
     pub fresh: bool,
 }
 
@@ -29,31 +29,31 @@ pub struct Masked {
 pub enum Logits<'a> {
     /// A row of logits.
     All(&'a [f32]),
-    /// Its largest ones: enough where [`Choice::needs_few`].
+    /// Its largest ones: enough if [`Choice::needs_few`].
     Largest(&'a [Pick]),
 }
 
-/// One of the answers to a request. Knows nothing of the caches: it can be taken off the model and put back.
+/// One of a request's answers. Independent of the caches, so that it can be preempted.
 pub struct Choice {
-    /// Which of the request's answers.
+    /// Its index in the request.
     pub index: u32,
     /// Prompt and answer.
     pub tokens: Vec<u32>,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt: usize,
-    /// Most tokens of the answer.
+    /// Maximum number of answer tokens.
     pub limit: usize,
-    /// Positions at which snapshots are to be taken, descending; those ahead of the sequence.
+    /// Positions of snapshots still ahead, descending.
     pub checkpoints: Vec<usize>,
-    /// Snapshots that tokens of the answer may still trigger.
+    /// Remaining snapshots that tokens of the answer may trigger.
     pub triggers_left: u32,
     pub snapshot_before: Vec<u32>,
     pub snapshot_after: Vec<u32>,
     pub masked: Option<Box<Masked>>,
-    /// When the first token came.
+    /// Time of the first token.
     pub first_token: Option<Instant>,
     pub sampler: Sampler,
-    /// What may come next.
+    /// Guesses for the next tokens.
     pub guesses: Guesses,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
@@ -61,16 +61,16 @@ pub struct Choice {
     stop_token_ids: Vec<u32>,
     ignore_eos: bool,
     min_tokens: usize,
-    /// All ids but those that end an answer; empty where `min_tokens` is 0.
+    /// All ids except those that end an answer; empty if `min_tokens` is 0.
     endless: Vec<u32>,
     thinking: Option<ThinkingBudget>,
-    /// Tokens that come next, whatever the model says.
+    /// Tokens that must come next.
     forced: VecDeque<u32>,
-    /// The next token and its log-probability, where they are chosen already.
+    /// The next token and its log-probability, if chosen already.
     chosen: Option<Result<(u32, Option<f32>), Error>>,
 }
 
-/// Snapshots that tokens of one answer may trigger.
+/// Maximum number of snapshots triggered by tokens of one answer.
 const TRIGGERS_MAX: u32 = 2;
 
 impl Choice {
@@ -81,10 +81,10 @@ impl Choice {
         if limit == 0 {
             sampling.logprobs = request.prompt_logprobs;
         } else if let Some(n) = request.prompt_logprobs {
-            // one sampler serves prompt and answer
+            // One sampler serves prompt and answer.
             sampling.logprobs = Some(sampling.logprobs.map_or(n, |m| m.max(n)));
         }
-        // No text is longer, and the sampler takes the memory for it.
+        // The maximum length, for which the sampler allocates.
         sampling.dry.last_n = sampling.dry.last_n.min(rules.context);
         let mut sampler = Sampler::new(sampling, rules.vocab, &rules.sampleable, seed)?;
         request.prompt.iter().for_each(|&id| sampler.accept(id));
@@ -134,7 +134,7 @@ impl Choice {
         })
     }
 
-    /// Tokens of the answer so far.
+    /// Number of answer tokens so far.
     pub fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
     }
@@ -144,8 +144,8 @@ impl Choice {
         self.stop.matched()
     }
 
-    /// Chooses the next token from `logits`, and makes it part of the answer. Returns its event, and why the answer
-    /// ends with it, if it does.
+    /// Chooses the next token from `logits` and appends it to the answer. Returns its event, and the finish reason if the answer ends
+    /// with it.
     pub fn next(&mut self, logits: Logits<'_>) -> Result<(Event, Option<Finish>), Error> {
         self.first_token.get_or_insert_with(Instant::now);
         let (id, logprob) = self.chosen.take().unwrap_or_else(|| self.choose(logits))?;
@@ -179,12 +179,13 @@ impl Choice {
         Ok((Event::Token { choice: self.index, id, text, logprob, routes: None }, finish))
     }
 
-    /// Chooses the next token, which [`Choice::next`] then takes for the same row of logits. Touches nothing that other answers share.
+    /// Chooses the next token, which [`Choice::next`] then uses for the same row of logits. Touches no state shared with other
+    /// answers.
     pub fn choose_ahead(&mut self, logits: &[f32]) {
         self.chosen = Some(self.choose(Logits::All(logits)));
     }
 
-    /// True where nothing but a row of logits is missing for that.
+    /// True if only a row of logits is missing for that.
     pub fn can_choose_ahead(&self) -> bool {
         self.forced.is_empty() && !self.wants_mask() && self.limit > 0
     }
@@ -224,7 +225,7 @@ impl Choice {
         Ok((sampled.id, sampled.logprob))
     }
 
-    /// True where the next token is chosen by the model, and a constraint has its say.
+    /// True if the model chooses the next token under a constraint.
     pub fn wants_mask(&self) -> bool {
         self.forced.is_empty() && self.masked.as_ref().is_some_and(|m| !m.fresh)
     }
@@ -236,7 +237,7 @@ impl Choice {
         self.stop_token_ids.contains(&id).then_some(Finish::StopToken)
     }
 
-    /// Appends to `text` what is certain with the new token; `Some` when a stop string ends the answer.
+    /// Appends the text that is certain with the new token; `Some` if a stop string ends the answer.
     fn take_text(&mut self, id: u32, text: &mut String) -> Option<Finish> {
         let early = self.generated() <= self.min_tokens && self.min_tokens > 0;
         let piece = self.detokenizer.push(id);
@@ -249,7 +250,7 @@ impl Choice {
         found.stopped.then_some(Finish::StopString)
     }
 
-    /// Appends what was held back; the answer is over.
+    /// Appends the held-back text at the end of the answer.
     fn flush_text(&mut self, text: &mut String) -> Option<Finish> {
         let found = self.stop.push(self.detokenizer.flush());
         text.push_str(found.emit);
@@ -260,7 +261,7 @@ impl Choice {
         None
     }
 
-    /// Ends thoughts that have used up their budget.
+    /// Ends reasoning whose budget is used up.
     fn watch_thoughts(&mut self, id: u32) {
         let Some(t) = &self.thinking else { return };
         if id == t.close {
@@ -270,7 +271,7 @@ impl Choice {
         }
     }
 
-    /// Adds tokens that have to come next, or are likely to: at most `most`.
+    /// Adds up to `most` tokens that must or probably will come next.
     pub fn forced_tokens(&mut self, most: usize, forced: &mut Vec<u32>) {
         forced.extend(self.forced.iter().take(most));
         if forced.is_empty()
@@ -280,7 +281,7 @@ impl Choice {
         }
     }
 
-    /// Before the first token: a model that may not think at all starts with the end of its thoughts.
+    /// Before the first token: with a thinking budget of 0, forces the end of reasoning.
     pub fn begin(&mut self) {
         if let Some(t) = &self.thinking
             && t.max_tokens == 0

@@ -1,4 +1,4 @@
-//! After a step: logits become tokens, tokens events, and what was computed is kept where it will be wanted again.
+//! After a step: chooses tokens from logits, sends events, and caches what was computed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -11,13 +11,13 @@ use super::{Engine, Pooling, Running, Waiting};
 use crate::Error;
 use crate::cache::TOKENS_MIN;
 
-/// Answers whose tokens are chosen at once.
+/// Maximum number of answers whose tokens are chosen together.
 const TOGETHER_MAX: usize = 32;
 
 impl Engine {
-    /// Takes note of what the step computed.
+    /// Processes the results of a step.
     pub(super) fn finish_step(&mut self) {
-        // First of all of them, whatever becomes of their requests: the states have moved on.
+        // First for all sequences, whatever happens to their requests: their states have advanced.
         for r in &mut self.running {
             if r.planned > 0 {
                 r.lease.computed += r.planned - r.guessed;
@@ -26,7 +26,7 @@ impl Engine {
             }
         }
         self.choose_together();
-        // Answers that branch off here are appended, and were not in the step.
+        // Answers that branch off here are appended; they were not in the step.
         for i in 0..self.running.len() {
             if self.running[i].planned > 0
                 && !self.jobs[self.running[i].job].closed
@@ -35,7 +35,7 @@ impl Engine {
                 self.fail(self.running[i].job, e);
             }
         }
-        // Those that are finished too: what a drafter keeps of them may be found again.
+        // Finished ones, too: a drafter's data about them may be reused.
         self.speculate();
         let mut i = 0;
         while i < self.running.len() {
@@ -54,8 +54,8 @@ impl Engine {
         });
     }
 
-    /// Chooses the next tokens of several answers at once, on all threads. Each is what it would be in its turn: an answer's sampler is
-    /// its own. Where there is one answer, or something else has to be done first, it is chosen when its turn comes.
+    /// Chooses the next tokens of several answers in parallel. Each is the same as if chosen in turn: every answer has its own
+    /// sampler. A single answer, or one that needs other work first, is chosen in turn.
     fn choose_together(&mut self) {
         let Self { running, jobs, model, rules, .. } = self;
         let cells = [const { Mutex::new(None) }; TOGETHER_MAX];
@@ -63,7 +63,7 @@ impl Engine {
         let mut ready = running.iter_mut().filter(|r| {
             let job = &jobs[r.job];
             let complete = r.planned > 0 && r.lease.computed == r.choice.tokens.len();
-            // the prompt's scores need the sampler first
+            // The prompt's scores need the sampler first.
             complete && !job.closed && job.prompt_logprobs.is_none() && r.choice.can_choose_ahead()
         });
         loop {
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Sequence `i` has computed its share of the step.
+    /// Advances sequence `i` by its part of the step.
     fn advance(&mut self, i: usize) -> Result<(), Error> {
         let Running { lease, choice, planned, guessed, .. } = &self.running[i];
         let (at, from) = (lease.computed, lease.computed + guessed - planned);
@@ -114,8 +114,8 @@ impl Engine {
         self.judge_guesses(i)
     }
 
-    /// Goes through the guesses of sequence `i`, whose token before them has just been chosen: as long as a guess is the token that was
-    /// chosen, the row of logits after it is as good as that of the next step.
+    /// Verifies the guesses of sequence `i`, whose token before them has just been chosen: as long as a guess equals the chosen token,
+    /// the row of logits after it is valid.
     fn judge_guesses(&mut self, i: usize) -> Result<(), Error> {
         let guessed = self.running[i].guessed;
         if guessed > 0 {
@@ -135,7 +135,7 @@ impl Engine {
         for place in 0..guessed {
             let r = &mut self.running[i];
             let row = r.last_row() + 1 + place;
-            // the answer is over, or nobody listens any more
+            // The answer is finished, or its sink is closed.
             if r.done || self.jobs[r.job].closed {
                 return Ok(());
             }
@@ -154,7 +154,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Collects what is wanted of each token of the prompt.
+    /// Collects the requested results for each prompt token.
     fn read_prompt(&mut self, i: usize, from: usize) -> Result<(), Error> {
         let r = &mut self.running[i];
         let job = &mut self.jobs[r.job];
@@ -188,7 +188,7 @@ impl Engine {
     fn is_checkpoint(&self, i: usize) -> bool {
         let Running { lease, choice, .. } = &self.running[i];
         if !self.cache.is_recurrent() {
-            // Filing pages costs next to nothing, and others may be waiting for them.
+            // Caching pages is cheap, and others may be waiting for them.
             return lease.computed < choice.prompt;
         }
         let after = |id: &u32| lease.computed > choice.prompt && choice.snapshot_after.contains(id);
@@ -201,7 +201,7 @@ impl Engine {
         choice.triggers_left > 0 && lease.computed >= lease.kept + TOKENS_MIN
     }
 
-    /// Keeps what sequence `i` has computed.
+    /// Caches what sequence `i` has computed.
     fn keep(&mut self, i: usize) {
         let r = &mut self.running[i];
         if r.lease.computed > r.choice.prompt {
@@ -210,14 +210,14 @@ impl Engine {
         self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
     }
 
-    /// The prompt of sequence `i` is computed.
+    /// The prompt of sequence `i` is complete.
     fn prompt_done(&mut self, i: usize) {
         let r = &self.running[i];
         let total = r.choice.prompt;
         self.send(i, Event::PromptProgress { done: total, total });
         let r = &mut self.running[i];
         let job = &mut self.jobs[r.job];
-        // A prompt that is only looked at is not likely to be continued.
+        // A scored or embedded prompt is unlikely to be continued.
         let looked_at = job.prompt_logprobs.is_some() || job.pooling.is_some();
         if let Some(scores) = job.prompt_logprobs.take() {
             job.closed |= job.sink.send(Event::PromptLogprobs(scores)).is_break();
@@ -228,7 +228,7 @@ impl Engine {
             }
             job.closed |= job.sink.send(Event::Embedding(state)).is_break();
         }
-        // One that may come again has a state just before its end.
+        // A repeated prompt resumes from a state just before its end.
         let near = usize::from(self.cache.is_recurrent());
         if !looked_at && total > r.lease.kept + near {
             self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
@@ -236,12 +236,12 @@ impl Engine {
         self.branch_off(i);
     }
 
-    /// Starts the other answers to the prompt that sequence `i` has just finished.
+    /// Starts the other answers to the prompt of sequence `i`.
     fn branch_off(&mut self, i: usize) {
         let id = self.running[i].job;
         let parent = &self.running[i];
         let row = parent.last_row();
-        // What follows the last whole page is the follower's own.
+        // The tokens after the last whole page are copied for each answer.
         let past = parent.past.max(parent.lease.computed / PAGE_TOKENS * PAGE_TOKENS);
         let (first, fresh) = (parent.first + past - parent.past, parent.lease.computed - past);
         for mut choice in std::mem::take(&mut self.jobs[id].followers) {
@@ -298,11 +298,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Sequence `i` is finished.
+    /// Finishes sequence `i`.
     fn done(&mut self, i: usize, finish: Finish) {
         let r = &mut self.running[i];
         r.done = true;
-        // Of a few tokens more it is not worth it; pages alone cost nothing.
+        // A snapshot for a few more tokens is not worth it; pages alone cost nothing.
         if r.lease.computed >= r.lease.kept + TOKENS_MIN || !self.cache.is_recurrent() {
             self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
         }

@@ -1,10 +1,10 @@
-//! The engine: a model, its caches, and the requests that it works on, one step at a time. Synchronous: `octet run` drives
-//! it from its own thread, and `scheduler` from one that it shares with everybody.
+//! The engine: a model, its caches, and the running requests, one step at a time. Synchronous: `octet run` drives it from its own
+//! thread, and `scheduler` from one shared by all clients.
 //!
-//! Continuous batching: every step feeds each answer its last token, and spends the rest of a budget on prompts. Requests
-//! join and leave between steps. `admit` says who runs, `plan` who gets how much of a step, `finish` what becomes of the
-//! logits. Tokens do not depend on any of that: each is computed by the same operations in the same order, whatever else
-//! is in the batch, however its prompt was cut, and whatever came from the cache.
+//! Continuous batching: each step computes one token for each answer, and spends the rest of a budget on prompts. Requests join and
+//! leave between steps. `admit` decides which requests run, `plan` divides a step among them, `finish` processes the logits. Tokens do
+//! not depend on any of that: each is computed by the same operations in the same order, whatever else is in the batch, however its
+//! prompt was split, and whatever was cached.
 
 mod admit;
 mod choice;
@@ -43,34 +43,34 @@ pub use request::{Constraint, Pooling, Prepared, Request, Rules, SubmitError, Th
 pub use single::Answer;
 pub use stats::Stats;
 
-/// Pages that are copied out for the disk after a step.
+/// Maximum number of pages stored on disk after a step.
 const PAGES_SAVED: usize = 8;
 
-/// Name of a request within an engine; no other request ever has it.
+/// A request's id within an engine; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId {
     job: JobId,
-    /// Counted from the engine's first request on.
+    /// Counts requests from the engine's start.
     serial: u64,
 }
 
-/// Place of a request in [`Engine::jobs`]: another's when the request is over.
+/// Index of a request in [`Engine::jobs`]; reused after its end.
 type JobId = usize;
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Something was computed; there may be more to do.
+    /// Something was computed; there may be more work.
     Worked,
-    /// There is nothing to do until a request comes.
+    /// There is no work until a request arrives.
     Idle,
 }
 
-/// A request, as long as one of its answers is not finished.
+/// A request with unfinished answers.
 struct Job {
     serial: u64,
     sink: Box<dyn EventSink>,
-    /// The listener is gone, or has got its last event.
+    /// The sink is closed, or has received its last event.
     closed: bool,
     failed: bool,
     salt: String,
@@ -78,9 +78,9 @@ struct Job {
     explain_miss: bool,
     routes: bool,
     checkpoints: Vec<usize>,
-    /// Answers besides the first; they branch off when the prompt is done.
+    /// Answers besides the first; they branch off when the prompt is complete.
     followers: Vec<Choice>,
-    /// Answers that are not finished.
+    /// Number of unfinished answers.
     left: usize,
     submitted: Instant,
     admitted: Option<Instant>,
@@ -90,27 +90,27 @@ struct Job {
     pooling: Option<(Pooling, Vec<f32>)>,
 }
 
-/// A sequence in the queue: new, or put back.
+/// A queued sequence: new or preempted.
 struct Waiting {
     job: JobId,
     choice: Box<Choice>,
 }
 
-/// A sequence on the model.
+/// A running sequence.
 struct Running {
     job: JobId,
     choice: Box<Choice>,
     lease: Lease,
-    /// Where it goes on once all has come from disk.
+    /// Where it resumes when all data has arrived from disk.
     found: Option<Box<Found>>,
-    /// Tokens of it in the step.
+    /// Number of its tokens in the step.
     planned: usize,
     /// Its first row of logits, and how many it has.
     row: usize,
     rows: usize,
-    /// Guesses of it in the step: the last of `planned`.
+    /// Number of its guesses in the step: the last of `planned`.
     guessed: usize,
-    /// Row of the step's token at position `past`, its first one there; and how many tokens of it no drafter has looked at yet.
+    /// The step's row of its token at position `past`; and the number of its tokens that no drafter has read yet.
     first: usize,
     past: usize,
     fresh: usize,
@@ -135,51 +135,51 @@ impl Running {
         }
     }
 
-    /// The row of logits of its last token that is certain.
+    /// The row of logits of its last certain token.
     fn last_row(&self) -> usize {
         self.row + self.rows.max(1 + self.guessed) - 1 - self.guessed
     }
 }
 
-/// A loaded model at work.
+/// A loaded model with its caches and requests.
 pub struct Engine {
     model: Box<dyn Model>,
-    /// In the order in which they were admitted. Dropped before `cache`, whose threads may be waiting to tell them of
-    /// something that they have read.
+    /// In the order of admission. Dropped before `cache`, whose threads may be waiting to send data to them.
     running: Vec<Running>,
     cache: Cache,
     rules: Arc<Rules>,
     jobs: Slab<Job>,
-    /// Requests that were submitted so far.
+    /// Number of requests submitted so far.
     submitted: u64,
     waiting: VecDeque<Waiting>,
-    /// When nobody more could be admitted.
+    /// The state in which nothing more could be admitted.
     looked: Option<admit::AdmissionState>,
     batch: Batch,
     plan: plan::Plan,
     speculation: speculation::Speculation,
     /// A span's tokens with its guesses.
     guessed: Vec<u32>,
-    /// Most tokens of prompts in a step that has answers too; see [`Options::step_time_max`].
+    /// Maximum number of prompt tokens in a step with answers; see [`Options::step_time_max`].
     mixed_tokens: usize,
     step_time_max: Duration,
     masks: MaskWorker,
     stats: Stats,
-    /// The largest logits of a row, and whether the last step found those instead of reading all.
+    /// Scratch: the largest logits of a row.
     picks: Vec<Pick>,
+    /// Whether the last step found the largest logits of each row on the device, and did not read all of them back.
     is_picked: bool,
-    /// Why the device is lost, as soon as it is.
+    /// Why the device is lost, if it is.
     lost: Arc<OnceLock<String>>,
 }
 
 impl Engine {
-    /// Loads a model onto its device; `progress` gets the bytes loaded so far and in all.
+    /// Loads a model onto its device; `progress` gets the bytes loaded so far and in total.
     pub fn open(
         file: &octet_weights::Model,
         options: &Options,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
-        // First what can fail at once.
+        // Checks that can fail at once come first.
         let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
         let limits = options.limits(models::context_length(file)?, 0)?;
         let contents = options.disk.as_ref().map(|disk| Contents::new(file, &disk.dir));
@@ -192,8 +192,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine around a model that is loaded already, within [`Options::limits`]. `file` gives the tokenizer, the
-    /// context and the sampling defaults.
+    /// An engine for a loaded model, within [`Options::limits`]. `file` has the tokenizer, the context and the sampling defaults.
     pub fn with_model(
         file: &octet_weights::Model,
         options: &Options,
@@ -269,7 +268,7 @@ impl Engine {
         })
     }
 
-    /// What requests are checked against, to be done on other threads.
+    /// The checks of requests, to be run on other threads.
     pub fn rules(&self) -> &Arc<Rules> {
         &self.rules
     }
@@ -277,23 +276,23 @@ impl Engine {
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.rules.tokenizer
     }
-    /// Sampling that the model's files ask for.
+    /// Default sampling settings of the model's files.
     pub fn sampling(&self) -> &SamplerParams {
         &self.rules.sampling
     }
-    /// Most tokens of a sequence.
+    /// Maximum number of tokens of a sequence.
     pub fn context(&self) -> usize {
         self.rules.context
     }
-    /// Its device is lost: no request can be served any more. It has to be opened again.
+    /// Its device is lost: no further request can be served. It must be opened again.
     pub fn is_broken(&self) -> bool {
         self.lost.get().is_some()
     }
-    /// Why its device is lost, once it is: known before any listener hears of it.
+    /// Why its device is lost, if it is: set before any sink is told.
     pub(crate) fn lost(&self) -> &Arc<OnceLock<String>> {
         &self.lost
     }
-    /// What runs the model.
+    /// The backend.
     pub fn backend(&mut self) -> &mut dyn models::Inspect {
         self.model.backend()
     }
@@ -302,17 +301,17 @@ impl Engine {
         &mut *self.model
     }
 
-    /// Whether it guesses, as far as it was opened to; for measurements. Everything said with guesses must be the same without.
+    /// Enables guessing, if it was opened with it; for measurements. Results must be the same without guesses.
     pub fn set_guessing(&mut self, on: bool) {
         self.speculation.paused = !on;
     }
 
-    /// What guesses cost here, as far as it was opened to guess.
+    /// Measured costs of guesses, if it was opened with them.
     pub fn guess_costs(&self) -> speculation::Costs {
         self.speculation.costs(&*self.model)
     }
 
-    /// Figures as they are now.
+    /// Current figures.
     pub fn stats(&self) -> Stats {
         Stats {
             running: self.running.len(),
@@ -323,12 +322,12 @@ impl Engine {
         }
     }
 
-    /// Which experts its tokens went to since it was opened; `None` for a dense model.
+    /// Expert usage since it was opened; `None` for a dense model.
     pub fn experts(&self) -> Option<ExpertUsage> {
         ExpertUsage::read(self.model.config(), self.model.expert_counts())
     }
 
-    /// Queues a request that has been checked by [`Rules::prepare`].
+    /// Queues a request checked by [`Rules::prepare`].
     pub fn submit(&mut self, request: Prepared, sink: Box<dyn EventSink>) -> RequestId {
         let mut choices = request.choices.into_iter();
         let first = choices.next();
@@ -358,14 +357,14 @@ impl Engine {
         RequestId { job, serial }
     }
 
-    /// Cancels a request. It gets no further event. Nothing happens where it is over already.
+    /// Cancels a request, which gets no further event. Does nothing if it is finished.
     pub fn cancel(&mut self, id: RequestId) {
         if let Some(job) = self.jobs.get_mut(id.job).filter(|job| job.serial == id.serial) {
             job.closed = true;
         }
     }
 
-    /// Does one step of work.
+    /// Runs one step.
     pub fn step(&mut self) -> Step {
         self.drop_closed();
         self.admit();
@@ -404,7 +403,7 @@ impl Engine {
             self.stats.mask_wait_time += masks.waited;
         }
         if let Err(e) = computed {
-            // the states of all that ran are undefined
+            // The states of all running sequences are undefined.
             self.device_failed(&e);
             return Step::Worked;
         }
@@ -413,7 +412,7 @@ impl Engine {
         Step::Worked
     }
 
-    /// Whether all tokens that this step lets choose can be chosen from the largest logits of their rows.
+    /// Whether the largest logits of each row suffice to choose all tokens of this step.
     fn needs_few(&self) -> bool {
         self.running.iter().filter(|r| r.planned > 0).all(|r| {
             let job = &self.jobs[r.job];
@@ -423,23 +422,23 @@ impl Engine {
         })
     }
 
-    /// Stores a little of the cache on disk, for when there is nothing else to do. False when all is stored.
+    /// Stores a part of the cache on disk, when idle. False if everything is stored.
     pub fn save_some(&mut self) -> bool {
         self.cache.save_pages(&mut *self.model, PAGES_SAVED) || self.cache.save_next(&mut *self.model)
     }
 
-    /// Stores the cache on disk, as far as it has a folder and room there, and waits until that is done.
+    /// Stores the cache on disk, as far as configured and possible, and waits for the end.
     pub fn flush(&mut self) {
         self.cache.flush(&mut *self.model);
     }
 
-    /// Cancels everything; every listener hears why.
+    /// Cancels all requests; each sink is told why.
     pub fn stop(&mut self) {
         self.fail_all(|| Error::Stopped);
         self.drop_closed();
     }
 
-    /// Tells all listeners that it is over. Touches nothing else: the engine may have panicked.
+    /// Sends a failure to all sinks. Accesses nothing else: the engine may have panicked.
     pub(crate) fn fail_all(&mut self, error: impl Fn() -> Error) {
         let ids: Vec<JobId> = self.jobs.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -447,7 +446,7 @@ impl Engine {
         }
     }
 
-    /// Forgets everything that was processed.
+    /// Clears the cache.
     pub fn clear(&mut self) {
         self.cache.clear();
     }
@@ -457,7 +456,7 @@ impl Engine {
         self.cache.audit(self.running.iter().map(|r| &r.lease))
     }
 
-    /// Guesses what comes after this step.
+    /// Guesses the tokens after this step.
     fn speculate(&mut self) {
         let start = Instant::now();
         let Self { model, cache, running, jobs: _, speculation, .. } = self;
@@ -468,31 +467,30 @@ impl Engine {
         self.stats.draft_time += start.elapsed();
     }
 
-    /// Tells all listeners that the device has failed, and why.
+    /// Sends the device's failure to all sinks.
     fn device_failed(&mut self, why: &impl std::fmt::Display) {
         let why = why.to_string();
         if self.model.backend().is_lost() {
             self.lost.get_or_init(|| why.clone());
         }
         self.fail_all(|| Error::Device(why.clone()));
-        // those whose client has left leave nothing to be kept either
+        // Disconnected requests must not be cached either.
         self.jobs.iter_mut().for_each(|(_, job)| job.failed = true);
         self.drop_closed();
     }
 
-    /// Tells the listener that it is over, and cancels what is left.
+    /// Sends the failure to the request's sink, and cancels the rest.
     fn fail(&mut self, id: JobId, error: Error) {
         if let Some(job) = self.jobs.get_mut(id)
             && !job.closed
         {
             (job.closed, job.failed) = (true, true);
-            // over either way
+            // The request is finished either way.
             let _ = job.sink.send(Event::Failed(error));
         }
     }
 
-    /// Takes out what nobody listens to any more. What was computed of a prompt is kept: who gave up waiting for it
-    /// often asks again.
+    /// Removes requests whose sinks are closed. The computed part of their prompts is cached: clients that give up often retry.
     fn drop_closed(&mut self) {
         let mut any = false;
         for (_, job) in &mut self.jobs {
@@ -527,7 +525,7 @@ impl Engine {
         });
     }
 
-    /// Adapts the share of prompts in mixed steps to the time that steps take.
+    /// Adapts the prompts' share of mixed steps to the time of steps.
     fn note_time(&mut self, time: Duration) {
         self.stats.steps += 1;
         self.stats.step_time += time;

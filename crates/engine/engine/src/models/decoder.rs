@@ -1,5 +1,5 @@
-//! The forward pass: a pre-norm decoder whose layers mix by attention or Gated DeltaNet and then feed forward, dense
-//! or by experts. Every architecture is a description in these terms (its own file beside this one).
+//! The forward pass: a pre-norm decoder whose layers mix tokens by attention or Gated DeltaNet, and then feed forward, dense or
+//! through experts. Each architecture is described in these terms (`architectures.rs`).
 
 use octet_compute::backend::{Attention, Backend, CacheShape, Gdn, KvTypes, LayerCache, Mlp, Moe, StepShape};
 use octet_compute::{Batch, Error as BackendError, ExpertCounts};
@@ -50,7 +50,7 @@ pub struct Mtp<B: Backend> {
     pub layer: Layer<B>,
     /// Norm before the shared head.
     pub norm: B::Buf,
-    /// Its part of the head; `None` where the model's own head is small enough.
+    /// Its own part of the head for drafts; `None` if the model's head is small enough.
     pub head: Option<DraftHead<B>>,
 }
 
@@ -58,9 +58,9 @@ pub struct Mtp<B: Backend> {
 pub struct DraftHead<B: Backend> {
     /// The rows.
     pub weight: B::Weight,
-    /// Which token each of the first ones is; the rest are places for those of the text (`models/recent.rs`).
+    /// The token of each of the first rows; the others are for recent tokens of the text (`models/recent.rs`).
     pub ids: Vec<u32>,
-    /// How many such places there are.
+    /// Number of the other rows.
     pub recent: usize,
 }
 
@@ -102,7 +102,7 @@ pub struct Scratch<B: Backend> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// What this layer keeps between steps.
+    /// The data that this layer keeps between steps.
     pub fn cache(&self) -> LayerCache {
         match &self.mixer {
             Mixer::Attention { spec, .. } => {
@@ -167,19 +167,19 @@ impl<B: Backend> Decoder<B> {
         self.layers.iter().chain(self.mtp.iter().map(|m| &m.layer))
     }
 
-    /// The cache for `pages` pages and `slots` running sequences, of `guesses` guesses a step each.
+    /// The cache for `pages` pages and `slots` running sequences with up to `guesses` guesses per step each.
     pub fn cache_shape(&self, pages: usize, slots: usize, guesses: usize, kv: KvTypes) -> CacheShape {
         CacheShape { layers: self.all_layers().map(Layer::cache).collect(), pages, slots, guesses, kv }
     }
 
-    /// Counts for all layers, of `experts` each; with the routes of tokens where `be` records them.
+    /// Counters for all layers with `experts` experts each; including routes of tokens if `be` records them.
     pub fn expert_counts(&self, be: &B, experts: usize, step: &StepShape) -> ExpertCounts {
         let counts = ExpertCounts::new(self.all_layers().count(), experts);
         let layers = if be.records_routes() { self.layers.len() } else { 0 };
         counts.with_trace(layers, step.tokens, step.top_k)
     }
 
-    /// Room for `tokens` tokens and `outputs` rows of logits.
+    /// Buffers for `tokens` tokens and `outputs` rows of logits.
     pub fn scratch(&self, be: &mut B, tokens: usize, outputs: usize) -> Result<Scratch<B>, BackendError> {
         let mut width = [0; 4];
         for l in self.all_layers() {
@@ -201,8 +201,8 @@ impl<B: Backend> Decoder<B> {
         })
     }
 
-    /// One step: `s.logits` holds the logits of `batch.outputs`, `s.h` the residual stream before the last norm.
-    /// `probe` sees the residual stream after the embedding (0) and after each layer (1..).
+    /// One step: afterwards `s.logits` has the logits of `batch.outputs`, and `s.h` the residual stream before the last norm. `probe`
+    /// receives the residual stream after the embedding (0) and after each layer (1..).
     pub fn forward(
         &self,
         be: &mut B,
@@ -226,7 +226,7 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
-    /// Brings the recurrent states of the slots of `batch`, which has no tokens, up to guesses that were right.
+    /// Updates the recurrent states of the slots of `batch`, which has no tokens, by accepted guesses.
     pub fn redo(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, batch: &Batch) {
         for (i, layer) in self.layers.iter().enumerate() {
             if let Mixer::Gdn { spec, .. } = &layer.mixer {
@@ -259,7 +259,7 @@ impl<B: Backend> Decoder<B> {
         be.norm(n, &s.h, &mtp.norm, self.eps, work);
     }
 
-    /// The same as far as the block's keys and values, which later tokens attend to: a fraction of its work.
+    /// Computes only the block's keys and values, which later tokens attend to: a fraction of its work.
     pub fn fill_mtp(
         &self,
         mtp: &Mtp<B>,
@@ -273,7 +273,7 @@ impl<B: Backend> Decoder<B> {
         self.mtp_input(mtp, be, s, batch, hidden, work);
         if let Mixer::Attention { norm, k, v, spec, .. } = &mtp.layer.mixer {
             be.norm_linear(batch.len(), &s.h, norm, self.eps, [k, v], [&mut s.k, &mut s.v]);
-            // The queries are of no meaning here, and nothing reads them.
+            // Queries are computed into a buffer that nothing reads.
             be.rope_store(batch, spec, self.layers.len(), cache, &mut s.qkv, &mut s.k, &s.v);
         }
     }

@@ -11,17 +11,17 @@ use super::decoder::{Decoder, DraftHead, FeedForward, Layer, Mixer, Mtp};
 use super::mtp::DraftVocab;
 use crate::Error;
 
-/// Types of tokens that end and mark parts of an answer: control tokens and those that were added.
+/// Token types that end or mark parts of an answer: control tokens and added ones.
 const MARKS: [i64; 2] = [3, 4];
 
-/// Called while a model loads, with bytes loaded so far and in all.
+/// Called while a model loads, with the bytes loaded so far and in total.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// A model being loaded into backend `B`.
 pub struct Loader<'a, B: Backend> {
     /// The open model.
     pub model: &'a Model,
-    /// Where its weights go.
+    /// The backend for its weights.
     pub be: &'a mut B,
     /// Its dimensions.
     pub config: &'a Config,
@@ -36,7 +36,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         Self { model, be, config, progress, loaded: 0, used: HashSet::new() }
     }
 
-    /// The whole model; the multi-token-prediction block too where the file has one and `mtp` says what it drafts among.
+    /// Loads the whole model; including the multi-token-prediction block if the file has one and `mtp` is set.
     pub fn decoder(mut self, mtp: Option<DraftVocab>) -> Result<Decoder<B>, Error> {
         let c = self.config;
         let (embedding, head) = self.embedding_and_head()?;
@@ -57,8 +57,8 @@ impl<'a, B: Backend> Loader<'a, B> {
         })
     }
 
-    /// Fails where the file has a tensor of the text model that was not loaded. Left alone are the block of
-    /// multi-token prediction, towers for images and sound, and what the configuration has read.
+    /// Fails if the file has a tensor of the text model that was not loaded. Ignores the block of multi-token prediction, encoders for
+    /// images and sound, and tensors used by the configuration.
     fn refuse_unused(&self) -> Result<(), Error> {
         let c = self.config;
         let aside = |name: &str| {
@@ -90,7 +90,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         })
     }
 
-    /// The multi-token-prediction block, which the file has as block `i`.
+    /// The multi-token-prediction block, which is block `i` of the file.
     fn mtp(&mut self, i: usize, vocab: DraftVocab) -> Result<Mtp<B>, Error> {
         let h = self.config.hidden;
         let name = |n: &str| format!("blk.{i}.nextn.{n}.weight");
@@ -107,7 +107,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         })
     }
 
-    /// The head for drafts, where the whole one is much larger: the first tokens, [`MARKS`], and places for those of the text.
+    /// The head for drafts, if the whole one is much larger: the first tokens, [`MARKS`], and rows for recent tokens of the text.
     fn draft_head(&mut self, among: DraftVocab) -> Result<Option<DraftHead<B>>, Error> {
         let (vocab, hidden) = (self.config.vocab, self.config.hidden);
         if !among.is_part_of(vocab) {
@@ -127,7 +127,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 ids.push(id as u32);
             }
         }
-        // Any row will do for a place that has no token yet.
+        // Rows without a token so far may have any content.
         let any = all.slice_rows(0, 1).data;
         (0..recent).for_each(|_| data.extend_from_slice(&any));
         (rows.rows, rows.data) = (ids.len() + recent, data.into());
@@ -136,7 +136,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     fn done(&mut self, name: &str) {
-        // a norm may be two parts' own
+        // Two parts may share a norm.
         if self.used.insert(name.to_string()) {
             self.loaded += self.model.info(name).map_or(0, |t| t.size_bytes());
         }
@@ -157,7 +157,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(v)
     }
 
-    /// Convolution taps `[channels, taps]`, turned to `[taps, channels]`.
+    /// Convolution taps `[channels, taps]`, transposed to `[taps, channels]`.
     fn conv(&mut self, name: &str, channels: usize, taps: usize) -> Result<B::Buf, Error> {
         let file = self.model.tensor(name, &[channels, taps])?.to_f32();
         let turned: Vec<f32> =

@@ -1,4 +1,4 @@
-//! Architectures by name, and the one virtual call that hides which backend runs them.
+//! Loads models, and hides the backend behind one virtual call per step.
 
 mod architectures;
 pub mod config;
@@ -27,32 +27,31 @@ use config::Config;
 use decoder::{Decoder, Scratch};
 use loader::{Loader, Progress};
 
-/// How much memory a model's caches and activations may take, and what to load.
+/// Sizes of a model's caches and buffers, and what to load.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// KV pages of [`PAGE_TOKENS`] positions, shared by all sequences.
     pub pages: usize,
-    /// State slots: sequences that run at once.
+    /// State slots: the maximum number of concurrent sequences.
     pub slots: usize,
-    /// Copies of a slot that are kept beside them, in ordinary memory. Nothing is set aside for them; they are on the
-    /// bill all the same.
+    /// Snapshots of slots in ordinary memory. Not allocated in advance, but included in memory estimates.
     pub snapshots: usize,
-    /// Tokens of one step.
+    /// Maximum number of tokens per step.
     pub batch_tokens: usize,
-    /// Rows of logits of one step.
+    /// Maximum rows of logits per step.
     pub batch_outputs: usize,
-    /// Guesses of one sequence in a step, at most.
+    /// Maximum guesses of one sequence per step.
     pub guesses: usize,
     /// Types of keys and values.
     pub kv: KvTypes,
-    /// Load the multi-token-prediction block, where the file has one.
+    /// Load the multi-token-prediction block, if the file has one.
     pub mtp: bool,
     /// The tokens that it drafts among.
     pub draft_vocab: DraftVocab,
 }
 
 impl Limits {
-    /// Room for one sequence of `context` tokens.
+    /// Limits for one sequence of `context` tokens.
     pub fn single(context: usize) -> Self {
         Self {
             pages: context.div_ceil(PAGE_TOKENS),
@@ -68,76 +67,75 @@ impl Limits {
     }
 }
 
-/// A loaded model with its caches. One step at a time; every method is called from the thread that owns it.
+/// A loaded model with its caches. Runs one step at a time; all methods are called from the thread that owns it.
 pub trait Model: Send {
     /// Its dimensions.
     fn config(&self) -> &Config;
     /// Its caches' sizes.
     fn cache_shape(&self) -> &CacheShape;
-    /// Limits that it was loaded with.
+    /// The limits it was loaded with.
     fn limits(&self) -> &Limits;
-    /// Tokens that each expert of each layer was chosen for since it was loaded; with 0 experts for a dense model. What
-    /// is counted shows while steps run.
+    /// Expert counts of each layer since the model was loaded; with 0 experts for a dense model. May be read while steps run.
     fn expert_counts(&self) -> &Arc<ExpertCounts>;
-    /// What runs it.
+    /// Its backend.
     fn backend(&mut self) -> &mut dyn Inspect;
     /// Runs one step and returns the logits of `batch.outputs`, `[outputs, vocab]`.
     ///
     /// # Errors
-    /// When the device failed: the states of the batch's sequences are undefined then.
+    /// If the device failed: the states of the batch's sequences are then undefined.
     ///
     /// # Panics
-    /// When the batch is larger than the limits, or a token is not in the vocabulary.
+    /// If the batch exceeds the limits, or a token is not in the vocabulary.
     fn step(&mut self, batch: &Batch) -> Result<&[f32], Error>;
-    /// Lets steps find the largest logits of each row on the device, where logits lie in a memory of its own: of those whose bit is set in `sampleable`. Called
-    /// before the first step.
+    /// Lets steps find the largest logits of each row on the device, if logits lie in its own memory. Only tokens whose bit is set in
+    /// `sampleable` count. Called before the first step.
     fn prepare_picks(&mut self, _sampleable: &[u32]) -> Result<(), Error> {
         Ok(())
     }
-    /// Like `step`; leaves the logits where they are if [`Model::picks`] has the largest of each row, and then returns true.
+    /// Like `step`. If [`Model::picks`] has the largest logits of each row, it leaves the logits on the device and returns true.
     fn step_picking(&mut self, batch: &Batch) -> Result<bool, Error> {
         self.step(batch).map(|_| false)
     }
-    /// The [`PICKS`] largest logits of a row of the last step, which picked, in the order of their ids.
+    /// The [`PICKS`] largest logits of a row in the order of their ids, if the last step picked.
     fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) {}
-    /// The logits that the last step returned; none if it picked.
+    /// The logits that the last step returned; empty if it picked.
     fn last_logits(&self) -> &[f32];
-    /// Calls `work` once with each number below `count` and the logits that the last step returned, on all threads that compute. False,
-    /// and nothing is done, where there are none, or the logits do not lie in the machine's memory.
+    /// Calls `work` once for each number below `count` with the last step's logits, on all compute threads. Returns false without
+    /// calling it if there are no such threads, or the logits are not in ordinary memory.
     fn share_logits(&mut self, _count: usize, _work: &(dyn Fn(usize, &[f32]) + Sync)) -> bool {
         false
     }
-    /// The states after the final norm of the last step's tokens, `[tokens, hidden]`.
+    /// The hidden states of the last step's tokens after the final norm, `[tokens, hidden]`.
     fn hidden(&mut self) -> Result<&[f32], Error>;
-    /// Like `step`; `probe` sees the residual stream `[tokens, hidden]` after the embedding (0) and after each layer,
-    /// and last the state after the final norm (`layers + 1`).
+    /// Like `step`; `probe` receives the residual stream `[tokens, hidden]` after the embedding (0) and after each layer, and finally
+    /// the state after the final norm (`layers + 1`).
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error>;
-    /// Multi-token prediction: `hidden` holds the trunk's states after the final norm `[tokens, hidden]`, and
-    /// `batch.tokens` the token after each. `None` when the block is not loaded.
+    /// Multi-token prediction: `hidden` has the trunk's states after the final norm `[tokens, hidden]`, and `batch.tokens` the token
+    /// after each. `None` if the block is not loaded.
     fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Result<Option<&[f32]>, Error>;
     /// True where the multi-token-prediction block is loaded.
     fn has_mtp(&self) -> bool {
         false
     }
-    /// These tokens stand in a text that the block drafts for, the latest last: from now on it may guess them too, however rare they are
-    /// ([`DraftVocab::recent`]). Does nothing without the block, or where it drafts among all tokens.
+    /// Notes tokens of a text that the block drafts for, the latest last: from now on it can draft them, however rare they are
+    /// ([`DraftVocab::recent`]). Does nothing without the block, or if it drafts among all tokens.
     fn note(&mut self, _tokens: &[u32]) {}
-    /// The block's pass after a step: writes the keys and values of `fill`, and one guess for each sequence of `draft` into `out`, which
-    /// has one token each. Both name rows of the last step, and the tokens that follow these. Does nothing without the block. The last
-    /// step's logits and states are gone then.
+    /// The block's pass after a step: writes the keys and values of `fill`, and one guess for each sequence of `draft` (one token
+    /// each) into `out`. Both name rows of the last step, and the tokens after them. Does nothing without the block. Overwrites the
+    /// last step's logits and states.
     fn draft(&mut self, _fill: &Rows, _draft: &Rows, _out: &mut [Guess]) -> Result<(), Error> {
         Ok(())
     }
-    /// Guesses on: `batch` has the last guess of each of the first sequences of the last `draft` or `draft_more`.
+    /// Drafts the next guess: `batch` has the last guess of each of the first sequences of the last `draft` or `draft_more`.
     fn draft_more(&mut self, _batch: &Batch, _out: &mut [Guess]) -> Result<(), Error> {
         Ok(())
     }
-    /// Brings the state of `slot` up to guesses of its last step that were right. Needed before the slot is copied or saved; a step that
-    /// goes on with the sequence may do it on the way ([`Batch::speculate`]).
+    /// Updates the state of `slot` by accepted guesses of its last step. Required before the slot is copied or saved; the sequence's
+    /// next step can include it ([`Batch::speculate`]).
     fn redo(&mut self, _slot: usize, _redo: Redo) -> Result<(), Error> {
         Ok(())
     }
-    /// Makes a state slot that of an empty sequence.
+    /// Resets a state slot to an empty sequence.
     fn reset_slot(&mut self, slot: usize);
     /// Copies the state of a slot.
     fn copy_slot(&mut self, from: usize, to: usize);
@@ -147,7 +145,7 @@ pub trait Model: Send {
     fn save_slot(&mut self, slot: usize, out: &mut [u8]);
     /// The inverse of `save_slot`.
     fn load_slot(&mut self, slot: usize, data: &[u8]);
-    /// Whether the device has failed since the last step: what was saved is worth nothing, and the next step says why.
+    /// Whether the device has failed since the last step: saved data is then invalid, and the next step returns the error.
     fn has_failed(&self) -> bool {
         false
     }
@@ -157,19 +155,18 @@ pub trait Model: Send {
     fn load_page(&mut self, page: usize, data: &[u8]);
 }
 
-/// Positions that a model was made for.
+/// The context that a model was trained for.
 pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
     Ok(Config::read(model)?.context_length)
 }
 
-/// Fails where the model's heads cannot be held in these types.
+/// Fails if the model's heads cannot be stored in these types.
 pub(crate) fn check_kv(origin: &str, config: &Config, kv: KvTypes) -> Result<(), Error> {
     let named = |e| octet_compute::Error(format!("{origin}: {e}"));
     Ok(kv.check(config.head_dim).map_err(named)?)
 }
 
-/// Loads a model into `be`. Fails where the file has tensors that nothing here computes with: the model would run, and
-/// give other text than it was made to.
+/// Loads a model into `be`. Fails if the file has tensors that are not used here: the model would run, with wrong results.
 pub fn load<B: Backend + Inspect>(
     model: &octet_weights::Model,
     mut be: B,
@@ -177,7 +174,7 @@ pub fn load<B: Backend + Inspect>(
     progress: Progress<'_>,
 ) -> Result<Box<dyn Model>, Error> {
     let config = Config::read(model)?;
-    // Here already, before gigabytes are packed.
+    // Checked before gigabytes are packed.
     check_kv(&model.origin, &config, limits.kv)?;
     if limits.pages > u32::MAX as usize {
         let what = format!("a cache of {} pages is more than can be numbered", limits.pages);
@@ -202,7 +199,7 @@ pub fn load<B: Backend + Inspect>(
         None => None,
     };
     let counts = Arc::new(decoder.expert_counts(&be, step.experts, &step));
-    // Only where they have to be copied from the backend's own memory.
+    // Needed only if they are copied from the backend's own memory.
     let copied = if be.borrow(&scratch.logits).is_some() { 0 } else { limits.batch_outputs * config.vocab };
     let logits = vec![0.0; copied];
     Ok(Box::new(Loaded {
@@ -235,17 +232,17 @@ struct Loaded<B: Backend> {
     cache: B::Cache,
     scratch: Scratch<B>,
     counts: Arc<ExpertCounts>,
-    /// What the multi-token-prediction block works on, where it is loaded.
+    /// Buffers of the multi-token-prediction block, if loaded.
     mtp: Option<mtp::State<B>>,
     redo: Batch,
-    /// `[outputs, vocab]` of the last step, where the backend does not lend its own.
+    /// Logits of the last step `[outputs, vocab]`, if the backend does not lend its buffer.
     logits: Vec<f32>,
     outputs: usize,
-    /// Tokens of the last step.
+    /// Number of tokens of the last step.
     tokens: usize,
-    /// What was picked of a row.
+    /// Scratch: the picks of a row.
     picked: Vec<Pick>,
-    /// For [`Model::hidden`]: `[batch_tokens, hidden]`, what was read from it, and whether it is of the last step.
+    /// For [`Model::hidden`]: a buffer `[batch_tokens, hidden]`, its copy, and whether it is of the last step.
     normed: Option<B::Buf>,
     states: Vec<f32>,
     states_current: bool,
@@ -264,7 +261,7 @@ impl<B: Backend + Inspect> Loaded<B> {
         self.last_logits()
     }
 
-    /// One step, whose logits stay on the device.
+    /// Runs one step whose logits stay on the device.
     fn compute(&mut self, batch: &Batch) -> Result<(), Error> {
         let Self { be, decoder, cache, scratch, counts, .. } = self;
         be.step(Pass::Trunk, batch, |be| {
@@ -274,7 +271,7 @@ impl<B: Backend + Inspect> Loaded<B> {
         Ok(())
     }
 
-    /// What has failed outside of a step, since what was read then is not what was computed.
+    /// Returns a failure outside of a step: data read since then is invalid.
     fn check_failure(&mut self) -> Result<(), Error> {
         match self.be.has_failed() {
             true => Ok(self.be.step(Pass::Other, &Batch::default(), |_| {})?),
@@ -367,7 +364,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         }
         let normed = match &mut self.normed {
             Some(n) => n,
-            // few models are asked for it
+            // Allocated on first use: few models need it.
             none => none.insert(be.buf(self.limits.batch_tokens * decoder.hidden)?),
         };
         be.step(Pass::Other, &Batch::default(), |be| {
@@ -428,7 +425,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         (self.outputs, self.tokens) = (0, 0);
         let Self { be, decoder, cache, scratch, counts, mtp: state, .. } = self;
         let (Some(mtp), Some(state)) = (&decoder.mtp, state) else { return Ok(()) };
-        // Both before either, which overwrites the trunk's states.
+        // Both are read before either is written, which overwrites the trunk's states.
         be.norm_outputs(&fill.from, &scratch.h, &decoder.norm, decoder.eps, &mut state.hidden);
         be.norm_outputs(&draft.from, &scratch.h, &decoder.norm, decoder.eps, &mut state.own);
         if !fill.batch.is_empty() {

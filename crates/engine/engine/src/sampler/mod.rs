@@ -1,5 +1,4 @@
-//! From a row of logits to a token: penalties, temperature, truncation, a random draw. One [`Sampler`] a sequence, fed
-//! by the engine's loop.
+//! Chooses tokens from logits: penalties, temperature, truncation, a random draw. One [`Sampler`] per sequence, called by the engine.
 //!
 //! Order of steps: `logit_bias`, repetition penalty, presence and frequency penalties, DRY, `top_n_sigma`, temperature,
 //! `top_k`, `typical_p`, `top_p`, `min_p`, XTC; a request may name another ([`SamplerParams::order`]). It is that of Hugging
@@ -7,8 +6,8 @@
 //! tried: temperature stands before the truncation, so a high one widens what `top_p` keeps. llama.cpp has temperature last; at
 //! temperature 1 both are the same. `top_p` is a share of what `top_k` left, everywhere.
 //!
-//! Temperature, `top_k`, `top_p` and `min_p` in this order, which is nearly every request, run over the row of logits itself;
-//! everything else is `chain`.
+//! These samplers in their default order, which serve nearly all requests, run over the row of logits itself; everything else is
+//! `chain`.
 
 mod chain;
 mod dry;
@@ -39,30 +38,30 @@ use window::Window;
 pub struct Sampled {
     /// Its id.
     pub id: u32,
-    /// Its log-probability, where [`SamplerParams::logprobs`] asks; see [`Sampler::top_logprobs`].
+    /// Its log-probability, if [`SamplerParams::logprobs`]; see [`Sampler::top_logprobs`].
     pub logprob: Option<f32>,
 }
 
-/// Chooses the tokens of one sequence. All memory is taken by [`Sampler::new`]; a step takes none.
+/// Chooses the tokens of one sequence. Allocated by [`Sampler::new`]; steps allocate nothing.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     params: SamplerParams,
     seed: u64,
     rng: Rng,
-    /// One bit for each row, none past the last.
+    /// One bit per row; none is set after the last.
     sampleable: Vec<Bits>,
     vocab_rows: usize,
-    /// `None` when no penalty is set.
+    /// `None` without penalties.
     window: Option<Window>,
     /// `None` without DRY.
     repetitions: Option<Repetitions>,
-    /// Penalties and DRY, where they come before all other samplers.
+    /// Penalties and DRY, if they come before all other samplers.
     front: Vec<Stage>,
-    /// `[vocab_rows]`: logits with biases and what `front` does; empty when there are none.
+    /// `[vocab_rows]`: logits with biases and the samplers of `front`; empty if there are none.
     adjusted: Vec<f32>,
-    /// Where the fast way will not do, or what is left of the distribution is to be shown.
+    /// If the fast path does not apply, or the distribution after sampling is reported.
     chain: Option<Chain>,
-    /// The chain draws the tokens.
+    /// The chain chooses the tokens.
     by_chain: bool,
     /// Weights of each block of rows.
     sums: Vec<f64>,
@@ -70,8 +69,7 @@ pub struct Sampler {
     top_logprobs: Vec<(u32, f32)>,
 }
 
-/// A bitset in which the ids below `n` are set: what may be sampled from a vocabulary of `n` tokens, however many rows
-/// of padding the output matrix has.
+/// A bitset with the ids below `n` set: the ids that may be sampled from a vocabulary of `n` tokens, without padding rows.
 pub fn bitset_below(n: usize) -> Vec<u32> {
     let mut words = vec![u32::MAX; n / 32];
     if !n.is_multiple_of(32) {
@@ -80,12 +78,12 @@ pub fn bitset_below(n: usize) -> Vec<u32> {
     words
 }
 
-/// `top_p` alone looks at this many best tokens first. In text they nearly always suffice.
+/// `top_p` tries this many best tokens first, which nearly always suffice for text.
 const NUCLEUS_FIRST: usize = 256;
 
 impl Sampler {
-    /// A sampler for logits of `vocab_rows` rows. Bit `i % 32` of `sampleable[i / 32]` says whether id `i` may ever be
-    /// sampled (padding may not); missing words count as zero. `seed_if_none` is used when the settings have no seed.
+    /// A sampler for logits of `vocab_rows` rows. Bit `i % 32` of `sampleable[i / 32]` says whether id `i` may be sampled (padding may
+    /// not); missing words count as zero. `seed_if_none` is used if the settings have no seed.
     pub fn new(
         params: SamplerParams,
         vocab_rows: usize,
@@ -137,13 +135,13 @@ impl Sampler {
         &self.params
     }
 
-    /// The seed in use: with it, the same request gives the same text again.
+    /// The seed: the same request with it gives the same text.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Tells of a token of the sequence, prompt and generated alike, for the penalties, DRY and mirostat. Ids past the logits' rows
-    /// (images, for instance) take their place in the window, and have no logit to penalise.
+    /// Records a token of the sequence, of prompt or answer, for penalties, DRY and mirostat. Ids beyond the logits' rows (of images,
+    /// for instance) count in the window, and have no logit to penalise.
     pub fn accept(&mut self, id: u32) {
         if let Some(window) = &mut self.window {
             window.push(id);
@@ -156,10 +154,10 @@ impl Sampler {
         }
     }
 
-    /// Chooses a token from `logits` `[vocab_rows]`, among those that `allowed` has too, a bitset as in
-    /// [`Sampler::new`]. The caller decides whether to keep it, and then tells by [`Sampler::accept`].
+    /// Chooses a token from `logits` `[vocab_rows]` among those that `allowed` permits, a bitset as in [`Sampler::new`]. If the caller
+    /// uses it, it must call [`Sampler::accept`].
     ///
-    /// Fails when a logit that may be chosen is NaN or +inf, or none is left; the sampler can still be used.
+    /// Fails if a permitted logit is NaN or +inf, or no token is permitted; the sampler stays usable.
     pub fn sample(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<Sampled, SamplerError> {
         self.top_logprobs.clear();
         if logits.len() != self.vocab_rows {
@@ -179,8 +177,8 @@ impl Sampler {
         Ok(Sampled { id, logprob })
     }
 
-    /// The log-probability of `id` in a row of logits `[vocab_rows]`, and in [`Sampler::top_logprobs`] those of its
-    /// likeliest rivals: what [`Sampler::sample`] would say of it, had it been chosen.
+    /// The log-probability of `id` in a row of logits `[vocab_rows]`, and in [`Sampler::top_logprobs`] those of the most probable
+    /// tokens, as [`Sampler::sample`] would report them.
     pub fn score(&mut self, logits: &[f32], id: u32) -> Result<f32, SamplerError> {
         self.top_logprobs.clear();
         if logits.len() != self.vocab_rows || id as usize >= self.vocab_rows {
@@ -239,7 +237,7 @@ impl Sampler {
         let (best, max) = rows.best()?;
         let is_greedy = self.params.temperature == 0.0 && !self.by_chain;
         let weigh = self.weigh(max);
-        // One number a token, whatever the samplers make of it.
+        // One random number per token, whatever the samplers.
         let random = if is_greedy { 0.0 } else { self.rng.next() };
         if let Some(chain) = &mut self.chain {
             let context = Context {
@@ -264,11 +262,11 @@ impl Sampler {
             let kept = truncate(&self.params, rows, weigh, &mut self.top, &mut self.sums);
             draw(kept, weigh, random)
         };
-        // The best token always has weight 1, so there is one.
+        // The best token has weight 1, so there is one.
         id.ok_or(SamplerError::NothingAllowed)
     }
 
-    /// Fills `adjusted`, where there is need of it.
+    /// Computes `adjusted`, if needed.
     fn adjust(&mut self, logits: &[f32]) {
         if let Some(repetitions) = &mut self.repetitions {
             repetitions.find();
@@ -301,14 +299,14 @@ impl Sampler {
     }
 }
 
-/// Whether the samplers are no more than temperature, `top_k`, `top_p` and `min_p`, in this order.
+/// Whether only temperature, `top_k`, `top_p` and `min_p` are on, in this order.
 fn is_plain(params: &SamplerParams, stages: &[Stage]) -> bool {
     let mut plain = [Stage::Temperature, Stage::TopK, Stage::TopP, Stage::MinP].iter();
     let in_order = stages.iter().all(|s| plain.any(|p| p == s));
     in_order && params.min_keep < 2 && params.dynamic_temperature.range == 0.0 && params.mirostat.is_none()
 }
 
-/// What `top_k` and `top_p` leave; at least one token. `min_p` is up to `weigh`, which gives the others no weight.
+/// Applies `top_k` and `top_p`; at least one token remains. `min_p` is part of the weights, which are 0 below it.
 fn truncate<'a>(
     params: &SamplerParams,
     rows: Rows<'_>,
@@ -316,7 +314,7 @@ fn truncate<'a>(
     top: &'a mut Vec<Candidate>,
     sums: &mut [f64],
 ) -> &'a [Candidate] {
-    // For its share, top_p counts tokens that min_p drops later.
+    // top_p's total includes tokens that min_p removes later.
     let unfloored = SoftmaxWeight { floor: 0.0, ..weigh };
     let weight = |c: &Candidate| f64::from(unfloored.of(c.logit()));
     let (floor, top_p) = (f64::from(weigh.floor), f64::from(params.top_p));
@@ -333,7 +331,7 @@ fn truncate<'a>(
     &top[..len]
 }
 
-/// What `top_p` and `min_p` leave of what `top_k` left, best first.
+/// Applies `top_p` and `min_p` to the tokens that `top_k` kept, best first.
 fn nucleus_of_top<'a>(params: &SamplerParams, weigh: SoftmaxWeight, top: &'a [Candidate]) -> &'a [Candidate] {
     let unfloored = SoftmaxWeight { floor: 0.0, ..weigh };
     let weights = || top.iter().map(|c| f64::from(unfloored.of(c.logit())));
@@ -342,15 +340,15 @@ fn nucleus_of_top<'a>(params: &SamplerParams, weigh: SoftmaxWeight, top: &'a [Ca
     &top[..len]
 }
 
-/// One of these tokens, each with the share that its weight has of all; `random` is in 0..1.
+/// Draws a token by weight; `random` is in 0..1.
 fn draw(kept: &[Candidate], weigh: SoftmaxWeight, random: f64) -> Option<u32> {
     let weights = || kept.iter().map(|c| weigh.of(c.logit()));
     let total: f64 = weights().map(f64::from).sum();
     pass(weights(), random * total).map(|i| kept[i].id())
 }
 
-/// Moves the best of `all` that sum to `share` to the front, in any order, and returns how many they are. Halves the
-/// part in which the end must lie, which takes time in proportion to `all`; sorting takes several times as long.
+/// Moves the best of `all` that sum to `share` to the front, unordered, and returns their number. Bisects, in time linear in `all`;
+/// sorting takes several times as long.
 fn nucleus_of_many(all: &mut [Candidate], weight: impl Fn(&Candidate) -> f64, share: f64) -> usize {
     let (mut from, mut to, mut sum) = (0, all.len(), 0.0);
     while to - from > NUCLEUS_FIRST {
@@ -369,8 +367,8 @@ fn nucleus_of_many(all: &mut [Candidate], weight: impl Fn(&Candidate) -> f64, sh
     from + nucleus(rest.iter().map(&weight), share - sum, 0.0).unwrap_or(rest.len())
 }
 
-/// Length of the shortest start of `weights` (falling) that sums to `share`, or the end of those of at least `floor`,
-/// whichever comes first; `None` if neither does.
+/// Length of the shortest prefix of the descending `weights` that sums to `share`, or of those of at least `floor`, whichever is
+/// shorter; `None` if neither ends within them.
 fn nucleus(weights: impl Iterator<Item = f64>, share: f64, floor: f64) -> Option<usize> {
     let mut sum = 0.0;
     for (i, w) in weights.enumerate() {

@@ -1,9 +1,9 @@
-//! Passes over a row of logits under masks, in blocks that the compiler turns into vector code. Used by
-//! [`super::Sampler`]; a quarter of a million logits are read once or twice a token.
+//! Masked passes over a row of logits, in blocks that the compiler vectorises. Used by [`super::Sampler`]; a quarter of a million
+//! logits are read once or twice per token.
 
 use super::SamplerError;
 
-/// Rows of a block; one bitset entry holds as many bits.
+/// Rows per block, and bits per bitset entry.
 pub(super) const BLOCK: usize = 128;
 const WORDS: usize = BLOCK / 32;
 const LANES: usize = 16;
@@ -11,7 +11,7 @@ const LANES: usize = 16;
 /// Bits of one block.
 pub(super) type Bits = [u32; WORDS];
 
-/// A bitset in blocks: bit `i` of `words` for every row `i < rows`, no bit past them. Missing words count as zero.
+/// A bitset in blocks: bit `i` of `words` for every row `i < rows`, zeros after them. Missing words count as zero.
 pub(super) fn bit_blocks(words: &[u32], rows: usize) -> Vec<Bits> {
     let mut blocks: Vec<Bits> = (0..rows.div_ceil(BLOCK)).map(|b| word_block(words, b)).collect();
     let past = rows % BLOCK;
@@ -29,18 +29,18 @@ fn word_block(words: &[u32], block: usize) -> Bits {
     std::array::from_fn(|w| words.get(block * WORDS + w).copied().unwrap_or(0))
 }
 
-/// Logits of which some may be chosen.
+/// A row of logits with masks.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     /// `[vocab_rows]`.
     pub logits: &'a [f32],
     /// `[vocab_rows / BLOCK]`, rounded up.
     pub sampleable: &'a [Bits],
-    /// Bitset that holds as well; missing words count as zero.
+    /// A further mask; missing words count as zero.
     pub allowed: Option<&'a [u32]>,
 }
 
-/// `exp((logit - max) / temperature)`, or 0 where that is below `floor`. The largest logit has weight 1.
+/// `exp((logit - max) / temperature)`, or 0 if below `floor`. The largest logit has weight 1.
 #[derive(Clone, Copy)]
 pub(super) struct SoftmaxWeight {
     pub max: f32,
@@ -57,7 +57,7 @@ impl SoftmaxWeight {
 }
 
 impl<'a> Rows<'a> {
-    /// Logits of one block with -inf where they may not be chosen; `None` if that is everywhere.
+    /// Logits of one block, -inf where masked; `None` if all are.
     #[inline(always)]
     fn block<'s>(&'s self, block: usize, scratch: &'s mut [f32; BLOCK]) -> Option<&'s [f32; BLOCK]> {
         let mut bits = self.sampleable[block];
@@ -77,7 +77,7 @@ impl<'a> Rows<'a> {
         if let Some(logits) = self.logits[start..].first_chunk() {
             mask(logits, bits, scratch);
         } else {
-            // The last block, with fewer rows.
+            // The last block is shorter.
             let mut padded = [f32::NEG_INFINITY; BLOCK];
             padded[..self.logits.len() - start].copy_from_slice(&self.logits[start..]);
             mask(&padded, bits, scratch);
@@ -85,7 +85,7 @@ impl<'a> Rows<'a> {
         Some(scratch)
     }
 
-    /// The largest logit and its id, the lowest of equal ones. Fails on NaN, +inf, and where nothing is left.
+    /// The largest logit and its id, the lowest among equals. Fails for NaN, +inf, and if all are masked.
     pub fn best(&self) -> Result<(u32, f32), SamplerError> {
         let mut scratch = [0.0; BLOCK];
         let (mut best, mut at) = (f32::NEG_INFINITY, 0);
@@ -107,7 +107,7 @@ impl<'a> Rows<'a> {
         Ok(((at * BLOCK + i) as u32, best))
     }
 
-    /// Sum of all weights; those of each block go to `sums`, which must be as long as `sampleable`.
+    /// Sum of all weights; the sum of each block is stored in `sums`, which must be as long as `sampleable`.
     pub fn sum(&self, weigh: SoftmaxWeight, sums: &mut [f64]) -> f64 {
         let mut scratch = [0.0; BLOCK];
         let mut total = 0.0;
@@ -118,9 +118,9 @@ impl<'a> Rows<'a> {
         total
     }
 
-    /// The row at which the running sum of weights passes `target`, given the `sums` of [`Rows::sum`].
+    /// The row at which the cumulative weight exceeds `target`, given the `sums` of [`Rows::sum`].
     pub fn at_sum(&self, weigh: SoftmaxWeight, sums: &[f64], mut target: f64) -> Option<u32> {
-        // The last block counts whatever rounding left over.
+        // The last block absorbs rounding errors.
         let last = sums.iter().rposition(|s| *s > 0.0)?;
         let mut b = 0;
         while b < last && target >= sums[b] {
@@ -133,7 +133,7 @@ impl<'a> Rows<'a> {
         Some((b * BLOCK + i) as u32)
     }
 
-    /// Calls `with` for every logit that is not -inf, in the order of ids.
+    /// Calls `with` for every logit that is not -inf, in order of ids.
     pub fn each(&self, mut with: impl FnMut(u32, f32)) {
         let mut scratch = [0.0; BLOCK];
         for b in 0..self.sampleable.len() {
@@ -144,14 +144,13 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Fills `all` with every logit that is not -inf.
+    /// Fills `all` with all logits that are not -inf.
     pub fn all(&self, all: &mut Vec<Candidate>) {
         all.clear();
         self.each(|id, x| all.push(Candidate::new(id, x)));
     }
 
-    /// Fills `top` with the `k` largest logits that are not -inf, best first. Takes no memory where `top` has
-    /// [`top_capacity`].
+    /// Fills `top` with the `k` largest logits that are not -inf, best first. Allocates nothing if `top` has [`top_capacity`].
     pub fn top(&self, k: usize, top: &mut Vec<Candidate>) {
         top.clear();
         if k == 0 {
@@ -159,7 +158,7 @@ impl<'a> Rows<'a> {
         }
         let full = top_capacity(k, self.logits.len());
         let mut scratch = [0.0; BLOCK];
-        // Once k candidates are known, no logit up to the least of them is one: of equal ones the lower id counts.
+        // With k candidates, a logit not above the least is none: among equals the lower id wins.
         let mut least = f32::NEG_INFINITY;
         for b in 0..self.sampleable.len() {
             let Some(logits) = self.block(b, &mut scratch) else { continue };
@@ -188,13 +187,13 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Memory, in candidates, that finding the best `k` of `rows` works in.
+/// Capacity, in candidates, needed to find the best `k` of `rows`.
 pub(super) fn top_capacity(k: usize, rows: usize) -> usize {
-    // Twice k, so that thinning out, which takes time in proportion, is seldom; and never as small as k.
+    // Twice k, so that thinning out, which takes linear time, is rare; and never as small as k.
     k.saturating_mul(2).max(BLOCK).min(rows)
 }
 
-/// Index at which the running sum of `weights` passes `target`, or else of the last that is not 0.
+/// Index at which the cumulative weight exceeds `target`, or else of the last nonzero weight.
 pub(super) fn pass(weights: impl Iterator<Item = f32>, mut target: f64) -> Option<usize> {
     let mut last = None;
     for (i, w) in weights.enumerate() {
@@ -209,8 +208,8 @@ pub(super) fn pass(weights: impl Iterator<Item = f32>, mut target: f64) -> Optio
     last
 }
 
-/// A token and its logit in one integer; smaller is better: the larger logit, then the lower id. Sorting integers
-/// costs a fraction of sorting by a comparison of floats.
+/// A token and its logit as one integer; smaller is better: larger logits first, then lower ids. Sorting integers is several times
+/// faster than comparing floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Candidate(u64);
 
@@ -219,7 +218,7 @@ const SIGN: u32 = 1 << 31;
 impl Candidate {
     #[inline]
     pub fn new(id: u32, logit: f32) -> Self {
-        // Adding 0 turns -0 into 0: they are equal.
+        // Adding 0 turns -0 into 0, so that both are equal.
         let bits = (logit + 0.0).to_bits();
         let ascending = if bits & SIGN == 0 { bits | SIGN } else { !bits };
         Self((u64::from(!ascending) << 32) | u64::from(id))
@@ -235,7 +234,7 @@ impl Candidate {
     }
 }
 
-/// For each four bits, all ones in the lanes whose bit is set.
+/// For each 4-bit mask, all ones in the lanes whose bit is set.
 const KEEP: [[u32; 4]; 16] = {
     let mut keep = [[0; 4]; 16];
     let mut i = 0;
@@ -246,8 +245,8 @@ const KEEP: [[u32; 4]; 16] = {
     keep
 };
 
-/// Copies logits whose bit is set, and -inf for the others. By table, for the compiler makes a branch of each bit
-/// that is tested, and a grammar's bits are not predictable.
+/// Copies logits whose bit is set, and -inf for the others. By table: the compiler would make a branch per bit, and a grammar's bits
+/// are unpredictable.
 #[inline(always)]
 fn mask(logits: &[f32; BLOCK], bits: Bits, masked: &mut [f32; BLOCK]) {
     let never = f32::NEG_INFINITY.to_bits();
@@ -259,7 +258,7 @@ fn mask(logits: &[f32; BLOCK], bits: Bits, masked: &mut [f32; BLOCK]) {
     }
 }
 
-/// One value of all lanes, by halves: a chain of as many steps as lanes would take longer than the block itself.
+/// Reduces all lanes by halves: a sequential reduction would take longer than the block itself.
 #[inline(always)]
 fn reduce<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
     let mut half = LANES / 2;
@@ -272,7 +271,7 @@ fn reduce<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
     lanes[0]
 }
 
-/// The largest of a block; NaN if one is NaN.
+/// The maximum of a block; NaN if any is NaN.
 #[inline(always)]
 fn block_max(logits: &[f32; BLOCK]) -> f32 {
     let mut max = [f32::NEG_INFINITY; LANES];
@@ -300,13 +299,13 @@ fn block_sum(logits: &[f32; BLOCK], weigh: SoftmaxWeight) -> f64 {
     f64::from(reduce(sums, |a, b| a + b))
 }
 
-/// `e^x` for `x` of at most 0 to 3 in 10^7, 0 below -87. The same bits on every machine, and vector code, which the
-/// system's function is not.
+/// `e^x` for `x <= 0`, with a relative error of 3e-7; 0 below -87. Vectorisable and the same bits on every machine, unlike the
+/// system's function.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// Added and subtracted, it rounds to an integer, which then stands in the low bits.
+    /// Adding and subtracting it rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    // ln 2 in two parts, the first short enough for exact products
+    // ln 2 in two parts, the first short enough for exact products.
     const LN_2_HI: f32 = 355.0 / 512.0;
     const LN_2_LO: f32 = -2.121_944_4e-4;
     let inside = if x < -87.0 { -87.0 } else { x };

@@ -1,60 +1,60 @@
-//! A model as lists of models show it, in no dialect. Made by the server; written by the dialects' `models` modules.
+//! A model in lists, independent of dialects. Made by the server; written by the dialects' `models` modules.
 
-/// What is known of a model without loading it, and whether it is loaded.
+/// Metadata of a model, and whether it is loaded.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelInfo {
-    /// The name that clients ask for it by.
+    /// The name by which clients request it.
     pub id: String,
     /// When its file was written, in seconds since 1970 UTC.
     pub created_s: u64,
-    /// Names its content: hexadecimal, at least 12 digits (clients show the first 12). `None` where nothing was hashed.
+    /// A digest of its content: hexadecimal, at least 12 digits (clients show the first 12). `None` if nothing was hashed.
     pub digest: Option<String>,
-    /// Of its files.
+    /// Size of its files.
     pub size_bytes: u64,
     /// `gguf` or `safetensors`.
     pub format: String,
     /// The architecture: `qwen35moe`.
     pub family: String,
-    /// How many numbers it is made of.
+    /// Number of parameters.
     pub parameters: u64,
     /// `Q4_K_M`, `BF16`, ...
     pub quantization: String,
-    /// Longest context, as it is served.
+    /// Maximum context, as served.
     pub context_length: u32,
-    /// Length of its hidden state.
+    /// Length of its hidden state (and of embeddings).
     pub embedding_length: u32,
-    /// What it can do.
+    /// Its abilities.
     pub abilities: Abilities,
     /// Its chat template.
     pub template: Option<String>,
     /// Its license.
     pub license: Option<String>,
-    /// `None` if it is not in memory.
+    /// `None` if it is not loaded.
     pub loaded: Option<Loaded>,
-    /// Why it cannot answer just now, since the device that it runs on was lost; `None` if it can.
+    /// Why it cannot answer now: its device was lost. `None` if it can.
     pub unhealthy: Option<String>,
 }
 
-/// What a model can do.
+/// The abilities of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Abilities {
-    /// Generate text.
+    /// It generates text.
     pub completion: bool,
-    /// Call tools: its template knows them.
+    /// Its template supports tools.
     pub tools: bool,
-    /// Think before it answers.
+    /// It can reason before it answers.
     pub thinking: bool,
-    /// Turn texts into vectors.
+    /// It computes embeddings.
     pub embedding: bool,
 }
 
-/// A model in memory.
+/// A loaded model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loaded {
-    /// What it takes in all, caches included.
+    /// Its memory in bytes, caches included.
     pub memory_bytes: u64,
-    /// How much of that is an accelerator's.
+    /// The part of it on an accelerator.
     pub accelerator_bytes: u64,
-    /// When it will be unloaded if nobody asks for it, in seconds since 1970 UTC. `None`: never.
+    /// When it will be unloaded without further requests, in seconds since 1970 UTC. `None`: never.
     pub expires_s: Option<u64>,
 }

@@ -1,11 +1,11 @@
-//! Counts of tokens and times as OpenAI's and llama.cpp's clients know them. Used by chat and completions.
+//! Token counts and times in OpenAI's and llama.cpp's form. Used by chat and completions.
 
 use serde::{Deserialize, Serialize};
 
 use crate::core::{Timings, Usage};
 
-/// The count of tokens that a whole answer, or a chunk of a stream, holds: of chat, completions, responses and embeddings.
-/// `None` where it holds none. For who hands answers on unread.
+/// The token counts in a whole answer or a chunk, of chat, completions, Responses and embeddings. `None` if there are none. For
+/// forwarded answers.
 pub fn usage_in(json: &[u8]) -> Option<Usage> {
     #[derive(Deserialize)]
     struct Holder {
@@ -23,12 +23,12 @@ pub fn usage_in(json: &[u8]) -> Option<Usage> {
     holder.usage.or(holder.response.and_then(|r| r.usage)).map(Usage::from)
 }
 
-/// The same of what is under `usage` alone.
+/// The same for the object under `usage`.
 pub fn usage_of(json: &str) -> Option<Usage> {
     serde_json::from_str::<AnyUsage>(json).ok().map(Usage::from)
 }
 
-/// `usage` of all endpoints: responses have other names for the same.
+/// `usage` of all endpoints: Responses use other names.
 #[derive(Deserialize)]
 pub(super) struct AnyUsage {
     #[serde(default, alias = "input_tokens")]

@@ -1,4 +1,4 @@
-//! A chat request for a provider. Called by the gateway.
+//! Writes a chat request for a provider. Called by the gateway.
 
 use serde_json::{Map, Value, json};
 
@@ -10,16 +10,16 @@ use crate::core::{
 };
 use crate::dialect::Body;
 
-/// Which fields the provider knows.
+/// The fields that a provider knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavor {
     /// OpenAI's own.
     OpenAi,
-    /// Also those of vLLM and llama.cpp: `top_k`, `min_p`, `chat_template_kwargs`, ...
+    /// OpenAI's and those of vLLM and llama.cpp: `top_k`, `min_p`, `chat_template_kwargs`, ...
     Extended,
 }
 
-/// Effort that a budget of thinking amounts to, for providers that know no budgets.
+/// The effort level for a thinking budget, for providers without budgets.
 fn effort_of(budget_tokens: u32) -> Effort {
     match budget_tokens {
         0..4096 => Effort::Low,
@@ -28,13 +28,13 @@ fn effort_of(budget_tokens: u32) -> Effort {
     }
 }
 
-/// The request for a provider that knows the model as `model`. A stream always counts tokens at its end.
+/// The request for a provider whose name of the model is `model`. A stream always reports token counts at its end.
 ///
-/// What OpenAI has no place for and leaves the answer's meaning alone goes unsaid: reasoning of earlier turns, a tool's
+/// Fields that OpenAI does not have and that do not change the answer's meaning are omitted: reasoning of earlier turns, a tool's
 /// `is_error`, Ollama's and Anthropic's hints for caches and loading.
 ///
 /// # Errors
-/// Prompts without messages: they are for another endpoint.
+/// Prompts without messages: they belong to another endpoint.
 pub fn body(request: &GenerateRequest, model: &str, flavor: Flavor) -> Result<Body, ApiError> {
     let chat = request.chat_only()?;
     let extended = flavor == Flavor::Extended;
@@ -71,7 +71,7 @@ pub fn body(request: &GenerateRequest, model: &str, flavor: Flavor) -> Result<Bo
     b.set_if(extended, "cache_salt", request.cache.salt.as_deref());
     b.set("user", request.user.as_deref());
     if extended && !request.metadata.is_empty() {
-        // OpenAI takes notes only on answers that it stores.
+        // OpenAI accepts metadata only with stored answers.
         b.set("metadata", Some(request.metadata.clone()));
     }
     if request.origin == Family::OpenAi {
@@ -105,7 +105,7 @@ fn sampling(b: &mut Body, request: &GenerateRequest, extended: bool) {
     }
 }
 
-/// The effort that OpenAI's own models are asked for, if the request says something of it. They have no switch and no budget.
+/// The effort level for OpenAI's own models, if the request sets one. They have no thinking switch and no token budget.
 pub(in crate::openai) fn effort(r: &Reasoning) -> Option<&'static str> {
     if r.enabled == Some(false) {
         return Some("none");
@@ -160,7 +160,7 @@ fn tool(t: &Tool) -> Value {
 fn format(b: &mut Body, format: &ResponseFormat, extended: bool) {
     let named;
     let format = match format {
-        // OpenAI insists on a name.
+        // OpenAI requires a name.
         ResponseFormat::JsonSchema { name: None, description, schema, strict } if !extended => {
             named = ResponseFormat::JsonSchema {
                 name: Some("answer".into()),
@@ -178,7 +178,7 @@ fn format(b: &mut Body, format: &ResponseFormat, extended: bool) {
 }
 
 fn message(m: &Message, extended: bool, breakpoints: bool) -> Value {
-    // Chat templates behind other servers know no developer.
+    // Chat templates of other servers have no developer role.
     let role = if extended && m.role == Role::Developer { Role::System } else { m.role };
     let mut out = Map::new();
     out.insert("role".into(), role.name().into());

@@ -1,5 +1,5 @@
-//! `/v1/chat/completions`, both ways: for clients ([`parse`], [`response`], [`ChunkWriter`]) and towards providers
-//! ([`body()`], [`events`], [`ChunkReader`]).
+//! `/v1/chat/completions`: for clients ([`parse`], [`response`], [`ChunkWriter`]) and for providers ([`body()`], [`events`],
+//! [`ChunkReader`]).
 
 mod body;
 mod messages;
@@ -18,7 +18,7 @@ pub(crate) use request::{request, stream_options};
 pub use response::response;
 pub use stream::ChunkWriter;
 
-/// What `finish_reason` says.
+/// The value of `finish_reason`.
 pub(super) fn finish_name(reason: &crate::core::FinishReason) -> &'static str {
     use crate::core::FinishReason::*;
     match reason {

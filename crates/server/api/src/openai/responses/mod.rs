@@ -1,5 +1,5 @@
-//! `/v1/responses`, towards clients: [`parse`], [`response`], [`ResponseWriter`]; [`conversation`], [`follow`] and
-//! [`deleted`] for servers that keep them. Towards providers: [`body`], [`events`], [`ResponseReader`].
+//! `/v1/responses`. For clients: [`parse`], [`response`], [`ResponseWriter`]; [`conversation`], [`follow`] and [`deleted`] for servers
+//! that store responses. For providers: [`body`], [`events`], [`ResponseReader`].
 
 mod body;
 mod items;
