@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::Args;
-use octet_engine::engine::Options;
 use octet_engine::models::{Device, Limits};
-use octet_engine::report::{Group, Memory, Report};
+use octet_engine::report::Report;
 
+use crate::device_memory::{Placement, Room, Split, Wanted, expert_slots, shortage};
 use crate::stderr::note;
 use crate::units::size;
 
@@ -87,26 +87,101 @@ impl std::fmt::Display for DeviceName {
 }
 
 impl DeviceName {
-    /// The device itself, for a model within these limits, and how many experts of each layer lie in its memory; `None` is the processor.
+    /// The graphics device that the name stands for, if there is one; `None` is the processor.
+    fn card(self, exact: bool) -> Option<Card> {
+        match self {
+            Self::Cpu => None,
+            // If there is none, loading says so.
+            Self::Vulkan(index) => {
+                Some(card(index).unwrap_or(Card { index, name: String::new(), free: None }))
+            }
+            // f32 throughout takes too much room
+            Self::Auto if exact => None,
+            Self::Auto => first_card(),
+        }
+    }
+
+    /// The device for a model within these limits. `is_checked`: what does not fit is refused.
+    ///
+    /// # Errors
+    /// Where a device that was named lacks room.
     pub fn device(
         self,
         gpu_memory: Option<u64>,
         report: &Report,
         limits: &Limits,
         exact: bool,
-    ) -> Option<(Device, Option<usize>)> {
-        match self {
-            Self::Cpu => None,
-            Self::Vulkan(index) => {
-                let free = card(index).map_or(u64::MAX, |(_, free)| free);
-                let room = gpu_memory.unwrap_or(u64::MAX).min(free);
-                // if not even the rest fits, loading says so with the sizes
-                let slots = if exact { None } else { expert_slots(report, limits, room).unwrap_or(None) };
-                Some((vulkan(index, Settings { gpu_memory, exact, slots }), slots))
+        is_checked: bool,
+    ) -> Result<Option<Device>> {
+        let Some(card) = self.card(exact) else { return Ok(None) };
+        let room = card.room(gpu_memory);
+        let slots = match (exact, room) {
+            (false, Some(room)) => expert_slots(report, limits, room).map_err(|bytes| {
+                let least = Split { device: bytes, machine: 0 };
+                shortage(&card.to_string(), least, Room { device: Some(room), machine: None }, gpu_memory)
+            }),
+            _ => Ok(None),
+        };
+        let Some(slots) = self.settle(&card, slots, &report.origin, is_checked)? else { return Ok(None) };
+        let slots = slots.unwrap_or(None);
+        if let Some(slots) = slots {
+            note!(
+                "note: the experts lie in the machine's memory; {card} keeps the {slots} of each layer that were used last"
+            );
+        }
+        Ok(Some(vulkan(card.index, Settings { gpu_memory, exact, slots })))
+    }
+
+    /// What becomes of a model that fits, or not: `None` is the processor, `Some(None)` is the device all the same.
+    fn settle<T>(
+        self,
+        card: &Card,
+        fits: std::result::Result<T, String>,
+        origin: &str,
+        is_checked: bool,
+    ) -> Result<Option<Option<T>>> {
+        match (fits, self) {
+            (Ok(placement), Self::Auto) => Ok(card.is_right().then_some(Some(placement))),
+            (Ok(placement), _) => Ok(Some(Some(placement))),
+            (Err(why), Self::Auto) => {
+                note!("note: {origin} runs on the processor: {why}");
+                Ok(None)
             }
-            // f32 throughout takes too much room
-            Self::Auto if exact => None,
-            Self::Auto => auto(gpu_memory, report, limits),
+            (Err(_), _) if !is_checked => Ok(Some(None)),
+            (Err(why), _) => anyhow::bail!(
+                "{origin} does not fit: {why}.\n\
+                 Close other programs that use it, give a smaller --ctx-size or --parallel, take a smaller quantisation, or use --device cpu; \
+                 --no-memory-check loads it anyway"
+            ),
+        }
+    }
+}
+
+/// A graphics device that a model may run on.
+#[derive(Debug)]
+struct Card {
+    index: usize,
+    /// The maker's name.
+    name: String,
+    /// What it has free; `None` if that is not known.
+    free: Option<u64>,
+}
+
+impl std::fmt::Display for Card {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &*self.name {
+            "" => write!(f, "vulkan:{}", self.index),
+            name => write!(f, "vulkan:{} ({name})", self.index),
+        }
+    }
+}
+
+impl Card {
+    /// What a model may take of it.
+    fn room(&self, gpu_memory: Option<u64>) -> Option<u64> {
+        match (self.free, gpu_memory) {
+            (Some(free), Some(limit)) => Some(free.min(limit)),
+            (free, limit) => free.or(limit),
         }
     }
 }
@@ -123,13 +198,36 @@ struct Settings {
 }
 
 impl DeviceFlags {
-    /// Fills in the device that the flags name for a model that is opened with `options`. What it takes there, unless it is the processor.
-    pub fn choose(&self, options: &mut Options, report: &Report) -> Result<Option<Split>> {
-        let limits = options.limits(report.config.context_length, report.state_bytes())?;
-        let chosen = self.device.device(self.gpu_memory, report, &limits, options.cpu.exact);
-        let split = chosen.as_ref().map(|(_, slots)| Split::new(report, &limits, *slots));
-        options.device = chosen.map(|(device, _)| device);
-        Ok(split)
+    /// The device that the flags name for a model, and its sizes there; `None` is the processor. `of` models share its memory where they fit together.
+    /// `machine` bytes are free of the machine's memory. `is_checked`: what does not fit is refused.
+    ///
+    /// # Errors
+    /// Where a device that was named lacks room.
+    pub fn place(
+        &self,
+        wanted: &Wanted<'_>,
+        of: usize,
+        machine: Option<u64>,
+        is_checked: bool,
+    ) -> Result<Option<Placement>> {
+        let exact = wanted.options.cpu.exact;
+        let Some(card) = self.device.card(exact) else { return Ok(None) };
+        let device = card.room(self.gpu_memory);
+        let (whole, share) =
+            (Room { device, machine }, Room { device: device.map(|b| b / of.max(1) as u64), machine });
+        // Its share, so that all stay there together; where that is too little, all of it.
+        let placed = match wanted.place(share)? {
+            Ok(placement) if of < 2 || placement.slots.is_none() => Ok(placement),
+            _ => wanted.place(whole)?,
+        };
+        let placed = placed.map_err(|least| shortage(&card.to_string(), least, whole, self.gpu_memory));
+        let Some(placed) = self.device.settle(&card, placed, &wanted.report.origin, is_checked)? else {
+            return Ok(None);
+        };
+        let mut placement = placed.map_or_else(|| wanted.unchecked(), Ok)?;
+        let settings = Settings { gpu_memory: self.gpu_memory, exact, slots: placement.slots };
+        placement.options.device = Some(vulkan(card.index, settings));
+        Ok(Some(placement))
     }
 
     /// Most bytes of the device's memory to use.
@@ -138,209 +236,79 @@ impl DeviceFlags {
     }
 }
 
-/// What a model takes of a device's memory, about: the embedding table and snapshots stay in the machine's.
-pub fn bill(report: &Report, limits: &Limits) -> Memory {
-    let cpu = report.memory(&Limits { snapshots: 0, ..limits.clone() }, false);
-    let groups = report.groups.iter().filter(|g| match g.group {
-        // the block counts for the guesses
-        Group::Other | Group::Mtp => false,
-        Group::Embedding => report.tied,
-        _ => true,
-    });
-    let weights = groups.flat_map(|g| &g.types).map(|t| device_bytes(t.ty, t.bytes)).sum();
-    // steps keep their rows twice, as f32 and as bytes, and attention has a buffer of its own
-    Memory { weights, activations: 2 * cpu.activations + (64 << 20), ..cpu }
-}
-
-/// Memory that the host keeps for a device: what moves to it and from it, and the batch of a step.
-const STAGING_BYTES: u64 = 32 << 20;
-
-/// What a model on a graphics device takes, about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Split {
-    /// Of the device's own memory.
-    pub device: u64,
-    /// Of the machine's: the embedding table, snapshots, logits, and all experts where the device has slots for some.
-    pub machine: u64,
-}
-
-impl Split {
-    /// With `slots` experts of each layer in the device's memory and all of them in the machine's; `None` is all in the device's.
-    pub fn new(report: &Report, limits: &Limits, slots: Option<usize>) -> Self {
-        let all = bill(report, limits).total();
-        let table = report.group(Group::Embedding).map_or(0, |g| g.bytes);
-        let snapshots = report.state_bytes().saturating_mul(limits.snapshots as u64);
-        let logits = 4 * (report.config.vocab * limits.batch_outputs) as u64;
-        let machine = table.saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);
-        match (slots, report.config.moe) {
-            (Some(slots), Some(moe)) => {
-                let experts = expert_bytes(report);
-                let own = (u128::from(experts) * slots as u128 / moe.experts.max(1) as u128) as u64;
-                Self { device: all.saturating_sub(experts) + own, machine: machine.saturating_add(experts) }
-            }
-            _ => Self { device: all, machine },
-        }
-    }
-}
-
-/// Bytes of all routed experts on a device.
-fn expert_bytes(report: &Report) -> u64 {
-    report
-        .group(Group::RoutedExperts)
-        .map_or(0, |g| g.types.iter().map(|t| device_bytes(t.ty, t.bytes)).sum())
-}
-
-/// How many experts of each layer a device with `room` bytes keeps in its memory, all of them lying in the machine's: `None` where all fit
-/// as they are. Fails with the bytes that are needed where no more than the rest of the model, or not even that, fits.
-fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Option<usize>, u64> {
-    let all = bill(report, limits).total();
-    if all <= room {
-        return Ok(None);
-    }
-    let experts = expert_bytes(report);
-    let rest = all.saturating_sub(experts);
-    let moe = report.config.moe.filter(|_| experts > 0 && room > rest).ok_or(all)?;
-    let slots = (u128::from(room - rest) * moe.experts as u128 / u128::from(experts)) as usize;
-    // those of one token at least
-    if slots < moe.top_k { Err(all) } else { Ok(Some(slots)) }
-}
-
-/// A graphics card that nobody named: the first with memory of its own, or else one that shares the machine's, if `bytes` fit and it
-/// passes the self-test. Never one in software.
+/// A graphics card that nobody named: the first with memory of its own, or else one that shares the machine's. Never one in software.
 #[cfg(feature = "vulkan")]
-fn auto(gpu_memory: Option<u64>, report: &Report, limits: &Limits) -> Option<(Device, Option<usize>)> {
+fn first_card() -> Option<Card> {
     use octet_vulkan::DeviceKind;
     // no loader, no driver, no card: the processor, as `octet devices` explains
     let cards = octet_vulkan::devices().ok()?;
     let of = |kind| cards.iter().find(|c| c.kind == kind && c.missing.is_empty());
-    let card = of(DeviceKind::Discrete).or_else(|| of(DeviceKind::Integrated))?;
-    let (index, room) = (card.index, gpu_memory.map_or(card.free_bytes, |m| m.min(card.free_bytes)));
-    let slots = match expert_slots(report, limits, room) {
-        Ok(slots) => slots,
-        Err(bytes) => {
-            note!(
-                "note: the model takes about {} on vulkan:{index} ({}), which has {} free: it runs on the processor",
-                size(bytes),
-                card.name,
-                size(room)
-            );
-            return None;
-        }
-    };
-    match octet_vulkan::Vulkan::new(&octet_vulkan::VulkanOptions { index, ..Default::default() })
-        .and_then(|mut device| device.self_test())
-    {
-        Ok(checks) if checks.iter().all(octet_compute::selftest::Check::passed) => {
-            Some((vulkan(index, Settings { gpu_memory, exact: false, slots }), slots))
-        }
-        Ok(_) => {
-            note!(
-                "warning: vulkan:{index} ({}) computes wrong results, see `octet doctor`: the model runs on the processor",
-                card.name
-            );
-            None
-        }
-        Err(e) => {
-            note!(
-                "warning: vulkan:{index} ({}) cannot be used: {e}: the model runs on the processor",
-                card.name
-            );
-            None
-        }
-    }
+    of(DeviceKind::Discrete).or_else(|| of(DeviceKind::Integrated)).map(Card::of)
 }
 
 #[cfg(not(feature = "vulkan"))]
-fn auto(_: Option<u64>, _: &Report, _: &Limits) -> Option<(Device, Option<usize>)> {
+fn first_card() -> Option<Card> {
     None
 }
 
-/// Bytes on a device of weights that take `bytes` in a file.
 #[cfg(feature = "vulkan")]
-fn device_bytes(ty: octet_weights::GgmlType, bytes: u64) -> u64 {
-    octet_vulkan::device_bytes(ty, bytes / ty.block_bytes() as u64 * ty.block_len() as u64)
+impl Card {
+    fn of(info: &octet_vulkan::DeviceInfo) -> Self {
+        Self { index: info.index, name: info.name.clone(), free: Some(info.free_bytes) }
+    }
+
+    /// Whether it passes the self-test. Says so if not.
+    fn is_right(&self) -> bool {
+        let options = octet_vulkan::VulkanOptions { index: self.index, ..Default::default() };
+        let why = match octet_vulkan::Vulkan::new(&options).and_then(|mut device| device.self_test()) {
+            Ok(checks) if checks.iter().all(octet_compute::selftest::Check::passed) => return true,
+            Ok(_) => "computes wrong results, see `octet doctor`".to_string(),
+            Err(e) => format!("cannot be used: {e}"),
+        };
+        note!("warning: {self} {why}: the model runs on the processor");
+        false
+    }
 }
 
 #[cfg(not(feature = "vulkan"))]
-fn device_bytes(_: octet_weights::GgmlType, bytes: u64) -> u64 {
-    bytes
+impl Card {
+    fn is_right(&self) -> bool {
+        false
+    }
 }
 
-/// The bill of a model on each of these devices, for people: what it takes, and whether there is room.
-pub fn bills(devices: &[DeviceName], report: &Report, limits: &Limits) -> Result<String> {
-    let mut out = String::new();
-    for name in devices {
-        let (memory, room, what, split) = match name {
-            DeviceName::Auto => continue,
-            DeviceName::Cpu => {
-                (report.memory(limits, false), crate::memory::available(), "the processor".to_string(), None)
-            }
-            DeviceName::Vulkan(index) => {
-                let (name, free) = card(*index)?;
-                let slots = expert_slots(report, limits, free);
-                let split = Split::new(report, limits, slots.unwrap_or(None));
-                (bill(report, limits), Some(free), name, Some((slots.ok().flatten(), split)))
-            }
-        };
-        let fits = room.map_or(String::new(), |room| {
-            let verdict = if memory.total() <= room { "fits" } else { "does not fit" };
-            format!("; {} free: it {verdict}", size(room))
-        });
-        let beside = match split {
-            None => String::new(),
-            Some((None, split)) => {
-                format!("  {} of the machine's memory beside it\n", size(split.machine))
-            }
-            Some((Some(slots), split)) => format!(
-                "  with its experts in the machine's memory and {slots} of each layer on the device: {} there, {} of the machine's\n",
-                size(split.device),
-                size(split.machine)
-            ),
-        };
-        out += &format!(
-            "{name} ({what})\n  {} of weights, {} of KV cache, {} of states, {} of activations, {} for guesses\n  \
-             {} together{fits}\n{beside}",
-            size(memory.weights),
-            size(memory.kv),
-            size(memory.states),
-            size(memory.activations),
-            size(memory.speculation),
-            size(memory.total()),
-        );
-    }
-    Ok(out)
+/// A device as `octet show` describes it: its maker's name, and what a model may take of its memory.
+pub fn described(index: usize, gpu_memory: Option<u64>) -> Result<(String, Option<u64>)> {
+    let card = card(index)?;
+    let room = card.room(gpu_memory);
+    Ok((card.name, room))
 }
 
 /// What a graphics device has free now.
 pub fn free_bytes(name: &str) -> Option<u64> {
     match name.parse() {
-        Ok(DeviceName::Vulkan(index)) => card(index).ok().map(|(_, free)| free),
+        Ok(DeviceName::Vulkan(index)) => card(index).ok()?.free,
         _ => None,
     }
 }
 
-/// Name and free bytes of a graphics device.
+/// A graphics device by its number.
 #[cfg(feature = "vulkan")]
-fn card(index: usize) -> Result<(String, u64)> {
+fn card(index: usize) -> Result<Card> {
     let all = octet_vulkan::devices()?;
-    let card = all
-        .get(index)
-        .ok_or_else(|| anyhow::anyhow!("there is no device vulkan:{index} (see `octet devices`)"))?;
-    Ok((card.name.clone(), card.free_bytes))
+    let card = all.get(index);
+    Ok(Card::of(
+        card.ok_or_else(|| anyhow::anyhow!("there is no device vulkan:{index} (see `octet devices`)"))?,
+    ))
 }
 
 #[cfg(not(feature = "vulkan"))]
-fn card(_: usize) -> Result<(String, u64)> {
+fn card(_: usize) -> Result<Card> {
     anyhow::bail!("this build has no support for graphics devices")
 }
 
 #[cfg(feature = "vulkan")]
 fn vulkan(index: usize, s: Settings) -> Device {
-    if let Some(slots) = s.slots {
-        note!(
-            "note: the experts lie in the machine's memory; vulkan:{index} keeps the {slots} of each layer that were used last"
-        );
-    }
     let options = octet_vulkan::VulkanOptions {
         index,
         memory_bytes_max: s.gpu_memory,
@@ -430,23 +398,6 @@ fn cards() -> (Vec<serde_json::Value>, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn experts_that_do_not_fit_get_slots() {
-        let report = Report::new(&octet_synth::tiny("qwen35moe", octet_synth::Mix::Q4KM).unwrap()).unwrap();
-        let limits = Limits::single(1000);
-        let all = bill(&report, &limits).total();
-        let experts = report.group(Group::RoutedExperts).unwrap().types.iter();
-        let experts: u64 = experts.map(|t| device_bytes(t.ty, t.bytes)).sum();
-        assert_eq!(expert_slots(&report, &limits, all), Ok(None));
-        // 8 experts, of which a token takes 3
-        assert_eq!(expert_slots(&report, &limits, all - 1), Ok(Some(7)));
-        assert_eq!(expert_slots(&report, &limits, all - experts / 2), Ok(Some(4)));
-        assert_eq!(expert_slots(&report, &limits, all - experts * 6 / 8), Err(all));
-        assert_eq!(expert_slots(&report, &limits, 1000), Err(all));
-        let dense = Report::new(&octet_synth::tiny("llama", octet_synth::Mix::Q4KM).unwrap()).unwrap();
-        assert!(expert_slots(&dense, &limits, 1000).is_err());
-    }
 
     #[test]
     fn devices_are_named_as_they_are_listed() {

@@ -5,6 +5,7 @@ use octet_engine::report::Report;
 use octet_engine::score::Scorer;
 
 use crate::args::EngineArgs;
+use crate::device_memory::Wanted;
 use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
@@ -37,16 +38,23 @@ fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Option
     if context > made_for {
         note!("note: the model was made for {made_for} tokens of context; {context} may be too much for it");
     }
+    let (is_checked, count) = (!args.memory.no_memory_check, variants.len());
     for options in &mut *variants {
-        args.device.choose(options, &report)?;
-        if !args.memory.no_memory_check && options.device.is_none() {
+        let wanted = Wanted { report: &report, options, contexts: &[1], snapshots: None };
+        let machine = crate::memory::available().filter(|_| is_checked);
+        if let Some(placed) = args.device.place(&wanted, count, machine, is_checked)? {
+            for what in placed.smaller {
+                note!("note: {what}");
+            }
+            *options = placed.options;
+        } else if is_checked {
             crate::memory::shrink(&report, options)?;
         }
     }
     // Devices check their own memory.
     let variants = variants.iter().filter(|o| o.device.is_none());
     let needs = variants.map(|o| crate::memory::needed(&report, o)).collect::<anyhow::Result<Vec<_>>>()?;
-    if !args.memory.no_memory_check {
+    if is_checked {
         crate::memory::check(&report, &needs, context, "a smaller --ctx-size")?;
     }
     Ok(())

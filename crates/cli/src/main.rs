@@ -9,6 +9,7 @@ mod commands;
 mod completions;
 mod config_cmd;
 mod device;
+mod device_memory;
 mod doctor;
 mod embedded;
 mod experts;

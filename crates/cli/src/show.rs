@@ -3,20 +3,24 @@
 use std::io::Write;
 
 use clap::Args;
+use octet_engine::engine::Options;
 use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report, TypeShare};
 use serde_json::{Value, json};
 
 use crate::args::{KvArgs, ModelArgs};
-use crate::device::{DeviceName, Split, bill, bills};
+use crate::device::{DeviceName, described, gib};
+use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage};
 use crate::numbers::count;
 use crate::settings::Settings;
+use crate::units::size;
 
 const EXAMPLES: &str = "\
 Examples:
   octet show model.gguf
   octet show qwen3.6:35b-a3b -c 32768      with the memory for a context of 32768 tokens
   octet show model.gguf --device cpu,vulkan:0   the memory that it takes on each
+  octet show model.gguf --device vulkan:0 --gpu-memory 8
   octet show model.gguf --json | jq .active_parameters";
 
 /// Shows what a model is made of: layers, parameters, quantisation, bytes read per token, memory.
@@ -33,6 +37,9 @@ pub struct ShowArgs {
     /// Show what the model takes on these devices too: cpu, vulkan:N as `octet devices` numbers them.
     #[arg(long, value_name = "DEVICE,..", value_delimiter = ',')]
     device: Vec<DeviceName>,
+    /// Count with at most this much of each graphics device's memory, in GiB. Default: all that is free.
+    #[arg(long, value_name = "GIB", value_parser = gib, requires = "device")]
+    gpu_memory: Option<u64>,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -60,17 +67,24 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         ..Limits::single(context)
     };
     report.check_kv(limits.kv)?;
+    let options = Options { context: args.ctx_size, kv: limits.kv, ..Options::default() };
+    let named = args.device.iter().filter(|device| **device != DeviceName::Auto);
+    let bills = named.map(|device| Bill::new(*device, args.gpu_memory, &report, &limits, &options));
+    let bills = bills.collect::<anyhow::Result<Vec<_>>>()?;
     let mut out = std::io::stdout().lock();
     if args.json {
         let mut json = as_json(&report, &limits, context);
-        if !args.device.is_empty() {
-            json["devices"] = args.device.iter().map(|d| device_json(*d, &report, &limits)).collect();
+        if !bills.is_empty() {
+            json["devices"] = bills.iter().map(Bill::json).collect();
         }
         writeln!(out, "{json:#}")?;
     } else {
         write!(out, "{}", report.text(&limits))?;
-        if !args.device.is_empty() {
-            write!(out, "\n{}", bills(&args.device, &report, &limits)?)?;
+        if !bills.is_empty() {
+            writeln!(out)?;
+        }
+        for bill in &bills {
+            write!(out, "{}", bill.text())?;
         }
     }
     Ok(())
@@ -145,25 +159,91 @@ fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
 }
 
 /// What the model takes on one device.
-fn device_json(device: DeviceName, report: &Report, limits: &Limits) -> Value {
-    let m = match device {
-        DeviceName::Vulkan(_) => bill(report, limits),
-        _ => report.memory(limits, false),
-    };
-    let split = match device {
-        DeviceName::Vulkan(_) => Split::new(report, limits, None),
-        _ => Split { device: 0, machine: m.total() },
-    };
-    json!({
-        "name": device.to_string(),
-        "machine_bytes": split.machine,
-        "weights": m.weights,
-        "kv_cache": m.kv,
-        "states": m.states,
-        "activations": m.activations,
-        "speculation": m.speculation,
-        "total": m.total(),
-    })
+struct Bill {
+    device: DeviceName,
+    /// The device's name.
+    what: String,
+    /// With the context that the memory is counted for.
+    memory: Memory,
+    free: Option<u64>,
+    /// What `octet run` makes of it there, or why it cannot; `None` is the processor.
+    placed: Option<Result<Placement, String>>,
+}
+
+impl Bill {
+    fn new(
+        device: DeviceName,
+        gpu_memory: Option<u64>,
+        report: &Report,
+        limits: &Limits,
+        options: &Options,
+    ) -> anyhow::Result<Self> {
+        let machine = crate::memory::available();
+        let DeviceName::Vulkan(index) = device else {
+            let (what, memory) = ("the processor".to_string(), report.memory(limits, false));
+            return Ok(Self { device, what, memory, free: machine, placed: None });
+        };
+        let (what, free) = described(index, gpu_memory)?;
+        let room = Room { device: free, machine };
+        let placed = Wanted { report, options, contexts: &[1], snapshots: None }.place(room)?;
+        let placed = placed.map_err(|least| shortage(&device.to_string(), least, room, gpu_memory));
+        Ok(Self { device, what, memory: bill(report, limits, false), free, placed: Some(placed) })
+    }
+
+    fn text(&self) -> String {
+        let m = &self.memory;
+        let fits = self.free.map_or(String::new(), |free| {
+            let verdict = if m.total() <= free { "fits" } else { "does not fit" };
+            format!("; {} free: it {verdict}", size(free))
+        });
+        let mut out = format!(
+            "{} ({})\n  {} of weights, {} of KV cache, {} of states, {} of activations, {} for guesses\n  {} together{fits}\n",
+            self.device,
+            self.what,
+            size(m.weights),
+            size(m.kv),
+            size(m.states),
+            size(m.activations),
+            size(m.speculation),
+            size(m.total()),
+        );
+        match &self.placed {
+            None => {}
+            Some(Err(why)) => out += &format!("  `octet run` cannot load it there: {why}\n"),
+            Some(Ok(p)) => {
+                out += &format!(
+                    "  `octet run` there: context of {} tokens, {} of its memory, {} of the machine's\n",
+                    p.options.context.unwrap_or(0),
+                    size(p.split.device),
+                    size(p.split.machine)
+                );
+                p.smaller.iter().for_each(|what| out += &format!("  to fit, {what}\n"));
+            }
+        }
+        out
+    }
+
+    fn json(&self) -> Value {
+        let m = &self.memory;
+        let placed = self.placed.as_ref().and_then(|p| p.as_ref().ok());
+        let split = placed.map_or(Split { device: 0, machine: m.total() }, |p| p.split);
+        json!({
+            "name": self.device.to_string(),
+            "free_bytes": self.free,
+            "weights": m.weights,
+            "kv_cache": m.kv,
+            "states": m.states,
+            "activations": m.activations,
+            "speculation": m.speculation,
+            "total": m.total(),
+            // as `octet run` loads it
+            "fits": self.placed.as_ref().map_or_else(|| self.free.is_none_or(|free| m.total() <= free), Result::is_ok),
+            "context": placed.map(|p| p.options.context),
+            "device_bytes": split.device,
+            "machine_bytes": split.machine,
+            "expert_slots": placed.and_then(|p| p.slots),
+        })
+    }
 }
 
 fn types(types: &[TypeShare]) -> Value {

@@ -316,9 +316,9 @@ fn measure(
     let kv = args.kv.kv();
     let mut limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
     tests.iter().for_each(|t| t.make_room(&mut limits));
-    let chosen = device.device(args.gpu_memory, &subject.report, &limits, args.kernels.exact);
-    let device = chosen.map(|(device, _)| device);
-    if device.is_none() && !args.memory.no_memory_check {
+    let is_checked = !args.memory.no_memory_check;
+    let device = device.device(args.gpu_memory, &subject.report, &limits, args.kernels.exact, is_checked)?;
+    if device.is_none() && is_checked {
         let bill = subject.report.memory(&limits, args.kernels.exact);
         crate::memory::check(&subject.report, &[bill], context, "smaller -p, -n or -d")?;
     }

@@ -15,10 +15,11 @@ use octet_serve::{ModelSpec, OnDevice, ToolSyntax};
 use serde_json::{Map, Value};
 
 use super::ServeArgs;
-use super::memory_plan::MemoryPlan;
+use super::memory_plan::{self, MemoryPlan};
 use crate::args::{IsaArg, KvArg};
 use crate::chat::TEXT_BYTES_MAX;
-use crate::device::{DeviceFlags, Split};
+use crate::device::DeviceFlags;
+use crate::device_memory::Split;
 use crate::model::{Place, locate, open};
 use crate::sampling::server_defaults;
 use crate::settings::Settings;
@@ -156,14 +157,24 @@ impl Load {
         let share = self.memory_limit.map(|l| l / of.max(1) as u64);
         let sampling = server_defaults(&file.metadata, self.engine.sampling)?;
         let engine = EngineOptions { sampling, ..self.engine.clone() };
-        let mut bill = MemoryPlan::new(&report, &engine, least(free, share))?;
-        if !bill.fits(&report) {
-            bill = MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?;
-        }
-        let split = self.device.choose(&mut bill.options, &report)?;
-        if self.check && bill.options.device.is_none() {
-            bill.check(&report)?;
-        }
+        let wanted = memory_plan::wanted(&report, &engine);
+        let bill = match self.device.place(&wanted, of, least(free, self.memory_limit), self.check)? {
+            Some(placement) => MemoryPlan::on_device(&report, placement)?,
+            None => {
+                let bill = MemoryPlan::new(&report, &engine, least(free, share))?;
+                let fits = bill.fits(&report);
+                let bill = if fits {
+                    bill
+                } else {
+                    MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?
+                };
+                if self.check {
+                    bill.check(&report)?;
+                }
+                bill
+            }
+        };
+        let split = bill.split();
         let text = bill.text(name, &report);
         let device = bill.options.device.as_ref().map(|d| d.name().to_string());
         let written = meta.and_then(|m| m.modified().ok());

@@ -6,11 +6,17 @@ use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report};
 
+use crate::device_memory::{Placement, Split, Wanted, bill};
 use crate::units::{parameters, size};
 
 /// Sizes to try in turn where the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get the rest, at
 /// least what one conversation needs.
 const TRIED: [(usize, u64); 3] = [(4, 2 << 30), (2, 1 << 30), (1, 1 << 30)];
+
+/// What a model on a device is given where there is room for it.
+pub fn wanted<'a>(report: &'a Report, options: &'a Options) -> Wanted<'a> {
+    Wanted { report, options, contexts: &[TRIED[0].0, TRIED[1].0, TRIED[2].0], snapshots: Some(TRIED[0].1) }
+}
 
 /// A model's options and their memory.
 pub struct MemoryPlan {
@@ -22,6 +28,8 @@ pub struct MemoryPlan {
     context: usize,
     /// The size it was reduced to, to fit.
     shrunk: Option<u64>,
+    /// What it takes on a device and beside it, and what was made smaller to fit there.
+    on_device: Option<(Split, Vec<String>)>,
 }
 
 impl MemoryPlan {
@@ -39,7 +47,7 @@ impl MemoryPlan {
             };
             let limits = options.limits(made_for, report.state_bytes())?;
             let total = report.memory(&limits, options.cpu.exact).with_draft(draft).total();
-            Ok((Self { options, limits, draft, context, shrunk: None }, total))
+            Ok((Self { options, limits, draft, context, shrunk: None, on_device: None }, total))
         };
         for (i, (contexts, snapshots)) in TRIED.into_iter().enumerate() {
             let (bill, total) = with(contexts, Some(snapshots))?;
@@ -62,6 +70,25 @@ impl MemoryPlan {
         Ok(Self { shrunk: room, ..bill })
     }
 
+    /// The plan of a model on a device.
+    pub fn on_device(report: &Report, placement: Placement) -> anyhow::Result<Self> {
+        let Placement { options, limits, split, smaller, .. } = placement;
+        let made_for = report.config.context_length;
+        Ok(Self {
+            draft: options.draft_memory(made_for)?,
+            context: options.context_for(made_for),
+            options,
+            limits,
+            shrunk: None,
+            on_device: Some((split, smaller)),
+        })
+    }
+
+    /// What it takes on a device and beside it, if it runs on one.
+    pub fn split(&self) -> Option<Split> {
+        self.on_device.as_ref().map(|(split, _)| *split)
+    }
+
     /// Whether the model fits with its own context.
     pub fn fits(&self, report: &Report) -> bool {
         self.shrunk.is_none_or(|room| self.total(report) <= room)
@@ -72,9 +99,9 @@ impl MemoryPlan {
     }
 
     fn memory(&self, report: &Report) -> Memory {
-        let of = match &self.options.device {
+        let of = match &self.on_device {
             None => report.memory(&self.limits, self.options.cpu.exact),
-            Some(_) => crate::device::bill(report, &self.limits),
+            Some(_) => bill(report, &self.limits, self.options.cpu.exact),
         };
         of.with_draft(self.draft)
     }
@@ -118,13 +145,21 @@ impl MemoryPlan {
         if m.speculation > 0 {
             out += &format!("  speculation  {:>12}  for guesses\n", size(m.speculation));
         }
+        out += &format!("  activations  {:>12}\n", size(m.activations));
+        out += &match self.split() {
+            None => format!(
+                "  at most      {:>12}  KV cache and snapshots take their memory when they are filled\n",
+                size(m.total())
+            ),
+            Some(split) => format!(
+                "  on the device {:>11}  from the start\n  beside it    {:>12}  of the machine's memory, at most\n",
+                size(split.device),
+                size(split.machine)
+            ),
+        };
         out += &format!(
-            "  activations  {:>12}\n  at most      {:>12}  KV cache and snapshots take their memory when they are filled\n  \
-             context of {} tokens; {at_once} such at once, {} answers in all",
-            size(m.activations),
-            size(m.total()),
-            self.context,
-            self.limits.slots,
+            "  context of {} tokens; {at_once} such at once, {} answers in all",
+            self.context, self.limits.slots,
         );
         let made_for = report.config.context_length;
         if self.context > made_for {
@@ -132,6 +167,9 @@ impl MemoryPlan {
                 "\n  note: the model was made for {made_for} tokens of context; {} may be too much for it",
                 self.context
             );
+        }
+        for what in self.on_device.iter().flat_map(|(_, smaller)| smaller) {
+            out += &format!("\n  to fit, {what}");
         }
         if let Some(room) = self.shrunk {
             out += &format!(

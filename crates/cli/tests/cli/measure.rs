@@ -310,3 +310,65 @@ fn a_graphics_device_by_its_name() {
     assert_eq!(backends, ["CPU", "CPU", "Vulkan", "Vulkan"]);
     assert!(rows[0]["barriers_per_step"].is_null() && rows[3]["barriers_per_step"].as_u64().unwrap() > 10);
 }
+
+/// What no flag sets is sized to the device's memory, and nothing that is loaded takes more than was said.
+#[test]
+fn a_model_is_made_to_fit_a_graphics_device() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let device = format!("vulkan:{index}");
+    let place = Place::with_model("qwen35moe", "q4_k_m");
+    let show = |more: &[&str]| -> Value {
+        let args = ["show", "model.gguf", "--device", &device, "--json"];
+        let text = place.octet(&[&args[..], more].concat()).ok().stdout;
+        serde_json::from_str::<Value>(&text).unwrap()["devices"][0].clone()
+    };
+    let gib = |bytes: u64| format!("{:.9}", bytes as f64 / f64::from(1 << 30));
+    let run = |gpu_memory: &str, more: &[&str]| {
+        let args = ["run", "model.gguf", "--raw", "t1 t2", "-n", "4", "--temp", "0", "--device", &device];
+        place.octet(&[&args[..], &["--gpu-memory", gpu_memory], more].concat())
+    };
+    for kv in ["f16", "q8_0", "f32"] {
+        let flags = ["-c", "100000", "--kv-cache-dtype", kv];
+        let bytes = show(&flags)["device_bytes"].as_u64().unwrap();
+        let enough = run(&gib(bytes + 1000), &flags).ok();
+        assert!(enough.stderr.contains("context of 100000 tokens"), "{}", enough.stderr);
+        let smaller = |text: &str| text.contains("stays out") || text.contains("lie in the machine's memory");
+        assert!(!smaller(&enough.stderr), "{}", enough.stderr);
+        let less = run(&gib(bytes - (1 << 20)), &flags).ok();
+        assert!(smaller(&less.stderr), "{}", less.stderr);
+        assert_eq!(enough.stdout, less.stdout, "what was made smaller changes nothing");
+        run(&gib(bytes / 2), &flags)
+            .fails(1, &["does not fit", &device, "--gpu-memory allows", "--ctx-size"]);
+    }
+    // `show` says the same beforehand
+    let little = show(&["-c", "100000", "--gpu-memory", "0.05"]);
+    assert_eq!((&little["fits"], &little["expert_slots"]), (&false.into(), &Value::Null));
+    let text =
+        place.octet(&["show", "model.gguf", "--device", &device, "-c", "100000", "--gpu-memory", "0.05"]);
+    assert!(text.ok().stdout.contains("cannot load it there"));
+}
+
+/// The built-in model says the same on a device as on the processor, until two tokens are as likely as each other.
+#[test]
+fn the_built_in_model_answers_alike_on_a_graphics_device() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let place = Place::new();
+    let tokens = |prompt: &str, device: &str| -> Vec<Value> {
+        let args =
+            ["run", "fox", prompt, "--temp", "0", "-n", "150", "--json", "--logprobs", "2", "--device"];
+        let json = place.octet(&[&args[..], &[device]].concat()).ok().stdout;
+        let json: Value = serde_json::from_str(&json).unwrap();
+        json["logprobs"]["content"].as_array().unwrap().clone()
+    };
+    for prompt in ["Tell me a story about a fox.", "Why is the sky blue?"] {
+        let (own, card) = (tokens(prompt, "cpu"), tokens(prompt, &format!("vulkan:{index}")));
+        let logprob = |token: &Value| token["logprob"].as_f64().unwrap();
+        let same = own.iter().zip(&card).take_while(|(a, b)| a["id"] == b["id"]);
+        let same = same.inspect(|(a, b)| assert!((logprob(a) - logprob(b)).abs() < 0.1, "{a} {b}")).count();
+        assert!(same >= 10, "{prompt}");
+        if let Some(parts) = own.get(same) {
+            let [first, second] = [0, 1].map(|i| logprob(&parts["top_logprobs"][i]));
+            assert!(first - second < 0.05, "after {same} tokens of '{prompt}': {parts}");
+        }
+    }
+}

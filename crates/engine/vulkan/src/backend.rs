@@ -93,6 +93,8 @@ pub struct Vulkan {
     /// The step's commands were run in parts, because something was read in between.
     pub(crate) is_split: bool,
     pub(crate) steps: VecDeque<Step>,
+    /// Steps of so many tokens and more are submitted stage by stage, because a layer of one took too long.
+    pub(crate) by_stage_from: usize,
     /// The first thing that went wrong; told by the next `step`, or by this one.
     pub(crate) fault: Option<Error>,
     /// Widest embedding row.
@@ -142,6 +144,7 @@ impl Vulkan {
             in_step: false,
             is_split: false,
             steps: VecDeque::new(),
+            by_stage_from: usize::MAX,
             fault: None,
             embed_cols: 1,
             cols_max: 1,

@@ -35,8 +35,8 @@ pub struct Cache {
 /// Keys or values of a layer: the buffer, its type, rows of a page, and values of a row.
 pub(crate) type PagePart = (Arc<Buffer>, KvType, usize, usize);
 
-/// Bytes of a row of a head on the device.
-pub(crate) fn device_row_bytes(ty: KvType, dim: usize) -> usize {
+/// Bytes of a row of `dim` keys or values of a head on the device.
+pub fn device_row_bytes(ty: KvType, dim: usize) -> usize {
     match ty {
         KvType::F32 => 4 * dim,
         KvType::F16 => 2 * dim,

@@ -11,6 +11,11 @@ use crate::memory::Place;
 
 /// Bytes that are read at most: far more than any cache holds.
 const BYTES_MAX: u64 = 1 << 30;
+/// Bytes that a quick measurement reads at most, and at least: less would come from caches.
+const FEW_BYTES: u64 = 256 << 20;
+const FEW_BYTES_MIN: u64 = 64 << 20;
+/// Runs of a quick measurement.
+const FEW_RUNS: usize = 4;
 /// Words that a thread reads: `bandwidth.comp`.
 const WORDS_PER_THREAD: u64 = 64;
 /// Threads of a workgroup there.
@@ -21,7 +26,23 @@ const STAGES: u32 = 256;
 impl Vulkan {
     /// Bytes per second that kernels read from the device's memory, in each of `runs` runs.
     pub(crate) fn bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
-        let of = (self.device.buffer_bytes_max / 2).min(BYTES_MAX).min(self.device.free_bytes() / 2);
+        self.bandwidth_of(BYTES_MAX, runs)
+    }
+
+    /// The best of a few runs over less memory; `None` if it is not free, or the device fails, which the next step reports.
+    pub(crate) fn few_runs(&mut self) -> Option<f64> {
+        if self.memory.free_bytes() / 2 < FEW_BYTES_MIN {
+            return None;
+        }
+        let rates = self.bandwidth_of(FEW_BYTES, FEW_RUNS);
+        if rates.is_err() {
+            self.recorder.abandon();
+        }
+        rates.ok()?.into_iter().reduce(f64::max)
+    }
+
+    fn bandwidth_of(&mut self, bytes_max: u64, runs: usize) -> Result<Vec<f64>, Error> {
+        let of = (self.device.buffer_bytes_max / 2).min(bytes_max).min(self.memory.free_bytes() / 2);
         let each = 4 * WORDS_PER_THREAD * THREADS;
         // at most 65,535 workgroups, which every device takes
         let groups = (of / each).clamp(1, 65_535);

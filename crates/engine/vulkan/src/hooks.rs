@@ -12,6 +12,18 @@ impl Vulkan {
         self.recorder.skip_barrier = index;
     }
 
+    /// Records and never submits: enough for a validation layer to find what recorded commands lack, and far faster. Nothing is computed.
+    #[doc(hidden)]
+    pub fn record_only(&mut self) {
+        self.recorder.is_dry = true;
+    }
+
+    /// Submits long steps stage by stage, as where a layer takes too long, for tests.
+    #[doc(hidden)]
+    pub fn submit_by_stage(&mut self) {
+        self.by_stage_from = 0;
+    }
+
     /// Makes one kernel compute something wrong, for the test that the self-test notices: the file's name of it.
     #[doc(hidden)]
     pub fn break_kernel(&mut self, name: &str) {

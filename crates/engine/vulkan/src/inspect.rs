@@ -22,6 +22,9 @@ impl Inspect for Vulkan {
     fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
         self.bandwidth(runs)
     }
+    fn quick_bandwidth(&mut self) -> Option<f64> {
+        self.few_runs()
+    }
     fn memory_bytes(&self) -> Option<u64> {
         Some(Vulkan::memory_bytes(self))
     }

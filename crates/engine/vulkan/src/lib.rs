@@ -25,5 +25,6 @@ mod verbs;
 mod weights;
 
 pub use backend::{Vulkan, VulkanOptions};
+pub use cache::device_row_bytes;
 pub use device::{DeviceInfo, DeviceKind, devices};
 pub use weights::device_bytes;

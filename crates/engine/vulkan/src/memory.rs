@@ -1,5 +1,6 @@
 //! Buffers in the device's memory and in memory that both sides see. Made by `backend`, used by every dispatch.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
@@ -10,6 +11,9 @@ use crate::device::Device;
 /// Small buffers share allocations of this size: drivers allow a few thousand allocations.
 const BLOCK_BYTES: u64 = 32 << 20;
 
+/// A block with less room than this is full.
+const LEFT_BYTES_MIN: u64 = 64 << 10;
+
 /// Allocations above this are compared with the driver's budget first.
 const LARGE_BYTES: u64 = 1 << 20;
 
@@ -18,6 +22,9 @@ struct Allocation {
     device: Arc<Device>,
     memory: vk::DeviceMemory,
     mapped: *mut u8,
+    /// Bytes of the device's memory, which are subtracted from `used_bytes` at the end.
+    bytes: u64,
+    used_bytes: Arc<AtomicU64>,
 }
 
 // SAFETY: the pointer is to memory that belongs to the allocation; who reads or writes through it holds the buffer.
@@ -29,6 +36,7 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: every buffer in it holds an `Arc` of it and is destroyed before.
         unsafe { self.device.raw.free_memory(self.memory, None) };
+        self.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -85,28 +93,43 @@ pub(crate) enum Place {
     Host,
 }
 
-/// The block that small buffers of one place are cut from.
+/// An allocation that small buffers of one place are cut from.
 struct Block {
     allocation: Arc<Allocation>,
     used: u64,
 }
 
+impl Block {
+    /// Where a buffer starts that fits in.
+    fn place(&self, needs: &vk::MemoryRequirements) -> Option<u64> {
+        let at = self.used.next_multiple_of(needs.alignment);
+        (at + needs.size <= BLOCK_BYTES).then_some(at)
+    }
+}
+
 /// Allocates buffers of one device, and counts their bytes.
 pub(crate) struct Memory {
     device: Arc<Device>,
-    blocks: Mutex<[Option<Block>; 2]>,
+    /// Blocks with room: in the device's memory, and in the host's.
+    blocks: Mutex<[Vec<Block>; 2]>,
     limit_bytes: Option<u64>,
-    used_bytes: Mutex<u64>,
+    used_bytes: Arc<AtomicU64>,
 }
 
 impl Memory {
     pub(crate) fn new(device: Arc<Device>, limit_bytes: Option<u64>) -> Self {
-        Self { device, blocks: Mutex::new([None, None]), limit_bytes, used_bytes: Mutex::new(0) }
+        Self { device, blocks: Mutex::default(), limit_bytes, used_bytes: Arc::default() }
     }
 
-    /// Bytes of the device's memory that were allocated.
+    /// Bytes of the device's memory that are allocated.
     pub(crate) fn used_bytes(&self) -> u64 {
-        *self.used_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the device's memory that may be allocated now: what the driver gives, within the limit.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let limit = self.limit_bytes.unwrap_or(u64::MAX);
+        self.device.free_bytes().min(limit.saturating_sub(self.used_bytes()))
     }
 
     /// A buffer of `bytes` bytes; its content is undefined.
@@ -151,16 +174,19 @@ impl Memory {
             return Ok((self.allocate(needs.size, needs.memory_type_bits, place)?, 0));
         }
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let block = &mut blocks[usize::from(place == Place::Host)];
-        if let Some(b) = block {
-            let at = b.used.next_multiple_of(needs.alignment);
-            if at + needs.size <= BLOCK_BYTES {
-                b.used = at + needs.size;
-                return Ok((b.allocation.clone(), at));
+        let blocks = &mut blocks[usize::from(place == Place::Host)];
+        let found = blocks.iter().enumerate().find_map(|(i, b)| Some((i, b.place(needs)?)));
+        if let Some((i, at)) = found {
+            let block = &mut blocks[i];
+            block.used = at + needs.size;
+            let allocation = block.allocation.clone();
+            if BLOCK_BYTES - block.used < LEFT_BYTES_MIN {
+                blocks.swap_remove(i);
             }
+            return Ok((allocation, at));
         }
         let allocation = self.allocate(BLOCK_BYTES, needs.memory_type_bits, place)?;
-        *block = Some(Block { allocation: allocation.clone(), used: needs.size });
+        blocks.push(Block { allocation: allocation.clone(), used: needs.size });
         Ok((allocation, 0))
     }
 
@@ -193,29 +219,27 @@ impl Memory {
             ))
         };
         let index = self.memory_type(bits, place).ok_or_else(|| short("no fitting kind of memory".into()))?;
-        let mut used = self.used_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        if place == Place::Device && self.limit_bytes.is_some_and(|limit| *used + bytes > limit) {
-            drop(used);
+        if place == Place::Device && self.limit_bytes.is_some_and(|limit| self.used_bytes() + bytes > limit) {
             return Err(short("--gpu-memory".into()));
         }
         // some drivers spill to the host's memory instead of failing
         if place == Place::Device && bytes > LARGE_BYTES && bytes > self.device.free_bytes() {
-            drop(used);
             return Err(short("the driver's budget".into()));
         }
         let info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(index);
         // SAFETY: the device is alive; the memory is freed by `Allocation`.
-        let memory = match unsafe { self.device.raw.allocate_memory(&info, None) } {
-            Ok(memory) => memory,
-            Err(e) => {
-                drop(used);
-                return Err(short(e.to_string()));
-            }
+        let memory = unsafe { self.device.raw.allocate_memory(&info, None) };
+        let memory = memory.map_err(|e| short(e.to_string()))?;
+        let counted = if place == Place::Device { bytes } else { 0 };
+        self.used_bytes.fetch_add(counted, Ordering::Relaxed);
+        let mut allocation = Allocation {
+            device: self.device.clone(),
+            memory,
+            mapped: std::ptr::null_mut(),
+            bytes: counted,
+            used_bytes: self.used_bytes.clone(),
         };
-        let mut allocation = Allocation { device: self.device.clone(), memory, mapped: std::ptr::null_mut() };
-        if place == Place::Device {
-            *used += bytes;
-        } else {
+        if place == Place::Host {
             let flags = vk::MemoryMapFlags::empty();
             // SAFETY: the memory is host-visible and not mapped yet; it is unmapped when it is freed.
             allocation.mapped = unsafe { self.device.raw.map_memory(memory, 0, vk::WHOLE_SIZE, flags) }

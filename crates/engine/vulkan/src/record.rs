@@ -2,6 +2,7 @@
 //! by `backend` and the verbs.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ash::vk;
 use octet_compute::Error;
@@ -64,8 +65,14 @@ pub(crate) struct Recorder {
     later: Vec<Dispatch>,
     /// Recordings that may still run on a device that did not come back: what they use is kept until the device has stopped.
     stuck: Vec<Recording>,
+    /// Submits after each stage.
+    pub(crate) by_stage: bool,
+    /// What the longest submission took since this was last set to zero.
+    pub(crate) longest: Duration,
     /// Leaves out the barrier of this number: for the test that validation notices.
     pub(crate) skip_barrier: Option<u32>,
+    /// Submits nothing: for the test that validation notices.
+    pub(crate) is_dry: bool,
     /// Starts the kernel of this name with one workgroup too few, as a wrong driver might: for tests.
     pub(crate) break_kernel: Option<String>,
     /// A submission came back with a lost device, or not at all.
@@ -130,7 +137,10 @@ impl Recorder {
             held: None,
             later: Vec::new(),
             stuck: Vec::new(),
+            by_stage: false,
+            longest: Duration::ZERO,
             skip_barrier: None,
+            is_dry: false,
             break_kernel: None,
             is_lost: false,
             lose_after: None,
@@ -199,7 +209,7 @@ impl Recorder {
     pub(crate) fn barrier(&mut self) -> Result<(), Error> {
         self.barrier_beside()?;
         self.end_stage();
-        Ok(())
+        if self.by_stage { self.flush() } else { Ok(()) }
     }
 
     /// Ends a stage, as `barrier`; kernels that were put off for later run in the next one, beside what follows.
@@ -433,10 +443,14 @@ impl Recorder {
             self.is_lost |= fault == vk::Result::ERROR_DEVICE_LOST;
             return Err(failed("computing", fault));
         }
+        if self.is_dry {
+            return Ok(());
+        }
         let d = &self.device.raw;
         let commands = [recording.commands];
         let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
         let fence = [self.fence];
+        let start = Instant::now();
         // SAFETY: the commands were ended; nothing runs, because every run waits for its end.
         let done = unsafe {
             d.reset_fences(&fence)
@@ -452,6 +466,7 @@ impl Recorder {
                     done
                 })
         };
+        self.longest = self.longest.max(start.elapsed());
         self.is_lost |= matches!(done, Err(vk::Result::ERROR_DEVICE_LOST | vk::Result::TIMEOUT));
         done.map_err(|e| failed("computing", e))
     }

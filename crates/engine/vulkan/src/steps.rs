@@ -1,5 +1,7 @@
 //! Steps: recorded once for each shape, and run again with another batch in the block. Called by `backend`.
 
+use std::time::Duration;
+
 use octet_compute::backend::Pass;
 use octet_compute::batch::Batch;
 use octet_compute::{Error, ExpertCounts};
@@ -15,6 +17,9 @@ use crate::verbs::Scratch;
 const RECORDINGS_MAX: usize = 32;
 /// Steps of more tokens than this are recorded each time: recording costs little beside them.
 const REPLAY_TOKENS_MAX: usize = 16;
+
+/// A submission that takes longer is cut: drivers reset a device after 2 s and more.
+const SUBMISSION_MAX: Duration = Duration::from_millis(200);
 
 /// A step that was recorded, by what decides its shape.
 pub(crate) struct Step {
@@ -116,16 +121,21 @@ impl Vulkan {
         self.prepared = None;
         self.traffic = Traffic::default();
         (self.in_step, self.is_split) = (true, false);
+        self.recorder.by_stage = key.tokens >= self.by_stage_from.max(REPLAY_TOKENS_MAX + 1);
+        self.recorder.longest = Duration::ZERO;
         body(self);
-        self.in_step = false;
+        (self.in_step, self.recorder.by_stage) = (false, false);
+        if self.recorder.longest > SUBMISSION_MAX {
+            self.by_stage_from = self.by_stage_from.min(key.tokens);
+        }
         if let Some(e) = self.fault.take() {
             self.recorder.abandon();
             return Err(e);
         }
-        let Some(recording) = self.recorder.finish()? else { return Ok(()) };
-        self.last_step = (recording.barriers, recording.dispatches);
         let traffic = self.traffic;
         self.bytes_read += traffic.of(batch);
+        let Some(recording) = self.recorder.finish()? else { return Ok(()) };
+        self.last_step = (recording.barriers, recording.dispatches);
         let done = self.recorder.run(&recording);
         let keep = !self.is_split && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
         if keep && done.is_ok() {

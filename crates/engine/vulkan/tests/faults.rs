@@ -27,8 +27,12 @@ fn too_little_memory_is_an_error_with_sizes() {
     let Some(options) = options() else { return };
     let mut device =
         Vulkan::new(&VulkanOptions { memory_bytes_max: Some(64 << 20), ..options }).expect("room to start");
-    let error = (0..64).find_map(|_| device.buf(4 << 20).err()).expect("a GiB does not fit in 64 MiB");
+    let all: Vec<_> = (0..64).map(|_| device.buf(4 << 20)).collect();
+    let error = all.iter().find_map(|buf| buf.as_ref().err()).expect("a GiB does not fit in 64 MiB");
     assert!(error.to_string().contains("MiB") && error.to_string().contains("--gpu-memory"), "{error}");
+    // what is given back can be had again
+    drop(all);
+    device.buf(4 << 20).expect("there is room again");
 }
 
 #[test]

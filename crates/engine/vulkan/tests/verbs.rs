@@ -128,6 +128,27 @@ proptest! {
     }
 }
 
+/// A prompt that is submitted stage by stage, so that no driver takes it for a hang, gives the same bits.
+#[test]
+fn a_prompt_in_many_submissions_gives_the_same_bits() {
+    for slots in [None, Some(2)] {
+        let Some(index) = octet_testkit::vulkan_device() else { return };
+        let run = |by_stage: bool| {
+            let options = VulkanOptions { index, expert_slots: slots, ..VulkanOptions::default() };
+            let mut be = Vulkan::new(&options).expect("the device opens");
+            if by_stage {
+                be.submit_by_stage();
+            }
+            let mut be =
+                layers(be, &Shape { head_dim: 32, gdn_dim: 32, ty: GgmlType::Q4_K, ..plain_shape() });
+            let mut batch = Batch::default();
+            batch.push(&tokens(0, 70), 0, 0, &pages(0), 70);
+            be.step(&batch)
+        };
+        assert!(run(true) == run(false), "{slots:?}");
+    }
+}
+
 /// Every type of weight that a file may have, those without a kernel of their own too.
 #[test]
 fn every_type_of_weights_equals_the_oracle() {

@@ -241,7 +241,7 @@ impl Handle {
     }
 
     /// Memory bandwidth of the device in bytes per second, the limit of a decode step. `None` before it was measured, and on devices
-    /// without a quick measurement.
+    /// that have no memory to spare for it.
     pub fn bandwidth(&self) -> Option<u64> {
         Some(self.shared.bandwidth.load(Ordering::Relaxed)).filter(|&b| b > 0)
     }

@@ -399,6 +399,7 @@ impl Metrics {
         let loaded = models.loaded(index);
         let stats = loaded.as_ref().map(|l| l.handle.stats()).unwrap_or_default();
         let card = loaded.as_ref().map(|_| models.card(index));
+        let on_device = card.as_ref().is_some_and(|c| c.on_device.is_some());
         let billed = card.map_or((0, 0), |c| (c.memory_bytes, c.accelerator_bytes()));
         let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let set = |level: &Level, n: usize| {
@@ -419,7 +420,7 @@ impl Metrics {
             (&self.levels.preemptions, stats.preemptions),
             (&self.levels.steps, stats.steps),
             (&self.levels.step_bytes, stats.step_bytes),
-            (&self.levels.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle))),
+            (&self.levels.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle, on_device))),
             (&self.levels.masked_steps, stats.masked_steps),
             (&self.levels.losses, models.losses(index)),
             (&self.levels.memory, billed.0),
@@ -462,12 +463,16 @@ impl Metrics {
     }
 }
 
-/// Memory that must be free for the bandwidth to be measured.
+/// The machine's memory that must be free for its bandwidth to be measured.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
-/// Bytes per second that a model's memory gives; 0 while that is not known. Asks for it where there is memory to spare.
-fn bandwidth(handle: &Handle) -> u64 {
+/// Bytes per second that a model's memory gives; 0 while that is not known. Asks for it where there is memory to spare; a device looks at its own memory.
+fn bandwidth(handle: &Handle, on_device: bool) -> u64 {
     handle.bandwidth().unwrap_or_else(|| {
+        if on_device {
+            handle.want_bandwidth();
+            return 0;
+        }
         let mut system = sysinfo::System::new();
         system.refresh_memory();
         let group = system.cgroup_limits().map_or(u64::MAX, |c| c.total_memory.saturating_sub(c.rss));

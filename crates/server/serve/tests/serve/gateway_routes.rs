@@ -283,6 +283,8 @@ async fn chance_and_company_do_not_change_a_decision() {
 ";
     let all = [("strong", "hosted_vllm/theirs", &*strong.base), ("fast", "octet/tiny", HERE)];
     let f = Fixture::routed(&file(&all, rest)).await;
+    // A device compiles its kernels now, and not while an answer is held back, which lasts a minute at most.
+    f.ok(CHAT, &with(&ask("fast"), json!({"max_tokens": 8, "n": 4, "temperature": 1.5}))).await;
     let prompts = ["Hello", "What is the capital of France?", "Count to ten.", "Tell me a story."];
     let mut verdicts = std::collections::BTreeSet::new();
     for name in ["auto", "full"] {

@@ -1,0 +1,446 @@
+//! What a model takes of a graphics device's memory, and how it is made to fit: the KV cache and the context where no flag sets them, the experts
+//! in slots. Called before a model is loaded onto a device, and by `octet show`.
+
+use octet_compute::backend::{KvType, LayerCache};
+use octet_compute::batch::PAGE_TOKENS;
+use octet_engine::engine::Options;
+use octet_engine::engine::speculation::{self, Mode};
+use octet_engine::models::Limits;
+use octet_engine::report::{Group, GroupReport, Memory, Report};
+
+use crate::units::size;
+
+/// Memory that the host keeps for a device: what moves to it and from it, and the batch of a step.
+const STAGING_BYTES: u64 = 32 << 20;
+/// What a device keeps besides weights, caches and rows: partial sums of attention, and the end of the last block of small buffers.
+const FIXED_BYTES: u64 = 64 << 20;
+/// A context that no flag sets is not made smaller than this to fit.
+const CONTEXT_MIN: usize = 4096;
+
+/// What a model takes of a device's memory, about: the embedding table and snapshots stay in the machine's.
+pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
+    let cpu = report.memory(&Limits { snapshots: 0, ..limits.clone() }, exact);
+    // The block counts as speculation. A tied head is listed as one, with the table's type.
+    let groups =
+        report.groups.iter().filter(|g| !matches!(g.group, Group::Other | Group::Mtp | Group::Embedding));
+    let weights = groups.map(|g| group_bytes(g, exact)).fold(0, u64::saturating_add);
+    let rows: usize = report.caches.iter().map(|cache| kv_rows(*cache)).sum();
+    let head_dim = report.config.head_dim;
+    let row_bytes = [limits.kv.keys, limits.kv.values].map(|ty| kv_row_bytes(ty, head_dim));
+    let page_bytes = (rows * row_bytes.iter().sum::<usize>()) as u64;
+    Memory {
+        weights,
+        kv: page_bytes.saturating_mul(limits.pages as u64),
+        // Steps keep their rows twice, as f32 and as bytes.
+        activations: (2 * cpu.activations).saturating_add(FIXED_BYTES),
+        ..cpu
+    }
+}
+
+/// Rows of keys of a page.
+fn kv_rows(cache: LayerCache) -> usize {
+    match cache {
+        LayerCache::Kv { kv_heads, .. } => kv_heads * PAGE_TOKENS,
+        LayerCache::Gdn { .. } => 0,
+    }
+}
+
+/// Bytes of a group's weights on a device.
+fn group_bytes(group: &GroupReport, exact: bool) -> u64 {
+    let of = |ty: octet_weights::GgmlType, bytes: u64| {
+        let values = (bytes / ty.block_bytes() as u64).saturating_mul(ty.block_len() as u64);
+        weight_bytes(if exact { octet_weights::GgmlType::F32 } else { ty }, values)
+    };
+    group.types.iter().map(|t| of(t.ty, t.bytes)).fold(0, u64::saturating_add)
+}
+
+/// Bytes of all routed experts on a device.
+fn expert_bytes(report: &Report) -> u64 {
+    report.group(Group::RoutedExperts).map_or(0, |g| group_bytes(g, false))
+}
+
+/// How many experts of each layer a device with `room` bytes keeps in its memory, all of them lying in the machine's: `None` where all fit
+/// as they are. Fails with the bytes that are needed where no more than the rest of the model, or not even that, fits.
+pub fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Option<usize>, u64> {
+    let all = bill(report, limits, false).total();
+    if all <= room {
+        return Ok(None);
+    }
+    let experts = expert_bytes(report);
+    let rest = all.saturating_sub(experts);
+    let moe = report.config.moe.filter(|_| experts > 0 && room > rest).ok_or(all)?;
+    let slots = (u128::from(room - rest) * moe.experts as u128 / u128::from(experts)) as usize;
+    // those of one token at least
+    if slots < moe.top_k { Err(all) } else { Ok(Some(slots)) }
+}
+
+/// What a model on a graphics device takes, about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// Of the device's own memory.
+    pub device: u64,
+    /// Of the machine's: the embedding table, snapshots, logits, and all experts where the device has slots for some.
+    pub machine: u64,
+}
+
+impl Split {
+    /// With `slots` experts of each layer in the device's memory and all of them in the machine's; `None` is all in the device's.
+    pub fn new(report: &Report, limits: &Limits, slots: Option<usize>, exact: bool) -> Self {
+        let all = bill(report, limits, exact).total();
+        let table = report.group(Group::Embedding).map_or(0, |g| g.bytes);
+        let snapshots = report.state_bytes().saturating_mul(limits.snapshots as u64);
+        let logits = 4 * (report.config.vocab * limits.batch_outputs) as u64;
+        let machine = table.saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);
+        match (slots, report.config.moe) {
+            (Some(slots), Some(moe)) => {
+                let experts = expert_bytes(report);
+                let own = (u128::from(experts) * slots as u128 / moe.experts.max(1) as u128) as u64;
+                Self { device: all.saturating_sub(experts) + own, machine: machine.saturating_add(experts) }
+            }
+            _ => Self { device: all, machine },
+        }
+    }
+}
+
+/// What there is for a model; `None` where nobody knows, or nobody shall check.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    pub device: Option<u64>,
+    pub machine: Option<u64>,
+}
+
+impl Room {
+    fn holds(self, split: Split) -> bool {
+        self.device.is_none_or(|room| split.device <= room)
+            && self.machine.is_none_or(|room| split.machine <= room)
+    }
+
+    /// What is missing, to be compared: bytes of the device, which count first, and of the machine.
+    fn shortage(self, split: Split) -> (u64, u64) {
+        let missing = |bytes: u64, room: Option<u64>| room.map_or(0, |room| bytes.saturating_sub(room));
+        (missing(split.device, self.device), missing(split.machine, self.machine))
+    }
+}
+
+/// A model that is to be loaded onto a device, and what it is given where there is room for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    pub report: &'a Report,
+    /// As the user set them.
+    pub options: &'a Options,
+    /// Contexts in the KV cache, to be tried in turn, where no flag says how many tokens it holds. Not empty.
+    pub contexts: &'a [usize],
+    /// Bytes of snapshots where no flag sets them; `None` is what one conversation needs.
+    pub snapshots: Option<u64>,
+}
+
+/// A model on a device: its sizes, all filled in.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    pub options: Options,
+    pub limits: Limits,
+    /// Experts of each layer in the device's memory; `None` is all.
+    pub slots: Option<usize>,
+    pub split: Split,
+    /// What was made smaller to fit, for people. Empty if nothing was.
+    pub smaller: Vec<String>,
+}
+
+/// Sizes to try.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    context: usize,
+    /// Contexts in the KV cache.
+    contexts: usize,
+    /// With the block for multi-token prediction, if it was asked for.
+    with_block: bool,
+    /// Experts in slots: of each layer at least so many.
+    slots_min: Option<usize>,
+}
+
+impl Wanted<'_> {
+    /// The largest sizes for which there is room. Fails with the least that it takes where there is none: of dense weights, experts
+    /// in slots, and the smallest context.
+    ///
+    /// Of what is short, first the KV cache gets smaller, then the block for multi-token prediction stays out, then experts lie in the machine's memory,
+    /// then the context gets smaller: nothing of that where a flag asks for it.
+    pub fn place(&self, room: Room) -> anyhow::Result<Result<Placement, Split>> {
+        self.report.check_kv(self.options.kv)?;
+        let draft = self.draft_bytes()?;
+        let room = Room { device: room.device.map(|bytes| bytes.saturating_sub(draft)), ..room };
+        let mut least = None;
+        for size in self.sizes() {
+            let mut placement = self.sized(size)?;
+            if let Some(fewest) = size.slots_min {
+                let slots = expert_slots(self.report, &placement.limits, room.device.unwrap_or(u64::MAX));
+                placement.slots = Some(slots.ok().flatten().unwrap_or(fewest));
+                placement.split = Split::new(self.report, &placement.limits, placement.slots, false);
+            }
+            if room.holds(placement.split) {
+                placement.smaller = self.smaller(size, placement.slots);
+                self.add_snapshots(&mut placement, room)?;
+                placement.split.device += draft;
+                return Ok(Ok(placement));
+            }
+            let short = room.shortage(placement.split);
+            if least.is_none_or(|(least, _)| short < least) {
+                least = Some((short, placement.split));
+            }
+        }
+        let (_, least) = least.expect("one size at least was tried");
+        Ok(Err(Split { device: least.device.saturating_add(draft), ..least }))
+    }
+
+    /// The sizes as they are wanted, whatever there is room for.
+    pub fn unchecked(&self) -> anyhow::Result<Placement> {
+        let room = Room { device: None, machine: None };
+        self.place(room)?.map_err(|_| anyhow::anyhow!("there is always room where nobody looks"))
+    }
+
+    /// A draft model lies on the same device.
+    fn draft_bytes(&self) -> anyhow::Result<u64> {
+        let draft = self.options.draft_memory(self.report.config.context_length)?;
+        Ok(if draft > 0 { draft.saturating_add(FIXED_BYTES) } else { 0 })
+    }
+
+    /// What is tried, in turn.
+    fn sizes(&self) -> Vec<Size> {
+        let first = self.options.context_for(self.report.config.context_length);
+        let smaller = |context: &usize| {
+            let half = context / 2;
+            (self.options.context.is_none() && half >= CONTEXT_MIN).then_some(half)
+        };
+        // The block was not requested by name, so it may stay out.
+        let is_optional = self.options.speculation.mode == Mode::Auto && self.report.config.mtp_layers > 0;
+        let blocks: &[bool] = if is_optional { &[true, false] } else { &[true] };
+        // A device holds the experts of one token at least.
+        let moe = self.report.config.moe.filter(|m| !self.options.cpu.exact && m.top_k < m.experts);
+        let few = &self.contexts[self.contexts.len() - 1..];
+        let mut sizes = Vec::new();
+        for context in std::iter::successors(Some(first), smaller) {
+            let mut add = |with_block, contexts: &[usize], slots_min| {
+                sizes.extend(contexts.iter().map(|&contexts| Size {
+                    context,
+                    contexts,
+                    with_block,
+                    slots_min,
+                }));
+            };
+            blocks.iter().for_each(|&with_block| add(with_block, self.contexts, None));
+            if let Some(moe) = moe {
+                blocks.iter().for_each(|&with_block| add(with_block, few, Some(moe.top_k)));
+            }
+        }
+        sizes
+    }
+
+    fn sized(&self, size: Size) -> anyhow::Result<Placement> {
+        let o = self.options;
+        let mut speculation = o.speculation.clone();
+        if !size.with_block {
+            speculation = speculation::Options { mode: Mode::Lookup, ..speculation };
+        }
+        let kv_tokens = size.context.saturating_mul(self.at_once(size.contexts));
+        let options = Options {
+            context: Some(size.context),
+            kv_tokens: o.kv_tokens.or(Some(kv_tokens)),
+            speculation,
+            ..o.clone()
+        };
+        let limits = options.limits(self.report.config.context_length, self.report.state_bytes())?;
+        let split = Split::new(self.report, &limits, None, o.cpu.exact);
+        Ok(Placement { options, limits, slots: None, split, smaller: Vec::new() })
+    }
+
+    /// No more contexts than answers at once.
+    fn at_once(&self, contexts: usize) -> usize {
+        contexts.min(self.options.max_seqs).max(1)
+    }
+
+    /// What was made smaller, for people.
+    fn smaller(&self, size: Size, slots: Option<usize>) -> Vec<String> {
+        let mut out = Vec::new();
+        let first = self.options.context_for(self.report.config.context_length);
+        if size.context < first {
+            out.push(format!(
+                "the context is {} tokens instead of {first} (--ctx-size sets it)",
+                size.context
+            ));
+        }
+        let (most, contexts) = (self.at_once(self.contexts[0]), self.at_once(size.contexts));
+        if self.options.kv_tokens.is_none() && contexts < most {
+            let (holds, wanted) = (size.context * contexts, first * most);
+            out.push(format!("the KV cache holds {holds} tokens instead of {wanted} (--kv-tokens sets it)"));
+        }
+        if !size.with_block {
+            out.push("the block for multi-token prediction stays out".into());
+        }
+        if let (Some(slots), Some(moe)) = (slots, self.report.config.moe) {
+            out.push(format!(
+                "the experts lie in the machine's memory, and on the device the {slots} of the {} of each layer that were used last",
+                moe.experts
+            ));
+        }
+        out
+    }
+
+    /// Snapshots lie in the machine's memory: as many as are wanted, within what is left there, and never less than one conversation needs.
+    fn add_snapshots(&self, placement: &mut Placement, room: Room) -> anyhow::Result<()> {
+        let slot = self.report.state_bytes();
+        let (None, Some(wanted), true) = (self.options.snapshot_memory, self.snapshots, slot > 0) else {
+            return Ok(());
+        };
+        let own = slot.saturating_mul(placement.limits.snapshots as u64);
+        let left = room.machine.map_or(wanted, |bytes| bytes.saturating_sub(placement.split.machine));
+        let bytes = wanted.min(left.saturating_add(own));
+        if bytes <= own {
+            return Ok(());
+        }
+        placement.options.snapshot_memory = Some(bytes);
+        placement.limits =
+            placement.options.limits(self.report.config.context_length, self.report.state_bytes())?;
+        let device = placement.split.device;
+        let split = Split::new(self.report, &placement.limits, placement.slots, self.options.cpu.exact);
+        placement.split = Split { device, ..split };
+        Ok(())
+    }
+}
+
+/// Why a model does not fit on a device, for people: it takes at least `least`.
+pub fn shortage(device: &str, least: Split, room: Room, limit: Option<u64>) -> String {
+    if let Some(free) = room.machine.filter(|free| *free < least.machine) {
+        return format!(
+            "on {device} it takes at least {} of the machine's memory, for what does not lie on the device, and {} are free",
+            size(least.machine),
+            size(free)
+        );
+    }
+    let free = room.device.unwrap_or(0);
+    let free = match limit {
+        Some(limit) if limit <= free => format!("--gpu-memory allows {}", size(limit)),
+        _ => format!("{} are free", size(free)),
+    };
+    format!("it takes at least {} of the memory of {device}, and {free}", size(least.device))
+}
+
+/// Bytes of this many weights on a device.
+#[cfg(feature = "vulkan")]
+fn weight_bytes(ty: octet_weights::GgmlType, values: u64) -> u64 {
+    octet_vulkan::device_bytes(ty, values)
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn weight_bytes(ty: octet_weights::GgmlType, values: u64) -> u64 {
+    values / ty.block_len() as u64 * ty.block_bytes() as u64
+}
+
+/// Bytes of a row of keys or values on a device.
+#[cfg(feature = "vulkan")]
+fn kv_row_bytes(ty: KvType, head_dim: usize) -> usize {
+    octet_vulkan::device_row_bytes(ty, head_dim)
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn kv_row_bytes(ty: KvType, head_dim: usize) -> usize {
+    ty.row_bytes(head_dim)
+}
+
+#[cfg(test)]
+mod tests {
+    use octet_synth::{Mix, tiny};
+
+    use super::*;
+
+    fn report(name: &str) -> Report {
+        Report::new(&tiny(name, Mix::Q4KM).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn experts_that_do_not_fit_get_slots() {
+        let report = report("qwen35moe");
+        let limits = Limits::single(1000);
+        let all = bill(&report, &limits, false).total();
+        let experts = expert_bytes(&report);
+        assert_eq!(expert_slots(&report, &limits, all), Ok(None));
+        // 8 experts, of which a token takes 3
+        assert_eq!(expert_slots(&report, &limits, all - 1), Ok(Some(7)));
+        assert_eq!(expert_slots(&report, &limits, all - experts / 2), Ok(Some(4)));
+        assert_eq!(expert_slots(&report, &limits, all - experts * 6 / 8), Err(all));
+        assert_eq!(expert_slots(&report, &limits, 1000), Err(all));
+        let dense = self::report("llama");
+        assert!(expert_slots(&dense, &limits, 1000).is_err());
+    }
+
+    #[test]
+    fn what_no_flag_sets_is_sized_to_the_devices_memory() {
+        let report = report("qwen35moe");
+        let speculation = speculation::Options::off();
+        let options = Options { context: Some(1000), max_seqs: 8, speculation, ..Options::default() };
+        let wanted =
+            Wanted { report: &report, options: &options, contexts: &[4, 2, 1], snapshots: Some(1 << 20) };
+        let place = |device| wanted.place(Room { device: Some(device), machine: None }).unwrap();
+        let all = wanted.unchecked().unwrap();
+        assert_eq!((all.options.kv_tokens, all.slots, all.smaller.len()), (Some(4000), None, 0));
+        let need =
+            |kv: usize| wanted.sized(Size { context: 1000, contexts: kv, with_block: true, slots_min: None });
+        let need = |kv| need(kv).unwrap().split.device;
+        assert!(need(4) > need(2) && need(2) > need(1) && all.split.device == need(4));
+        assert_eq!(place(need(4)).unwrap().options.kv_tokens, Some(4000));
+        let some = place(need(4) - 1).unwrap();
+        assert_eq!((some.options.kv_tokens, some.slots), (Some(2000), None));
+        assert!(some.split.device < need(4) && some.smaller[0].contains("2000 tokens instead of 4000"));
+        // then experts go to the machine's memory
+        let few = place(need(1) - expert_bytes(&report) / 2).unwrap();
+        assert_eq!((few.options.kv_tokens, few.slots), (Some(1000), Some(4)));
+        assert!(few.split.device < need(1) && few.split.machine > all.split.machine, "{few:?}");
+        // a context that a flag sets stays as it is
+        let least = place(1000).unwrap_err();
+        assert!(place(least.device).is_ok_and(|p| p.slots == Some(3)) && place(least.device - 1).is_err());
+        // and so does a number of tokens
+        let own = Options { kv_tokens: Some(3000), ..options.clone() };
+        let own = Wanted { options: &own, ..wanted }.place(Room { device: Some(need(2)), machine: None });
+        assert_eq!(own.unwrap().unwrap().options.kv_tokens, Some(3000));
+    }
+
+    #[test]
+    fn a_context_that_no_flag_sets_is_halved_where_there_is_no_room() {
+        let mut report = report("llama");
+        report.config.context_length = 1 << 20;
+        let options = Options::default();
+        let wanted = Wanted { report: &report, options: &options, contexts: &[1], snapshots: None };
+        let place = |device| wanted.place(Room { device: Some(device), machine: None }).unwrap();
+        let all = wanted.unchecked().unwrap();
+        assert_eq!((all.options.context, all.smaller.len()), (Some(16_384), 0));
+        let half = place(all.split.device - 1).unwrap();
+        assert_eq!(half.options.context, Some(8192));
+        assert!(half.smaller[0].contains("8192 tokens instead of 16384"), "{:?}", half.smaller);
+        let least = place(0).unwrap_err();
+        assert_eq!(place(least.device).unwrap().options.context, Some(4096));
+        let text = shortage("vulkan:0", least, Room { device: Some(1), machine: None }, Some(1));
+        assert!(text.contains("--gpu-memory allows"), "{text}");
+    }
+
+    #[test]
+    fn snapshots_are_sized_to_the_machines_memory() {
+        let report = report("qwen35moe");
+        let options = Options { context: Some(1000), ..Options::default() };
+        let wanted = Wanted { report: &report, options: &options, contexts: &[1], snapshots: Some(1 << 30) };
+        let place = |machine| wanted.place(Room { device: None, machine: Some(machine) }).unwrap();
+        let many = wanted.unchecked().unwrap();
+        let few = place(many.split.machine - 1).unwrap();
+        assert!(few.limits.snapshots < many.limits.snapshots && few.split.machine < many.split.machine);
+        let least = place(0).unwrap_err();
+        assert_eq!(place(least.machine).unwrap().limits.snapshots, 3);
+        let text = shortage("vulkan:0", least, Room { device: None, machine: Some(0) }, None);
+        assert!(text.contains("of the machine's memory"), "{text}");
+    }
+
+    /// A tied head takes the table's bytes once on the device.
+    #[test]
+    fn a_tied_head_counts_once() {
+        let tied = report("qwen35");
+        let head = tied.group(Group::LmHead).unwrap();
+        let weights = bill(&tied, &Limits::single(64), false).weights;
+        assert!(tied.tied == (head.bytes == 0) && weights < tied.bytes * 2, "{weights} of {}", tied.bytes);
+    }
+}
