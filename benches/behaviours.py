@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Asks Octet and LiteLLM's proxy the same, with one configuration and one mock behind both, and prints a table of what each did.
 
-    python3 -m venv litellm && litellm/bin/pip install 'litellm[proxy]==1.*'
-    benches/behaviours.py --octet target/debug/octet --litellm litellm/bin/litellm > table.md
+    python3 -m venv litellm && litellm/bin/pip install 'litellm[proxy]==1.*' prisma==0.15.0
+    benches/behaviours.py --octet target/debug/octet --litellm litellm/bin/litellm --database > table.md
 
 The mock does what the name of the model says, and counts how often it is asked. `docs/litellm.md` holds the table. LiteLLM's keys, users and
-teams need PostgreSQL and its database client, which this does not set up: its column says so.
+teams need PostgreSQL, Node and npm: `--database` sets them up (`litellm_database.py`).
 """
 import argparse
 import collections
@@ -21,6 +21,8 @@ import sys
 import tempfile
 import threading
 import time
+
+from litellm_database import Database
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEY = "sk-table"
@@ -265,7 +267,7 @@ CASES = [
     ("a user with `rpm_limit: 2` and two keys: three requests", lambda p: case_user(p)),
     ("a team with `rpm_limit: 2`, one model and two keys", lambda p: case_team(p)),
     ("a key, blocked, unblocked, its team blocked, unblocked", lambda p: case_block(p)),
-    ("`/team/member_add` with a wrong entry, then 300 members", lambda p: case_members(p)),
+    ("`/team/member_add` with a wrong entry, then 30 members", lambda p: case_members(p)),
     ("what the master key spent, in `/spend/logs`", lambda p: case_spend(p)),
 ]
 
@@ -314,8 +316,10 @@ def manage(p, path, **body):
         answer = json.loads(text)
     except ValueError:
         answer = {}
-    if status >= 500 or (status >= 400 and ("database" in text.lower() or " db" in text.lower())):
+    if status >= 400 and ("database" in text.lower() or " db" in text.lower()):
         raise NoDatabase(f"{status}, without a database")
+    if status >= 500:
+        raise NoDatabase(str(status))
     return status, answer
 
 
@@ -369,7 +373,7 @@ def case_block(p):
 def case_members(p):
     team = manage(p, "/team/new")[1]["team_id"]
     wrong = manage(p, "/team/member_add", team_id=team, member=[{"user_id": "m1", "role": "user"}, {"user_id": "m2", "role": "no role"}])[0]
-    right, told = manage(p, "/team/member_add", team_id=team, member=[{"user_id": f"m{i}", "role": "user"} for i in range(300)])
+    right, told = manage(p, "/team/member_add", team_id=team, member=[{"user_id": f"m{i}", "role": "user"} for i in range(30)])
     return f"{wrong}, then {right} with {len([m for m in told['members_with_roles'] if m['user_id'].startswith('m')])} members"
 
 
@@ -415,6 +419,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--octet", default=ROOT / "target/release/octet", type=pathlib.Path)
     p.add_argument("--litellm", type=pathlib.Path, help="without it that column is empty")
+    p.add_argument("--database", action="store_true", help="gives LiteLLM a database; without it, it has no keys, users and teams")
+    p.add_argument("--only", default="", help="only the rows whose text contains this")
     args = p.parse_args()
     mock = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mock)
     threading.Thread(target=mock.serve_forever, daemon=True).start()
@@ -422,7 +428,9 @@ def main():
     config = folder / "config.yaml"
     root = f"http://127.0.0.1:{mock.server_port}"
     config.write_text(CONFIG.format(base=f"{root}/v1", root=root, key=KEY) + DATABASE.format(file=folder / "keys.db"))
-    columns = []
+    database = Database(folder, args.litellm) if args.litellm and args.database else None
+    environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+    columns, cases = [], [case for case in CASES if args.only in case[0]]
     for name, program in [("LiteLLM", args.litellm), ("Octet", args.octet)]:
         if program is None:
             continue
@@ -432,9 +440,10 @@ def main():
             command.insert(1, "serve")
         Mock.asked.clear()
         with open(folder / f"{name}.log", "w") as log:
-            process = start(command, {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}, port, log)
+            own = database.environment if database and name == "LiteLLM" else {}
+            process = start(command, {**environment, **own}, port, log)
             proxy, results = Proxy(name, port), []
-            for what, case in CASES:
+            for what, case in cases:
                 try:
                     results.append(case(proxy))
                 except Exception as e:  # a proxy that hangs up is a result, too
@@ -443,9 +452,11 @@ def main():
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
         columns.append((name, results))
+    if database:
+        database.stop()
     print("| | " + " | ".join(name for name, _ in columns) + " |")
     print("|---" * (len(columns) + 1) + "|")
-    for i, (what, _) in enumerate(CASES):
+    for i, (what, _) in enumerate(cases):
         print(f"| {what} | " + " | ".join(results[i] for _, results in columns) + " |")
 
 

@@ -345,14 +345,15 @@ fn new_limits(said: Option<&KeysSettings>) -> anyhow::Result<Limits> {
     let mut limits = Limits::default();
     let Some(d) = said.map(|s| &s.defaults) else { return Ok(limits) };
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-    if !d.models.is_empty() {
-        limits.models.clone_from(&d.models);
+    let l = &d.limits;
+    if !l.models.is_empty() {
+        limits.models.clone_from(&l.models);
     }
-    limits.rpm = d.rpm_limit;
-    limits.tpm = d.tpm_limit;
-    limits.max_parallel = d.max_parallel_requests.map(u64::from);
+    limits.rpm = l.rpm_limit;
+    limits.tpm = l.tpm_limit;
+    limits.max_parallel = l.max_parallel_requests.map(u64::from);
     limits.budget =
-        d.max_budget.map(|usd| octet_keys::budget(usd, d.budget_duration.map(seconds))).transpose()?;
+        l.max_budget.map(|usd| octet_keys::budget(usd, l.budget_duration.map(seconds))).transpose()?;
     limits.expires = d.duration.map(|time| now().saturating_add(seconds(time).into()));
     Ok(limits)
 }

@@ -13,6 +13,9 @@ from litellm.proxy.client import Client, UsersManagementClient
 from litellm.proxy.client.exceptions import NotFoundError, UnauthorizedError
 from litellm.proxy.client.keys import KeysManagementClient
 
+from litellm.proxy import _types as shapes
+from pydantic import TypeAdapter
+
 URL = sys.argv[1]
 keys = KeysManagementClient(URL, "sk-master")
 
@@ -28,6 +31,12 @@ def get(path, **params):
     return answer.json()
 
 
+def has_shape(shape, answer):
+    """Refuses an answer that LiteLLM's own type for it does not accept."""
+    TypeAdapter(getattr(shapes, shape)).validate_python(answer)
+    return answer
+
+
 made = keys.generate(models=["m"], duration="1h", key_alias="alice", user_id="u-1")
 key = made["key"]
 assert key.startswith("sk-") and made["models"] == ["m"] and made["expires"], made
@@ -35,6 +44,8 @@ assert (ask(key, "m"), ask(key, "other"), ask("sk-nobody", "m")) == (200, 403, 4
 
 info = keys.info(key)
 assert info["key"] == key and info["info"]["key_alias"] == "alice", info
+has_shape("GenerateKeyResponse", made)
+has_shape("LiteLLM_VerificationToken", info["info"])
 # The server counts what an answer cost when its client has all of it.
 spent = info["info"]["spend"]
 for _ in range(600):
@@ -48,6 +59,9 @@ second = keys.generate()
 assert second["models"] == [] and ask(second["key"], "other") == 200, second
 listed = keys.list(return_full_object=True)
 assert listed["total_count"] == 2, listed
+for row in listed["keys"]:
+    has_shape("LiteLLM_VerificationToken", row)
+has_shape("KeyListResponseObject", keys.list())
 assert {k["token"] for k in listed["keys"]} == {made["token"], second["token"]}, listed
 assert keys.list(key_alias="alice")["keys"] == [made["token"]]
 
@@ -89,6 +103,15 @@ def team_told():
 user = users.create_user({"user_id": "ann", "user_email": "ann@example.org", "user_role": "internal_user", "max_budget": 0.5})
 assert user["user_id"] == "ann" and user["key"].startswith("sk-") and user["max_budget"] == 0.5, user
 team = post("/team/new", team_alias="blue", models=["m"], max_budget=0.4, members_with_roles=[{"role": "admin", "user_id": "ann"}])
+has_shape("NewUserResponse", user)
+has_shape("LiteLLM_TeamTable", team)
+has_shape("UserInfoResponse", users.get_user("ann"))
+has_shape("UserInfoV2Response", users.get_user_v2("ann"))
+for row in get("/user/list")["users"]:
+    has_shape("LiteLLM_UserTableWithKeyCount", row)
+has_shape("TeamInfoResponseObject", get("/team/info", team_id=team["team_id"]))
+for row in client.teams.list():
+    has_shape("TeamListResponseObject", row)
 assert client.teams.list(user_id="ann")[0]["team_alias"] == "blue" and client.teams.list(user_id="bob") == []
 page = client.teams.list_v2(team_id=team["team_id"])
 assert (page["total"], page["teams"][0]["members_with_roles"][0]["user_id"]) == (1, "ann"), page
@@ -121,6 +144,7 @@ for block, wanted in (("block", 401), ("unblock", 200)):
     post(f"/team/{block}", team_id=team["team_id"])
     assert ask(first, "m") == wanted, block
 added = post("/team/member_add", team_id=team["team_id"], member={"role": "user", "user_email": "bob@example.org"})
+has_shape("TeamAddMemberResponse", added)
 assert [m["role"] for m in added["members_with_roles"]] == ["admin", "user"], added
 post("/team/member_delete", team_id=team["team_id"], user_email="bob@example.org")
 try:

@@ -16,6 +16,10 @@ pub struct KeysSettings {
     pub budget_duration: Option<Duration>,
     /// `litellm_settings.default_key_generate_params`: what a new key gets where its maker does not say.
     pub defaults: KeyDefaults,
+    /// `litellm_settings.default_internal_user_params`: what a new user gets where its maker does not say.
+    pub user_defaults: UserDefaults,
+    /// `litellm_settings.default_team_params`: what a new team gets where its maker does not say.
+    pub team_defaults: LimitDefaults,
     /// `litellm_settings.upperbound_key_generate_params`: the most that a request for a key can ask for.
     pub bounds: KeyBounds,
     /// `keys.usage_days`: how long the usage by day is kept (400).
@@ -30,21 +34,21 @@ impl Default for KeysSettings {
             max_budget: None,
             budget_duration: None,
             defaults: KeyDefaults::default(),
+            user_defaults: UserDefaults::default(),
+            team_defaults: LimitDefaults::default(),
             bounds: KeyBounds::default(),
             usage_days: 400,
         }
     }
 }
 
-/// What a new key gets where its maker does not say. `None` (and an empty list) is no limit.
+/// Limits of a new key, user or team if its maker does not name them. `None` (and an empty list) is no limit.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct KeyDefaults {
+pub struct LimitDefaults {
     /// `max_budget` in USD.
     pub max_budget: Option<f64>,
     /// `budget_duration`.
     pub budget_duration: Option<Duration>,
-    /// `duration`: how long the key is good.
-    pub duration: Option<Duration>,
     /// `models`: groups that it may use.
     pub models: Vec<String>,
     /// `rpm_limit`.
@@ -53,10 +57,34 @@ pub struct KeyDefaults {
     pub tpm_limit: Option<u64>,
     /// `max_parallel_requests`.
     pub max_parallel_requests: Option<u32>,
+}
+
+/// What a new key gets if its maker does not say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct KeyDefaults {
+    /// Its limits.
+    pub limits: LimitDefaults,
+    /// `duration`: how long the key is good.
+    pub duration: Option<Duration>,
     /// `user_id`.
     pub user: Option<String>,
     /// `team_id`.
     pub team: Option<String>,
+}
+
+/// What a new user gets if its maker does not say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct UserDefaults {
+    /// The user's limits.
+    pub limits: LimitDefaults,
+    /// `teams`: ids of teams of which the user becomes a member.
+    pub teams: Vec<String>,
+    /// `user_role`, which is displayed.
+    pub role: Option<String>,
+    /// `litellm_settings.max_internal_user_budget`: the budget, in USD, of users with the role `internal_user`.
+    pub internal_max_budget: Option<f64>,
+    /// `litellm_settings.internal_user_budget_duration`: the period of the same users' budgets.
+    pub internal_budget_duration: Option<Duration>,
 }
 
 /// The most that a request for a key can ask for. `None` is no bound.

@@ -19,7 +19,7 @@ pub use cache::{CacheStore, CachedCalls, RedisServer, ResponseCache};
 pub use callback::{Callback, CallbackForm, JsonForm};
 pub use cascade::{Cascade, Condition, Confidence, HeaderMatch, Pattern, Rule, Side};
 pub use deployment::{Deployment, Mode, ModelInfo, Shadow, Skipped};
-pub use keys::{KeyBounds, KeyDefaults, KeysSettings};
+pub use keys::{KeyBounds, KeyDefaults, KeysSettings, LimitDefaults, UserDefaults};
 pub use process::{PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings};
 pub use router::{Alias, ErrorCounts, Fallback, RouterSettings, SessionKey, Sticky, Strategy, TagFilter};
 pub use server::{HealthChecks, ServerSettings};

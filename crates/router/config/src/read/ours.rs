@@ -2,9 +2,11 @@
 
 use crate::fields::Fields;
 use crate::problem::quoted;
-use crate::sections::{KEY_BOUNDS, KEY_PARAMS, SERVER};
+use crate::sections::{KEY_BOUNDS, KEY_PARAMS, SERVER, TEAM_PARAMS, USER_PARAMS, USER_TEAM};
 use crate::yaml::Value;
-use crate::{KeyBounds, KeyDefaults, KeysSettings, PriceList, Secret, ServerSettings};
+use crate::{
+    KeyBounds, KeyDefaults, KeysSettings, LimitDefaults, PriceList, Secret, ServerSettings, UserDefaults,
+};
 
 /// `server`, and what `general_settings` says of it.
 pub(crate) fn server(fields: &Fields, general: Option<&Fields>) -> ServerSettings {
@@ -105,16 +107,26 @@ pub(crate) fn keys(
         out.budget_duration = l.limit("budget_duration");
         if let Some(p) = l.section("default_key_generate_params", &KEY_PARAMS) {
             out.defaults = KeyDefaults {
-                max_budget: p.number("max_budget", 0.0, BUDGET_MAX),
-                budget_duration: p.limit("budget_duration"),
+                limits: limits(&p),
                 duration: p.limit("duration"),
-                models: p.texts("models").unwrap_or_default(),
-                rpm_limit: p.count("rpm_limit", 0),
-                tpm_limit: p.count("tpm_limit", 0),
-                max_parallel_requests: p.count("max_parallel_requests", 0),
                 user: p.name("user_id"),
                 team: p.name("team_id"),
             };
+        }
+        if let Some(p) = l.section("default_internal_user_params", &USER_PARAMS) {
+            out.user_defaults = UserDefaults {
+                limits: limits(&p),
+                teams: user_teams(&p),
+                role: p.name("user_role"),
+                ..UserDefaults::default()
+            };
+        }
+        out.user_defaults.internal_max_budget = l
+            .number("max_internal_user_budget", 0.0, BUDGET_MAX)
+            .or_else(|| l.number("default_max_internal_user_budget", 0.0, BUDGET_MAX));
+        out.user_defaults.internal_budget_duration = l.limit("internal_user_budget_duration");
+        if let Some(p) = l.section("default_team_params", &TEAM_PARAMS) {
+            out.team_defaults = limits(&p);
         }
         if let Some(p) = l.section("upperbound_key_generate_params", &KEY_BOUNDS) {
             out.bounds = KeyBounds {
@@ -128,7 +140,8 @@ pub(crate) fn keys(
         }
     }
     let of_all = general.and_then(|g| g.count("max_parallel_requests", 1));
-    out.defaults.max_parallel_requests = out.defaults.max_parallel_requests.or(of_all);
+    let at_once = &mut out.defaults.limits.max_parallel_requests;
+    *at_once = at_once.or(of_all);
     out.open_fallbacks = general.and_then(|g| g.bool("enforce_fallback_model_access")) == Some(false);
     let locked = general.is_some_and(|g| g.has("master_key"));
     // What is forgotten at the next start could be spent again.
@@ -157,6 +170,34 @@ pub(crate) fn keys(
     }
     out.usage_days = k.count("usage_days", 1).unwrap_or(out.usage_days);
     out
+}
+
+/// The limits that new keys, users or teams get.
+fn limits(p: &Fields) -> LimitDefaults {
+    let has = |name| p.section.key(name).is_some();
+    LimitDefaults {
+        max_budget: p.number("max_budget", 0.0, BUDGET_MAX),
+        budget_duration: p.limit("budget_duration"),
+        models: if has("models") { p.texts("models").unwrap_or_default() } else { Vec::new() },
+        rpm_limit: p.count("rpm_limit", 0),
+        tpm_limit: p.count("tpm_limit", 0),
+        max_parallel_requests: if has("models") { p.count("max_parallel_requests", 0) } else { None },
+    }
+}
+
+/// `default_internal_user_params.teams`: ids, or mappings with a `team_id`.
+fn user_teams(p: &Fields) -> Vec<String> {
+    let mut teams = Vec::new();
+    for node in p.list("teams").unwrap_or_default() {
+        match &node.value {
+            Value::Map(_) => {
+                let team = Fields::new(p.reader, &USER_TEAM, node);
+                teams.extend(team.and_then(|team| team.name("team_id")));
+            }
+            _ => teams.extend(p.text_of("teams", node)),
+        }
+    }
+    teams
 }
 
 /// `keys.prices`.

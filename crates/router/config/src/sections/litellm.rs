@@ -50,6 +50,31 @@ pub static LITELLM: Section = Section {
         )
         .guard(),
         key(
+            "default_internal_user_params",
+            Kind::Section(&USER_PARAMS),
+            "what a new user gets if its maker does not say (with keys.database)",
+        )
+        .guard(),
+        key(
+            "default_team_params",
+            Kind::Section(&TEAM_PARAMS),
+            "what a new team gets if its maker does not say (with keys.database)",
+        )
+        .guard(),
+        key(
+            "max_internal_user_budget",
+            Kind::Number,
+            "the budget, in USD, of new users with the role internal_user, if neither their maker nor default_internal_user_params says one",
+        )
+        .guard(),
+        key(
+            "default_max_internal_user_budget",
+            Kind::Number,
+            "the same, if max_internal_user_budget does not stand there",
+        )
+        .guard(),
+        key("internal_user_budget_duration", Kind::Seconds, "the period of these budgets").guard(),
+        key(
             "upperbound_key_generate_params",
             Kind::Section(&KEY_BOUNDS),
             "the most that /key/generate and /key/update give a key; where a request does not say, a new key gets it",
@@ -120,11 +145,6 @@ pub static LITELLM: Section = Section {
         ),
         (
             &[
-                "default_internal_user_params",
-                "default_team_params",
-                "max_internal_user_budget",
-                "internal_user_budget_duration",
-                "default_max_internal_user_budget",
                 "key_generation_settings",
                 "default_user_params",
                 "personal_key_generation",
@@ -140,7 +160,7 @@ pub static LITELLM: Section = Section {
                 "scim_admin_group",
                 "scim_upsert_user",
             ],
-            "users and teams are made with their limits (docs/keys.md); nothing gets any by default",
+            "default_internal_user_params and default_team_params say what new users and teams get (docs/keys.md)",
         ),
         (
             &["skip_system_message_in_guardrail", "skip_tool_message_in_guardrail", "presidio_logging_only"],
@@ -296,6 +316,61 @@ pub static KEY_PARAMS: Section = Section {
         &["metadata", "permissions", "key_alias"],
         "this is said when the key is made (docs/keys.md)",
     )],
+    refused: &[],
+    open: false,
+};
+
+/// `default_internal_user_params`.
+pub static USER_PARAMS: Section = Section {
+    name: "default_internal_user_params",
+    doc: "what a new user gets if its maker does not say; nothing of it for a user_role of proxy_admin",
+    keys: &[
+        key("max_budget", Kind::Number, "USD").guard(),
+        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
+        key("models", Kind::Texts, "groups that the user may use").guard(),
+        key("rpm_limit", Kind::Count, "requests in a minute").guard(),
+        key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
+        key("max_parallel_requests", Kind::Count, "requests at once").guard(),
+        key("teams", Kind::Any, "teams of which the user becomes a member: ids, or mappings with a team_id")
+            .guard(),
+        key("user_role", Kind::Text, "displayed, without effect"),
+    ],
+    warned: &[
+        (&["available_teams"], "users cannot join teams by themselves"),
+        (&["user_email", "user_alias", "metadata"], "these are set when the user is created (docs/keys.md)"),
+    ],
+    refused: &[],
+    open: false,
+};
+
+/// `default_internal_user_params.teams`, if it is a mapping.
+pub static USER_TEAM: Section = Section {
+    name: "default_internal_user_params.teams",
+    doc: "a team of new users",
+    keys: &[key("team_id", Kind::Text, "its id").guard()],
+    warned: &[(&["user_role"], "roles have no effect")],
+    refused: &[(&["max_budget_in_team"], "budgets of members within a team are not enforced here")],
+    open: false,
+};
+
+/// `default_team_params`.
+pub static TEAM_PARAMS: Section = Section {
+    name: "default_team_params",
+    doc: "what a new team gets if its maker does not say",
+    keys: &[
+        key("max_budget", Kind::Number, "USD").guard(),
+        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
+        key("rpm_limit", Kind::Count, "requests in a minute").guard(),
+        key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
+    ],
+    warned: &[
+        (
+            &["models"],
+            "LiteLLM gives these only to teams that a sign-on service creates, of which there are none here",
+        ),
+        (&["team_member_permissions"], "only the master key manages teams"),
+        (&["organization_id"], "there are no organizations here"),
+    ],
     refused: &[],
     open: false,
 };

@@ -15,7 +15,7 @@ pub(crate) use deployment::{
     CREDENTIAL, CREDENTIAL_VALUES, ENGINE_KEYS, MODEL, MODEL_INFO, PARAMS, SAMPLING,
 };
 pub(crate) use general::GENERAL;
-pub(crate) use litellm::{KEY_BOUNDS, KEY_PARAMS, LITELLM};
+pub(crate) use litellm::{KEY_BOUNDS, KEY_PARAMS, LITELLM, TEAM_PARAMS, USER_PARAMS, USER_TEAM};
 pub(crate) use ours::{CASCADE, CONFIDENCE, KEYS, PREROUTER, RULE, SERVER, STICKY};
 pub(crate) use processes::{FILTERS, GROUP, HOOKS, ON_STARTUP, PROCESS, PROCESSES};
 pub(crate) use router::{ALLOWED_FAILS_POLICY, RETRY_POLICY, ROUTER, STRATEGY_ARGS};

@@ -194,12 +194,27 @@ fn server_keys_and_health() {
         (Some(100.0), Some(seconds(2_592_000)), 30)
     );
     let d = c.keys.defaults;
-    assert_eq!(
-        (d.max_budget, d.budget_duration, d.duration),
-        (Some(5.0), Some(seconds(86400)), Some(seconds(7_776_000)))
-    );
-    assert_eq!((d.rpm_limit, d.tpm_limit, d.max_parallel_requests), (Some(60), Some(10_000), Some(2)));
-    assert_eq!(d.models, ["default"]);
+    assert_eq!(d.duration, Some(seconds(7_776_000)));
+    let limits = LimitDefaults {
+        max_budget: Some(5.0),
+        budget_duration: Some(seconds(86400)),
+        models: vec!["default".into()],
+        rpm_limit: Some(60),
+        tpm_limit: Some(10_000),
+        max_parallel_requests: Some(2),
+    };
+    assert_eq!(d.limits, limits);
+    let user = UserDefaults {
+        limits,
+        teams: vec!["blue".into()],
+        role: Some("internal_user".into()),
+        internal_max_budget: Some(5.0),
+        internal_budget_duration: Some(seconds(2_592_000)),
+    };
+    assert_eq!(c.keys.user_defaults, user);
+    let team = c.keys.team_defaults;
+    assert_eq!((team.max_budget, team.budget_duration), (Some(50.0), Some(seconds(2_592_000))));
+    assert_eq!((team.rpm_limit, team.tpm_limit), (Some(600), Some(100_000)));
 }
 
 #[test]

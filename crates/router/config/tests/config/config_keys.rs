@@ -313,7 +313,10 @@ fn of_the_proxy() -> Vec<Row> {
         litellm(
             "default_key_generate_params",
             "{max_budget: 1.5, models: [default]}",
-            Done(|c| json!([c.keys.defaults.max_budget, c.keys.defaults.models]), json!([1.5, ["default"]])),
+            Done(
+                |c| json!([c.keys.defaults.limits.max_budget, c.keys.defaults.limits.models]),
+                json!([1.5, ["default"]]),
+            ),
         ),
         litellm(
             "upperbound_key_generate_params",
@@ -329,7 +332,49 @@ fn of_the_proxy() -> Vec<Row> {
                 json!([10.0, 2_592_000.0, 5]),
             ),
         ),
-        litellm("max_internal_user_budget", "1", Noted("nothing gets any by default")),
+        litellm(
+            "default_internal_user_params",
+            "{max_budget: 2, models: [default], teams: [blue, {team_id: red, user_role: user}], user_role: internal_user}",
+            Done(
+                |c| {
+                    let d = &c.keys.user_defaults;
+                    json!([d.limits.max_budget, d.limits.models, d.teams, d.role])
+                },
+                json!([2.0, ["default"], ["blue", "red"], "internal_user"]),
+            ),
+        ),
+        litellm(
+            "default_team_params",
+            "{budget_duration: 30d, rpm_limit: 5}",
+            Done(
+                |c| {
+                    let d = &c.keys.team_defaults;
+                    json!([seconds(d.budget_duration), d.rpm_limit])
+                },
+                json!([2_592_000.0, 5]),
+            ),
+        ),
+        litellm("default_team_params", "{models: [default]}", Noted("a sign-on service")),
+        litellm(
+            "default_internal_user_params",
+            "{teams: [{team_id: red, max_budget_in_team: 3}]}",
+            Refused("budgets of members within a team"),
+        ),
+        litellm(
+            "max_internal_user_budget",
+            "1",
+            Done(|c| json!(c.keys.user_defaults.internal_max_budget), json!(1.0)),
+        ),
+        litellm(
+            "default_max_internal_user_budget",
+            "1",
+            Done(|c| json!(c.keys.user_defaults.internal_max_budget), json!(1.0)),
+        ),
+        litellm(
+            "internal_user_budget_duration",
+            "1d",
+            Done(|c| json!(seconds(c.keys.user_defaults.internal_budget_duration)), json!(86_400.0)),
+        ),
         litellm("prometheus_latency_buckets", "[1]", Noted("/metrics has the figures")),
         litellm("blocked_user_list", "[a]", Refused("must not be ignored")),
         general(
@@ -348,7 +393,7 @@ fn of_the_proxy() -> Vec<Row> {
         general(
             "max_parallel_requests",
             "9",
-            Done(|c| c.keys.defaults.max_parallel_requests.into(), json!(9)),
+            Done(|c| c.keys.defaults.limits.max_parallel_requests.into(), json!(9)),
         ),
         general("database_url", "postgresql://x", Noted("no database is needed")),
         general("alerting", "[slack]", Noted("alerts are not sent")),

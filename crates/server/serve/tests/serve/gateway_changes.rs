@@ -209,6 +209,76 @@ async fn a_new_key_gets_what_the_configuration_says_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn new_users_and_teams_get_what_the_configuration_says() {
+    let up = Upstream::saying("Hi").await;
+    let rules = "litellm_settings: {default_internal_user_params: {user_role: internal_user_viewer, max_budget: 5, budget_duration: 1d, models: [m], \
+                 rpm_limit: 1, teams: [blue]}, max_internal_user_budget: 2, internal_user_budget_duration: 30d, \
+                 default_team_params: {max_budget: 50, budget_duration: 30d, rpm_limit: 60}}\n";
+    let (f, _folder) = fixture(&up, &format!("{KEYS}{rules}")).await;
+    let master = async |path: &str, body: Value| post(&f, "sk-master", path, &body).await;
+    let limits = |told: &Value| {
+        ["max_budget", "budget_duration", "models", "rpm_limit", "user_role"].map(|name| told[name].clone())
+    };
+    // The teams of new users have to exist.
+    let (status, said) = master("/user/new", json!({"user_id": "early"})).await;
+    assert!(status == 404 && said.to_string().contains("blue"), "{said}");
+
+    let (status, team) = master("/team/new", json!({"team_id": "blue"})).await;
+    assert_eq!(status, 200, "{team}");
+    assert_eq!(limits(&team)[..4], [json!(50.0), json!("30d"), json!([]), json!(60)], "{team}");
+    let own = json!({"max_budget": 7, "budget_duration": null, "rpm_limit": 5});
+    let (_, team) = master("/team/new", own).await;
+    assert_eq!(limits(&team)[..4], [json!(7.0), Value::Null, json!([]), json!(5)], "{team}");
+
+    let (status, user) = master("/user/new", json!({"user_id": "ann"})).await;
+    assert_eq!(status, 200, "{user}");
+    let told = [json!(5.0), json!("1d"), json!(["m"]), json!(1), json!("internal_user_viewer")];
+    assert_eq!(limits(&user), told, "{user}");
+    assert_eq!(user["teams"], json!(["blue"]));
+    // They hold: the user may ask for one of the two models, once a minute.
+    let key = user["key"].as_str().expect("a key");
+    let asks = async |model: &str| {
+        post(&f, key, "/v1/chat/completions", &with(&chat("Hello"), json!({"model": model}))).await.0
+    };
+    assert_eq!([asks("other").await, asks("m").await, asks("m").await], [403, 200, 429]);
+
+    // The request's own values come first; no teams are said by an empty list.
+    let (_, user) = master("/user/new", json!({"max_budget": 1, "models": ["other"], "teams": []})).await;
+    assert_eq!(
+        (&user["max_budget"], &user["models"], &user["teams"]),
+        (&json!(1.0), &json!(["other"]), &json!([]))
+    );
+    // The budget of internal users is for those whose request names the role and no budget; an administrator gets nothing of all this.
+    let (_, user) = master("/user/new", json!({"user_role": "internal_user"})).await;
+    assert_eq!(limits(&user)[..2], [json!(5.0), json!("1d")], "{user}");
+    let (_, user) = master("/user/new", json!({"user_role": "proxy_admin"})).await;
+    assert_eq!(limits(&user)[..4], [Value::Null, Value::Null, json!([]), Value::Null], "{user}");
+    assert_eq!(user["teams"], json!([]));
+    // Who becomes a user as a member of a team gets a budget and models.
+    let (status, team) =
+        master("/team/member_add", json!({"team_id": "blue", "member": {"user_id": "bob"}})).await;
+    assert_eq!(status, 200, "{team}");
+    let told = [json!(5.0), json!("1d"), json!(["m"]), Value::Null, json!("internal_user")];
+    assert_eq!(limits(&team["updated_users"][0]), told, "{team}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_budget_of_internal_users_is_for_those_without_another() {
+    let up = Upstream::saying("Hi").await;
+    let rules = "litellm_settings: {max_internal_user_budget: 2, internal_user_budget_duration: 30d}\n";
+    let (f, _folder) = fixture(&up, &format!("{KEYS}{rules}")).await;
+    for (wish, budget) in [
+        (json!({"user_role": "internal_user"}), json!([2.0, "30d"])),
+        (json!({"user_role": "internal_user", "max_budget": 3, "budget_duration": "1d"}), json!([3.0, "1d"])),
+        (json!({}), json!([null, null])),
+    ] {
+        let (status, user) = post(&f, "sk-master", "/user/new", &wish).await;
+        assert_eq!(status, 200, "{user}");
+        assert_eq!(json!([user["max_budget"], user["budget_duration"]]), budget, "{wish}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_the_servers_own_key_spends_is_told() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, &format!("{KEYS}litellm_settings: {{max_budget: 5}}\n")).await;

@@ -3,12 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use octet_api::ApiError;
-use octet_keys::{
-    Draft, Error, KeyId, Limits, Member, OwnerKind, Profile, Secret, Store, Transaction, UNNAMED,
-};
+use octet_keys::{Draft, Error, KeyId, Member, OwnerKind, Profile, Secret, Store, Transaction, UNNAMED};
 use serde_json::{Map, Value};
 
 use super::asking::{failed, wrong};
+use super::rules::KeyRules;
 use super::wish::{Of, Wish};
 
 /// An error of a change, whoever found it.
@@ -53,14 +52,14 @@ impl Changes<'_, '_> {
         if kind == OwnerKind::User { self.check_email(id) } else { Ok(()) }
     }
 
-    /// Makes a user who is not there yet; says whether that was so. Nobody looks whether another one has the address.
-    pub fn ensure_user(&mut self, id: &str, email: Option<&str>) -> Result<bool, ApiError> {
+    /// Makes a user who is not there yet, as `rules` say; says whether that was so. Nobody looks whether another one has the address.
+    pub fn ensure_user(&mut self, id: &str, email: Option<&str>, rules: &KeyRules) -> Result<bool, ApiError> {
         if self.0.has_owner(OwnerKind::User, id) {
             return Ok(false);
         }
-        let about = email.map(|email| (EMAIL.to_string(), Value::from(email))).into_iter().collect();
-        let profile = Profile { about, ..Profile::default() };
-        self.0.create_owner(OwnerKind::User, id, Limits::default(), profile).map_err(|e| failed(&e))?;
+        let Wish { limits, mut profile, .. } = rules.member()?;
+        profile.about.extend(email.map(|email| (EMAIL.to_string(), Value::from(email))));
+        self.0.create_owner(OwnerKind::User, id, limits, profile).map_err(|e| failed(&e))?;
         Ok(true)
     }
 

@@ -1,18 +1,22 @@
-//! What the configuration says of new keys: `default_key_generate_params` and `upperbound_key_generate_params`. Used by `keys` and `users`.
+//! What the configuration says of new keys, users and teams: `default_key_generate_params`, `upperbound_key_generate_params`,
+//! `default_internal_user_params`, `default_team_params`. Used by `keys`, `users` and `teams`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use octet_api::ApiError;
-use octet_config::KeysSettings;
+use octet_config::{KeysSettings, LimitDefaults};
 use octet_keys::Period;
 use serde_json::{Map, Value};
 
 use super::asking::wrong;
-use super::wish::{number, read};
+use super::wish::{Of, Wish, number, read};
 use crate::app::App;
 
-/// What new keys get, and the most that they may get.
+/// The role of users who do not manage the server.
+const INTERNAL_USER: &str = "internal_user";
+
+/// What new keys, users and teams get, and the most that keys may get.
 #[derive(Debug, Clone, Default)]
 pub struct KeyRules(Arc<KeysSettings>);
 
@@ -25,30 +29,48 @@ impl KeyRules {
     /// Gives a new key the defaults of what its fields do not name.
     pub fn fill(&self, fields: &mut Map<String, Value>) {
         let d = &self.0.defaults;
-        let values = [
-            ("max_budget", d.max_budget.map(Value::from)),
-            ("budget_duration", d.budget_duration.map(time)),
-            ("duration", d.duration.map(time)),
-            ("rpm_limit", d.rpm_limit.map(Value::from)),
-            ("tpm_limit", d.tpm_limit.map(Value::from)),
-            ("max_parallel_requests", d.max_parallel_requests.map(Value::from)),
-            ("user_id", d.user.clone().map(Value::from)),
-            ("team_id", d.team.clone().map(Value::from)),
-        ];
-        // A `budget_duration` of null says that the budget never begins anew.
-        let is_open = |fields: &Map<String, Value>, name: &str| match fields.get(name) {
-            None => true,
-            Some(value) => value.is_null() && name != "budget_duration",
-        };
-        for (name, value) in values {
-            if let Some(value) = value.filter(|_| is_open(fields, name)) {
-                fields.insert(name.into(), value);
-            }
+        fill_limits(fields, &d.limits);
+        fill_one(fields, "duration", d.duration.map(time));
+        fill_one(fields, "user_id", d.user.clone().map(Value::from));
+        fill_one(fields, "team_id", d.team.clone().map(Value::from));
+    }
+
+    /// The same for a new user, as in LiteLLM: a user with the role `proxy_admin` gets no defaults, and the budget of internal users is for those
+    /// whose role the request names.
+    pub fn fill_user(&self, fields: &mut Map<String, Value>) {
+        let d = &self.0.user_defaults;
+        let role = fields.get("user_role").and_then(Value::as_str).map(String::from);
+        if role.as_deref() != Some("proxy_admin") {
+            fill_limits(fields, &d.limits);
+            fill_one(fields, "user_role", d.role.clone().map(Value::from));
+            fill_one(fields, "teams", (!d.teams.is_empty()).then(|| d.teams.clone().into()));
         }
-        let names_none = |v: &Value| v.is_null() || v.as_array().is_some_and(Vec::is_empty);
-        if !d.models.is_empty() && fields.get("models").is_none_or(names_none) {
-            fields.insert("models".into(), d.models.clone().into());
+        if role.as_deref() == Some(INTERNAL_USER) {
+            self.fill_internal(fields);
         }
+    }
+
+    /// What a user gets who is created as a member of a team: a budget and models, no rates, as in LiteLLM.
+    pub fn member(&self) -> Result<Wish, ApiError> {
+        let mut fields = Map::from_iter([("user_role".to_string(), Value::from(INTERNAL_USER))]);
+        let d = &self.0.user_defaults.limits;
+        fill_limits(
+            &mut fields,
+            &LimitDefaults { rpm_limit: None, tpm_limit: None, max_parallel_requests: None, ..d.clone() },
+        );
+        self.fill_internal(&mut fields);
+        Wish::read(Of::User, fields, None)
+    }
+
+    fn fill_internal(&self, fields: &mut Map<String, Value>) {
+        let d = &self.0.user_defaults;
+        fill_one(fields, "max_budget", d.internal_max_budget.map(Value::from));
+        fill_one(fields, "budget_duration", d.internal_budget_duration.map(time));
+    }
+
+    /// The same for a new team.
+    pub fn fill_team(&self, fields: &mut Map<String, Value>) {
+        fill_limits(fields, &self.0.team_defaults);
     }
 
     /// Refuses what is above the bounds. A new key gets the bound of what its fields do not name.
@@ -82,6 +104,30 @@ impl KeyRules {
             within(fields, name, time(most), is_new, is_within)?;
         }
         Ok(())
+    }
+}
+
+/// Limits that a request does not name.
+fn fill_limits(fields: &mut Map<String, Value>, d: &LimitDefaults) {
+    fill_one(fields, "max_budget", d.max_budget.map(Value::from));
+    fill_one(fields, "budget_duration", d.budget_duration.map(time));
+    fill_one(fields, "rpm_limit", d.rpm_limit.map(Value::from));
+    fill_one(fields, "tpm_limit", d.tpm_limit.map(Value::from));
+    fill_one(fields, "max_parallel_requests", d.max_parallel_requests.map(Value::from));
+    let names_none = |v: &Value| v.is_null() || v.as_array().is_some_and(Vec::is_empty);
+    if !d.models.is_empty() && fields.get("models").is_none_or(names_none) {
+        fields.insert("models".into(), d.models.clone().into());
+    }
+}
+
+/// Sets a field that is absent or null. A `budget_duration` of null says that the budget never begins anew.
+fn fill_one(fields: &mut Map<String, Value>, name: &str, value: Option<Value>) {
+    let is_open = match fields.get(name) {
+        None => true,
+        Some(value) => value.is_null() && name != "budget_duration",
+    };
+    if let Some(value) = value.filter(|_| is_open) {
+        fields.insert(name.into(), value);
     }
 }
 

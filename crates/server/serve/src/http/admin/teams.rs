@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::asking::{Asked, Page, asked, failed, is_nothing, needed, posted, texts, wrong};
 use super::changes::{Changes, EMAIL, change, last_of_each, set_blocked, transact};
+use super::rules::KeyRules;
 use super::shapes;
 use super::users::{new_id, with_email};
 use super::wish::{Of, Wish, member, read};
@@ -37,7 +38,9 @@ const ID: &str = "the id of the team";
 
 /// `POST /team/new`
 async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
-    posted(app, request, |store, mut fields| {
+    let rules = KeyRules::of(&app);
+    posted(app, request, move |store, mut fields| {
+        rules.fill_team(&mut fields);
         let id = fields.shift_remove("team_id").filter(|v| !v.is_null());
         let id = id.map(|v| read::<String>("team_id", v)).transpose()?.flatten().unwrap_or_else(new_id);
         let mut wish = Wish::read(Of::Team, fields, None)?;
@@ -46,7 +49,7 @@ async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
         let notes = std::mem::take(&mut wish.notes);
         transact(store, |all| {
             all.create_owner(OwnerKind::Team, &id, wish)?;
-            members.iter().try_for_each(|member| all.ensure_user(&member.user, None).map(drop))
+            members.iter().try_for_each(|member| all.ensure_user(&member.user, None, &rules).map(drop))
         })?;
         Ok((shapes::team(&find(store, &id)?).into(), notes))
     })
@@ -103,7 +106,8 @@ async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
 
 /// `POST /team/member_add`: `member` is one, or a list. Who is not known yet is made.
 async fn member_add(State(app): State<Arc<App>>, request: Request) -> Response {
-    posted(app, request, |store, mut fields| {
+    let rules = KeyRules::of(&app);
+    posted(app, request, move |store, mut fields| {
         let team = needed(&mut fields, "team_id", ID)?;
         find(store, &team)?;
         let members: Vec<Map<String, Value>> = match fields.shift_remove("member") {
@@ -120,7 +124,7 @@ async fn member_add(State(app): State<Arc<App>>, request: Request) -> Response {
         nothing_else(&fields, "members")?;
         let (users, notes) = transact(store, |all| {
             all.need_team(&team)?;
-            enter(all, &team, members)
+            enter(all, &team, members, &rules)
         })?;
         let teams = store.owners(OwnerKind::Team);
         let user = |id: &String| {
@@ -141,6 +145,7 @@ fn enter(
     all: &mut Changes<'_, '_>,
     team: &str,
     wanted: Vec<Map<String, Value>>,
+    rules: &KeyRules,
 ) -> Result<(Vec<String>, Vec<String>), ApiError> {
     let mut notes = Vec::new();
     let mut by_email = all.users_by_email();
@@ -154,7 +159,7 @@ fn enter(
             fields.insert("user_id".into(), id.as_str().into());
         }
         let member = member(&fields)?;
-        let is_new = all.ensure_user(&member.user, email.as_deref())?;
+        let is_new = all.ensure_user(&member.user, email.as_deref(), rules)?;
         if let Some(email) = email {
             if !is_new && by_email.get(&email) != Some(&member.user) {
                 let user = octet_api::shortened(&member.user);

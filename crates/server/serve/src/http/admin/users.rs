@@ -39,6 +39,7 @@ async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
         let id = id.map(|v| read::<String>("user_id", v)).transpose()?.flatten().unwrap_or_else(new_id);
         let with_key = fields.shift_remove("auto_create_key").unwrap_or_default();
         let with_key = boolean("auto_create_key", &with_key)?.unwrap_or(true);
+        rules.fill_user(&mut fields);
         let teams = texts(&mut fields, "teams")?;
         // These are the key's.
         let mut own = Map::new();
