@@ -121,9 +121,9 @@ pub(crate) fn keys(
                 ..UserDefaults::default()
             };
         }
-        out.user_defaults.internal_max_budget = l
-            .number("max_internal_user_budget", 0.0, BUDGET_MAX)
-            .or_else(|| l.number("default_max_internal_user_budget", 0.0, BUDGET_MAX));
+        let older = l.number("default_max_internal_user_budget", 0.0, BUDGET_MAX);
+        out.user_defaults.internal_max_budget =
+            l.number("max_internal_user_budget", 0.0, BUDGET_MAX).or(older);
         out.user_defaults.internal_budget_duration = l.limit("internal_user_budget_duration");
         if let Some(p) = l.section("default_team_params", &TEAM_PARAMS) {
             out.team_defaults = limits(&p);

@@ -334,7 +334,7 @@ fn of_the_proxy() -> Vec<Row> {
         ),
         litellm(
             "default_internal_user_params",
-            "{max_budget: 2, models: [default], teams: [blue, {team_id: red, user_role: user}], user_role: internal_user}",
+            "{max_budget: 2, models: [default], teams: [blue, {team_id: red}], user_role: internal_user}",
             Done(
                 |c| {
                     let d = &c.keys.user_defaults;
