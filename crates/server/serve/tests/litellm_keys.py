@@ -1,5 +1,6 @@
 """LiteLLM's own client, and its command litellm-proxy, manage virtual keys, users and teams. Run by gateway_clients.rs: litellm_keys.py URL."""
 
+import copy
 import os
 import pathlib
 import subprocess
@@ -32,9 +33,8 @@ def get(path, **params):
 
 
 def has_shape(shape, answer):
-    """Refuses an answer that LiteLLM's own type for it does not accept."""
-    TypeAdapter(getattr(shapes, shape)).validate_python(answer)
-    return answer
+    """Refuses an answer that LiteLLM's own type for it does not accept. Some of the types change what they are given."""
+    TypeAdapter(getattr(shapes, shape)).validate_python(copy.deepcopy(answer))
 
 
 made = keys.generate(models=["m"], duration="1h", key_alias="alice", user_id="u-1")
