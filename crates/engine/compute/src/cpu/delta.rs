@@ -1,8 +1,8 @@
-//! The verb `gdn`: convolution, delta rule and gated norm, shared out by heads.
+//! The verb `gdn`: convolution, delta rule and gated norm, split by heads.
 //!
-//! Guesses leave no trace in a state. Their inputs are kept beside it, and those that were right go through the recurrence once more,
-//! in front of the tokens of the next step. That costs arithmetic on a state that is read and written for these tokens anyway; for
-//! Qwen3.5-35B-A3B 1 MB of inputs a guess is kept, where a copy of the states has 63 MB.
+//! A state never includes guesses. Their inputs are kept beside it, and accepted guesses go through the recurrence once more, before the
+//! tokens of the next step. That costs arithmetic on a state that is read and written for these tokens anyway. For Qwen3.5-35B-A3B it
+//! keeps 1 MB of inputs per guess; a copy of the states has 63 MB.
 
 use super::device::Cpu;
 use super::memory::LayerStore;
@@ -33,54 +33,155 @@ pub(super) fn gdn(
     let LayerStore::Gdn { conv, conv_len, state, state_len, kept, kept_rows } = layer else {
         unreachable!("a Gated DeltaNet layer has a state")
     };
-    let (conv_len, state_len, kept_rows) = (*conv_len, *state_len, *kept_rows);
-    let (channels, taps) = (g.channels(), g.conv_kernel);
-    let (k_dim, v_dim, v_heads) = (g.k_dim, g.v_dim, g.v_heads);
-    let kept_len = channels + 2 * v_heads; // rows of `qkv`, `b` and `alpha`
-    // What the pointers below rely on. Of the batch they rely on slots that differ, which `Batch::push` sees to.
+    let shape = StoreShape { conv_len: *conv_len, state_len: *state_len, kept_rows: *kept_rows };
+    check_shapes(batch, g, shape, inputs);
+    let s = &mut scratch.delta;
+    let tokens = s.place_spans(batch);
     assert!(
-        conv_len == (taps - 1) * channels && state_len == v_heads * k_dim * v_dim,
+        s.beta.len() >= tokens * g.v_heads && s.v.len() >= tokens * g.v_heads * g.v_dim,
+        "a step of the planned size"
+    );
+    let call = Call {
+        vector,
+        batch,
+        g,
+        inputs,
+        starts: &s.starts,
+        tokens,
+        q: Shards::new(&mut s.q),
+        k: Shards::new(&mut s.k),
+        kq: Shards::new(&mut s.kq),
+        v: Shards::new(&mut s.v),
+        beta: Shards::new(&mut s.beta),
+        decay: Shards::new(&mut s.decay),
+        shape,
+        conv: Shards::new(conv),
+        state: Shards::new(state),
+        kept: Shards::new(kept),
+        out: Shards::new(out),
+    };
+    let (threads, per_thread) = (Shards::new(&mut scratch.threads), scratch.per_thread);
+    team.run(|w| {
+        let per_span = g.k_heads + g.v_heads + 1;
+        for i in w.items(batch.spans().len() * per_span) {
+            // SAFETY: each item of this phase is run once.
+            unsafe { call.prepare(i / per_span, i % per_span) };
+        }
+        w.barrier();
+        // SAFETY: each thread has a part of its own.
+        let own = unsafe { threads.part(w.id * per_thread, per_thread) };
+        for i in w.items(batch.spans().len() * g.v_heads) {
+            // SAFETY: each item is run once, after the barrier.
+            unsafe { call.recur(i / g.v_heads, i % g.v_heads, own) };
+        }
+    });
+}
+
+/// Sizes of a layer's store, in values and rows.
+#[derive(Clone, Copy)]
+struct StoreShape {
+    /// Values of a slot's last inputs of the convolution.
+    conv_len: usize,
+    /// Values of a slot's recurrent state.
+    state_len: usize,
+    /// Guesses whose inputs a slot can keep.
+    kept_rows: usize,
+}
+
+/// Checks what the pointers of [`Call`] rely on. It also relies on each span having a slot of its own: `Batch::push` checks that.
+fn check_shapes(batch: &Batch, g: &Gdn<Cpu>, shape: StoreShape, inputs: &Inputs) {
+    let (channels, taps) = (g.channels(), g.conv_kernel);
+    assert!(
+        shape.conv_len == (taps - 1) * channels && shape.state_len == g.v_heads * g.k_dim * g.v_dim,
         "a cache of this shape"
     );
     assert!(
         g.conv.len() >= taps * channels
             && inputs.qkv.len() >= batch.len() * channels
-            && inputs.b.len() >= batch.len() * v_heads
-            && inputs.alpha.len() >= batch.len() * v_heads,
+            && inputs.b.len() >= batch.len() * g.v_heads
+            && inputs.alpha.len() >= batch.len() * g.v_heads,
         "weights and inputs of this shape"
     );
     for s in batch.spans() {
-        assert!(s.guesses.max(s.redo.first + s.redo.len) <= kept_rows, "as many guesses as the cache holds");
+        let kept = s.guesses.max(s.redo.first + s.redo.len);
+        assert!(kept <= shape.kept_rows, "as many guesses as the cache holds");
     }
-    let s = &mut scratch.delta;
-    s.starts.clear();
-    let mut n = 0; // tokens, those to redo included
-    for span in batch.spans() {
-        s.starts.push(n);
-        n += span.recurrent_len();
-    }
-    assert!(s.beta.len() >= n * v_heads && s.v.len() >= n * v_heads * v_dim, "a step of the planned size");
-    let starts = &s.starts[..];
-    let (q, k, kq, v) =
-        (Shards::new(&mut s.q), Shards::new(&mut s.k), Shards::new(&mut s.kq), Shards::new(&mut s.v));
-    let (beta, decay) = (Shards::new(&mut s.beta), Shards::new(&mut s.decay));
-    let (conv, state, out) = (Shards::new(conv), Shards::new(state), Shards::new(out));
-    let kept = Shards::new(kept);
-    let (threads, per_thread) = (Shards::new(&mut scratch.threads), scratch.per_thread);
-    // Where the inputs of guess `i` of a slot are kept, from value `at` on.
-    let kept_at = |span: &Span, i: usize, at: usize| (span.slot * kept_rows + i) * kept_len + at;
+}
 
-    // One head of the convolution over a span: `channel` is its first, `out` its place for the span's first token.
-    let convolve = |span: &Span, channel: usize, width: usize, out: *mut f32| {
-        // SAFETY: each (slot, channel) and each place in `out` belongs to one item, for spans of a batch have slots of their
-        // own. Inputs have `n` rows; as many are kept as were checked above.
+/// One call of the verb: its inputs, its scratch memory, and the layer's store.
+struct Call<'a> {
+    vector: &'a VectorKernels,
+    batch: &'a Batch,
+    g: &'a Gdn<Cpu>,
+    inputs: &'a Inputs<'a>,
+    /// See [`super::scratch::DeltaScratch`].
+    starts: &'a [usize],
+    /// Tokens in the scratch memory, those to redo included.
+    tokens: usize,
+    q: Shards<'a, f32>,
+    k: Shards<'a, f32>,
+    kq: Shards<'a, f32>,
+    v: Shards<'a, f32>,
+    beta: Shards<'a, f32>,
+    decay: Shards<'a, f32>,
+    shape: StoreShape,
+    /// `[slots, taps - 1, channels]`
+    conv: Shards<'a, f32>,
+    /// `[slots, v_heads, k_dim, v_dim]`
+    state: Shards<'a, f32>,
+    /// `[slots, kept_rows, channels + 2 * v_heads]`: rows of `qkv`, `b` and `alpha`.
+    kept: Shards<'a, f32>,
+    out: Shards<'a, f32>,
+}
+
+impl Call<'_> {
+    /// Index in `kept` of value `at` of the inputs of guess `i`.
+    fn kept_at(&self, span: &Span, i: usize, at: usize) -> usize {
+        let row = self.g.channels() + 2 * self.g.v_heads;
+        (span.slot * self.shape.kept_rows + i) * row + at
+    }
+
+    /// The first phase for one item of a span: a key head (its queries and keys), then a value head, and last the gates of all heads.
+    ///
+    /// # Safety
+    /// No two threads run the same item.
+    unsafe fn prepare(&self, span: usize, item: usize) {
+        let (g, n) = (self.g, self.tokens);
+        let (start, span) = (self.starts[span], &self.batch.spans()[span]);
+        let len = span.recurrent_len();
+        // SAFETY: each item writes heads, or gates, of its own span.
+        unsafe {
+            if item < g.k_heads {
+                let at = (item * n + start) * g.k_dim;
+                let (q, k) = (self.q.part(at, len * g.k_dim), self.k.part(at, len * g.k_dim));
+                self.convolve(span, item * g.k_dim, g.k_dim, q.as_mut_ptr());
+                self.convolve(span, (g.k_heads + item) * g.k_dim, g.k_dim, k.as_mut_ptr());
+                self.vector.gdn_keys(g.k_dim, q, k, self.kq.part(item * n + start, len));
+            } else if item < g.k_heads + g.v_heads {
+                let head = item - g.k_heads;
+                let v = self.v.part((head * n + start) * g.v_dim, len * g.v_dim);
+                self.convolve(span, 2 * g.k_heads * g.k_dim + head * g.v_dim, g.v_dim, v.as_mut_ptr());
+            } else {
+                self.gates(span, start);
+            }
+        }
+    }
+
+    /// The convolution of one head over a span. `channel` is the head's first; `out` is the place of the span's first token.
+    ///
+    /// # Safety
+    /// No other thread has these channels of this span; `out` has room for `width` values of each token.
+    unsafe fn convolve(&self, span: &Span, channel: usize, width: usize, out: *mut f32) {
+        let (channels, taps) = (self.g.channels(), self.g.conv_kernel);
+        // SAFETY: spans of a batch have slots of their own, and the caller has these channels. `check_shapes` has checked the numbers
+        // of rows of inputs and of kept guesses.
         unsafe {
             let item = Conv {
-                weights: g.conv[channel..].as_ptr(),
+                weights: self.g.conv[channel..].as_ptr(),
                 weights_stride: channels,
                 input: std::ptr::null(),
                 input_stride: channels,
-                state: conv.ptr(span.slot * conv_len, conv_len).add(channel),
+                state: self.conv.ptr(span.slot * self.shape.conv_len, self.shape.conv_len).add(channel),
                 state_stride: channels,
                 out,
                 out_stride: width,
@@ -91,114 +192,112 @@ pub(super) fn gdn(
             };
             let redo = span.redo;
             if redo.len > 0 {
-                let first = kept_at(span, redo.first, channel);
-                vector.conv_silu(&Conv {
-                    input: kept.ptr(first, (redo.len - 1) * kept_len + width),
-                    input_stride: kept_len,
+                let stride = channels + 2 * self.g.v_heads;
+                let first = self.kept_at(span, redo.first, channel);
+                self.vector.conv_silu(&Conv {
+                    input: self.kept.ptr(first, (redo.len - 1) * stride + width),
+                    input_stride: stride,
                     tokens: redo.len,
                     guesses: 0,
                     ..item
                 });
             }
+            let qkv = self.inputs.qkv;
             if span.len > 0 {
-                let input = inputs.qkv[span.start * channels + channel..].as_ptr();
-                vector.conv_silu(&Conv { input, out: out.add(redo.len * width), ..item });
+                let input = qkv[span.start * channels + channel..].as_ptr();
+                self.vector.conv_silu(&Conv { input, out: out.add(redo.len * width), ..item });
             }
             for i in 0..span.guesses {
                 let row = (span.start + span.len - span.guesses + i) * channels + channel;
-                kept.part(kept_at(span, i, channel), width).copy_from_slice(&inputs.qkv[row..row + width]);
+                let kept = self.kept.part(self.kept_at(span, i, channel), width);
+                kept.copy_from_slice(&qkv[row..row + width]);
             }
         }
-    };
+    }
 
-    team.run(|w| {
-        let per_span = g.k_heads + v_heads + 1;
-        for i in w.items(batch.spans().len() * per_span) {
-            let (span, head) = (&batch.spans()[i / per_span], i % per_span);
-            let (start, len) = (starts[i / per_span], span.recurrent_len());
-            // SAFETY: each item writes heads, or gates, of its own span.
-            unsafe {
-                if head < g.k_heads {
-                    let at = (head * n + start) * k_dim;
-                    let (q, k) = (q.part(at, len * k_dim), k.part(at, len * k_dim));
-                    convolve(span, head * k_dim, k_dim, q.as_mut_ptr());
-                    convolve(span, (g.k_heads + head) * k_dim, k_dim, k.as_mut_ptr());
-                    vector.gdn_keys(k_dim, q, k, kq.part(head * n + start, len));
-                } else if head < g.k_heads + v_heads {
-                    let head = head - g.k_heads;
-                    let v = v.part((head * n + start) * v_dim, len * v_dim);
-                    convolve(span, 2 * g.k_heads * k_dim + head * v_dim, v_dim, v.as_mut_ptr());
-                } else {
-                    let at = |i: usize| (start + i) * v_heads;
-                    for i in 0..span.redo.len {
-                        let row = kept.part(kept_at(span, span.redo.first + i, channels), 2 * v_heads);
-                        let (b, alpha) = row.split_at(v_heads);
-                        vector.gdn_beta(beta.part(at(i), v_heads), b);
-                        vector.gdn_decay(decay.part(at(i), v_heads), alpha, &g.dt_bias, &g.a);
-                    }
-                    for (i, row) in (span.start..span.start + span.len).enumerate() {
-                        let range = row * v_heads..(row + 1) * v_heads;
-                        let (b, alpha) = (&inputs.b[range.clone()], &inputs.alpha[range]);
-                        let to = at(span.redo.len + i);
-                        vector.gdn_beta(beta.part(to, v_heads), b);
-                        vector.gdn_decay(decay.part(to, v_heads), alpha, &g.dt_bias, &g.a);
-                        if let Some(guess) = (i + span.guesses).checked_sub(span.len) {
-                            let row = kept.part(kept_at(span, guess, channels), 2 * v_heads);
-                            row[..v_heads].copy_from_slice(b);
-                            row[v_heads..].copy_from_slice(alpha);
-                        }
-                    }
-                }
-            }
-        }
-        w.barrier();
-        // SAFETY: each thread has a part of its own.
-        let own = unsafe { threads.part(w.id * per_thread, per_thread) };
-        for i in w.items(batch.spans().len() * v_heads) {
-            let (span, head) = (&batch.spans()[i / v_heads], i % v_heads);
-            let (start, len, redo) = (starts[i / v_heads], span.recurrent_len(), span.redo.len);
-            if len == 0 {
-                continue;
-            }
-            let k_head = match g.order {
-                HeadOrder::Grouped => head / (v_heads / g.k_heads),
-                HeadOrder::Tiled => head % g.k_heads,
+    /// `beta` and `decay` of a span's tokens, which start at `start` in the scratch memory; keeps the inputs of its guesses.
+    ///
+    /// # Safety
+    /// No other thread has the gates of this span.
+    unsafe fn gates(&self, span: &Span, start: usize) {
+        let (g, v_heads, channels) = (self.g, self.g.v_heads, self.g.channels());
+        // SAFETY: spans have tokens and slots of their own, and the caller has this span's.
+        unsafe {
+            let write = |token: usize, b: &[f32], alpha: &[f32]| {
+                let at = (start + token) * v_heads;
+                self.vector.gdn_beta(self.beta.part(at, v_heads), b);
+                self.vector.gdn_decay(self.decay.part(at, v_heads), alpha, &g.dt_bias, &g.a);
             };
-            // A single token reads its state once, row after row; more keep a part of it in the first-level cache.
-            let columns = if len == 1 { v_dim } else { GDN_COLUMNS };
-            // SAFETY: each (slot, head) and its outputs belong to one item, for spans of a batch have slots of their own; the
-            // rest is only read after the barrier.
-            unsafe {
-                let v = v.part((head * n + start) * v_dim, len * v_dim);
-                let state = state.part(span.slot * state_len + head * k_dim * v_dim, k_dim * v_dim);
-                for column in (0..v_dim).step_by(columns) {
-                    let item = GdnColumns {
-                        state: state[column..].as_mut_ptr(),
-                        state_stride: v_dim,
-                        q: q.ptr((k_head * n + start) * k_dim, len * k_dim),
-                        k: k.ptr((k_head * n + start) * k_dim, len * k_dim),
-                        qk_stride: k_dim,
-                        kq: kq.ptr(k_head * n + start, len),
-                        beta: beta.ptr(start * v_heads, len * v_heads).add(head),
-                        decay: decay.ptr(start * v_heads, len * v_heads).add(head),
-                        gate_stride: v_heads,
-                        v: v[column..].as_mut_ptr(),
-                        v_stride: v_dim,
-                        tokens: len,
-                        guesses: span.guesses,
-                        k_dim,
-                        columns: columns.min(v_dim - column),
-                    };
-                    vector.gdn_columns(&item, own);
-                }
-                // what is redone has had its outputs in its own step
-                for (i, o) in v.chunks_exact(v_dim).skip(redo).enumerate() {
-                    let at = ((span.start + i) * v_heads + head) * v_dim;
-                    vector.gated_rms_norm(o, &g.norm, g.eps, &inputs.z[at..at + v_dim], out.part(at, v_dim));
+            for i in 0..span.redo.len {
+                let row = self.kept.part(self.kept_at(span, span.redo.first + i, channels), 2 * v_heads);
+                let (b, alpha) = row.split_at(v_heads);
+                write(i, b, alpha);
+            }
+            for (i, row) in (span.start..span.start + span.len).enumerate() {
+                let range = row * v_heads..(row + 1) * v_heads;
+                let (b, alpha) = (&self.inputs.b[range.clone()], &self.inputs.alpha[range]);
+                write(span.redo.len + i, b, alpha);
+                if let Some(guess) = (i + span.guesses).checked_sub(span.len) {
+                    let row = self.kept.part(self.kept_at(span, guess, channels), 2 * v_heads);
+                    row[..v_heads].copy_from_slice(b);
+                    row[v_heads..].copy_from_slice(alpha);
                 }
             }
         }
-    });
+    }
+
+    /// The second phase for one value head of a span: the recurrence and the gated norm. `own` is the thread's scratch memory.
+    ///
+    /// # Safety
+    /// No two threads run the same item, and all items of [`Call::prepare`] are done.
+    unsafe fn recur(&self, span: usize, head: usize, own: &mut [f32]) {
+        let (g, n) = (self.g, self.tokens);
+        let (v_heads, k_dim, v_dim) = (g.v_heads, g.k_dim, g.v_dim);
+        let (start, span) = (self.starts[span], &self.batch.spans()[span]);
+        let len = span.recurrent_len();
+        if len == 0 {
+            return;
+        }
+        let k_head = match g.order {
+            HeadOrder::Grouped => head / (v_heads / g.k_heads),
+            HeadOrder::Tiled => head % g.k_heads,
+        };
+        // A single token reads its state once, row after row; more keep a part of it in the L1 cache.
+        let columns = if len == 1 { v_dim } else { GDN_COLUMNS };
+        // SAFETY: each (slot, head) and its outputs belong to one item, for spans of a batch have slots of their own; the
+        // rest is only read after the barrier.
+        unsafe {
+            let v = self.v.part((head * n + start) * v_dim, len * v_dim);
+            let state =
+                self.state.part(span.slot * self.shape.state_len + head * k_dim * v_dim, k_dim * v_dim);
+            for column in (0..v_dim).step_by(columns) {
+                let item = GdnColumns {
+                    state: state[column..].as_mut_ptr(),
+                    state_stride: v_dim,
+                    q: self.q.ptr((k_head * n + start) * k_dim, len * k_dim),
+                    k: self.k.ptr((k_head * n + start) * k_dim, len * k_dim),
+                    qk_stride: k_dim,
+                    kq: self.kq.ptr(k_head * n + start, len),
+                    beta: self.beta.ptr(start * v_heads, len * v_heads).add(head),
+                    decay: self.decay.ptr(start * v_heads, len * v_heads).add(head),
+                    gate_stride: v_heads,
+                    v: v[column..].as_mut_ptr(),
+                    v_stride: v_dim,
+                    tokens: len,
+                    guesses: span.guesses,
+                    k_dim,
+                    columns: columns.min(v_dim - column),
+                };
+                self.vector.gdn_columns(&item, own);
+            }
+            // Tokens that are processed again had their outputs in their own step.
+            for (i, o) in v.chunks_exact(v_dim).skip(span.redo.len).enumerate() {
+                let at = ((span.start + i) * v_heads + head) * v_dim;
+                let z = &self.inputs.z[at..at + v_dim];
+                self.vector.gated_rms_norm(o, &g.norm, g.eps, z, self.out.part(at, v_dim));
+            }
+        }
+    }
 }
 
 /// Bytes of state that one call reads and writes.

@@ -8,6 +8,7 @@ use super::plan::{Plan, TILE_QUERIES};
 use super::routes::Routes;
 use super::vector::{attend_scratch_len, gdn_scratch_len, partial_len};
 use crate::backend::{CacheShape, Error, LayerCache, StepShape};
+use crate::batch::Batch;
 
 /// Working memory of the verbs, allocated once for the largest step.
 pub(super) struct Scratch {
@@ -98,6 +99,17 @@ pub(super) struct DeltaScratch {
 }
 
 impl DeltaScratch {
+    /// Assigns places to the tokens of each span, those to redo included; returns their number.
+    pub fn place_spans(&mut self, batch: &Batch) -> usize {
+        self.starts.clear();
+        let mut tokens = 0;
+        for span in batch.spans() {
+            self.starts.push(tokens);
+            tokens += span.recurrent_len();
+        }
+        tokens
+    }
+
     pub fn new(shape: &CacheShape, tokens: usize) -> Result<Self, Error> {
         let (mut keys, mut values, mut heads) = (0, 0, 0);
         for l in &shape.layers {
