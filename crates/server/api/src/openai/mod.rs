@@ -4,6 +4,7 @@ pub mod chat;
 pub mod completions;
 mod custom;
 pub mod embeddings;
+mod envelope;
 pub mod error;
 mod experts;
 mod fields;

@@ -18,6 +18,10 @@ pub(crate) use request::{request, stream_options};
 pub use response::response;
 pub use stream::ChunkWriter;
 
+use super::envelope::Names;
+
+const NAMES: Names = Names { prefix: "chatcmpl-", answer: "chat.completion", chunk: "chat.completion.chunk" };
+
 /// The value of `finish_reason`.
 pub(super) fn finish_name(reason: &crate::core::FinishReason) -> &'static str {
     use crate::core::FinishReason::*;

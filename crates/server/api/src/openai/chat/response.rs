@@ -2,27 +2,11 @@
 
 use serde::Serialize;
 
-use super::super::FINGERPRINT;
+use super::super::envelope::{self, stop_reason};
 use super::super::experts::WireExperts;
 use super::super::logprobs::Logprobs;
-use super::super::usage::{WireTimings, WireUsage};
-use super::finish_name;
+use super::{NAMES, finish_name};
 use crate::core::{Answer, Choice, FinishReason, GenerateRequest, ToolOrigin};
-use crate::dialect::with_prefix;
-
-#[derive(Serialize)]
-struct Response<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'static str,
-    choices: Vec<WireChoice<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<WireUsage>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<WireTimings>,
-}
 
 #[derive(Serialize)]
 struct WireChoice<'a> {
@@ -69,17 +53,8 @@ struct WireFunction<'a> {
 
 /// The response body. (For an answer with an `error`, use [`error::body`](crate::openai::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
-    let response = Response {
-        id: with_prefix("chatcmpl-", &answer.id),
-        object: "chat.completion",
-        created: answer.created_s,
-        model: &answer.model,
-        system_fingerprint: FINGERPRINT,
-        choices: answer.choices.iter().map(|c| choice(request, c)).collect(),
-        usage: answer.usage.as_ref().map(WireUsage::from),
-        timings: answer.timings.as_ref().map(WireTimings::from),
-    };
-    crate::json::to_bytes(&response)
+    let choices = answer.choices.iter().map(|c| choice(request, c)).collect();
+    envelope::response(NAMES, answer, choices)
 }
 
 fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
@@ -109,6 +84,6 @@ fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
         logprobs: request.logprobs.map(|_| Logprobs::new(&c.logprobs)),
         routed_experts: c.experts.as_ref().map(WireExperts::new),
         finish_reason: finish_name(finish),
-        stop_reason: if let FinishReason::StopSequence(text) = finish { Some(text) } else { None },
+        stop_reason: stop_reason(finish),
     }
 }

@@ -2,14 +2,12 @@
 
 use serde::Serialize;
 
+use super::super::envelope::{ChunkStream, stop_reason};
 use super::super::experts::WireExperts;
 use super::super::logprobs::Logprobs;
-use super::super::usage::{WireProgress, WireTimings, WireUsage};
-use super::super::{FINGERPRINT, error};
-use super::finish_name;
-use crate::ApiError;
-use crate::core::{Event, FinishReason, GenerateRequest, RoutedExperts, TokenLogprob, ToolOrigin};
-use crate::dialect::{StreamWriter, broken_off, with_prefix};
+use super::{NAMES, finish_name};
+use crate::core::{Event, GenerateRequest, RoutedExperts, TokenLogprob, ToolOrigin};
+use crate::dialect::StreamWriter;
 use crate::sse;
 
 /// Writes `chat.completion.chunk` events and `[DONE]`.
@@ -19,13 +17,9 @@ use crate::sse;
 /// next event.
 #[derive(Debug)]
 pub struct ChunkWriter {
-    include_usage: bool,
+    stream: ChunkStream,
     reasoning: bool,
     logprobs: bool,
-    timings_per_token: bool,
-    id: String,
-    model: String,
-    created: u64,
     /// Choices that have begun, and log-probabilities whose text is not written yet.
     begun: Vec<(u32, Vec<TokenLogprob>)>,
     /// Custom tools, and their calls that are not written yet, one per choice.
@@ -33,28 +27,6 @@ pub struct ChunkWriter {
     custom_calls: Vec<CustomCall>,
     /// Experts of tokens whose text is not written yet, by choice.
     experts: Vec<(u32, RoutedExperts)>,
-    /// The last chunk of a choice, not written yet.
-    finish: Option<(u32, FinishReason)>,
-    usage: Option<WireUsage>,
-    timings: Option<WireTimings>,
-    finished: bool,
-    failed: bool,
-}
-
-#[derive(Serialize)]
-struct Chunk<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'static str,
-    choices: &'a [ChunkChoice<'a>],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<&'a WireUsage>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<&'a WireTimings>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_progress: Option<&'a WireProgress>,
 }
 
 #[derive(Serialize)]
@@ -128,13 +100,9 @@ impl ChunkWriter {
     /// A stream writer for the answer to `request`.
     pub fn new(request: &GenerateRequest) -> Self {
         Self {
-            include_usage: request.include_usage,
+            stream: ChunkStream::new(NAMES, request),
             reasoning: request.shows_reasoning(),
             logprobs: request.logprobs.is_some(),
-            timings_per_token: request.report.timings_per_token,
-            id: String::new(),
-            model: String::new(),
-            created: 0,
             begun: Vec::new(),
             custom_tools: request
                 .chat()
@@ -145,45 +113,6 @@ impl ChunkWriter {
                 .collect(),
             custom_calls: Vec::new(),
             experts: Vec::new(),
-            finish: None,
-            usage: None,
-            timings: None,
-            finished: false,
-            failed: false,
-        }
-    }
-
-    fn chunk(&self, choices: &[ChunkChoice<'_>], timings: Option<&WireTimings>, out: &mut Vec<u8>) {
-        // With counts requested, OpenAI sends `usage: null` in every chunk before.
-        let usage = (self.include_usage && !choices.is_empty()).then_some(None);
-        self.write_chunk(choices, usage, timings, out);
-    }
-
-    fn write_chunk(
-        &self,
-        choices: &[ChunkChoice<'_>],
-        usage: Option<Option<&WireUsage>>,
-        timings: Option<&WireTimings>,
-        out: &mut Vec<u8>,
-    ) {
-        sse::write_json(out, None, &Chunk { timings, ..self.empty_chunk(choices, usage) });
-    }
-
-    fn empty_chunk<'a>(
-        &'a self,
-        choices: &'a [ChunkChoice<'a>],
-        usage: Option<Option<&'a WireUsage>>,
-    ) -> Chunk<'a> {
-        Chunk {
-            id: &self.id,
-            object: "chat.completion.chunk",
-            created: self.created,
-            model: &self.model,
-            system_fingerprint: FINGERPRINT,
-            choices,
-            usage,
-            timings: None,
-            prompt_progress: None,
         }
     }
 
@@ -194,20 +123,14 @@ impl ChunkWriter {
         let experts = self.take_experts(choice);
         let routed_experts = experts.as_ref().map(WireExperts::new);
         let piece = ChunkChoice { delta, logprobs, routed_experts, ..ChunkChoice::new(choice) };
-        let timings = self.timings_per_token.then(|| self.timings.take()).flatten();
-        self.chunk(&[piece], timings.as_ref(), out);
+        let timings = self.stream.take_timings(self.stream.timings_per_token);
+        self.stream.write(piece, timings.as_ref(), out);
     }
 
     /// Takes the pending experts of this choice.
     fn take_experts(&mut self, choice: u32) -> Option<RoutedExperts> {
         let at = self.experts.iter().position(|(c, _)| *c == choice)?;
         Some(self.experts.swap_remove(at).1)
-    }
-
-    /// Writes the prompt's progress: a chunk without choices.
-    fn write_progress(&self, progress: &WireProgress, out: &mut Vec<u8>) {
-        let chunk = self.empty_chunk(&[], self.include_usage.then_some(None));
-        sse::write_json(out, None, &Chunk { prompt_progress: Some(progress), ..chunk });
     }
 
     /// Writes the role chunk, once per choice. Returns the pending log-probabilities.
@@ -218,7 +141,7 @@ impl ChunkWriter {
         self.begun.push((choice, Vec::new()));
         let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
         let first = ChunkChoice { delta, ..ChunkChoice::new(choice) };
-        self.chunk(&[first], None, out);
+        self.stream.write(first, None, out);
         Vec::new()
     }
 
@@ -234,40 +157,55 @@ impl ChunkWriter {
 
     /// Writes the held-back last chunk of a choice.
     fn release(&mut self, last: bool, out: &mut Vec<u8>) {
-        let Some((index, reason)) = self.finish.take() else { return };
+        let Some((index, reason)) = self.stream.finish.take() else { return };
         let waiting = self.begin(index, out);
         let experts = self.take_experts(index);
         let choice = ChunkChoice {
             logprobs: (!waiting.is_empty()).then(|| Logprobs::new(&waiting)),
             routed_experts: experts.as_ref().map(WireExperts::new),
             finish_reason: Some(finish_name(&reason)),
-            stop_reason: if let FinishReason::StopSequence(text) = &reason { Some(text) } else { None },
+            stop_reason: stop_reason(&reason),
             ..ChunkChoice::new(index)
         };
-        let timings = if last && !self.include_usage { self.timings.take() } else { None };
-        self.chunk(&[choice], timings.as_ref(), out);
+        let timings = self.stream.take_timings(last && !self.stream.include_usage);
+        self.stream.write(choice, timings.as_ref(), out);
     }
 
-    fn fail(&mut self, e: &ApiError, out: &mut Vec<u8>) {
-        self.failed = true;
-        sse::write_json(out, None, &error::body(e));
+    /// Writes the start of a call. A custom tool's input follows at its end.
+    fn start_call(&mut self, choice: u32, index: u32, id: &str, name: &str, out: &mut Vec<u8>) {
+        let mut call =
+            DeltaCall { index, id: Some(id), kind: Some("function"), function: None, custom: None };
+        if self.custom_tools.iter().any(|tool| tool == name) {
+            self.custom_calls.push(CustomCall { choice, index, arguments: String::new() });
+            call.kind = Some("custom");
+            call.custom = Some(DeltaCustom { name: Some(name), input: "" });
+        } else {
+            call.function = Some(DeltaFunction { name: Some(name), arguments: "" });
+        }
+        self.delta(choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
+    }
+
+    /// Writes a part of a call's arguments, or collects it for a custom tool.
+    fn continue_call(&mut self, choice: u32, index: u32, text: &str, out: &mut Vec<u8>) {
+        if let Some(call) = self.custom_calls.iter_mut().find(|c| c.choice == choice) {
+            call.arguments.push_str(text);
+            return;
+        }
+        let function = Some(DeltaFunction { name: None, arguments: text });
+        let call = DeltaCall { index, id: None, kind: None, function, custom: None };
+        self.delta(choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
     }
 }
 
 impl StreamWriter for ChunkWriter {
     fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
-        if self.failed {
+        if self.stream.has_failed() {
             return;
         }
         if !matches!(event, Event::Usage(_) | Event::Timings(_)) {
             self.release(false, out);
         }
         match event {
-            Event::Started { id, model, created_s, .. } => {
-                self.id = with_prefix("chatcmpl-", id);
-                self.model.clone_from(model);
-                self.created = *created_s;
-            }
             Event::Reasoning { choice, text } if self.reasoning => {
                 self.delta(*choice, Delta { reasoning_content: Some(text), ..Delta::default() }, out);
             }
@@ -276,31 +214,10 @@ impl StreamWriter for ChunkWriter {
             }
             Event::ToolCallStart { choice, index, id, name } => {
                 self.end_custom(*choice, out);
-                let mut call = DeltaCall {
-                    index: *index,
-                    id: Some(id),
-                    kind: Some("function"),
-                    function: None,
-                    custom: None,
-                };
-                if self.custom_tools.contains(name) {
-                    let (choice, index) = (*choice, *index);
-                    self.custom_calls.push(CustomCall { choice, index, arguments: String::new() });
-                    call.kind = Some("custom");
-                    call.custom = Some(DeltaCustom { name: Some(name), input: "" });
-                } else {
-                    call.function = Some(DeltaFunction { name: Some(name), arguments: "" });
-                }
-                self.delta(*choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
+                self.start_call(*choice, *index, id, name, out);
             }
             Event::ToolCallArguments { choice, index, text } => {
-                if let Some(call) = self.custom_calls.iter_mut().find(|c| c.choice == *choice) {
-                    call.arguments.push_str(text);
-                    return;
-                }
-                let function = Some(DeltaFunction { name: None, arguments: text });
-                let call = DeltaCall { index: *index, id: None, kind: None, function, custom: None };
-                self.delta(*choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
+                self.continue_call(*choice, *index, text, out);
             }
             Event::Logprobs { choice, tokens } if self.logprobs => {
                 let mut waiting = self.begin(*choice, out);
@@ -315,18 +232,15 @@ impl StreamWriter for ChunkWriter {
                     None => self.experts.push((*choice, tokens.clone())),
                 }
             }
-            Event::Finished { choice, reason } => {
+            Event::Finished { choice, .. } => {
                 self.end_custom(*choice, out);
-                self.finish = Some((*choice, reason.clone()));
-                self.finished = true;
+                self.stream.record(event, out);
             }
-            Event::Progress { done, total, cached, ms } => {
-                let progress = WireProgress { total: *total, cache: *cached, processed: *done, time_ms: *ms };
-                self.write_progress(&progress, out);
-            }
-            Event::Usage(usage) => self.usage = Some(usage.into()),
-            Event::Timings(timings) => self.timings = Some(timings.into()),
-            Event::Error(e) => self.fail(e, out),
+            Event::Started { .. }
+            | Event::Progress { .. }
+            | Event::Usage(_)
+            | Event::Timings(_)
+            | Event::Error(_) => self.stream.record(event, out),
             // Only Anthropic's dialect has signatures; the other events were not requested.
             Event::ReasoningSignature { .. }
             | Event::RedactedReasoning { .. }
@@ -338,15 +252,10 @@ impl StreamWriter for ChunkWriter {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
-        if !self.failed {
+        if !self.stream.has_failed() {
             self.release(true, out);
-            if !self.finished {
-                self.fail(&broken_off(), out);
-            } else if self.include_usage && (self.usage.is_some() || self.timings.is_some()) {
-                self.write_chunk(&[], Some(self.usage.as_ref()), self.timings.as_ref(), out);
-            }
         }
-        sse::write_event(out, None, b"[DONE]");
+        self.stream.end(out);
     }
 
     fn keep_alive(&mut self, out: &mut Vec<u8>) {

@@ -8,3 +8,7 @@ mod stream;
 pub use request::parse;
 pub use response::response;
 pub use stream::CompletionWriter;
+
+use super::envelope::Names;
+
+const NAMES: Names = Names { prefix: "cmpl-", answer: "text_completion", chunk: "text_completion" };

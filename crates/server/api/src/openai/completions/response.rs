@@ -2,27 +2,12 @@
 
 use serde::Serialize;
 
-use super::super::FINGERPRINT;
 use super::super::chat::finish_name;
+use super::super::envelope::{self, stop_reason};
 use super::super::experts::WireExperts;
-use super::super::usage::{WireTimings, WireUsage};
+use super::NAMES;
 use super::logprobs::Logprobs;
 use crate::core::{Answer, Choice, FinishReason, GenerateRequest};
-use crate::dialect::with_prefix;
-
-#[derive(Serialize)]
-struct Response<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'static str,
-    choices: Vec<WireChoice<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<WireUsage>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<WireTimings>,
-}
 
 #[derive(Serialize)]
 struct WireChoice<'a> {
@@ -39,16 +24,8 @@ struct WireChoice<'a> {
 
 /// The response body. (For an answer with an `error`, use [`error::body`](crate::openai::error::body).)
 pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
-    crate::json::to_bytes(&Response {
-        id: with_prefix("cmpl-", &answer.id),
-        object: "text_completion",
-        created: answer.created_s,
-        model: &answer.model,
-        system_fingerprint: FINGERPRINT,
-        choices: answer.choices.iter().map(|c| choice(request, c)).collect(),
-        usage: answer.usage.as_ref().map(WireUsage::from),
-        timings: answer.timings.as_ref().map(WireTimings::from),
-    })
+    let choices = answer.choices.iter().map(|c| choice(request, c)).collect();
+    envelope::response(NAMES, answer, choices)
 }
 
 fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
@@ -59,6 +36,6 @@ fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
         logprobs: request.logprobs.map(|_| Logprobs::new(&c.logprobs, &mut 0)),
         routed_experts: c.experts.as_ref().map(WireExperts::new),
         finish_reason: finish_name(finish),
-        stop_reason: if let FinishReason::StopSequence(text) = finish { Some(text) } else { None },
+        stop_reason: stop_reason(finish),
     }
 }
