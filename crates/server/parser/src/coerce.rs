@@ -12,64 +12,11 @@
 use serde_json::{Map, Value};
 
 use crate::json::{Progress, Scanner};
+use crate::types::Types;
 use crate::written;
 
 /// Maximum number of nested schemas visited for one argument. References may be circular.
 const SCHEMAS_MAX: u32 = 256;
-
-/// A set of JSON types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Types(u8);
-
-impl Types {
-    const NONE: Self = Self(0);
-    const STRING: Self = Self(1);
-    const INTEGER: Self = Self(2);
-    const FRACTION: Self = Self(4);
-    const NUMBER: Self = Self(2 | 4);
-    const BOOLEAN: Self = Self(8);
-    const NULL: Self = Self(16);
-    const ARRAY: Self = Self(32);
-    const OBJECT: Self = Self(64);
-    const ALL: Self = Self(127);
-
-    fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "string" => Self::STRING,
-            "integer" => Self::INTEGER,
-            "number" => Self::NUMBER,
-            "boolean" => Self::BOOLEAN,
-            "null" => Self::NULL,
-            "array" => Self::ARRAY,
-            "object" => Self::OBJECT,
-            _ => return None,
-        })
-    }
-
-    fn of(value: &Value) -> Self {
-        match value {
-            Value::Null => Self::NULL,
-            Value::Bool(_) => Self::BOOLEAN,
-            Value::Number(n) if n.as_f64().is_some_and(|f| f.fract() != 0.0) => Self::FRACTION,
-            Value::Number(_) => Self::INTEGER,
-            Value::String(_) => Self::STRING,
-            Value::Array(_) => Self::ARRAY,
-            Value::Object(_) => Self::OBJECT,
-        }
-    }
-
-    fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
 
 /// Follows references between schemas.
 struct Reader<'a> {
@@ -113,17 +60,14 @@ impl<'a> Reader<'a> {
         let Some(s) = self.enter(schema) else {
             return if *schema == Value::Bool(false) { Types::NONE } else { Types::ALL };
         };
-        let mut types = match s.get("type") {
-            Some(Value::String(name)) => Types::named(name).unwrap_or(Types::ALL),
-            Some(Value::Array(names)) => {
-                union(names.iter().filter_map(Value::as_str).filter_map(Types::named))
-            }
+        let implied = || match s {
             _ if s.contains_key("properties") => Types::OBJECT,
             _ if s.contains_key("items") || s.contains_key("prefixItems") => Types::ARRAY,
             _ => Types::ALL,
         };
+        let mut types = Types::declared(s).unwrap_or_else(implied);
         if s.contains_key("enum") || s.contains_key("const") {
-            types = types.and(union(named(s).map(Types::of)));
+            types = types.and(Types::union(named(s).map(Types::of)));
         }
         if let Some(target) = self.target(s) {
             types = types.and(self.types(target));
@@ -132,7 +76,7 @@ impl<'a> Reader<'a> {
             types = types.and(self.types(schema));
         }
         if alternatives(s).next().is_some() {
-            types = types.and(union(alternatives(s).map(|schema| self.types(schema))));
+            types = types.and(Types::union(alternatives(s).map(|schema| self.types(schema))));
         }
         if s.get("nullable") == Some(&Value::Bool(true)) {
             types = types.or(Types::NULL);
@@ -151,10 +95,6 @@ impl<'a> Reader<'a> {
                 .chain(alternatives(s))
                 .any(|schema| self.names(schema, text))
     }
-}
-
-fn union(types: impl Iterator<Item = Types>) -> Types {
-    types.fold(Types::NONE, Types::or)
 }
 
 fn list<'a>(schema: &'a Map<String, Value>, key: &str) -> impl Iterator<Item = &'a Value> + use<'a> {

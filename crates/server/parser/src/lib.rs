@@ -49,6 +49,7 @@ mod reasoning;
 mod syntax;
 mod tagged;
 mod tags;
+mod types;
 mod written;
 mod xml;
 
@@ -58,3 +59,4 @@ pub use message::{Delta, Message, ToolCall};
 pub use parser::{Options, Parser, Start, Tool, parse};
 pub use reasoning::ReasoningTags;
 pub use syntax::{Arguments, CallSyntax, JsonType, Keys, Piece, Tagged, tags};
+pub use types::Types;

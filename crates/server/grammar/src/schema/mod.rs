@@ -10,11 +10,12 @@ mod strict;
 mod types;
 mod walk;
 
+use octet_parser::Types;
 use serde_json::{Map, Value};
 
 use crate::Error;
 
-pub use types::{Types, types};
+pub use types::types;
 
 /// What to do with unsupported keywords.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

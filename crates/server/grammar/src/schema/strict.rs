@@ -1,13 +1,12 @@
 //! OpenAI's rules for strict schemas: an object lists all its properties. Called by `walk`.
 
+use octet_parser::Types;
 use serde_json::{Map, Value};
-
-use super::types::{Types, declared};
 
 /// Checks the rules; the error says which is broken.
 pub fn check(schema: &Map<String, Value>) -> Result<(), String> {
     let object = schema.contains_key("properties")
-        || (schema.contains_key("type") && declared(schema).has(Types::OBJECT));
+        || (schema.contains_key("type") && Types::declared(schema).is_none_or(|t| t.has(Types::OBJECT)));
     if !object {
         return Ok(());
     }

@@ -2,89 +2,17 @@
 
 use std::cell::Cell;
 
+use octet_parser::Types;
 use serde_json::{Map, Value};
 
 use super::{Policy, target};
 use crate::Error;
 use crate::limits::ONE_OF_MAX;
 
-/// A set of JSON types. Integers and other numbers are distinct.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Types(u8);
-
 /// Maximum depth of nested schemas; deeper ones count as unknown.
 const FOLLOWED_MAX: u32 = 16;
 /// Maximum number of schema comparisons per document.
 const COMPARISONS_MAX: u32 = 200_000;
-
-impl Types {
-    /// No type.
-    pub const NONE: Self = Self(0);
-    /// Strings.
-    pub const STRING: Self = Self(1);
-    const INTEGER: Self = Self(2);
-    const NUMBER: Self = Self(2 | 4);
-    const BOOLEAN: Self = Self(8);
-    const NULL: Self = Self(16);
-    const ARRAY: Self = Self(32);
-    /// Objects.
-    pub const OBJECT: Self = Self(64);
-    /// Every type.
-    pub const ALL: Self = Self(127);
-
-    fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "string" => Self::STRING,
-            "integer" => Self::INTEGER,
-            "number" => Self::NUMBER,
-            "boolean" => Self::BOOLEAN,
-            "null" => Self::NULL,
-            "array" => Self::ARRAY,
-            "object" => Self::OBJECT,
-            _ => return None,
-        })
-    }
-
-    fn of(value: &Value) -> Self {
-        match value {
-            Value::Null => Self::NULL,
-            Value::Bool(_) => Self::BOOLEAN,
-            Value::Number(_) => Self::NUMBER,
-            Value::String(_) => Self::STRING,
-            Value::Array(_) => Self::ARRAY,
-            Value::Object(_) => Self::OBJECT,
-        }
-    }
-
-    /// Whether they have a common type.
-    pub fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    fn union(all: impl Iterator<Item = Self>) -> Self {
-        Self(all.fold(0, |bits, t| bits | t.0))
-    }
-}
-
-/// Whether this is a type name.
-pub fn is_name(name: &str) -> bool {
-    Types::named(name).is_some()
-}
-
-/// The types of the keyword `type` alone.
-pub fn declared(schema: &Map<String, Value>) -> Types {
-    match schema.get("type") {
-        Some(Value::String(name)) => Types::named(name).unwrap_or(Types::ALL),
-        Some(Value::Array(names)) => {
-            Types::union(names.iter().filter_map(Value::as_str).filter_map(Types::named))
-        }
-        _ => Types::ALL,
-    }
-}
 
 /// Neither `type` nor another keyword that implies types.
 pub fn without_type(schema: &Map<String, Value>) -> bool {
@@ -127,7 +55,7 @@ fn types_below(schema: &Map<String, Value>, definitions: &Map<String, Value>, le
         Value::Bool(false) => Types::NONE,
         _ => Types::ALL,
     };
-    let mut out = declared(schema);
+    let mut out = Types::declared(schema).unwrap_or(Types::ALL);
     if let Some(values) = values(schema) {
         out = out.and(Types::union(values.iter().map(Types::of)));
     }

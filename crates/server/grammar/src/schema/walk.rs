@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use octet_parser::Types;
 use serde_json::{Map, Number, Value};
 
 use super::keywords::{FORMATS, Keyword, keyword};
@@ -296,7 +297,7 @@ impl<'a> Walk<'a> {
             one => vec![one.as_str()],
         };
         for name in names {
-            if !name.is_some_and(types::is_name) {
+            if name.and_then(Types::named).is_none() {
                 let name =
                     name.map_or_else(|| kind(value).to_string(), |n| format!("'{}'", n.escape_debug()));
                 self.problem(format!(
@@ -383,7 +384,7 @@ impl<'a> Walk<'a> {
             self.malformed("format", "a string")?;
             return Ok(None);
         };
-        let string = types::declared(schema).has(types::Types::STRING);
+        let string = Types::declared(schema).is_none_or(|t| t.has(Types::STRING));
         if FORMATS.contains(&name) || !string {
             return Ok(string.then(|| value.clone()));
         }

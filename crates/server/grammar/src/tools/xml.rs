@@ -3,11 +3,12 @@
 //! Parameters may come in any order, each at most once, with all required ones: a rule with one bit of state each. A string is written
 //! unquoted, other values as JSON.
 
+use octet_parser::Types;
 use serde_json::{Map, Value};
 
 use super::bare::{self, Bare};
 use super::{Arguments, Rules};
-use crate::schema::{Policy, Prepared, Types, pointer_segment, types};
+use crate::schema::{Policy, Prepared, pointer_segment, types};
 use crate::{Error, Tool, lark, regex};
 
 /// Maximum number of parameters in any order: the bits of a rule's state. Further ones come in the schema's order.
